@@ -3,6 +3,8 @@
 //! It has a thread of its own, so that no request of a client waits for it, and it waits neither for a reload nor for
 //! anything else that the process does.
 
+pub mod describe;
+pub mod dashboard;
 mod access;
 mod body;
 mod exposition;
@@ -43,19 +45,18 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::{spawn_local, yield_now};
 
-use crate::clock::{self, Time};
+use crate::base::clock::{self, Time};
+use crate::base::local_runtime::local_runtime;
 use crate::config::{Config, ConfigSource, LOG_LEVELS};
-use crate::dashboard::State;
-use crate::describe;
-use crate::local_runtime::local_runtime;
-use crate::log::{DroppedLines, LogLevel};
-use crate::respond::{self, LocalResponse};
+use crate::net::tls::ListenerTls;
+use crate::proxy::log::{DroppedLines, LogLevel};
+use crate::proxy::respond::{self, LocalResponse};
+use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::server::ConnectionLimits;
-use crate::snapshot::{SharedState, Snapshot};
 use crate::store::Store;
-use crate::tls::ListenerTls;
 
 use connections::AdminBody;
+use dashboard::State;
 use events::Events;
 use keys::KeyPath;
 

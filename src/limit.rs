@@ -8,7 +8,7 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use gateway::clock::Time;
+//! use gateway::base::clock::Time;
 //! use gateway::limit::{Cell, Limit, Rate, Strategy};
 //!
 //! let bucket = Rate::new(2, Duration::from_secs(1))?.with_strategy(Strategy::TokenBucket { burst: 2 })?;
@@ -48,6 +48,10 @@
 //!
 //! What is described so far is enough for one gateway that counts alone. If several gateways count together, see [`shared`].
 
+pub mod overload;
+pub mod heavy_hitters;
+pub mod overrides;
+pub mod known_keys;
 mod calendar;
 mod rate;
 mod bounds;
@@ -72,8 +76,8 @@ pub use cell::Cell;
 pub use rate::{Edge, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW, Rate, RateError, Strategy};
 pub use reservation::Reservation;
 
-use crate::clock::Time;
-use crate::fingerprint::Fingerprint;
+use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
 
 /// One named limit: rates that must all hold for a request to pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -168,7 +172,7 @@ impl Limit {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use gateway::clock::Time;
+    /// use gateway::base::clock::Time;
     /// use gateway::limit::{Cell, Limit, Rate, RateUsage, Strategy};
     ///
     /// let bucket = Rate::new(2, Duration::from_secs(1))?.with_strategy(Strategy::TokenBucket { burst: 4 })?;
@@ -217,7 +221,7 @@ impl Limit {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use gateway::clock::Time;
+    /// use gateway::base::clock::Time;
     /// use gateway::limit::{Cell, Limit, Rate};
     ///
     /// let limit = Limit::new("tokens", &[Rate::new(1000, Duration::from_secs(60))?]);

@@ -1,6 +1,8 @@
 //! Sockets: listening sockets, the byte stream of a client with what a proxy says in front of it, keep-alive probes
 //! for every connection, and which addresses are one client.
 
+pub mod tls;
+pub mod fetch;
 mod client_socket;
 mod client_stream;
 mod listen;

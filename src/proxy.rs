@@ -1,5 +1,10 @@
 //! One request through the steps, in order. Start reading here.
 
+pub mod shed;
+pub mod respond;
+pub mod telemetry;
+pub mod log;
+pub mod snapshot;
 mod worker_snapshot;
 mod arrival;
 mod deciding;
@@ -9,7 +14,7 @@ mod response_changes;
 mod tunnel;
 mod forward;
 mod refusal;
-mod shed;
+mod priority;
 mod target;
 
 use std::cell::{LazyCell, RefCell};
@@ -20,26 +25,27 @@ use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode, Uri};
 use http_body::Body;
 
-use crate::clock::{self, Time};
+use crate::base::clock::{self, Time};
+use crate::base::http::header_list;
+use crate::base::http::request_id::{REQUEST_ID, RequestId};
+use crate::base::http::trace_context::{TRACEPARENT_HEADER, TraceContext};
+use crate::base::random::Random;
+use crate::base::reason::Reason;
 use crate::config::{AccessLog, PathRules, Redirect};
-use crate::decide::{self, CostKnown, Decision, DecisionInput, DecisionState, Part};
-use crate::header_list;
-use crate::identify::client::{Client, client, scheme};
-use crate::identify::tokens::{TokenCache, known_tokens};
-use crate::identify::{KeyCache, RequestAttributes};
-use crate::random::Random;
-use crate::reason::Reason;
-use crate::request_id::{REQUEST_ID, RequestId};
-use crate::respond::rate_limit_headers::RefusalCache;
-use crate::respond::redirect::{self, RedirectedRequest};
-use crate::respond::{self, LocalResponse, grpc};
-use crate::route::{RouteConditions, TemplateInput, path};
+use crate::net::tls::ClientCertificate;
+use crate::request::decide::{self, CostKnown, Decision, DecisionInput, DecisionState, Part};
+use crate::request::identify::client::{Client, client, scheme};
+use crate::request::identify::tokens::{TokenCache, known_tokens};
+use crate::request::identify::{KeyCache, RequestAttributes};
+use crate::request::route::{RouteConditions, TemplateInput, path};
 use crate::server::{ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
-use crate::snapshot::{Action, CompiledRoute, Forwarding};
-use crate::telemetry::{AccessLogEntry, MethodClass, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
-use crate::tls::ClientCertificate;
-use crate::trace_context::{TRACEPARENT_HEADER, TraceContext};
 use crate::upstream::ConnectionPools;
+
+use respond::rate_limit_headers::RefusalCache;
+use respond::redirect::{self, RedirectedRequest};
+use respond::{LocalResponse, grpc};
+use snapshot::{Action, CompiledRoute, Forwarding};
+use telemetry::{AccessLogEntry, MethodClass, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
 
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
@@ -194,7 +200,7 @@ async fn serve(
     };
     let attributes = RequestAttributes { tokens: &tokens, ..attributes };
     if input.passes(decision) {
-        if let Some(answer) = shed::refuse(&gateway, route, &attributes, connection, now) {
+        if let Some(answer) = priority::refuse(&gateway, route, &attributes, connection, now) {
             return own(Some(&changes), response, record, Outcome::Shed, head, answer);
         }
         quotas = quotas::resolve((route, part), &attributes, connection, now).await;

@@ -66,8 +66,8 @@ use connection_limits::ConnectionPermit;
 use connections::Connections;
 use listeners::Listeners;
 
-use crate::reason::Reason;
-use crate::tls::{ClientCertificate, ListenerTls};
+use crate::base::reason::Reason;
+use crate::net::tls::{ClientCertificate, ListenerTls};
 
 /// The smallest size of the HTTP library's buffers: its default. A whole head has to fit.
 const LEAST_BUFFER: usize = 408 << 10;

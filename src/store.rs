@@ -14,9 +14,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use crate::clock::Time;
+use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
 use crate::config::{self, Role};
-use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, RateUsage, Verdict};
 
 use memory::Memory;

@@ -65,9 +65,9 @@ pub use request::{ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress,
 pub use upstream_state::RetryCounts;
 pub use watch::UpstreamWatch;
 
-use crate::clock;
+use crate::base::clock;
 use crate::config;
-use crate::decide::ConcurrencyPermit;
+use crate::request::decide::ConcurrencyPermit;
 use crate::server::ClientBody;
 use attempts::Attempts;
 use balancer::{Balancer, Choice, Wish};

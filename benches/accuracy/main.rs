@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use clap::Parser;
-use gateway::clock::Time;
+use gateway::base::clock::Time;
 use gateway::limit::{Cell, Edge, Limit, Rate, Strategy};
 
 use exact::Exact;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use gateway::clock::Time;
+use gateway::base::clock::Time;
+use gateway::base::fingerprint::Fingerprint;
 use gateway::config::Role;
-use gateway::fingerprint::Fingerprint;
 use gateway::limit::{Limit, Rate};
 use gateway::store::Ask;
 use gateway::store::memory::Memory;

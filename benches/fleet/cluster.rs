@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gateway::fingerprint::Fingerprint;
+use gateway::base::fingerprint::Fingerprint;
 use gateway::limit::Limit;
 use gateway::store::shared::simulation::server_of;
 

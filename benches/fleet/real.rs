@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use gateway::clock;
+use gateway::base::clock;
+use gateway::base::fingerprint::Fingerprint;
 use gateway::config::{self, OnError, Role};
-use gateway::fingerprint::Fingerprint;
 use gateway::limit::Limit;
 use gateway::store::shared::Shared;
 use gateway::store::shared::memcached::Memcached;

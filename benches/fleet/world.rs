@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use gateway::clock::Time;
+use gateway::base::clock::Time;
+use gateway::base::fingerprint::Fingerprint;
 use gateway::config::{self, Role};
-use gateway::fingerprint::Fingerprint;
 use gateway::limit::Limit;
 use gateway::store::Ask;
 use gateway::store::shared::memcached::Memcached;

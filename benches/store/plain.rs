@@ -2,8 +2,8 @@
 
 use memcache::exp::{Arithmetic, AsyncMetaClient, Get, GetResult};
 
-use gateway::clock;
-use gateway::fingerprint::Fingerprint;
+use gateway::base::clock;
+use gateway::base::fingerprint::Fingerprint;
 use gateway::limit::{Cell, Verdict};
 
 use super::question::{Question, lifetime};

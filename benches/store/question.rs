@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gateway::clock::Time;
-use gateway::fingerprint::Fingerprint;
+use gateway::base::clock::Time;
+use gateway::base::fingerprint::Fingerprint;
 use gateway::limit::{Cell, Limit, Rate};
 
 /// The first part of every counter's name.

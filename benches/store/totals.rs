@@ -6,7 +6,7 @@ use std::time::Duration;
 use memcache::exp::{AsyncMetaClient, Get};
 use tokio::time::sleep;
 
-use gateway::clock;
+use gateway::base::clock;
 
 use super::plain::sum;
 use super::question::Question;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use memcache::exp::AsyncMetaClient;
 use tokio::task::JoinHandle;
 
-use gateway::clock;
+use gateway::base::clock;
 use gateway::config::{self, Role};
 use gateway::store::{Answer, Ask, Store};
 

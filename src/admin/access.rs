@@ -12,7 +12,7 @@ use http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
 use crate::config::Admin;
-use crate::respond::{self, LocalResponse};
+use crate::proxy::respond::{self, LocalResponse};
 
 /// How a page is related to the server that it sends a request to (Fetch Metadata Request Headers, section 2.4,
 /// <https://www.w3.org/TR/fetch-metadata/>).

@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use crate::respond::{self, LocalResponse};
+use crate::proxy::respond::{self, LocalResponse};
 
 /// The most bytes of a body.
 const MAX_BYTES: usize = 64 << 10;

@@ -17,9 +17,9 @@ use super::View;
 use super::event_streams::{EventBody, EventStreams, MAX_STREAMS};
 use super::history::History;
 use super::numbers;
-use crate::clock::{self, Time};
+use crate::base::clock::{self, Time};
 use crate::config::Admin;
-use crate::respond::{self, LocalResponse};
+use crate::proxy::respond::{self, LocalResponse};
 
 /// How often there is an event.
 const EVERY: Duration = Duration::from_secs(1);

@@ -2,7 +2,7 @@
 
 use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 
-use crate::metrics::{BOUNDS, HistogramSnapshot};
+use crate::base::metrics::{BOUNDS, HistogramSnapshot};
 
 /// The name and the value of a label.
 pub(super) type Label<'a> = (&'a str, &'a str);

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::clock::Time;
-use crate::dashboard;
-use crate::telemetry::Outcome;
+use crate::admin::dashboard;
+use crate::base::clock::Time;
+use crate::proxy::telemetry::Outcome;
 
 /// How many samples of the requests are kept. One is taken each second.
 const SAMPLES: usize = 300;

@@ -15,14 +15,14 @@ use tokio::time::Instant;
 use super::View;
 use super::body;
 use super::overrides::{self, OverrideChange};
-use crate::clock::{self, Time};
+use crate::base::clock::{self, Time};
 use crate::config::Limit as ConfiguredLimit;
-use crate::decide::{RateTable, SelectedRates};
-use crate::identify::{KeyExtractor, WrittenKey};
+use crate::limit::overrides::Allowance;
 use crate::limit::{Limit, RateUsage};
-use crate::overrides::Allowance;
-use crate::quotas::{CachedQuota, GrantedQuota, QuotaSource};
-use crate::respond::{self, LocalResponse};
+use crate::proxy::respond::{self, LocalResponse};
+use crate::request::decide::{RateTable, SelectedRates};
+use crate::request::identify::{KeyExtractor, WrittenKey};
+use crate::sources::quotas::{CachedQuota, GrantedQuota, QuotaSource};
 use crate::store::{Away, KeyUsage};
 
 /// A key of a limit, as in the path of a request: percent-encoded.

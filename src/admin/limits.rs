@@ -3,10 +3,10 @@
 use super::View;
 use super::overrides::moment;
 use super::top_keys;
-use crate::clock;
+use crate::admin::dashboard::{Decisions, LimitDescription, Limits};
+use crate::base::clock;
 use crate::config::Limit;
-use crate::dashboard::{Decisions, LimitDescription, Limits};
-use crate::decide::{DecisionCounter, LimitMetrics, shown_since};
+use crate::request::decide::{DecisionCounter, LimitMetrics, shown_since};
 
 /// All limits of the configuration, in its order.
 pub(super) fn describe_all(view: &View) -> Limits {
@@ -54,7 +54,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::decide::DECISIONS;
+    use crate::request::decide::DECISIONS;
 
     #[test]
     fn each_decision_is_shown_by_its_name() {

@@ -18,7 +18,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use super::View;
 use super::exposition::Format;
 use super::{shed, source, upstreams};
-use crate::respond::{self, LocalResponse};
+use crate::proxy::respond::{self, LocalResponse};
 
 /// The response with all metrics, in the format that the headers of the request ask for.
 pub(super) fn respond(view: &View, headers: &HeaderMap) -> LocalResponse {

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use super::View;
 use super::history::{ByOutcome, History};
 use super::{limits, upstreams};
-use crate::clock::Time;
-use crate::config;
-use crate::dashboard::{
+use crate::admin::dashboard::{
     ConnectionNumbers, Durations, LimitNumbers, MemcachedNumbers, MemcachedServer, MemoryNumbers, Numbers, StoreNumbers,
 };
-use crate::decide::{DecisionCounters, LimitMetrics};
-use crate::metrics::{BOUNDS, Counter, HistogramSnapshot};
+use crate::base::clock::Time;
+use crate::base::metrics::{BOUNDS, Counter, HistogramSnapshot};
+use crate::config;
+use crate::proxy::telemetry::{MethodClass, Outcome, RouteMetrics};
+use crate::request::decide::{DecisionCounters, LimitMetrics};
 use crate::store::Store;
 use crate::store::shared::Health;
-use crate::telemetry::{MethodClass, Outcome, RouteMetrics};
 
 /// The requests of a route that have ended, by outcome.
 pub(super) fn ended(route: &RouteMetrics) -> ByOutcome {

@@ -93,7 +93,7 @@ fn escape(text: &str) -> Cow<'_, str> {
 mod tests {
     use super::super::families::{counter, family, gauge, histogram, real};
     use super::*;
-    use crate::metrics::{Histogram, HistogramSnapshot};
+    use crate::base::metrics::{Histogram, HistogramSnapshot};
 
     #[test]
     fn each_type_is_written_as_the_specification_says() {

@@ -8,12 +8,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::reload;
-use crate::clock::{self, Time};
+use crate::base::clock::{self, Time};
 use crate::config::{self, Limit as ConfiguredLimit};
-use crate::decide::{MAX_TEMPORARY, NotSet, RateTable};
-use crate::identify::WrittenKey;
-use crate::overrides::Allowance;
-use crate::respond::{self, LocalResponse};
+use crate::limit::overrides::Allowance;
+use crate::proxy::respond::{self, LocalResponse};
+use crate::request::decide::{MAX_TEMPORARY, NotSet, RateTable};
+use crate::request::identify::WrittenKey;
 
 /// What the control thread is asked to do with the override of one key.
 pub struct OverrideRequest {

@@ -12,7 +12,7 @@ use http::header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_FRAME_OPTIONS};
 use http::{HeaderValue, StatusCode};
 use sha2::{Digest, Sha256};
 
-use crate::respond::{self, LocalResponse};
+use crate::proxy::respond::{self, LocalResponse};
 
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 
 use super::reload::problems;
-use crate::clock::Time;
+use crate::admin::dashboard::{self, Problem, ReloadNumbers, ReloadOutcome};
+use crate::base::clock::Time;
 use crate::config::Refusal;
-use crate::dashboard::{self, Problem, ReloadNumbers, ReloadOutcome};
 
 /// How many reloads are remembered.
 const REMEMBERED: usize = 10;

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::admin::dashboard::Problem;
 use crate::config::{Config, Problems, Refusal};
-use crate::dashboard::Problem;
-use crate::respond::{self, LocalResponse};
+use crate::proxy::respond::{self, LocalResponse};
 
 /// The result of a reload: the configuration that is in force now, or why the file is refused.
 pub type ReloadResult = Result<Arc<Config>, Refusal>;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::View;
 use super::families::{counter, family, gauged, whole};
 use super::reload::as_json;
-use crate::clock::Time;
+use crate::base::clock::Time;
 use crate::config::RemoteStatus;
 
 /// The source, and how it does at `now`.

@@ -2,11 +2,11 @@
 
 use blake3::Hash;
 
-use crate::clock::Time;
+use crate::admin::dashboard::KeyCount;
+use crate::base::clock::Time;
 use crate::config::{Limit, Source};
-use crate::dashboard::KeyCount;
-use crate::decide::{LimitMetrics, TopKeys};
-use crate::heavy_hitters::HeavyHitter;
+use crate::limit::heavy_hitters::HeavyHitter;
+use crate::request::decide::{LimitMetrics, TopKeys};
 
 /// The most keys of each kind.
 const MOST: usize = 10;
@@ -77,7 +77,7 @@ fn is_public(limit: &Limit) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fingerprint::Fingerprint;
+    use crate::base::fingerprint::Fingerprint;
 
     fn hitter(text: &str) -> HeavyHitter {
         HeavyHitter { key: Fingerprint::of(text.as_bytes()), text: text.to_owned(), count: 1, error: 0 }

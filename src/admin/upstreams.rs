@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::View;
 use super::families::{self, counter, family, gauge, histogram};
-use crate::dashboard::{ServerNumbers, UpstreamNumbers};
-use crate::metrics::HistogramSnapshot;
+use crate::admin::dashboard::{ServerNumbers, UpstreamNumbers};
+use crate::base::metrics::HistogramSnapshot;
 use crate::upstream::{Availability, Endpoint, EndpointStatus, RetryCounts, Upstream};
 
 /// All upstreams.

@@ -3,7 +3,7 @@
 
 use super::{Config, Limit, Store};
 use crate::limit::Rate;
-use crate::overrides::Changes;
+use crate::limit::overrides::Changes;
 
 /// A limit or tier that is in both configurations, but counts in a different way.
 #[derive(Clone, Debug, PartialEq, Eq)]

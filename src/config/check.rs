@@ -11,7 +11,7 @@ use super::read::{Name, Source};
 use super::report::{either, nearest};
 use super::spellings::{unmatchable, ways_around};
 use super::{Action, Balance, Config, Host, PathPattern, Route, Segment, Source as KeySource, Tiers, Upstream};
-use crate::overload::level;
+use crate::limit::overload::level;
 
 const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"http://127.0.0.1:9000\"]\n\n\
                         [[routes]]\npath = \"/*\"\nupstream = \"api\"";

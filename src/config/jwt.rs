@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Action, Balance, Config, Route, Source, Upstream};
-use crate::fetch::Url;
-use crate::jwt::{Algorithm, KeySet};
-use crate::tls::ConnectorTls;
+use crate::base::jwt::{Algorithm, KeySet};
+use crate::net::fetch::Url;
+use crate::net::tls::ConnectorTls;
 
 /// `[jwt.NAME]`: tokens of one issuer.
 #[derive(Clone, Debug, PartialEq)]

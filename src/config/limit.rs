@@ -8,9 +8,9 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use super::key::{Key, Missing, Source};
 use super::on_limit::OnLimit;
 use super::quotas::Quotas;
-use crate::known_keys::KnownKeys;
 use crate::limit::Rate;
-use crate::overrides::{Allowance, Overrides};
+use crate::limit::known_keys::KnownKeys;
+use crate::limit::overrides::{Allowance, Overrides};
 
 /// `[limits.NAME]`: what is counted, and how much is allowed.
 #[derive(Clone, Debug, PartialEq)]

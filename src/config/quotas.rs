@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::PostgresUrl;
-use crate::fetch::Url;
-use crate::tls::ConnectorTls;
+use crate::net::fetch::Url;
+use crate::net::tls::ConnectorTls;
 
 /// `[limits.NAME.quotas]`: rates of keys from a store.
 #[derive(Clone, Debug, PartialEq)]

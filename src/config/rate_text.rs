@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::base::units::{self, DurationError};
 use crate::limit::{Calendar, Rate, RateError, Strategy, Unit};
-use crate::units::{self, DurationError};
 
 /// Reads `N/PERIOD`, where PERIOD is a unit (`s`, `m`, `h`, `d`), a duration (`10m`), or `day` or `month` of the
 /// calendar in UTC; `N/PERIOD burst B` is a token bucket.

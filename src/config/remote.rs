@@ -17,11 +17,11 @@ use tokio::runtime::Builder;
 
 use super::document::Document;
 use super::{Admin, Config, Problems};
-use crate::background::Background;
-use crate::clock::{self, Time};
-use crate::fetch::{self, Fetched};
-use crate::metrics::Counter;
-use crate::tls::{Authorities, ConnectorTls};
+use crate::base::background::Background;
+use crate::base::clock::{self, Time};
+use crate::base::metrics::Counter;
+use crate::net::fetch::{self, Fetched};
+use crate::net::tls::{Authorities, ConnectorTls};
 
 use copy::{CopyFile, Saved};
 use location::Location;

@@ -12,7 +12,7 @@ use super::report::Problems;
 use super::texts::Texts;
 use super::{Limit, file};
 use crate::limit::Rate;
-use crate::overrides::Allowance;
+use crate::limit::overrides::Allowance;
 
 /// How long an override of the admin API may last.
 pub const TEMPORARY_SPAN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(31 * 86_400);

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::*;
+use crate::limit::overrides::Allowance;
 use crate::limit::{Calendar, Edge, Strategy as Counting, Unit};
-use crate::overrides::Allowance;
 
 fn load(path: &Path) -> Result<Config, Problems> {
     ConfigSource::Path(path.to_owned()).load().map(|loaded| loaded.config)

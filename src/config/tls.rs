@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::regular_file;
-use crate::tls::{self, Authorities, ClientAuth, Identity, PemError, TlsSettings};
+use crate::net::tls::{self, Authorities, ClientAuth, Identity, PemError, TlsSettings};
 
 /// `[server.tls]`
 #[derive(Clone, Debug, PartialEq)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 
-use crate::fetch::Url;
-use crate::tls::ConnectorTls;
+use crate::net::fetch::Url;
+use crate::net::tls::ConnectorTls;
 
 /// `[tracing]`
 #[derive(Clone, Debug, PartialEq)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 
 use super::{Key, UpstreamTls};
-use crate::overload::gradient::Bounds;
+use crate::limit::overload::gradient::Bounds;
 
 /// An upstream.
 #[derive(Clone, Debug, PartialEq)]

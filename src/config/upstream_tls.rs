@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rustls::pki_types::ServerName;
 
 use super::tls::{CertificateFiles, FileError, read};
-use crate::tls::{self, Authorities, ConnectorTls};
+use crate::net::tls::{self, Authorities, ConnectorTls};
 
 /// How the `https://` servers of an upstream are connected to.
 #[derive(Clone, Debug, PartialEq)]

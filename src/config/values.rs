@@ -12,8 +12,8 @@ use rustls::pki_types::ServerName;
 use super::read::{Field, Section, Wrong};
 use super::report::quoted;
 use super::{Address, UNLIMITED};
-use crate::fetch::Url;
-use crate::units;
+use crate::base::units;
+use crate::net::fetch::Url;
 
 /// The maximum number of elements in lists that cost time for every request.
 pub(super) const MOST: usize = 8;

@@ -1,6 +1,6 @@
 //! What holds for the states of all strategies: the largest count, and which steps back of the clock they follow.
 
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// The largest count. It exceeds everything that admitted requests can lead to, and sums of it do not overflow; what a
 /// store reads beyond it is cut to it.

@@ -6,7 +6,7 @@ use jiff::ToSpan;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// How long a window of the calendar lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -6,7 +6,7 @@ use super::bounds::{add, is_ahead};
 use super::calendar::Calendar;
 use super::counting::{Charge, Context, Counting, View};
 use super::rate::{Rate, Strategy};
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// One window of the calendar. It has begun and ends when the calendar says so, whether requests come or not.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use super::extension::Extension;
 use super::log::Log;
 use super::rate::Rate;
 use super::state::{State, Usage};
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// The states of all rates of a limit for one key.
 ///
@@ -17,7 +17,7 @@ use crate::clock::Time;
 /// ```
 /// use std::time::Duration;
 ///
-/// use gateway::clock::Time;
+/// use gateway::base::clock::Time;
 /// use gateway::limit::{Cell, Limit, Rate};
 ///
 /// let now = Time::from_micros(1_800_000_000_000_000);

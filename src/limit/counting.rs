@@ -3,7 +3,7 @@
 use super::extension::Extension;
 use super::log::Log;
 use super::rate::Rate;
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// The state of one rate for one key.
 ///

@@ -7,7 +7,7 @@ use super::counting::{Charge, Context, Counting, GivenBack, View};
 use super::log::Log;
 use super::rate::Rate;
 use super::varint::{pull, push};
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// A window and its count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

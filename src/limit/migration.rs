@@ -20,7 +20,7 @@ use super::rate::Rate;
 use super::reservation::Reservation;
 use super::sliding_log::{by_window, fill};
 use super::state::State;
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 impl Limit {
     /// Whether cells of this limit can continue from those of `old`.
@@ -39,7 +39,7 @@ impl Limit {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use gateway::clock::Time;
+    /// use gateway::base::clock::Time;
     /// use gateway::limit::{Cell, Limit, Rate, Strategy};
     ///
     /// let rate = Rate::new(5, Duration::from_secs(60))?;

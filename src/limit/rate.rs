@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::calendar::Calendar;
-use crate::clock::{Time, micros};
+use crate::base::clock::{Time, micros};
 
 /// The largest quota, 2^32 requests per window, and the largest burst.
 pub const MAX_QUOTA: u64 = 1 << 32;
@@ -216,7 +216,7 @@ impl Rate {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use gateway::clock::Time;
+    /// use gateway::base::clock::Time;
     /// use gateway::limit::Rate;
     ///
     /// let rate = Rate::new(10, Duration::from_secs(1))?;

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::cell::Cell;
 use super::counting::GivenBack;
 use super::rate::Rate;
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// Where a charge was counted, so that it can be given back there.
 #[derive(Clone, Debug, PartialEq, Eq)]

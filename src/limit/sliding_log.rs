@@ -8,7 +8,7 @@ use super::bounds::{MAX_COUNT, is_ahead};
 use super::counting::{Charge, Context, Counting, GivenBack, View};
 use super::log::Log;
 use super::rate::Rate;
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// The state of a rate that uses the log. All such rates of a cell share one log, which the first of them changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 use super::bounds::{add, is_ahead};
 use super::counting::{Charge, Context, Counting, View};
 use super::rate::{Edge, Rate};
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// The counts of the buckets that lie in the window, in full or in part.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::rate::{Rate, Strategy};
 use super::sliding_log::SlidingLog;
 use super::sliding_window::SlidingWindow;
 use super::token_bucket::TokenBucket;
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// What a rate has counted for one key. The size matters, because there are millions of them: two fit into a [`Cell`]
 /// without an allocation.

@@ -10,7 +10,7 @@ use super::log::Log;
 use super::low_water::LowWater;
 use super::rate::Rate;
 use super::varint::{pull, push};
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// How much of a bucket was used at a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,14 +4,14 @@ use http::header;
 use http::request::Parts;
 
 use super::{ConnectionContext, WorkerSnapshot};
-use crate::clock::Time;
+use crate::base::clock::Time;
+use crate::base::http::request_id::RequestId;
+use crate::base::http::trace_context::TraceContext;
+use crate::base::spans::{RequestDetails, RequestSpans};
 use crate::config::{AccessLog, Scheme};
-use crate::identify::client::Client;
-use crate::request_id::RequestId;
+use crate::proxy::telemetry::{AccessLogEntry, RequestRecord};
+use crate::request::identify::client::Client;
 use crate::server::RequestGuard;
-use crate::spans::{RequestDetails, RequestSpans};
-use crate::telemetry::{AccessLogEntry, RequestRecord};
-use crate::trace_context::TraceContext;
 
 /// See the head of this file.
 pub(super) struct Arrival<'a> {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use http::{HeaderMap, StatusCode};
 
 use super::refusal::refusing;
-use crate::clock::{self, Time};
-use crate::decide::{CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome};
-use crate::identify::tokens::TokenProblem;
-use crate::reason::Reason;
-use crate::respond::{self, LocalResponse};
-use crate::snapshot::CompiledRoute;
-use crate::spans::{DecisionDetails, RequestSpans};
-use crate::telemetry::RequestRecord;
+use crate::base::clock::{self, Time};
+use crate::base::reason::Reason;
+use crate::base::spans::{DecisionDetails, RequestSpans};
+use crate::proxy::respond::{self, LocalResponse};
+use crate::proxy::snapshot::CompiledRoute;
+use crate::proxy::telemetry::RequestRecord;
+use crate::request::decide::{CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome};
+use crate::request::identify::tokens::TokenProblem;
 
 /// Records the decision about a request, which has begun at `begun` if the request is traced.
 pub(super) fn record(

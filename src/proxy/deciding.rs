@@ -1,13 +1,13 @@
 //! What a decision needs: its input, and which tokens of the request are valid.
 
 use super::{ConnectionContext, Worker, WorkerSnapshot};
-use crate::clock::{self, Time};
+use crate::base::clock::{self, Time};
 use crate::config::OnError;
-use crate::decide::{self, Decision, DecisionInput, DecisionState, Part};
-use crate::identify::RequestAttributes;
-use crate::identify::tokens::{TokenProblem, ValidTokens, verify_tokens};
-use crate::snapshot::CompiledRoute;
-use crate::telemetry::RequestRecord;
+use crate::proxy::snapshot::CompiledRoute;
+use crate::proxy::telemetry::RequestRecord;
+use crate::request::decide::{self, Decision, DecisionInput, DecisionState, Part};
+use crate::request::identify::RequestAttributes;
+use crate::request::identify::tokens::{TokenProblem, ValidTokens, verify_tokens};
 
 /// The input of a decision of the limits that come first, as long as no source of quotas was asked.
 pub(super) fn input<'a, 'r>(

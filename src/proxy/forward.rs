@@ -8,17 +8,17 @@ use http::{HeaderValue, Response, StatusCode, Version, header};
 use super::target::{name_host, onward};
 use super::tunnel::{accepts, new_key};
 use super::{ConnectionContext, WorkerSnapshot};
+use crate::base::http::request_id::REQUEST_ID;
+use crate::base::http::trace_context::TraceContext;
+use crate::base::reason::Reason;
 use crate::config::{HeaderChanges, Scheme};
-use crate::decide::CostKnown;
-use crate::identify::client::Client;
-use crate::reason::Reason;
-use crate::request_id::REQUEST_ID;
-use crate::respond::{self, grpc};
+use crate::proxy::respond::{self, grpc};
+use crate::proxy::shed::Waiting;
+use crate::proxy::snapshot::{CompiledRoute, Forwarding};
+use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
+use crate::request::decide::CostKnown;
+use crate::request::identify::client::Client;
 use crate::server::IncomingRequest;
-use crate::shed::Waiting;
-use crate::snapshot::{CompiledRoute, Forwarding};
-use crate::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
-use crate::trace_context::TraceContext;
 use crate::upstream::{
     Endpoint, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, Timing, Unanswered, UpstreamBody,
     UpstreamError, UpstreamRequest,

@@ -1,10 +1,10 @@
 //! What sources of quotas grant the keys of a request.
 
 use super::ConnectionContext;
-use crate::clock::Time;
-use crate::decide::{self, Part, ResolvedQuotas};
-use crate::identify::RequestAttributes;
-use crate::snapshot::CompiledRoute;
+use crate::base::clock::Time;
+use crate::proxy::snapshot::CompiledRoute;
+use crate::request::decide::{self, Part, ResolvedQuotas};
+use crate::request::identify::RequestAttributes;
 
 /// Finds them, for the limits of `part`. It waits only if nothing is known of a key.
 pub(super) async fn resolve(

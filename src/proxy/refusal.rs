@@ -1,7 +1,7 @@
 //! What a decision that does not admit a request means for its record.
 
-use crate::decide::{self, Decision, DecisionState};
-use crate::telemetry::Outcome;
+use crate::proxy::telemetry::Outcome;
+use crate::request::decide::{self, Decision, DecisionState};
 
 /// The outcome of a request that its limits do not admit.
 pub(super) fn outcome(decision: Decision) -> Outcome {

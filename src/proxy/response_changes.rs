@@ -3,10 +3,10 @@
 use http::{HeaderMap, HeaderValue, Response};
 
 use crate::config::{HeaderChanges, Scheme};
-use crate::respond::LocalResponse;
-use crate::respond::cors::CorsHeaders;
-use crate::route::{CurrentChanges, RouteConditions, TemplateInput};
-use crate::snapshot::CompiledRoute;
+use crate::proxy::respond::LocalResponse;
+use crate::proxy::respond::cors::CorsHeaders;
+use crate::proxy::snapshot::CompiledRoute;
+use crate::request::route::{CurrentChanges, RouteConditions, TemplateInput};
 
 /// See the head of this file.
 pub(super) struct ResponseChanges<'r> {

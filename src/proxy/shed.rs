@@ -1,33 +1,81 @@
-//! Whether a request is shed, and the answer then.
+//! Sheds requests of low priorities while an upstream or the processors are overloaded.
+//!
+//! A request reads one level, which a thread computes again a few times a second from what workers have measured.
 
-use http::{HeaderValue, header};
+mod cpu;
+mod meter;
+mod watch;
 
-use super::{ConnectionContext, WorkerSnapshot};
-use crate::clock::Time;
-use crate::identify::RequestAttributes;
-use crate::respond::{self, LocalResponse};
-use crate::snapshot::CompiledRoute;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// The longest time after which a client may try again, in seconds. Each is told another one, so that they do not come at
-/// the same moment.
-const LATEST_RETRY: u16 = 5;
+use crate::base::clock::Time;
+use crate::config::{self, Config, Shed};
+use crate::limit::overload::level;
+use crate::request::decide::RouteLimit;
+use crate::request::identify::{KeyCache, RequestAttributes};
 
-/// The answer to a request that is shed; `None` if it passes.
-pub(super) fn refuse(
-    gateway: &WorkerSnapshot,
-    route: &CompiledRoute,
-    attributes: &RequestAttributes<'_>,
-    connection: &ConnectionContext,
-    now: Time,
-) -> Option<LocalResponse> {
-    let shedding = route.shedding.as_ref()?;
-    let priority = shedding.priority(&route.limits, attributes, &mut connection.key_cache.borrow_mut());
-    if shedding.admits(priority, attributes, now, connection.worker.index) {
-        return None;
+pub use meter::{Meter, Waiting};
+pub use watch::ShedWatch;
+
+/// What is shed by one configuration, and when.
+#[derive(Debug)]
+pub struct Shedding {
+    /// The targets.
+    pub settings: Shed,
+    /// One for each upstream that a route has, and one for the routes without.
+    pub meters: Vec<Arc<Meter>>,
+}
+
+/// What one route needs to shed requests.
+#[derive(Debug)]
+pub struct RouteShedding {
+    /// The priority of its requests.
+    pub priority: u8,
+    /// The priorities of tiers: the place of the limit on the route, the index of the tier and its priority.
+    pub tiers: Vec<(usize, usize, u8)>,
+    /// Measures the upstream of the route.
+    pub meter: Arc<Meter>,
+}
+
+impl Shedding {
+    /// For these routes.
+    pub fn new<'r>(settings: Shed, routes: impl Iterator<Item = &'r RouteShedding>) -> Self {
+        let by_name: BTreeMap<_, _> = routes.map(|route| (&route.meter.name, &route.meter)).collect();
+        Self { settings, meters: by_name.into_values().cloned().collect() }
     }
-    connection.key_cache.borrow_mut().shrink();
-    let status = gateway.shedding.as_ref()?.settings.status;
-    let mut answer = respond::problem(status, "There is too much to do: requests of this priority are not served now.");
-    answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(fastrand::u16(1..=LATEST_RETRY)));
-    Some(answer)
+}
+
+impl RouteShedding {
+    /// For a route whose upstream is measured by `meter`.
+    pub fn new(config: &Config, route: &config::Route, meter: Arc<Meter>) -> Self {
+        let limits = route.limits.iter().filter_map(|index| config.limits.get(*index)).enumerate();
+        let tiers = limits.filter_map(|(place, limit)| Some((place, limit.tiers.as_ref()?)));
+        let tiers = tiers.flat_map(|(place, tiers)| {
+            let index = |name: &String| tiers.rates.iter().position(|(tier, _)| tier == name);
+            tiers.priorities.iter().filter_map(move |(name, priority)| Some((place, index(name)?, *priority)))
+        });
+        Self { priority: route.priority, tiers: tiers.collect(), meter }
+    }
+
+    /// The priority of a request: that of its tier in the first limit of the route that has one, or else that of the route.
+    pub fn priority(&self, limits: &[RouteLimit], attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> u8 {
+        let mut asked = None;
+        for (place, tier, priority) in &self.tiers {
+            let found = match asked {
+                Some((last, found)) if last == *place => found,
+                _ => limits.get(*place).and_then(|limit| limit.rates.tier(attributes, key_cache)),
+            };
+            asked = Some((*place, found));
+            if found == Some(*tier) {
+                return *priority;
+            }
+        }
+        self.priority
+    }
+
+    /// Whether a request of this priority passes, which came at `now`.
+    pub fn admits(&self, priority: u8, attributes: &RequestAttributes<'_>, now: Time, worker: usize) -> bool {
+        self.meter.admits(level::rank(priority, attributes.client, now.seconds()), worker)
+    }
 }

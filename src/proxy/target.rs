@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
 
 use crate::config::{PathRules, SentPath};
-use crate::route::{host, path, rewrite};
+use crate::request::route::{host, path, rewrite};
 use crate::server::IncomingRequest;
 
 /// The host and the path that a request is for.

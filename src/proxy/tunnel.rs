@@ -5,9 +5,9 @@ mod handshake;
 
 use http::{HeaderValue, Response, StatusCode, Version, header};
 
-use crate::reason::Reason;
+use crate::base::reason::Reason;
+use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
 use crate::server::{IncomingRequest, TunnelStream};
-use crate::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
 use crate::upstream::UpstreamTunnel;
 
 use copy::{Side, TunnelEnd, copy};

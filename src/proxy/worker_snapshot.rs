@@ -9,8 +9,8 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Cache};
 
 use crate::config::AccessLog;
-use crate::snapshot::Snapshot;
-use crate::telemetry::{AccessLogger, RouteMetrics, RouteRecorder, Sampler};
+use crate::proxy::snapshot::Snapshot;
+use crate::proxy::telemetry::{AccessLogger, RouteMetrics, RouteRecorder, Sampler};
 
 /// The snapshot in force, for one worker.
 pub struct WorkerSnapshots {

@@ -22,9 +22,9 @@ use super::frames::PREFACE;
 use super::http1::Next;
 use super::patience::Patience;
 use super::{Acceptor, ConnectedClient, Handler, TlsPeer, http1, http2};
+use crate::base::reason::Reason;
+use crate::net::tls::ALPN_HTTP2;
 use crate::net::{ClientStream, PreambleError};
-use crate::reason::Reason;
-use crate::tls::ALPN_HTTP2;
 
 /// Serves one connection to its end.
 pub(super) async fn serve<C, H>(

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use super::http2_errors::Http2Errors;
-use crate::clock;
+use crate::base::clock;
 use crate::config::{MaxConnections, Server};
 use crate::net::{PreambleError, network_of};
 

@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::HeaderValue;
 
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// See the head of this file.
 #[derive(Debug, Default)]

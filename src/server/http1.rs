@@ -26,8 +26,8 @@ use super::request_guard::RequestGuard;
 use super::tunnel::{Tunnel, TunnelStream, asks_for_websocket};
 use super::unread_body;
 use super::{Handler, HeadError, IncomingRequest};
+use crate::base::reason::Reason;
 use crate::net::{ClientStream, Rewound};
-use crate::reason::Reason;
 
 /// What the client is told about a request that can be read in two ways.
 const TWO_READINGS: &str = "The request can be read in two ways: lines end in CR LF, and a body has one framing.";

@@ -4,7 +4,7 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderName, header};
 
 use super::worker_state::WorkerState;
-use crate::clock;
+use crate::base::clock;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");

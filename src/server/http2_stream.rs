@@ -21,7 +21,7 @@ use super::stream_tunnel::StreamTunnel;
 use super::streams::Stream;
 use super::tunnel::take_extended_connect;
 use super::{Handler, IncomingRequest};
-use crate::content::has_no_content;
+use crate::base::content::has_no_content;
 
 /// Serves a request. Ends at once if the client resets the stream, or the connection ends.
 pub(super) async fn serve<H: Handler>(

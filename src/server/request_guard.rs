@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::connection_state::ConnectionState;
 use super::streams::Stream;
-use crate::reason::Reason;
+use crate::base::reason::Reason;
 
 /// A request is in flight until this is dropped.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use h2::ext::Protocol;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method, header};
 
-use crate::header_list;
+use crate::base::http::header_list;
 use crate::net::Duplex;
 
 /// What a handler does with the client's stream once its response has accepted a tunnel.

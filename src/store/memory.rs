@@ -19,11 +19,11 @@ use smallvec::SmallVec;
 
 use super::reloads::Reloads;
 use super::{Ask, Asks, Reply, Reserved, Ticket, Verdicts};
-use crate::clock::Time;
+use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
+use crate::base::sharding::Sharding;
 use crate::config::Role;
-use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, Verdict};
-use crate::sharding::Sharding;
 
 use shard::{Entry, Shard};
 

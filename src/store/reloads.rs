@@ -11,8 +11,8 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
-use crate::clock::Time;
-use crate::fingerprint::Fingerprint;
+use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, Rate, Verdict};
 use crate::store::{LimitChanges, Replaced};
 

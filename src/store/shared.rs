@@ -45,9 +45,9 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::{Answer, Ask, Away, KeyUsage, LimitChanges, Reply, Ticket};
-use crate::clock::Time;
+use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
 use crate::config::{self, OnError, Role};
-use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 
 use driver::Setup;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::fingerprint::Fingerprint;
+use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Limit, Reservation, Verdict};
 
 /// What one key was charged by one limit.

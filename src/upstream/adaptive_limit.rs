@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::clock::Monotonic;
-use crate::overload::gradient::{Bounds, GradientLimit, Sample};
+use crate::base::clock::Monotonic;
+use crate::limit::overload::gradient::{Bounds, GradientLimit, Sample};
 
 /// See the head of this file.
 #[derive(Debug)]

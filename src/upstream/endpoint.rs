@@ -13,8 +13,8 @@ use rustls::pki_types::ServerName;
 use super::endpoint_state::EndpointState;
 use super::places::Places;
 use super::upstream_state::UpstreamState;
-use crate::metrics::HistogramSnapshot;
-use crate::tls::ConnectorTls;
+use crate::base::metrics::HistogramSnapshot;
+use crate::net::tls::ConnectorTls;
 
 /// One server of an upstream. If its name has several addresses, each of them is an endpoint.
 #[derive(Debug)]
@@ -189,7 +189,7 @@ impl Endpoints {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tls::Authorities;
+    use crate::net::tls::Authorities;
 
     fn target(host: &str, port: u16) -> Target {
         let address = TargetAddress::Name(host.to_owned(), port);

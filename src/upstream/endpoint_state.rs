@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 
 use super::adaptive_limit::AdaptiveLimit;
 use super::health::{Availability, FULL_SHARE, Health};
-use crate::clock::Monotonic;
+use crate::base::clock::Monotonic;
+use crate::base::metrics::{Histogram, HistogramSnapshot, PerWorker};
 use crate::config::{Ejection, HealthCheck};
-use crate::metrics::{Histogram, HistogramSnapshot, PerWorker};
 
 /// The weight of a new measurement in the smoothed latency, as a power of two: an eighth, as TCP's round-trip time (RFC 6298).
 const SMOOTHING: u32 = 3;

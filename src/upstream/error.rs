@@ -9,7 +9,7 @@ use http::StatusCode;
 use rustix::io::Errno;
 
 use super::response_rules::BadHead;
-use crate::reason::Reason;
+use crate::base::reason::Reason;
 use crate::server::ClientBodyError;
 
 /// Why there is no response.

@@ -7,8 +7,8 @@ use http::{HeaderMap, HeaderValue, header};
 
 use super::header_policy::FORWARDED_HOST;
 use super::request::{ForwardedHeader, ForwardedInfo};
+use crate::base::http::header_list;
 use crate::config::Scheme;
-use crate::header_list;
 
 /// Appends the value of the header, in one line. `host` is the Host header of the client, if it is not empty.
 pub(super) fn write(
@@ -108,7 +108,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::identify::client::{client, scheme};
+    use crate::request::identify::client::{client, scheme};
 
     const PEER: &str = "10.0.0.1";
 

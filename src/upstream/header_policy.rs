@@ -9,7 +9,7 @@
 
 use http::HeaderName;
 
-use crate::trace_context::{TRACEPARENT, TRACESTATE};
+use crate::base::http::trace_context::{TRACEPARENT, TRACESTATE};
 
 pub(super) const FORWARDED: &str = "forwarded";
 pub(super) const FORWARDED_FOR: &str = "x-forwarded-for";

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use crate::back_off::BackOff;
-use crate::clock::{self, Monotonic};
+use crate::base::back_off::BackOff;
+use crate::base::clock::{self, Monotonic};
 use crate::config::{Ejection, HealthCheck};
 
 /// How long an endpoint that returns gets fewer requests than its weight says.

@@ -13,7 +13,7 @@ use super::outgoing_body::BodySource;
 use super::pool::ConnectionPools;
 use super::request::{ForwardedInfo, Progress, Timing, UpstreamRequest};
 use crate::config::{HealthCheck, Scheme, UNLIMITED};
-use crate::identify::ambiguity::SingleSources;
+use crate::request::identify::ambiguity::SingleSources;
 
 /// How the gateway calls itself.
 const USER_AGENT: HeaderValue = HeaderValue::from_static("gateway-health-check");

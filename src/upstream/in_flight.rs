@@ -8,9 +8,9 @@ use http::StatusCode;
 use super::endpoint::Endpoint;
 use super::error::UpstreamError;
 use super::request::UpstreamRequest;
-use crate::clock::{self, Monotonic};
-use crate::decide::ConcurrencyPermit;
-use crate::reason::Reason;
+use crate::base::clock::{self, Monotonic};
+use crate::base::reason::Reason;
+use crate::request::decide::ConcurrencyPermit;
 
 /// The request is in flight until this is dropped.
 #[derive(Debug)]

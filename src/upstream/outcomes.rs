@@ -9,7 +9,7 @@ use super::endpoint::Endpoint;
 use super::error::{SendAgain, UpstreamError};
 use super::in_flight::InFlight;
 use super::request::UpstreamRequest;
-use crate::clock;
+use crate::base::clock;
 
 impl Upstream {
     /// Records a response to this request.

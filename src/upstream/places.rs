@@ -10,9 +10,9 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::UpstreamError;
-use crate::decide::{ConcurrencyLimiter, ConcurrencyPermit};
-use crate::fingerprint::Fingerprint;
+use crate::base::fingerprint::Fingerprint;
 use crate::net::network_of;
+use crate::request::decide::{ConcurrencyLimiter, ConcurrencyPermit};
 
 /// The place of a connection until it is dropped.
 pub(super) type Place = OwnedSemaphorePermit;

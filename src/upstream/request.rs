@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Response, Version, header};
 
-use crate::clock::{self, Monotonic};
+use crate::base::clock::{self, Monotonic};
+use crate::base::http::request_id::RequestId;
+use crate::base::http::trace_context::TraceContext;
+use crate::base::spans::RequestSpans;
 use crate::config::{HeaderChanges, Scheme};
-use crate::identify::ambiguity::SingleSources;
-use crate::request_id::RequestId;
-use crate::spans::RequestSpans;
-use crate::tls::ClientCertificate;
-use crate::trace_context::TraceContext;
+use crate::net::tls::ClientCertificate;
+use crate::request::identify::ambiguity::SingleSources;
 
 /// Passes an interim response to the client, without waiting for it.
 pub type PassInterim<'a> = dyn Fn(Response<()>) + 'a;

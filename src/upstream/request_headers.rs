@@ -12,11 +12,11 @@ use super::header_policy::{
     REQUEST_ID, header_action,
 };
 use super::request::{ForwardedInfo, UpstreamRequest};
+use crate::base::http::header_list;
+use crate::base::http::header_spelling::is_same_variable;
+use crate::base::http::trace_context::{TRACEPARENT, TRACESTATE};
 use crate::config::HeaderChanges;
-use crate::header_list;
-use crate::header_spelling::is_same_variable;
-use crate::tls::ClientCertificate;
-use crate::trace_context::{TRACEPARENT, TRACESTATE};
+use crate::net::tls::ClientCertificate;
 
 /// The most names that Connection may contain: as many as a request may have headers.
 pub(super) const MAX_NAMED: usize = 100;
@@ -186,10 +186,10 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
+    use crate::base::http::request_id::RequestId;
+    use crate::base::http::trace_context::{TRACEPARENT_HEADER, TraceContext};
+    use crate::base::random::Random;
     use crate::config::Scheme;
-    use crate::random::Random;
-    use crate::request_id::RequestId;
-    use crate::trace_context::{TRACEPARENT_HEADER, TraceContext};
     use crate::upstream::request::Origin;
 
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";

@@ -6,8 +6,8 @@ use http::HeaderName;
 
 use super::header_policy::may_trail;
 use super::request::UpstreamRequest;
-use crate::header_spelling::is_same_variable;
-use crate::identify::ambiguity::SingleSources;
+use crate::base::http::header_spelling::is_same_variable;
+use crate::request::identify::ambiguity::SingleSources;
 
 /// Decides which trailers are forwarded.
 #[derive(Debug)]

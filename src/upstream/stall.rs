@@ -6,7 +6,7 @@
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use crate::deadline::Deadline;
+use crate::base::deadline::Deadline;
 
 /// The position of an exchange that waits. If it has changed, the exchange has made progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use super::endpoint::{TargetAddress, TargetTls};
 use super::error::UpstreamError;
 use super::places::{Place, are_taken};
 use crate::net::keep_alive;
-use crate::tls::{ALPN_HTTP1, ALPN_HTTP2};
+use crate::net::tls::{ALPN_HTTP1, ALPN_HTTP2};
 
 /// A connected stream.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use super::retry_budget::RetryBudget;
-use crate::clock::Monotonic;
+use crate::base::clock::Monotonic;
 
 /// See the head of this file.
 #[derive(Debug, Default)]

@@ -14,8 +14,8 @@ use super::endpoint::{Endpoint, Endpoints};
 use super::health::Availability;
 use super::health_check::check;
 use super::names::Names;
-use crate::back_off::jittered;
-use crate::clock;
+use crate::base::back_off::jittered;
+use crate::base::clock;
 
 /// How often it is looked for what is due.
 const TICK: Duration = Duration::from_millis(100);

@@ -5,8 +5,8 @@ use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gateway::base::fingerprint::Fingerprint;
 use gateway::config::OnError;
-use gateway::fingerprint::Fingerprint;
 use gateway::limit::{Limit, Rate, RateUsage};
 use gateway::store::Away;
 use rustix::process::Signal;

@@ -25,7 +25,7 @@ fn panicking() {
     let Some(panics) = env::var(PANICS).ok().and_then(|panics| panics.parse().ok()) else { return };
     let (level, format, access) = (tracing::Level::INFO, LogFormat::Json, AccessLog::On);
     let config = Log { level, format, access, access_file: None, access_format: None };
-    let logging = gateway::log::start(&config).unwrap();
+    let logging = gateway::proxy::log::start(&config).unwrap();
     for _ in 0..panics {
         let worker = thread::Builder::new().name("worker-7".to_owned());
         worker.spawn(|| panic!("a bug in {}", "this test")).unwrap().join().unwrap_err();

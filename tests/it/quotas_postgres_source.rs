@@ -9,8 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use gateway::config::{PostgresSettings, PostgresUrl};
-use gateway::quotas::{LookupError, Postgres as Source, QuotaAnswer, QuotaChange};
-use gateway::tls::{Authorities, ConnectorTls, certificates};
+use gateway::net::tls::{Authorities, ConnectorTls, certificates};
+use gateway::sources::quotas::{LookupError, Postgres as Source, QuotaAnswer, QuotaChange};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::harness::{Authority, Postgres, until};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use gateway::clock::Time;
+use gateway::base::clock::Time;
+use gateway::base::fingerprint::Fingerprint;
 use gateway::config::{self, OnError, Role};
-use gateway::fingerprint::Fingerprint;
 use gateway::limit::{Edge, Limit, Rate, Strategy, Verdict};
 use gateway::store::{Answer, Ask, Away, KeyUsage, Reply, Reserved, Store};
 

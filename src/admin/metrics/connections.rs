@@ -4,9 +4,9 @@ use prometheus::proto::{MetricFamily, MetricType};
 
 use super::super::View;
 use super::super::families::{counted, counter, family, gauge, gauged};
-use crate::clock::Time;
+use crate::base::clock::Time;
+use crate::net::tls::ListenerTls;
 use crate::server::{ConnectionCounts, Http2Errors};
-use crate::tls::ListenerTls;
 
 /// The families of connections.
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {

@@ -4,8 +4,8 @@ use prometheus::proto::{Metric, MetricFamily, MetricType};
 
 use super::super::View;
 use super::super::families::{counter, family, gauge, gauged, real};
-use crate::clock;
-use crate::decide::{DECISIONS, LimitMetrics};
+use crate::base::clock;
+use crate::request::decide::{DECISIONS, LimitMetrics};
 
 /// The families of limits.
 pub(super) fn families(view: &View) -> [MetricFamily; 4] {

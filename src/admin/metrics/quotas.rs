@@ -5,8 +5,8 @@ use std::sync::Arc;
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 
 use super::super::families::{counter, family, gauge, histogram};
-use crate::quotas::QuotaSource;
-use crate::snapshot::SharedState;
+use crate::proxy::snapshot::SharedState;
+use crate::sources::quotas::QuotaSource;
 
 /// The families of all sources.
 pub(super) fn families(shared: &SharedState) -> [MetricFamily; 7] {

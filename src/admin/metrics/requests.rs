@@ -4,9 +4,9 @@ use prometheus::proto::{Metric, MetricFamily, MetricType};
 
 use super::super::View;
 use super::super::families::{Label, counter, family, histogram};
-use crate::metrics::{Counter, HistogramSnapshot};
-use crate::reason::Reason;
-use crate::telemetry::{CLASSES, MethodClass, Outcome, RouteMetrics};
+use crate::base::metrics::{Counter, HistogramSnapshot};
+use crate::base::reason::Reason;
+use crate::proxy::telemetry::{CLASSES, MethodClass, Outcome, RouteMetrics};
 
 type Failed = [Counter; Reason::ALL.len()];
 

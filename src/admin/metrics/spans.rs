@@ -3,8 +3,8 @@
 use prometheus::proto::{MetricFamily, MetricType};
 
 use super::super::families::{self, counter};
-use crate::snapshot::SharedState;
-use crate::spans::SpanCounts;
+use crate::base::spans::SpanCounts;
+use crate::proxy::snapshot::SharedState;
 
 /// The family of spans.
 pub(super) fn family(shared: &SharedState) -> MetricFamily {

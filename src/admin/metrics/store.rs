@@ -4,8 +4,8 @@ use prometheus::proto::{MetricFamily, MetricType};
 
 use super::super::View;
 use super::super::families::{counted, counter, family, gauge, gauged, histogram, real};
+use crate::base::metrics::{Counter, HistogramSnapshot};
 use crate::config::OnError;
-use crate::metrics::{Counter, HistogramSnapshot};
 use crate::store::Store;
 use crate::store::shared::{Health, Server};
 

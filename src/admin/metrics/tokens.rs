@@ -3,11 +3,11 @@
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 
 use super::super::families::{counter, family, gauge};
-use crate::identify::tokens::{TokenCounters, TokenMetrics};
-use crate::jwks::Fetches;
-use crate::jwt::Rejection;
-use crate::metrics::Counter;
-use crate::snapshot::SharedState;
+use crate::base::jwt::Rejection;
+use crate::base::metrics::Counter;
+use crate::proxy::snapshot::SharedState;
+use crate::request::identify::tokens::{TokenCounters, TokenMetrics};
+use crate::sources::jwks::Fetches;
 
 /// The families of tokens and of the keys of their issuers.
 pub(super) fn families(shared: &SharedState) -> [MetricFamily; 4] {

@@ -5,10 +5,10 @@ use http::{HeaderName, HeaderValue, header};
 
 use super::secret;
 use super::templates::{Placeholders, check_host};
+use crate::base::http::header_spelling::is_same_variable;
 use crate::config::read::{Field, Wrong, report_repeated};
 use crate::config::report::quoted;
 use crate::config::{HeaderChanges, HeaderText, PathPattern, Template, TemplatePart, is_secret, values};
-use crate::header_spelling::is_same_variable;
 
 /// The most names in one list.
 const MOST: usize = 64;

@@ -6,11 +6,11 @@ use http::header;
 
 use super::named_file::NamedFile;
 use super::upstream_tls::SystemAuthorities;
+use crate::base::jwt::{ALGORITHMS, Algorithm, KeyOrigin, KeySet, algorithm_name, needs_secret};
 use crate::config::read::{Field, Name, Wrong, report_repeated};
 use crate::config::report::{did_you_mean, either, nearest, quoted};
 use crate::config::{Jwks, Jwt, Source, regular_file, values};
-use crate::jwt::{ALGORITHMS, Algorithm, KeyOrigin, KeySet, algorithm_name, needs_secret};
-use crate::tls::ConnectorTls;
+use crate::net::tls::ConnectorTls;
 
 const ISSUER: &str = "add what tokens have as `iss`: issuer = \"https://login.example.com/\"";
 const JWKS: &str = "add where the keys of the issuer are: jwks = \"https://login.example.com/.well-known/jwks.json\", \

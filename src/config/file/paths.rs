@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
+use crate::base::percent;
 use crate::config::read::Wrong;
 use crate::config::report::quoted;
 use crate::config::{PathPattern, Segment, values};
-use crate::percent;
 
 /// Reads a pattern.
 pub(super) fn pattern(text: &str) -> Result<PathPattern, Wrong> {

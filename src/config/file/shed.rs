@@ -4,7 +4,7 @@ use http::StatusCode;
 
 use crate::config::read::{Field, Section, set};
 use crate::config::{Shed, values};
-use crate::overload::level;
+use crate::limit::overload::level;
 
 /// Reads the section; `None` if it has an error.
 pub(super) fn read(field: &Field<'_>) -> Option<Shed> {

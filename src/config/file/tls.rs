@@ -1,11 +1,11 @@
 //! `[server.tls]`: the certificates of the gateway, and what is asked of clients.
 
 use super::named_file::NamedFile;
-use crate::clock::{self, Time};
+use crate::base::clock::{self, Time};
 use crate::config::read::{Field, Section, report_repeated, set};
 use crate::config::report::quoted;
 use crate::config::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
-use crate::tls::{ClientAuth, Identity, MinVersion, PemError, TlsSettings};
+use crate::net::tls::{ClientAuth, Identity, MinVersion, PemError, TlsSettings};
 
 const CERTIFICATES: &str = "[{ cert = \"tls/site.pem\", key = \"tls/site.key\" }]";
 /// More than one machine would serve, and each is read at every reload.

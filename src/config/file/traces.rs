@@ -11,8 +11,8 @@ use super::upstream_tls::SystemAuthorities;
 use crate::config::read::{Field, Name, Section, Wrong, set};
 use crate::config::report::quoted;
 use crate::config::{Collector, Tracing, values};
-use crate::fetch::Url;
-use crate::tls::ConnectorTls;
+use crate::net::fetch::Url;
+use crate::net::tls::ConnectorTls;
 
 /// The most `headers`.
 const MOST_HEADERS: usize = 16;

@@ -10,7 +10,7 @@ use super::tls::{certificate_files, report};
 use crate::config::read::{Field, Section, Wrong};
 use crate::config::report::quoted;
 use crate::config::{CertificateFiles, UpstreamTls, upstream_tls};
-use crate::tls::{Authorities, ConnectorTls, Identity};
+use crate::net::tls::{Authorities, ConnectorTls, Identity};
 
 /// The authorities of the system, which are read at most once for each configuration, and only if an upstream needs them.
 #[derive(Default)]

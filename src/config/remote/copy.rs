@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use blake3::Hash;
 use tempfile::NamedTempFile;
 
-use crate::clock::Time;
+use crate::base::clock::Time;
 use crate::config::regular_file;
 
 /// How the first line begins. The number is that of the format.

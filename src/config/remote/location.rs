@@ -6,9 +6,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
 
+use crate::base::percent;
 use crate::config::values;
-use crate::fetch::Url;
-use crate::percent;
+use crate::net::fetch::Url;
 
 /// A URL, and what its server wants to be shown. It is written without its secrets.
 #[derive(Clone)]

@@ -8,7 +8,7 @@ use super::super::bounds::MAX_COUNT;
 use super::super::cell::Cell;
 use super::super::counting::Counting;
 use super::super::rate::Rate;
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// For [stores that are shared](super).
 impl Cell {
@@ -49,7 +49,7 @@ impl Cell {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use gateway::clock::Time;
+    /// use gateway::base::clock::Time;
     /// use gateway::limit::{Cell, Limit, Rate};
     ///
     /// let limit = Limit::new("a", &[Rate::new(5, Duration::from_secs(60))?]);

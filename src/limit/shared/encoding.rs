@@ -24,7 +24,7 @@ use super::super::rate::Rate;
 use super::super::state::State;
 use super::super::varint::{pull, push};
 use super::operations::{Appended, Group};
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// The version of the layout. Bytes of versions before 2 are not read.
 pub(in super::super) const VERSION: u8 = 3;
@@ -49,7 +49,7 @@ impl Cell {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use gateway::clock::Time;
+    /// use gateway::base::clock::Time;
     /// use gateway::limit::shared::Operation;
     /// use gateway::limit::{Cell, Limit, Rate, Strategy};
     ///

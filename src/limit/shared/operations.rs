@@ -12,7 +12,7 @@ use super::super::cell::Cell;
 use super::super::rate::Rate;
 use super::super::reservation::Reservation;
 use super::super::varint::{pull, push};
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// How many of the appended parts of reservations are given back at most; the others stay charged. Each takes time in
 /// proportion to the length of the log, and any program that can write to the store could append any number of them.

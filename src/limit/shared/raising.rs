@@ -7,7 +7,7 @@
 use super::super::Limit;
 use super::super::cell::Cell;
 use super::super::counting::Context;
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// For [stores that are shared](super).
 impl Limit {
@@ -20,7 +20,7 @@ impl Limit {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use gateway::clock::Time;
+    /// use gateway::base::clock::Time;
     /// use gateway::limit::{Cell, Limit, Rate};
     ///
     /// let limit = Limit::new("a", &[Rate::new(9, Duration::from_secs(60))?]);

@@ -4,7 +4,7 @@ use super::super::Limit;
 use super::super::bounds::JITTER;
 use super::super::cell::Cell;
 use super::super::rate::Rate;
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// For [stores that are shared](super).
 impl Limit {

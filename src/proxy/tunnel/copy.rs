@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use crate::deadline::Deadline;
+use crate::base::deadline::Deadline;
 use crate::upstream::Upstream;
 
 /// How many bytes one read may return, and so the most that waits in one direction.

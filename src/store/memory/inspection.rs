@@ -9,8 +9,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{Locked, Memory};
-use crate::clock::Time;
-use crate::fingerprint::Fingerprint;
+use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 use crate::store::KeyUsage;
 use crate::store::reloads::Reloads;

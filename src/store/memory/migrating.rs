@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 
 use super::shard::Entry;
 use super::{Locked, Memory};
-use crate::clock::Time;
+use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
 use crate::config::Role;
-use crate::fingerprint::Fingerprint;
 use crate::limit::{Limit, Verdict};
 use crate::store::reloads::{Migration, Reloads, translated};
 use crate::store::{Ask, Asks, LimitChanges, Reply, Reserved, Ticket};

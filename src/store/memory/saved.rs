@@ -21,8 +21,8 @@ use integer_encoding::{VarIntReader as _, VarIntWriter as _};
 
 use super::Memory;
 use super::shard::Entry;
-use crate::clock::Time;
-use crate::fingerprint::Fingerprint;
+use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 
 /// How saved counters begin.

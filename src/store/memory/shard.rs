@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use foldhash::fast::RandomState;
 use hashlink::LinkedHashMap;
 
-use crate::clock::Time;
-use crate::fingerprint::Fingerprint;
+use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 use crate::store::{Ask, Reserved, Ticket};
 

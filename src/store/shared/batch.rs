@@ -191,10 +191,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::clock::Time;
-    use crate::fingerprint::Fingerprint;
+    use crate::base::clock::Time;
+    use crate::base::fingerprint::Fingerprint;
+    use crate::base::metrics::Counter;
     use crate::limit::Limit;
-    use crate::metrics::Counter;
     use crate::store::shared::memcached::Memcached;
     use crate::store::shared::protocol::Protocol;
 

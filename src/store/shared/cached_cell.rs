@@ -49,8 +49,8 @@ use super::names::Names;
 use super::provisional::Provisionals;
 use super::reset::Resets;
 use super::versioned::{Number, VersionedState};
-use crate::clock::Time;
-use crate::fingerprint::Fingerprint;
+use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 use crate::store::reloads::Reloads;
 

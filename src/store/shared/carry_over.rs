@@ -18,7 +18,7 @@ use super::counters::CounterId;
 use super::names::{Digits, Names};
 use super::protocol::{Commands, Item};
 use super::targets::Targets;
-use crate::clock::Time;
+use crate::base::clock::Time;
 use crate::limit::shared::Restored;
 use crate::limit::{Cell, Limit, Rate, Reservation};
 

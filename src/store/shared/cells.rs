@@ -14,10 +14,10 @@ use foldhash::fast::RandomState;
 use super::OwnedAsk;
 use super::cached_cell::{CachedCell, Stage};
 use super::names::{AllNames, Names};
-use crate::clock::Time;
-use crate::fingerprint::Fingerprint;
+use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
+use crate::base::metrics::Counter;
 use crate::limit::Limit;
-use crate::metrics::Counter;
 use crate::store::reloads::Reloads;
 
 /// The most cells that are known: some 40 MB of them. Who is forgotten is asked for.

@@ -32,7 +32,7 @@ use super::refusals::RefusalCache;
 use super::sweep::Sweep;
 use super::targets::Answer;
 use super::waiting::Waiting;
-use crate::clock::Time;
+use crate::base::clock::Time;
 use crate::config::{self, OnError, Role};
 
 use admission::{Admit, Admits};

@@ -20,8 +20,9 @@ use super::health::Health;
 use super::mailbox::Mailboxes;
 use super::protocol::Protocol;
 use super::refusals::RefusalCache;
-use crate::deadline::Deadline;
-use crate::{clock, config};
+use crate::base::clock;
+use crate::base::deadline::Deadline;
+use crate::config;
 
 /// How often it is checked, before the process ends, whether everything is written.
 const LAST_CHECKS: Duration = Duration::from_millis(1);
@@ -157,8 +158,8 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+    use crate::base::fingerprint::Fingerprint;
     use crate::config::Role;
-    use crate::fingerprint::Fingerprint;
     use crate::limit::Limit;
     use crate::store::shared::Shared;
     use crate::store::shared::memcached::Memcached;

@@ -19,7 +19,7 @@ use super::mailbox::Mailboxes;
 use super::message::Decisions;
 use super::protocol::{Commands, Protocol};
 use super::refusals::RefusalCache;
-use crate::clock::{Time, micros};
+use crate::base::clock::{Time, micros};
 use crate::config;
 
 /// What is to be done with the connection to a server.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::metrics::{Counter, Histogram, PerWorker};
+use crate::base::metrics::{Counter, Histogram, PerWorker};
 
 /// The shortest time between two log lines about failures.
 const LOG_EVERY: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use super::cached_cell::CachedCell;
 use super::lease::{BUSY, LEASE, Lease, SHARE, is_leasable};
 use super::provisional::{NO_DECISION, Provisional, WITHDRAWN};
 use super::{BRIEFLY, OwnedAsk};
-use crate::clock::Time;
+use crate::base::clock::Time;
 use crate::limit::{Limit, Verdict};
 use crate::store::Ticket;
 

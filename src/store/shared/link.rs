@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::batch::Due;
 use super::cached_cell::MOMENT;
 use super::protocol::{Garbage, Reader};
-use crate::back_off::BackOff;
+use crate::base::back_off::BackOff;
 
 /// The longest time that the lookup of the address, connecting and the first answer may take, unless requests wait for longer.
 const CONNECT: Duration = Duration::from_secs(1);

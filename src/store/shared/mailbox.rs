@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::batch::WORTHWHILE;
 use super::message::{Decisions, Message};
-use crate::clock;
+use crate::base::clock;
 
 /// The mailboxes of all workers.
 #[derive(Debug)]
@@ -191,8 +191,8 @@ mod tests {
     use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
-    use crate::clock::Time;
-    use crate::fingerprint::Fingerprint;
+    use crate::base::clock::Time;
+    use crate::base::fingerprint::Fingerprint;
     use crate::limit::{Cell, Limit};
     use crate::store::shared::OwnedAsk;
     use crate::store::shared::message::Decision;

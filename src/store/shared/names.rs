@@ -14,8 +14,8 @@ use foldhash::fast::RandomState;
 
 use super::counters::CounterId;
 use super::protocol::Lifetime;
-use crate::clock::Time;
-use crate::fingerprint::Fingerprint;
+use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Limit, Rate, Strategy};
 
 /// The digits of a key, as they stand in the names of its counters.

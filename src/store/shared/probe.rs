@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::health::Health;
 use super::protocol::{Protocol, Statistics};
-use crate::clock::{self, Time};
+use crate::base::clock::{self, Time};
 
 /// How often servers are asked.
 const EVERY: Duration = Duration::from_secs(10);

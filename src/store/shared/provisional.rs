@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::versioned::Number;
-use crate::clock::Time;
+use crate::base::clock::Time;
 use crate::store::Ticket;
 
 /// The number of the charge of a lease, which no decision ever has.

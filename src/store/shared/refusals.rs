@@ -13,11 +13,11 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::{BRIEFLY, OwnedAsk};
-use crate::clock::Time;
+use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
+use crate::base::sharding::Sharding;
 use crate::config::Role;
-use crate::fingerprint::Fingerprint;
 use crate::limit::{Limit, Verdict};
-use crate::sharding::Sharding;
 use crate::store::{Ask, Verdicts};
 
 /// Enough that workers seldom meet.

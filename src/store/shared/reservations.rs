@@ -7,7 +7,7 @@ use super::OwnedAsk;
 use super::cached_cell::CachedCell;
 use super::counters::{CounterId, signed};
 use super::message::Settlement;
-use crate::clock::Time;
+use crate::base::clock::Time;
 use crate::limit::{Limit, Reservation, Verdict};
 use crate::store::{Reserved, Ticket};
 

@@ -22,11 +22,11 @@ use super::names::AllNames;
 use super::protocol::Protocol;
 use super::refusals::RefusalCache;
 use super::{BRIEFLY, decide};
-use crate::clock::Time;
+use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
+use crate::base::metrics::{Counter, PerWorker};
 use crate::config::{self, OnError};
-use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
-use crate::metrics::{Counter, PerWorker};
 use crate::store::{Answer, Ask, Reply};
 
 pub use super::engine::Output;

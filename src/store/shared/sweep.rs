@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::cells::Cells;
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// So many cells are looked at before others have their turn: some tens of microseconds.
 const STEP: usize = 1024;
@@ -57,9 +57,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::fingerprint::Fingerprint;
+    use crate::base::fingerprint::Fingerprint;
+    use crate::base::metrics::Counter;
     use crate::limit::Limit;
-    use crate::metrics::Counter;
     use crate::store::shared::cached_cell::Stage;
     use crate::store::shared::tests::ask;
     use crate::store::{LimitChanges, Replaced};

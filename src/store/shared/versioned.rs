@@ -26,7 +26,7 @@ use super::names::{self, Digits, Names};
 use super::protocol::{Commands, Condition, Item, Written};
 use super::reset::Resets;
 use super::targets::{Answer, Targets};
-use crate::clock::Time;
+use crate::base::clock::Time;
 use crate::limit::shared::{Attempt, Group, Restored};
 use crate::limit::{Cell, Limit, Rate, Reservation};
 

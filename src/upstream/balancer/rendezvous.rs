@@ -13,7 +13,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::FixedState;
 
 use super::Weighted;
-use crate::fingerprint::Fingerprint;
+use crate::base::fingerprint::Fingerprint;
 
 /// By how much an endpoint may exceed its share, as a fraction.
 const BOUND: (u64, u64) = (5, 4);

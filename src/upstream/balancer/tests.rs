@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::HeaderValue;
 
 use super::*;
-use crate::clock::Monotonic;
+use crate::base::clock::Monotonic;
 use crate::config::{Ejection, HealthCheck, Key, Source};
 use crate::upstream::endpoint::{Endpoints, Target, TargetAddress};
 

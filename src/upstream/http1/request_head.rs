@@ -88,11 +88,11 @@ mod tests {
     use http::{HeaderMap, Method};
 
     use super::*;
+    use crate::base::http::request_id::RequestId;
+    use crate::base::http::trace_context::TraceContext;
+    use crate::base::random::Random;
     use crate::config::Scheme;
-    use crate::identify::ambiguity::SingleSources;
-    use crate::random::Random;
-    use crate::request_id::RequestId;
-    use crate::trace_context::TraceContext;
+    use crate::request::identify::ambiguity::SingleSources;
     use crate::upstream::request::{ForwardedInfo, Origin, Progress, Timing};
 
     #[test]

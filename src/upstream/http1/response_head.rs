@@ -8,7 +8,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use smallvec::SmallVec;
 
-use crate::content::has_no_content;
+use crate::base::content::has_no_content;
 use crate::upstream::request_headers::MAX_NAMED;
 use crate::upstream::response_rules::{BadHead, Interim, content_length, interim_head};
 

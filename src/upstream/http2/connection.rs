@@ -22,7 +22,7 @@ use super::clients::ClientRequest;
 use super::followed_stream::{FollowedStream, Traffic};
 use super::keep_alive::{Activity, Check, KeepAlive};
 use super::windows::{CONNECTION_WINDOW, MOST_STREAMS, STREAM_WINDOW, stream_window};
-use crate::decide::ConcurrencyPermit;
+use crate::request::decide::ConcurrencyPermit;
 use crate::upstream::endpoint::TargetAddress;
 use crate::upstream::error::UpstreamError;
 use crate::upstream::places::are_taken;

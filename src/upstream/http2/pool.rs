@@ -21,7 +21,7 @@ use tokio::task::spawn_local;
 
 use super::clients::Clients;
 use super::connection::{Fit, Http2Connection, OpenStream};
-use crate::decide::ConcurrencyPermit;
+use crate::request::decide::ConcurrencyPermit;
 use crate::upstream::connector::Connector;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::error::UpstreamError;

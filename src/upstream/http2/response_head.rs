@@ -6,7 +6,7 @@ use http::header::CONTENT_LENGTH;
 use http::response::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 
-use crate::content::has_no_content;
+use crate::base::content::has_no_content;
 use crate::upstream::response_rules::{BadHead, content_length};
 
 /// How the end of a response's body is known.

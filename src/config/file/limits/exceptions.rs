@@ -9,7 +9,7 @@ use crate::config::file::shed;
 use crate::config::read::{Field, Name, Section, Wrong};
 use crate::config::report::quoted;
 use crate::config::{Key, Source, Tiers, values};
-use crate::overrides::{Allowance, Builder, Overrides, Pattern};
+use crate::limit::overrides::{Allowance, Builder, Overrides, Pattern};
 
 const ENTRY: &str = "an override is keys = [\"partner-7\"] with rates = [\"100/s\"], exempt = true or block = true";
 pub(super) const TWICE: &str = "a key can have only one override: remove one of them";

@@ -7,7 +7,7 @@ use crate::config::file::named_file::{MOST_REPORTED, NamedFile};
 use crate::config::read::{Section, Wrong};
 use crate::config::regular_file::RegularFile;
 use crate::config::{Key, Source};
-use crate::known_keys::{Digest, KnownKeys, LONGEST};
+use crate::limit::known_keys::{Digest, KnownKeys, LONGEST};
 
 /// The maximum number of keys in one file.
 const MOST_KEYS: usize = 1_000_000;

@@ -10,8 +10,8 @@ use crate::config::report::quoted;
 use crate::config::{
     HttpQuotas, Key, PostgresSettings, PostgresUrl, QuotaServer, Quotas, SentKey, Source, upstream_tls, values,
 };
-use crate::fetch::Url;
-use crate::tls::ConnectorTls;
+use crate::net::fetch::Url;
+use crate::net::tls::ConnectorTls;
 
 const SOURCE: &str = "source = \"https://plans.internal/v1/{key}\" or source = \"postgres://gateway@db/plans\"";
 const QUERY: &str = "query = \"select rates, tier, exempt, block from plans where key = $1\"";

@@ -16,7 +16,7 @@ use crate::config::regular_file::{self, RegularFile};
 use crate::config::report::{self, quoted};
 use crate::config::texts::{Texts, place};
 use crate::config::values;
-use crate::overrides::{Allowance, Builder, Pattern};
+use crate::limit::overrides::{Allowance, Builder, Pattern};
 
 /// The maximum number of keys in one file.
 const MOST_KEYS: usize = 1_000_000;

@@ -3,11 +3,11 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use crate::base::units;
 use crate::config::read::{Field, Section, Wrong, set};
 use crate::config::report::{nearest, quoted};
 use crate::config::{Limit, RateTextError, values};
 use crate::limit::{self, Calendar, Edge, MAX_PRECISION, Rate, RateError, Strategy, Unit};
-use crate::units;
 
 const RATES: &str = "[\"10/s\", \"3000/10m\"]";
 const RATE: &str = "a rate is N/PERIOD, where PERIOD is s, m, h, d or a duration, like \"10/s\" or \"3000/10m\", or day or \

@@ -9,7 +9,7 @@ use super::rates::{Terms, same_period};
 use crate::config::read::Section;
 use crate::config::{Limit, values};
 use crate::limit::Rate;
-use crate::overrides::Allowance;
+use crate::limit::overrides::Allowance;
 
 const EXAMPLE: &str =
     "an override is \"rates\": [\"100/s\"], \"exempt\": true or \"block\": true, with \"for\": \"1h\"";

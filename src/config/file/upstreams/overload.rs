@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::config::read::{Field, Section, set};
 use crate::config::{Overload, values};
-use crate::overload::gradient::Bounds;
+use crate::limit::overload::gradient::Bounds;
 
 const MOST: u64 = 1 << 20;
 

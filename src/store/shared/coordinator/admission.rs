@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::clock::Time;
+use crate::base::clock::Time;
 
 /// What one limit of a decision says.
 pub(super) struct Admit {

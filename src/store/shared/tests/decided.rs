@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
-use crate::clock::Time;
+use crate::base::clock::Time;
 use crate::store::memory::Memory;
 use crate::store::shared::OwnedAsk;
 use crate::store::{Ask, Reserved, Verdicts};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::clock::Time;
+use crate::base::clock::Time;
 use crate::store::shared::protocol::{Replies, Written};
 
 /// Longer lifetimes are moments.

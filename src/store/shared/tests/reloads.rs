@@ -1,7 +1,7 @@
 //! Reloads that change how a limit counts: what was counted goes on, whoever reloads when.
 
 use super::*;
-use crate::clock::Time;
+use crate::base::clock::Time;
 use crate::limit::{Calendar, Unit};
 use crate::store::shared::message::{Message, Reload};
 use crate::store::{LimitChanges, Replaced};

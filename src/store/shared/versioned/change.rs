@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::clock::Time;
+use crate::base::clock::Time;
 use crate::limit::shared::{Attempt, Operation, set_back};
 use crate::limit::{Cell, Limit, Reservation};
 

@@ -2,7 +2,7 @@
 
 use super::VersionedState;
 use super::sent::{Sent, Version};
-use crate::clock::Time;
+use crate::base::clock::Time;
 use crate::limit::{Cell, Limit};
 
 impl VersionedState {

@@ -1,7 +1,7 @@
 //! What the server was told of a state that is one value, and how it is found in what is read afterwards.
 
 use super::change::StateChange;
-use crate::fingerprint::Fingerprint;
+use crate::base::fingerprint::Fingerprint;
 use crate::limit::shared::Group;
 
 /// What is known of the value on the server.

@@ -1,0 +1,368 @@
+//! Describes a configuration for `gateway check`.
+
+mod json;
+mod reload;
+mod upstreams;
+
+use std::borrow::Cow;
+use std::fmt::{self, Display, Write as _};
+use std::ops::RangeInclusive;
+
+use http::{HeaderName, HeaderValue};
+
+use crate::base::jwt;
+use crate::config::{
+    Action, Config, Cors, Cost, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit, Listener, MaxConnections,
+    Missing, OnError, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed, Store, UNLIMITED,
+    is_secret,
+};
+use crate::limit::overrides::Allowance;
+use crate::limit::{Edge, Rate, Strategy};
+use crate::request::route;
+use crate::sources::jwks::FETCH_EVERY;
+
+pub use json::json;
+pub use reload::describe_reload;
+
+/// The maximum number of patterns and networks that are listed for one allowance; more are only counted.
+const MOST_TEXTS: usize = 1_000;
+
+/// The configuration in words.
+pub fn describe(config: &Config) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(text, "{}", Description(config));
+    text
+}
+
+/// Where clients connect, and that they need TLS there.
+fn listener(listener: &Listener) -> String {
+    let Listener { address, tls } = listener;
+    if *tls { format!("{address} (TLS)") } else { address.to_string() }
+}
+
+struct Description<'a>(&'a Config);
+
+impl Display for Description<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let config = self.0;
+        let listen: Vec<_> = config.server.listen.iter().map(listener).collect();
+        writeln!(f, "listens on {}", listen.join(", "))?;
+        match &config.admin {
+            Some(admin) => {
+                let token = if admin.token.is_some() { ", for requests with the token" } else { "" };
+                writeln!(f, "admin on {}{token}", admin.listen)?;
+                if admin.listen.is_loopback() && !admin.hosts.is_empty() {
+                    writeln!(f, "admin also answers to {}", admin.hosts.join(", "))?;
+                }
+            }
+            None => writeln!(f, "no admin listener")?,
+        }
+        if let Some(tracing) = &config.tracing {
+            let (share, endpoint) = ((tracing.sample * 1e6).round() / 1e4, tracing.collector.endpoint());
+            writeln!(f, "traces {share} % of requests, and those that trusted proxies sample, for {endpoint}")?;
+        }
+        if config.server.proxy_protocol {
+            writeln!(f, "expects the PROXY protocol: the address of a connection is the one that its preamble names")?;
+        }
+        if config.server.trusted_proxies.is_empty() {
+            writeln!(f, "trusts no proxy: the client's address is that of the connection")?;
+        } else {
+            let trusted: Vec<_> = config.server.trusted_proxies.iter().map(ToString::to_string).collect();
+            writeln!(f, "trusts X-Forwarded-For and Forwarded from {}", trusted.join(", "))?;
+        }
+        if !config.server.forwarded {
+            writeln!(f, "tells upstreams about the client in X-Forwarded-For, but not in Forwarded")?;
+        }
+        match config.server.max_connections {
+            MaxConnections::Auto => write!(f, "accepts as many connections as the limit of file handles allows")?,
+            MaxConnections::Number(most) => write!(f, "accepts up to {most} connections")?,
+        }
+        match config.server.max_connections_per_ip {
+            0 => writeln!(f)?,
+            most => writeln!(f, ", up to {most} per address")?,
+        }
+        writeln!(f, "{}", paths(config.server.paths))?;
+        config.server.shed.iter().try_for_each(|shed| self::shed(f, shed))?;
+        writeln!(f, "\nstore")?;
+        store(f, &config.store)?;
+        writeln!(f, "\nroutes, in the order they match")?;
+        for (_, route) in route::order(&config.routes) {
+            writeln!(f, "  {}", route::label(route))?;
+            writeln!(f, "    {}", action(config, route))?;
+            if route.ignore_case {
+                writeln!(f, "    ignores the case of letters in the path")?;
+            }
+            if route.max_body_size != UNLIMITED {
+                writeln!(f, "    accepts bodies of at most {} bytes", route.max_body_size)?;
+            }
+            if let Some(limit) = route.timeout {
+                writeln!(f, "    waits at most {limit:?} for the head of the response")?;
+            }
+            changed_headers(f, "request", &route.request_headers)?;
+            changed_headers(f, "response", &route.response_headers)?;
+            if config.server.shed.is_some() {
+                writeln!(f, "    priority {}", route.priority)?;
+            }
+            route.cors.as_ref().map_or(Ok(()), |cors| self::cors(f, cors))?;
+            let limits: Vec<_> = route.limits.iter().map(|index| config.limits[*index].name.as_str()).collect();
+            writeln!(
+                f,
+                "    {}",
+                if limits.is_empty() { "no limit".to_owned() } else { format!("limits: {}", limits.join(", ")) }
+            )?;
+        }
+        if !config.jwts.is_empty() {
+            writeln!(f, "\ntokens")?;
+            config.jwts.iter().try_for_each(|jwt| token(f, jwt))?;
+        }
+        writeln!(f, "\nlimits")?;
+        if !config.limits.is_empty() {
+            let changes = match &config.store {
+                Store::Memory { .. } => "a name, a key or a period",
+                Store::Memcached(_) => "more than quotas",
+            };
+            writeln!(f, "  a reload keeps their counters unless it changes {changes}; to compare two files, use")?;
+            writeln!(f, "  `gateway check NEW --against OLD`")?;
+        }
+        config.limits.iter().try_for_each(|limit| self::limit(f, limit))?;
+        writeln!(f, "\nupstreams")?;
+        config.upstreams.iter().try_for_each(|upstream| upstreams::describe(f, upstream))
+    }
+}
+
+fn token(f: &mut fmt::Formatter<'_>, jwt: &Jwt) -> fmt::Result {
+    let Jwt { name, issuer, audience, jwks, algorithms, from, required } = jwt;
+    writeln!(f, "  {name}")?;
+    write!(f, "    from {from}, of the issuer {issuer}, ")?;
+    if audience.is_empty() {
+        writeln!(f, "without an audience")?;
+    } else {
+        writeln!(f, "for the audience {}", audience.join(" or "))?;
+    }
+    let names: Vec<_> = algorithms.iter().map(|algorithm| jwt::algorithm_name(*algorithm)).collect();
+    write!(f, "    signed with {}; ", names.join(", "))?;
+    match jwks {
+        Jwks::File { path, keys } => writeln!(f, "{} key(s) in {}", keys.count(), path.display())?,
+        Jwks::Server { url, .. } => writeln!(f, "the keys are fetched from {url} every {FETCH_EVERY:?}")?,
+    }
+    let without = if *required { "are answered 401" } else { "have no key" };
+    writeln!(f, "    on routes that use it, requests without a valid token {without}")
+}
+
+fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
+    let mut allowed: Vec<_> = limit.rates.iter().map(ToString::to_string).collect();
+    allowed.extend(limit.max_in_flight.map(|most| format!("{most} in flight")));
+    writeln!(f, "  {}", limit.name)?;
+    writeln!(f, "    {} per {}", allowed.join(" and "), limit.key)?;
+    let strategy = limit.all_rates().map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
+    match strategy {
+        Some(Strategy::SlidingWindow { precision, edge }) => {
+            let edge = match edge {
+                Edge::Weighted => "is weighted by its share in the window",
+                Edge::Whole => "counts in full",
+            };
+            writeln!(f, "    sliding window of {precision} bucket(s); the oldest bucket {edge}")?;
+        }
+        Some(Strategy::FixedWindow) => writeln!(f, "    fixed window, which begins with a key's first request")?,
+        Some(Strategy::SlidingLog) => writeln!(f, "    moving window, which stores every request")?,
+        Some(Strategy::TokenBucket { .. }) => writeln!(f, "    token bucket, which is full at first")?,
+        Some(Strategy::Calendar(_)) | None => {}
+    }
+    let calendar = limit.all_rates().find_map(|rate| match rate.strategy() {
+        Strategy::Calendar(calendar) => Some(calendar),
+        _ => None,
+    });
+    if let Some(calendar) = calendar {
+        writeln!(f, "    days and months begin at midnight in the time zone {}", calendar.zone())?;
+    }
+    match &limit.cost {
+        Cost::Fixed(1) => {}
+        Cost::Fixed(cost) => writeln!(f, "    a request costs {cost}")?,
+        Cost::RequestHeader(name) => writeln!(f, "    a request costs the number in its header {name}, otherwise 1")?,
+        Cost::ResponseHeader { name, reserve } => {
+            writeln!(f, "    a request costs the number in the response header {name}; {reserve} until then")?;
+        }
+        Cost::OnStatus(cost, statuses) => {
+            let statuses = self::statuses(statuses);
+            writeln!(f, "    a request costs {cost}, which is given back unless the response has status {statuses}")?;
+        }
+    }
+    if let Some(known) = &limit.known_keys {
+        writeln!(f, "    {} known key(s); any other key counts as missing", known.count())?;
+    }
+    exceptions(f, limit)?;
+    let missing = match limit.missing {
+        Missing::Shared => "share one counter",
+        Missing::Skip => "are not limited",
+        Missing::Reject => "are answered 400",
+    };
+    let over = limit.on_limit.in_words(limit.status);
+    writeln!(f, "    requests without a key {missing}; requests over the limit are {over}")
+}
+
+/// Lists overrides, then tiers, in the order in which they are looked up.
+fn exceptions(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
+    if !limit.overrides.is_empty() {
+        writeln!(f, "    overrides")?;
+    }
+    for (allowance, keys, mut texts) in limit.overrides.granted() {
+        let granted = match allowance {
+            Allowance::Rates(rates) => joined(rates),
+            Allowance::Exempt => "not limited".to_owned(),
+            Allowance::Block => format!("blocked, {}", limit.on_limit.blocked_in_words()),
+        };
+        let more = texts.len().saturating_sub(MOST_TEXTS);
+        texts.truncate(MOST_TEXTS);
+        let keys = (keys > 0).then(|| if keys == 1 { "1 key".to_owned() } else { format!("{keys} keys") });
+        let more = (more > 0).then(|| format!("{more} more"));
+        let all: Vec<_> = keys.into_iter().chain(texts).chain(more).collect();
+        writeln!(f, "      {granted}: {}", all.join(", "))?;
+    }
+    if let Some(quotas) = &limit.quotas {
+        let Quotas { server, cache_for, max_cached, timeout, send } = quotas;
+        let send = match send {
+            SentKey::Key => "keys",
+            SentKey::Sha256 => "the SHA-256 of keys",
+        };
+        writeln!(f, "    quotas from {server}, which is sent {send}")?;
+        writeln!(f, "      cached for {cache_for:?}, at most {max_cached} keys; a request waits at most {timeout:?}")?;
+    }
+    let Some(tiers) = &limit.tiers else { return Ok(()) };
+    writeln!(f, "    tiers by {}", tiers.source)?;
+    for (name, rates) in &tiers.rates {
+        let priority = tiers.priorities.iter().find(|(tier, _)| tier == name);
+        let priority = priority.map_or(String::new(), |(_, priority)| format!(", priority {priority}"));
+        writeln!(f, "      {name}: {}{priority}", joined(rates))?;
+    }
+    let others = if limit.rates.is_empty() { "no rates".to_owned() } else { joined(&limit.rates) };
+    writeln!(f, "      any other: {others}")
+}
+
+fn joined(rates: &[Rate]) -> String {
+    rates.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+}
+
+fn statuses(ranges: &[RangeInclusive<u16>]) -> String {
+    ranges.iter().map(statuses_in_words).collect::<Vec<_>>().join(", ")
+}
+
+fn statuses_in_words(range: &RangeInclusive<u16>) -> String {
+    if range.start() == range.end() { range.start().to_string() } else { format!("{}xx", range.start() / 100) }
+}
+
+fn store(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {
+    match store {
+        Store::Memory { max_keys, max_memory, snapshot } => {
+            writeln!(f, "  memory, at most {max_keys} keys and {} MiB", max_memory >> 20)?;
+            match snapshot {
+                Some(path) => writeln!(f, "  saved to {} at the end, and read from it at the start", path.display()),
+                None => Ok(()),
+            }
+        }
+        Store::Memcached(memcached) => {
+            writeln!(f, "  memcached at {}", memcached.servers.join(", "))?;
+            let away = match memcached.on_error {
+                OnError::Local => "are counted in this process",
+                OnError::Allow => "pass and are not counted",
+                OnError::Reject => "are answered 503",
+            };
+            writeln!(f, "  keys begin with {}:", memcached.prefix)?;
+            if memcached.strict {
+                writeln!(f, "  strict: each admission is confirmed by Memcached first")?;
+            }
+            writeln!(f, "  waits at most {:?}; without an answer requests {away}", memcached.timeout)
+        }
+    }
+}
+
+fn shed(f: &mut fmt::Formatter<'_>, shed: &Shed) -> fmt::Result {
+    let Shed { cpu, latency, status } = shed;
+    let cpu = cpu.map(|share| format!("{} % of the processors are in use", f64::from(share) / 10.0));
+    let latency = latency.map(|latency| format!("responses of an upstream take {latency:?}"));
+    let either: Vec<_> = latency.into_iter().chain(cpu).collect();
+    writeln!(f, "sheds the lowest priorities with status {} if {}", status.as_u16(), either.join(" or "))
+}
+
+fn paths(rules: PathRules) -> String {
+    let matching = match rules.matching {
+        PathMatching::Forgiving => "a final slash and ;parameters of a path are ignored",
+        PathMatching::Exact => "a final slash and ;parameters make a different path",
+    };
+    let slashes = match rules.escaped_slashes {
+        EscapedSlashes::Reject => "answered 400",
+        EscapedSlashes::Keep => "part of a segment",
+        EscapedSlashes::Decode => "slashes",
+    };
+    format!("{matching}; %2F and %5C are {slashes}")
+}
+
+fn changed_headers(f: &mut fmt::Formatter<'_>, message: &str, changes: &HeaderChanges<HeaderText>) -> fmt::Result {
+    for (verb, headers) in [("sets", &changes.set), ("adds", &changes.add)] {
+        for (name, text) in headers {
+            let value = match text {
+                HeaderText::Fixed(value) => shown_value(name, value),
+                HeaderText::Template(_) if is_secret(name) => SECRET.into(),
+                HeaderText::Template(template) => template.text.as_str().into(),
+            };
+            writeln!(f, "    {verb} the {message} header {name}: {value}")?;
+        }
+    }
+    changes.remove.iter().try_for_each(|name| writeln!(f, "    removes the {message} header {name}"))
+}
+
+fn cors(f: &mut fmt::Formatter<'_>, cors: &Cors) -> fmt::Result {
+    let Cors { origins, methods, headers, expose, credentials, max_age } = cors;
+    let listed = |names: &[HeaderName]| names.iter().map(HeaderName::as_str).collect::<Vec<_>>().join(", ");
+    let origins: Vec<_> = origins.iter().map(ToString::to_string).collect();
+    let methods: Vec<_> = methods.iter().map(ToString::to_string).collect();
+    let headers = match headers.as_deref() {
+        None => "any headers".to_owned(),
+        Some([]) => "no other headers".to_owned(),
+        Some(names) => format!("the headers {}", listed(names)),
+    };
+    let credentials = if *credentials { " and credentials" } else { "" };
+    writeln!(f, "    answers preflights, and charges them to no limit")?;
+    writeln!(
+        f,
+        "    allows pages of {} to send {} with {headers}{credentials}",
+        origins.join(", "),
+        methods.join(", ")
+    )?;
+    if !expose.is_empty() {
+        writeln!(f, "    lets these pages read the response headers {}", listed(expose))?;
+    }
+    if let Some(age) = max_age {
+        writeln!(f, "    lets browsers keep the answer to a preflight for {age:?}")?;
+    }
+    Ok(())
+}
+
+/// What is shown instead of the value of a secret.
+const SECRET: &str = "***";
+
+/// The value of a header, or what is shown instead.
+pub fn shown_value<'a>(name: &HeaderName, value: &'a HeaderValue) -> Cow<'a, str> {
+    if value.is_sensitive() || is_secret(name) { SECRET.into() } else { String::from_utf8_lossy(value.as_bytes()) }
+}
+
+fn action(config: &Config, route: &Route) -> String {
+    match &route.action {
+        Action::Respond { status, .. } => format!("answers {status}"),
+        Action::Redirect(redirect) => format!("redirects to {} with status {}", redirect.to.text, redirect.status),
+        Action::Forward { upstream, path, preserve_host } => {
+            let changed = match path {
+                SentPath::Stripped(0) => String::new(),
+                SentPath::Stripped(count) => format!(", without {}", first_segments(&route.path, *count)),
+                SentPath::Rewritten(template) => format!(", as {}", template.text),
+            };
+            let host = if *preserve_host { ", with the client's Host" } else { "" };
+            format!("forwards to {}{changed}{host}", config.upstreams[*upstream].name)
+        }
+    }
+}
+
+/// The leading segments of a pattern as written.
+fn first_segments(path: &PathPattern, count: usize) -> String {
+    path.text.split('/').take(count + 1).collect::<Vec<_>>().join("/")
+}

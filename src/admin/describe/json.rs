@@ -1,0 +1,230 @@
+//! A configuration as JSON, with the names and the spellings of the file. Every default is filled in, and secrets are masked.
+
+mod limits;
+mod routes;
+mod upstreams;
+
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use serde_json::{Map, Value, json};
+
+use super::{SECRET, shown_value};
+use crate::base::jwt;
+use crate::base::units;
+use crate::config::{
+    AccessFormat, AccessLog, Admin, CertificateFiles, Config, EscapedSlashes, Jwks, Jwt, Key, Log, LogFormat,
+    MaxConnections, PathMatching, Server, Shed, Store, Tls, Tracing, UNLIMITED, is_secret,
+};
+use crate::net::tls::MinVersion;
+
+/// The configuration as JSON.
+pub fn json(config: &Config) -> Value {
+    json!({
+        "server": server(&config.server),
+        "log": log(&config.log),
+        "admin": config.admin.as_ref().map(admin),
+        "tracing": config.tracing.as_ref().map(tracing),
+        "store": store(&config.store),
+        "upstreams": named(config.upstreams.iter().map(|upstream| (&upstream.name, upstreams::upstream(upstream)))),
+        "jwt": named(config.jwts.iter().map(|jwt| (&jwt.name, self::jwt(jwt)))),
+        "limits": named(config.limits.iter().map(|limit| (&limit.name, limits::limit(limit)))),
+        "routes": config.routes.iter().map(|route| routes::route(config, route)).collect::<Vec<_>>(),
+    })
+}
+
+fn named<'a>(all: impl Iterator<Item = (&'a String, Value)>) -> Value {
+    Value::Object(all.map(|(name, value)| (name.clone(), value)).collect::<Map<_, _>>())
+}
+
+/// A duration as the file spells it: `1m 30s`.
+fn span(duration: Duration) -> String {
+    humantime::format_duration(duration).to_string()
+}
+
+/// A duration where `0` is none.
+fn span_or_none(duration: Option<Duration>) -> String {
+    duration.map_or_else(|| "0".to_owned(), span)
+}
+
+fn size(bytes: usize) -> String {
+    units::spelled_size(u64::try_from(bytes).unwrap_or(u64::MAX))
+}
+
+/// The size of a body where `0` is no limit.
+fn body_size(bytes: u64) -> String {
+    if bytes == UNLIMITED { "0".to_owned() } else { units::spelled_size(bytes) }
+}
+
+/// A share in thousandths as a number from 0 to 1.
+fn share(thousandths: u32) -> f64 {
+    f64::from(thousandths) / 1000.0
+}
+
+fn key(key: &Key) -> Value {
+    if key.parts.len() == 1 { json!(key.to_string()) } else { json!(key.spelled_parts().collect::<Vec<_>>()) }
+}
+
+/// The value of a header, or what is shown instead.
+fn header_value(name: &HeaderName, value: &HeaderValue) -> String {
+    header_text(name, &shown_value(name, value))
+}
+
+/// The same for a text. More names than those that prove who a client is may be secret, because people choose the names of
+/// headers for their own tokens.
+fn header_text(name: &HeaderName, value: &str) -> String {
+    let parts = ["auth", "cookie", "credential", "key", "passw", "secret", "signature", "token"];
+    let is_masked = is_secret(name) || parts.iter().any(|part| name.as_str().contains(part));
+    if is_masked { SECRET.to_owned() } else { value.to_owned() }
+}
+
+fn server(server: &Server) -> Value {
+    let listen =
+        |listener: &crate::config::Listener| json!({ "address": listener.address.to_string(), "tls": listener.tls });
+    let matching = match server.paths.matching {
+        PathMatching::Forgiving => "forgiving",
+        PathMatching::Exact => "exact",
+    };
+    let slashes = match server.paths.escaped_slashes {
+        EscapedSlashes::Reject => "reject",
+        EscapedSlashes::Keep => "keep",
+        EscapedSlashes::Decode => "decode",
+    };
+    let most = match server.max_connections {
+        MaxConnections::Auto => json!("auto"),
+        MaxConnections::Number(most) => json!(most),
+    };
+    json!({
+        "listen": server.listen.iter().map(listen).collect::<Vec<_>>(),
+        "workers": server.workers,
+        "trusted_proxies": server.trusted_proxies.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "forwarded": server.forwarded,
+        "proxy_protocol": server.proxy_protocol,
+        "header_timeout": span(server.header_timeout),
+        "idle_timeout": span(server.idle_timeout),
+        "body_timeout": span(server.body_timeout),
+        "max_header_size": size(server.max_header_size),
+        "max_connections": most,
+        "max_connections_per_ip": server.max_connections_per_ip,
+        "max_body_size": body_size(server.max_body_size),
+        "escaped_slashes": slashes,
+        "path_matching": matching,
+        "drain_delay": span(server.drain_delay),
+        "drain_timeout": span(server.drain_timeout),
+        "tls": server.tls.as_ref().map(tls),
+        "http2": {
+            "max_streams": server.http2.max_streams,
+            "max_header_list": units::spelled_size(server.http2.max_header_list.into()),
+        },
+        "shed": server.shed.as_ref().map(shed),
+    })
+}
+
+fn tls(tls: &Tls) -> Value {
+    let ca = tls.client_ca.as_ref();
+    json!({
+        "certificates": tls.certificates.iter().map(certificate).collect::<Vec<_>>(),
+        "client_ca": ca.map(|ca| ca.path.display().to_string()),
+        "client_auth": ca.map(|ca| if ca.is_required { "require" } else { "optional" }),
+        "min_version": match tls.settings.min_version {
+            MinVersion::Tls12 => "1.2",
+            MinVersion::Tls13 => "1.3",
+        },
+    })
+}
+
+/// The files of a certificate. Their paths are no secrets, and what is in them is not shown.
+fn certificate(files: &CertificateFiles) -> Value {
+    json!({
+        "cert": files.cert.display().to_string(),
+        "key": files.key.display().to_string(),
+        "ocsp": files.ocsp.as_ref().map(|path| path.display().to_string()),
+    })
+}
+
+fn shed(shed: &Shed) -> Value {
+    json!({
+        "cpu": shed.cpu.map(share),
+        "latency": shed.latency.map(span),
+        "status": shed.status.as_u16(),
+    })
+}
+
+fn log(log: &Log) -> Value {
+    let access = match log.access {
+        AccessLog::On => json!(true),
+        AccessLog::Sampled => json!("sampled"),
+        AccessLog::Off => json!(false),
+    };
+    let format = match log.format {
+        LogFormat::Auto => "auto",
+        LogFormat::Pretty => "pretty",
+        LogFormat::Json => "json",
+    };
+    let access_format = log.access_format.map(|format| match format {
+        AccessFormat::Json => "json",
+        AccessFormat::Combined => "combined",
+    });
+    json!({
+        "level": log.level.as_str().to_ascii_lowercase(),
+        "format": format,
+        "access": access,
+        "access_file": log.access_file,
+        "access_format": access_format,
+    })
+}
+
+fn admin(admin: &Admin) -> Value {
+    json!({
+        "listen": admin.listen.to_string(),
+        "token": if admin.token.is_some() { SECRET } else { "" },
+        "hosts": admin.hosts,
+        "show_keys": admin.show_keys,
+    })
+}
+
+fn tracing(tracing: &Tracing) -> Value {
+    let collector = &*tracing.collector;
+    let headers = collector.headers.iter().map(|(name, _)| (name.to_string(), json!(SECRET)));
+    json!({
+        "endpoint": collector.endpoint(),
+        "sample": tracing.sample,
+        "headers": headers.collect::<Map<_, _>>(),
+        "service_name": collector.service_name,
+        "timeout": span(collector.timeout),
+    })
+}
+
+fn store(store: &Store) -> Value {
+    match store {
+        Store::Memory { max_keys, max_memory, snapshot } => json!({
+            "type": "memory",
+            "max_keys": max_keys,
+            "max_memory": size(*max_memory),
+            "snapshot": snapshot,
+        }),
+        Store::Memcached(memcached) => json!({
+            "type": "memcached",
+            "servers": memcached.servers,
+            "prefix": memcached.prefix,
+            "timeout": span(memcached.timeout),
+            "on_error": memcached.on_error.name(),
+            "strict": memcached.strict,
+        }),
+    }
+}
+
+fn jwt(jwt: &Jwt) -> Value {
+    let keys = match &jwt.jwks {
+        Jwks::File { path, .. } => path.display().to_string(),
+        Jwks::Server { url, .. } => url.to_string(),
+    };
+    json!({
+        "issuer": jwt.issuer,
+        "audience": jwt.audience,
+        "jwks": keys,
+        "algorithms": jwt.algorithms.iter().map(|algorithm| jwt::algorithm_name(*algorithm)).collect::<Vec<_>>(),
+        "from": jwt.from.to_string(),
+        "required": jwt.required,
+    })
+}

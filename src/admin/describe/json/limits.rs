@@ -1,0 +1,120 @@
+//! `[limits.NAME]` as JSON.
+
+use serde_json::{Value, json};
+
+use super::key;
+use crate::admin::describe::{MOST_TEXTS, statuses_in_words};
+use crate::config::{Cost, HeaderStyle, Limit, Missing, QuotaServer, Quotas};
+use crate::limit::overrides::Allowance;
+use crate::limit::{Edge, Rate, Strategy};
+
+/// One limit.
+pub(super) fn limit(limit: &Limit) -> Value {
+    let strategy = limit.all_rates().map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
+    let calendar = limit.all_rates().find_map(|rate| match rate.strategy() {
+        Strategy::Calendar(calendar) => Some(calendar),
+        _ => None,
+    });
+    let (precision, edge) = match strategy {
+        Some(Strategy::SlidingWindow { precision, edge: Edge::Weighted }) => (Some(precision), Some("weighted")),
+        Some(Strategy::SlidingWindow { precision, edge: Edge::Whole }) => (Some(precision), Some("whole")),
+        _ => (None, None),
+    };
+    let (max_delay, max_delayed) = limit.on_limit.delay().unzip();
+    json!({
+        "key": key(&limit.key),
+        "rates": rates(&limit.rates),
+        "max_in_flight": limit.max_in_flight,
+        "strategy": strategy.map(strategy_name),
+        "precision": precision,
+        "edge": edge,
+        "timezone": calendar.map(|calendar| calendar.zone().to_string()),
+        "cost": cost(&limit.cost),
+        "count": match &limit.cost {
+            Cost::OnStatus(_, statuses) => json!({ "status": statuses.iter().map(statuses_in_words).collect::<Vec<_>>() }),
+            _ => Value::Null,
+        },
+        "known_keys": limit.known_keys.as_ref().map(|known| known.count()),
+        "overrides": overrides(limit),
+        "quotas": limit.quotas.as_ref().map(quotas),
+        "tier": limit.tiers.as_ref().map(|tiers| tiers.source.to_string()),
+        "tiers": tiers(limit),
+        "on_limit": limit.on_limit.word(),
+        "max_delay": max_delay.map(super::span),
+        "max_delayed": max_delayed,
+        "missing": match limit.missing {
+            Missing::Shared => "shared",
+            Missing::Skip => "skip",
+            Missing::Reject => "reject",
+        },
+        "headers": match limit.headers {
+            HeaderStyle::Draft => "draft",
+            HeaderStyle::Github => "github",
+            HeaderStyle::Both => "both",
+            HeaderStyle::None => "none",
+        },
+        "status": limit.status.as_u16(),
+        "body": limit.body,
+        "content_type": String::from_utf8_lossy(limit.content_type.as_bytes()),
+    })
+}
+
+fn strategy_name(strategy: &Strategy) -> &'static str {
+    match strategy {
+        Strategy::SlidingWindow { .. } => "sliding-window",
+        Strategy::FixedWindow => "fixed-window",
+        Strategy::SlidingLog => "moving-window",
+        Strategy::TokenBucket { .. } => "token-bucket",
+        Strategy::Calendar(_) => "calendar",
+    }
+}
+
+fn rates(rates: &[Rate]) -> Vec<String> {
+    rates.iter().map(ToString::to_string).collect()
+}
+
+fn cost(cost: &Cost) -> Value {
+    match cost {
+        Cost::Fixed(cost) | Cost::OnStatus(cost, _) => json!(cost),
+        Cost::RequestHeader(name) => json!({ "request_header": name.as_str() }),
+        Cost::ResponseHeader { name, reserve } => json!({ "response_header": name.as_str(), "reserve": reserve }),
+    }
+}
+
+/// The overrides by what they grant. Keys are only counted, because only their fingerprints are known.
+fn overrides(limit: &Limit) -> Vec<Value> {
+    let granted = limit.overrides.granted().into_iter();
+    let one = |(allowance, keys, mut patterns): (&Allowance, usize, Vec<String>)| {
+        patterns.truncate(MOST_TEXTS);
+        match allowance {
+            Allowance::Rates(own) => json!({ "rates": rates(own), "keys": keys, "patterns": patterns }),
+            Allowance::Exempt => json!({ "exempt": true, "keys": keys, "patterns": patterns }),
+            Allowance::Block => json!({ "block": true, "keys": keys, "patterns": patterns }),
+        }
+    };
+    granted.map(one).collect()
+}
+
+fn quotas(quotas: &Quotas) -> Value {
+    let (query, channel) = match &quotas.server {
+        QuotaServer::Http(_) => (None, None),
+        QuotaServer::Postgres(settings) => (Some(&settings.query), settings.channel.as_ref()),
+    };
+    json!({
+        "source": quotas.server.to_string(),
+        "query": query,
+        "channel": channel,
+        "cache_for": super::span(quotas.cache_for),
+        "max_cached": quotas.max_cached,
+        "timeout": super::span(quotas.timeout),
+        "send": quotas.send.name(),
+    })
+}
+
+fn tiers(limit: &Limit) -> Value {
+    let Some(tiers) = &limit.tiers else { return Value::Null };
+    let priority = |name: &String| tiers.priorities.iter().find(|(tier, _)| tier == name).map(|(_, priority)| priority);
+    let one =
+        |(name, own): &(String, Vec<Rate>)| (name.clone(), json!({ "rates": rates(own), "priority": priority(name) }));
+    Value::Object(tiers.rates.iter().map(one).collect())
+}

@@ -1,0 +1,107 @@
+//! `[[routes]]` as JSON, in the order of the file.
+
+use http::HeaderName;
+use serde_json::{Map, Value, json};
+
+use super::{body_size, header_text, header_value, span};
+use crate::admin::describe::first_segments;
+use crate::config::{Action, Config, Cors, HeaderChanges, HeaderMatch, HeaderText, Host, Route, Scheme, SentPath};
+
+/// One route.
+pub(super) fn route(config: &Config, route: &Route) -> Value {
+    let host = match &route.host {
+        Host::Any => None,
+        Host::Under(name) => Some(format!("*.{name}")),
+        Host::Exact(name) => Some(name.clone()),
+    };
+    let condition = |(name, wanted): &(HeaderName, HeaderMatch)| {
+        let value = match wanted {
+            HeaderMatch::Present => "*".to_owned(),
+            HeaderMatch::Exact(value) | HeaderMatch::Secret { value, .. } => header_value(name, value),
+        };
+        (name.to_string(), json!(value))
+    };
+    let mut shown = Map::new();
+    shown.insert("host".to_owned(), json!(host));
+    shown.insert("path".to_owned(), json!(route.path.text));
+    shown.insert("ignore_case".to_owned(), json!(route.ignore_case));
+    shown.insert("methods".to_owned(), json!(route.methods.iter().map(http::Method::as_str).collect::<Vec<_>>()));
+    shown.insert("headers".to_owned(), Value::Object(route.headers.iter().map(condition).collect()));
+    shown.insert("scheme".to_owned(), json!(route.scheme.map(Scheme::name)));
+    let limits: Vec<_> = route.limits.iter().filter_map(|index| config.limits.get(*index)).collect();
+    shown.insert("limits".to_owned(), json!(limits.iter().map(|limit| &limit.name).collect::<Vec<_>>()));
+    shown.insert("max_body_size".to_owned(), json!(body_size(route.max_body_size)));
+    shown.insert("timeout".to_owned(), json!(route.timeout.map(span)));
+    shown.insert("priority".to_owned(), json!(route.priority));
+    shown.insert("request_headers".to_owned(), changes(&route.request_headers));
+    shown.insert("response_headers".to_owned(), changes(&route.response_headers));
+    shown.insert("cors".to_owned(), json!(route.cors.as_ref().map(cors)));
+    let none = ["upstream", "strip_prefix", "rewrite", "preserve_host", "respond", "redirect"];
+    shown.extend(none.map(|key| (key.to_owned(), Value::Null)));
+    shown.extend(action(config, route));
+    Value::Object(shown)
+}
+
+/// The keys that say how requests are answered.
+fn action(config: &Config, route: &Route) -> Vec<(String, Value)> {
+    let keys = match &route.action {
+        Action::Forward { upstream, path, preserve_host } => {
+            let (strip, rewrite) = match path {
+                SentPath::Stripped(0) => (None, None),
+                SentPath::Stripped(count) => (Some(first_segments(&route.path, *count)), None),
+                SentPath::Rewritten(template) => (None, Some(&template.text)),
+            };
+            vec![
+                ("upstream", json!(config.upstreams.get(*upstream).map(|upstream| &upstream.name))),
+                ("strip_prefix", json!(strip)),
+                ("rewrite", json!(rewrite)),
+                ("preserve_host", json!(preserve_host)),
+            ]
+        }
+        Action::Respond { status, body, content_type } => {
+            let content_type = String::from_utf8_lossy(content_type.as_bytes());
+            vec![("respond", json!({ "status": status.as_u16(), "body": body, "content_type": content_type }))]
+        }
+        Action::Redirect(redirect) => {
+            vec![("redirect", json!({ "to": redirect.to.text, "status": redirect.status.as_u16() }))]
+        }
+    };
+    keys.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+fn changes(changes: &HeaderChanges<HeaderText>) -> Value {
+    json!({
+        "set": values(&changes.set),
+        "add": values(&changes.add),
+        "remove": changes.remove.iter().map(HeaderName::as_str).collect::<Vec<_>>(),
+    })
+}
+
+/// The values by their names. One that has several is a list.
+fn values(headers: &[(HeaderName, HeaderText)]) -> Value {
+    let mut values = Map::new();
+    for (name, text) in headers {
+        let value = match text {
+            HeaderText::Fixed(value) => json!(header_value(name, value)),
+            HeaderText::Template(template) => json!(header_text(name, &template.text)),
+        };
+        match values.get_mut(name.as_str()) {
+            None => drop(values.insert(name.to_string(), value)),
+            Some(Value::Array(list)) => list.push(value),
+            Some(one) => *one = json!([one.take(), value]),
+        }
+    }
+    Value::Object(values)
+}
+
+fn cors(cors: &Cors) -> Value {
+    let names = |names: &[HeaderName]| names.iter().map(|name| name.as_str().to_owned()).collect::<Vec<_>>();
+    json!({
+        "origins": cors.origins.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "methods": cors.methods.iter().map(http::Method::as_str).collect::<Vec<_>>(),
+        "headers": cors.headers.as_deref().map_or_else(|| vec!["*".to_owned()], names),
+        "expose": names(&cors.expose),
+        "credentials": cors.credentials,
+        "max_age": cors.max_age.map(span),
+    })
+}

@@ -1,0 +1,21 @@
+//! The base: small things that every module may use. Nothing here knows the configuration or does I/O of its own.
+
+pub mod back_off;
+pub mod background;
+pub mod clock;
+pub mod content;
+pub mod deadline;
+pub mod fingerprint;
+pub mod hex;
+pub mod http;
+pub mod in_force;
+pub mod jwt;
+pub mod local_runtime;
+pub mod metrics;
+pub mod percent;
+pub mod printable;
+pub mod random;
+pub mod reason;
+pub mod sharding;
+pub mod spans;
+pub mod units;

@@ -1,0 +1,95 @@
+//! A hash of 128 bits that represents a client's key. It is the same on every machine and does not reveal the key.
+
+use std::fmt;
+
+use crate::base::hex;
+
+/// The first half of a BLAKE3 hash. It is cryptographic, so that clients cannot find two keys that share a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fingerprint(u128);
+
+/// Keeps the keys of different limits apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Domain([u8; 32]);
+
+impl Domain {
+    /// The domain called `name`.
+    pub fn new(name: &str) -> Self {
+        Self(*blake3::hash(name.as_bytes()).as_bytes())
+    }
+
+    /// The fingerprint of `bytes` in this domain.
+    pub fn fingerprint(&self, bytes: &[u8]) -> Fingerprint {
+        Fingerprint::cut(&blake3::keyed_hash(&self.0, bytes))
+    }
+}
+
+impl Fingerprint {
+    /// The fingerprint of `bytes` in no domain.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self::cut(&blake3::hash(bytes))
+    }
+
+    /// A combination of both fingerprints.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self(self.0 ^ other.0)
+    }
+
+    /// The top 64 bits.
+    pub fn high(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
+
+    fn low(self) -> u64 {
+        #[expect(clippy::cast_possible_truncation, reason = "the top 64 bits are not wanted")]
+        let low = self.0 as u64;
+        low
+    }
+
+    /// Its 16 bytes, for [`Self::from_bytes`].
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
+    /// The fingerprint of these bytes.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(u128::from_be_bytes(bytes))
+    }
+
+    /// Its 32 hexadecimal digits.
+    pub fn digits(self) -> [u8; 32] {
+        let mut digits = [0; 32];
+        let (high, low) = digits.split_at_mut(16);
+        high.copy_from_slice(&hex::digits(self.high()));
+        low.copy_from_slice(&hex::digits(self.low()));
+        digits
+    }
+
+    fn cut(hash: &blake3::Hash) -> Self {
+        let (half, _) = hash.as_bytes().split_at(16);
+        Self(half.iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte)))
+    }
+}
+
+/// 32 hexadecimal digits.
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn digits_are_what_is_displayed(bits: u128) {
+            let fingerprint = Fingerprint(bits);
+            prop_assert_eq!(fingerprint.digits().to_vec(), fingerprint.to_string().into_bytes());
+        }
+    }
+}

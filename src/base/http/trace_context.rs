@@ -1,0 +1,300 @@
+//! The trace that a request belongs to (W3C Trace Context, level 1: <https://www.w3.org/TR/trace-context-1/>), and whether
+//! its spans are recorded: the client's trace if `traceparent` is valid, or else a new one.
+//!
+//! Where no span is recorded, a valid `traceparent` passes as it is, unless its flags would make the upstream record what
+//! the gateway has decided against. `tracestate` passes only beside a valid `traceparent`.
+
+use std::fmt::{self, Display};
+
+use http::{HeaderName, HeaderValue};
+
+use crate::base::hex;
+use crate::base::random::Random;
+
+/// The name of the header that has the trace.
+pub const TRACEPARENT: &str = "traceparent";
+/// The same name.
+pub const TRACEPARENT_HEADER: HeaderName = HeaderName::from_static(TRACEPARENT);
+/// The name of the header that has more about it.
+pub const TRACESTATE: &str = "tracestate";
+
+/// The flag of a trace whose spans are recorded (section 3.2.2.5.1).
+const SAMPLED: u8 = 1;
+
+/// See the head of this file.
+#[derive(Clone, Copy, Debug)]
+pub struct TraceContext {
+    id: TraceId,
+    /// The span of the client, if the trace is the client's.
+    client: Option<SpanId>,
+    /// The parent of the spans of the upstream where none is recorded here; `None` if that is the client's.
+    new_parent: Option<SpanId>,
+    is_sampled: bool,
+}
+
+/// The name of a trace: 128 bits, of which at least one is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceId {
+    high: u64,
+    low: u64,
+}
+
+/// The name of a span: 64 bits, of which at least one is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpanId(u64);
+
+/// Which traces are sampled.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampling {
+    /// The share of the requests about which the gateway decides.
+    pub share: SampleShare,
+    /// Whether the flags of the client's trace decide.
+    pub follows_parent: bool,
+}
+
+/// A share of all traces, from none to all. It is chosen by the lower 56 bits of their names, which are random: so
+/// everybody who samples the same share samples the same traces (OpenTelemetry, "TraceState: Probability Sampling").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampleShare {
+    /// A trace is sampled if its random bits are at least this.
+    rejected_below: u64,
+}
+
+impl SampleShare {
+    /// The random bits of a trace.
+    const BITS: u32 = 56;
+
+    /// The share `share`, 0 to 1.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "the product is a number from 0 to 2^56, and a float has 53 bits"
+    )]
+    pub fn new(share: f64) -> Self {
+        let all = 1u64 << Self::BITS;
+        Self { rejected_below: ((1.0 - share.clamp(0.0, 1.0)) * all as f64) as u64 }
+    }
+
+    fn has(self, random: u64) -> bool {
+        random & ((1 << Self::BITS) - 1) >= self.rejected_below
+    }
+}
+
+impl TraceContext {
+    /// The trace of a request with this single line of [`TRACEPARENT`]. Without `sampling` it is not sampled.
+    pub fn of(line: Option<&HeaderValue>, random: &Random, sampling: Option<Sampling>) -> Self {
+        let Some(Parent { trace, span, flags }) = line.and_then(|line| parent(line.as_bytes())) else {
+            // Zero is not valid.
+            let id = TraceId { high: random.bits() | 1, low: random.bits() };
+            let is_sampled = sampling.is_some_and(|sampling| sampling.share.has(id.low));
+            return Self { id, client: None, new_parent: Some(SpanId::new(random)), is_sampled };
+        };
+        let is_flagged = flags & SAMPLED != 0;
+        let is_sampled = match sampling {
+            None => false,
+            Some(Sampling { follows_parent: true, .. }) => is_flagged,
+            // Clients choose the names of their traces, so those are not random.
+            Some(Sampling { share, .. }) => share.has(random.bits()),
+        };
+        let is_unflagged = sampling.is_some() && is_flagged && !is_sampled;
+        let new_parent = is_unflagged.then(|| SpanId::new(random));
+        Self { id: trace, client: Some(span), new_parent, is_sampled }
+    }
+
+    /// The name of the trace.
+    pub fn id(&self) -> TraceId {
+        self.id
+    }
+
+    /// The client's span, if the trace is the client's.
+    pub fn client(&self) -> Option<SpanId> {
+        self.client
+    }
+
+    /// Whether spans of the request are recorded.
+    pub fn is_sampled(&self) -> bool {
+        self.is_sampled
+    }
+
+    /// The value of `traceparent` for an upstream whose spans have the parent `span`, if one is recorded. `None` if the
+    /// client's value passes as it is.
+    pub fn sent(&self, span: Option<SpanId>) -> Option<[u8; 55]> {
+        let SpanId(parent) = span.or(self.new_parent)?;
+        let mut text = *b"00-................................-................-0.";
+        for (at, bits) in [(3, self.id.high), (19, self.id.low), (36, parent)] {
+            text[at..at + 16].copy_from_slice(&hex::digits(bits));
+        }
+        text[54] = if span.is_some() { b'1' } else { b'0' };
+        Some(text)
+    }
+}
+
+impl TraceId {
+    /// Its bytes, as protocols send them.
+    pub fn to_bytes(self) -> [u8; 16] {
+        (u128::from(self.high) << 64 | u128::from(self.low)).to_be_bytes()
+    }
+}
+
+impl SpanId {
+    /// A new name.
+    pub fn new(random: &Random) -> Self {
+        Self(random.bits() | 1)
+    }
+
+    /// Its bytes, as protocols send them.
+    pub fn to_bytes(self) -> [u8; 8] {
+        self.0.to_be_bytes()
+    }
+}
+
+impl Display for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}{:016x}", self.high, self.low)
+    }
+}
+
+/// What a client says about the trace.
+struct Parent {
+    trace: TraceId,
+    span: SpanId,
+    flags: u8,
+}
+
+/// What the value of `traceparent` says, if that is valid (section 3.2).
+fn parent(value: &[u8]) -> Option<Parent> {
+    let (known, rest) = value.split_at_checked(55)?;
+    let &[v0, v1, b'-', ref ids @ .., b'-', f0, f1] = known else { return None };
+    let (trace, behind) = ids.split_first_chunk::<32>()?;
+    let (high, low, span) =
+        (trace.first_chunk::<16>()?, trace.last_chunk::<16>()?, behind.strip_prefix(b"-")?.first_chunk::<16>()?);
+    // Later versions may have more behind another dash.
+    let has_form = match [v0, v1] {
+        [b'f', b'f'] => false,
+        [b'0', b'0'] => rest.is_empty(),
+        _ => matches!(rest.first(), None | Some(b'-')),
+    };
+    let (trace, span) = (TraceId { high: hex::bits(high)?, low: hex::bits(low)? }, hex::bits(span)?);
+    let flags = u8::try_from(hex::bits(&[v0, v1, f0, f1])? & 0xff).ok()?;
+    let is_valid = has_form && trace != TraceId { high: 0, low: 0 } && span != 0;
+    is_valid.then_some(Parent { trace, span: SpanId(span), flags })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VALID: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+    fn of(line: Option<&str>) -> TraceContext {
+        sampled(line, None)
+    }
+
+    fn sampled(line: Option<&str>, sampling: impl Into<Option<Sampling>>) -> TraceContext {
+        let line = line.map(|line| HeaderValue::from_str(line).unwrap());
+        TraceContext::of(line.as_ref(), &Random::seeded().unwrap(), sampling.into())
+    }
+
+    fn sampling(share: f64, follows_parent: bool) -> Sampling {
+        Sampling { share: SampleShare::new(share), follows_parent }
+    }
+
+    #[test]
+    fn a_valid_one_is_kept() {
+        for value in [
+            VALID,
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-ff",
+            "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what-comes-later",
+        ] {
+            let context = of(Some(value));
+            assert_eq!((context.id().to_string().as_str(), context.sent(None)), (TRACE, None), "{value}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_replaced() {
+        let wrong = [
+            "",
+            "00",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-1",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-010",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
+            "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01.more",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "0g-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00F067AA0BA902B7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0A",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e473-600f067aa0ba902b7-01",
+            "00_4bf92f3577b34da6a3ce929d0e0e4736_00f067aa0ba902b7_01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01, 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        ];
+        for line in wrong.into_iter().map(Some).chain([None]) {
+            let context = of(line);
+            let made = context.sent(None).unwrap();
+            let id = context.id().to_string();
+            assert_ne!(id, TRACE, "{line:?}");
+            assert_eq!(parent(&made).map(|parent| parent.trace), Some(context.id()), "{line:?}");
+            assert!(context.client().is_none() && !context.is_sampled());
+            assert_eq!(made[3..35], *id.as_bytes(), "{line:?}");
+            assert!(made.ends_with(b"-00"), "it is not sampled");
+        }
+    }
+
+    #[test]
+    fn the_flag_of_a_parent_that_is_followed_decides() {
+        for (share, flags, is_sampled) in [(0.0, "01", true), (0.0, "03", true), (1.0, "00", false), (1.0, "02", false)]
+        {
+            let line = VALID.replace("-01", &format!("-{flags}"));
+            let context = sampled(Some(&line), sampling(share, true));
+            assert_eq!((context.is_sampled(), context.sent(None)), (is_sampled, None), "{line}");
+            assert_eq!(context.client().map(SpanId::to_bytes), Some([0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7]));
+        }
+    }
+
+    #[test]
+    fn the_flag_of_another_parent_is_not_believed() {
+        let unflagged = VALID.replace("-01", "-00");
+        for line in [VALID, &unflagged] {
+            assert!(sampled(Some(line), sampling(1.0, false)).is_sampled(), "{line}");
+        }
+        // The upstream must not believe it either.
+        let refused = sampled(Some(VALID), sampling(0.0, false));
+        let sent = String::from_utf8(refused.sent(None).unwrap().to_vec()).unwrap();
+        assert!(sent.starts_with(&format!("00-{TRACE}-")) && sent.ends_with("-00"), "{sent}");
+        assert!(!refused.is_sampled() && !sent.contains("00f067aa0ba902b7"), "{sent}");
+        assert_eq!(sampled(Some(&unflagged), sampling(0.0, false)).sent(None), None);
+    }
+
+    #[test]
+    fn a_span_that_is_recorded_is_the_parent_of_the_upstream() {
+        for line in [None, Some(VALID)] {
+            let context = sampled(line, sampling(1.0, false));
+            let sent = context.sent(Some(SpanId(0xabc))).unwrap();
+            let expected = format!("00-{}-0000000000000abc-01", context.id());
+            assert_eq!(String::from_utf8_lossy(&sent), expected);
+            assert_eq!(format!("{:032x}", u128::from_be_bytes(context.id().to_bytes())), context.id().to_string());
+        }
+    }
+
+    #[test]
+    fn a_share_of_new_traces_is_sampled() {
+        let random = Random::seeded().unwrap();
+        for (share, fewest, most) in [(0.0, 0, 0), (0.1, 800, 1200), (0.5, 4700, 5300), (1.0, 10_000, 10_000)] {
+            let begun = (0..10_000).map(|_| TraceContext::of(None, &random, Some(sampling(share, true))));
+            let sampled = begun.filter(TraceContext::is_sampled).count();
+            assert!((fewest..=most).contains(&sampled), "{share}: {sampled}");
+        }
+        let half = SampleShare::new(0.5);
+        assert!([0, (1 << 55) - 1, 0xff << 56].iter().all(|bits| !half.has(*bits)));
+        assert!([1 << 55, (1 << 56) - 1].iter().all(|bits| half.has(*bits)));
+    }
+}

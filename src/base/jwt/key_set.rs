@@ -1,0 +1,183 @@
+//! The keys of an issuer, a JWK Set (RFC 7517), and which of them may have signed a token.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyOperations, PublicKeyUse};
+use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::base::fingerprint::Fingerprint;
+
+/// The largest document in bytes. Issuers have some kilobytes, certificates included.
+pub const MAX_BYTES: usize = 1 << 20;
+
+/// The most keys of a document. Issuers have two or three, large ones with many tenants some dozens.
+const MAX_KEYS: usize = 200;
+
+/// Where a set of keys comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyOrigin {
+    /// A file, which may contain secret keys (of the type `oct`).
+    File,
+    /// A server. Whoever can read its answer would know its secret keys, so they are not used.
+    Server,
+}
+
+/// The keys of an issuer that can verify signatures. Two are equal if they were read from the same document.
+#[derive(Clone)]
+pub struct KeySet {
+    keys: Vec<Key>,
+    fingerprint: Fingerprint,
+}
+
+/// One key.
+#[derive(Clone)]
+struct Key {
+    /// `kid`
+    id: Option<String>,
+    /// The algorithms that it may be used with; at least one.
+    algorithms: Vec<Algorithm>,
+    decoding: DecodingKey,
+}
+
+/// Why a document is not a set of keys. No message contains a part of the document, which may be secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeySetError {
+    /// It has more than [`MAX_BYTES`].
+    TooLarge,
+    /// It is not JSON from this line and column on.
+    NotJson(usize, usize),
+    /// It is not an object with a list `keys`.
+    NoKeys,
+    /// It has this many keys, which are too many.
+    TooMany(usize),
+    /// None of its keys can verify a signature.
+    NoneUsable,
+}
+
+impl fmt::Display for KeySetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge => write!(f, "the document has more than {} KiB", MAX_BYTES >> 10),
+            Self::NotJson(line, column) => write!(f, "the document is not JSON (line {line}, column {column})"),
+            Self::NoKeys => f.write_str("the document is not a JWK Set: it has no list `keys`"),
+            Self::TooMany(count) => write!(f, "the document has {count} keys, and at most {MAX_KEYS} are allowed"),
+            Self::NoneUsable => f.write_str("the document has no key that can verify a signature"),
+        }
+    }
+}
+
+impl std::error::Error for KeySetError {}
+
+/// Only the number of keys, since some may be secret.
+impl fmt::Debug for KeySet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeySet").field("keys", &self.keys.len()).finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for KeySet {
+    fn eq(&self, other: &Self) -> bool {
+        self.fingerprint == other.fingerprint
+    }
+}
+
+impl KeySet {
+    /// Without keys.
+    pub fn empty() -> Self {
+        Self { keys: Vec::new(), fingerprint: Fingerprint::of(b"") }
+    }
+
+    /// Reads a document. Keys that are not understood or have another purpose are left out (RFC 7517, section 5).
+    ///
+    /// # Errors
+    /// When it is not a set of keys, or none of them can be used.
+    pub fn parse(json: &[u8], origin: KeyOrigin) -> Result<Self, KeySetError> {
+        #[derive(Deserialize)]
+        struct Document {
+            keys: Vec<Value>,
+        }
+        if json.len() > MAX_BYTES {
+            return Err(KeySetError::TooLarge);
+        }
+        let document: Document = serde_json::from_slice(json).map_err(|error| match error.classify() {
+            serde_json::error::Category::Data => KeySetError::NoKeys,
+            _ => KeySetError::NotJson(error.line(), error.column()),
+        })?;
+        if document.keys.len() > MAX_KEYS {
+            return Err(KeySetError::TooMany(document.keys.len()));
+        }
+        let keys: Vec<_> = document.keys.into_iter().filter_map(|key| Key::read(key, origin)).collect();
+        if keys.is_empty() {
+            return Err(KeySetError::NoneUsable);
+        }
+        Ok(Self { keys, fingerprint: Fingerprint::of(json) })
+    }
+
+    /// How many keys there are.
+    pub fn count(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Differs for sets from different documents.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// Whether a key may be used with this algorithm.
+    pub fn has_key_for(&self, algorithm: Algorithm) -> bool {
+        self.keys.iter().any(|key| key.algorithms.contains(&algorithm))
+    }
+
+    /// Whether a key has this id.
+    pub(super) fn has_id(&self, id: &str) -> bool {
+        self.keys.iter().any(|key| key.id.as_deref() == Some(id))
+    }
+
+    /// The keys that may have signed a token of this algorithm: those of the id, if the token names one.
+    pub(super) fn candidates(&self, id: Option<&str>, algorithm: Algorithm) -> impl Iterator<Item = &DecodingKey> {
+        let fits = move |key: &&Key| key.algorithms.contains(&algorithm) && (id.is_none() || key.id.as_deref() == id);
+        self.keys.iter().filter(fits).map(|key| &key.decoding)
+    }
+}
+
+impl Key {
+    /// `None` if it cannot verify a signature.
+    fn read(key: Value, origin: KeyOrigin) -> Option<Self> {
+        let jwk: Jwk = serde_json::from_value(key).ok()?;
+        let common = &jwk.common;
+        let is_for_signatures =
+            common.public_key_use.as_ref().is_none_or(|purpose| *purpose == PublicKeyUse::Signature)
+                && common.key_operations.as_ref().is_none_or(|allowed| allowed.contains(&KeyOperations::Verify));
+        let mut algorithms = algorithms(&jwk.algorithm, origin);
+        if let Some(only) = common.key_algorithm {
+            algorithms.retain(|algorithm| Algorithm::try_from(only).is_ok_and(|only| *algorithm == only));
+        }
+        let is_useful = is_for_signatures && !algorithms.is_empty();
+        let decoding = DecodingKey::from_jwk(&jwk).ok().filter(|_| is_useful)?;
+        Some(Self { id: jwk.common.key_id, algorithms, decoding })
+    }
+}
+
+/// The algorithms that a key of these parameters can be used with.
+fn algorithms(parameters: &AlgorithmParameters, origin: KeyOrigin) -> Vec<Algorithm> {
+    match parameters {
+        AlgorithmParameters::RSA(_) => AlgorithmFamily::Rsa.algorithms().to_vec(),
+        AlgorithmParameters::EllipticCurve(key) => match key.curve {
+            EllipticCurve::P256 => vec![Algorithm::ES256],
+            EllipticCurve::P384 => vec![Algorithm::ES384],
+            _ => Vec::new(),
+        },
+        AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => vec![Algorithm::EdDSA],
+        AlgorithmParameters::OctetKey(key) if origin == KeyOrigin::File => {
+            // A secret must not be shorter than the hash (RFC 7518, section 3.2).
+            let length = URL_SAFE_NO_PAD.decode(&key.value).map_or(0, |secret| secret.len());
+            let hashes = [(32, Algorithm::HS256), (48, Algorithm::HS384), (64, Algorithm::HS512)];
+            hashes.into_iter().filter(|(least, _)| length >= *least).map(|(_, algorithm)| algorithm).collect()
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,428 @@
+//! The spans of a request whose trace is sampled. Their names and attributes are those of OpenTelemetry's semantic
+//! conventions for HTTP, where there are any: <https://opentelemetry.io/docs/specs/semconv/http/http-spans/>.
+//!
+//! A span has no header, no query and no key of a limit, because they may be secret. Texts of clients are cut, so that a
+//! trace has a bounded size.
+
+mod channel;
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+
+use http::{Method, StatusCode, Version};
+
+use crate::base::clock::Time;
+use crate::base::http::trace_context::{SpanId, TraceContext, TraceId};
+use crate::base::random::Random;
+
+pub use channel::{ROOM, SpanCount, SpanCounts, TraceReceiver, TraceSender, trace_channel};
+
+/// The most spans of one request. Further ones are not recorded.
+pub const MOST_SPANS: usize = 32;
+/// The most bytes of a text that a client has chosen.
+const LONGEST_TEXT: usize = 1024;
+
+/// The finished spans of one request.
+#[derive(Debug)]
+pub struct Trace {
+    /// The trace that they belong to.
+    pub id: TraceId,
+    /// At most [`MOST_SPANS`].
+    pub spans: Vec<Span>,
+}
+
+/// What was done from one moment to another.
+#[derive(Debug)]
+pub struct Span {
+    /// Its name in the trace.
+    pub id: SpanId,
+    /// The span that it is a part of.
+    pub parent: Option<SpanId>,
+    /// What was done, for people.
+    pub name: String,
+    /// Which side of an exchange it is.
+    pub kind: SpanKind,
+    /// When it began.
+    pub begun: Time,
+    /// When it ended, not before it began.
+    pub ended: Time,
+    /// More about it, by the names of the conventions.
+    pub attributes: Vec<Attribute>,
+    /// Whether it has failed.
+    pub is_error: bool,
+}
+
+/// Which side of an exchange a span is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpanKind {
+    /// A client is answered. Its parent, if there is one, is in another process.
+    Server,
+    /// Another server is asked.
+    Client,
+    /// Neither.
+    Internal,
+}
+
+/// The name and the value of an attribute.
+pub type Attribute = (&'static str, AttributeValue);
+
+/// The value of an attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttributeValue {
+    /// A text.
+    Text(String),
+    /// A number.
+    Number(i64),
+    /// Several texts.
+    Texts(Vec<String>),
+}
+
+/// What a request asks for, as far as its span says so.
+pub struct RequestDetails<'a> {
+    /// The method.
+    pub method: &'a Method,
+    /// The path, without the query.
+    pub path: &'a str,
+    /// The host asked for; may be empty.
+    pub host: &'a str,
+    /// `http` or `https`.
+    pub scheme: &'static str,
+    /// The version of HTTP.
+    pub version: Version,
+    /// The client's address.
+    pub client: IpAddr,
+    /// The path of its route as the configuration has it, if there is a route.
+    pub route: Option<&'a str>,
+    /// Its identifier.
+    pub request_id: &'a str,
+}
+
+/// What was decided about a request.
+pub struct DecisionDetails<'a> {
+    /// When the decision began.
+    pub begun: Time,
+    /// When it was there.
+    pub ended: Time,
+    /// The names of the limits that decided.
+    pub limits: Vec<String>,
+    /// What was decided, in one word.
+    pub decision: &'static str,
+    /// The limit that does not admit the request.
+    pub refused_by: Option<&'a str>,
+    /// When the store was asked, and when it had answered; `None` if it did not answer.
+    pub exchanges: &'a [(Time, Option<Time>)],
+}
+
+/// How a request ended.
+pub struct RequestEnding {
+    /// When it ended.
+    pub at: Time,
+    /// How, in one word.
+    pub outcome: &'static str,
+    /// Why it failed, in one word.
+    pub reason: Option<&'static str>,
+    /// The status of the response, if there was one.
+    pub status: Option<StatusCode>,
+    /// Whether it has failed, whatever the status says: the client did not get the whole response, or a response to a call of
+    /// gRPC says so elsewhere.
+    pub has_failed: bool,
+}
+
+/// The spans of a request, as they are recorded. They can only be used by the request's thread.
+#[derive(Debug)]
+pub struct RequestSpans {
+    sender: TraceSender,
+    random: Random,
+    trace: TraceId,
+    /// The span of the client.
+    parent: Option<SpanId>,
+    /// The span of the whole request.
+    id: SpanId,
+    begun: Time,
+    method: MethodName,
+    route: Option<String>,
+    attributes: Vec<Attribute>,
+    parts: RefCell<Parts>,
+}
+
+/// The spans of the parts of a request.
+#[derive(Debug, Default)]
+struct Parts {
+    ended: Vec<Span>,
+    /// The attempt to forward the request that is being made.
+    attempt: Option<Span>,
+    /// How many attempts have begun.
+    attempts: i64,
+}
+
+impl RequestSpans {
+    /// Begins the span of a request that arrived at `begun`. The finished spans go to `sender`.
+    pub fn begin(
+        sender: TraceSender,
+        context: &TraceContext,
+        random: &Random,
+        begun: Time,
+        request: &RequestDetails<'_>,
+    ) -> Self {
+        let random = random.fork();
+        let method = MethodName::of(request.method);
+        let mut attributes = method.attributes();
+        attributes.extend([
+            ("url.path", text(request.path)),
+            ("url.scheme", text(request.scheme)),
+            ("client.address", text(&request.client.to_string())),
+            ("gateway.request_id", text(request.request_id)),
+        ]);
+        if !request.host.is_empty() {
+            attributes.push(("server.address", text(request.host)));
+        }
+        if let Some(route) = request.route {
+            attributes.push(("http.route", text(route)));
+        }
+        if let Some(version) = version_name(request.version) {
+            attributes.push(("network.protocol.version", text(version)));
+        }
+        let id = SpanId::new(&random);
+        let route = request.route.map(str::to_owned);
+        let (trace, parent, parts) = (context.id(), context.client(), RefCell::default());
+        Self { sender, random, trace, parent, id, begun, method, route, attributes, parts }
+    }
+
+    /// Records a decision.
+    pub fn decided(&self, decision: DecisionDetails<'_>) {
+        let DecisionDetails { begun, ended, limits, decision, refused_by, exchanges } = decision;
+        let mut attributes =
+            vec![("gateway.limits", AttributeValue::Texts(limits)), ("gateway.decision", text(decision))];
+        attributes.extend(refused_by.map(|limit| ("gateway.limit", text(limit))));
+        let decide = Span { attributes, ..self.span("decide", SpanKind::Internal, begun, ended) };
+        let parent = Some(decide.id);
+        self.add(decide);
+        for (asked, answered) in exchanges {
+            let until = answered.unwrap_or(ended);
+            let span = self.span("store exchange", SpanKind::Client, *asked, until);
+            let mut attributes = vec![("db.system.name", text("memcached"))];
+            attributes.extend(answered.is_none().then(|| ("error.type", text("unavailable"))));
+            self.add(Span { parent, attributes, is_error: answered.is_none(), ..span });
+        }
+    }
+
+    /// Begins an attempt to forward the request.
+    pub fn begin_attempt(&self, now: Time) {
+        let mut attributes = self.method.attributes();
+        let parts = &mut *self.parts.borrow_mut();
+        if parts.attempts > 0 {
+            attributes.push(("http.request.resend_count", AttributeValue::Number(parts.attempts)));
+        }
+        parts.attempts += 1;
+        parts.attempt = Some(Span { attributes, ..self.span("forward", SpanKind::Client, now, now) });
+    }
+
+    /// The attempt is made at the server with this address and port.
+    pub fn attempt_at(&self, (address, port): (String, Option<u16>)) {
+        if let Some(Span { attributes, .. }) = &mut self.parts.borrow_mut().attempt {
+            attributes.push(("server.address", AttributeValue::Text(address)));
+            attributes.extend(port.map(|port| ("server.port", AttributeValue::Number(port.into()))));
+        }
+    }
+
+    /// The span of the attempt that is being made: the parent of the server's spans.
+    pub fn attempt(&self) -> Option<SpanId> {
+        self.parts.borrow().attempt.as_ref().map(|attempt| attempt.id)
+    }
+
+    /// Ends the attempt that is being made: with the status of the response, or with the reason in one word why there is
+    /// none.
+    pub fn end_attempt(&self, result: Result<StatusCode, &'static str>, now: Time) {
+        let Some(mut attempt) = self.parts.borrow_mut().attempt.take() else { return };
+        attempt.ended = now.max(attempt.begun);
+        match result {
+            Ok(status) => {
+                attempt.attributes.push(status_attribute(status));
+                // The server refuses what it was sent, so for the one who has sent it this is an error.
+                if status.is_client_error() || status.is_server_error() {
+                    attempt.fail(status.as_str());
+                }
+            }
+            Err(reason) => attempt.fail(reason),
+        }
+        self.add(attempt);
+    }
+
+    /// Ends the span of the request and sends all of its spans.
+    pub fn end(self, ending: &RequestEnding) {
+        let RequestEnding { at, outcome, reason, status, has_failed } = *ending;
+        self.end_attempt(Err(reason.unwrap_or(outcome)), at);
+        let name = match &self.route {
+            Some(route) => format!("{} {route}", self.method.in_names()),
+            None => self.method.in_names().to_owned(),
+        };
+        let mut whole = Span { parent: self.parent, ..self.span(&name, SpanKind::Server, self.begun, at) };
+        let Self { sender, trace, id, attributes, parts, .. } = self;
+        whole.id = id;
+        whole.attributes = attributes;
+        whole.attributes.push(("gateway.outcome", text(outcome)));
+        whole.attributes.extend(reason.map(|reason| ("gateway.reason", text(reason))));
+        whole.attributes.extend(status.map(status_attribute));
+        // What a client does wrong is no error of the server.
+        if has_failed || status.is_none() {
+            whole.fail(reason.unwrap_or(outcome));
+        } else if let Some(status) = status.filter(StatusCode::is_server_error) {
+            whole.fail(reason.unwrap_or(status.as_str()));
+        }
+        let mut spans = parts.into_inner().ended;
+        spans.push(whole);
+        sender.send(Trace { id: trace, spans });
+    }
+
+    /// A new part of the request.
+    fn span(&self, name: &str, kind: SpanKind, begun: Time, ended: Time) -> Span {
+        Span {
+            id: SpanId::new(&self.random),
+            parent: Some(self.id),
+            name: name.to_owned(),
+            kind,
+            begun,
+            ended: ended.max(begun),
+            attributes: Vec::new(),
+            is_error: false,
+        }
+    }
+
+    fn add(&self, span: Span) {
+        let ended = &mut self.parts.borrow_mut().ended;
+        // The span of the whole request comes last.
+        if ended.len() + 1 < MOST_SPANS {
+            ended.push(span);
+        }
+    }
+}
+
+impl Span {
+    fn fail(&mut self, kind: &str) {
+        self.is_error = true;
+        self.attributes.push(("error.type", text(kind)));
+    }
+}
+
+/// A method, by a name of a fixed list: clients may invent others.
+#[derive(Clone, Debug)]
+enum MethodName {
+    Known(&'static str),
+    Other(String),
+}
+
+impl MethodName {
+    fn of(method: &Method) -> Self {
+        let known = ["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE", "QUERY"];
+        let found = known.into_iter().find(|name| *name == method.as_str());
+        found.map_or_else(|| Self::Other(method.as_str().to_owned()), Self::Known)
+    }
+
+    fn in_names(&self) -> &'static str {
+        match self {
+            Self::Known(name) => name,
+            Self::Other(_) => "HTTP",
+        }
+    }
+
+    fn attributes(&self) -> Vec<Attribute> {
+        match self {
+            Self::Known(name) => vec![("http.request.method", text(name))],
+            Self::Other(name) => {
+                vec![("http.request.method", text("_OTHER")), ("http.request.method_original", text(name))]
+            }
+        }
+    }
+}
+
+fn status_attribute(status: StatusCode) -> Attribute {
+    ("http.response.status_code", AttributeValue::Number(status.as_u16().into()))
+}
+
+fn version_name(version: Version) -> Option<&'static str> {
+    match version {
+        Version::HTTP_10 => Some("1.0"),
+        Version::HTTP_11 => Some("1.1"),
+        Version::HTTP_2 => Some("2"),
+        _ => None,
+    }
+}
+
+/// A text, which is cut if it is too long.
+fn text(text: &str) -> AttributeValue {
+    let end = (0..=LONGEST_TEXT.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    AttributeValue::Text(text[..end].to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn begin(sender: &TraceSender) -> RequestSpans {
+        let random = Random::seeded().unwrap();
+        let request = RequestDetails {
+            method: &Method::GET,
+            path: &"é".repeat(LONGEST_TEXT),
+            host: "",
+            scheme: "http",
+            version: Version::HTTP_11,
+            client: IpAddr::from([192, 0, 2, 1]),
+            route: None,
+            request_id: "r-1",
+        };
+        let begun = Time::from_micros(1000);
+        RequestSpans::begin(sender.clone(), &TraceContext::of(None, &random, None), &random, begun, &request)
+    }
+
+    fn ending() -> RequestEnding {
+        let (at, outcome) = (Time::from_micros(2000), "responded");
+        RequestEnding { at, outcome, reason: None, status: Some(StatusCode::OK), has_failed: false }
+    }
+
+    #[test]
+    fn a_trace_is_bounded_and_keeps_the_span_of_the_request() {
+        let (sender, mut receiver) = trace_channel(Arc::default());
+        let spans = begin(&sender);
+        let id = spans.id;
+        for _ in 0..100 {
+            spans.begin_attempt(Time::from_micros(1100));
+            assert_ne!(spans.attempt(), None, "the server has a parent even if it is not recorded");
+            spans.end_attempt(Err("connect"), Time::from_micros(1200));
+        }
+        spans.end(&ending());
+        let trace = receiver.waiting().unwrap();
+        assert_eq!((trace.spans.len(), trace.spans.last().map(|span| span.id)), (MOST_SPANS, Some(id)));
+        let ids: BTreeSet<_> = trace.spans.iter().map(|span| span.id.to_bytes()).collect();
+        assert_eq!(ids.len(), MOST_SPANS);
+        // A character is not divided.
+        let whole = trace.spans.last().unwrap();
+        assert!(whole.attributes.contains(&("url.path", AttributeValue::Text("é".repeat(LONGEST_TEXT / 2)))));
+    }
+
+    #[test]
+    fn no_span_ends_before_it_begins() {
+        let (sender, mut receiver) = trace_channel(Arc::default());
+        let spans = begin(&sender);
+        spans.begin_attempt(Time::from_micros(1500));
+        // The clock was set back.
+        spans.end_attempt(Ok(StatusCode::OK), Time::from_micros(10));
+        spans.end(&RequestEnding { at: Time::from_micros(10), ..ending() });
+        let trace = receiver.waiting().unwrap();
+        let times: Vec<_> = trace.spans.iter().map(|span| (span.begun.micros(), span.ended.micros())).collect();
+        assert_eq!(times, [(1500, 1500), (1000, 1000)]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_dropped_and_counted() {
+        let counts = Arc::new(SpanCounts::default());
+        let (sender, mut receiver) = trace_channel(counts.clone());
+        (0..ROOM + 10).for_each(|_| begin(&sender).end(&ending()));
+        assert_eq!(counts.no_room.get(), 10);
+        drop(sender);
+        assert_eq!(std::iter::from_fn(|| receiver.waiting()).count(), ROOM);
+        assert!(receiver.is_closed());
+    }
+}

@@ -1,0 +1,175 @@
+//! Asks the admin listener of a running gateway, over TCP or a Unix socket, with TLS and a token where they are needed.
+
+mod address;
+mod token;
+mod ask_error;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::rt::{Read, Write};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use tokio::net::UnixStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::base::printable::printable;
+use crate::net::fetch;
+use crate::net::tls::{Authorities, ConnectorTls};
+
+pub use address::AdminLocation;
+pub use ask_error::AskError;
+pub use token::{TOKEN_VARIABLE, TokenSource};
+
+/// The most bytes of a problem document that are read.
+const MAX_PROBLEM: usize = 64 << 10;
+
+/// Asks one admin listener.
+#[derive(Clone, Debug)]
+pub struct AdminClient {
+    location: AdminLocation,
+    token: TokenSource,
+}
+
+/// An answer with status 200, whose body comes in pieces.
+pub struct Answer {
+    content_type: Option<HeaderValue>,
+    body: Incoming,
+    /// The connection ends when the answer is dropped.
+    _connection: JoinSet<hyper::Result<()>>,
+}
+
+impl AdminClient {
+    /// Asks this one.
+    pub fn new(location: AdminLocation, token: TokenSource) -> Self {
+        Self { location, token }
+    }
+
+    /// Whom it asks.
+    pub fn location(&self) -> &AdminLocation {
+        &self.location
+    }
+
+    /// Sends a GET request for `path`, and waits for the head of the answer within `limit`.
+    ///
+    /// # Errors
+    /// When there is no answer with status 200.
+    pub async fn get(&self, path: &'static str, limit: Duration) -> Result<Answer, AskError> {
+        timeout(limit, self.ask(path)).await.unwrap_or(Err(AskError::TimedOut(limit)))
+    }
+
+    async fn ask(&self, path: &'static str) -> Result<Answer, AskError> {
+        let authorization = self.token.authorization().await.map_err(AskError::Token)?;
+        match &self.location {
+            AdminLocation::Unix(socket) => {
+                let stream = UnixStream::connect(socket).await.map_err(AskError::Connect)?;
+                send(TokioIo::new(stream), "localhost", path, authorization).await
+            }
+            AdminLocation::Http(url) => {
+                let stream = fetch::connect(url).await.map_err(AskError::Connect)?;
+                let Some(name) = &url.server_name else {
+                    return send(TokioIo::new(stream), &url.authority, path, authorization).await;
+                };
+                let tls = Authorities::of_system().map_err(AskError::Tls)?;
+                let tls = ConnectorTls::new(tls, None).map_err(|error| AskError::Tls(std::io::Error::other(error)))?;
+                let connecting = TlsConnector::from(tls.config()).connect(name.clone(), stream);
+                let stream = connecting.await.map_err(AskError::Tls)?;
+                send(TokioIo::new(stream), &url.authority, path, authorization).await
+            }
+        }
+    }
+}
+
+async fn send(
+    io: impl Read + Write + Unpin + Send + 'static,
+    host: &str,
+    path: &'static str,
+    authorization: Option<HeaderValue>,
+) -> Result<Answer, AskError> {
+    let (mut sender, connection) = http1::handshake(io).await.map_err(AskError::of_exchange)?;
+    let mut driver = JoinSet::new();
+    driver.spawn(connection);
+    let mut request = Request::new(Empty::<Bytes>::new());
+    *request.uri_mut() = http::Uri::from_static(path);
+    let headers = request.headers_mut();
+    // The authority of a URL is a valid value.
+    headers.insert(header::HOST, HeaderValue::try_from(host).unwrap_or(HeaderValue::from_static("")));
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    let sent = authorization.is_some();
+    headers.extend(authorization.map(|value| (header::AUTHORIZATION, value)));
+    let (head, body) = match sender.send_request(request).await {
+        Ok(response) => response.into_parts(),
+        Err(error) => {
+            // If the connection has ended before the request was sent, it knows why.
+            let ended = if error.is_canceled() { driver.join_next().await } else { None };
+            let Some(Ok(Err(why))) = ended else { return Err(AskError::of_exchange(error)) };
+            return Err(AskError::of_exchange(why));
+        }
+    };
+    let answer = Answer { content_type: head.headers.get(header::CONTENT_TYPE).cloned(), body, _connection: driver };
+    match head.status {
+        StatusCode::OK => Ok(answer),
+        StatusCode::UNAUTHORIZED => Err(AskError::Unauthorized { sent }),
+        status => Err(refusal(status, answer).await),
+    }
+}
+
+/// The error for another status. A gateway says why in a problem document, or in one line for its probes.
+async fn refusal(status: StatusCode, answer: Answer) -> AskError {
+    #[derive(Deserialize)]
+    struct Problem {
+        detail: String,
+    }
+    let (is_problem, is_text) = (answer.is("application/problem+json"), answer.is("text/plain"));
+    let body = answer.whole(MAX_PROBLEM).await.unwrap_or_default();
+    let detail = match serde_json::from_slice::<Problem>(&body) {
+        Ok(problem) if is_problem => problem.detail,
+        _ if is_text => String::from_utf8_lossy(&body).trim().to_owned(),
+        _ => return AskError::NotAGateway,
+    };
+    AskError::Status(status, printable(&detail))
+}
+
+impl Answer {
+    /// Whether its media type is this one.
+    pub fn is(&self, media_type: &str) -> bool {
+        let named = self.content_type.as_ref().and_then(|value| value.to_str().ok());
+        named
+            .and_then(|named| named.split(';').next())
+            .is_some_and(|named| named.trim().eq_ignore_ascii_case(media_type))
+    }
+
+    /// The next piece of the body; `None` at its end.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub async fn piece(&mut self) -> Result<Option<Bytes>, AskError> {
+        while let Some(frame) = self.body.frame().await {
+            if let Ok(piece) = frame.map_err(AskError::Closed)?.into_data() {
+                return Ok(Some(piece));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All of the body, if that is at most `most` bytes.
+    ///
+    /// # Errors
+    /// When it has more, or the connection breaks.
+    pub async fn whole(mut self, most: usize) -> Result<Vec<u8>, AskError> {
+        let mut whole = Vec::new();
+        while let Some(piece) = self.piece().await? {
+            if whole.len() + piece.len() > most {
+                return Err(AskError::TooLarge(most));
+            }
+            whole.extend_from_slice(&piece);
+        }
+        Ok(whole)
+    }
+}

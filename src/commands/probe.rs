@@ -1,0 +1,82 @@
+//! Asks the gateway that runs with a configuration how it does, for those who have neither a shell nor a client: a container.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+
+use crate::commands::admin_client::{AdminClient, AdminLocation, AskError, TokenSource};
+use crate::config::Admin;
+
+/// The longest time until the gateway has answered.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// What a gateway is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// Whether it answers at all: `/healthz`.
+    Live,
+    /// Whether it takes requests: `/readyz`.
+    Ready,
+}
+
+/// Why the answer is not yes.
+#[derive(Debug)]
+pub enum ProbeError {
+    /// The configuration has no admin listener.
+    NoAdmin,
+    /// The system chooses the port of the admin listener, so nobody knows where it is.
+    AnyPort,
+    /// The system does not allow to ask.
+    System(io::Error),
+    /// The gateway at this location does not answer, or it answers no.
+    Answer(String, AskError),
+}
+
+impl fmt::Display for ProbeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoAdmin => f.write_str(
+                "the file has no [admin] section, so the gateway cannot be asked: add [admin] with listen = \
+                 \"127.0.0.1:9901\"",
+            ),
+            Self::AnyPort => f.write_str(
+                "the port of [admin] is 0, which is any free one, so the gateway cannot be found: choose a port, or a Unix \
+                 socket",
+            ),
+            Self::System(error) => write!(f, "cannot ask the gateway: {error}"),
+            Self::Answer(location, error) => write!(f, "{location}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ProbeError {}
+
+impl ProbeError {
+    /// Whether the configuration is the reason, and not the gateway.
+    pub fn is_configuration(&self) -> bool {
+        matches!(self, Self::NoAdmin | Self::AnyPort)
+    }
+}
+
+impl Probe {
+    /// Asks the gateway whose configuration has this section. Probes need no token.
+    ///
+    /// # Errors
+    /// When it does not say yes within 2 seconds.
+    pub fn ask(self, admin: Option<&Admin>) -> Result<(), ProbeError> {
+        let admin = admin.ok_or(ProbeError::NoAdmin)?;
+        let location = AdminLocation::of(&admin.listen).ok_or(ProbeError::AnyPort)?;
+        let client = AdminClient::new(location, TokenSource::None);
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(ProbeError::System)?;
+        let path = match self {
+            Self::Live => "/healthz",
+            Self::Ready => "/readyz",
+        };
+        let answered = runtime
+            .block_on(client.get(path, LIMIT))
+            .and_then(|answer| if answer.is("text/plain") { Ok(()) } else { Err(AskError::NotAGateway) });
+        answered.map_err(|error| ProbeError::Answer(client.location().to_string(), error))
+    }
+}

@@ -1,0 +1,213 @@
+//! Lines in the Common and the Combined Log Format, as Apache and nginx write them:
+//!
+//! ```text
+//! 203.0.113.7 - alice [10/Oct/2000:13:55:36 -0700] "GET /v1/users?q=1 HTTP/1.1" 200 2326 "https://referer/" "agent"
+//! ```
+//!
+//! What follows the agent is ignored.
+
+use std::borrow::Cow;
+
+use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+
+use super::log_time::TimeReader;
+use super::needs::Needs;
+use super::record::{Record, Unreadable};
+use crate::request::identify::client;
+
+/// Reads a line.
+pub(super) fn read(line: &[u8], needs: &Needs, times: &mut TimeReader) -> Result<Box<Record>, Unreadable> {
+    let (head, rest) = quoted(line).ok_or(Unreadable::Format)?;
+    let (request, rest) = quoted(rest).ok_or(Unreadable::Format)?;
+    // The user's name is chosen by the client and may contain brackets, so the last ones are those of the time.
+    let head = head.trim_ascii_end().strip_suffix(b"]").ok_or(Unreadable::Format)?;
+    let open = memchr::memrchr(b'[', head).ok_or(Unreadable::Format)?;
+    let time = std::str::from_utf8(&head[open + 1..]).ok().and_then(|time| times.read(time)).ok_or(Unreadable::Time)?;
+    let client = head.split(u8::is_ascii_whitespace).next().and_then(client::parse_address);
+    if client.is_none() && needs.client {
+        return Err(Unreadable::Client);
+    }
+    let (method, uri) = request_line(&unescaped(request))?;
+    let mut rest = rest;
+    let status = field(&mut rest).and_then(|status| StatusCode::from_bytes(status).ok());
+    let _bytes = field(&mut rest);
+    let mut headers = Vec::new();
+    for name in [header::REFERER, header::USER_AGENT] {
+        let Some((value, after)) = rest.trim_ascii_start().strip_prefix(b"\"").and_then(quoted) else { break };
+        rest = after;
+        if needs.headers.contains(&name) {
+            headers.extend(header_value(name, &unescaped(value)));
+        }
+    }
+    Ok(Box::new(Record { time, client, method, uri, host: None, headers, status }))
+}
+
+/// The header with this value, if the log has one: `-` stands for none.
+pub(super) fn header_value(name: HeaderName, value: &[u8]) -> Option<(HeaderName, HeaderValue)> {
+    let value = HeaderValue::from_bytes(value).ok().filter(|value| !value.is_empty() && value != "-")?;
+    Some((name, value))
+}
+
+/// Reads `GET /path HTTP/1.1`. Some clients send spaces in the path, which is not valid.
+pub(super) fn request_line(line: &[u8]) -> Result<(Method, Uri), Unreadable> {
+    let (method, rest) =
+        line.split_at_checked(memchr::memchr(b' ', line).ok_or(Unreadable::NoRequest)?).unwrap_or_default();
+    let rest = rest.trim_ascii();
+    let target = match memchr::memrchr(b' ', rest) {
+        Some(at) if rest[at + 1..].starts_with(b"HTTP/") => rest[..at].trim_ascii_end(),
+        _ => rest,
+    };
+    request(method, target)
+}
+
+/// A request of this method for a path or a URL.
+pub(super) fn request(method: &[u8], target: &[u8]) -> Result<(Method, Uri), Unreadable> {
+    if method.is_empty() || target.is_empty() {
+        return Err(Unreadable::NoRequest);
+    }
+    let method = Method::from_bytes(method).map_err(|_| Unreadable::Request)?;
+    let uri = Uri::try_from(target).map_err(|_| Unreadable::Request)?;
+    Ok((method, uri))
+}
+
+/// The next field between spaces.
+fn field<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let text = rest.trim_ascii_start();
+    let (field, after) = text.split_at(memchr::memchr(b' ', text).unwrap_or(text.len()));
+    if field.is_empty() || field.starts_with(b"\"") {
+        return None;
+    }
+    *rest = after;
+    Some(field)
+}
+
+/// The text up to the next quotation mark that is not escaped, and what follows it.
+fn quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut at = 0;
+    loop {
+        let next = at + memchr::memchr2(b'"', b'\\', text.get(at..)?)?;
+        if text.get(next) == Some(&b'"') {
+            return Some((text.get(..next)?, text.get(next + 1..)?));
+        }
+        at = next + 2;
+    }
+}
+
+/// The text without the escapes of Apache and nginx: `\"`, `\\`, `\xHH`.
+fn unescaped(text: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memchr(b'\\', text).is_none() {
+        return Cow::Borrowed(text);
+    }
+    let (mut plain, mut rest) = (Vec::with_capacity(text.len()), text);
+    while let [byte, after @ ..] = rest {
+        rest = after;
+        match (byte, after) {
+            (b'\\', [b'x' | b'X', digits @ ..]) => match digits.split_at_checked(2).and_then(|(hex, after)| {
+                let value = u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()?;
+                Some((value, after))
+            }) {
+                Some((value, after)) => {
+                    plain.push(value);
+                    rest = after;
+                }
+                None => plain.push(b'\\'),
+            },
+            (b'\\', [escaped, after @ ..]) => {
+                plain.push(match escaped {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    other => *other,
+                });
+                rest = after;
+            }
+            (byte, _) => plain.push(*byte),
+        }
+    }
+    Cow::Owned(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn needs() -> Needs {
+        Needs { headers: vec![header::USER_AGENT], client: true }
+    }
+
+    fn line(text: &str) -> Result<Box<Record>, Unreadable> {
+        read(text.as_bytes(), &needs(), &mut TimeReader::default())
+    }
+
+    #[test]
+    fn common_and_combined_lines_are_read() {
+        let common = r#"203.0.113.7 - alice [10/Oct/2000:13:55:36 -0700] "GET /v1/users?q=1 HTTP/1.1" 200 2326"#;
+        let record = line(common).unwrap();
+        assert_eq!(record.time.micros(), 971_211_336_000_000);
+        assert_eq!(record.client.unwrap().to_string(), "203.0.113.7");
+        assert_eq!((record.method, record.uri), (Method::GET, Uri::from_static("/v1/users?q=1")));
+        assert_eq!((record.status, record.headers.len()), (Some(StatusCode::OK), 0));
+        for (tail, agent) in [
+            (r#" "-" "curl/8.0""#, Some("curl/8.0")),
+            (r#" "https://a/" "a \"quoted\" \x41\\ agent" "203.0.113.9" 0.003"#, Some("a \"quoted\" A\\ agent")),
+            (r#" "-" "-""#, None),
+            (r#" "-""#, None),
+            (" more fields", None),
+        ] {
+            let record = line(&format!("{common}{tail}")).unwrap();
+            let found = record.headers.first().map(|(_, value)| value.to_str().unwrap());
+            assert_eq!(found, agent, "{tail}");
+        }
+    }
+
+    #[test]
+    fn unusual_lines_are_read_too() {
+        for (text, client, target) in [
+            (r#"2001:db8::1 - - [10/Oct/2000:13:55:36 +0000] "GET /a b HTTP/1.0" 400 -"#, "2001:db8::1", None),
+            (r#"[::1]:80 - - [10/Oct/2000:13:55:36 +0000] "GET /a" - -"#, "::1", Some("/a")),
+            (
+                r#"1.2.3.4 - - [10/Oct/2000:13:55:36 +0000] "GET http://h/a HTTP/1.1" 200 1"#,
+                "1.2.3.4",
+                Some("http://h/a"),
+            ),
+            (r#"1.2.3.4 - - [10/Oct/2000:13:55:36 +0000] "GET /\xc3\xa4 HTTP/1.1" 200 1"#, "1.2.3.4", Some("/ä")),
+        ] {
+            match (line(text), target) {
+                (Ok(record), Some(target)) => {
+                    assert_eq!(
+                        (record.client.unwrap().to_string().as_str(), record.uri.to_string().as_str()),
+                        (client, target)
+                    );
+                }
+                (Err(Unreadable::Request), None) => {}
+                (other, _) => panic!("{text}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_cannot_write_the_time_into_its_name() {
+        let text =
+            r#"1.2.3.4 - x [01/Jan/2001:00:00:00 +0000] \"GET [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 1"#;
+        assert_eq!(line(text).unwrap().time.micros(), 971_211_336_000_000);
+    }
+
+    #[test]
+    fn other_lines_say_why_they_are_not_read() {
+        for (text, why) in [
+            ("", Unreadable::Format),
+            ("hello", Unreadable::Format),
+            (r#"1.2.3.4 - - "GET / HTTP/1.1" 200"#, Unreadable::Format),
+            (r#"1.2.3.4 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1 200"#, Unreadable::Format),
+            (r#"1.2.3.4 - - [yesterday] "GET / HTTP/1.1" 200 1"#, Unreadable::Time),
+            (r#"host.example - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 1"#, Unreadable::Client),
+            (r#"1.2.3.4 - - [10/Oct/2000:13:55:36 -0700] "-" 400 0"#, Unreadable::NoRequest),
+            (r#"1.2.3.4 - - [10/Oct/2000:13:55:36 -0700] "\x16\x03\x01 \x00" 400 0"#, Unreadable::Request),
+        ] {
+            assert_eq!(line(text), Err(why), "{text}");
+        }
+        let nobody = Needs { client: false, ..needs() };
+        let text = r#"- - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 1"#;
+        assert_eq!(read(text.as_bytes(), &nobody, &mut TimeReader::default()).unwrap().client, None);
+    }
+}

@@ -1,0 +1,136 @@
+//! Lines of JSON: those of the gateway's own log, and those of other proxies.
+
+use http::{HeaderName, StatusCode};
+
+use super::common_log::{header_value, request, request_line};
+use super::fields::{FieldNames, REQUEST_LINE};
+use super::json_object::Object;
+use super::log_time::TimeReader;
+use super::needs::Needs;
+use super::record::{Line, Record, Unreadable};
+use crate::base::clock::Time;
+use crate::request::identify::client;
+
+/// Reads a line.
+pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames, times: &mut TimeReader) -> Result<Line, Unreadable> {
+    let object = Object::read(line).ok_or(Unreadable::Json)?;
+    let text = |names: &[String]| names.iter().find_map(|name| object.text(name));
+    let (method, target) = (text(&names.method), text(&names.path));
+    let read = match (&method, &target) {
+        (Some(method), Some(target)) => request(method.as_bytes(), target.as_bytes()),
+        _ => match object.text(REQUEST_LINE) {
+            Some(line) => request_line(line.as_bytes()),
+            None => match own_message(&object) {
+                Some(line) => return Ok(line),
+                None => Err(Unreadable::NoRequest),
+            },
+        },
+    };
+    let (method, uri) = read?;
+    let time = text(&names.time).ok_or(Unreadable::NoTime)?;
+    let time = times.read(&time).ok_or(Unreadable::Time)?;
+    let client = match text(&names.client) {
+        Some(client) => client::parse_address(client.as_bytes()).ok_or(Unreadable::Client),
+        None => Err(Unreadable::NoClient),
+    };
+    let client = match client {
+        Ok(client) => Some(client),
+        Err(why) if needs.client => return Err(why),
+        Err(_) => None,
+    };
+    let host = text(&names.host).map(Into::into);
+    let status = text(&names.status).and_then(|status| StatusCode::from_bytes(status.as_bytes()).ok());
+    let header = |(name, fields): (&HeaderName, &Vec<String>)| header_value(name.clone(), text(fields)?.as_bytes());
+    let headers = needs.headers.iter().zip(&names.headers).filter_map(header).collect();
+    let time = Time::from_micros(time.micros().saturating_sub(own_duration(&object)));
+    Ok(Line::Request(Box::new(Record { time, client, method, uri, host, headers, status })))
+}
+
+/// The microseconds that a request of the gateway's own log took. Its line is written when the request ends.
+fn own_duration(object: &Object<'_>) -> u64 {
+    let is_own = object.text("message").is_some_and(|message| message == "request") && object.text("outcome").is_some();
+    let micros = is_own.then(|| object.text("micros")).flatten();
+    micros.and_then(|micros| micros.parse().ok()).unwrap_or(0)
+}
+
+/// What a line of the gateway's own log is, if it is no request.
+fn own_message(object: &Object<'_>) -> Option<Line> {
+    let is_own = ["timestamp", "level", "message"].iter().all(|name| object.text(name).is_some());
+    let refusals = object.text("refusals").and_then(|refusals| refusals.parse().ok());
+    is_own.then(|| refusals.map_or(Line::Message, Line::LeftOut))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::simulate::fields::Field;
+
+    fn line(text: &str, fields: &[&str]) -> Result<Line, Unreadable> {
+        let needs = Needs { headers: vec!["x-api-key".parse().unwrap()], client: true };
+        let fields: Vec<Field> = fields.iter().map(|field| field.parse().unwrap()).collect();
+        read(text.as_bytes(), &needs, &FieldNames::new(&needs.headers, &fields), &mut TimeReader::default())
+    }
+
+    fn record(text: &str, fields: &[&str]) -> Box<Record> {
+        match line(text, fields) {
+            Ok(Line::Request(record)) => record,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn lines_of_many_proxies_are_read() {
+        for text in [
+            r#"{"timestamp":"2000-10-10T20:55:36.5Z","level":"INFO","message":"request","client":"192.0.2.1","method":"GET","host":"h","path":"/a","status":200,"outcome":"forwarded","micros":500000,"x-api-key":"k"}"#,
+            r#"{"time_iso8601":"2000-10-10T20:55:36+00:00","remote_addr":"192.0.2.1","request":"GET /a HTTP/1.1","status":"200","http_host":"h","http_x_api_key":"k"}"#,
+            r#"{"ts":971211336.0,"request":{"remote_ip":"192.0.2.1","method":"GET","host":"h","uri":"/a","headers":{"X-Api-Key":["k"]}},"status":200}"#,
+            r#"{"StartUTC":"2000-10-10T20:55:36Z","ClientHost":"192.0.2.1","RequestMethod":"GET","RequestHost":"h","RequestPath":"/a","DownstreamStatus":200,"request_x-api-key":"k"}"#,
+            r#"{"start_time":"2000-10-10T20:55:36.000Z","downstream_remote_address":"192.0.2.1:5000","method":"GET","authority":"h","path":"/a","response_code":200,"headers":{"x-api-key":"k"}}"#,
+        ] {
+            let record = record(text, &[]);
+            assert_eq!(record.time.micros(), 971_211_336_000_000, "{text}");
+            assert_eq!(record.client.unwrap().to_string(), "192.0.2.1", "{text}");
+            assert_eq!((record.method.as_str(), record.uri.path(), record.host.as_deref()), ("GET", "/a", Some("h")));
+            assert_eq!(record.status.unwrap().as_u16(), 200, "{text}");
+            assert_eq!(record.headers[0].1, "k", "{text}");
+        }
+    }
+
+    #[test]
+    fn fields_can_be_named() {
+        let text = r#"{"a":{"b":"192.0.2.1"},"client":"192.0.2.2","when":971211336,"verb":"PUT","p":"/","k.k":"K"}"#;
+        let fields = ["client=a.b", "time=when", "method=verb", "path=p", "header:x-api-key=k.k"];
+        let record = record(text, &fields);
+        assert_eq!(record.client.unwrap().to_string(), "192.0.2.1");
+        assert_eq!((record.method.as_str(), record.headers[0].1.to_str().unwrap()), ("PUT", "K"));
+        assert_eq!(line(text, &["client=nobody", "time=when", "method=verb", "path=p"]), Err(Unreadable::NoClient));
+    }
+
+    #[test]
+    fn other_lines_of_the_own_log_are_no_requests() {
+        let own = |rest: &str| format!(r#"{{"timestamp":"2000-10-10T20:55:36Z","level":"INFO","message":"m"{rest}}}"#);
+        assert_eq!(line(&own(""), &[]), Ok(Line::Message));
+        assert_eq!(line(&own(r#","client":"192.0.2.1","refusals":7"#), &[]), Ok(Line::LeftOut(7)));
+    }
+
+    #[test]
+    fn other_lines_say_why_they_are_not_read() {
+        let valid = r#"{"time":1,"client":"192.0.2.1","method":"GET","path":"/"}"#;
+        assert!(line(valid, &[]).is_ok());
+        for (from, to, why) in [
+            ("{", "{{", Unreadable::Json),
+            (r#""time":1,"#, "", Unreadable::NoTime),
+            (r#""time":1"#, r#""time":"soon""#, Unreadable::Time),
+            (r#""client":"192.0.2.1","#, "", Unreadable::NoClient),
+            ("192.0.2.1", "somebody", Unreadable::Client),
+            (r#""method":"GET","#, "", Unreadable::NoRequest),
+            (r#""/""#, r#""-""#, Unreadable::NoRequest),
+            ("GET", "G T", Unreadable::Request),
+            (r#""/""#, r#""/a b""#, Unreadable::Request),
+        ] {
+            assert_eq!(line(&valid.replacen(from, to, 1), &[]), Err(why), "{to}");
+        }
+        let deep = format!("{{\"time\":{}1{}}}", "[".repeat(10_000), "]".repeat(10_000));
+        assert_eq!(line(&deep, &[]), Err(Unreadable::NoRequest), "it ends neither the stack nor the program");
+    }
+}

@@ -1,0 +1,86 @@
+//! One line of an access log, read as a request.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
+
+use crate::base::clock::Time;
+
+/// A request as far as the log tells about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// When it arrived, or the closest moment that the log has.
+    pub(super) time: Time,
+    /// The address of the connection; `None` if the log has none.
+    pub(super) client: Option<IpAddr>,
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    pub(super) host: Option<Box<str>>,
+    /// The headers that the configuration uses and the log has.
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    /// The status that was answered.
+    pub(super) status: Option<StatusCode>,
+}
+
+impl Record {
+    /// The bytes that it takes in memory, approximately.
+    pub(super) fn bytes(&self) -> usize {
+        let path = self.uri.path_and_query().map_or(0, |path| path.as_str().len());
+        let header = |(name, value): &(HeaderName, HeaderValue)| {
+            size_of::<(HeaderName, HeaderValue)>() + name.as_str().len() + value.len()
+        };
+        let headers: usize = self.headers.iter().map(header).sum();
+        size_of::<Self>() + path + self.host.as_ref().map_or(0, |host| host.len()) + headers
+    }
+}
+
+/// What a line is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// A request.
+    Request(Box<Record>),
+    /// A line of the gateway's log that is about something else.
+    Message,
+    /// A line of the gateway's log that stands for so many refused requests, which it does not describe.
+    LeftOut(u64),
+}
+
+/// Why a line cannot be read as a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unreadable {
+    /// It is longer than a line of a log can be.
+    Long,
+    /// It is neither JSON nor in the Common or Combined Log Format.
+    Format,
+    /// It begins like JSON, but is not valid.
+    Json,
+    /// It has no time.
+    NoTime,
+    /// Its time is not in a known format.
+    Time,
+    /// It has no client.
+    NoClient,
+    /// Its client is not an address.
+    Client,
+    /// It has no method or no path.
+    NoRequest,
+    /// Its method or its path is not valid in HTTP.
+    Request,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Long => "the line is longer than 1 MiB",
+            Self::Format => "the line is not in the Common or Combined Log Format and is not JSON",
+            Self::Json => "the line is not valid JSON",
+            Self::NoTime => "the line has no time (--field time=NAME names its field)",
+            Self::Time => "the time has an unknown format",
+            Self::NoClient => "the line has no client (--field client=NAME names its field)",
+            Self::Client => "the client is not an IP address",
+            Self::NoRequest => "the line has no method or no path (--field method=NAME and path=NAME name the fields)",
+            Self::Request => "the method or the path is not valid",
+        })
+    }
+}

@@ -1,0 +1,256 @@
+//! Sorts requests by their times. Servers write a line when a request ends, so lines are a little out of order.
+//!
+//! A single line with a time in the future would make all later lines late. So a line that is more than a day ahead is used
+//! only if the next one confirms it.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use super::record::Record;
+use crate::base::clock::micros;
+
+/// The most bytes of requests that wait to be sorted, of all logs together. If a log has more than that within the window, the window is
+/// shorter.
+const MAX_BYTES: usize = 256 << 20;
+
+/// Microseconds by which a line may be ahead of all others without being confirmed by the next one.
+const LEAP: u64 = 86_400 * 1_000_000;
+
+/// Requests that wait until no earlier one can come.
+pub(super) struct Reorder {
+    /// Microseconds.
+    window: u64,
+    waiting: BinaryHeap<Reverse<Waiting>>,
+    /// The latest time so far.
+    newest: u64,
+    /// The number of the line that has it.
+    newest_line: u64,
+    /// A request that is far ahead of all others, and the number of its line.
+    leaping: Option<(Box<Record>, u64)>,
+    /// The time of the request that was taken last.
+    taken: u64,
+    /// How many requests were added.
+    added: u64,
+    bytes: usize,
+    max_bytes: usize,
+}
+
+/// A request in the order of time, and of lines of the same time.
+struct Waiting {
+    at: (u64, u64),
+    record: Box<Record>,
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl Eq for Waiting {}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.at.cmp(&other.at)
+    }
+}
+
+/// A line that is out of order by more than can be sorted. All times are in whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OutOfOrder {
+    /// It came later than the window allows.
+    Late {
+        /// How long before the latest one.
+        seconds: u64,
+        /// The number of the line that has the latest one.
+        newest_line: u64,
+    },
+    /// It is far ahead of the lines before and after it.
+    Ahead,
+}
+
+impl Reorder {
+    /// Sorts within this window. The memory is shared with so many others.
+    pub(super) fn new(window: Duration, logs: usize) -> Self {
+        let (waiting, max_bytes) = (BinaryHeap::new(), MAX_BYTES / logs.max(1));
+        Self {
+            window: micros(window),
+            waiting,
+            newest: 0,
+            newest_line: 0,
+            leaping: None,
+            taken: 0,
+            added: 0,
+            bytes: 0,
+            max_bytes,
+        }
+    }
+
+    /// How many requests were added.
+    pub(super) fn added(&self) -> u64 {
+        self.added
+    }
+
+    /// How many requests wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Adds the request of the line with this number. Returns the number of a line that is not used, and why: of this one,
+    /// or of the one before.
+    pub(super) fn add(&mut self, record: Box<Record>, line: u64) -> Option<(u64, OutOfOrder)> {
+        let time = record.time.micros();
+        let is_ahead = time > self.newest.saturating_add(self.window.max(LEAP));
+        match self.leaping.take() {
+            None if is_ahead => {
+                self.leaping = Some((record, line));
+                None
+            }
+            None => self.place(record, line),
+            Some((leaping, its_line)) if time >= leaping.time.micros().saturating_sub(self.window) => {
+                // It is ahead of all others before, so it is not late.
+                self.place(leaping, its_line);
+                self.add(record, line)
+            }
+            Some((leaping, its_line)) => match self.place(record, line) {
+                // A late line says nothing about the one before.
+                Some(late) => {
+                    self.leaping = Some((leaping, its_line));
+                    Some(late)
+                }
+                None => Some((its_line, OutOfOrder::Ahead)),
+            },
+        }
+    }
+
+    /// Puts a request in its place, unless it is late.
+    fn place(&mut self, record: Box<Record>, line: u64) -> Option<(u64, OutOfOrder)> {
+        let time = record.time.micros();
+        if time < self.newest.saturating_sub(self.window).max(self.taken) {
+            let seconds = self.newest.saturating_sub(time) / 1_000_000;
+            return Some((line, OutOfOrder::Late { seconds, newest_line: self.newest_line }));
+        }
+        if time > self.newest {
+            (self.newest, self.newest_line) = (time, line);
+        }
+        self.bytes += record.bytes();
+        self.waiting.push(Reverse(Waiting { at: (time, self.added), record }));
+        self.added += 1;
+        None
+    }
+
+    /// The next request that none can precede any more; with `is_last`, no more lines come.
+    pub(super) fn take(&mut self, is_last: bool) -> Option<Box<Record>> {
+        if let Some((leaping, line)) = self.leaping.take_if(|_| is_last) {
+            // It is ahead of all others, so it is not late.
+            self.place(leaping, line);
+        }
+        let Reverse(first) = self.waiting.peek()?;
+        let is_due = first.at.0 <= self.newest.saturating_sub(self.window);
+        if !is_due && !is_last && self.bytes <= self.max_bytes {
+            return None;
+        }
+        let Reverse(first) = self.waiting.pop()?;
+        self.bytes = self.bytes.saturating_sub(first.record.bytes());
+        self.taken = first.at.0;
+        Some(first.record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Method, Uri};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::base::clock::Time;
+
+    fn record(seconds: u64) -> Box<Record> {
+        let (method, uri) = (Method::GET, Uri::from_static("/"));
+        let time = Time::from_micros(seconds * 1_000_000);
+        Box::new(Record { time, client: None, method, uri, host: None, headers: Vec::new(), status: None })
+    }
+
+    /// The times in the order in which requests are taken, and how many came late.
+    fn sorted(reorder: &mut Reorder, times: &[u64]) -> (Vec<u64>, usize) {
+        let (mut taken, mut late) = (Vec::new(), 0);
+        for (line, time) in (1..).zip(times) {
+            late += usize::from(reorder.add(record(*time), line).is_some());
+            while let Some(record) = reorder.take(false) {
+                taken.push(record.time.seconds());
+            }
+        }
+        while let Some(record) = reorder.take(true) {
+            taken.push(record.time.seconds());
+        }
+        (taken, late)
+    }
+
+    #[test]
+    fn what_comes_within_the_window_is_sorted() {
+        let mut reorder = Reorder::new(Duration::from_secs(10), 1);
+        assert_eq!(sorted(&mut reorder, &[20, 15, 30, 20, 19, 25, 31, 20]), (vec![15, 20, 20, 25, 30, 31], 2));
+    }
+
+    #[test]
+    fn a_late_request_says_what_it_comes_after() {
+        let mut reorder = Reorder::new(Duration::from_secs(10), 1);
+        for (line, time) in [(1, 20), (2, 90), (3, 85)] {
+            assert_eq!(reorder.add(record(time), line), None);
+        }
+        assert_eq!(reorder.add(record(50), 4), Some((4, OutOfOrder::Late { seconds: 40, newest_line: 2 })));
+    }
+
+    #[test]
+    fn a_line_from_the_future_does_not_make_others_late() {
+        const DAY: u64 = 86_400;
+        let skipped = |times: &[u64]| {
+            let mut reorder = Reorder::new(Duration::from_secs(10), 1);
+            let lines = (1..).zip(times);
+            let skipped: Vec<_> = lines.filter_map(|(line, time)| reorder.add(record(DAY + time), line)).collect();
+            let mut left = Vec::new();
+            while let Some(record) = reorder.take(true) {
+                left.push(record.time.seconds() - DAY);
+            }
+            (left, skipped.iter().map(|(line, _)| *line).collect::<Vec<_>>())
+        };
+        assert_eq!(skipped(&[20, 21, 9 * DAY, 22, 23]), (vec![20, 21, 22, 23], vec![3]));
+        assert_eq!(skipped(&[9 * DAY, 21, 22]), (vec![21, 22], vec![1]), "also at the beginning");
+        assert_eq!(skipped(&[20, 9 * DAY]), (vec![20, 9 * DAY], vec![]), "or it is the last one");
+        assert_eq!(skipped(&[20, 9 * DAY, 9 * DAY - 5, 21]), (vec![20, 9 * DAY - 5, 9 * DAY], vec![4]), "confirmed");
+        assert_eq!(skipped(&[20, 9 * DAY, 5, 22]), (vec![20, 22], vec![3, 2]), "a late one decides nothing");
+        assert!(skipped(&[20, 2 * DAY, 4 * DAY, 6 * DAY]).1.is_empty(), "a log with few lines");
+        assert_eq!(skipped(&[20, 9 * DAY, 21, 99 * DAY, 22]).1, [2, 4]);
+        assert_eq!(skipped(&[20, 2 * DAY, 99 * DAY, 2 * DAY + 1]).1, [3], "after a gap, too");
+    }
+
+    #[test]
+    fn memory_is_bounded_by_a_shorter_window() {
+        let mut reorder = Reorder { max_bytes: 3 * record(0).bytes(), ..Reorder::new(Duration::from_secs(1_000), 1) };
+        assert_eq!(sorted(&mut reorder, &[10, 11, 9, 12, 8, 10]), (vec![9, 10, 10, 11, 12], 1));
+        assert_eq!(reorder.bytes, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_and_the_order_is_that_of_time(times: Vec<u16>, window in 0_u64..100_000) {
+            let times: Vec<u64> = times.into_iter().map(u64::from).collect();
+            let (taken, late) = sorted(&mut Reorder::new(Duration::from_secs(window), 1), &times);
+            prop_assert!(taken.is_sorted());
+            prop_assert_eq!(taken.len() + late, times.len());
+            let mut newest = 0;
+            let expected = times.iter().filter(|time| {
+                newest = newest.max(**time);
+                **time + window < newest
+            });
+            prop_assert_eq!(late, expected.count());
+        }
+    }
+}

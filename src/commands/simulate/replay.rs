@@ -1,0 +1,233 @@
+//! One request of the log through the gateway's own steps: route, identify, decide. The clock is that of the log.
+
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use http::{HeaderMap, Method, StatusCode};
+
+use super::record::Record;
+use super::statistics::{Decided, LimitStatistics};
+use crate::base::clock::Time;
+use crate::base::printable::printable;
+use crate::config::Config;
+use crate::proxy;
+use crate::proxy::snapshot::{SharedState, Snapshot};
+use crate::request::decide::{self, Decision, DecisionInput, DecisionState, Part, RouteLimit};
+use crate::request::identify::client::{client, scheme};
+use crate::request::identify::key_text::key_text;
+use crate::request::identify::{KeyCache, RequestAttributes};
+use crate::request::route::{RouteConditions, host, path};
+use crate::store::Store;
+
+/// What is shown for the counter of requests without a key.
+const NO_KEY: &str = "(no key)";
+
+/// The gateway as it would have decided.
+pub(super) struct Replay<'c> {
+    config: &'c Config,
+    gateway: Snapshot,
+    /// The host of requests whose line names none.
+    default_host: &'c str,
+    uses_tls: bool,
+    headers: HeaderMap,
+    key_cache: RefCell<KeyCache>,
+    /// What each limit has decided, in the order of the configuration.
+    pub(super) limits: Vec<LimitStatistics>,
+    /// The requests in total.
+    pub(super) totals: Totals,
+}
+
+/// All requests, whatever limits say about them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Totals {
+    pub(super) requests: u64,
+    /// Those that no route takes.
+    pub(super) unrouted: u64,
+    /// Those that the gateway refuses before it asks limits, for example because of an ambiguous path.
+    pub(super) refused: u64,
+    /// Those that at least one limit would have refused, or blocked.
+    pub(super) limited: u64,
+    /// Those that were answered 429 when they were logged.
+    pub(super) limited_then: u64,
+    /// When the first one came.
+    pub(super) first: Option<Time>,
+    /// When the last one came.
+    pub(super) last: Option<Time>,
+}
+
+impl<'c> Replay<'c> {
+    /// A gateway with this configuration and empty counters. The limits of the configuration must not hold requests.
+    pub(super) fn new(config: &'c Config, store: Store, default_host: &'c str) -> Self {
+        let gateway = Snapshot::build(config, &SharedState::new(1, 1), Arc::new(store));
+        let statistics = |rates: &Arc<decide::RateTable>| {
+            let all: Vec<_> = rates.limits().cloned().collect();
+            LimitStatistics::new(rates.own(), &all)
+        };
+        Self {
+            limits: gateway.limits.iter().map(statistics).collect(),
+            uses_tls: config.server.listen.iter().all(|listener| listener.tls),
+            headers: HeaderMap::new(),
+            key_cache: RefCell::default(),
+            totals: Totals::default(),
+            config,
+            gateway,
+            default_host,
+        }
+    }
+
+    /// How many keys the store has evicted although they were in use.
+    pub(super) fn evicted(&self) -> u64 {
+        match &*self.gateway.store {
+            Store::Memory(memory) => memory.evicted(),
+            Store::Shared(_) => 0,
+        }
+    }
+
+    /// The counters of the decisions of a limit, if a route uses it.
+    pub(super) fn metrics(&self, name: &str) -> Option<&decide::DecisionCounters> {
+        let mut limits = self.gateway.served.iter().flat_map(|route| &route.limits);
+        limits.find(|limit| limit.metrics.name == name).map(|limit| limit.metrics.workers.of(0))
+    }
+
+    /// Decides about a request, which is not before the last one.
+    pub(super) fn add(&mut self, record: &Record) {
+        self.totals.requests += 1;
+        self.totals.first.get_or_insert(record.time);
+        self.totals.last = Some(record.time);
+        self.totals.limited_then += u64::from(record.status == Some(StatusCode::TOO_MANY_REQUESTS));
+        self.headers.clear();
+        for (name, value) in &record.headers {
+            self.headers.append(name, value.clone());
+        }
+        let authority = record.uri.authority().map(http::uri::Authority::as_str);
+        let authority = authority.or(record.host.as_deref()).unwrap_or(self.default_host);
+        let (Some(host), Ok(path)) = (host::normal(authority), path::normal(record.uri.path(), self.gateway.paths))
+        else {
+            self.totals.refused += 1;
+            return;
+        };
+        if record.method == Method::CONNECT || proxy::is_method_in_other_case(record.method.as_str()) {
+            self.totals.refused += 1;
+            return;
+        }
+        let peer = record.client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let client = client(peer, &self.headers, &self.gateway.trusted_proxies);
+        let scheme = scheme(self.uses_tls, client, &self.headers);
+        let conditions = RouteConditions { method: &record.method, headers: &self.headers, scheme };
+        let found = self.gateway.routes.find(&host, &path, conditions);
+        let Some((index, route)) = found.and_then(|index| Some((index, self.gateway.served.get(index)?))) else {
+            self.totals.unrouted += 1;
+            return;
+        };
+        let key = path::key(&path, self.gateway.paths, route.ignore_case);
+        let attributes = RequestAttributes {
+            method: &record.method,
+            host: &host,
+            path: &key,
+            query: record.uri.query(),
+            headers: &self.headers,
+            client: client.address,
+            client_cert: None,
+            tokens: &[],
+            route: &route.metrics.name,
+        };
+        if route.single.ambiguity(&attributes).is_some() {
+            self.totals.refused += 1;
+            return;
+        }
+        let input = DecisionInput {
+            // A source has what holds today, not what held when the log was written.
+            quotas: &[],
+            limits: &route.limits,
+            part: Part::All,
+            attributes: &attributes,
+            key_cache: &self.key_cache,
+            store: &self.gateway.store,
+            concurrency: &self.gateway.concurrency,
+            wait_queues: &self.gateway.wait_queues,
+            now: record.time,
+            worker: 0,
+            traced_since: None,
+            fail_open: true,
+        };
+        let mut state = DecisionState::new(&self.gateway.store, 0);
+        // The memory store answers at once, and no limit holds requests.
+        let decided = pin!(decide::decide(&input, &mut state)).poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(decision) = decided else { return };
+        match record.status {
+            Some(status) if decision == Decision::Admitted => {
+                state.reservations.settle(status, &HeaderMap::new(), &mut [], || record.time);
+            }
+            _ => state.reservations.keep(|| record.time),
+        }
+        self.totals.limited += u64::from(decision != Decision::Admitted);
+        let indices = self.config.routes.get(index).map_or(&[][..], |route| &route.limits);
+        let (limits, request) = (&mut self.limits, Request { attributes: &attributes, record });
+        for (place, (route_limit, index)) in route.limits.iter().zip(indices).enumerate() {
+            if let Some(statistics) = limits.get_mut(*index) {
+                request.note(statistics, (place, route_limit), decision, &state);
+            }
+        }
+    }
+}
+
+/// A request that was decided.
+struct Request<'r> {
+    attributes: &'r RequestAttributes<'r>,
+    record: &'r Record,
+}
+
+impl Request<'_> {
+    /// Notes what the limit at this place has decided, if it has.
+    fn note(
+        &self,
+        statistics: &mut LimitStatistics,
+        (place, route_limit): (usize, &RouteLimit),
+        decision: Decision,
+        state: &DecisionState<'_>,
+    ) {
+        let is_shadowed = state.shadowed.contains(&place);
+        let own = route_limit.rates.own();
+        let text = || {
+            let parts = route_limit.key.parts(self.attributes);
+            if parts.iter().all(Option::is_none) { NO_KEY.to_owned() } else { printable(&key_text(&parts)) }
+        };
+        let time = self.record.time;
+        if let Decision::TooCostly { place: refusing, most } = decision {
+            if refusing == place {
+                let found = route_limit.key.extract(self.attributes, usize::MAX, &mut KeyCache::default());
+                let key = found.unwrap_or_else(|| route_limit.key.shared());
+                let need = most.saturating_add(1);
+                let (is_admitted, is_charged) = (false, false);
+                let decided = Decided { key, time, limit: own, is_own: false, need, cost: 0, is_admitted, is_charged };
+                statistics.add(&decided, text);
+            }
+            return;
+        }
+        let Some(ask) = state.asks.iter().find(|ask| ask.place == place) else {
+            statistics.reported_blocks += u64::from(is_shadowed);
+            return;
+        };
+        if !matches!(decision, Decision::Admitted | Decision::Rejected) {
+            return;
+        }
+        let refused = state.outcomes.iter().any(|outcome| outcome.place == place && !outcome.verdict.admitted());
+        let is_admitted = !refused && !is_shadowed;
+        let told =
+            self.record.status.and_then(|status| decide::told_cost(&route_limit.cost, status, &HeaderMap::new()));
+        let decided = Decided {
+            key: ask.key,
+            time,
+            limit: ask.limit,
+            is_own: Arc::ptr_eq(ask.limit, own),
+            need: ask.need,
+            cost: told.unwrap_or(ask.cost),
+            is_admitted,
+            is_charged: is_admitted && decision == Decision::Admitted,
+        };
+        statistics.add(&decided, text);
+    }
+}

@@ -1,0 +1,295 @@
+//! What one limit has decided: in total, over time, and for each key, compared with an exact log.
+//!
+//! Memory is bounded: only so many keys are followed one by one, and the comparison ends if the logs become too large.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+
+use super::exact_log::ExactLog;
+use super::suggestion::Peaks;
+use super::timeline::Timeline;
+use crate::base::clock::{Time, micros};
+use crate::base::fingerprint::Fingerprint;
+use crate::limit::{Cell, Limit, MAX_LOG, Rate, Strategy};
+
+/// The most keys of a limit that are followed one by one.
+const MAX_KEYS: usize = 1 << 20;
+/// The most entries of all exact logs of a limit together; each takes 16 bytes.
+const MAX_ENTRIES: usize = 1 << 24;
+
+/// What one limit has decided.
+pub(super) struct LimitStatistics {
+    /// Requests on which the rates have decided.
+    pub(super) requests: u64,
+    /// Those that the rates would have rejected.
+    pub(super) rejected: u64,
+    /// Requests of blocked keys, which a limit that only reports has let pass.
+    pub(super) reported_blocks: u64,
+    /// Requests of keys that are not followed, because there are too many.
+    pub(super) unfollowed: u64,
+    /// What was admitted although the exact log had no room for it.
+    pub(super) wrongly_admitted: u64,
+    /// What was rejected although the exact log had room for it.
+    pub(super) wrongly_rejected: u64,
+    /// When the comparison ended because it took too much memory.
+    pub(super) compared_until: Option<Time>,
+    /// When requests came.
+    pub(super) timeline: Timeline,
+    /// They are in boxes, since a table has up to twice as many places as entries.
+    keys: HashMap<Fingerprint, Box<KeyStatistics>, RandomState>,
+    /// The limit's own rates, in a form in which all requests can be counted, also those that are over the limit.
+    demand: Limit,
+    /// The longest window of all rates of the limit, in microseconds.
+    longest: u64,
+    entries: usize,
+    max_keys: usize,
+    max_entries: usize,
+}
+
+/// What a limit has decided about one key.
+pub(super) struct KeyStatistics {
+    /// The key as the log has it.
+    pub(super) text: Box<str>,
+    pub(super) requests: u64,
+    pub(super) rejected: u64,
+    log: ExactLog,
+    /// All requests of the key, whether they were admitted or not.
+    demand: Option<Cell>,
+    peaks: Peaks,
+}
+
+/// What a limit has decided about one request.
+pub(super) struct Decided<'a> {
+    pub(super) key: Fingerprint,
+    pub(super) time: Time,
+    /// The rates that apply to the key.
+    pub(super) limit: &'a Limit,
+    /// Whether they are the limit's own.
+    pub(super) is_own: bool,
+    /// What the request needed to be admitted.
+    pub(super) need: u64,
+    /// What it has cost in the end, if it was admitted.
+    pub(super) cost: u64,
+    /// Whether the limit admits it.
+    pub(super) is_admitted: bool,
+    /// Whether it was charged, because all other limits admit it too.
+    pub(super) is_charged: bool,
+}
+
+impl LimitStatistics {
+    /// Nothing yet. `own` is the limit with its own rates, and `all` are all rates that keys of it can have.
+    pub(super) fn new(own: &Limit, all: &[Arc<Limit>]) -> Self {
+        let rates = all.iter().flat_map(|limit| limit.rates());
+        let longest = rates.map(|rate| micros(rate.window())).max().unwrap_or(0);
+        let demand: Vec<_> = own.rates().iter().map(unlimited).collect();
+        Self {
+            requests: 0,
+            rejected: 0,
+            reported_blocks: 0,
+            unfollowed: 0,
+            wrongly_admitted: 0,
+            wrongly_rejected: 0,
+            compared_until: None,
+            timeline: Timeline::default(),
+            keys: HashMap::default(),
+            demand: Limit::new(own.name(), &demand),
+            longest,
+            entries: 0,
+            max_keys: MAX_KEYS,
+            max_entries: MAX_ENTRIES,
+        }
+    }
+
+    /// Adds a decision. `text` writes the key.
+    pub(super) fn add(&mut self, decided: &Decided<'_>, text: impl FnOnce() -> String) {
+        let rejected = u64::from(!decided.is_admitted);
+        self.requests += 1;
+        self.rejected += rejected;
+        self.timeline.add(decided.time, !decided.is_admitted);
+        let is_full = self.keys.len() >= self.max_keys;
+        let key = if is_full {
+            let Some(key) = self.keys.get_mut(&decided.key) else {
+                self.unfollowed += 1;
+                return;
+            };
+            key
+        } else {
+            self.keys.entry(decided.key).or_insert_with(|| Box::new(KeyStatistics::new(text())))
+        };
+        key.requests += 1;
+        key.rejected += rejected;
+        if self.compared_until.is_some() {
+            return;
+        }
+        let until = decided.time.micros().checked_sub(self.longest);
+        self.entries -= until.map_or(0, |until| key.log.forget(until));
+        match (decided.is_admitted, key.log.has_room(decided.limit.rates(), decided.time, decided.need)) {
+            (true, false) => self.wrongly_admitted += 1,
+            (false, true) => self.wrongly_rejected += 1,
+            (true, true) | (false, false) => {}
+        }
+        if decided.is_charged {
+            self.entries += key.log.add(decided.time, decided.cost);
+        }
+        if decided.is_own {
+            self.entries += usize::from(self.demand.grows());
+            key.add_demand(&self.demand, decided);
+        }
+        if self.entries > self.max_entries {
+            self.free(decided.time);
+        }
+    }
+
+    /// The keys that are followed.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &KeyStatistics> {
+        self.keys.values().map(|key| &**key)
+    }
+
+    /// The peaks of the keys that have the limit's own rates; none if they are not known to the end.
+    pub(super) fn peaks(&self) -> Vec<Peaks> {
+        let keys = self.keys.values().filter(|key| !key.peaks.is_empty() && self.compared_until.is_none());
+        keys.map(|key| key.peaks.clone()).collect()
+    }
+
+    /// Forgets what does not count any more. If that is not enough, the comparison ends.
+    fn free(&mut self, now: Time) {
+        self.entries = 0;
+        let until = now.micros().saturating_sub(self.longest);
+        for key in self.keys.values_mut() {
+            key.log.forget(until);
+            if let Some(demand) = key.demand.as_mut().filter(|_| self.demand.grows()) {
+                demand.advance(self.demand.rates(), now);
+                self.entries += demand.allocations().sum::<usize>() / size_of::<(u64, u64)>();
+            }
+            self.entries += key.log.len();
+        }
+        if self.entries > self.max_entries / 2 {
+            self.compared_until = Some(now);
+            for key in self.keys.values_mut() {
+                (key.log, key.demand) = (ExactLog::default(), None);
+            }
+        }
+    }
+}
+
+/// The rate in a form that counts requests over the limit too. A token bucket cannot: how fast it drains depends on its
+/// quota. A key that stays within the quota in every window is never refused by a bucket of that size.
+fn unlimited(rate: &Rate) -> Rate {
+    let log = || {
+        Rate::new(rate.quota().min(MAX_LOG), rate.window()).and_then(|rate| rate.with_strategy(Strategy::SlidingLog))
+    };
+    match rate.strategy() {
+        Strategy::TokenBucket { .. } => log().unwrap_or_else(|_| rate.clone()),
+        _ => rate.clone(),
+    }
+}
+
+impl KeyStatistics {
+    fn new(text: String) -> Self {
+        let (log, peaks) = (ExactLog::default(), Peaks::new());
+        Self { text: text.into_boxed_str(), requests: 0, rejected: 0, log, demand: None, peaks }
+    }
+
+    fn add_demand(&mut self, demand: &Limit, decided: &Decided<'_>) {
+        let (rates, now) = (demand.rates(), decided.time);
+        let cell = self.demand.get_or_insert_with(|| Cell::new(rates, now));
+        cell.advance(rates, now);
+        self.peaks.resize(rates.len(), 0);
+        for (peak, usage) in self.peaks.iter_mut().zip(demand.usages(cell, now)) {
+            *peak = (*peak).max(usage.used.saturating_add(decided.need));
+        }
+        demand.charge(cell, now, decided.cost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decided(limit: &Limit, key: &str, seconds: u64, is_admitted: bool) -> (Fingerprint, Time, bool, Limit) {
+        (Fingerprint::of(key.as_bytes()), Time::from_micros(seconds * 1_000_000), is_admitted, limit.clone())
+    }
+
+    fn add(statistics: &mut LimitStatistics, (key, time, is_admitted, limit): &(Fingerprint, Time, bool, Limit)) {
+        let (key, time, is_admitted, is_charged) = (*key, *time, *is_admitted, *is_admitted);
+        let decided = Decided { key, time, limit, is_own: true, need: 1, cost: 1, is_admitted, is_charged };
+        statistics.add(&decided, || "key".to_owned());
+    }
+
+    #[test]
+    fn decisions_are_compared_with_the_exact_log() {
+        let limit = Limit::new("a", &["2/10s".parse().unwrap()]);
+        let mut statistics = LimitStatistics::new(&limit, &[Arc::new(limit.clone())]);
+        // A third one in the window, a refusal with room, and one that is right.
+        for (seconds, is_admitted) in [(100, true), (101, true), (102, true), (113, false), (114, true)] {
+            add(&mut statistics, &decided(&limit, "a", seconds, is_admitted));
+        }
+        assert_eq!((statistics.wrongly_admitted, statistics.wrongly_rejected), (1, 1));
+        assert_eq!((statistics.requests, statistics.rejected, statistics.keys.len()), (5, 1, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn the_comparison_is_that_of_its_definition(
+            steps in prop::collection::vec((0_u64..1_200, 0_u8..3, 1_u64..3), 1..200),
+            quotas in (1_u64..8, 1_u64..30),
+            bucket in 1_u64..5,
+        ) {
+            let rate = |quota: u64, seconds: u64| format!("{quota}/{seconds}s").parse::<Rate>().unwrap();
+            let limit = Limit::new("a", &[rate(quotas.0, bucket), rate(quotas.1, 10)]);
+            let mut statistics = LimitStatistics::new(&limit, &[Arc::new(limit.clone())]);
+            let mut cells: HashMap<u8, Cell> = HashMap::new();
+            // Everything that was admitted: key, moment and cost.
+            let mut admitted: Vec<(u8, u64, u64)> = Vec::new();
+            let (mut now, mut wrong) = (1_800_000_000_000_000, (0, 0));
+            for (millis, key, need) in steps {
+                now += millis / 4 * 4_000;
+                let time = Time::from_micros(now);
+                let cell = cells.entry(key).or_insert_with(|| Cell::new(limit.rates(), time));
+                let is_admitted = limit.decide(cell, time, need).admitted;
+                let count = |seconds: u64| {
+                    let counts = admitted.iter().filter(|(of, at, _)| *of == key && at + seconds * 1_000_000 > now);
+                    counts.map(|(_, _, cost)| cost).sum::<u64>()
+                };
+                let has_room = count(bucket) + need <= quotas.0 && count(10) + need <= quotas.1;
+                wrong.0 += u64::from(is_admitted && !has_room);
+                wrong.1 += u64::from(!is_admitted && has_room);
+                if is_admitted {
+                    admitted.push((key, now, need));
+                }
+                let (key, is_charged) = (Fingerprint::of(&[key]), is_admitted);
+                let (limit, cost) = (&limit, need);
+                let decided = Decided { key, time, limit, is_own: true, need, cost, is_admitted, is_charged };
+                statistics.add(&decided, String::new);
+            }
+            prop_assert_eq!((statistics.wrongly_admitted, statistics.wrongly_rejected), wrong);
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let limit = Limit::new("a", &["2/10s".parse().unwrap()]);
+        let new = || LimitStatistics::new(&limit, &[Arc::new(limit.clone())]);
+        let mut statistics = LimitStatistics { max_keys: 2, ..new() };
+        for key in ["a", "b", "c", "a", "c"] {
+            add(&mut statistics, &decided(&limit, key, 1, true));
+        }
+        assert_eq!((statistics.requests, statistics.keys.len(), statistics.unfollowed), (5, 2, 2));
+        let mut statistics = LimitStatistics { max_entries: 4, ..new() };
+        // Old entries of other keys are forgotten first.
+        for (key, seconds) in [("a", 1), ("a", 2), ("b", 100), ("b", 101), ("c", 102)] {
+            add(&mut statistics, &decided(&limit, key, seconds, true));
+        }
+        assert!(statistics.compared_until.is_some(), "three of four entries still count");
+        assert!(statistics.peaks().is_empty());
+        let mut statistics = LimitStatistics { max_entries: 4, ..new() };
+        for (key, seconds) in [("a", 1), ("a", 2), ("b", 3), ("b", 4), ("c", 102), ("c", 103)] {
+            add(&mut statistics, &decided(&limit, key, seconds, true));
+        }
+        assert_eq!((statistics.compared_until, statistics.entries), (None, 2));
+    }
+}

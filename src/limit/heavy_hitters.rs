@@ -1,0 +1,154 @@
+//! The most frequent keys of a stream, in bounded memory and with a bounded error: the Space-Saving algorithm of Metwally,
+//! Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams" (ICDT 2005).
+//!
+//! A sketch has [`CAPACITY`] places. A key that has a place is counted exactly. Another key takes the place of the key with
+//! the least count, continues from that count, and remembers it as its error. So after `N` keys no count is too low, none is
+//! too high by more than its error, no error exceeds `N / CAPACITY`, and a key that came more often than that has a place,
+//! whatever the others are.
+
+mod ranking;
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+
+use crate::base::fingerprint::Fingerprint;
+
+pub use ranking::{HeavyHitter, Ranking};
+
+/// How many keys a sketch has room for.
+pub const CAPACITY: usize = 128;
+
+/// The most bytes of a key's text that are kept.
+pub const LONGEST_TEXT: usize = 64;
+
+/// Stands in a text for the characters that were left out.
+const LEFT_OUT: char = '\u{2026}';
+
+/// The characters at the end of a text that are kept if it is too long.
+const KEPT_AT_END: usize = 4;
+
+/// Counts the keys of one stream.
+#[derive(Debug, Default)]
+pub struct Sketch {
+    places: Vec<Place>,
+    /// Where each key is in `places`. Its hashes have a seed, so that nobody can choose keys that collide.
+    index: HashTable<u8>,
+    seed: RandomState,
+    /// Places that had the least count, `floor`, when they were last looked for. Counts only grow.
+    least: Vec<u8>,
+    floor: u64,
+    /// Keys that were not counted, because the sketch was being read.
+    missed: u64,
+}
+
+#[derive(Debug)]
+struct Place {
+    key: Fingerprint,
+    /// The key came at most so often.
+    count: u64,
+    /// By how much that may be too high, at most.
+    error: u64,
+    /// Empty unless `has_text`; its memory is used again by the next key.
+    text: String,
+    has_text: bool,
+}
+
+impl Sketch {
+    /// Counts a key. `text` returns its text, and is called when that is needed: at once while there is room, else when the key
+    /// comes a second time, because most keys of a flood of invented ones come once.
+    pub fn record(&mut self, key: Fingerprint, text: impl FnOnce() -> String) {
+        let Self { places, index, seed, .. } = self;
+        let hash = seed.hash_one(key);
+        if let Some(at) = index.find(hash, |at| places[usize::from(*at)].key == key) {
+            let place = &mut places[usize::from(*at)];
+            place.count += 1;
+            if !place.has_text {
+                place.write(&text());
+            }
+            return;
+        }
+        if places.len() < CAPACITY {
+            let mut place = Place { key, count: 1, error: 0, text: String::new(), has_text: false };
+            place.write(&text());
+            let at = u8::try_from(places.len()).unwrap_or(u8::MAX);
+            index.insert_unique(hash, at, |other| seed.hash_one(places[usize::from(*other)].key));
+            places.push(place);
+            return;
+        }
+        let at = self.least();
+        let Self { places, index, seed, .. } = self;
+        if let Ok(entry) = index.find_entry(seed.hash_one(places[usize::from(at)].key), |other| *other == at) {
+            entry.remove();
+        }
+        index.insert_unique(hash, at, |other| seed.hash_one(places[usize::from(*other)].key));
+        let place = &mut places[usize::from(at)];
+        place.key = key;
+        place.error = place.count;
+        place.count += 1;
+        place.has_text = false;
+        place.text.clear();
+    }
+
+    /// Counts so many keys of which nothing is known.
+    pub fn record_missed(&mut self, count: u64) {
+        self.missed += count;
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        let Self { places, index, seed: _, least, floor, missed } = self;
+        places.clear();
+        index.clear();
+        least.clear();
+        (*floor, *missed) = (0, 0);
+    }
+
+    /// How often a key may have come that has no place.
+    fn unseen(&self) -> u64 {
+        let least = self.places.iter().map(|place| place.count).min().filter(|_| self.places.len() == CAPACITY);
+        least.unwrap_or(0)
+    }
+
+    /// The index of a place with the least count.
+    fn least(&mut self) -> u8 {
+        loop {
+            while let Some(at) = self.least.pop() {
+                if self.places[usize::from(at)].count == self.floor {
+                    return at;
+                }
+            }
+            self.floor = self.places.iter().map(|place| place.count).min().unwrap_or(0);
+            let all = (0..).zip(&self.places);
+            self.least.extend(all.filter(|(_, place)| place.count == self.floor).map(|(at, _)| at));
+        }
+    }
+}
+
+impl Place {
+    fn write(&mut self, text: &str) {
+        self.text.reserve_exact(LONGEST_TEXT);
+        let (begin, end) = shortened(text);
+        self.text.push_str(begin);
+        if !end.is_empty() {
+            self.text.push(LEFT_OUT);
+            self.text.push_str(end);
+        }
+        self.has_text = true;
+    }
+}
+
+/// The beginning and the end of a text that is too long. Another text has no end.
+fn shortened(text: &str) -> (&str, &str) {
+    if text.len() <= LONGEST_TEXT {
+        return (text, "");
+    }
+    let end = text.char_indices().rev().nth(KEPT_AT_END - 1).map_or(text.len(), |(at, _)| at);
+    let room = LONGEST_TEXT - LEFT_OUT.len_utf8() - (text.len() - end);
+    let begin = (0..=room).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    (&text[..begin], &text[end..])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! How many requests a server should have in flight, learnt from the time until its responses.
+//!
+//! The formula is that of gradient2 in Netflix's concurrency-limits
+//! (<https://github.com/Netflix/concurrency-limits>): the limit is multiplied by how much shorter a response without a
+//! queue is than a response now, and grows by the square root of itself, which is how much may queue. In
+//! gradient2, the time without a queue is a long-term mean, which grows as well if an overload lasts. Here it is measured
+//! again from time to time, as in Envoy's filter for adaptive concurrency: the limit is a quarter for a moment, which empties
+//! the queue.
+
+use std::time::Duration;
+
+use crate::base::clock::Monotonic;
+
+/// How much longer than without a queue a response may take.
+const TOLERANCE: f64 = 1.5;
+/// The limit at the beginning, as in gradient2.
+const FIRST: f64 = 20.0;
+/// How many responses a measurement needs at least, and after how long fewer are enough.
+const ENOUGH: u64 = 20;
+const LONG_ENOUGH: Duration = Duration::from_secs(1);
+/// How often the time without a queue is measured again.
+const PROBED_EVERY: Duration = Duration::from_secs(30);
+/// It is measured after this time already if the limit has fallen to less than half since: a server may have got slower
+/// without a queue.
+const PROBED_AFTER_FALL: Duration = Duration::from_secs(2);
+/// A probe that measures less than this share of the one before is repeated soon.
+const SETTLED: f64 = 0.9;
+/// With how much of the limit.
+const PROBED_AT: f64 = 0.4;
+/// If responses take as long as without a queue, or up to so much longer, there is nothing to measure.
+const NO_QUEUE: f64 = 1.2;
+/// How many responses this measurement takes.
+const PROBED: u64 = 50;
+/// It is given up after this time.
+const LONGEST_PROBE: Duration = Duration::from_secs(5);
+/// A limit that is not used at least by half does not grow.
+const USED: f64 = 0.5;
+
+/// The least and the largest limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// At least 1.
+    pub min: usize,
+    /// At least `min`.
+    pub max: usize,
+}
+
+/// Responses, and the sum of the times until each of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// How many.
+    pub responses: u64,
+    /// In microseconds.
+    pub micros: u64,
+}
+
+/// The limit of one server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GradientLimit {
+    limit: f64,
+    /// The time until a response without a queue, in microseconds.
+    unloaded: Option<f64>,
+    /// What was measured since the last change of the limit.
+    sample: Sample,
+    since: Option<Monotonic>,
+    probe: Probe,
+    /// The limit at the last probe.
+    probed_limit: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Probe {
+    /// The last one was then.
+    Last(Monotonic),
+    /// The limit is lowered until the queue is empty, at the latest until this time.
+    Emptying(Monotonic),
+    /// Responses are measured, at the latest until this time.
+    Measuring(Monotonic),
+}
+
+impl Default for GradientLimit {
+    fn default() -> Self {
+        Self {
+            limit: FIRST,
+            unloaded: None,
+            sample: Sample::default(),
+            since: None,
+            probe: Probe::Last(Monotonic::from_micros(0)),
+            probed_limit: FIRST,
+        }
+    }
+}
+
+impl GradientLimit {
+    /// How many requests may be in flight.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between the bounds")]
+    pub fn limit(&self, bounds: Bounds) -> usize {
+        let limit = match self.probe {
+            Probe::Last(_) => self.limit,
+            Probe::Emptying(_) | Probe::Measuring(_) => self.limit * PROBED_AT,
+        };
+        (limit as usize).clamp(bounds.min, bounds.max)
+    }
+
+    /// Takes the responses since the last call.
+    #[expect(clippy::cast_precision_loss, reason = "a sum beyond 2^53 microseconds would take centuries")]
+    pub fn observe(&mut self, new: Sample, in_flight: usize, bounds: Bounds, now: Monotonic) {
+        let since = *self.since.get_or_insert(now);
+        self.sample.responses += new.responses;
+        self.sample.micros = self.sample.micros.saturating_add(new.micros);
+        let age = Duration::from_micros(now.micros_since(since));
+        match self.probe {
+            Probe::Emptying(until) => {
+                // What was sent before has waited in the queue.
+                if in_flight <= self.limit(bounds) && age >= self.mean() || now >= until {
+                    self.probe = Probe::Measuring(now.after(LONGEST_PROBE));
+                    self.restart(now);
+                }
+            }
+            Probe::Measuring(until) => {
+                if self.sample.responses >= PROBED || now >= until {
+                    self.probed_limit = self.limit;
+                    if self.sample.responses >= ENOUGH {
+                        let unloaded = self.mean().as_micros() as f64;
+                        // There was a queue in the probe before, and there may be a shorter one in this.
+                        if self.unloaded.is_some_and(|before| unloaded < before * SETTLED) {
+                            self.probed_limit = f64::INFINITY;
+                        }
+                        self.unloaded = Some(unloaded);
+                    }
+                    self.probe = Probe::Last(now);
+                    self.restart(now);
+                }
+            }
+            Probe::Last(last) => {
+                let is_enough = self.sample.responses >= ENOUGH || age >= LONG_ENOUGH;
+                if self.sample.responses == 0 || !is_enough {
+                    return;
+                }
+                let has_queue = self.update(age, bounds);
+                let pause = if self.limit < self.probed_limit / 2.0 { PROBED_AFTER_FALL } else { PROBED_EVERY };
+                if has_queue && now >= last.after(pause) {
+                    self.probe = Probe::Emptying(now.after(LONGEST_PROBE));
+                }
+                self.restart(now);
+            }
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "limits are small, and times short")]
+    fn update(&mut self, age: Duration, bounds: Bounds) -> bool {
+        let measured = self.sample.micros as f64 / self.sample.responses as f64;
+        let unloaded = self.unloaded.map_or(measured, |unloaded| unloaded.min(measured.max(unloaded * 0.9)));
+        self.unloaded = Some(unloaded);
+        // By Little's law, the sum of the times is how many were in flight during the window.
+        let in_flight = self.sample.micros as f64 / (age.as_micros() as f64).max(1.0);
+        let gradient = (TOLERANCE * unloaded / measured.max(1.0)).clamp(0.5, 1.0);
+        let is_used = in_flight >= self.limit * USED;
+        if gradient < 1.0 || is_used {
+            let next = self.limit * gradient + self.limit.sqrt();
+            self.limit =
+                (if is_used { next } else { next.min(self.limit) }).clamp(bounds.min as f64, bounds.max as f64);
+        }
+        measured > unloaded * NO_QUEUE
+    }
+
+    /// The mean time of what was measured.
+    fn mean(&self) -> Duration {
+        Duration::from_micros(self.sample.micros.checked_div(self.sample.responses).unwrap_or(0))
+    }
+
+    fn restart(&mut self, now: Monotonic) {
+        (self.sample, self.since) = (Sample::default(), Some(now));
+    }
+}

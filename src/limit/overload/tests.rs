@@ -1,0 +1,182 @@
+//! What clients get of a server that is offered more than it can serve, with and without overload control.
+//!
+//! All numbers come from a fixed seed, so that they are the same in every run. Those in docs/overload.md are printed by
+//! `cargo test --lib overload::tests -- --nocapture`.
+
+mod simulation;
+
+use super::admission::{Admission, Window};
+use super::gradient::{Bounds, GradientLimit, Sample};
+use super::level::{Level, RANKS};
+use crate::base::clock::Monotonic;
+use simulation::{Control, Load, Results, run};
+
+/// Simulates two minutes and prints what clients got.
+fn results(name: &str, control: Control, load: Load) -> Results {
+    let results = run(control, load, 120);
+    println!(
+        "{name:<18} load {:>3} retries {}  goodput {:>5.1} %  high {:>5.1} %  mean {:>5.1} ms  limit up to {}",
+        load.multiple(),
+        load.retries,
+        results.goodput() * 100.0,
+        results.high() * 100.0,
+        results.mean_latency() * 1000.0,
+        results.limit,
+    );
+    results
+}
+
+fn all_overloads() -> [Load; 4] {
+    [Load::ABANDON.of(2.0), Load::ABANDON.of(5.0), Load::RETRY.of(2.0), Load::RETRY.of(5.0)]
+}
+
+#[test]
+fn without_control_nobody_is_served_in_time() {
+    for load in all_overloads() {
+        let none = results("none", Control::NONE, load);
+        assert!(none.goodput() < 0.05 && none.high() < 0.05, "{none:?}");
+    }
+}
+
+#[test]
+fn shedding_holds_the_goodput_and_serves_the_important() {
+    for load in all_overloads() {
+        let shed = results("shed", Control::SHED, load);
+        assert!(shed.goodput() > 0.95 && shed.high() > 0.98, "{shed:?}");
+        assert!(shed.mean_latency() < 0.25, "{shed:?}");
+    }
+}
+
+#[test]
+fn an_adaptive_limit_holds_the_goodput_and_the_latency() {
+    for load in all_overloads() {
+        let adaptive = results("adaptive", Control::ADAPTIVE, load);
+        assert!(adaptive.goodput() > 0.95, "{adaptive:?}");
+        // A response takes 20 ms without a queue.
+        assert!(adaptive.mean_latency() < 0.06 && adaptive.limit < 60, "{adaptive:?}");
+        assert!(adaptive.high() < 0.6, "it does not know priorities: {adaptive:?}");
+    }
+}
+
+#[test]
+fn both_together_serve_the_important_best_with_a_queue() {
+    for load in all_overloads() {
+        let both = results("both", Control::BOTH, load);
+        assert!(both.goodput() > 0.8 && both.high() > 0.85, "{both:?}");
+        let queue = results("both with a queue", Control::WITH_QUEUE, load);
+        assert!(queue.goodput() > 0.95 && queue.high() > 0.98, "{queue:?}");
+    }
+}
+
+#[test]
+fn without_overload_nearly_nothing_is_refused() {
+    for (name, control, least) in [
+        ("none", Control::NONE, 0.99),
+        ("shed", Control::SHED, 0.99),
+        ("adaptive", Control::ADAPTIVE, 0.97),
+        ("both with a queue", Control::WITH_QUEUE, 0.99),
+    ] {
+        let calm = results(name, control, Load::ABANDON.of(0.8));
+        assert!(calm.goodput() / 0.8 > least, "{name}: {calm:?}");
+    }
+}
+
+#[test]
+fn a_limit_does_not_drift_while_an_overload_lasts() {
+    let short = run(Control::ADAPTIVE, Load::ABANDON.of(5.0), 60);
+    let long = run(Control::ADAPTIVE, Load::ABANDON.of(5.0), 900);
+    assert!(long.limit < short.limit * 2 && long.mean_latency() < 0.06, "{short:?} {long:?}");
+}
+
+#[test]
+fn a_limit_follows_a_server_that_gets_slower_without_a_queue() {
+    let bounds = Bounds { min: 1, max: 1000 };
+    let mut gradient = GradientLimit::default();
+    // A server without a queue, for requests that are always as many as they may be.
+    let mut limits = |millis: u64, from: u64| {
+        let limit = |tick: u64| {
+            let in_flight = gradient.limit(bounds);
+            let responses = in_flight as u64 * 100 / millis;
+            let now = Monotonic::from_micros((from + tick) * 100_000);
+            gradient.observe(Sample { responses, micros: responses * millis * 1000 }, in_flight, bounds, now);
+            gradient.limit(bounds)
+        };
+        (0..200).map(limit).collect::<Vec<_>>()
+    };
+    let fast = limits(5, 0);
+    assert!(fast.is_sorted_by(|one, next| next * 2 >= *one) && fast[199] > 500, "{fast:?}");
+    let slow = limits(50, 200);
+    assert!(*slow.iter().min().unwrap() < 100, "it looks like a queue at first: {slow:?}");
+    assert!(slow[199] > 300, "it is measured again: {slow:?}");
+}
+
+#[test]
+fn the_processors_are_kept_at_their_share_until_the_overload_ends() {
+    let mut admission = Admission::default();
+    let mut rate = None;
+    // All of the processors can serve 1000 requests per second, and a request that is shed costs a twentieth of another one.
+    let mut used = |arrived: f64| {
+        let admitted = rate.map_or(arrived, |rate: f64| rate.min(arrived));
+        let used = ((admitted + (arrived - admitted) / 20.0) / 1000.0).min(1.0);
+        let window = Window { seconds: 0.25, arrived: arrived / 4.0, admitted: admitted / 4.0, ..Window::default() };
+        rate = admission.observe_share(&window, used / 0.9);
+        (used, rate)
+    };
+    let overload: Vec<_> = (0..200).map(|_| used(4000.0).0).collect();
+    assert!(overload[40..].iter().all(|used| (0.8..0.95).contains(used)), "{overload:?}");
+    let calm: Vec<_> = (0..40).map(|_| used(500.0).1).collect();
+    assert!(calm[39].is_none() && calm[10].is_some(), "{calm:?}");
+}
+
+#[test]
+fn a_window_without_requests_leads_to_no_shedding() {
+    let window = |requests: f64| Window { seconds: 0.25, arrived: requests, admitted: requests, ..Window::default() };
+    // Other processes have used the processors, and an upstream has not answered some requests, while no others came.
+    let mut processors = Admission::default();
+    let mut upstream = Admission::default();
+    for _ in 0..4 {
+        processors.observe_share(&window(0.0), 1.2);
+        let hanging = Window { waiting: (4.0, 40.0), ..window(0.0) };
+        upstream.observe_upstream(&hanging, Some(1.0));
+    }
+    assert_eq!(processors.observe_share(&window(10.0), 0.5), None);
+    assert_eq!(upstream.observe_upstream(&window(10.0), Some(1.0)), None);
+
+    // What is shed in an overload does not outlast the requests that caused it.
+    assert!(processors.observe_share(&window(10.0), 2.0).is_some());
+    for _ in 0..4 {
+        processors.observe_share(&window(0.0), 2.0);
+    }
+    assert!(processors.is_limited());
+    for _ in 0..21 {
+        processors.observe_share(&window(0.0), 0.5);
+    }
+    assert!(!processors.is_limited());
+}
+
+#[test]
+fn a_client_with_slow_requests_does_not_get_others_shed() {
+    // So many requests per second take 20 ms each, and besides, some of 10 s each wait all the time.
+    for (fast, slow) in [(100.0, 4.0), (300.0, 10.0), (1000.0, 40.0), (5000.0, 40.0)] {
+        let mut random = fastrand::Rng::with_seed(3);
+        let (mut admission, mut rate) = (Admission::default(), None);
+        let (mut arrived, mut admitted) = (0.0, 0.0);
+        for _ in 0..400 {
+            let now = (fast / 4.0 * (0.5 + random.f64())).round();
+            let passed = rate.map_or(now, |rate: f64| (rate / 4.0).min(now));
+            (arrived, admitted) = (arrived + now, admitted + passed);
+            let (slow_ended, fast_waiting) = (slow / 40.0, passed * 0.08);
+            let window = Window {
+                seconds: 0.25,
+                arrived: now + slow_ended,
+                admitted: passed + slow_ended,
+                answered: passed + slow_ended,
+                ended: (passed + slow_ended, passed * 0.02 + slow_ended * 10.0),
+                waiting: (slow + fast_waiting, slow * 5.0 + fast_waiting * 0.01),
+                full: 0.0,
+            };
+            rate = admission.observe_upstream(&window, Some(0.2));
+        }
+        assert!(admitted > arrived * 0.99, "{fast} {slow}: {}", admitted / arrived);
+    }
+}

@@ -1,0 +1,343 @@
+//! Exceptions to a limit: keys that get other rates, pass uncounted, or are blocked.
+//!
+//! There may be a million of them. Keys are secrets, so only their fingerprints are stored. The fingerprints are sorted,
+//! and beside each are its place in the list and its allowance. Equal allowances are stored once.
+
+mod changes;
+mod networks;
+mod wildcard;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use aho_corasick::BuildError;
+use ipnet::IpNet;
+
+use crate::base::fingerprint::Fingerprint;
+use crate::limit::Rate;
+
+pub use changes::Changes;
+
+use networks::Networks;
+use wildcard::Wildcards;
+
+/// What a key gets instead of a limit's own rates.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Allowance {
+    /// These rates, of which there is at least one.
+    Rates(Arc<[Rate]>),
+    /// Its requests pass and are not counted.
+    Exempt,
+    /// Its requests are over the limit, however few they are. They are answered 403 unless the limit only reports.
+    Block,
+}
+
+/// The rates with a space between them, `exempt` or `block`. Within one limit, equal texts mean equal allowances.
+impl fmt::Display for Allowance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rates(rates) => f.write_str(&rates.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
+            Self::Exempt => f.write_str("exempt"),
+            Self::Block => f.write_str("block"),
+        }
+    }
+}
+
+/// Which keys an override matches.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pattern {
+    /// This key.
+    Exact(String),
+    /// Keys of this form, where `*` is any text.
+    Wildcard(String),
+    /// Client addresses in this network.
+    Network(IpNet),
+}
+
+/// The place of an override in the list, and its allowance as an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Grant {
+    place: u32,
+    allowance: u32,
+}
+
+/// The overrides of one limit, ready to be searched.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overrides {
+    /// Sorted.
+    exact: Box<[Fingerprint]>,
+    /// One for each key in `exact`, in the same order.
+    grants: Box<[Grant]>,
+    /// `None` if there are none.
+    wildcards: Option<Wildcards>,
+    networks: Networks,
+    allowances: Vec<Allowance>,
+}
+
+impl Overrides {
+    /// The index of the allowance for a key with this text or this client address. The first override in the list that
+    /// matches is used, whatever its kind.
+    pub fn find(&self, text: Option<&[u8]>, address: Option<IpAddr>) -> Option<usize> {
+        let by_text = text.and_then(|text| {
+            let exact = self.exact(text);
+            self.wildcards.as_ref().and_then(|wildcards| wildcards.find(text, exact, || {})).or(exact)
+        });
+        let by_address = address.and_then(|address| self.networks.find(address));
+        let first = by_text.into_iter().chain(by_address).min()?;
+        usize::try_from(first.allowance).ok()
+    }
+
+    fn exact(&self, text: &[u8]) -> Option<Grant> {
+        if self.exact.is_empty() {
+            return None;
+        }
+        let at = self.exact.binary_search(&Fingerprint::of(text)).ok()?;
+        self.grants.get(at).copied()
+    }
+
+    /// All allowances, each once.
+    pub fn allowances(&self) -> &[Allowance] {
+        &self.allowances
+    }
+
+    /// For each allowance, in order: the number of keys, because only their fingerprints are known, and the texts of all
+    /// patterns and networks.
+    pub fn granted(&self) -> Vec<(&Allowance, usize, Vec<String>)> {
+        let mut granted: Vec<_> = self.allowances.iter().map(|allowance| (allowance, 0, Vec::new())).collect();
+        let at = |grant: &Grant| usize::try_from(grant.allowance).unwrap_or(usize::MAX);
+        for grant in &self.grants {
+            granted[at(grant)].1 += 1;
+        }
+        let wildcards = self.wildcards.iter().flat_map(Wildcards::iter).map(|(text, grant)| (grant, text.to_owned()));
+        let networks = self.networks.iter().map(|(network, grant)| (grant, network.to_string()));
+        let mut texts: Vec<_> = wildcards.chain(networks).collect();
+        texts.sort_unstable_by_key(|(grant, _)| *grant);
+        for (grant, text) in texts {
+            granted[at(&grant)].2.push(text);
+        }
+        granted
+    }
+
+    /// How many keys and patterns there are.
+    pub fn len(&self) -> usize {
+        self.exact.len() + self.wildcards.as_ref().map_or(0, Wildcards::len) + self.networks.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Builds overrides from a list, in its order.
+#[derive(Debug, Default)]
+pub struct Builder {
+    exact: HashMap<Fingerprint, Grant, foldhash::fast::RandomState>,
+    wildcards: HashMap<String, Grant>,
+    networks: HashMap<IpNet, Grant, foldhash::fast::RandomState>,
+    allowances: Vec<Allowance>,
+    /// The index of each allowance by its text.
+    known: HashMap<String, u32>,
+    next: u32,
+}
+
+impl Builder {
+    /// Adds one. If the same key or network already has one, that one is used, and its place is returned, from 0.
+    pub fn add(&mut self, pattern: Pattern, allowance: Allowance) -> Option<usize> {
+        let grant = Grant { place: self.next, allowance: self.allowance(allowance) };
+        self.next = self.next.saturating_add(1);
+        let earlier = match pattern {
+            Pattern::Exact(text) => *self.exact.entry(Fingerprint::of(text.as_bytes())).or_insert(grant),
+            Pattern::Network(network) => *self.networks.entry(network.trunc()).or_insert(grant),
+            Pattern::Wildcard(text) => *self.wildcards.entry(text).or_insert(grant),
+        };
+        (earlier != grant).then(|| usize::try_from(earlier.place).unwrap_or(usize::MAX))
+    }
+
+    /// How many were added so far, which is also the place of the next one.
+    pub fn added(&self) -> usize {
+        usize::try_from(self.next).unwrap_or(usize::MAX)
+    }
+
+    /// How many of them have a `*`: the key of each request is compared with all of these.
+    pub fn wildcards(&self) -> usize {
+        self.wildcards.len()
+    }
+
+    fn allowance(&mut self, allowance: Allowance) -> u32 {
+        let text = allowance.to_string();
+        let Self { known, allowances, .. } = self;
+        *known.entry(text).or_insert_with(|| {
+            allowances.push(allowance);
+            u32::try_from(allowances.len() - 1).unwrap_or(u32::MAX)
+        })
+    }
+
+    /// Makes the overrides ready to be searched.
+    ///
+    /// # Errors
+    /// When the patterns with `*` are too large together.
+    pub fn finish(self) -> Result<Overrides, BuildError> {
+        let mut sorted: Vec<_> = self.exact.into_iter().collect();
+        sorted.sort_unstable_by_key(|(key, _)| *key);
+        let (exact, grants): (Vec<_>, Vec<_>) = sorted.into_iter().unzip();
+        let mut wildcards: Vec<_> = self.wildcards.into_iter().collect();
+        wildcards.sort_unstable_by_key(|(_, grant)| *grant);
+        Ok(Overrides {
+            exact: exact.into(),
+            grants: grants.into(),
+            wildcards: if wildcards.is_empty() { None } else { Some(Wildcards::new(wildcards)?) },
+            networks: Networks::new(self.networks),
+            allowances: self.allowances,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rates(text: &str) -> Allowance {
+        Allowance::Rates(vec![text.parse().unwrap()].into())
+    }
+
+    fn network(text: &str) -> Pattern {
+        Pattern::Network(text.parse().unwrap())
+    }
+
+    #[test]
+    fn the_first_that_matches_is_used_whatever_its_kind() {
+        let mut builder = Builder::default();
+        let exact = |text: &str| Pattern::Exact(text.to_owned());
+        let wildcard = |text: &str| Pattern::Wildcard(text.to_owned());
+        assert_eq!(builder.add(exact("a1"), rates("1/s")), None);
+        assert_eq!(builder.add(wildcard("a*"), rates("2/s")), None);
+        assert_eq!(builder.add(exact("a2"), rates("3/s")), None);
+        assert_eq!(builder.add(network("10.0.0.0/8"), rates("4/s")), None);
+        assert_eq!(builder.add(network("10.1.0.0/16"), rates("5/s")), None);
+        assert_eq!(builder.add(exact("a1"), Allowance::Block), Some(0));
+        assert_eq!(builder.add(wildcard("a*"), Allowance::Block), Some(1));
+        assert_eq!(builder.add(network("10.0.0.0/8"), Allowance::Block), Some(3));
+        let overrides = builder.finish().unwrap();
+        let found = |text: &str| overrides.find(Some(text.as_bytes()), None).map(|at| &overrides.allowances()[at]);
+        assert_eq!(found("a1"), Some(&rates("1/s")));
+        assert_eq!(found("a2"), Some(&rates("2/s")), "the wildcard is before it in the list");
+        assert_eq!(found("b"), None);
+        assert_eq!(found("10.0.0.1"), None, "a text is no address");
+        let from = |ip: &str| overrides.find(None, Some(ip.parse().unwrap())).map(|at| &overrides.allowances()[at]);
+        assert_eq!(from("10.1.2.3"), Some(&rates("4/s")));
+        assert_eq!(from("::ffff:10.1.2.3"), Some(&rates("4/s")));
+        assert_eq!(from("11.1.2.3"), None);
+    }
+
+    #[test]
+    fn lists_the_keys_of_each_allowance() {
+        let mut builder = Builder::default();
+        for (pattern, allowance) in [
+            (Pattern::Exact("a".to_owned()), rates("1/s")),
+            (network("2001:db8::/32"), Allowance::Exempt),
+            (Pattern::Wildcard("a*".to_owned()), rates("1/s")),
+            (Pattern::Exact("b".to_owned()), rates("1/s")),
+            (network("10.0.0.0/8"), Allowance::Exempt),
+            (network("192.0.2.7/32"), Allowance::Block),
+            (network("0.0.0.0/0"), Allowance::Block),
+            (network("::/0"), Allowance::Block),
+            (network("::1/128"), Allowance::Block),
+        ] {
+            builder.add(pattern, allowance);
+        }
+        let overrides = builder.finish().unwrap();
+        let granted: Vec<_> = overrides.granted().into_iter().map(|(_, keys, texts)| (keys, texts.join(" "))).collect();
+        let expected = [(2, "a*"), (0, "2001:db8::/32 10.0.0.0/8"), (0, "192.0.2.7/32 0.0.0.0/0 ::/0 ::1/128")];
+        assert_eq!(granted, expected.map(|(keys, texts)| (keys, texts.to_owned())));
+    }
+
+    #[test]
+    fn a_million_keys_take_little_room() {
+        // Without optimisation the test takes ten times as long, so it uses a tenth of the keys.
+        let keys = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
+        let mut builder = Builder::default();
+        for key in 0..keys {
+            let allowance = rates(if key % 2 == 0 { "10/s" } else { "20/s" });
+            assert_eq!(builder.add(Pattern::Exact(format!("client-{key}")), allowance), None);
+        }
+        let overrides = builder.finish().unwrap();
+        assert_eq!((overrides.len(), overrides.allowances().len()), (keys, 2));
+        let bytes = size_of_val(&*overrides.exact) + size_of_val(&*overrides.grants);
+        println!("{keys} keys take {bytes} bytes");
+        assert_eq!(bytes / keys, 24, "bytes per key");
+        for key in [0, 1, 49_999, keys - 1] {
+            let found = overrides.find(Some(format!("client-{key}").as_bytes()), None).unwrap();
+            assert_eq!(overrides.allowances()[found], rates(if key % 2 == 0 { "10/s" } else { "20/s" }));
+        }
+        assert_eq!(overrides.find(Some(format!("client-{keys}").as_bytes()), None), None);
+    }
+
+    /// Whether the pattern matches the key, by definition.
+    fn fits(pattern: &Pattern, text: &str, address: IpAddr) -> bool {
+        match pattern {
+            Pattern::Exact(exact) => exact == text,
+            Pattern::Wildcard(pattern) => {
+                let (first, rest) = pattern.split_once('*').unwrap();
+                let starts = (0..=text.len()).filter(|at| &text[..*at] == first);
+                starts.clone().any(|at| match rest.contains('*') {
+                    true => (at..=text.len()).any(|at| fits(&Pattern::Wildcard(rest.to_owned()), &text[at..], address)),
+                    false => text[at..].ends_with(rest),
+                })
+            }
+            Pattern::Network(network) => network.contains(&address),
+        }
+    }
+
+    fn patterns() -> impl Strategy<Value = Pattern> {
+        prop_oneof![
+            "[ab]{1,3}".prop_map(Pattern::Exact),
+            "[ab]{0,2}(\\*[ab]{0,2}){1,4}".prop_map(Pattern::Wildcard),
+            (0..4u8, 8..=32u8).prop_map(|(last, length)| {
+                Pattern::Network(IpNet::new([10, 0, 0, last].into(), length).unwrap().trunc())
+            }),
+            (0..4u16, 60..=128u8).prop_map(|(last, length)| {
+                Pattern::Network(IpNet::new([0x2001, 0, 0, 0, 0, 0, 0, last].into(), length).unwrap().trunc())
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn finds_the_same_as_a_linear_search(
+            list in prop::collection::vec(patterns(), 0..12),
+            text in "[ab]{0,8}",
+            last in 0..4u8,
+            v6 in any::<bool>(),
+        ) {
+            let address: IpAddr = if v6 {
+                [0x2001, 0, 0, 0, 0, 0, 0, u16::from(last)].into()
+            } else {
+                [10, 0, 0, last].into()
+            };
+            let mut builder = Builder::default();
+            for (place, pattern) in list.iter().enumerate() {
+                let earlier = list[..place].iter().position(|earlier| earlier == pattern);
+                prop_assert_eq!(builder.add(pattern.clone(), rates(&format!("{}/s", place + 1))), earlier);
+            }
+            let overrides = builder.finish().unwrap();
+            let granted = |found: Option<usize>| found.map(|at| overrides.allowances()[at].clone());
+            for by_text in [true, false] {
+                let walked = list.iter().position(|pattern| {
+                    matches!(pattern, Pattern::Network(_)) != by_text && fits(pattern, &text, address)
+                });
+                let walked = walked.map(|place| rates(&format!("{}/s", place + 1)));
+                let found = if by_text {
+                    overrides.find(Some(text.as_bytes()), None)
+                } else {
+                    overrides.find(None, Some(address))
+                };
+                prop_assert_eq!(granted(found), walked);
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The identity of the gateway: a chain of certificates and the private key of the first one, as they are in PEM files
+//! (RFC 7468).
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use memchr::memmem;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls::{Error, InconsistentKeys};
+use x509_cert::certificate::{CertificateInner, Raw};
+use x509_cert::der::Decode;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+
+use super::provider;
+use crate::base::clock::{self, Time};
+
+/// The maximum number of certificates in one file.
+const MOST_CERTIFICATES: usize = 1000;
+
+/// A chain of certificates and the private key of the first one.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub(super) key: Arc<CertifiedKey>,
+    /// The name of the file with the chain, for messages and metrics.
+    pub file: String,
+    /// The DNS names of the certificate in lower case. The first label of a name may be `*`.
+    pub names: Vec<String>,
+    /// When the first certificate of the chain to expire does so.
+    pub not_after: Time,
+}
+
+/// How long before it expires a certificate expires soon.
+const SOON: Duration = Duration::from_secs(14 * 86_400);
+
+/// A certificate of which only the fields that are needed have to be valid.
+type Certificate = CertificateInner<Raw>;
+
+/// What is wrong with PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PemError {
+    /// The file has no PEM section of this kind.
+    Missing(&'static str),
+    /// The file is not PEM.
+    Pem(String),
+    /// The private key needs a password.
+    Encrypted,
+    /// This certificate of the file, counted from 1, cannot be read.
+    Certificate(usize, String),
+    /// The file has more certificates than any chain.
+    TooMany,
+    /// The private key cannot be used.
+    Key(String),
+    /// The private key is not that of the first certificate.
+    Mismatch,
+}
+
+impl fmt::Display for PemError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(what) => write!(f, "there is no {what} in it"),
+            Self::Pem(why) => write!(f, "it is not PEM: {why}"),
+            Self::Encrypted => f.write_str("the private key is protected by a password"),
+            Self::Certificate(number, why) => write!(f, "certificate {number} in it cannot be read: {why}"),
+            Self::TooMany => write!(f, "it has more than {MOST_CERTIFICATES} certificates"),
+            Self::Key(why) => write!(f, "the private key cannot be used: {why}"),
+            Self::Mismatch => f.write_str("the private key does not belong to the certificate"),
+        }
+    }
+}
+
+impl std::error::Error for PemError {}
+
+/// A key belongs to its certificate, so only certificates are compared.
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        self.key.cert == other.key.cert && self.key.ocsp == other.key.ocsp
+    }
+}
+
+impl Identity {
+    /// Whether a certificate of the chain has expired, or expires within 14 days.
+    pub fn expires_soon(&self, now: Time) -> bool {
+        self.not_after <= now.after(SOON)
+    }
+
+    /// The identity of a chain and its key, with the OCSP response to be stapled, in DER (RFC 6066, section 8).
+    ///
+    /// # Errors
+    /// When a certificate cannot be read, or the key cannot be used or belongs to another certificate.
+    pub fn new(
+        file: String,
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        ocsp: Option<Vec<u8>>,
+    ) -> Result<Self, PemError> {
+        let signing =
+            provider().key_provider.load_private_key(key).map_err(|error| PemError::Key(error.to_string()))?;
+        let mut not_after = Time::from_micros(u64::MAX);
+        for (index, certificate) in chain.iter().enumerate() {
+            not_after = not_after.min(expiry(&parse(certificate, index + 1)?));
+        }
+        let names = chain.first().map(|first| parse(first, 1).map(|first| dns_names(&first))).transpose()?;
+        let key = CertifiedKey { cert: chain, key: signing, ocsp };
+        match key.keys_match() {
+            Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
+            Err(Error::InconsistentKeys(_)) => return Err(PemError::Mismatch),
+            Err(error) => return Err(PemError::Certificate(1, error.to_string())),
+        }
+        Ok(Self { key: Arc::new(key), file, names: names.unwrap_or_default(), not_after })
+    }
+}
+
+/// All certificates of a PEM file, in its order.
+///
+/// # Errors
+/// When the file is not PEM or has no certificate.
+pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    let found = CertificateDer::pem_slice_iter(pem).take(MOST_CERTIFICATES + 1);
+    let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| not_pem(&error))?;
+    match found.len() {
+        0 => Err(PemError::Missing("certificate")),
+        1..=MOST_CERTIFICATES => Ok(found),
+        _ => Err(PemError::TooMany),
+    }
+}
+
+/// The first private key of a PEM file: PKCS #8, PKCS #1 or SEC 1.
+///
+/// # Errors
+/// When the file is not PEM, has no private key, or the key is protected by a password.
+pub fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
+    // The first is how PKCS #8 marks it, the second how OpenSSL marks it for the older formats.
+    let is_encrypted = ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"]
+        .iter()
+        .any(|mark| memmem::find(pem, mark.as_bytes()).is_some());
+    if is_encrypted {
+        return Err(PemError::Encrypted);
+    }
+    PrivateKeyDer::from_pem_slice(pem).map_err(|error| match error {
+        pem::Error::NoItemsFound => PemError::Missing("private key"),
+        error => not_pem(&error),
+    })
+}
+
+fn not_pem(error: &pem::Error) -> PemError {
+    PemError::Pem(match error {
+        pem::Error::MissingSectionEnd { .. } => "a section has no end line".to_owned(),
+        pem::Error::IllegalSectionStart { .. } => "a section has no valid first line".to_owned(),
+        error => error.to_string(),
+    })
+}
+
+fn parse(certificate: &CertificateDer<'_>, number: usize) -> Result<Certificate, PemError> {
+    Certificate::from_der(certificate).map_err(|error| PemError::Certificate(number, error.to_string()))
+}
+
+fn expiry(certificate: &Certificate) -> Time {
+    Time::from_micros(clock::micros(certificate.tbs_certificate().validity().not_after.to_unix_duration()))
+}
+
+/// The DNS names among the alternative names of a certificate (RFC 5280, section 4.2.1.6). The common name of its subject
+/// does not count: clients do not look there (RFC 9525, section 1.4.2).
+fn dns_names(certificate: &Certificate) -> Vec<String> {
+    let Ok(Some((_, names))) = certificate.tbs_certificate().get_extension::<SubjectAltName>() else {
+        return Vec::new();
+    };
+    let dns = |name| match name {
+        GeneralName::DnsName(name) => Some(name.as_str().to_ascii_lowercase()),
+        _ => None,
+    };
+    names.0.into_iter().filter_map(dns).collect()
+}

@@ -1,0 +1,142 @@
+//! What TLS listeners offer, and how a reload changes that: connections that are open keep what they began with.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use rustls::crypto::aws_lc_rs::Ticketer;
+use rustls::server::{NoServerSessionStorage, ProducesTickets, ServerConfig};
+use rustls::version::{TLS12, TLS13};
+
+use super::certificate_choice::CertificateChoice;
+use super::client_auth::ClientAuth;
+use super::identity::Identity;
+use super::{ALPN_HTTP1, ALPN_HTTP2, provider};
+use crate::base::clock::Time;
+
+/// `[server.tls]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct TlsSettings {
+    /// At least one. The first one is for clients that ask for no name of the others.
+    pub identities: Vec<Identity>,
+    /// What is asked of clients; `None` asks for no certificate.
+    pub client_auth: Option<ClientAuth>,
+    /// The lowest version that is spoken.
+    pub min_version: MinVersion,
+}
+
+/// The lowest version of TLS that is spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MinVersion {
+    /// TLS 1.2 (RFC 5246)
+    #[default]
+    Tls12,
+    /// TLS 1.3 (RFC 8446)
+    Tls13,
+}
+
+/// What the TLS listeners of all workers use now.
+#[derive(Debug)]
+pub struct ListenerTls {
+    current: ArcSwapOption<ServerConfig>,
+    /// The certificates and when each expires.
+    expiries: Mutex<Vec<(String, Time)>>,
+    tickets: Mutex<Tickets>,
+    handshakes: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Session tickets (RFC 5077; RFC 8446, section 4.6.1). Their keys are in this process only, and change every six hours.
+#[derive(Debug)]
+struct Tickets {
+    issuer: Arc<dyn ProducesTickets>,
+    /// A ticket lets its client in again without another look at its certificate. So tickets hold only for the same
+    /// authorities.
+    client_auth: Option<ClientAuth>,
+}
+
+impl ListenerTls {
+    /// For these settings; `None` if no listener speaks TLS.
+    ///
+    /// # Errors
+    /// When the settings contradict what the ciphers can do.
+    pub fn new(settings: Option<&TlsSettings>) -> io::Result<Self> {
+        let client_auth = settings.and_then(|settings| settings.client_auth.clone());
+        let tickets = Tickets { issuer: ticket_issuer()?, client_auth };
+        let new = Self {
+            current: ArcSwapOption::empty(),
+            expiries: Mutex::default(),
+            tickets: Mutex::new(tickets),
+            handshakes: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        };
+        new.apply(settings)?;
+        Ok(new)
+    }
+
+    /// Takes over other settings for new connections.
+    ///
+    /// # Errors
+    /// When the settings contradict what the ciphers can do; then nothing changes.
+    pub fn apply(&self, settings: Option<&TlsSettings>) -> io::Result<()> {
+        let Some(settings) = settings else {
+            self.current.store(None);
+            self.expiries.lock().clear();
+            return Ok(());
+        };
+        let mut tickets = self.tickets.lock();
+        if tickets.client_auth != settings.client_auth {
+            *tickets = Tickets { issuer: ticket_issuer()?, client_auth: settings.client_auth.clone() };
+        }
+        self.current.store(Some(server_config(settings, tickets.issuer.clone())?));
+        *self.expiries.lock() =
+            settings.identities.iter().map(|identity| (identity.file.clone(), identity.not_after)).collect();
+        Ok(())
+    }
+
+    /// Counts a handshake.
+    pub fn count<T>(&self, shaken: &io::Result<T>) {
+        let count = if shaken.is_ok() { &self.handshakes } else { &self.failed };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many handshakes have succeeded, and how many have not.
+    pub fn handshakes(&self) -> (u64, u64) {
+        (self.handshakes.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
+    }
+
+    /// The files of the certificates, and when each expires.
+    pub fn expiries(&self) -> Vec<(String, Time)> {
+        self.expiries.lock().clone()
+    }
+
+    /// What a new connection uses.
+    pub fn current(&self) -> Option<Arc<ServerConfig>> {
+        self.current.load_full()
+    }
+}
+
+fn ticket_issuer() -> io::Result<Arc<dyn ProducesTickets>> {
+    Ticketer::new().map_err(io::Error::other)
+}
+
+fn server_config(settings: &TlsSettings, tickets: Arc<dyn ProducesTickets>) -> io::Result<Arc<ServerConfig>> {
+    let versions: &[_] = match settings.min_version {
+        MinVersion::Tls12 => &[&TLS13, &TLS12],
+        MinVersion::Tls13 => &[&TLS13],
+    };
+    let builder = ServerConfig::builder_with_provider(provider().clone());
+    let builder = builder.with_protocol_versions(versions).map_err(io::Error::other)?;
+    let builder = match &settings.client_auth {
+        Some(client_auth) => builder.with_client_cert_verifier(client_auth.verifier()),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(CertificateChoice::new(&settings.identities)));
+    config.ticketer = tickets;
+    // Whoever has no ticket begins anew: nothing is kept of sessions.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.alpn_protocols = vec![ALPN_HTTP2.to_vec(), ALPN_HTTP1.to_vec()];
+    Ok(Arc::new(config))
+}

@@ -1,0 +1,223 @@
+//! Handshakes with the clients of rustls, in memory.
+
+use std::sync::Arc;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256,
+    date_time_ymd,
+};
+use rustls::client::{ClientConfig, ClientConnection, Resumption};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::server::ServerConnection;
+use rustls::{Error, HandshakeKind, RootCertStore};
+
+use super::*;
+use crate::base::clock::Time;
+
+/// The kind of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Algorithm {
+    Rsa,
+    Ecdsa,
+}
+
+fn key(algorithm: Algorithm) -> KeyPair {
+    let algorithm = match algorithm {
+        Algorithm::Rsa => &PKCS_RSA_SHA256,
+        Algorithm::Ecdsa => &PKCS_ECDSA_P256_SHA256,
+    };
+    KeyPair::generate_for(algorithm).unwrap()
+}
+
+fn params(names: &[&str]) -> CertificateParams {
+    CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
+}
+
+fn der(key: &KeyPair) -> PrivateKeyDer<'static> {
+    PrivatePkcs8KeyDer::from(key.serialize_der()).into()
+}
+
+/// A certificate for these names that it has signed itself.
+pub(super) fn identity(names: &[&str], algorithm: Algorithm) -> Identity {
+    let key = key(algorithm);
+    let certificate = params(names).self_signed(&key).unwrap();
+    Identity::new("a.pem".to_owned(), vec![certificate.der().clone()], der(&key), None).unwrap()
+}
+
+/// An authority that issues certificates to clients.
+struct Authority {
+    certificate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let mut params = params(&[]);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = key(Algorithm::Ecdsa);
+        let certificate = params.self_signed(&key).unwrap().der().clone();
+        Self { certificate, issuer: Issuer::new(params, key) }
+    }
+
+    fn issue(&self, subject: &[(DnType, &str)]) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let mut params = params(&[]);
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        subject.iter().for_each(|(kind, value)| params.distinguished_name.push(kind.clone(), *value));
+        let key = key(Algorithm::Ecdsa);
+        (vec![params.signed_by(&key, &self.issuer).unwrap().der().clone()], der(&key))
+    }
+}
+
+fn settings(identities: Vec<Identity>) -> TlsSettings {
+    TlsSettings { identities, client_auth: None, min_version: MinVersion::Tls12 }
+}
+
+/// A client that trusts this server, and shows a certificate if it has one.
+fn client(
+    server: &Identity,
+    own: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(server.key.cert[0].clone()).unwrap();
+    let builder = ClientConfig::builder_with_provider(provider().clone()).with_protocol_versions(versions).unwrap();
+    let builder = builder.with_root_certificates(roots);
+    let mut config = match own {
+        Some((chain, key)) => builder.with_client_auth_cert(chain, key).unwrap(),
+        None => builder.with_no_client_auth(),
+    };
+    config.resumption = Resumption::in_memory_sessions(8);
+    Arc::new(config)
+}
+
+/// Shakes hands, and passes on all that either side has to say after that.
+fn shake_hands(tls: &ListenerTls, config: &Arc<ClientConfig>, name: &str) -> Result<ServerConnection, Error> {
+    let mut client = ClientConnection::new(config.clone(), ServerName::try_from(name.to_owned()).unwrap()).unwrap();
+    let mut server = ServerConnection::new(tls.current().unwrap()).unwrap();
+    while client.wants_write() || server.wants_write() {
+        let mut bytes = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut bytes).unwrap();
+        }
+        let mut unread = &bytes[..];
+        while !unread.is_empty() {
+            server.read_tls(&mut unread).unwrap();
+            server.process_new_packets()?;
+        }
+        let mut bytes = Vec::new();
+        while server.wants_write() {
+            server.write_tls(&mut bytes).unwrap();
+        }
+        let mut unread = &bytes[..];
+        while !unread.is_empty() {
+            client.read_tls(&mut unread).unwrap();
+            client.process_new_packets()?;
+        }
+    }
+    assert!(!server.is_handshaking() && !client.is_handshaking());
+    Ok(server)
+}
+
+const BOTH: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
+
+#[test]
+fn files_that_are_no_identity_are_refused() {
+    let (one, other) = (key(Algorithm::Ecdsa), key(Algorithm::Rsa));
+    let certificate = params(&["a.test"]).self_signed(&one).unwrap();
+    let pem = certificate.pem() + &one.serialize_pem();
+    assert_eq!(certificates(pem.as_bytes()).unwrap(), [certificate.der().clone()]);
+    let chain = certificates(pem.as_bytes()).unwrap();
+    assert!(Identity::new("a.pem".to_owned(), chain.clone(), private_key(pem.as_bytes()).unwrap(), None).is_ok());
+
+    let refused = |chain, key| Identity::new("a.pem".to_owned(), chain, key, None).unwrap_err();
+    assert_eq!(refused(chain.clone(), der(&other)), PemError::Mismatch);
+    let garbage = CertificateDer::from(b"no certificate".to_vec());
+    assert!(matches!(refused(vec![garbage], der(&one)), PemError::Certificate(1, _)));
+    let no_key = PrivatePkcs8KeyDer::from(b"no key".to_vec());
+    assert!(matches!(refused(chain, no_key.into()), PemError::Key(_)));
+
+    assert_eq!(certificates(b"").unwrap_err(), PemError::Missing("certificate"));
+    assert_eq!(certificates(one.serialize_pem().as_bytes()).unwrap_err(), PemError::Missing("certificate"));
+    assert_eq!(private_key(certificate.pem().as_bytes()).unwrap_err(), PemError::Missing("private key"));
+    assert_eq!(
+        certificates(b"-----BEGIN CERTIFICATE-----\nAAAA\n").unwrap_err().to_string(),
+        "it is not PEM: a section has no end line"
+    );
+    for encrypted in [
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
+        "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nAAAA\n-----END RSA PRIVATE KEY-----\n",
+    ] {
+        assert_eq!(private_key(encrypted.as_bytes()).unwrap_err(), PemError::Encrypted);
+    }
+}
+
+#[test]
+fn a_chain_expires_with_its_first_certificate_that_does() {
+    let (key, mut params) = (key(Algorithm::Ecdsa), params(&["a.test"]));
+    params.not_after = date_time_ymd(2030, 1, 2);
+    let early = params.self_signed(&key).unwrap();
+    params.not_after = date_time_ymd(2031, 1, 2);
+    let late = params.self_signed(&key).unwrap();
+    for chain in [[&early, &late], [&late, &early]] {
+        let chain = chain.map(|certificate| certificate.der().clone()).to_vec();
+        let identity = Identity::new("a.pem".to_owned(), chain, der(&key), None).unwrap();
+        assert_eq!(identity.not_after, Time::from_micros(1_893_542_400_000_000));
+    }
+}
+
+#[test]
+fn clients_of_both_versions_come_in_and_come_back_with_a_ticket() {
+    let identity = identity(&["a.test"], Algorithm::Ecdsa);
+    let tls = ListenerTls::new(Some(&settings(vec![identity.clone()]))).unwrap();
+    for version in BOTH {
+        let client = client(&identity, None, &[version]);
+        let kinds = [0, 1].map(|_| shake_hands(&tls, &client, "a.test").unwrap().handshake_kind().unwrap());
+        assert_eq!(kinds, [HandshakeKind::Full, HandshakeKind::Resumed], "{version:?}");
+        // Tickets outlive a reload of the certificates.
+        tls.apply(Some(&settings(vec![identity.clone()]))).unwrap();
+        let kind = shake_hands(&tls, &client, "a.test").unwrap().handshake_kind();
+        assert_eq!(kind, Some(HandshakeKind::Resumed), "{version:?}");
+    }
+    let modern = TlsSettings { min_version: MinVersion::Tls13, ..settings(vec![identity.clone()]) };
+    tls.apply(Some(&modern)).unwrap();
+    assert!(shake_hands(&tls, &client(&identity, None, &BOTH[1..]), "a.test").is_err());
+    assert!(shake_hands(&tls, &client(&identity, None, BOTH), "a.test").is_ok());
+}
+
+#[test]
+fn a_certificate_of_a_client_is_verified_and_no_ticket_outlives_its_authority() {
+    let identity = identity(&["a.test"], Algorithm::Ecdsa);
+    let (ours, others) = (Authority::new("ours"), Authority::new("others"));
+    let subject = [(DnType::OrganizationName, "A, B+C"), (DnType::CommonName, "reports")];
+    let auth = |authority: &Authority, is_required| {
+        let client_auth =
+            ClientAuth::new(Authorities::new(vec![authority.certificate.clone()]).unwrap(), is_required).unwrap();
+        TlsSettings { client_auth: Some(client_auth), ..settings(vec![identity.clone()]) }
+    };
+    let tls = ListenerTls::new(Some(&auth(&ours, true))).unwrap();
+    for version in BOTH {
+        tls.apply(Some(&auth(&ours, true))).unwrap();
+        let (known, unknown, none) = (
+            client(&identity, Some(ours.issue(&subject)), &[version]),
+            client(&identity, Some(others.issue(&subject)), &[version]),
+            client(&identity, None, &[version]),
+        );
+        let server = shake_hands(&tls, &known, "a.test").unwrap();
+        let shown = ClientCertificate::read(&server.peer_certificates().unwrap()[0]).unwrap();
+        assert_eq!(shown.subject, r"CN=reports,O=A\, B\+C");
+        assert_eq!(shown.sha256.len(), 64);
+        assert!(shake_hands(&tls, &unknown, "a.test").is_err());
+        assert!(shake_hands(&tls, &none, "a.test").is_err());
+        let back = shake_hands(&tls, &known, "a.test").unwrap();
+        assert_eq!(back.handshake_kind(), Some(HandshakeKind::Resumed));
+        assert!(back.peer_certificates().is_some(), "a ticket remembers the certificate");
+
+        tls.apply(Some(&auth(&others, true))).unwrap();
+        assert!(shake_hands(&tls, &known, "a.test").is_err(), "its authority is not ours any more");
+
+        tls.apply(Some(&auth(&ours, false))).unwrap();
+        assert!(shake_hands(&tls, &none, "a.test").unwrap().peer_certificates().is_none());
+        assert!(shake_hands(&tls, &unknown, "a.test").is_err(), "a certificate that is shown has to be valid");
+    }
+}

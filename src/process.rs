@@ -1,0 +1,314 @@
+//! The life of the process: open what is needed, run the workers, reload, drain with a deadline.
+
+pub mod echo;
+mod apply;
+mod certificates;
+mod control;
+mod counters_file;
+mod file_watch;
+mod inherited;
+mod listeners;
+mod overrides;
+mod polls;
+mod reload;
+mod service_manager;
+mod signals;
+mod stores;
+mod watches;
+mod workers;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::{self, available_parallelism};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::admin::{self, KeyMask, RecentReloads, View};
+use crate::base::clock::{self, Time};
+use crate::base::local_runtime::local_runtime;
+use crate::base::metrics::{Counter, PerWorker};
+use crate::base::random::Random;
+use crate::config::{self, ConfigSource, Loaded, Refusal, Remote};
+use crate::net::tls::ListenerTls;
+use crate::proxy::log::{Logging, panic_text};
+use crate::proxy::snapshot::{SharedState, Snapshot};
+use crate::proxy::telemetry::AccessLogger;
+use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
+use crate::server::{self, ConnectedClient, ConnectionLimits, ListenerChange, Stage};
+use crate::sources::jwks;
+use crate::store::Store;
+use crate::upstream::ConnectionPools;
+
+use apply::{InForce, start_echo, warn, warn_of_source};
+use control::Control;
+use inherited::InheritedSockets;
+use listeners::Listeners;
+use overrides::Overrides;
+use polls::Polls;
+use reload::{Reloads, Waiters};
+use service_manager::Watchdog;
+use signals::Signals;
+use stores::Stores;
+use watches::Watches;
+
+/// Why the gateway did not start, or has ended by itself.
+#[derive(Debug)]
+pub enum StartError {
+    /// The gateway cannot listen on this address.
+    Bind(String, io::Error),
+    /// The system refuses a thread, a timer or a signal handler.
+    System(io::Error),
+    /// A worker has ended although the gateway was not told to stop.
+    Worker(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bind(address, error) if error.kind() == io::ErrorKind::AddrInUse => {
+                write!(f, "cannot listen on {address}: another process listens on it")
+            }
+            Self::Bind(address, error) => write!(f, "cannot listen on {address}: {error}"),
+            Self::System(error) => write!(f, "cannot start: {error}"),
+            Self::Worker(error) => write!(f, "a worker ended: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<io::Error> for StartError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+/// How the gateway stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// After the last request, or at the end of `drain_timeout`.
+    Drained,
+    /// It was told to stop a second time and did not wait for requests.
+    AtOnce,
+}
+
+/// What the gateway starts with.
+#[derive(Debug)]
+pub struct Start {
+    /// Where its configuration comes from.
+    pub source: ConfigSource,
+    /// What it has, or the copy of that.
+    pub loaded: Loaded,
+    /// When it began to be read.
+    pub read_since: Time,
+    /// Whether its files are watched, and it is read again when they change.
+    pub watch: bool,
+}
+
+/// Runs the gateway until it is told to stop and has drained, or is told to stop a second time.
+///
+/// # Errors
+/// When it cannot start, or one of its workers fails.
+pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
+    let Start { source, loaded: Loaded { config, document, instead_of }, read_since, watch } = start;
+    let workers = match config.server.workers {
+        0 => available_parallelism().map_or(1, usize::from),
+        workers => workers,
+    };
+    let runtime = local_runtime()?;
+    // As early as possible, because a signal without a handler would end the process.
+    let signals = {
+        let _entered = runtime.enter();
+        Signals::listen()?
+    };
+    warn(&config);
+    warn_of_source(&source, instead_of.as_ref());
+    let (limits, upstream_connections) = connection_limits(&config.server, workers);
+    let limits = Arc::new(limits);
+    let tls = Arc::new(ListenerTls::new(config.server.tls.as_ref().map(|tls| &tls.settings))?);
+    let (mut listeners, changes) = Listeners::new(workers);
+    let mut inherited = InheritedSockets::of_process()?;
+    let plan = listeners.open().plan(None, &config, &mut inherited)?;
+    inherited.warn_of_rest();
+    listeners.apply(plan);
+    let shared = Arc::new(SharedState::new(workers, upstream_connections));
+    start_echo(&config, &shared)?;
+    let store = Arc::new(Store::open(&config.store, workers)?);
+    let (stores, opened) = Stores::new(workers);
+    let gateway = Snapshot::build(&config, &shared, store);
+    // Clients that connect meanwhile wait. Without the keys their tokens would not be valid.
+    jwks::fetch_first(&gateway.key_sources)?;
+    shared.key_sources().apply(gateway.key_sources.clone());
+    shared.quota_sources().apply(&gateway.quota_sources);
+    counters_file::restore(&config.store, &gateway);
+    shared.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
+    let gateway = Arc::new(ArcSwap::from_pointee(gateway));
+    let (stage, staged) = watch::channel(Stage::Running);
+
+    let logger = AccessLogger::new(logging.access(), config.log.access_format);
+    let (reload_requests, requested) = admin::reload_channel();
+    let (override_requests, overrides_requested) = admin::override_channel();
+    if let (Some(remote), Some(document)) = (source.remote(), &document) {
+        remote.keep(document);
+        remote.applied(document);
+    }
+    let polls = Polls::new(source.remote().map(Remote::every), instead_of.map(Refusal::from));
+    let view = Arc::new(View {
+        source,
+        config: ArcSwap::from_pointee(config),
+        shared,
+        snapshot: gateway.clone(),
+        dropped_lines: logging.dropped(),
+        log_level: logging.level(),
+        connections: limits.clone(),
+        tls: tls.clone(),
+        reloads: reload_requests,
+        overrides: override_requests,
+        key_mask: KeyMask::new().map_err(io::Error::other)?,
+        draining: AtomicBool::new(false),
+        stopping: AtomicBool::new(false),
+        reloads_so_far: RecentReloads::new(clock::now()),
+        certificate_reloads: RecentReloads::new(clock::now()),
+        started: clock::now(),
+    });
+    if let Some(why) = &polls.last_refusal {
+        view.reloads_so_far.refused(clock::now(), why);
+    }
+    admin::start(changes.admin, view.clone())?;
+    let in_force = InForce { snapshot: gateway.clone(), view, listeners, stores };
+    let reloads = Reloads::new(reload::LIMIT);
+    let tls_reloads = Reloads::new(reload::LIMIT);
+    let waiters = Waiters::default();
+    let watches = Watches::new(watch, &in_force.config(), read_since);
+
+    // They come last: clients could take all file handles before all else has its own.
+    let heartbeats = Arc::new(PerWorker::new(workers));
+    let (done, finished) = mpsc::unbounded_channel();
+    for (index, (listeners, stores)) in changes.workers.into_iter().zip(opened).enumerate() {
+        let (tls, limits, stage, logger) = (tls.clone(), limits.clone(), staged.clone(), logger.clone());
+        let plan = Plan { index, listeners, stores, tls, limits, stage, logger, heartbeats: heartbeats.clone() };
+        let (gateway, done) = (gateway.clone(), done.clone());
+        thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+            // If the receiver is gone, the process ends.
+            let served = |served| _ = done.send((index, served));
+            if let Err(error) = whole(|| local_runtime()?.block_on(work(plan, gateway, served))) {
+                let _ = done.send((index, Err(error)));
+            }
+        })?;
+    }
+    drop(done);
+
+    let control = Control {
+        in_force,
+        reloads,
+        polls,
+        requested,
+        waiters,
+        overrides: Overrides::new(overrides_requested),
+        watches,
+        reloading_since: read_since,
+        access_log: logging.access(),
+        watchdog: Watchdog::new(workers),
+        heartbeats,
+        tls_reloads,
+        stage,
+        finished,
+        signals,
+    };
+    runtime.block_on(control.run())
+}
+
+/// How many connections of clients there may be, and how many to upstreams. The limit of file handles is raised for them.
+fn connection_limits(server: &config::Server, workers: usize) -> (ConnectionLimits, usize) {
+    let file_handles = server::raise_handles();
+    let all = server::connections_for(file_handles, workers, server.listen.len());
+    // A client may need a connection to an upstream besides its own.
+    let auto = (all / 2).max(1);
+    let limits = ConnectionLimits::new(server.clone(), auto);
+    let max_connections = limits.counts().most;
+    let upstream_connections = all - max_connections.min(auto);
+    tracing::info!(max_connections, upstream_connections, file_handles, "limits");
+    if max_connections > auto {
+        let help = "raise the limit of file handles, or lower max_connections: a client may need two handles";
+        tracing::warn!(max_connections, enough_for = auto, help, "there are too few file handles for max_connections");
+    }
+    (limits, upstream_connections)
+}
+
+/// The result of a worker's thread. A panic becomes an error.
+fn whole<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    // Nothing that the thread leaves behind is used again.
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|panic| Err(io::Error::other(format!("it panicked: {}", panic_text(&*panic)))))
+}
+
+/// What one worker needs to start.
+struct Plan {
+    index: usize,
+    listeners: mpsc::UnboundedReceiver<ListenerChange>,
+    stores: mpsc::UnboundedReceiver<Arc<Store>>,
+    tls: Arc<ListenerTls>,
+    limits: Arc<ConnectionLimits>,
+    stage: watch::Receiver<Stage>,
+    logger: AccessLogger,
+    heartbeats: Arc<PerWorker<Counter>>,
+}
+
+/// Serves requests until the process is told to stop, and tells `served` how many requests were cut off. Then it runs the
+/// background work of its stores until they are closed.
+async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::Result<usize>)) -> io::Result<()> {
+    let pools = Rc::new(ConnectionPools::default());
+    let mut background = JoinSet::new();
+    let (watched, in_force) = (pools.clone(), gateway.clone());
+    background.spawn_local(async move { watched.watch(move || in_force.load().keeps()).await });
+    let snapshots = WorkerSnapshots::new(gateway, plan.index, plan.logger);
+    let sampler = snapshots.sampler().clone();
+    let (tokens, random) = (RefCell::default(), Random::seeded()?);
+    let worker = Rc::new(Worker { index: plan.index, snapshots, pools, tokens, random });
+    let (regular, sampling, heartbeats) = (worker.clone(), sampler.clone(), plan.heartbeats);
+    background.spawn_local(async move {
+        loop {
+            sleep(Duration::from_secs(1)).await;
+            sampling.next_second();
+            heartbeats.of(regular.index).one();
+            // Without requests, a snapshot that is not in force any more is let go here.
+            drop(regular.snapshots.current());
+        }
+    });
+    let mut carrying = pin!(stores::carry(plan.stores, plan.index));
+    let connected = move |client: &ConnectedClient| ConnectionContext::new(worker.clone(), client);
+    let ended = tokio::select! {
+        ended = server::run(plan.listeners, plan.tls, plan.limits, plan.stage, connected) => ended?,
+        error = server::panicked(&mut background) => return Err(error),
+        // There is always a store.
+        () = &mut carrying => return Err(io::Error::other("its stores were closed")),
+    };
+    sampler.next_second();
+    served(Ok(ended));
+    carrying.await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_that_says_what_happened() {
+        assert!(whole(|| Ok(())).is_ok());
+        assert_eq!(whole::<()>(|| Err(io::Error::other("no timer"))).unwrap_err().to_string(), "no timer");
+        let panics: [fn() -> io::Result<()>; 2] = [|| panic!("a bug"), || panic!("a bug in {}", "here")];
+        let texts = panics.map(|panic| whole(panic).unwrap_err().to_string());
+        assert_eq!(texts, ["it panicked: a bug", "it panicked: a bug in here"]);
+    }
+}

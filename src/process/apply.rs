@@ -1,0 +1,225 @@
+//! Applies configurations: each is loaded, checked and built, and then replaces the one in force as a whole.
+
+use std::io;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use super::inherited::InheritedSockets;
+use super::listeners::{ListenerPlan, Listeners, OpenListeners};
+use super::reload::{self, Cause};
+use super::stores::Stores;
+use crate::admin::View;
+use crate::base::clock;
+use crate::config::{self, Address, Config, ConfigSource, Loaded, Problems, Refusal, RemoteDocument, Tls};
+use crate::limit::overrides::Changes;
+use crate::process::echo;
+use crate::proxy::snapshot::{self, SharedState, Snapshot};
+use crate::request::decide::TemporaryOverrides;
+use crate::sources::jwks;
+use crate::store::Store;
+
+const TOO_LONG: &str = "it took too long";
+
+/// Everything that a new configuration has to be applied to.
+pub(super) struct InForce {
+    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
+    pub(super) view: Arc<View>,
+    pub(super) listeners: Listeners,
+    pub(super) stores: Stores,
+}
+
+/// A configuration that is checked and built but not in force yet.
+pub(super) struct Candidate {
+    config: Config,
+    /// What it was read from, if a server has sent it.
+    document: Option<RemoteDocument>,
+    snapshot: Snapshot,
+    /// How the overrides of limits have changed.
+    overrides: Vec<(String, Changes)>,
+    listeners: ListenerPlan,
+}
+
+impl Candidate {
+    /// Loads the configuration that shall replace `running`, builds its snapshot, and opens the store, if it is another one
+    /// than `store`, and the listeners that it has in addition. They accept nothing before it is in force. `None` if a poll
+    /// finds nothing new.
+    ///
+    /// # Errors
+    /// Why it is refused: its problems, a listener cannot be opened, or a setting has changed that is used only at the start.
+    pub(super) fn load(
+        (source, cause): (&ConfigSource, Cause),
+        (running, listeners, store): (&Config, &OpenListeners, Arc<Store>),
+        shared: &SharedState,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Option<Self>, Refusal> {
+        let loaded = match cause {
+            Cause::Asked => Some(source.load()?),
+            Cause::Poll => source.poll()?,
+        };
+        let Some(Loaded { config, document, .. }) = loaded else { return Ok(None) };
+        if let Some(setting) = config::needs_restart(running, &config) {
+            return Err(format!("{setting} cannot change while the gateway runs: restart it").into());
+        }
+        if !is_wanted() {
+            return Err(TOO_LONG.to_owned().into());
+        }
+        start_echo(&config, shared).map_err(|error| format!("cannot start the built-in echo server: {error}"))?;
+        let store = if running.store.is_same_place(&config.store) {
+            store
+        } else {
+            Arc::new(
+                Store::open(&config.store, shared.workers())
+                    .map_err(|error| format!("cannot open the store: {error}"))?,
+            )
+        };
+        let snapshot = Snapshot::build(&config, shared, store);
+        let overrides = config::changed_overrides(running, &config);
+        jwks::fetch_first(&snapshot.key_sources)
+            .map_err(|error| format!("cannot fetch the keys of issuers: {error}"))?;
+        if !is_wanted() {
+            return Err(TOO_LONG.to_owned().into());
+        }
+        let listeners = listeners
+            .plan(Some(running), &config, &mut InheritedSockets::default())
+            .map_err(|error| error.to_string())?;
+        if let (Some(remote), Some(document)) = (source.remote(), &document) {
+            remote.keep(document);
+        }
+        Ok(Some(Self { config, document, snapshot, overrides, listeners }))
+    }
+}
+
+impl InForce {
+    /// The configuration in force.
+    pub(super) fn config(&self) -> Arc<Config> {
+        self.view.config.load_full()
+    }
+
+    /// Puts a candidate in force. Requests in flight finish with the snapshot with which they have begun.
+    /// The overrides of the admin API stay as far as the limits can still have them.
+    pub(super) fn apply(&mut self, candidate: Candidate, temporary: &mut TemporaryOverrides) {
+        let Candidate { config, document, mut snapshot, overrides, listeners } = candidate;
+        for (limit, count) in temporary.reload(&config) {
+            let why = "the limit has no such key or no such rates any more";
+            tracing::warn!(limit, count, why, "overrides of the admin API are removed");
+        }
+        if !temporary.is_empty() {
+            snapshot = snapshot.with_temporary(&config, &self.view.shared, temporary);
+        }
+        self.view.shared.keep_only(&snapshot);
+        let store = snapshot.store.clone();
+        let before = self.replace(snapshot);
+        let has_other_store = !Arc::ptr_eq(&before.store, &store);
+        if has_other_store {
+            self.stores.open(&store);
+            tracing::warn!("the store has changed: limits go on with what the new one has counted");
+        }
+        self.view.connections.reload(config.server.clone());
+        if let Err(error) = self.view.tls.apply(config.server.tls.as_ref().map(|tls| &tls.settings)) {
+            tracing::error!(%error, "new connections use the TLS settings of before");
+        }
+        warn(&config);
+        let running = self.config();
+        let recounted = if has_other_store { Vec::new() } else { config::recounted(&running, &config) };
+        reload::tell(&recounted, &overrides);
+        self.view.config.store(Arc::new(config));
+        // New listeners find the new routes.
+        self.listeners.apply(listeners);
+        if let (Some(remote), Some(document)) = (self.view.source.remote(), &document) {
+            remote.applied(document);
+        }
+        self.view.reloads_so_far.succeeded(clock::now());
+        // They were read with it.
+        self.view.certificate_reloads.recovered();
+        tracing::info!("reloaded");
+    }
+
+    /// Puts these overrides of the admin API in force. Nothing else changes: no file is read, and nothing starts anew. Of the
+    /// store only the keys are concerned that have other counters now.
+    pub(super) fn apply_overrides(&self, temporary: &TemporaryOverrides) {
+        let running = self.snapshot.load();
+        if running.limits.iter().any(|rate_table| !rate_table.has_temporary(temporary.of(rate_table.name()))) {
+            self.replace(running.with_temporary(&self.config(), &self.view.shared, temporary));
+        }
+    }
+
+    /// Replaces the snapshot. Keys that are counted in another way now keep their counts. Returns the one before.
+    fn replace(&self, snapshot: Snapshot) -> Arc<Snapshot> {
+        let changes = snapshot::limit_changes(&self.snapshot.load(), &snapshot);
+        snapshot.store.reload(&changes, clock::now());
+        self.snapshot.swap(Arc::new(snapshot))
+    }
+
+    /// Uses what the files of certificates have now for new connections, if it differs.
+    pub(super) fn apply_certificates(&self, tls: Tls) {
+        let has_same_files =
+            |running: &&Tls| (&running.certificates, &running.client_ca) == (&tls.certificates, &tls.client_ca);
+        // The configuration may have been reloaded meanwhile.
+        let mut config = self.config();
+        let Some(running) = config.server.tls.as_ref().filter(has_same_files) else { return };
+        if *running == tls {
+            if self.view.certificate_reloads.recovered() {
+                tracing::info!("the files of the certificates have again what is in use");
+            }
+            return;
+        }
+        if let Err(error) = self.view.tls.apply(Some(&tls.settings)) {
+            return self.refuse_certificates(&error.to_string().into());
+        }
+        Arc::make_mut(&mut config).server.tls = Some(tls);
+        self.view.connections.reload(config.server.clone());
+        self.view.config.store(config);
+        self.view.certificate_reloads.succeeded(clock::now());
+        tracing::info!("the certificates were read again");
+    }
+
+    /// Records that the files of certificates cannot be used. Those of before stay in use.
+    pub(super) fn refuse_certificates(&self, why: &Refusal) {
+        self.view.certificate_reloads.refused(clock::now(), why);
+        tracing::error!(problems = %why, "the certificates are refused: those of before stay in use");
+    }
+
+    /// Records that the source has again what is in force, after a poll that failed.
+    pub(super) fn recover(&self) {
+        if self.view.reloads_so_far.recovered() {
+            tracing::info!("the source can be used again, and has what is in force");
+        }
+    }
+
+    /// Records that a configuration is refused. The one in force stays.
+    pub(super) fn refuse(&self, why: &Refusal) {
+        self.view.reloads_so_far.refused(clock::now(), why);
+        tracing::error!(problems = %why, "reload refused");
+    }
+}
+
+/// Logs the warnings of a configuration.
+pub(super) fn warn(config: &Config) {
+    for (place, problem) in config.warnings.located() {
+        tracing::warn!(place, help = problem.help, "{}", problem.message);
+    }
+}
+
+/// Logs if the configuration is the copy of what its source had before, or if there will be no copy.
+pub(super) fn warn_of_source(source: &ConfigSource, instead_of: Option<&Problems>) {
+    let Some(remote) = source.remote() else { return };
+    if let Some(problems) = instead_of {
+        let file = remote.copy_path().map(|path| path.display().to_string());
+        let age_seconds = remote.status().copy_saved.map(|saved| clock::now().micros_since(saved) / 1_000_000);
+        tracing::warn!(%source, file, age_seconds, %problems, "the source cannot be used: the last good copy is in force");
+    }
+    if remote.copy_path().is_none() {
+        let help = "add --state-dir, or set STATE_DIRECTORY, XDG_STATE_HOME or HOME";
+        tracing::warn!(help, "no copy of the configuration is kept for a start while its source is away");
+    }
+}
+
+/// Starts the built-in echo server if an upstream needs it and it does not run yet.
+pub(super) fn start_echo(config: &Config, shared: &SharedState) -> io::Result<()> {
+    let mut servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
+    if servers.any(|server| server.address == Address::Echo) && shared.echo().is_none() {
+        shared.set_echo(echo::start()?);
+    }
+    Ok(())
+}

@@ -1,0 +1,300 @@
+//! The control thread: signals, reloads, the sweep of the store, and the drain at the end.
+
+use std::future::pending;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_local;
+use tokio::time::{Instant, Interval, sleep, timeout};
+
+use super::apply::{Candidate, InForce};
+use super::certificates::{LOOK_EVERY, warn_of_expiry};
+use super::counters_file;
+use super::overrides::Overrides;
+use super::polls::Polls;
+use super::reload::{Cause, Ended, Reloads, Waiters};
+use super::service_manager::{self, Watchdog};
+use super::signals::{Signals, Told};
+use super::watches::Watches;
+use super::workers::{Finished, Workers};
+use super::{StartError, Stopped};
+use crate::admin::ReloadAnswer;
+use crate::base::clock::{self, Time};
+use crate::base::metrics::{Counter, PerWorker};
+use crate::config::{self, Refusal, Tls};
+use crate::proxy::log::LineWriter;
+use crate::proxy::shed::ShedWatch;
+use crate::server::Stage;
+use crate::store::Store;
+
+/// How often the memory store is swept for keys without effect, and in how many sweeps all of it is covered.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+const SWEEP_STEPS: usize = 30;
+/// How long workers may take to report how many requests they have cut off.
+const OVER_LIMIT: Duration = Duration::from_secs(1);
+/// How long the process waits at its end for spans that are not exported yet.
+const EXPORT_LIMIT: Duration = Duration::from_secs(2);
+
+/// See the head of this file.
+pub(super) struct Control {
+    pub(super) in_force: InForce,
+    pub(super) reloads: Reloads<Option<Candidate>>,
+    pub(super) polls: Polls,
+    /// Requests of the admin listener for a reload.
+    pub(super) requested: mpsc::Receiver<ReloadAnswer>,
+    pub(super) waiters: Waiters,
+    /// Those of the admin API.
+    pub(super) overrides: Overrides,
+    pub(super) watches: Watches,
+    pub(super) watchdog: Watchdog,
+    /// Each worker adds one every second.
+    pub(super) heartbeats: Arc<PerWorker<Counter>>,
+    /// Where the lines of the access log go, if they are not lines of the log.
+    pub(super) access_log: Option<LineWriter>,
+    /// When the last reload began.
+    pub(super) reloading_since: Time,
+    /// What the files of certificates have now.
+    pub(super) tls_reloads: Reloads<Tls>,
+    pub(super) stage: watch::Sender<Stage>,
+    pub(super) finished: Finished,
+    pub(super) signals: Signals,
+}
+
+impl Control {
+    /// Runs until the gateway stops.
+    pub(super) async fn run(mut self) -> Result<Stopped, StartError> {
+        self.in_force.stores.open(&self.in_force.snapshot.load().store);
+        let (watch, snapshot) = (self.in_force.view.shared.upstream_watch(), self.in_force.snapshot.clone());
+        spawn_local(watch.run(move || snapshot.load().upstreams.clone()));
+        let (workers, snapshot) = (self.in_force.view.shared.workers(), self.in_force.snapshot.clone());
+        spawn_local(ShedWatch::new(workers).run(move || snapshot.load().shedding.clone()));
+        let mut sweep = tokio::time::interval(SWEEP_EVERY);
+        // A configuration that is read warns of them already.
+        let mut expiry = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
+        let mut check = self.watchdog.check_every().map(tokio::time::interval);
+        service_manager::ready();
+        let ended = loop {
+            tokio::select! {
+                told = self.signals.next() => match told {
+                    Told::Reload => self.reload(),
+                    Told::Reopen => reopen(self.access_log.as_ref()),
+                    Told::Stop => break None,
+                },
+                Some(answer) = self.requested.recv() => {
+                    self.waiters.add(answer, self.reloads.is_running());
+                    self.reload();
+                }
+                ended = self.reloads.ended() => self.take_over(ended),
+                requests = self.overrides.due() => self.overrides.apply(requests, &self.in_force),
+                () = self.watches.certificates.changed() => self.reload_certificates(),
+                () = self.watches.config.changed() => self.reload(),
+                () = self.polls.due() => self.poll(),
+                ended = self.tls_reloads.ended() => self.take_over_certificates(ended),
+                _ = expiry.tick() => {
+                    self.in_force.config().server.tls.iter().for_each(|tls| warn_of_expiry(tls, clock::now()));
+                }
+                _ = sweep.tick() => self.sweep(),
+                _ = next_tick(&mut check) => self.watchdog.check(&self.heartbeats),
+                Some(ended) = self.finished.recv() => break Some(ended),
+            }
+        };
+        self.stop(ended).await
+    }
+
+    /// Drains, and writes what has to be written before the process ends. If a worker has ended already, the others still
+    /// finish their requests.
+    async fn stop(self, ended: Option<(usize, io::Result<usize>)>) -> Result<Stopped, StartError> {
+        let Control { in_force, stage, finished, mut signals, requested, waiters, overrides, access_log, .. } = self;
+        service_manager::stopping();
+        // Who waits for a reload or an override learns that there will be none.
+        drop((requested, waiters, overrides));
+        let InForce { view, snapshot, stores, .. } = in_force;
+        view.stopping.store(true, Ordering::Relaxed);
+        let config = view.config.load_full();
+        let mut workers = Workers::new(view.shared.workers(), finished);
+        if let Some((worker, ended)) = ended {
+            workers.end(worker, ended.and_then(|_| Err(io::Error::other("it was not told to stop"))));
+        }
+        let drained = tokio::select! {
+            drained = drain(&config.server, &stage, &mut workers) => Some(drained),
+            () = told_to_stop(&mut signals, access_log.as_ref()) => None,
+        };
+        if drained != Some(true) {
+            let _ = stage.send(Stage::Over);
+            // A worker that hangs does not stop the process from ending.
+            let _ = timeout(OVER_LIMIT, workers.all_served()).await;
+        }
+        let write = async {
+            stores.close().await;
+            let _ = timeout(OVER_LIMIT, workers.all_ended()).await;
+            counters_file::save(&config.store, &snapshot.load_full()).await;
+            view.shared.exporters().finish(EXPORT_LIMIT).await;
+        };
+        let is_written = tokio::select! {
+            () = write => true,
+            () = told_to_stop(&mut signals, access_log.as_ref()) => false,
+            () = sleep(OVER_LIMIT), if drained.is_none() => false,
+        };
+        let requests = workers.cut_off;
+        match drained {
+            Some(_) if !is_written => tracing::warn!("stopped at once by a second signal: not everything is written"),
+            Some(true) => tracing::info!("stopped"),
+            Some(false) => tracing::warn!(requests, "stopped: drain_timeout is over, requests in flight were cut off"),
+            None => tracing::warn!(requests, "stopped at once by a second signal: requests in flight were cut off"),
+        }
+        let stopped = if drained.is_some() && is_written { Stopped::Drained } else { Stopped::AtOnce };
+        workers.failed.map_or(Ok(stopped), |error| Err(StartError::Worker(error)))
+    }
+
+    fn sweep(&self) {
+        // Failures of upstreams that are not logged yet.
+        self.in_force.view.shared.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
+        if let Store::Memory(memory) = &*self.in_force.snapshot.load().store {
+            memory.sweep(SWEEP_STEPS, clock::now());
+        }
+    }
+
+    /// Begins to load the configuration, because somebody wants it.
+    fn reload(&mut self) {
+        service_manager::reloading();
+        self.load(Cause::Asked);
+    }
+
+    /// Begins to look whether the source has something new.
+    fn poll(&mut self) {
+        // A reload that runs asks the source, too.
+        if !self.reloads.is_running() {
+            self.load(Cause::Poll);
+        }
+    }
+
+    /// Begins to load the configuration in another thread.
+    fn load(&mut self, cause: Cause) {
+        self.reloading_since = clock::now();
+        let (source, running) = (self.in_force.view.source.clone(), self.in_force.config());
+        let (shared, listeners) = (self.in_force.view.shared.clone(), self.in_force.listeners.open());
+        let snapshot = self.in_force.snapshot.clone();
+        let load = move |is_wanted: &dyn Fn() -> bool| {
+            let store = snapshot.load().store.clone();
+            Candidate::load((&source, cause), (&running, &listeners, store), &shared, is_wanted)
+        };
+        let was_running = self.reloads.is_running();
+        match self.reloads.begin(load) {
+            Ok(()) if was_running => {}
+            Ok(()) => self.polls.cause = cause,
+            Err(why) => {
+                self.refuse(cause, &why);
+                if cause == Cause::Asked {
+                    service_manager::ready();
+                }
+                self.waiters.answer(&Err(why));
+            }
+        }
+    }
+
+    /// Applies the configuration that was loaded, or reports why there is none.
+    fn take_over(&mut self, ended: Ended<Option<Candidate>>) {
+        let result = ended.result.map(|candidate| {
+            match candidate {
+                Some(candidate) => {
+                    self.in_force.apply(candidate, self.overrides.temporary());
+                    // Those that are being read may be of the configuration before.
+                    if self.tls_reloads.is_running() {
+                        self.reload_certificates();
+                    }
+                }
+                None => self.in_force.recover(),
+            }
+            self.polls.last_refusal = None;
+            self.in_force.config()
+        });
+        self.watches.set(&self.in_force.config(), result.as_ref().err(), self.reloading_since);
+        if let Err(why) = &result {
+            self.refuse(self.polls.cause, why);
+        }
+        if self.polls.cause == Cause::Asked {
+            service_manager::ready();
+        }
+        self.waiters.answer(&result);
+        if ended.is_due {
+            self.waiters.advance();
+            self.reload();
+        }
+    }
+
+    /// Records that a configuration is refused, unless this is known since the last poll.
+    fn refuse(&mut self, cause: Cause, why: &Refusal) {
+        if let Some(remote) = self.in_force.view.source.remote() {
+            remote.refused();
+        }
+        if self.polls.is_new(cause, why) {
+            self.in_force.refuse(why);
+        }
+    }
+
+    /// Begins to read the files of the certificates in force again, and no other file: what else has changed in the
+    /// configuration waits until a reload is asked for.
+    fn reload_certificates(&mut self) {
+        let Some(tls) = self.in_force.config().server.tls.clone() else { return };
+        let begun = self.tls_reloads.begin(move |_| tls.read_again().map_err(|error| error.to_string().into()));
+        if let Err(why) = begun {
+            self.in_force.refuse_certificates(&why);
+        }
+    }
+
+    fn take_over_certificates(&mut self, ended: Ended<Tls>) {
+        match ended.result {
+            Ok(tls) => self.in_force.apply_certificates(tls),
+            // Those of a configuration that is in force no more do not matter.
+            Err(_) if ended.is_due || self.in_force.config().server.tls.is_none() => {}
+            Err(why) => self.in_force.refuse_certificates(&why),
+        }
+        if ended.is_due {
+            self.reload_certificates();
+        }
+    }
+}
+
+/// Stops to accept connections and waits for the requests in flight. Returns whether all of them have ended in time.
+async fn drain(server: &config::Server, stage: &watch::Sender<Stage>, workers: &mut Workers) -> bool {
+    let (delay, deadline) = (server.drain_delay, server.drain_timeout);
+    if !delay.is_zero() {
+        // Load balancers notice that the gateway is not ready before connections are refused.
+        tracing::info!(?delay, "not ready");
+        sleep(delay).await;
+    }
+    tracing::info!(?deadline, "draining");
+    let _ = stage.send(Stage::Draining);
+    timeout(deadline, workers.all_served()).await.is_ok()
+}
+
+/// Waits for the next tick. Without an interval there is never one.
+async fn next_tick(interval: &mut Option<Interval>) -> Instant {
+    match interval {
+        Some(interval) => interval.tick().await,
+        None => pending().await,
+    }
+}
+
+/// Waits until the process is told to stop. A reload is ignored, because it is too late for it.
+async fn told_to_stop(signals: &mut Signals, access_log: Option<&LineWriter>) {
+    loop {
+        match signals.next().await {
+            Told::Reload => tracing::warn!("not reloaded: the gateway is about to stop"),
+            Told::Reopen => reopen(access_log),
+            Told::Stop => return,
+        }
+    }
+}
+
+/// Opens the file of the access log again, which was renamed.
+fn reopen(access_log: Option<&LineWriter>) {
+    if access_log.is_some_and(LineWriter::reopen) {
+        tracing::info!("the next line of the access log goes to a file that is opened anew");
+    } else {
+        tracing::info!(signal = "SIGUSR1", "the signal is ignored: there is no log.access_file");
+    }
+}

@@ -1,0 +1,122 @@
+//! The file to which counters in memory are saved at the end of the process, and from which they are restored at the start,
+//! so that a restart gives nobody its quota a second time.
+//!
+//! Whatever is wrong with the file, the gateway starts and stops: limits then begin anew, and the log says so.
+
+use std::fs::File;
+use std::io::{self, BufWriter, ErrorKind, IntoInnerError, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tempfile::NamedTempFile;
+
+use crate::base::background::Background;
+use crate::base::clock;
+use crate::config::{self, regular_file};
+use crate::proxy::snapshot::Snapshot;
+use crate::store::Store;
+use crate::store::memory::{Memory, Restored, SAVED_NAME};
+
+/// The longest time for reading or writing the file: the disk may not answer.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Restores the counters, if the configuration names a file.
+pub(super) fn restore(config: &config::Store, gateway: &Snapshot) {
+    let Some((memory, path, max_memory)) = memory_and_file(config, &gateway.store) else { return };
+    let file = path.display();
+    // A saved cell takes less than it takes in memory, or a little more if it is a long log.
+    let (name, most) = (path.clone(), 2 * max_memory as u64);
+    let read = Background::start("counters", LIMIT, move |_| {
+        if let Err(error) = may_replace(&name).and_then(|()| new_file(&name)) {
+            tracing::warn!(file = %name.display(), %error, "counters cannot be saved at the end");
+        }
+        regular_file::read_up_to(most, &name)
+    });
+    let bytes = match read.and_then(Background::wait).flatten() {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            tracing::info!(%file, "there are no saved counters: limits begin anew");
+            return;
+        }
+        Err(error) => {
+            tracing::error!(%file, %error, "saved counters cannot be read: limits begin anew");
+            return;
+        }
+    };
+    let limits: Vec<_> = gateway.limits.iter().flat_map(|rates| rates.all()).cloned().collect();
+    let now = clock::now();
+    match memory.restore(&limits, &bytes, now) {
+        Ok(Restored { saved, keys, spent, unknown }) => {
+            let age_seconds = now.micros_since(saved) / 1_000_000;
+            tracing::info!(%file, age_seconds, keys, spent, unknown, "counters are restored");
+        }
+        Err(error) => tracing::error!(%file, %error, "saved counters cannot be used: limits begin anew"),
+    }
+}
+
+/// Saves the counters, if the configuration names a file. Nothing changes them any more.
+pub(super) async fn save(config: &config::Store, gateway: &Snapshot) {
+    let store = gateway.store.clone();
+    let Some((_, path, _)) = memory_and_file(config, &store) else { return };
+    let (name, file) = (path.clone(), path.display());
+    let saved = store.clone();
+    let writing = Background::start("counters", LIMIT, move |_| match &*saved {
+        Store::Memory(memory) => write(memory, &name),
+        Store::Shared(_) => Ok(0),
+    });
+    let written = match writing {
+        Ok(mut writing) => writing.result().await.map_err(io::Error::from).flatten(),
+        Err(error) => Err(error),
+    };
+    match written {
+        Ok(keys) => tracing::info!(%file, keys, "counters are saved"),
+        Err(error) => tracing::error!(%file, %error, "counters cannot be saved: limits begin anew after the start"),
+    }
+}
+
+fn memory_and_file<'a>(config: &'a config::Store, store: &'a Store) -> Option<(&'a Memory, &'a PathBuf, usize)> {
+    match (config, store) {
+        (config::Store::Memory { snapshot: Some(path), max_memory, .. }, Store::Memory(memory)) => {
+            Some((memory, path, *max_memory))
+        }
+        _ => None,
+    }
+}
+
+/// Writes another file and gives it the name at last, so that the file is always whole.
+fn write(memory: &Memory, path: &Path) -> io::Result<usize> {
+    may_replace(path)?;
+    let mut out = BufWriter::new(new_file(path)?);
+    let keys = memory.save(clock::now(), &mut out)?;
+    let file = out.into_inner().map_err(IntoInnerError::into_error)?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(keys)
+}
+
+/// Whether the path may get another file.
+///
+/// # Errors
+/// If there is something else than saved counters: the configuration may name a wrong file.
+fn may_replace(path: &Path) -> io::Result<()> {
+    let metadata = match path.metadata() {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut beginning = Vec::new();
+    File::open(path)?.take(SAVED_NAME.len() as u64).read_to_end(&mut beginning)?;
+    if beginning.is_empty() || beginning == SAVED_NAME {
+        return Ok(());
+    }
+    Err(io::Error::other("it is a file with something else than counters, which is not replaced"))
+}
+
+/// A file beside this one, which is removed unless it gets a name. Only its owner may read it.
+fn new_file(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))
+}

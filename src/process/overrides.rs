@@ -1,0 +1,75 @@
+//! The overrides of the admin API on the control thread: requests change them, and they end when their time is over.
+
+use std::future::pending;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use super::apply::InForce;
+use crate::admin::{OverrideChange, OverrideRequest};
+use crate::request::decide::{NotSet, TemporaryOverrides};
+
+/// The most requests that are applied at once. One snapshot is built for all of them.
+const MOST_AT_ONCE: usize = 32;
+
+/// The overrides, and who wants to change them.
+pub(super) struct Overrides {
+    temporary: TemporaryOverrides,
+    requested: mpsc::Receiver<OverrideRequest>,
+}
+
+impl Overrides {
+    /// None yet, and requests for them.
+    pub(super) fn new(requested: mpsc::Receiver<OverrideRequest>) -> Self {
+        Self { temporary: TemporaryOverrides::default(), requested }
+    }
+
+    /// Those in force.
+    pub(super) fn temporary(&mut self) -> &mut TemporaryOverrides {
+        &mut self.temporary
+    }
+
+    /// Waits for requests, or until an override ends; then there are no requests. Nothing is lost if the wait is cancelled.
+    pub(super) async fn due(&mut self) -> Vec<OverrideRequest> {
+        let next_end = self.temporary.next_end();
+        let ended = async {
+            match next_end {
+                Some(end) => sleep_until(end).await,
+                None => pending().await,
+            }
+        };
+        let mut requests = Vec::new();
+        tokio::select! {
+            _ = self.requested.recv_many(&mut requests, MOST_AT_ONCE) => {}
+            () = ended => {}
+        }
+        requests
+    }
+
+    /// Ends what is over, applies these requests, and answers them when all of it is in force.
+    pub(super) fn apply(&mut self, requests: Vec<OverrideRequest>, in_force: &InForce) {
+        for (limit, count) in self.temporary.end(Instant::now()) {
+            tracing::info!(limit, count, "overrides of the admin API have ended");
+        }
+        let config = in_force.config();
+        let changed: Vec<_> = requests
+            .into_iter()
+            .map(|OverrideRequest { limit, key, change, answer }| {
+                let limit = config.limits.iter().find(|configured| configured.name == limit).ok_or(NotSet::Changed);
+                let result = limit.and_then(|limit| match change {
+                    OverrideChange::Set(allowance, ends) => self.temporary.set(limit, key, &allowance, ends),
+                    OverrideChange::Remove => {
+                        self.temporary.remove(limit, &key);
+                        Ok(())
+                    }
+                });
+                (answer, result)
+            })
+            .collect();
+        in_force.apply_overrides(&self.temporary);
+        for (answer, result) in changed {
+            // Who has left needs no answer.
+            let _ = answer.send(result);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The responses that the gateway generates itself, and the only place that chooses their statuses.
+//!
+//! Errors are problem documents (RFC 9457) that say what happened.
+
+mod policy;
+pub mod grpc;
+pub mod rate_limit_headers;
+pub mod redirect;
+pub mod cors;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http_body_util::Full;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::base::clock::Time;
+use crate::base::http::request_id::{REQUEST_ID, RequestId};
+use crate::base::reason::Reason;
+use crate::request::identify::tokens::TokenProblem;
+
+/// A response that the gateway generates itself. [`finish`] makes it one that can be sent.
+pub type LocalResponse = Response<LocalBody>;
+
+/// The body of a response that the gateway generates itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LocalBody {
+    /// It is sent as it is.
+    Fixed(Bytes),
+    /// A problem document, which gets the identifier of the request.
+    Problem(Bytes),
+}
+
+impl LocalBody {
+    /// The body without the identifier of a request.
+    pub fn into_bytes(self) -> Bytes {
+        let (Self::Fixed(bytes) | Self::Problem(bytes)) = self;
+        bytes
+    }
+
+    /// The body of the response to the request with this identifier.
+    fn finish(self, id: &RequestId) -> Bytes {
+        match self {
+            Self::Fixed(bytes) => bytes,
+            Self::Problem(document) => {
+                // The text of an identifier needs no escape.
+                let fields = document.strip_suffix(b"}").unwrap_or(&document);
+                [fields, b",\"request_id\":\"", id.as_bytes(), b"\"}"].concat().into()
+            }
+        }
+    }
+}
+
+/// The response to the request with this identifier, as it is sent.
+pub fn finish(mut response: LocalResponse, id: &RequestId) -> Response<Full<Bytes>> {
+    response.headers_mut().insert(REQUEST_ID, id.to_header());
+    response.map(|body| Full::new(body.finish(id)))
+}
+
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+#[derive(Serialize)]
+struct Problem<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    #[serde(rename = "violated-policies", skip_serializing_if = "<[_]>::is_empty")]
+    violated: &'a [&'a str],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    problems: &'a [Value],
+}
+
+impl<'a> Problem<'a> {
+    fn new(status: StatusCode, kind: &'a str, detail: &'a str) -> Self {
+        let title = status.canonical_reason().unwrap_or("Error");
+        Self { kind, title, status: status.as_u16(), detail, violated: &[], problems: &[] }
+    }
+
+    fn write(&self) -> Bytes {
+        // Strings, numbers and values always serialize.
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+}
+
+/// A problem document of no special type: `detail` is a sentence for people.
+pub fn problem(status: StatusCode, detail: &str) -> LocalResponse {
+    problem_with(status, detail, &[])
+}
+
+/// A problem document with a list of what is wrong in detail. A list without entries is left out.
+pub fn problem_with(status: StatusCode, detail: &str, problems: &[Value]) -> LocalResponse {
+    let document = Problem { problems, ..Problem::new(status, "about:blank", detail) }.write();
+    with_headers(status, HeaderMap::from_iter([(header::CONTENT_TYPE, PROBLEM)]), LocalBody::Problem(document))
+}
+
+/// The response to a request that no route takes: 404, or 405 if only the method is wrong (RFC 9110, section 15.5.6).
+/// `allowed` are the methods of the routes for its host, path and headers.
+pub fn unrouted(allowed: &BTreeSet<&str>) -> LocalResponse {
+    if allowed.is_empty() {
+        return problem(StatusCode::NOT_FOUND, "No route matches this host, path and method.");
+    }
+    let list = allowed.iter().copied().collect::<Vec<_>>().join(", ");
+    let why = format!("The routes for this host and path take {list}.");
+    let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, &why);
+    // Methods are tokens, so their list is a header value.
+    response.headers_mut().extend(HeaderValue::try_from(list).map(|list| (header::ALLOW, list)));
+    response
+}
+
+/// The response to a request without a valid token. Only a token that is not valid is called an error (RFC 6750, section
+/// 3.1).
+pub fn unauthorized(problem_of_token: TokenProblem) -> LocalResponse {
+    let challenge = match problem_of_token {
+        TokenProblem::Missing => "Bearer",
+        TokenProblem::Invalid(_) => "Bearer error=\"invalid_token\"",
+    };
+    let mut response = problem(StatusCode::UNAUTHORIZED, &problem_of_token.to_string());
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+    response
+}
+
+/// The same response, after which the connection is closed.
+pub fn closing(mut response: LocalResponse) -> LocalResponse {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// The bytes of the response to a head that is not a valid request. The HTTP library cannot send it, since it has no
+/// request to answer. The connection is closed afterwards.
+pub fn bad_head(status: StatusCode, reason: Reason, id: &RequestId, now: Time) -> Vec<u8> {
+    let detail = match reason {
+        Reason::HeaderTimeout => "The head of the request did not arrive in time.",
+        Reason::MaxHeaderSize => "The head of the request is too large.",
+        Reason::PlainHttp => "This port speaks TLS: use https instead of http.",
+        _ => "This is not an HTTP/1.1 request.",
+    };
+    let body = LocalBody::Problem(Problem::new(status, "about:blank", detail).write()).finish(id);
+    let (title, length) = (status.canonical_reason().unwrap_or_default(), body.len());
+    let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(now.seconds()));
+    let head = format!(
+        "HTTP/1.1 {} {title}\r\ncontent-type: application/problem+json\r\nconnection: close\r\n\
+         content-length: {length}\r\nx-request-id: {}\r\ndate: {date}\r\n\r\n",
+        status.as_u16(),
+        id.as_str()
+    );
+    [head.as_bytes(), &body].concat()
+}
+
+/// Sends the client to another URL.
+pub fn redirection(status: StatusCode, location: HeaderValue) -> LocalResponse {
+    with_headers(status, HeaderMap::from_iter([(header::LOCATION, location)]), LocalBody::Fixed(Bytes::new()))
+}
+
+/// A response of plain text.
+pub fn text(status: StatusCode, body: Bytes) -> LocalResponse {
+    with_body(status, TEXT, body)
+}
+
+/// A response with a body of the content type `kind`.
+pub fn with_body(status: StatusCode, kind: HeaderValue, body: Bytes) -> LocalResponse {
+    with_headers(status, HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]), LocalBody::Fixed(body))
+}
+
+fn with_headers(status: StatusCode, headers: HeaderMap, body: LocalBody) -> LocalResponse {
+    let (mut head, ()) = Response::new(()).into_parts();
+    (head.status, head.headers) = (status, headers);
+    Response::from_parts(head, body)
+}

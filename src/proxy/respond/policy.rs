@@ -1,0 +1,173 @@
+//! The policies of a limit as clients see them: each has a name, and texts that are composed once and reused.
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode};
+use sfv::{Integer, ItemSerializer, KeyRef, ListSerializer, StringRef};
+
+use super::Problem;
+use crate::base::clock::micros;
+use crate::limit::{Limit, Rate, Strategy, Unit};
+use crate::request::decide::LimitVerdict;
+
+/// The problem type of the draft, section "Quota Exceeded".
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+
+/// A parameter of our own, with a vendor's prefix as the draft requires: how many requests may come at once.
+const BURST: &KeyRef = KeyRef::constant("gateway-burst");
+const SECOND: u64 = 1_000_000;
+
+/// All policies of one limit.
+#[derive(Debug)]
+pub(super) struct Policies {
+    /// The items of RateLimit-Policy.
+    pub(super) line: Option<HeaderValue>,
+    /// The policy of each rate.
+    rates: Vec<Policy>,
+    /// The policy of `max_in_flight`, if the limit has it.
+    in_flight: Option<Policy>,
+}
+
+/// One policy.
+#[derive(Debug)]
+pub(super) struct Policy {
+    /// Its item of RateLimit up to the number of requests that remain: `"name";r=`.
+    pub(super) state: String,
+    /// The most that may remain.
+    pub(super) capacity: u64,
+    /// Whether an empty bucket is full again within a second. Then whole seconds cannot say when the next request may
+    /// come: a client that waits a second after each request would stay far below the rate.
+    pub(super) fills_within_a_second: bool,
+    name: String,
+    /// What it allows: the beginning of a sentence.
+    allows: String,
+    status: StatusCode,
+    /// The problem document for a request that is refused because nothing is left.
+    used_up: Bytes,
+}
+
+/// The parts of a policy in the draft's terms.
+struct PolicyTerms {
+    name: String,
+    quota: u64,
+    /// The length of the window in seconds, if it is always the same.
+    window: Option<u64>,
+    /// How many requests may come at once, where that is not the quota.
+    burst: Option<u64>,
+    /// What is counted, if not requests.
+    unit: Option<&'static StringRef>,
+    fills_within_a_second: bool,
+    /// What is allowed: the beginning of a sentence.
+    allows: String,
+    /// The end of that sentence if nothing is left.
+    used_up: String,
+}
+
+impl Policies {
+    /// The policies of the limit's rates and of `max_in_flight`. Refusals have this `status`.
+    pub(super) fn new(limit: &Limit, max_in_flight: Option<u64>, status: StatusCode) -> Self {
+        let alone = limit.rates().len() + usize::from(max_in_flight.is_some()) == 1;
+        // Policies need different names, so a limit with several adds a suffix to each.
+        let name = |suffix: &str| if alone { limit.name().to_owned() } else { format!("{}-{suffix}", limit.name()) };
+        let mut terms: Vec<PolicyTerms> =
+            limit.rates().iter().map(|rate| of_rate(limit, rate, name(&rate.period()))).collect();
+        terms.extend(max_in_flight.map(|most| PolicyTerms {
+            name: name("concurrency"),
+            quota: most,
+            window: None,
+            burst: None,
+            unit: Some(StringRef::constant("concurrent-requests")),
+            fills_within_a_second: false,
+            allows: format!(
+                "The limit \"{}\" allows {most} {} at the same time",
+                limit.name(),
+                if most == 1 { "request" } else { "requests" }
+            ),
+            used_up: format!("and {most} {} in flight", is_or_are(most)),
+        }));
+        let mut list = ListSerializer::new();
+        let mut policies = terms.into_iter().map(|terms| {
+            // The configuration accepts only names of printable ASCII, which are all structured strings.
+            let name = sfv::String::from_string(terms.name).unwrap_or_else(|_| StringRef::constant("limit").to_owned());
+            let mut item = list.bare_item(&name).parameter(KeyRef::constant("q"), integer(terms.quota));
+            if let Some(window) = terms.window {
+                item = item.parameter(KeyRef::constant("w"), integer(window));
+            }
+            if let Some(unit) = terms.unit {
+                item = item.parameter(KeyRef::constant("qu"), unit);
+            }
+            if let Some(burst) = terms.burst {
+                _ = item.parameter(BURST, integer(burst));
+            }
+            let state = ItemSerializer::new().bare_item(&name).parameter(KeyRef::constant("r"), 0).finish();
+            let detail = format!("{}, {}.", terms.allows, terms.used_up);
+            Policy {
+                state: state.trim_end_matches('0').to_owned(),
+                capacity: terms.burst.unwrap_or(terms.quota),
+                fills_within_a_second: terms.fills_within_a_second,
+                used_up: Bytes::copy_from_slice(&refusal(status, &detail, name.as_str())),
+                name: name.as_str().to_owned(),
+                allows: terms.allows,
+                status,
+            }
+        });
+        let rates = policies.by_ref().take(limit.rates().len()).collect();
+        let in_flight = policies.next();
+        drop(policies);
+        let line =
+            list.finish().and_then(|line| HeaderValue::from_maybe_shared(Bytes::copy_from_slice(line.as_bytes())).ok());
+        Self { line, rates, in_flight }
+    }
+
+    /// The policy that a verdict of this limit is about.
+    pub(super) fn of(&self, verdict: &LimitVerdict) -> Option<&Policy> {
+        match verdict {
+            LimitVerdict::Rates(verdict) => self.rates.get(verdict.rate),
+            LimitVerdict::InFlight { .. } => self.in_flight.as_ref(),
+            LimitVerdict::Unknown => None,
+        }
+    }
+}
+
+impl Policy {
+    /// The problem document for a request that needs room for `need` where only `remaining` is left.
+    pub(super) fn refusal(&self, remaining: u64, need: u64) -> Bytes {
+        if remaining == 0 {
+            return self.used_up.clone();
+        }
+        let are = is_or_are(remaining);
+        let detail = format!("{}, of which {remaining} {are} left, and this request costs {need}.", self.allows);
+        refusal(self.status, &detail, &self.name)
+    }
+}
+
+/// The problem document of a policy that is violated.
+fn refusal(status: StatusCode, detail: &str, name: &str) -> Bytes {
+    Problem { violated: &[name], ..Problem::new(status, QUOTA_EXCEEDED, detail) }.write()
+}
+
+fn of_rate(limit: &Limit, rate: &Rate, name: String) -> PolicyTerms {
+    let window = match rate.strategy() {
+        // Months differ in length, so there is no number of seconds to tell.
+        Strategy::Calendar(calendar) if calendar.unit() == Unit::Month => None,
+        _ => Some(micros(rate.window()).div_ceil(SECOND)),
+    };
+    PolicyTerms {
+        name,
+        quota: rate.quota(),
+        window,
+        burst: Some(rate.capacity()).filter(|burst| *burst != rate.quota()),
+        unit: None,
+        fills_within_a_second: matches!(rate.strategy(), Strategy::TokenBucket { .. }) && rate.memory() < SECOND,
+        allows: format!("The limit \"{}\" allows {rate}", limit.name()),
+        used_up: "and that is used up for now".to_owned(),
+    }
+}
+
+fn is_or_are(count: u64) -> &'static str {
+    if count == 1 { "is" } else { "are" }
+}
+
+/// Quotas and windows are far below the largest structured integer, 10^15 - 1.
+fn integer(value: u64) -> Integer {
+    Integer::try_from(value).unwrap_or(Integer::MAX)
+}

@@ -1,0 +1,469 @@
+//! What clients learn about limits: the headers of every limited response, and the response to a refused request.
+//!
+//! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-10; the X-RateLimit headers are those
+//! of GitHub. All policies are listed, but only one state is sent: that of the policy with the least remaining, or of
+//! the one that refuses the request for longest. Limits that are silent or only report send nothing.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use sfv::{ListSerializer, StringRef};
+use smallvec::SmallVec;
+
+use super::policy::{Policies, Policy};
+use super::{LocalBody, LocalResponse, PROBLEM, problem, with_body, with_headers};
+use crate::base::clock::Time;
+use crate::base::http::request_id::REQUEST_ID;
+use crate::config::{self, HeaderStyle};
+use crate::request::decide::{LimitOutcome, LimitVerdict, RateSet, longest_refusal};
+
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const SHADOW: HeaderName = HeaderName::from_static("ratelimit-shadow");
+const GITHUB_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const GITHUB_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const GITHUB_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+/// The headers by which clients learn about limits that are told, and when to try again.
+pub const RATE_LIMIT_HEADERS: [HeaderName; 6] =
+    [RETRY_AFTER, LIMIT, POLICY, GITHUB_LIMIT, GITHUB_REMAINING, GITHUB_RESET];
+const SECOND: u64 = 1_000_000;
+
+/// The headers and refusals of all limits of one route.
+#[derive(Debug, Default)]
+pub struct RateLimitHeaders {
+    limits: Vec<LimitHeaders>,
+}
+
+/// What one limit sends to clients.
+#[derive(Debug)]
+struct LimitHeaders {
+    name: String,
+    draft: bool,
+    github: bool,
+    /// Whether a header names it if it only reports and would have refused the request.
+    shadow: bool,
+    status: StatusCode,
+    /// The configured body and its content type. Without one, each policy has a problem document.
+    body: Option<(HeaderValue, Bytes)>,
+    max_in_flight: Option<u64>,
+    /// The policies of each set of rates, composed when the set is used first.
+    profiles: Box<[OnceLock<Policies>]>,
+}
+
+/// The last refusal on a connection. A refused client often tries again within the same second, and gets the same
+/// refusal.
+#[derive(Debug, Default)]
+pub struct RefusalCache(Option<Box<Refusal>>);
+
+#[derive(Debug)]
+struct Refusal {
+    rate_limit_headers: Arc<RateLimitHeaders>,
+    verdicts: SmallVec<[SentVerdict; 2]>,
+    response: LocalResponse,
+}
+
+/// Everything in a verdict that its response depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SentVerdict {
+    place: usize,
+    profile: (bool, u64),
+    need: u64,
+    admitted: bool,
+    /// The index of the rate; `None` for the bound on requests in flight, and if nothing is known.
+    rate: Option<usize>,
+    remaining: Option<u64>,
+    /// Whole seconds until more remains.
+    seconds: Option<u64>,
+    /// That moment in seconds since the Unix epoch.
+    reset: Option<u64>,
+}
+
+impl RateLimitHeaders {
+    /// For these limits in the order of the route, each with the number of its sets of rates.
+    pub fn new<'a>(limits: impl IntoIterator<Item = (&'a config::Limit, usize)>) -> Self {
+        Self { limits: limits.into_iter().map(|(limit, profiles)| LimitHeaders::new(limit, profiles)).collect() }
+    }
+
+    /// Adds the headers for these outcomes, and the header that names the limits at the places `shadowed`, which only
+    /// report and would have refused the request.
+    pub fn add_headers(&self, headers: &mut HeaderMap, outcomes: &[LimitOutcome<'_>], shadowed: &[usize], now: Time) {
+        self.write(headers, outcomes, now);
+        if shadowed.is_empty() {
+            return;
+        }
+        let mut list = ListSerializer::new();
+        let shadowed = shadowed.iter().filter_map(|place| self.limits.get(*place));
+        for limit_headers in shadowed.filter(|limit_headers| limit_headers.shadow) {
+            if let Ok(name) = StringRef::from_str(&limit_headers.name) {
+                let _ = list.bare_item(name);
+            }
+        }
+        if let Some(line) = list.finish().and_then(|line| HeaderValue::try_from(line).ok()) {
+            headers.insert(SHADOW, line);
+        }
+    }
+
+    /// The response to a request that these outcomes refuse.
+    pub fn reject(
+        self: &Arc<Self>,
+        outcomes: &[LimitOutcome<'_>],
+        now: Time,
+        cache: &mut RefusalCache,
+    ) -> LocalResponse {
+        if !cache.has(self, outcomes, now) {
+            cache.0 = self.refusal(outcomes, now).map(Box::new);
+        }
+        match &cache.0 {
+            Some(refusal) => refusal.response.clone(),
+            None => problem(StatusCode::TOO_MANY_REQUESTS, "A limit refuses the request."),
+        }
+    }
+
+    fn refusal(self: &Arc<Self>, outcomes: &[LimitOutcome<'_>], now: Time) -> Option<Refusal> {
+        let longest = longest_refusal(outcomes)?;
+        let limit_headers = self.limits.get(longest.place)?;
+        let (kind, body) = match (&limit_headers.body, self.policy(longest)) {
+            (Some((kind, body)), _) => (kind.clone(), LocalBody::Fixed(body.clone())),
+            (None, policy) => {
+                let remaining = longest.verdict.remaining().unwrap_or(0);
+                let refusal = |policy: &Policy| policy.refusal(remaining, longest.need);
+                (PROBLEM, LocalBody::Problem(policy.map(refusal).unwrap_or_default()))
+            }
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, kind);
+        if let Some(wait) = longest.verdict.wait() {
+            // Rounded up, so that the request passes then if no other comes before.
+            headers.insert(RETRY_AFTER, digits(seconds(wait)));
+        }
+        self.write(&mut headers, outcomes, now);
+        // Each request replaces it, for which a copy of these headers need not grow.
+        headers.insert(REQUEST_ID, HeaderValue::from_static(""));
+        let verdicts = outcomes.iter().map(|outcome| SentVerdict::new(outcome, now)).collect();
+        let response = with_headers(limit_headers.status, headers, body);
+        Some(Refusal { rate_limit_headers: self.clone(), verdicts, response })
+    }
+
+    /// The response of a limit that does not show clients that it exists.
+    pub fn silence(&self, place: usize) -> LocalResponse {
+        match self.limits.get(place) {
+            Some(LimitHeaders { status, body: Some((kind, body)), .. }) => {
+                with_body(*status, kind.clone(), body.clone())
+            }
+            Some(LimitHeaders { status, body: None, .. }) => empty(*status),
+            None => empty(StatusCode::OK),
+        }
+    }
+
+    /// The response to a request that costs more than the limit allows at once, so that waiting cannot help.
+    pub fn too_costly(&self, place: usize, cost: &str, most: u64) -> LocalResponse {
+        let name = self.limits.get(place).map_or("", |limit_headers| &limit_headers.name);
+        let detail = format!(
+            "The request costs {cost}, and the limit \"{name}\" never allows more than {most} at once: it can never pass."
+        );
+        problem(StatusCode::PAYLOAD_TOO_LARGE, &detail)
+    }
+
+    /// The outcome whose state is sent, among those of the limits that `sends` accepts: the refusal that takes longest,
+    /// or else the outcome with the least remaining. One of which nothing is known is the last.
+    fn binding<'o, 'a>(
+        &self,
+        outcomes: &'o [LimitOutcome<'a>],
+        sends: impl Fn(&LimitHeaders) -> bool,
+    ) -> Option<&'o LimitOutcome<'a>> {
+        let sent = outcomes.iter().filter(|outcome| self.limits.get(outcome.place).is_some_and(&sends));
+        sent.min_by_key(|outcome| match (outcome.verdict.admitted(), outcome.verdict.remaining()) {
+            (false, _) => (0, u64::MAX - outcome.verdict.wait().unwrap_or(u64::MAX)),
+            (true, Some(remaining)) => (1, remaining),
+            (true, None) => (2, 0),
+        })
+    }
+
+    /// The policies of the rates that apply, composed now if this is their first use.
+    fn policies<'p>(&'p self, outcome: &LimitOutcome<'p>) -> Option<&'p Policies> {
+        let limit_headers = self.limits.get(outcome.place)?;
+        let compose = || Policies::new(outcome.limit, limit_headers.max_in_flight, limit_headers.status);
+        match outcome.profile {
+            RateSet::Listed(number) => Some(limit_headers.profiles.get(number)?.get_or_init(compose)),
+            // They belong to one configuration of the limit, so nothing else of the limit changes while they are used.
+            RateSet::Quota(rates) => rates.texts(compose),
+        }
+    }
+
+    fn policy<'p>(&'p self, outcome: &LimitOutcome<'p>) -> Option<&'p Policy> {
+        self.policies(outcome)?.of(&outcome.verdict)
+    }
+
+    /// What is sent of an outcome: its policy and how much remains. `None` if nothing is known of it.
+    fn state<'p, 'a>(&'p self, outcome: &'p LimitOutcome<'a>) -> Option<(&'p Policy, &'p LimitOutcome<'a>, u64)> {
+        Some((self.policy(outcome)?, outcome, outcome.verdict.remaining()?))
+    }
+
+    fn write(&self, headers: &mut HeaderMap, outcomes: &[LimitOutcome<'_>], now: Time) {
+        if let Some(line) = self.policy_line(outcomes) {
+            headers.insert(POLICY, line);
+        }
+        let draft = self.binding(outcomes, |limit_headers| limit_headers.draft);
+        if let Some((policy, outcome, remaining)) = draft.and_then(|outcome| self.state(outcome)) {
+            // A structured integer is written as its digits, so the numbers are appended to the text that never
+            // changes.
+            let (mut left, mut digits) = (itoa::Buffer::new(), itoa::Buffer::new());
+            let remaining = left.format(remaining);
+            let line = match outcome.verdict.wait() {
+                Some(wait) => {
+                    let at_once = outcome.verdict.admitted() && policy.fills_within_a_second;
+                    let seconds = if at_once { 0 } else { seconds(wait) };
+                    [&policy.state, remaining, ";t=", digits.format(seconds)].concat()
+                }
+                None => [&policy.state, remaining].concat(),
+            };
+            if let Ok(line) = HeaderValue::from_maybe_shared(Bytes::from(line)) {
+                headers.insert(LIMIT, line);
+            }
+        }
+        let github = self.binding(outcomes, |limit_headers| limit_headers.github);
+        if let Some((policy, outcome, remaining)) = github.and_then(|outcome| self.state(outcome)) {
+            headers.insert(GITHUB_LIMIT, digits(policy.capacity));
+            headers.insert(GITHUB_REMAINING, digits(remaining));
+            if let Some(wait) = outcome.verdict.wait() {
+                headers.insert(GITHUB_RESET, digits(reset(now, wait)));
+            }
+        }
+    }
+
+    /// The policies of all limits with an outcome, in the order of the route.
+    fn policy_line(&self, outcomes: &[LimitOutcome<'_>]) -> Option<HeaderValue> {
+        let drafts = outcomes
+            .iter()
+            .filter(|outcome| self.limits.get(outcome.place).is_some_and(|limit_headers| limit_headers.draft));
+        // A limit with rates and `max_in_flight` has two outcomes in a row.
+        let mut last = None;
+        let mut lines = drafts.filter(|outcome| last.replace(outcome.place) != Some(outcome.place));
+        let first = self.policies(lines.next()?)?.line.as_ref()?;
+        let mut rest = lines.filter_map(|outcome| self.policies(outcome)?.line.as_ref()).peekable();
+        if rest.peek().is_none() {
+            return Some(first.clone());
+        }
+        let lines: Vec<&[u8]> = std::iter::once(first).chain(rest).map(HeaderValue::as_bytes).collect();
+        HeaderValue::from_maybe_shared(Bytes::from(lines.join(&b", "[..]))).ok()
+    }
+}
+
+impl RefusalCache {
+    /// Whether the last refusal answers these outcomes as well. If several limits refuse, the one that takes longest
+    /// may change within the second, so such a refusal is never used again.
+    fn has(&self, rate_limit_headers: &Arc<RateLimitHeaders>, outcomes: &[LimitOutcome<'_>], now: Time) -> bool {
+        // A reload replaces the headers, so refusals of an earlier configuration do not match.
+        let Some(last) = self.0.as_deref().filter(|last| Arc::ptr_eq(&last.rate_limit_headers, rate_limit_headers))
+        else {
+            return false;
+        };
+        let is_same = |(sent, outcome): (&SentVerdict, &LimitOutcome<'_>)| *sent == SentVerdict::new(outcome, now);
+        last.verdicts.len() == outcomes.len()
+            && last.verdicts.iter().zip(outcomes).all(is_same)
+            && last.verdicts.iter().filter(|sent| !sent.admitted).count() == 1
+    }
+}
+
+impl SentVerdict {
+    fn new(outcome: &LimitOutcome<'_>, now: Time) -> Self {
+        let LimitOutcome { place, profile, need, verdict, .. } = *outcome;
+        let (admitted, remaining, wait) = (verdict.admitted(), verdict.remaining(), verdict.wait());
+        let rate = match verdict {
+            LimitVerdict::Rates(verdict) => Some(verdict.rate),
+            LimitVerdict::InFlight { .. } | LimitVerdict::Unknown => None,
+        };
+        let (seconds, reset) = (wait.map(seconds), wait.map(|wait| reset(now, wait)));
+        Self { place, profile: profile.id(), need, admitted, rate, remaining, seconds, reset }
+    }
+}
+
+impl LimitHeaders {
+    fn new(limit: &config::Limit, profiles: usize) -> Self {
+        let told = limit.on_limit.is_told();
+        Self {
+            name: limit.name.clone(),
+            draft: told && matches!(limit.headers, HeaderStyle::Draft | HeaderStyle::Both),
+            github: told && matches!(limit.headers, HeaderStyle::Github | HeaderStyle::Both),
+            shadow: limit.headers != HeaderStyle::None,
+            status: limit.status,
+            body: (!limit.body.is_empty())
+                .then(|| (limit.content_type.clone(), Bytes::copy_from_slice(limit.body.as_bytes()))),
+            max_in_flight: limit.max_in_flight,
+            profiles: (0..profiles).map(|_| OnceLock::new()).collect(),
+        }
+    }
+}
+
+/// A response without a body or a content type.
+fn empty(status: StatusCode) -> LocalResponse {
+    with_headers(status, HeaderMap::new(), LocalBody::Fixed(Bytes::new()))
+}
+
+/// `wait` microseconds in whole seconds, rounded up.
+fn seconds(wait: u64) -> u64 {
+    wait.div_ceil(SECOND)
+}
+
+/// The first whole second since the Unix epoch at which `wait` microseconds from `now` are over.
+fn reset(now: Time, wait: u64) -> u64 {
+    seconds(now.micros().saturating_add(wait))
+}
+
+/// A number as a header value. This allocates once; the library's own conversion allocates twice.
+fn digits(value: u64) -> HeaderValue {
+    HeaderValue::from_str(itoa::Buffer::new().format(value)).unwrap_or_else(|_| value.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Key, Missing, OnLimit, Source};
+    use crate::limit::{Limit, Verdict};
+
+    fn limit(name: &str, rates: &[&str], headers: HeaderStyle) -> config::Limit {
+        config::Limit {
+            name: name.to_owned(),
+            key: Key { parts: vec![vec![Source::Global]] },
+            rates: rates.iter().map(|rate| rate.parse().unwrap()).collect(),
+            missing: Missing::Shared,
+            max_in_flight: None,
+            cost: config::Cost::Fixed(1),
+            known_keys: None,
+            overrides: Arc::default(),
+            tiers: None,
+            quotas: None,
+            on_limit: OnLimit::Reject,
+            headers,
+            status: StatusCode::TOO_MANY_REQUESTS,
+            body: String::new(),
+            content_type: HeaderValue::from_static("text/plain"),
+        }
+    }
+
+    fn rate_limit_headers(limits: &[config::Limit]) -> Arc<RateLimitHeaders> {
+        Arc::new(RateLimitHeaders::new(limits.iter().map(|limit| (limit, 1))))
+    }
+
+    fn compiled(limits: &[config::Limit]) -> Vec<Limit> {
+        limits.iter().map(|limit| Limit::new(&limit.name, &limit.rates)).collect()
+    }
+
+    fn verdict(admitted: bool, rate: usize, remaining: u64, wait: u64) -> LimitVerdict {
+        LimitVerdict::Rates(Verdict { admitted, rate, remaining, wait: Some(wait) })
+    }
+
+    fn outcomes<'a>(limits: &'a [Limit], verdicts: &[LimitVerdict]) -> Vec<LimitOutcome<'a>> {
+        let outcomes = limits.iter().zip(verdicts).enumerate();
+        outcomes
+            .map(|(place, (limit, verdict))| LimitOutcome {
+                place,
+                profile: RateSet::Listed(0),
+                limit,
+                need: 1,
+                verdict: *verdict,
+            })
+            .collect()
+    }
+
+    const NOW: Time = Time::from_micros(1_700_000_000_300_000);
+
+    fn sent(limits: &[config::Limit], verdicts: &[LimitVerdict]) -> Vec<String> {
+        let mut headers = HeaderMap::new();
+        rate_limit_headers(limits).add_headers(&mut headers, &outcomes(&compiled(limits), verdicts), &[], NOW);
+        headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect()
+    }
+
+    #[test]
+    fn the_draft_lists_all_policies_and_the_rate_that_binds() {
+        let limits =
+            [limit("a", &["10/s", "3000/10m"], HeaderStyle::Draft), limit("b", &["5/90s"], HeaderStyle::Draft)];
+        assert_eq!(
+            sent(&limits, &[verdict(true, 1, 7, 900_000), verdict(true, 0, 4, 3_000_001)]),
+            [r#"ratelimit-policy: "a-s";q=10;w=1, "a-10m";q=3000;w=600, "b";q=5;w=90"#, r#"ratelimit: "b";r=4;t=4"#,]
+        );
+        let lines = sent(&limits, &[verdict(false, 0, 0, 900_000), verdict(true, 0, 0, 3_000_001)]);
+        assert_eq!(lines[1], r#"ratelimit: "a-s";r=0;t=1"#, "a refusal comes before an admission");
+        let known = sent(&limits, &[verdict(false, 0, 0, 900_000), LimitVerdict::Unknown]);
+        assert_eq!(known, lines, "what is allowed is known, even if nobody knows what is left of it");
+        let other = [limit("a", &["10/s"], HeaderStyle::Draft), limit("b", &["5/s"], HeaderStyle::Github)];
+        let lines = sent(&other, &[verdict(false, 0, 0, 900_000), LimitVerdict::Unknown]);
+        assert_eq!(lines, [r#"ratelimit-policy: "a";q=10;w=1"#, r#"ratelimit: "a";r=0;t=1"#]);
+    }
+
+    #[test]
+    fn every_strategy_has_its_policy() {
+        let bucket = limit("b", &["10/s burst 50", "5000/day", "9/month"], HeaderStyle::Draft);
+        let lines = sent(&[bucket], &[verdict(true, 0, 50, 0)]);
+        assert_eq!(
+            lines[0],
+            r#"ratelimit-policy: "b-s";q=10;w=1;gateway-burst=50, "b-day";q=5000;w=86400, "b-month";q=9"#
+        );
+        let concurrency = config::Limit { max_in_flight: Some(4), ..limit("f", &[], HeaderStyle::Draft) };
+        let lines = sent(&[concurrency], &[LimitVerdict::InFlight { admitted: true, remaining: 3 }]);
+        assert_eq!(lines, [r#"ratelimit-policy: "f";q=4;qu="concurrent-requests""#, r#"ratelimit: "f";r=3"#]);
+    }
+
+    #[test]
+    fn limits_that_are_silent_or_only_report_add_no_headers() {
+        let quiet =
+            |on_limit| [config::Limit { on_limit, max_in_flight: None, ..limit("q", &["1/s"], HeaderStyle::Both) }];
+        for on_limit in [OnLimit::Silent, OnLimit::Shadow] {
+            assert_eq!(sent(&quiet(on_limit), &[verdict(true, 0, 1, 0)]), Vec::<String>::new());
+        }
+        let mut headers = HeaderMap::new();
+        rate_limit_headers(&quiet(OnLimit::Shadow)).add_headers(&mut headers, &[], &[0], NOW);
+        assert_eq!(headers[SHADOW], "\"q\"");
+    }
+
+    #[test]
+    fn github_counts_in_epoch_seconds() {
+        let lines = ["x-ratelimit-limit: 10", "x-ratelimit-remaining: 9", "x-ratelimit-reset: 1700000002"];
+        let passed = [verdict(true, 0, 9, 900_000)];
+        assert_eq!(sent(&[limit("a", &["10/s"], HeaderStyle::Github)], &passed), lines);
+        assert_eq!(sent(&[limit("a", &["10/s"], HeaderStyle::Both)], &passed).len(), 5);
+        assert_eq!(sent(&[limit("a", &["10/s"], HeaderStyle::None)], &passed), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_rejection_says_when_and_why() {
+        let limits = [limit("a", &["10/s", "20/m"], HeaderStyle::Draft)];
+        let (rate_limit_headers, compiled) = (rate_limit_headers(&limits), compiled(&limits));
+        let outcomes = outcomes(&compiled, &[verdict(false, 1, 0, 12_000_001)]);
+        let response = rate_limit_headers.reject(&outcomes, NOW, &mut RefusalCache::default());
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.headers()[RETRY_AFTER], "13");
+        assert_eq!(response.headers()["content-type"], "application/problem+json");
+        let document = rate_limit_headers.policy(&outcomes[0]).unwrap().refusal(0, 1);
+        let document = std::str::from_utf8(&document).unwrap();
+        assert!(document.contains(r#""violated-policies":["a-m"]"#), "{document}");
+        assert!(document.contains("allows 20/m"), "{document}");
+    }
+
+    #[test]
+    fn a_refusal_is_reused_only_for_the_same_outcomes() {
+        let other =
+            config::Limit { status: StatusCode::SERVICE_UNAVAILABLE, ..limit("b", &["5/s"], HeaderStyle::None) };
+        let limits = [limit("a", &["10/s", "20/m"], HeaderStyle::Both), other];
+        let (routes, compiled) = ([rate_limit_headers(&limits), rate_limit_headers(&limits[..1])], compiled(&limits));
+        let mut cache = RefusalCache::default();
+        let mut check = |rate_limit_headers: &Arc<RateLimitHeaders>, now: Time, outcomes: &[LimitOutcome<'_>]| {
+            let fresh = rate_limit_headers.reject(outcomes, now, &mut RefusalCache::default());
+            let response = rate_limit_headers.reject(outcomes, now, &mut cache);
+            assert_eq!((response.status(), response.headers()), (fresh.status(), fresh.headers()));
+        };
+        for (micros, rate, wait, route) in
+            [(0, 0, 900_000, 0), (0, 0, 800_000, 0), (0, 0, 800_000, 1), (0, 1, 800_000, 1), (300_000, 1, 800_000, 1)]
+        {
+            let outcomes = outcomes(&compiled[..1], &[verdict(false, rate, 0, wait)]);
+            check(&routes[route], Time::from_micros(micros), &outcomes);
+        }
+        // Of two that refuse, within one second first the one and then the other takes longest.
+        for (first, second) in [((true, 800_000), 800_000), ((false, 900_000), 800_000), ((false, 800_000), 900_000)] {
+            let verdicts = [verdict(first.0, 0, 1, first.1), verdict(false, 0, 0, second)];
+            check(&routes[0], Time::from_micros(300_000), &outcomes(&compiled, &verdicts));
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What one thread does a few times a second: it computes what is shed from what the workers have measured.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::Shedding;
+use super::cpu::CpuUse;
+use super::meter::{Meter, Totals};
+use crate::base::clock;
+use crate::limit::overload::admission::{Admission, Window};
+use crate::limit::overload::level::{Level, RANKS};
+
+/// How long a window is.
+const WINDOW: Duration = Duration::from_millis(250);
+
+/// See the head of this file. It has to run on a thread's local runtime.
+#[derive(Debug)]
+pub struct ShedWatch {
+    cpu: CpuUse,
+    /// The decisions about the processors, and their smoothed use.
+    own: (Admission, f64),
+    upstreams: Vec<Followed>,
+    /// Whether something is shed because of the processors.
+    is_busy: bool,
+}
+
+/// One upstream with what was measured before.
+#[derive(Debug)]
+struct Followed {
+    meter: Arc<Meter>,
+    admission: Admission,
+    before: Totals,
+    /// How many requests were shed when it began, if it has.
+    begun: Option<u64>,
+}
+
+impl Followed {
+    fn new(meter: &Arc<Meter>) -> Self {
+        Self { meter: meter.clone(), admission: Admission::default(), before: meter.totals(), begun: None }
+    }
+}
+
+impl ShedWatch {
+    /// For a process with so many workers.
+    pub fn new(workers: usize) -> Self {
+        Self { cpu: CpuUse::new(workers), own: (Admission::default(), 0.0), upstreams: Vec::new(), is_busy: false }
+    }
+
+    /// Follows what is in force. It never returns.
+    pub async fn run(mut self, in_force: impl Fn() -> Option<Arc<Shedding>>) {
+        let mut ticks = interval(WINDOW);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut before = Instant::now();
+        loop {
+            ticks.tick().await;
+            let span = before.elapsed();
+            before = Instant::now();
+            match in_force() {
+                Some(shedding) if !span.is_zero() => self.tick(&shedding, span),
+                Some(_) => {}
+                None => self.forget(),
+            }
+        }
+    }
+
+    /// The next configuration with targets begins anew.
+    fn forget(&mut self) {
+        self.cpu.forget();
+        (self.own, self.is_busy) = ((Admission::default(), 0.0), false);
+        self.upstreams.clear();
+    }
+
+    fn tick(&mut self, shedding: &Shedding, span: Duration) {
+        let meters = &shedding.meters;
+        self.upstreams.retain(|followed| meters.iter().any(|meter| Arc::ptr_eq(meter, &followed.meter)));
+        for meter in meters {
+            if !self.upstreams.iter().any(|followed| Arc::ptr_eq(meter, &followed.meter)) {
+                self.upstreams.push(Followed::new(meter));
+            }
+        }
+        let (seconds, now) = (span.as_secs_f64(), clock::monotonic());
+        let mut all = (Window { seconds, ..Window::default() }, vec![0.0; RANKS]);
+        let mut levels = Vec::with_capacity(meters.len());
+        let target = shedding.settings.latency.map(|latency| latency.as_secs_f64());
+        for followed in &mut self.upstreams {
+            let totals = followed.meter.totals();
+            let window = totals.window(&followed.before, seconds, now);
+            let arrived = totals.arrived_since(&followed.before);
+            followed.before = totals;
+            all.0.arrived += window.arrived;
+            all.0.admitted += window.admitted;
+            all.1.iter_mut().zip(&arrived).for_each(|(sum, count)| *sum += count);
+            let rate = followed.admission.observe_upstream(&window, target);
+            let latency = followed.admission.latency(&window);
+            followed.meter.set_latency(latency);
+            levels.push(rate.map_or(Level::NONE, |rate| Level::for_share(&arrived, rate * seconds)));
+            followed.tell(latency, &window);
+        }
+        let own = self.own_level(shedding, &all, span);
+        for (followed, level) in self.upstreams.iter().zip(levels) {
+            followed.meter.set_level(level.max(own));
+        }
+    }
+
+    /// What is shed because of the processors.
+    fn own_level(&mut self, shedding: &Shedding, (window, arrived): &(Window, Vec<f64>), span: Duration) -> Level {
+        let used = self.cpu.since(span);
+        let (Some(target), Some(used)) = (shedding.settings.cpu, used) else {
+            (self.own, self.is_busy) = ((Admission::default(), 0.0), false);
+            return Level::NONE;
+        };
+        let (admission, smoothed) = &mut self.own;
+        *smoothed = f64::midpoint(*smoothed, used);
+        let rate = admission.observe_share(window, *smoothed / (f64::from(target) / 1000.0));
+        let percent = |share: f64| format!("{:.0} %", share * 100.0);
+        if self.is_busy != admission.is_limited() {
+            self.is_busy = !self.is_busy;
+            if self.is_busy {
+                tracing::warn!(because = "cpu", used = percent(*smoothed), "shedding begins");
+            } else {
+                tracing::info!(because = "cpu", used = percent(*smoothed), "shedding ends");
+            }
+        }
+        rate.map_or(Level::NONE, |rate| Level::for_share(arrived, rate * window.seconds))
+    }
+}
+
+impl Followed {
+    /// Logs when it begins to be shed, and when that ends.
+    fn tell(&mut self, latency: f64, window: &Window) {
+        let shed = || self.meter.shed().iter().sum::<u64>();
+        let latency = Duration::from_secs_f64(latency);
+        match (self.admission.is_limited(), self.begun) {
+            (true, None) => {
+                let because = if window.full > 0.0 { "max_in_flight" } else { "latency" };
+                let waiting = window.waiting.0;
+                tracing::warn!(upstream = self.meter.name, because, ?latency, waiting, "shedding begins");
+                self.begun = Some(shed());
+            }
+            (false, Some(begun)) => {
+                let shed = shed() - begun;
+                tracing::info!(upstream = self.meter.name, shed, ?latency, "shedding ends");
+                self.begun = None;
+            }
+            (true, Some(_)) | (false, None) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+
+    use super::*;
+    use crate::config::Shed;
+
+    #[test]
+    fn a_configuration_without_targets_ends_all_that_was_measured() {
+        let meter = Arc::new(Meter::new(String::new(), 1));
+        let settings = Shed { cpu: Some(1), latency: None, status: StatusCode::SERVICE_UNAVAILABLE };
+        let shedding = Shedding { settings, meters: vec![meter.clone()] };
+        let mut watch = ShedWatch::new(1);
+        let level_after = |watch: &mut ShedWatch| {
+            // It uses so much of a processor that the target is exceeded.
+            let begun = std::time::Instant::now();
+            while begun.elapsed() < Duration::from_millis(50) {
+                std::hint::black_box(meter.admits(0, 0));
+            }
+            watch.tick(&shedding, begun.elapsed());
+            meter.level()
+        };
+        assert_eq!(level_after(&mut watch), Level::NONE, "nothing is known yet");
+        assert!(level_after(&mut watch) > Level::NONE);
+        watch.forget();
+        assert_eq!(level_after(&mut watch), Level::NONE, "this is the first measurement again");
+        assert!(!watch.own.0.is_limited() && !watch.is_busy);
+    }
+}

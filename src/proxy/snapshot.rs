@@ -1,0 +1,397 @@
+//! The snapshot: everything that is built from one configuration to serve requests. It is immutable, and a reload
+//! replaces it as a whole.
+
+mod shared_state;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode};
+use ipnet::IpNet;
+
+use crate::base::http::trace_context::{SampleShare, Sampling};
+use crate::config::{self, AccessLog, Balance, Config, OnError, PathRules, Redirect, SentPath};
+use crate::proxy::respond::cors::{self, CorsPolicy};
+use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
+use crate::proxy::shed::{RouteShedding, Shedding};
+use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
+use crate::request::decide::{ConcurrencyLimiter, RateSelector, RateTable, RouteLimit, TemporaryOverrides, WaitQueues};
+use crate::request::identify::ambiguity::SingleSources;
+use crate::request::identify::tokens::TokenReader;
+use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
+use crate::request::route::{self, PreparedChanges, RouteConditions, Routes};
+use crate::sources::jwks::KeySource;
+use crate::sources::otlp::Exporter;
+use crate::sources::quotas::LimitSource;
+use crate::store::{LimitChanges, Store};
+use crate::upstream::{Keeps, Upstream};
+
+pub use shared_state::SharedState;
+
+/// The name under which requests without a route are counted.
+pub const NO_ROUTE: &str = "none";
+
+/// See the head of this file.
+pub struct Snapshot {
+    /// How paths are compared.
+    pub paths: PathRules,
+    /// Finds the route of a request.
+    pub routes: Routes,
+    /// The routes, by the index that `routes` finds.
+    pub served: Vec<CompiledRoute>,
+    /// The rates of all limits of the configuration.
+    pub limits: Vec<Arc<RateTable>>,
+    /// Counts the requests without a route.
+    pub unrouted: Arc<RouteMetrics>,
+    /// The upstreams.
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// The keys of the issuers of tokens.
+    pub key_sources: Vec<Arc<KeySource>>,
+    /// The sources of quotas, for each limit that has one.
+    pub quota_sources: Vec<LimitSource>,
+    /// The networks of proxies whose X-Forwarded-For and Forwarded are used.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Whether upstreams get the header Forwarded.
+    pub forwarded: bool,
+    /// The longest time for which a client may send nothing of an incomplete body.
+    pub body_timeout: Duration,
+    /// Which requests are logged.
+    pub access_log: AccessLog,
+    /// The counters of its limits.
+    pub store: Arc<Store>,
+    /// What happens to a request if the store does not answer.
+    pub on_error: OnError,
+    /// Counts the requests in flight for limits on their number.
+    pub concurrency: Arc<ConcurrencyLimiter>,
+    /// The requests that are held.
+    pub wait_queues: Arc<WaitQueues>,
+    /// When requests are shed, if they are.
+    pub shedding: Option<Arc<Shedding>>,
+    /// How requests are traced, if they are.
+    pub tracing: Option<Tracing>,
+}
+
+/// Which requests are traced, and where their spans go.
+#[derive(Clone, Debug)]
+pub struct Tracing {
+    /// The share of requests.
+    pub share: SampleShare,
+    /// Exports their spans.
+    pub exporter: Arc<Exporter>,
+}
+
+/// One route, ready to serve.
+pub struct CompiledRoute {
+    /// Counts its requests.
+    pub metrics: Arc<RouteMetrics>,
+    /// Its path, as the configuration has it.
+    pub path: String,
+    /// The sources of its keys and costs, which a request may have only once.
+    pub single: Arc<SingleSources>,
+    /// The tokens that its limits or its upstream use.
+    pub tokens: Vec<Arc<TokenReader>>,
+    /// Its limits.
+    pub limits: Vec<RouteLimit>,
+    /// Whether one of its limits has a source of quotas.
+    pub has_quotas: bool,
+    /// What its limits tell clients.
+    pub rate_limit_headers: Arc<RateLimitHeaders>,
+    /// Whether its paths are compared without regard to case.
+    pub ignore_case: bool,
+    /// How its requests are answered.
+    pub action: Action,
+    /// The most bytes that a request's body may have.
+    pub max_body_size: u64,
+    /// The longest time until the head of the response arrives, instead of that of its upstream.
+    pub timeout: Option<Duration>,
+    /// What changes about the headers that the upstream gets, if anything does.
+    pub request_headers: Option<Box<PreparedChanges>>,
+    /// What changes about the headers of its responses, if anything does.
+    pub response_headers: Option<Box<PreparedChanges>>,
+    /// What pages of other origins may do, if the gateway says so.
+    pub cors: Option<Box<CorsPolicy>>,
+    /// What its upstream chooses a server by, if it does so by keys.
+    pub balance_key: Option<KeyExtractor>,
+    /// Counts the failures of its upstream, if it has one.
+    pub failures: Option<Arc<UpstreamFailures>>,
+    /// How its requests are shed, if they are.
+    pub shedding: Option<Box<RouteShedding>>,
+}
+
+impl CompiledRoute {
+    /// The hash of the key by which the upstream chooses a server, if it does so by keys and the request has one.
+    pub fn balanced_by(&self, attributes: &RequestAttributes<'_>, key_cache: &RefCell<KeyCache>) -> Option<u64> {
+        self.balance_key.as_ref().and_then(|key| key.hash(attributes, &mut key_cache.borrow_mut()))
+    }
+}
+
+/// How the requests of a route are answered.
+pub enum Action {
+    /// They are forwarded.
+    Forward(Forwarding),
+    /// The gateway responds.
+    Respond {
+        /// The status.
+        status: StatusCode,
+        /// The body.
+        body: Bytes,
+        /// The content type of the body.
+        content_type: HeaderValue,
+    },
+    /// The gateway sends the client to another URL.
+    Redirect(Redirect),
+}
+
+/// Where requests are forwarded to, and how.
+pub struct Forwarding {
+    /// The upstream.
+    pub upstream: Arc<Upstream>,
+    /// Which path it gets.
+    pub path: SentPath,
+    /// Whether it gets the client's Host header.
+    pub preserve_host: bool,
+}
+
+impl SharedState {
+    /// Drops what the snapshot in force does not have: counters of routes, limits, upstreams and tokens, the keys of
+    /// issuers, and the ids of servers.
+    pub fn keep_only(&self, gateway: &Snapshot) {
+        let limits = || gateway.served.iter().flat_map(|route| &route.limits);
+        let routes = gateway.served.iter().map(|route| &route.metrics).chain([&gateway.unrouted]);
+        let routes: BTreeSet<_> = routes.map(|metrics| metrics.name.as_str()).collect();
+        let limits: BTreeSet<_> = limits().map(|route_limit| route_limit.metrics.name.as_str()).collect();
+        let failures = gateway.served.iter().filter_map(|route| route.failures.as_ref());
+        let upstreams: BTreeSet<_> = failures.map(|failures| failures.name.as_str()).collect();
+        self.routes.lock().retain(|name, _| routes.contains(name.as_str()));
+        self.limits.lock().retain(|name, _| limits.contains(name.as_str()));
+        self.upstreams.lock().retain(|name, _| upstreams.contains(name.as_str()));
+        self.tokens.lock().retain(|name, _| gateway.key_sources.iter().any(|source| source.name() == name));
+        self.key_sources.apply(gateway.key_sources.clone());
+        self.quota_sources.apply(&gateway.quota_sources);
+        self.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
+        let meters = gateway.shedding.as_ref().map_or(&[][..], |shedding| &shedding.meters);
+        self.meters.lock().retain(|name, _| meters.iter().any(|meter| meter.name == *name));
+        let keeps = gateway.keeps();
+        self.endpoints.retain(|id| keeps.has(id));
+    }
+}
+
+impl Snapshot {
+    /// Builds the snapshot, whose limits are counted in `store`. It opens nothing, so it cannot fail.
+    pub fn build(config: &Config, shared: &SharedState, store: Arc<Store>) -> Self {
+        let upstream = |upstream| Arc::new(Upstream::new(upstream, &shared.endpoints, &shared.names, shared.echo()));
+        Self::assemble(
+            config,
+            (shared, store),
+            config.upstreams.iter().map(upstream).collect(),
+            config.limits.iter().map(|limit| Arc::new(RateTable::new(limit))).collect(),
+            (
+                config.jwts.iter().map(|jwt| shared.key_sources.get(jwt)).collect(),
+                config.limits.iter().filter_map(|limit| shared.quota_sources.get(limit)).collect(),
+            ),
+        )
+    }
+
+    /// The same with these overrides of the admin API. `config` is the configuration that it was built from.
+    #[must_use]
+    pub fn with_temporary(&self, config: &Config, shared: &SharedState, overrides: &TemporaryOverrides) -> Self {
+        let limits = self.limits.iter().map(|rate_table| match overrides.of(rate_table.name()) {
+            of_limit if rate_table.has_temporary(of_limit) => rate_table.clone(),
+            of_limit => Arc::new(rate_table.with_temporary(of_limit)),
+        });
+        // Upstreams remember whose turn it is.
+        let shared = (shared, self.store.clone());
+        let sources = (self.key_sources.clone(), self.quota_sources.clone());
+        Self::assemble(config, shared, self.upstreams.clone(), limits.collect(), sources)
+    }
+
+    fn assemble(
+        config: &Config,
+        (shared, store): (&SharedState, Arc<Store>),
+        upstreams: Vec<Arc<Upstream>>,
+        rate_table: Vec<Arc<RateTable>>,
+        (key_sources, quota_sources): (Vec<Arc<KeySource>>, Vec<LimitSource>),
+    ) -> Self {
+        let readers: Vec<_> = config
+            .jwts
+            .iter()
+            .zip(&key_sources)
+            .map(|(jwt, keys)| {
+                Arc::new(TokenReader::new(jwt, config.claims_of(&jwt.name), keys.clone(), shared.token(&jwt.name)))
+            })
+            .collect();
+        let on_error = match &config.store {
+            config::Store::Memory { .. } => OnError::Allow,
+            config::Store::Memcached(memcached) => memcached.on_error,
+        };
+        let upstream = |route: &config::Route| match route.action {
+            config::Action::Forward { upstream, .. } => config.upstreams.get(upstream),
+            config::Action::Respond { .. } | config::Action::Redirect(_) => None,
+        };
+        let served = |route: &config::Route| {
+            let limits_and_rates =
+                || route.limits.iter().filter_map(|index| config.limits.get(*index).zip(rate_table.get(*index)));
+            let route_limit = |(limit, rate_table): (&config::Limit, &Arc<RateTable>)| RouteLimit {
+                rates: RateSelector::new(rate_table.clone(), limit, &route.path),
+                quotas: quota_sources.iter().find(|one| one.is_of(&limit.name)).map(|one| one.source.clone()),
+                max_in_flight: limit.max_in_flight,
+                key: KeyExtractor::new(&limit.name, &limit.key, &route.path).with_known_keys(limit.known_keys.as_ref()),
+                cost: limit.cost.clone(),
+                on_limit: limit.on_limit,
+                missing: limit.missing,
+                metrics: shared.limit(&limit.name),
+                // Only the admin listener shows them.
+                counts_keys: config.admin.is_some(),
+                comes_first: limit.comes_first(),
+            };
+            let limits: Vec<_> = limits_and_rates().map(route_limit).collect();
+            let told =
+                limits_and_rates().zip(&limits).map(|((limit, _), route_limit)| (limit, route_limit.rates.profiles()));
+            let tokens = config.jwts.iter().filter(|jwt| config.uses_token(route, &jwt.name));
+            CompiledRoute {
+                metrics: shared.route(&route::label(route)),
+                path: route.path.text.clone(),
+                single: Arc::new(SingleSources::new(limits_and_rates().map(|(limit, _)| limit), tokens)),
+                tokens: readers.iter().filter(|reader| config.uses_token(route, reader.name())).cloned().collect(),
+                rate_limit_headers: Arc::new(RateLimitHeaders::new(told)),
+                has_quotas: limits.iter().any(|limit| limit.quotas.is_some()),
+                limits,
+                ignore_case: route.ignore_case,
+                action: action(&route.action, &upstreams),
+                max_body_size: route.max_body_size,
+                timeout: route.timeout,
+                request_headers: PreparedChanges::new(&route.request_headers),
+                response_headers: PreparedChanges::new(&route.response_headers),
+                cors: route.cors.as_ref().map(|cors| Box::new(CorsPolicy::new(cors))),
+                balance_key: upstream(route).and_then(|upstream| match &upstream.balance {
+                    Balance::Hash(key) => Some(KeyExtractor::new(&upstream.name, key, &route.path)),
+                    Balance::RoundRobin | Balance::LeastRequests => None,
+                }),
+                failures: upstream(route).map(|upstream| shared.failures(&upstream.name)),
+                shedding: config.server.shed.as_ref().map(|_| {
+                    let meter = shared.meter(upstream(route).map_or("", |upstream| &upstream.name));
+                    Box::new(RouteShedding::new(config, route, meter))
+                }),
+            }
+        };
+        let served: Vec<_> = config.routes.iter().map(served).collect();
+        Self {
+            paths: config.server.paths,
+            routes: Routes::build(&config.routes, config.server.paths.matching),
+            shedding: config.server.shed.clone().map(|settings| {
+                Arc::new(Shedding::new(settings, served.iter().filter_map(|route| route.shedding.as_deref())))
+            }),
+            served,
+            limits: rate_table,
+            unrouted: shared.route(NO_ROUTE),
+            upstreams,
+            key_sources,
+            quota_sources,
+            trusted_proxies: config.server.trusted_proxies.clone(),
+            forwarded: config.server.forwarded,
+            body_timeout: config.server.body_timeout,
+            access_log: config.log.access,
+            store,
+            on_error,
+            concurrency: shared.concurrency.clone(),
+            wait_queues: shared.wait_queues.clone(),
+            tracing: config.tracing.as_ref().map(|tracing| Tracing {
+                share: SampleShare::new(tracing.sample),
+                exporter: shared.exporters().get(&tracing.collector),
+            }),
+        }
+    }
+
+    /// The route that answers a request itself because it is a preflight: the one for the request about which the browser
+    /// asks, if it has `cors`. Host and path are as [`Routes::find`] takes them.
+    pub fn preflight_route(&self, host: &str, path: &str, conditions: RouteConditions<'_>) -> Option<usize> {
+        let method = cors::requested_method(conditions.method, conditions.headers)?;
+        let found = self.routes.find(host, path, RouteConditions { method: &method, ..conditions })?;
+        self.served.get(found)?.cors.as_ref().map(|_| found)
+    }
+
+    /// Which traces are sampled, if requests are traced. Only a trusted proxy decides by its flags, because anybody can send
+    /// them with every request.
+    pub fn sampling(&self, via_trusted: bool) -> Option<Sampling> {
+        self.tracing.as_ref().map(|tracing| Sampling { share: tracing.share, follows_parent: via_trusted })
+    }
+
+    /// How long idle connections to the endpoints of its upstreams are kept.
+    pub fn keeps(&self) -> Keeps {
+        Keeps::new(self.upstreams.iter().flat_map(|upstream| upstream.keeps()))
+    }
+}
+
+/// What changes about limits when `new` replaces `old`.
+pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
+    let replaced = new.limits.iter().filter_map(|rate_table| {
+        let before = old.limits.iter().find(|before| before.name() == rate_table.name())?;
+        (!Arc::ptr_eq(before, rate_table)).then(|| rate_table.replaced(before))
+    });
+    LimitChanges {
+        with_quotas: new.quota_sources.iter().map(|one| one.limit_name().to_owned()).collect(),
+        in_use: new.limits.iter().flat_map(|rate_table| rate_table.limits()).cloned().collect(),
+        replaced: replaced.flatten().collect(),
+    }
+}
+
+fn action(action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {
+    match action {
+        config::Action::Forward { upstream, path, preserve_host } => match upstreams.get(*upstream) {
+            Some(upstream) => {
+                let (upstream, path) = (upstream.clone(), path.clone());
+                Action::Forward(Forwarding { upstream, path, preserve_host: *preserve_host })
+            }
+            None => Action::Respond {
+                status: StatusCode::BAD_GATEWAY,
+                body: Bytes::new(),
+                content_type: HeaderValue::from_static("text/plain"),
+            },
+        },
+        config::Action::Respond { status, body, content_type } => Action::Respond {
+            status: *status,
+            body: Bytes::copy_from_slice(body.as_bytes()),
+            content_type: content_type.clone(),
+        },
+        config::Action::Redirect(redirect) => Action::Redirect(redirect.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn servers_that_reloads_have_removed_are_forgotten() {
+        let shared = SharedState::new(1, 1);
+        let build = |port: u16| {
+            let text = format!(
+                "[upstreams.a]\nservers = [\"http://stays:80\", \"http://goes:{port}\"]\n\
+                 [[routes]]\npath = \"/*\"\nupstream = \"a\"\n"
+            );
+            let config = config::parse(text.as_bytes(), "test", Path::new("")).unwrap();
+            Snapshot::build(&config, &shared, Arc::new(Store::open(&config.store, 1).unwrap()))
+        };
+        let ids = |gateway: &Snapshot| {
+            let status = gateway.upstreams[0].status();
+            [status[0].0.id, status[1].0.id]
+        };
+        let gateway = build(1);
+        shared.keep_only(&gateway);
+        let [stays, first] = ids(&gateway);
+        for port in 2..1_000 {
+            let gateway = build(port);
+            // A request of the earlier snapshot may still use its servers.
+            assert_eq!(shared.endpoints.count(), 3);
+            shared.keep_only(&gateway);
+            assert_eq!(shared.endpoints.count(), 2);
+            assert_eq!(ids(&gateway)[0], stays, "its connections are kept");
+        }
+        assert!(ids(&build(1))[1] != first, "an id could still be in use");
+    }
+}

@@ -1,0 +1,148 @@
+//! What outlives a reload: counters of routes, limits and upstreams never decrease, and connections stay in their pools.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use crate::base::metrics::PerWorker;
+use crate::proxy::shed::Meter;
+use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
+use crate::request::decide::{ConcurrencyLimiter, LimitMetrics, WaitQueues};
+use crate::request::identify::tokens::TokenMetrics;
+use crate::sources::jwks::KeySources;
+use crate::sources::otlp::Exporters;
+use crate::sources::quotas::QuotaSources;
+use crate::upstream::{Endpoints, Names, UpstreamWatch};
+
+/// See the head of this file.
+pub struct SharedState {
+    workers: usize,
+    pub(super) routes: Mutex<BTreeMap<String, Arc<RouteMetrics>>>,
+    pub(super) limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
+    pub(super) upstreams: Mutex<BTreeMap<String, Arc<UpstreamFailures>>>,
+    pub(super) tokens: Mutex<BTreeMap<String, Arc<TokenMetrics>>>,
+    pub(super) key_sources: Arc<KeySources>,
+    pub(super) quota_sources: Arc<QuotaSources>,
+    exporters: Exporters,
+    /// By the name of the upstream; empty for the routes without.
+    pub(super) meters: Mutex<BTreeMap<String, Arc<Meter>>>,
+    pub(super) endpoints: Arc<Endpoints>,
+    echo: OnceLock<SocketAddr>,
+    pub(super) names: Arc<Names>,
+    pub(super) concurrency: Arc<ConcurrencyLimiter>,
+    pub(super) wait_queues: Arc<WaitQueues>,
+}
+
+impl SharedState {
+    /// For `workers` worker threads, with so many connections to upstreams.
+    pub fn new(workers: usize, upstream_connections: usize) -> Self {
+        Self {
+            workers,
+            routes: Mutex::default(),
+            limits: Mutex::default(),
+            upstreams: Mutex::default(),
+            meters: Mutex::default(),
+            tokens: Mutex::default(),
+            key_sources: Arc::default(),
+            quota_sources: Arc::default(),
+            exporters: Exporters::default(),
+            endpoints: Arc::new(Endpoints::new(workers, upstream_connections)),
+            echo: OnceLock::new(),
+            names: Arc::default(),
+            concurrency: Arc::default(),
+            wait_queues: Arc::default(),
+        }
+    }
+
+    /// How many requests are held.
+    pub fn held(&self) -> usize {
+        self.wait_queues.held()
+    }
+
+    /// Where the built-in echo server listens, if it runs.
+    pub fn echo(&self) -> Option<SocketAddr> {
+        self.echo.get().copied()
+    }
+
+    /// Records where the built-in echo server listens. It is started only once.
+    pub fn set_echo(&self, address: SocketAddr) {
+        let _ = self.echo.set(address);
+    }
+
+    /// The keys of the issuers of tokens.
+    pub fn key_sources(&self) -> &Arc<KeySources> {
+        &self.key_sources
+    }
+
+    /// The sources of quotas.
+    pub fn quota_sources(&self) -> &Arc<QuotaSources> {
+        &self.quota_sources
+    }
+
+    /// Where spans go.
+    pub fn exporters(&self) -> &Exporters {
+        &self.exporters
+    }
+
+    /// The counters of all routes.
+    pub fn routes(&self) -> Vec<Arc<RouteMetrics>> {
+        self.routes.lock().values().cloned().collect()
+    }
+
+    /// The counters of all limits of routes.
+    pub fn limits(&self) -> Vec<Arc<LimitMetrics>> {
+        self.limits.lock().values().cloned().collect()
+    }
+
+    /// The failures of all upstreams of routes.
+    pub fn upstreams(&self) -> Vec<Arc<UpstreamFailures>> {
+        self.upstreams.lock().values().cloned().collect()
+    }
+
+    /// What was found in the tokens of requests.
+    pub fn tokens(&self) -> Vec<Arc<TokenMetrics>> {
+        self.tokens.lock().values().cloned().collect()
+    }
+
+    pub(super) fn token(&self, name: &str) -> Arc<TokenMetrics> {
+        let new = || Arc::new(TokenMetrics { name: name.to_owned(), workers: PerWorker::new(self.workers) });
+        self.tokens.lock().entry(name.to_owned()).or_insert_with(new).clone()
+    }
+
+    pub(super) fn route(&self, name: &str) -> Arc<RouteMetrics> {
+        let new = || Arc::new(RouteMetrics { name: name.to_owned(), workers: PerWorker::new(self.workers) });
+        self.routes.lock().entry(name.to_owned()).or_insert_with(new).clone()
+    }
+
+    pub(super) fn limit(&self, name: &str) -> Arc<LimitMetrics> {
+        let new = || Arc::new(LimitMetrics::new(name, self.workers));
+        self.limits.lock().entry(name.to_owned()).or_insert_with(new).clone()
+    }
+
+    pub(super) fn failures(&self, name: &str) -> Arc<UpstreamFailures> {
+        let new = || Arc::new(UpstreamFailures::new(name.to_owned(), self.workers));
+        self.upstreams.lock().entry(name.to_owned()).or_insert_with(new).clone()
+    }
+
+    pub(super) fn meter(&self, upstream: &str) -> Arc<Meter> {
+        let new = || Arc::new(Meter::new(upstream.to_owned(), self.workers));
+        self.meters.lock().entry(upstream.to_owned()).or_insert_with(new).clone()
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// What watches the servers of all upstreams.
+    pub fn upstream_watch(&self) -> UpstreamWatch {
+        UpstreamWatch::new(self.names.clone(), self.endpoints.clone())
+    }
+
+    /// The addresses of servers' names.
+    pub fn names(&self) -> &Arc<Names> {
+        &self.names
+    }
+}

@@ -1,0 +1,376 @@
+//! Records what happened to each request: in counters by route, class of method and outcome, and as a line in the access log.
+//!
+//! A record ends when the body has been sent or the client has gone away, not when the head is sent.
+
+mod access_log;
+mod observed_body;
+mod upstream_failures;
+mod sampler;
+mod method_class;
+
+use std::fmt::Display;
+use std::mem;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::{Method, Response, StatusCode};
+use http_body::Body;
+
+use crate::base::clock::{self, Monotonic, Time};
+use crate::base::http::request_id::RequestId;
+use crate::base::metrics::{Counter, Histogram, PerWorker};
+use crate::base::reason::Reason;
+use crate::base::spans::{RequestEnding, RequestSpans};
+use crate::request::decide::{ConcurrencyPermit, LimitMetrics};
+use crate::server::RequestGuard;
+
+pub use access_log::{AccessLogEntry, AccessLogger};
+pub use method_class::MethodClass;
+pub use observed_body::{ObservedBody, ResponseBody};
+pub use sampler::Sampler;
+pub use upstream_failures::{Failure, UpstreamFailures};
+
+use access_log::AccessLine;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// An upstream answered.
+    Forwarded,
+    /// An upstream accepted a tunnel, and both sides have ended it.
+    Tunneled,
+    /// The route has a fixed response.
+    Responded,
+    /// Over a limit.
+    Limited,
+    /// Over a limit that answers without saying so.
+    Silenced,
+    /// From a client that a limit blocks.
+    Blocked,
+    /// The request cannot be served: it is malformed, or lacks a key that a limit requires.
+    Refused,
+    /// No route takes it.
+    Unrouted,
+    /// The upstream did not answer.
+    Failed,
+    /// Answered before anything was done for it, because of overload.
+    Shed,
+    /// The store did not answer, and the configuration says to reject requests then.
+    Unavailable,
+    /// The client went away before the end, or sent or read nothing for too long.
+    Abandoned,
+}
+
+impl Outcome {
+    /// All of them, in order.
+    pub const ALL: [Self; 12] = [
+        Self::Forwarded,
+        Self::Tunneled,
+        Self::Responded,
+        Self::Limited,
+        Self::Silenced,
+        Self::Blocked,
+        Self::Refused,
+        Self::Unrouted,
+        Self::Failed,
+        Self::Shed,
+        Self::Unavailable,
+        Self::Abandoned,
+    ];
+
+    /// Whether the gateway has refused the request. Refusals cost little, so a client can cause many of them.
+    fn is_refusal(self) -> bool {
+        matches!(self, Self::Limited | Self::Silenced | Self::Blocked | Self::Refused | Self::Unrouted | Self::Shed)
+    }
+
+    /// The name in logs and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Forwarded => "forwarded",
+            Self::Tunneled => "tunneled",
+            Self::Responded => "responded",
+            Self::Limited => "limited",
+            Self::Silenced => "silenced",
+            Self::Blocked => "blocked",
+            Self::Refused => "refused",
+            Self::Unrouted => "unrouted",
+            Self::Failed => "failed",
+            Self::Shed => "shed",
+            Self::Unavailable => "unavailable",
+            Self::Abandoned => "abandoned",
+        }
+    }
+}
+
+/// The classes of statuses. The first is for requests that were abandoned before they had a status.
+pub const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// The requests of one route.
+#[derive(Debug)]
+pub struct RouteMetrics {
+    /// Its name.
+    pub name: String,
+    /// The counters of each worker.
+    pub workers: PerWorker<RequestMetrics>,
+}
+
+/// The requests of one route on one worker.
+#[derive(Debug, Default)]
+pub struct RequestMetrics {
+    /// By outcome, in the order of [`Outcome::ALL`], and class of method, in that of [`MethodClass::ALL`].
+    ended: [[ByStatus; MethodClass::ALL.len()]; Outcome::ALL.len()],
+    /// Requests that failed, by reason, in the order of [`Reason::ALL`].
+    pub failed: [Counter; Reason::ALL.len()],
+    /// From the head of the request to the end of the response, by outcome.
+    pub latency: [Histogram; Outcome::ALL.len()],
+}
+
+/// Requests by the class of their status, in the order of [`CLASSES`].
+pub type ByStatus = [Counter; CLASSES.len()];
+
+impl RequestMetrics {
+    /// The requests with methods of this class that ended so.
+    pub fn ended(&self, outcome: Outcome, method: MethodClass) -> &ByStatus {
+        &self.ended[outcome as usize][method as usize]
+    }
+}
+
+/// Records the requests of one route on one worker.
+#[derive(Debug)]
+pub struct RouteRecorder {
+    route: Arc<RouteMetrics>,
+    /// Counts the failures of the route's upstream, if it has one.
+    upstream: Option<Arc<UpstreamFailures>>,
+    worker: usize,
+    /// Chooses which refusals are logged; `None` if all are.
+    sampler: Option<Rc<Sampler>>,
+    logger: AccessLogger,
+}
+
+/// How a request ended, and why if it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestEnd {
+    /// The class of its method.
+    pub method: MethodClass,
+    /// The outcome.
+    pub outcome: Outcome,
+    /// Why it failed.
+    pub reason: Option<Reason>,
+    /// The status of the response, if there was one.
+    pub status: Option<StatusCode>,
+}
+
+impl RouteRecorder {
+    /// The recorder of this worker, which is the only one to use it. With a `sampler`, only the refusals that it admits
+    /// are logged. Lines of the access log go to `logger`.
+    pub fn new(
+        route: Arc<RouteMetrics>,
+        upstream: Option<Arc<UpstreamFailures>>,
+        worker: usize,
+        sampler: Option<Rc<Sampler>>,
+        logger: AccessLogger,
+    ) -> Self {
+        Self { route, upstream, worker, sampler, logger }
+    }
+
+    /// Counts the request `id` that ended after so many microseconds, and logs its entry if it has one.
+    pub fn close(
+        &self,
+        RequestEnd { method, outcome, reason, status }: RequestEnd,
+        micros: u64,
+        id: &RequestId,
+        entry: Option<&AccessLogEntry>,
+    ) {
+        let Self { route, worker, sampler, logger, .. } = self;
+        let requests = route.workers.of(*worker);
+        let class = status.map_or(0, |status| usize::from(status.as_u16() / 100)).min(CLASSES.len() - 1);
+        requests.ended(outcome, method)[class].one();
+        requests.latency[outcome as usize].observe(micros);
+        if let Some(reason) = reason {
+            requests.failed[reason as usize].one();
+        }
+        let is_logged = |entry: &&AccessLogEntry| match sampler {
+            Some(sampler) if outcome.is_refusal() => sampler.admits(entry.client),
+            _ => true,
+        };
+        if let Some(entry) = entry.filter(is_logged) {
+            logger.write(&AccessLine { entry, route: &route.name, outcome, reason, status, micros, id: id.as_str() });
+        }
+    }
+}
+
+/// The record of one request, which is closed when it is dropped. It is small because it is moved with the response.
+#[derive(Debug)]
+pub struct RequestRecord {
+    recorder: Rc<RouteRecorder>,
+    begun: Time,
+    id: RequestId,
+    entry: Option<Box<AccessLogEntry>>,
+    /// Its spans, if they are recorded.
+    spans: Option<Box<RequestSpans>>,
+    /// The permits of limits on requests in flight, held until the end.
+    permits: Option<Box<[ConcurrencyPermit]>>,
+    guard: RequestGuard,
+    status: Option<StatusCode>,
+    /// The outcome if the body is sent completely.
+    expected: Outcome,
+    outcome: Outcome,
+    /// Why it failed.
+    reason: Option<Reason>,
+    method: MethodClass,
+    /// Whether the method is HEAD: then the body is neither sent nor polled.
+    is_head: bool,
+}
+
+impl RequestRecord {
+    /// Begins the record of the request `id` that arrived at `begun`. Without an `entry` nothing is logged, and without
+    /// `spans` nothing is traced.
+    pub fn open(
+        recorder: Rc<RouteRecorder>,
+        begun: Time,
+        id: RequestId,
+        method: &Method,
+        entry: Option<Box<AccessLogEntry>>,
+        spans: Option<Box<RequestSpans>>,
+        guard: RequestGuard,
+    ) -> Self {
+        Self {
+            recorder,
+            begun,
+            id,
+            entry,
+            spans,
+            permits: None,
+            guard,
+            status: None,
+            expected: Outcome::Abandoned,
+            outcome: Outcome::Abandoned,
+            reason: None,
+            method: MethodClass::of(method),
+            is_head: *method == Method::HEAD,
+        }
+    }
+
+    /// The identifier of the request.
+    pub fn request_id(&self) -> &RequestId {
+        &self.id
+    }
+
+    /// Its spans, if they are recorded.
+    pub fn spans(&self) -> Option<&RequestSpans> {
+        self.spans.as_deref()
+    }
+
+    /// Records why the request is refused.
+    pub fn refused_for(&mut self, reason: Reason) {
+        self.reason = Some(reason);
+    }
+
+    /// Records for the access log which limit refused the request.
+    pub fn refused_by(&mut self, limit: Option<&Arc<LimitMetrics>>) {
+        if let Some(entry) = &mut self.entry {
+            entry.limit = limit.cloned();
+        }
+    }
+
+    /// Records for the access log since when the request was held, if it was, and how many more requests each limit that has
+    /// decided about it admits.
+    pub fn decided<'a>(
+        &mut self,
+        held_since: Option<Time>,
+        remaining: impl Iterator<Item = (&'a Arc<LimitMetrics>, u64)>,
+    ) {
+        if let Some(entry) = &mut self.entry {
+            entry.held_micros = held_since.map(|since| clock::now().micros_since(since));
+            entry.remaining = remaining.map(|(limit, remaining)| (limit.clone(), remaining)).collect();
+        }
+    }
+
+    /// Records for the access log which server has responded to the request, which is sent since `begun`.
+    pub fn responded(&mut self, server: impl FnOnce() -> String, begun: Option<Monotonic>) {
+        if let Some(entry) = &mut self.entry {
+            entry.server = Some(server());
+            entry.upstream_micros = begun.map(|begun| clock::monotonic().micros_since(begun));
+        }
+    }
+
+    /// Takes these permits, if there are any, and keeps them until the record is closed.
+    pub fn hold(&mut self, permits: &mut Vec<ConcurrencyPermit>) {
+        if !permits.is_empty() {
+            self.permits = Some(mem::take(permits).into_boxed_slice());
+        }
+    }
+
+    /// Records why the request fails. If the upstream caused it, the failure is counted and logged for the upstream
+    /// too.
+    pub fn fail(&mut self, reason: Reason, server: &dyn Display, error: &dyn Display) {
+        self.reason = Some(reason);
+        match &self.recorder.upstream {
+            Some(upstream) if reason.is_upstreams() => {
+                upstream.record(self.recorder.worker, &Failure { reason, id: &self.id, server, error }, clock::now());
+            }
+            _ => {
+                let (route, request_id) = (&self.recorder.route.name, self.id.as_str());
+                tracing::debug!(route, reason = reason.name(), %error, request_id, "request failed");
+            }
+        }
+    }
+
+    /// Counts and logs for the upstream that an attempt has failed, after which the request is sent again.
+    pub fn failed_attempt(&self, reason: Reason, server: &dyn Display, error: &dyn Display) {
+        if let Some(upstream) = &self.recorder.upstream {
+            upstream.record(self.recorder.worker, &Failure { reason, id: &self.id, server, error }, clock::now());
+        }
+    }
+
+    /// Gives the record to the body of the response, which closes it when it has been sent.
+    pub fn settle(mut self, outcome: Outcome, response: &mut Response<ObservedBody>) {
+        self.status = Some(response.status());
+        self.expected = outcome;
+        let body = response.body_mut();
+        if self.is_head || body.is_end_stream() {
+            self.outcome = outcome;
+        }
+        body.record = Some(self);
+    }
+
+    /// Records the status of a response that accepts a tunnel.
+    pub fn accepted_tunnel(&mut self, status: StatusCode) {
+        self.status = Some(status);
+    }
+
+    /// Records that a tunnel has sent so many bytes to the client.
+    pub fn sent(&mut self, bytes: usize) {
+        if let Some(entry) = &mut self.entry {
+            entry.bytes += bytes as u64;
+        }
+    }
+
+    /// Records how a tunnel ended. Until then, its client counts as having gone away.
+    pub fn ended(&mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
+}
+
+impl Drop for RequestRecord {
+    fn drop(&mut self) {
+        let now = clock::now();
+        let micros = now.micros_since(self.begun);
+        if self.guard.is_unsent() && matches!(self.outcome, Outcome::Forwarded | Outcome::Responded) {
+            self.outcome = Outcome::Abandoned;
+        }
+        let cut_off = || self.guard.cut_off().filter(|_| self.outcome == Outcome::Abandoned);
+        let reason = self.reason.or_else(cut_off);
+        let end = RequestEnd { method: self.method, outcome: self.outcome, reason, status: self.status };
+        self.recorder.close(end, micros, &self.id, self.entry.as_deref());
+        if let Some(spans) = self.spans.take() {
+            spans.end(&RequestEnding {
+                at: now,
+                outcome: end.outcome.name(),
+                reason: reason.map(Reason::name),
+                status: end.status,
+                has_failed: matches!(end.outcome, Outcome::Failed | Outcome::Unavailable | Outcome::Abandoned),
+            });
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The steps of a request before it is forwarded: its route, its client, and what its limits decide.
+
+pub mod route;
+pub mod identify;
+pub mod decide;

@@ -1,0 +1,147 @@
+//! Holds requests until their limit has room: in order of arrival, for a bounded time, and in bounded number.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::wait_queues::QueueSlot;
+use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict};
+use crate::base::clock::{self, micros};
+use crate::limit::Verdict;
+use crate::store::{Answer, Ask, Verdicts};
+
+/// How often a held request asks again where other requests may give back what they have reserved.
+const RECHECK: Duration = Duration::from_millis(20);
+
+/// Decides on a route with limits that may delay. If the future is dropped, the request leaves its queue at once.
+///
+/// A request is in one queue at a time, that of the limit that holds it longest, so no two requests wait for each
+/// other.
+pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
+    let begun = Instant::now();
+    let mut now = input.now;
+    let mut next_queue = state.undecided().iter().find(|ask| must_queue(input, ask)).map(|ask| ask.place);
+    let mut slot: Option<(usize, QueueSlot)> = None;
+    loop {
+        if let Some(place) = next_queue.take()
+            && let Some((max_delay, max_delayed)) = delay(input, place)
+        {
+            // The request leaves its queue before it joins another, so that it is never in two.
+            drop(slot.take());
+            match queue(input, state, place, begun + max_delay, max_delayed).await {
+                Some(joined) => slot = Some((place, joined)),
+                None => return state.give_up(input, place, max_delay),
+            }
+            now = clock::now();
+        }
+        let answer = match input.store.decide(state.undecided(), now, input.worker) {
+            Answer::Now(reply) => Some(reply),
+            Answer::Later(reply) => state.receive(input, reply).await,
+            Answer::Away => None,
+        };
+        let Some(reply) = answer else { return state.unknown(input) };
+        let Some((place, verdict)) = longest_delay(input, state, &reply.verdicts) else {
+            return state.conclude(input, reply);
+        };
+        match hold(input, state, (place, verdict), begun.elapsed()) {
+            Some(wait) if slot.as_ref().is_some_and(|(queue, _)| *queue == place) => {
+                sleep(wait).await;
+                now = clock::now();
+            }
+            Some(_) => next_queue = Some(place),
+            None => return state.conclude(input, reply),
+        }
+    }
+}
+
+/// How long the limit at this place holds a request that was `held` before. `None` if that is too long: then it is refused
+/// at once.
+fn hold(
+    input: &DecisionInput<'_, '_>,
+    state: &DecisionState<'_>,
+    (place, verdict): (usize, Verdict),
+    held: Duration,
+) -> Option<Duration> {
+    // Other requests may give back their reservations at any time.
+    let soonest = if settles(state, place) { RECHECK } else { Duration::MAX };
+    let wait = Duration::from_micros(verdict.wait?).min(soonest);
+    let (max_delay, _) = delay(input, place)?;
+    (held + wait <= max_delay).then_some(wait)
+}
+
+/// Whether a request with these verdicts is held, so that it may pass after all.
+pub(super) fn is_held(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, verdicts: &Verdicts) -> bool {
+    longest_delay(input, state, verdicts).is_some_and(|longest| hold(input, state, longest, Duration::ZERO).is_some())
+}
+
+/// The limit behind whose held requests this one queues, if that queue is full, and for how long the limit holds requests.
+pub(super) fn full_queue(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>) -> Option<(usize, Duration)> {
+    let ask = state.undecided().iter().find(|ask| must_queue(input, ask))?;
+    let (max_delay, max_delayed) = delay(input, ask.place)?;
+    input.wait_queues.is_full(ask.key, max_delayed).then_some((ask.place, max_delay))
+}
+
+/// Whether requests of the same key are held, so that this one queues behind them.
+fn must_queue(input: &DecisionInput<'_, '_>, ask: &Ask<'_>) -> bool {
+    delay(input, ask.place).is_some() && input.wait_queues.has_waiters(ask.key)
+}
+
+/// Whether requests of this limit may give back a part of what they reserve.
+fn settles(state: &DecisionState<'_>, place: usize) -> bool {
+    state.undecided().iter().any(|ask| ask.place == place && ask.settles)
+}
+
+/// How long this limit may hold a request, and how many of a key.
+fn delay(input: &DecisionInput<'_, '_>, place: usize) -> Option<(Duration, usize)> {
+    input.limits[place].on_limit.delay()
+}
+
+/// Joins the queue of this limit and waits until the request is the first; `None` if the queue is full or that takes
+/// longer than `until`.
+async fn queue(
+    input: &DecisionInput<'_, '_>,
+    state: &mut DecisionState<'_>,
+    place: usize,
+    until: Instant,
+    max_delayed: usize,
+) -> Option<QueueSlot> {
+    let key = state.undecided().iter().find(|ask| ask.place == place)?.key;
+    let mut slot = input.wait_queues.join(key, max_delayed)?;
+    state.held_since.get_or_insert(input.now);
+    input.limits[place].counters(input.worker).delayed.one();
+    timeout_at(until, slot.wait_until_first()).await.ok()?;
+    Some(slot)
+}
+
+/// The limit that holds the request longest. `None` if the request is admitted or a limit refuses it that does not
+/// delay.
+fn longest_delay(
+    input: &DecisionInput<'_, '_>,
+    state: &DecisionState<'_>,
+    verdicts: &Verdicts,
+) -> Option<(usize, Verdict)> {
+    if !state.refusals(verdicts).all(|(place, _)| delay(input, place).is_some()) {
+        return None;
+    }
+    state.refusals(verdicts).max_by_key(|(_, verdict)| verdict.wait.unwrap_or(u64::MAX))
+}
+
+impl DecisionState<'_> {
+    /// Refuses a request that was queued for too long or found the queue full. The requests before it are gone after
+    /// `max_delay`.
+    pub(super) fn give_up(&mut self, input: &DecisionInput<'_, '_>, place: usize, max_delay: Duration) -> Decision {
+        input.limits[place].counters(input.worker).rejected.one();
+        let found = self.asks.iter().zip(&self.profiles).find(|(ask, _)| ask.place == place);
+        if let Some((ask, _)) = found {
+            input.limits[place].record_key(input, ask.key, true);
+        }
+        let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(micros(max_delay)) };
+        let outcome = found.map(|(ask, profile)| {
+            let Ask { limit, need, .. } = *ask;
+            LimitOutcome { place, profile: *profile, limit, need, verdict: LimitVerdict::Rates(verdict) }
+        });
+        self.outcomes = SmallVec::from_iter(outcome);
+        Decision::Rejected
+    }
+}

@@ -1,0 +1,120 @@
+//! What the store is asked about a request: its keys, the rates that apply to them, and its costs.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict, RateSet, SelectedRates, reservations};
+use crate::base::fingerprint::Fingerprint;
+use crate::config::{Missing, Role};
+use crate::limit::Limit;
+use crate::store::Ask;
+
+/// One limit with the key and the rates that apply to a request.
+struct RateCheck<'a> {
+    place: usize,
+    key: Fingerprint,
+    profile: RateSet<'a>,
+    limit: &'a Arc<Limit>,
+}
+
+impl<'a> DecisionState<'a> {
+    /// Reads keys, rates and costs and collects what to ask the store. Breaks off where no store is needed to decide.
+    pub(super) fn prepare(&mut self, input: &DecisionInput<'a, '_>) -> ControlFlow<Decision> {
+        let key_cache = &mut input.key_cache.borrow_mut();
+        let limits = input.limits.iter().enumerate();
+        for (place, route_limit) in limits.filter(|(_, route_limit)| input.part.has(route_limit)) {
+            let counters = route_limit.counters(input.worker);
+            let resolved = input.quotas.get(place).and_then(Option::as_ref);
+            let read = || route_limit.key.extract(input.attributes, place, key_cache);
+            let found = resolved.map(|resolved| resolved.key).or_else(read);
+            let key = match (found, route_limit.missing) {
+                (Some(key), _) => key,
+                (None, Missing::Shared) => route_limit.key.shared(),
+                (None, Missing::Skip) => {
+                    counters.skipped.one();
+                    continue;
+                }
+                (None, Missing::Reject) => {
+                    counters.keyless.one();
+                    return ControlFlow::Break(Decision::NoKey(place));
+                }
+            };
+            match route_limit.select((key, found.is_some()), input.attributes, key_cache, resolved) {
+                SelectedRates::Exempt => {
+                    counters.exempt.one();
+                    route_limit.record_key(input, key, false);
+                }
+                SelectedRates::Block if route_limit.on_limit.role() == Role::Reports => {
+                    self.shadow(counters, place);
+                    route_limit.record_key(input, key, true);
+                }
+                SelectedRates::Block => {
+                    counters.blocked.one();
+                    route_limit.record_key(input, key, true);
+                    return ControlFlow::Break(Decision::Blocked(place));
+                }
+                SelectedRates::Rates(profile, limit) => {
+                    let check = RateCheck { place, key, profile, limit };
+                    self.acquire_permit(input, &check)?;
+                    self.prepare_ask(input, &check)?;
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Counts the request among those in flight if the limit bounds their number.
+    fn acquire_permit(&mut self, input: &DecisionInput<'a, '_>, check: &RateCheck<'a>) -> ControlFlow<Decision> {
+        let RateCheck { place, key, profile, limit } = *check;
+        let route_limit = &input.limits[place];
+        let Some(max_in_flight) = route_limit.max_in_flight else { return ControlFlow::Continue(()) };
+        let acquired = input.concurrency.acquire(key, max_in_flight);
+        let (admitted, remaining) = (acquired.is_some(), acquired.as_ref().map_or(0, |(_, remaining)| *remaining));
+        route_limit.counters(input.worker).fullest.observe(remaining, max_in_flight, input.now);
+        let decision = if admitted { Decision::Admitted } else { self.over(input, place) };
+        if decision != Decision::Admitted || limit.rates().is_empty() {
+            // Otherwise its rates decide, too, and then it is counted.
+            route_limit.record_key(input, key, !admitted);
+        }
+        let verdict = LimitVerdict::InFlight { admitted, remaining };
+        let outcome = LimitOutcome { place, profile, limit, need: 1, verdict };
+        if let Some((permit, _)) = acquired {
+            self.permits.push(permit);
+            if route_limit.on_limit.is_told() {
+                self.outcomes.push(outcome);
+            }
+            if limit.rates().is_empty() {
+                self.without_rates.push(place);
+            }
+        } else if decision == Decision::Rejected {
+            self.outcomes = SmallVec::from_iter([outcome]);
+        }
+        if decision == Decision::Admitted { ControlFlow::Continue(()) } else { ControlFlow::Break(decision) }
+    }
+
+    /// Adds the question of one limit to what the store is asked.
+    fn prepare_ask(&mut self, input: &DecisionInput<'a, '_>, check: &RateCheck<'a>) -> ControlFlow<Decision> {
+        let RateCheck { place, key, profile, limit } = *check;
+        if limit.rates().is_empty() {
+            return ControlFlow::Continue(());
+        }
+        let route_limit = &input.limits[place];
+        let most = limit.capacity();
+        let cost = reservations::initial_cost_within(&route_limit.cost, most, input.attributes.headers);
+        if cost > most && route_limit.on_limit.is_told() {
+            route_limit.counters(input.worker).rejected.one();
+            route_limit.record_key(input, key, true);
+            return ControlFlow::Break(Decision::TooCostly { place, most });
+        }
+        let settles = reservations::is_settled(&route_limit.cost);
+        let ask = Ask { limit, key, need: cost, cost, settles, role: route_limit.on_limit.role(), place };
+        if settles {
+            self.reservations.expect(&route_limit.cost, ask);
+        }
+        self.asks.push(ask);
+        self.profiles.push(profile);
+        ControlFlow::Continue(())
+    }
+}

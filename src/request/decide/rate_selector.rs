@@ -1,0 +1,309 @@
+//! Which rates apply to a request: those of an override for its key, else those of a source of quotas, else those of its
+//! tier, else the limit's own. Overrides in the file come before those of the admin API.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::temporary_overrides::{LimitOverrides, TemporaryRates};
+use crate::base::fingerprint::Fingerprint;
+use crate::config::{self, Key, PathPattern, Source};
+use crate::limit::overrides::{Allowance, Overrides};
+use crate::limit::{Limit, Rate};
+use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes, Subject};
+use crate::sources::quotas::{GrantedQuota, Quota, QuotaRates};
+use crate::store::Replaced;
+
+/// The most cell layouts of one limit whose counts are migrated when a reload changes the limit. Limits seldom have
+/// more than two or three.
+const MAX_MIGRATED: usize = 16;
+
+/// All sets of rates of one limit, for all routes.
+pub struct RateTable {
+    own: Arc<Limit>,
+    /// By the name of the tier.
+    tiers: Vec<(String, Arc<Limit>)>,
+    overrides: Arc<Overrides>,
+    /// For each allowance of the overrides; `None` if it grants no rates.
+    granted: Vec<Option<Arc<Limit>>>,
+    /// The overrides that the admin API has set; `None` if there are none.
+    temporary: Option<Box<TemporaryRates>>,
+    /// The limit's own rates and those of the overrides, one set for each layout of cells; its own first.
+    by_key: Vec<Arc<Limit>>,
+}
+
+/// Selects the rates of a limit for the requests of one route.
+pub struct RateSelector {
+    rate_table: Arc<RateTable>,
+    /// How the name of the tier is read from a request.
+    tier: Option<KeyExtractor>,
+}
+
+/// What applies to one request.
+#[derive(Clone, Copy, Debug)]
+pub enum SelectedRates<'a> {
+    /// These rates.
+    Rates(RateSet<'a>, &'a Arc<Limit>),
+    /// It passes without being counted.
+    Exempt,
+    /// It does not pass.
+    Block,
+}
+
+/// Which of the rates of a limit apply.
+#[derive(Clone, Copy, Debug)]
+pub enum RateSet<'a> {
+    /// Those of the configuration, of the admin API or of a tier with this number; 0 is the limit's own.
+    Listed(usize),
+    /// Those that a source of quotas has named.
+    Quota(&'a QuotaRates),
+}
+
+impl RateSet<'_> {
+    /// Identifies the rates within their limit.
+    pub fn id(self) -> (bool, u64) {
+        match self {
+            Self::Listed(number) => (false, number as u64),
+            Self::Quota(rates) => (true, rates.id()),
+        }
+    }
+}
+
+impl<'a> SelectedRates<'a> {
+    /// The rates, if there are any.
+    pub fn limit(self) -> Option<&'a Arc<Limit>> {
+        match self {
+            Self::Rates(_, limit) => Some(limit),
+            Self::Exempt | Self::Block => None,
+        }
+    }
+}
+
+impl RateTable {
+    /// The sets of rates that the configuration of a limit names.
+    pub fn new(limit: &config::Limit) -> Self {
+        let of = |rates: &[Rate]| Arc::new(Limit::new(&limit.name, rates));
+        let tiers = limit.tiers.iter().flat_map(|tiers| &tiers.rates);
+        let granted = |allowance: &Allowance| match allowance {
+            Allowance::Rates(rates) => Some(of(rates)),
+            Allowance::Exempt | Allowance::Block => None,
+        };
+        let own = of(&limit.rates);
+        let granted: Vec<_> = limit.overrides.allowances().iter().map(granted).collect();
+        Self {
+            by_key: one_for_each_layout([&own].into_iter().chain(granted.iter().flatten())),
+            own,
+            tiers: tiers.map(|(name, rates)| (name.clone(), of(rates))).collect(),
+            overrides: limit.overrides.clone(),
+            granted,
+            temporary: None,
+        }
+    }
+
+    /// The same limit with other overrides of the admin API.
+    #[must_use]
+    pub fn with_temporary(&self, overrides: Option<&LimitOverrides>) -> Self {
+        let temporary = overrides.map(|overrides| Box::new(TemporaryRates::new(overrides)));
+        let of_temporary = temporary.iter().flat_map(|temporary| temporary.limits());
+        let (own, granted) = ([&self.own].into_iter(), self.granted.iter().flatten());
+        Self {
+            by_key: one_for_each_layout(own.chain(granted).chain(of_temporary)),
+            own: self.own.clone(),
+            tiers: self.tiers.clone(),
+            overrides: self.overrides.clone(),
+            granted: self.granted.clone(),
+            temporary,
+        }
+    }
+
+    /// Whether these are the overrides of the admin API that it has, as they are now.
+    pub fn has_temporary(&self, overrides: Option<&LimitOverrides>) -> bool {
+        match (&self.temporary, overrides) {
+            (Some(own), Some(overrides)) => own.is_of(overrides),
+            (own, overrides) => own.is_none() && overrides.is_none(),
+        }
+    }
+
+    /// How many overrides of the admin API it has.
+    pub fn temporary_count(&self) -> usize {
+        self.temporary.as_ref().map_or(0, |temporary| temporary.count())
+    }
+
+    /// What the admin API has granted a key, and until when. An override in the file comes before it.
+    pub fn temporary(&self, key: Fingerprint) -> Option<(&Allowance, Instant)> {
+        self.temporary.as_ref()?.find(key).map(|(granted, _, ends)| (&granted.allowance, ends))
+    }
+
+    /// The limit's own rates.
+    pub fn own(&self) -> &Arc<Limit> {
+        &self.own
+    }
+
+    /// The name of the limit.
+    pub fn name(&self) -> &str {
+        self.own.name()
+    }
+
+    /// What an override of the admin API grants a key; `None` if there is none for it.
+    pub fn temporarily_granted(&self, key: Fingerprint) -> Option<SelectedRates<'_>> {
+        let (granted, index, _) = self.temporary.as_ref()?.find(key)?;
+        Some(match (&granted.allowance, &granted.limit) {
+            (_, Some(limit)) => listed(1 + self.tiers.len() + self.granted.len() + index, limit),
+            (Allowance::Exempt, None) => SelectedRates::Exempt,
+            (Allowance::Block | Allowance::Rates(_), None) => SelectedRates::Block,
+        })
+    }
+
+    /// What an override in the file grants a key; `None` if there is none for it.
+    pub fn granted(&self, subject: Subject<'_>) -> Option<SelectedRates<'_>> {
+        let index = match subject {
+            Subject::Text(text) => self.overrides.find(Some(text), None),
+            Subject::Address(address) => self.overrides.find(None, Some(address)),
+        }?;
+        Some(match (self.overrides.allowances().get(index), self.granted.get(index)) {
+            (_, Some(Some(limit))) => listed(1 + self.tiers.len() + index, limit),
+            (Some(Allowance::Exempt), _) => SelectedRates::Exempt,
+            _ => SelectedRates::Block,
+        })
+    }
+
+    /// What a source of quotas grants a key. `None` if that is a tier which the limit does not have any more.
+    pub fn of_quota<'a>(&'a self, quota: &'a Quota) -> Option<SelectedRates<'a>> {
+        match &quota.granted {
+            GrantedQuota::Rates(rates) => Some(SelectedRates::Rates(RateSet::Quota(rates), rates.limit())),
+            GrantedQuota::Tier(name) => {
+                let place = self.tiers.iter().position(|(tier, _)| tier == name)?;
+                self.tiers.get(place).map(|(_, limit)| listed(1 + place, limit))
+            }
+            GrantedQuota::Exempt => Some(SelectedRates::Exempt),
+            GrantedQuota::Block => Some(SelectedRates::Block),
+        }
+    }
+
+    /// The sets of rates that a key without an override may have: the limit's own and those of tiers.
+    pub fn without_override(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        [&self.own].into_iter().chain(self.tiers.iter().map(|(_, limit)| limit))
+    }
+
+    /// All sets of rates of the file.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        self.without_override().chain(self.granted.iter().flatten())
+    }
+
+    /// The sets of rates, at least one for each layout of cells.
+    pub fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        self.by_key.iter().chain(self.tiers.iter().map(|(_, limit)| limit))
+    }
+
+    /// The rates that keys may have had in `old` and may have now, where the two differ in the layout of their cells. If only
+    /// overrides of the admin API have changed, these are the rates of their keys.
+    pub fn replaced(&self, old: &Self) -> Vec<Replaced> {
+        let (key, mut replaced) = (None, Vec::new());
+        if Arc::ptr_eq(&self.own, &old.own) {
+            let keys = [old, self].into_iter().filter_map(|table| table.temporary.as_ref()).flat_map(|all| all.keys());
+            let of = |key| Replaced { key: Some(key), from: old.of_key(key).clone(), to: self.of_key(key).clone() };
+            replaced.extend(keys.map(of));
+        } else {
+            // A key may change between the limit's own rates and those of an override, but tiers keep counters of their own.
+            let pairs = |to| old.by_key.iter().take(MAX_MIGRATED).map(move |from| (from, to));
+            let by_key = self.by_key.iter().take(MAX_MIGRATED).flat_map(pairs);
+            let of_tier = |(name, to)| old.tiers.iter().find(|(tier, _)| tier == name).map(|(_, from)| (from, to));
+            let by_tier = self.tiers.iter().filter_map(|(name, to)| of_tier((name, to)));
+            let pairs = by_key.chain(by_tier);
+            replaced.extend(pairs.map(|(from, to)| Replaced { key, from: from.clone(), to: to.clone() }));
+        }
+        replaced.retain(|Replaced { from, to, .. }| from.id() != to.id());
+        replaced
+    }
+
+    /// The rates by which a key is counted that has no tier and no override in the file.
+    fn of_key(&self, key: Fingerprint) -> &Arc<Limit> {
+        let granted = self.temporary.as_ref().and_then(|temporary| temporary.find(key));
+        granted.and_then(|(granted, ..)| granted.limit.as_ref()).unwrap_or(&self.own)
+    }
+}
+
+fn listed(number: usize, limit: &Arc<Limit>) -> SelectedRates<'_> {
+    SelectedRates::Rates(RateSet::Listed(number), limit)
+}
+
+fn one_for_each_layout<'l>(limits: impl Iterator<Item = &'l Arc<Limit>>) -> Vec<Arc<Limit>> {
+    let mut ids = BTreeSet::new();
+    limits.filter(|limit| ids.insert(limit.id())).cloned().collect()
+}
+
+impl RateSelector {
+    /// Selects from `rate_table` for the requests of a route with this path.
+    pub fn new(rate_table: Arc<RateTable>, limit: &config::Limit, path: &PathPattern) -> Self {
+        let key = |source: &Source| Key { parts: vec![vec![source.clone()]] };
+        let tier = limit.tiers.as_ref().map(|tiers| KeyExtractor::new(&limit.name, &key(&tiers.source), path));
+        Self { rate_table, tier }
+    }
+
+    /// The limit's own rates.
+    pub fn own(&self) -> &Arc<Limit> {
+        &self.rate_table.own
+    }
+
+    /// How many sets of rates there are to choose from.
+    pub fn profiles(&self) -> usize {
+        let RateTable { tiers, granted, temporary, .. } = &*self.rate_table;
+        1 + tiers.len() + granted.len() + temporary.as_ref().map_or(0, |temporary| temporary.allowances())
+    }
+
+    /// What applies to a request, of which `key` is counted. `extractor` reads the limit's key, and `has_key` is whether the
+    /// request has one.
+    pub fn select<'a>(
+        &'a self,
+        extractor: &KeyExtractor,
+        (key, has_key): (Fingerprint, bool),
+        attributes: &RequestAttributes<'_>,
+        key_cache: &mut KeyCache,
+        quota: Option<&'a Quota>,
+    ) -> SelectedRates<'a> {
+        let overridden = self.overridden(extractor, (key, has_key), attributes, key_cache);
+        overridden.unwrap_or_else(|| self.select_without_override(attributes, key_cache, quota))
+    }
+
+    /// What applies to a request whose key has no override.
+    pub fn select_without_override<'a>(
+        &'a self,
+        attributes: &RequestAttributes<'_>,
+        key_cache: &mut KeyCache,
+        quota: Option<&'a Quota>,
+    ) -> SelectedRates<'a> {
+        let RateTable { own, tiers, .. } = &*self.rate_table;
+        if let Some(granted) = quota.and_then(|quota| self.rate_table.of_quota(quota)) {
+            return granted;
+        }
+        match self.tier(attributes, key_cache).and_then(|place| Some((place, tiers.get(place)?))) {
+            Some((place, (_, limit))) => listed(1 + place, limit),
+            None => listed(0, own),
+        }
+    }
+
+    /// What an override grants a key: one in the file, or else one of the admin API. The arguments are those of
+    /// [`Self::select`].
+    pub fn overridden(
+        &self,
+        extractor: &KeyExtractor,
+        (key, has_key): (Fingerprint, bool),
+        attributes: &RequestAttributes<'_>,
+        key_cache: &mut KeyCache,
+    ) -> Option<SelectedRates<'_>> {
+        if has_key
+            && !self.rate_table.overrides.is_empty()
+            && let Some(granted) = extractor.subject(attributes, key_cache).and_then(|key| self.rate_table.granted(key))
+        {
+            return Some(granted);
+        }
+        self.rate_table.temporarily_granted(key)
+    }
+
+    /// The index of the tier that a request has.
+    pub fn tier(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> Option<usize> {
+        let Some(Subject::Text(name)) = self.tier.as_ref()?.subject(attributes, key_cache) else { return None };
+        self.rate_table.tiers.iter().position(|(tier, _)| tier.as_bytes() == name)
+    }
+}

@@ -1,0 +1,199 @@
+//! What requests cost. Some costs are known before the decision, others only from the response.
+
+use http::{HeaderMap, HeaderName, StatusCode};
+
+use super::{LimitOutcome, LimitVerdict};
+use crate::base::clock::{self, Time};
+use crate::config::Cost;
+use crate::limit::MAX_QUOTA;
+use crate::store::{Ask, Reserved, Store};
+
+/// What a request is charged when it is admitted: its cost, or the amount reserved until the cost is known.
+fn initial_cost(cost: &Cost, headers: &HeaderMap) -> u64 {
+    match cost {
+        Cost::Fixed(amount) | Cost::OnStatus(amount, _) => *amount,
+        // A client that could send 0 would never be counted.
+        Cost::RequestHeader(name) => cost_header(headers, name).unwrap_or(1).max(1),
+        Cost::ResponseHeader { reserve, .. } => *reserve,
+    }
+}
+
+/// The same for a limit that allows `most` at once.
+pub(super) fn initial_cost_within(cost: &Cost, most: u64, headers: &HeaderMap) -> u64 {
+    let initial = initial_cost(cost, headers);
+    match cost {
+        // A tier or an override may allow less than the limit's own rates, to which the reservation was configured.
+        Cost::ResponseHeader { .. } => initial.min(most),
+        _ => initial,
+    }
+}
+
+/// Whether the cost of a request is known only from its response.
+pub(super) fn is_settled(cost: &Cost) -> bool {
+    matches!(cost, Cost::ResponseHeader { .. } | Cost::OnStatus(..))
+}
+
+/// The cost that a header states. `None` if the header is missing, repeated or not a number. A number that does not fit
+/// is `u64::MAX`.
+fn cost_header(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next().filter(|_| values.next().is_none())?.to_str().ok()?.trim();
+    let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| value.parse().unwrap_or(u64::MAX))
+}
+
+/// The cost of a request as error messages print it. If the request states it, these are the digits that were sent,
+/// which may not fit in a `u64`; only the first 30 are shown.
+pub fn stated_cost(cost: &Cost, headers: &HeaderMap) -> String {
+    const MOST: usize = 30;
+    let stated = match cost {
+        Cost::RequestHeader(name) => headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim),
+        _ => None,
+    };
+    match stated {
+        Some(digits) if digits.len() <= MOST => digits.to_owned(),
+        Some(digits) => format!("{}...", &digits[..MOST]),
+        None => initial_cost(cost, headers).to_string(),
+    }
+}
+
+/// What a request costs by its response; `None` if the response does not tell, so that it costs what was reserved.
+pub fn told_cost(cost: &Cost, status: StatusCode, headers: &HeaderMap) -> Option<u64> {
+    match cost {
+        Cost::ResponseHeader { name, .. } => cost_header(headers, name).map(|cost| cost.min(MAX_QUOTA)),
+        Cost::OnStatus(_, statuses) if !statuses.iter().any(|range| range.contains(&status.as_u16())) => Some(0),
+        _ => None,
+    }
+}
+
+/// Whether it becomes known what a request costs, whose limits charge only some responses or what a response says.
+///
+/// | how the request ended | who answers | its cost |
+/// |---|---|---|
+/// | the head of a response came from the upstream, whatever becomes of its body | upstream | by that head |
+/// | no server got a part of it: no connection, no room, a deadline before that, a server that has refused it unprocessed | gateway | by that status |
+/// | a route without an upstream | gateway | by that status |
+/// | a server may have got a part of it: it closed, was too slow, sent no HTTP; the client broke off its body, sent too much of it or none, or its deadline was over | gateway | what was reserved |
+/// | the client has gone before an answer | nobody | what was reserved |
+///
+/// So a client cannot choose an ending that gives back what a request may have cost already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CostKnown {
+    /// The response tells.
+    FromResponse,
+    /// A server may have done what the limit charges, and there is no answer of it.
+    Never,
+}
+
+/// What was reserved for a request until its response tells the cost. If this is dropped before the response, the
+/// amount stays charged: otherwise clients could try for free by closing their connections early.
+pub struct Reservations<'a> {
+    store: &'a Store,
+    worker: usize,
+    /// Empty for most requests.
+    pending: Vec<PendingReservation<'a>>,
+}
+
+struct PendingReservation<'a> {
+    cost: &'a Cost,
+    ask: Ask<'a>,
+    /// `None` until the store has charged it.
+    reserved: Option<Reserved>,
+}
+
+impl<'a> Reservations<'a> {
+    pub(super) fn new(store: &'a Store, worker: usize) -> Self {
+        Self { store, worker, pending: Vec::new() }
+    }
+
+    /// Adds an ask whose cost is known only from the response.
+    pub(super) fn expect(&mut self, cost: &'a Cost, ask: Ask<'a>) {
+        self.pending.push(PendingReservation { cost, ask, reserved: None });
+    }
+
+    /// Records what the store has reserved. Nothing is settled for an ask of which nothing was reserved.
+    pub(super) fn record(&mut self, reserved: Vec<Reserved>) {
+        for reserved in reserved {
+            if let Some(pending) = self.pending.iter_mut().find(|pending| pending.ask.place == reserved.place()) {
+                pending.reserved = Some(reserved);
+            }
+        }
+    }
+
+    /// Replaces what was reserved by the cost that the response tells, and corrects the verdicts accordingly. If the
+    /// response does not tell a cost, the request costs what was reserved. The response arrives when `now` says.
+    pub fn settle(
+        &mut self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        outcomes: &mut [LimitOutcome<'_>],
+        now: impl Fn() -> Time,
+    ) {
+        for PendingReservation { cost, ask, reserved } in std::mem::take(&mut self.pending) {
+            let Some(reserved) = reserved else { continue };
+            let cost = told_cost(cost, status, headers).unwrap_or(reserved.cost());
+            let verdict = outcomes.iter_mut().find_map(|outcome| match &mut outcome.verdict {
+                LimitVerdict::Rates(verdict) if outcome.place == ask.place => Some(verdict),
+                LimitVerdict::Rates(_) | LimitVerdict::InFlight { .. } | LimitVerdict::Unknown => None,
+            });
+            self.store.settle(reserved, cost, verdict, (now(), self.worker));
+        }
+    }
+
+    /// Leaves charged what was reserved, because there is no response. That is known when `now` says.
+    pub fn keep(&mut self, now: impl Fn() -> Time) {
+        for pending in std::mem::take(&mut self.pending) {
+            if let Some(reserved) = pending.reserved {
+                let cost = reserved.cost();
+                self.store.settle(reserved, cost, None, (now(), self.worker));
+            }
+        }
+    }
+}
+
+impl Drop for Reservations<'_> {
+    fn drop(&mut self) {
+        self.keep(clock::now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_cost_is_digits_and_nothing_else() {
+        let name = HeaderName::from_static("x-cost");
+        let cost = Cost::RequestHeader(name.clone());
+        let of = |values: &[&[u8]]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(&name, HeaderValue::from_bytes(value).unwrap());
+            }
+            initial_cost(&cost, &headers)
+        };
+        assert_eq!(of(&[b"7"]), 7);
+        assert_eq!(of(&[b" 7 "]), 7);
+        for bad in [&b""[..], b"-7", b"+7", b"7.5", b"0x7", b"\xff", b"7 7", b"0"] {
+            assert_eq!(of(&[bad]), 1, "{bad:?}");
+        }
+        assert_eq!(of(&[]), 1);
+        assert_eq!(of(&[b"7", b"8"]), 1);
+        assert_eq!(of(&[b"99999999999999999999999999"]), u64::MAX, "a number that does not fit costs the most");
+    }
+
+    #[test]
+    fn a_cost_is_printed_as_it_was_sent() {
+        let name = HeaderName::from_static("x-cost");
+        let of = |value: &str| {
+            let headers = HeaderMap::from_iter([(name.clone(), HeaderValue::from_str(value).unwrap())]);
+            stated_cost(&Cost::RequestHeader(name.clone()), &headers)
+        };
+        assert_eq!(of("18446744073709551616"), "18446744073709551616");
+        assert_eq!(of(&"9".repeat(30)), "9".repeat(30));
+        assert_eq!(of(&"9".repeat(9_000)), format!("{}...", "9".repeat(30)));
+        assert_eq!(stated_cost(&Cost::Fixed(7), &HeaderMap::new()), "7");
+    }
+}

@@ -1,0 +1,114 @@
+//! What sources of quotas grant the keys of a request, found before the decision.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use super::{Part, RouteLimit, SelectedRates};
+use crate::base::clock::{self, Time};
+use crate::base::fingerprint::Fingerprint;
+use crate::request::identify::{KeyCache, RequestAttributes};
+use crate::sources::quotas::{CacheAnswer, Quota, QuotaSource};
+
+/// By the place of the limit; `None` where no source is asked. Places at the end may be missing.
+pub type ResolvedQuotas = SmallVec<[Option<ResolvedQuota>; 2]>;
+
+/// What a source grants a key that has no override.
+#[derive(Clone, Debug)]
+pub struct ResolvedQuota {
+    /// What the limit counts the request by. To read it again would cost more than to keep it.
+    pub key: Fingerprint,
+    /// What the source grants; `None` if that is nothing, or nothing is known.
+    pub quota: Option<Arc<Quota>>,
+}
+
+/// The lookups that a request waits for.
+pub struct QuotaWaits<'a>(Vec<QuotaWait<'a>>);
+
+/// A lookup that a request waits for.
+struct QuotaWait<'a> {
+    place: usize,
+    source: &'a QuotaSource,
+    key: Fingerprint,
+    end: watch::Receiver<()>,
+}
+
+/// Finds what the caches have for the keys of a request in limits of `part`, and asks for lookups of the others. Returns those that are worth
+/// waiting for, if there are any.
+pub fn resolve_quotas<'a>(
+    (limits, part): (&'a [RouteLimit], Part),
+    attributes: &RequestAttributes<'_>,
+    key_cache: &mut KeyCache,
+    now: Time,
+    resolved: &mut ResolvedQuotas,
+) -> Option<QuotaWaits<'a>> {
+    let mut waits = Vec::new();
+    for (place, limit) in limits.iter().enumerate().filter(|(_, limit)| part.has(limit)) {
+        let Some(source) = &limit.quotas else { continue };
+        let Some(counted) = limit.key.extract(attributes, place, key_cache) else { continue };
+        if limit.rates.overridden(&limit.key, (counted, true), attributes, key_cache).is_some() {
+            continue;
+        }
+        let Some(key) = limit.asked_key(counted, attributes, key_cache) else { continue };
+        let CacheAnswer { quota, wait } = source.get(key, now, || limit.key.asked(attributes, key_cache));
+        if let Some(end) = wait {
+            waits.push(QuotaWait { place, source, key, end });
+        }
+        while resolved.len() < place {
+            resolved.push(None);
+        }
+        resolved.push(Some(ResolvedQuota { key: counted, quota }));
+    }
+    (!waits.is_empty()).then_some(QuotaWaits(waits))
+}
+
+impl RouteLimit {
+    /// What applies to a request, of which `key` is counted. `has_key` is whether it has one.
+    pub(super) fn select<'a>(
+        &'a self,
+        (key, has_key): (Fingerprint, bool),
+        attributes: &RequestAttributes<'_>,
+        key_cache: &mut KeyCache,
+        resolved: Option<&'a ResolvedQuota>,
+    ) -> SelectedRates<'a> {
+        match resolved {
+            // The source is asked only where there is no override.
+            Some(ResolvedQuota { quota, .. }) => {
+                self.rates.select_without_override(attributes, key_cache, quota.as_deref())
+            }
+            None => self.rates.select(&self.key, (key, has_key), attributes, key_cache, None),
+        }
+    }
+
+    /// What the cache of its source finds a key by: `counted`, the key of the request, unless that has further parts.
+    pub fn asked_key(
+        &self,
+        counted: Fingerprint,
+        attributes: &RequestAttributes<'_>,
+        key_cache: &mut KeyCache,
+    ) -> Option<Fingerprint> {
+        if self.key.part_count() == 1 {
+            return Some(counted);
+        }
+        self.key.first(attributes, key_cache).map(|(_, bytes)| Fingerprint::of(bytes))
+    }
+}
+
+impl QuotaWaits<'_> {
+    /// Waits until all lookups have ended, each for as long as its source allows, and adds what they have found.
+    pub async fn finish(self, resolved: &mut ResolvedQuotas) {
+        let begun = Instant::now();
+        for QuotaWait { place, source, key, mut end } in self.0 {
+            // An error is a lookup that is not made any more.
+            if timeout_at(begun + source.settings().timeout, end.changed()).await.is_err() {
+                source.has_timed_out();
+            }
+            let quota = source.cached(key, clock::now());
+            if let Some(Some(resolved)) = resolved.get_mut(place) {
+                resolved.quota = quota;
+            }
+        }
+    }
+}

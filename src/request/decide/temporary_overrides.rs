@@ -1,0 +1,342 @@
+//! Overrides that the admin API has set: for one key of a limit, until a moment. They end with the process.
+//!
+//! A key is kept as it was written, together with all its fingerprints: when a reload changes a limit, its keys and rates are
+//! read again by what the limit is now.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use tokio::time::Instant;
+
+use crate::base::fingerprint::Fingerprint;
+use crate::config::{self, Config};
+use crate::limit::Limit;
+use crate::limit::overrides::Allowance;
+use crate::request::identify::KeyExtractor;
+
+/// The most overrides at the same time, of all limits together.
+pub const MAX_TEMPORARY: usize = 10_000;
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct TemporaryOverrides {
+    /// By the name of the limit; none of the lists is empty.
+    by_limit: BTreeMap<String, LimitOverrides>,
+    /// How often one of the lists has changed.
+    changes: u64,
+}
+
+/// Those of one limit.
+#[derive(Debug, Default)]
+pub struct LimitOverrides {
+    list: Vec<TemporaryOverride>,
+    /// Identifies the content of the list.
+    version: u64,
+}
+
+#[derive(Debug)]
+struct TemporaryOverride {
+    /// The parts of the key, of which an empty one is missing.
+    key: Vec<Vec<u8>>,
+    /// One for each reading of the key that is meant, at least one.
+    fingerprints: Vec<Fingerprint>,
+    /// The same for all overrides of the limit that grant the same.
+    granted: Arc<Granted>,
+    ends: Instant,
+}
+
+/// What an override grants.
+#[derive(Debug)]
+pub(super) struct Granted {
+    pub(super) allowance: Allowance,
+    /// The rates, if it grants any.
+    pub(super) limit: Option<Arc<Limit>>,
+}
+
+impl Granted {
+    fn new(name: &str, allowance: Allowance) -> Self {
+        let limit = match &allowance {
+            Allowance::Rates(rates) => Some(Arc::new(Limit::new(name, rates))),
+            Allowance::Exempt | Allowance::Block => None,
+        };
+        Self { allowance, limit }
+    }
+}
+
+/// Why an override is not set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotSet {
+    /// There are [`MAX_TEMPORARY`] already.
+    Full,
+    /// A reload has changed the limit meanwhile, so that it has no such key or no such rates.
+    Changed,
+}
+
+impl TemporaryOverrides {
+    /// Sets the override of a key of this limit, instead of the one that it may have.
+    ///
+    /// # Errors
+    /// Why it is not set; then the earlier one stays.
+    pub fn set(
+        &mut self,
+        limit: &config::Limit,
+        key: Vec<Vec<u8>>,
+        allowance: &Allowance,
+        ends: Instant,
+    ) -> Result<(), NotSet> {
+        let allowance = config::temporary_again(allowance, limit).ok_or(NotSet::Changed)?;
+        let fingerprints = fingerprints(limit, &key);
+        if fingerprints.is_empty() {
+            return Err(NotSet::Changed);
+        }
+        let replaced = self.by_limit.get(&limit.name).map_or(0, |of_limit| of_limit.sharing(&fingerprints));
+        if self.count() - replaced >= MAX_TEMPORARY {
+            return Err(NotSet::Full);
+        }
+        self.changes += 1;
+        let of_limit = self.by_limit.entry(limit.name.clone()).or_default();
+        of_limit.list.retain(|earlier| !earlier.has_one_of(&fingerprints));
+        let same = of_limit.list.iter().find(|other| other.granted.allowance == allowance);
+        let granted = same.map(|other| other.granted.clone());
+        let granted = granted.unwrap_or_else(|| Arc::new(Granted::new(&limit.name, allowance)));
+        of_limit.list.push(TemporaryOverride { key, fingerprints, granted, ends });
+        of_limit.version = self.changes;
+        Ok(())
+    }
+
+    /// Removes the override of a key of this limit. Returns whether there was one.
+    pub fn remove(&mut self, limit: &config::Limit, key: &[Vec<u8>]) -> bool {
+        let fingerprints = fingerprints(limit, key);
+        self.retain(|name, one| name != limit.name || !one.has_one_of(&fingerprints)).pop().is_some()
+    }
+
+    /// Removes those whose time is over at `now`. Returns the names of their limits, and how many each had.
+    pub fn end(&mut self, now: Instant) -> Vec<(String, usize)> {
+        self.retain(|_, one| one.ends > now)
+    }
+
+    /// Applies a reload: removes those whose limit does not have them any longer, because it is gone, or its `key`, its
+    /// `known_keys` or its rates have changed. Returns the names of their limits, and how many each had.
+    pub fn reload(&mut self, config: &Config) -> Vec<(String, usize)> {
+        let limits: HashMap<_, _, RandomState> = config.limits.iter().map(|limit| (&*limit.name, limit)).collect();
+        // What many overrides grant is read once.
+        let mut read: HashMap<_, _, RandomState> = HashMap::default();
+        let removed = self.retain(|name, one| {
+            let Some(limit) = limits.get(name) else { return false };
+            let again = read.entry(Arc::as_ptr(&one.granted)).or_insert_with(|| {
+                let allowance = config::temporary_again(&one.granted.allowance, limit);
+                // The one of before is kept, too, so that no other is at its address.
+                (one.granted.clone(), allowance.map(|allowance| Arc::new(Granted::new(name, allowance))))
+            });
+            let Some(granted) = &again.1 else { return false };
+            one.granted = granted.clone();
+            one.fingerprints = fingerprints(limit, &one.key);
+            !one.fingerprints.is_empty()
+        });
+        // What stays may be another allowance or have other fingerprints now.
+        self.changes += 1;
+        self.by_limit.values_mut().for_each(|of_limit| of_limit.version = self.changes);
+        removed
+    }
+
+    /// When the first of them ends; `None` if there is none.
+    pub fn next_end(&self) -> Option<Instant> {
+        self.by_limit.values().flat_map(|of_limit| &of_limit.list).map(|one| one.ends).min()
+    }
+
+    /// Those of this limit; `None` if it has none.
+    pub fn of(&self, limit: &str) -> Option<&LimitOverrides> {
+        self.by_limit.get(limit)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_limit.is_empty()
+    }
+
+    fn count(&self) -> usize {
+        self.by_limit.values().map(|of_limit| of_limit.list.len()).sum()
+    }
+
+    /// Keeps what `stays`. Returns the names of the limits that have lost some, and how many.
+    fn retain(&mut self, mut stays: impl FnMut(&str, &mut TemporaryOverride) -> bool) -> Vec<(String, usize)> {
+        let mut removed = Vec::new();
+        for (name, of_limit) in &mut self.by_limit {
+            let before = of_limit.list.len();
+            of_limit.list.retain_mut(|one| stays(name, one));
+            if of_limit.list.len() < before {
+                self.changes += 1;
+                of_limit.version = self.changes;
+                removed.push((name.clone(), before - of_limit.list.len()));
+            }
+        }
+        self.by_limit.retain(|_, of_limit| !of_limit.list.is_empty());
+        removed
+    }
+}
+
+impl LimitOverrides {
+    /// How many of them share a reading with a key that has these fingerprints.
+    fn sharing(&self, fingerprints: &[Fingerprint]) -> usize {
+        self.list.iter().filter(|one| one.has_one_of(fingerprints)).count()
+    }
+}
+
+impl TemporaryOverride {
+    fn has_one_of(&self, fingerprints: &[Fingerprint]) -> bool {
+        self.fingerprints.iter().any(|own| fingerprints.contains(own))
+    }
+}
+
+fn fingerprints(limit: &config::Limit, key: &[Vec<u8>]) -> Vec<Fingerprint> {
+    let readings = KeyExtractor::of_written(limit).written(key).into_iter();
+    readings.filter(|reading| reading.has_override).map(|reading| reading.fingerprint).collect()
+}
+
+/// The temporary overrides of one limit, ready to be searched.
+#[derive(Debug)]
+pub(super) struct TemporaryRates {
+    version: u64,
+    count: usize,
+    /// For each reading of a key that is meant, the index of what is granted, and until when.
+    by_key: HashMap<Fingerprint, (usize, Instant), RandomState>,
+    /// Each once.
+    granted: Vec<Arc<Granted>>,
+}
+
+impl TemporaryRates {
+    pub(super) fn new(overrides: &LimitOverrides) -> Self {
+        let (mut by_key, mut all) = (HashMap::default(), Vec::new());
+        let mut known: HashMap<_, usize, RandomState> = HashMap::default();
+        for TemporaryOverride { fingerprints, granted, ends, .. } in &overrides.list {
+            let index = *known.entry(Arc::as_ptr(granted)).or_insert_with(|| {
+                all.push(granted.clone());
+                all.len() - 1
+            });
+            by_key.extend(fingerprints.iter().map(|fingerprint| (*fingerprint, (index, *ends))));
+        }
+        Self { version: overrides.version, count: overrides.list.len(), by_key, granted: all }
+    }
+
+    /// What a key is granted, the index of that, and until when.
+    pub(super) fn find(&self, key: Fingerprint) -> Option<(&Granted, usize, Instant)> {
+        let (index, ends) = self.by_key.get(&key)?;
+        Some((self.granted.get(*index)?, *index, *ends))
+    }
+
+    /// All keys that have one.
+    pub(super) fn keys(&self) -> impl Iterator<Item = Fingerprint> {
+        self.by_key.keys().copied()
+    }
+
+    /// All rates that are granted.
+    pub(super) fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        self.granted.iter().filter_map(|granted| granted.limit.as_ref())
+    }
+
+    /// How many different allowances there are.
+    pub(super) fn allowances(&self) -> usize {
+        self.granted.len()
+    }
+
+    /// How many overrides there are.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether these are the overrides, as they are now.
+    pub(super) fn is_of(&self, overrides: &LimitOverrides) -> bool {
+        self.version == overrides.version
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn config(limit: &str) -> Config {
+        let text = format!("[limits.l]\n{limit}\n[[routes]]\npath = \"/*\"\nrespond = {{ status = 200 }}\n");
+        config::parse(text.as_bytes(), "test", Path::new("")).unwrap()
+    }
+
+    fn rates(text: &str) -> Allowance {
+        Allowance::Rates(vec![text.parse().unwrap()].into())
+    }
+
+    fn parts(key: &str) -> Vec<Vec<u8>> {
+        vec![key.as_bytes().to_vec()]
+    }
+
+    #[test]
+    fn they_are_bounded_in_number_and_those_that_replace_others_are_not_more() {
+        let config = config("key = \"header:x-api-key\"\nrates = [\"1/s\"]");
+        let limit = &config.limits[0];
+        let (mut overrides, ends) = (TemporaryOverrides::default(), Instant::now() + Duration::from_secs(60));
+        let block = Arc::new(Granted::new("l", Allowance::Block));
+        // Without optimisation it would take long to set all of them one by one.
+        for number in 0..MAX_TEMPORARY {
+            let key = parts(&number.to_string());
+            let fingerprints = fingerprints(limit, &key);
+            let one = TemporaryOverride { key, fingerprints, granted: block.clone(), ends };
+            overrides.by_limit.entry("l".to_owned()).or_default().list.push(one);
+        }
+        assert_eq!(overrides.set(limit, parts("one more"), &Allowance::Exempt, ends), Err(NotSet::Full));
+        assert_eq!(overrides.set(limit, parts("7"), &Allowance::Exempt, ends), Ok(()));
+        assert_eq!(overrides.count(), MAX_TEMPORARY);
+        assert!(overrides.remove(limit, &parts("8")) && !overrides.remove(limit, &parts("8")));
+        assert_eq!(overrides.set(limit, parts("one more"), &Allowance::Exempt, ends), Ok(()));
+        let table = TemporaryRates::new(overrides.of("l").unwrap());
+        assert_eq!((table.count(), table.allowances()), (MAX_TEMPORARY, 2), "equal allowances are stored once");
+        let granted =
+            |key: &str| table.find(fingerprints(limit, &parts(key))[0]).map(|(granted, ..)| &granted.allowance);
+        assert_eq!(granted("7"), Some(&Allowance::Exempt));
+        assert_eq!((granted("8"), granted("9")), (None, Some(&Allowance::Block)));
+    }
+
+    #[test]
+    fn each_ends_at_its_time() {
+        let config = config("key = \"client-ip\"\nrates = [\"1/s\"]");
+        let (limit, mut overrides, now) = (&config.limits[0], TemporaryOverrides::default(), Instant::now());
+        assert_eq!(overrides.next_end(), None);
+        for (address, seconds) in [("192.0.2.1", 2), ("192.0.2.2", 1), ("2001:db8::1", 3)] {
+            overrides.set(limit, parts(address), &rates("5/s"), now + Duration::from_secs(seconds)).unwrap();
+        }
+        // The same network, and so the same key.
+        overrides.set(limit, parts("2001:db8::2"), &Allowance::Block, now + Duration::from_secs(2)).unwrap();
+        assert_eq!(overrides.set(limit, parts("no address"), &Allowance::Block, now), Err(NotSet::Changed));
+        assert_eq!(overrides.next_end(), Some(now + Duration::from_secs(1)));
+        assert_eq!(overrides.end(now), []);
+        assert_eq!(overrides.end(now + Duration::from_secs(1)), [("l".to_owned(), 1)]);
+        assert_eq!(overrides.end(now + Duration::from_secs(2)), [("l".to_owned(), 2)]);
+        assert!(overrides.is_empty() && overrides.of("l").is_none());
+    }
+
+    #[test]
+    fn a_reload_reads_them_by_what_the_limit_is_now() {
+        let before = config("key = \"client-ip\"\nrates = [\"1/s\"]\nstrategy = \"token-bucket\"");
+        let (limit, mut overrides) = (&before.limits[0], TemporaryOverrides::default());
+        let ends = Instant::now() + Duration::from_secs(60);
+        let burst = config::temporary_override(&written("5/s burst 9"), limit).unwrap().0;
+        let plain = config::temporary_override(&written("5/s"), limit).unwrap().0;
+        overrides.set(limit, parts("2001:db8::1"), &plain, ends).unwrap();
+        overrides.set(limit, parts("192.0.2.1"), &burst, ends).unwrap();
+        assert_eq!(overrides.reload(&before), []);
+        let after = config("key = \"client-ip:48\"\nrates = [\"1/s\"]\nstrategy = \"fixed-window\"");
+        assert_eq!(overrides.reload(&after), [("l".to_owned(), 1)]);
+        let table = TemporaryRates::new(overrides.of("l").unwrap());
+        let (granted, ..) = table.find(fingerprints(&after.limits[0], &parts("2001:db8:0:7::"))[0]).unwrap();
+        let Allowance::Rates(rates) = &granted.allowance else { panic!("{granted:?}") };
+        assert_eq!((&*rates[0].to_string(), rates[0].strategy()), ("5/s", &crate::limit::Strategy::FixedWindow));
+        let none = config("key = \"client-ip\"\nmax_in_flight = 1");
+        assert_eq!(overrides.reload(&none), [("l".to_owned(), 1)]);
+    }
+
+    fn written(rate: &str) -> serde_json::Map<String, serde_json::Value> {
+        let body = serde_json::json!({ "rates": [rate], "for": "1h" });
+        body.as_object().unwrap().clone()
+    }
+}

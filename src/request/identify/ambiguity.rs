@@ -1,0 +1,631 @@
+//! Finds keys that servers read differently. The gateway would count one value and the upstream would use another, so a
+//! client could have a new counter for every request.
+//!
+//! A key is unambiguous if the request has it exactly once, in exactly its own spelling. Which other spellings count is
+//! decided by what servers do, not by standards: see the tables in the tests.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::{HeaderMap, HeaderName, header};
+use memchr::{memchr_iter, memchr2_iter};
+use percent_encoding::percent_decode;
+
+use super::{RequestAttributes, after_bearer};
+use crate::base::http::header_spelling::is_same_variable;
+use crate::config::{Cost, Jwt, Limit, Source};
+
+/// The sources that the limits of a route read and that a request could give more than once.
+#[derive(Clone, Debug, Default)]
+pub struct SingleSources {
+    rules: Vec<Rule>,
+}
+
+/// How one source is searched for.
+#[derive(Clone, Debug)]
+struct Rule {
+    source: Source,
+    /// The name in the form in which names are compared: see [`Rule::is_read_from`].
+    folded: String,
+    /// Whether the name has characters that servers confuse with others.
+    has_spellings: bool,
+}
+
+/// Why a source does not identify the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ambiguity<'a> {
+    /// The request has it more than once.
+    Repeated(&'a Source),
+    /// The request has it once, but servers differ in whether they find it or in the value that they read.
+    Misspelled(&'a Source),
+    /// The request has more of these than are searched.
+    TooMany(&'static str, usize),
+}
+
+/// How many cookies and parameters a request may have where a limit reads one. Browsers send at most some 180 cookies, and a
+/// client of HTTP/2 needs only a byte for a kilobyte of them.
+const MOST_COOKIES: usize = 1000;
+const MOST_PARAMETERS: usize = 400;
+
+/// A sentence for the client.
+impl fmt::Display for Ambiguity<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Repeated(source) => write!(f, "The request has {source} more than once."),
+            Self::Misspelled(source) => {
+                write!(f, "The request has {source} in a spelling that servers read differently.")
+            }
+            Self::TooMany(what, most) => write!(f, "The request has more than {most} {what}."),
+        }
+    }
+}
+
+impl SingleSources {
+    /// The sources by which these limits decide, those of their keys, tiers and costs, and the places of these tokens,
+    /// which the gateway verifies and the upstream reads again.
+    pub fn new<'c>(limits: impl IntoIterator<Item = &'c Limit>, tokens: impl IntoIterator<Item = &'c Jwt>) -> Self {
+        let mut rules: Vec<Rule> = Vec::new();
+        let mut add = |source: &Source| {
+            if !rules.iter().any(|rule| rule.source == *source) {
+                rules.extend(Rule::new(source));
+            }
+        };
+        tokens.into_iter().for_each(|jwt| add(&jwt.from));
+        for limit in limits {
+            let cost = match &limit.cost {
+                Cost::RequestHeader(name) => Some(Source::Header(name.clone())),
+                Cost::Fixed(_) | Cost::ResponseHeader { .. } | Cost::OnStatus(..) => None,
+            };
+            limit.sources().chain(&cost).for_each(&mut add);
+        }
+        Self { rules }
+    }
+
+    /// The first ambiguous source of the request. Only sources that the route's limits use are checked.
+    pub fn ambiguity(&self, attributes: &RequestAttributes<'_>) -> Option<Ambiguity<'_>> {
+        self.rules.iter().find_map(|rule| {
+            if let Some(too_many) = rule.too_many(attributes) {
+                return Some(too_many);
+            }
+            let mut found = Found::default();
+            rule.search(attributes, &mut found);
+            match found {
+                Found { times: 0, .. } | Found { times: 1, is_misspelled: false } => None,
+                Found { times: 1, is_misspelled: true } => Some(Ambiguity::Misspelled(&rule.source)),
+                Found { .. } => Some(Ambiguity::Repeated(&rule.source)),
+            }
+        })
+    }
+
+    /// Whether a limit uses the header of this name or one that servers confuse with it.
+    pub fn has_header(&self, name: &HeaderName) -> bool {
+        self.rules.iter().any(|rule| match &rule.source {
+            Source::Header(wanted) => is_same_variable(wanted.as_str(), name.as_str()),
+            _ => false,
+        })
+    }
+}
+
+/// What was found of a source.
+#[derive(Default)]
+struct Found {
+    times: usize,
+    is_misspelled: bool,
+}
+
+impl Found {
+    fn add(&mut self, is_misspelled: bool) {
+        self.times += 1;
+        self.is_misspelled |= is_misspelled;
+    }
+}
+
+impl Rule {
+    /// `None` for sources that each request has exactly once.
+    fn new(source: &Source) -> Option<Self> {
+        let (folded, has_spellings) = match source {
+            Source::Header(name) => {
+                (name.as_str().to_owned(), name.as_str().bytes().any(|byte| !byte.is_ascii_alphanumeric()))
+            }
+            Source::Cookie(name) | Source::Query(name) => {
+                (significant(name).flat_map(char::to_lowercase).map(folded).collect(), true)
+            }
+            Source::Bearer => (String::new(), false),
+            // The Host header is checked for every request, and clients do not name the others.
+            Source::ClientIp { .. }
+            | Source::Path
+            | Source::Capture(_)
+            | Source::Host
+            | Source::Method
+            | Source::Route
+            | Source::ClientCert
+            | Source::Jwt { .. }
+            | Source::Global => return None,
+        };
+        Some(Self { source: source.clone(), folded, has_spellings })
+    }
+
+    /// Whether there are too many places in which to search.
+    fn too_many(&self, attributes: &RequestAttributes<'_>) -> Option<Ambiguity<'static>> {
+        match self.source {
+            Source::Cookie(_) => {
+                let lines = attributes.headers.get_all(header::COOKIE).iter();
+                let separators = lines.flat_map(|line| memchr2_iter(b';', b',', line.as_bytes()));
+                has_more(separators, MOST_COOKIES - 1).then_some(Ambiguity::TooMany("cookies", MOST_COOKIES))
+            }
+            Source::Query(_) => {
+                let separators = memchr2_iter(b'&', b';', attributes.query.unwrap_or_default().as_bytes());
+                has_more(separators, MOST_PARAMETERS - 1).then_some(Ambiguity::TooMany("parameters", MOST_PARAMETERS))
+            }
+            _ => None,
+        }
+    }
+
+    fn search(&self, attributes: &RequestAttributes<'_>, found: &mut Found) {
+        match &self.source {
+            Source::Header(name) => self.search_headers(name, attributes.headers, found),
+            Source::Cookie(name) => self.search_cookies(name, attributes.headers, found),
+            Source::Query(name) => self.search_query(name, attributes.query.unwrap_or_default(), found),
+            Source::Bearer => search_bearer(attributes.headers, found),
+            _ => {}
+        }
+    }
+
+    fn search_headers(&self, name: &HeaderName, headers: &HeaderMap, found: &mut Found) {
+        if !self.has_spellings {
+            headers.get_all(name).iter().for_each(|value| found.add(has_blank_edge(value.as_bytes())));
+            return;
+        }
+        for (written, value) in headers {
+            let is_exact = written == name;
+            if is_exact || is_same_variable(written.as_str(), &self.folded) {
+                found.add(!is_exact || has_blank_edge(value.as_bytes()));
+            }
+        }
+    }
+
+    fn search_cookies(&self, name: &str, headers: &HeaderMap, found: &mut Found) {
+        for line in headers.get_all(header::COOKIE) {
+            for (separation, pair) in Pieces::new(line.as_bytes(), b';', b',') {
+                let (written, value) = name_and_value(pair);
+                let written = written.trim_ascii();
+                if self.is_read_from(written) {
+                    let is_exact = separation == Separation::Certain && written == name.as_bytes();
+                    let value = value.trim_ascii();
+                    found.add(!is_exact || !is_cookie_value(value) || has_blank_edge(value));
+                }
+            }
+        }
+    }
+
+    fn search_query(&self, name: &str, query: &str, found: &mut Found) {
+        for (separation, pair) in Pieces::new(query.as_bytes(), b'&', b';') {
+            let (written, value) = name_and_value(pair);
+            if self.is_read_from(written) {
+                let is_exact = separation == Separation::Certain && is_form_encoded(written, name);
+                found.add(!is_exact || !has_whole_escapes(value));
+            }
+        }
+    }
+
+    /// Whether some server reads `written`, the name of a cookie or a parameter, as this name.
+    fn is_read_from(&self, written: &[u8]) -> bool {
+        // Most names differ in their first letter, so this check decides most cases.
+        let first = written.first().filter(|byte| byte.is_ascii_alphanumeric());
+        if first.is_some_and(|first| self.folded.bytes().next() != Some(first.to_ascii_lowercase())) {
+            return false;
+        }
+        let text = decoded(without_blank_edges(written));
+        let mut characters = significant(&text).flat_map(char::to_lowercase);
+        let has_prefix = self
+            .folded
+            .chars()
+            .all(|wanted| characters.next().is_some_and(|found| found == wanted || folded(found) == wanted));
+        // Some servers read `name[x]` as an element of `name`.
+        has_prefix && matches!(characters.next(), None | Some('[' | ']'))
+    }
+}
+
+/// Whether there are more than so many. It takes no longer to see that there are far more.
+fn has_more<T>(mut items: impl Iterator<Item = T>, most: usize) -> bool {
+    items.nth(most).is_some()
+}
+
+/// A token must not contain a character at which some server ends it: Rails reads `Bearer KEY, x=1` and `Bearer
+/// token=KEY` as KEY. It may end in padding (RFC 6750, section 2.1).
+fn search_bearer(headers: &HeaderMap, found: &mut Found) {
+    for value in headers.get_all(header::AUTHORIZATION) {
+        let token = after_bearer(value.as_bytes()).unwrap_or_default();
+        let end = token.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
+        let is_divided = |byte: &u8| byte.is_ascii_whitespace() || !byte.is_ascii() || b",;\"=".contains(byte);
+        found.add(token[..end].iter().any(is_divided) || is_lax_jwt(token));
+    }
+}
+
+/// Whether this is a JSON Web Token in another spelling than its issuer's (RFC 7515, section 2): with padding, other
+/// characters, or bits after the last byte. Many libraries ignore these where they decode a signature, so that one token would
+/// have any number of counters. The header and the claims are signed as they are spelled.
+fn is_lax_jwt(token: &[u8]) -> bool {
+    let mut segments = token.split(|byte| *byte == b'.');
+    let is_json = |header: &[u8]| {
+        let begin = header.first_chunk::<4>().and_then(|begin| URL_SAFE_NO_PAD.decode(begin).ok());
+        begin.is_some_and(|begin| begin.first() == Some(&b'{'))
+    };
+    let is_exact = |segment: &[u8]| {
+        let (whole, rest) = segment.split_at(segment.len() & !3);
+        let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
+        whole.iter().all(is_digit) && URL_SAFE_NO_PAD.decode_slice(rest, &mut [0; 3]).is_ok()
+    };
+    token.contains(&b'.') && segments.next().is_some_and(is_json) && !segments.all(is_exact)
+}
+
+/// A text without the blanks around it that only some servers remove: those of Unicode (Python, Django) and the two of
+/// Latin-1 as single bytes (Node). Only the edges are searched, since a client may send many blanks.
+fn without_blank_edges(mut text: &[u8]) -> &[u8] {
+    // Nearly all texts begin and end with a letter or a sign of ASCII, which is no part of a blank.
+    let is_visible = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_graphic);
+    if is_visible(text.first()) && is_visible(text.last()) {
+        return text;
+    }
+    while let Some(length) = (1..=LONGEST_BLANK).rev().find(|length| text.get(..*length).is_some_and(is_blank)) {
+        text = &text[length..];
+    }
+    let last = |text: &[u8], length| text.len().checked_sub(length).is_some_and(|start| is_blank(&text[start..]));
+    while let Some(length) = (1..=LONGEST_BLANK).rev().find(|length| last(text, *length)) {
+        text = &text[..text.len() - length];
+    }
+    text
+}
+
+/// The most bytes of a blank in UTF-8. Long blanks are tried first, since their last byte may be a blank of Latin-1.
+const LONGEST_BLANK: usize = 3;
+
+/// Whether this is blank in Latin-1 or in UTF-8.
+fn is_blank(text: &[u8]) -> bool {
+    match text {
+        [byte] => char::from(*byte).is_whitespace(),
+        _ => std::str::from_utf8(text).is_ok_and(|text| text.chars().all(char::is_whitespace)),
+    }
+}
+
+/// Whether servers that remove such blanks read another value than servers that keep them.
+fn has_blank_edge(value: &[u8]) -> bool {
+    let value = value.trim_ascii();
+    without_blank_edges(value).len() < value.len()
+}
+
+/// Which separators are around a piece.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Separation {
+    /// Only those that all servers know.
+    Certain,
+    /// At least one that only some servers know, so others read the piece together with its neighbour.
+    Disputed,
+}
+
+/// The pieces of a text between two separators: one that all servers know, and one that only some know.
+struct Pieces<'a> {
+    text: Option<&'a [u8]>,
+    known_to_all: u8,
+    known_to_some: u8,
+    /// Whether the separator before the rest is one that only some servers know.
+    is_disputed: bool,
+}
+
+impl<'a> Pieces<'a> {
+    fn new(text: &'a [u8], known_to_all: u8, known_to_some: u8) -> Self {
+        Self { text: Some(text), known_to_all, known_to_some, is_disputed: false }
+    }
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = (Separation, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let text = self.text?;
+        let end = memchr::memchr2(self.known_to_all, self.known_to_some, text);
+        let (piece, rest) = end.map_or((text, None), |end| (&text[..end], Some(&text[end + 1..])));
+        let was_disputed = self.is_disputed;
+        self.is_disputed = end.is_some_and(|end| text[end] == self.known_to_some);
+        self.text = rest;
+        Some((if was_disputed || self.is_disputed { Separation::Disputed } else { Separation::Certain }, piece))
+    }
+}
+
+/// The name and the value of a pair.
+fn name_and_value(pair: &[u8]) -> (&[u8], &[u8]) {
+    let end = memchr::memchr(b'=', pair).unwrap_or(pair.len());
+    (&pair[..end], pair.get(end + 1..).unwrap_or_default())
+}
+
+/// A percent-decoded name. The escapes of ASP.NET (`%u006B`) are decoded too.
+fn decoded(written: &[u8]) -> Cow<'_, str> {
+    let text = percent_decode(written).decode_utf8_lossy();
+    let Some((start, rest)) = text.split_once("%u") else { return text };
+    let mut whole = start.to_owned();
+    for piece in rest.split("%u") {
+        let digits = piece.get(..4).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        match digits.and_then(char::from_u32) {
+            Some(character) => {
+                whole.push(character);
+                whole.push_str(&piece[4..]);
+            }
+            None => whole.push_str(piece),
+        }
+    }
+    Cow::Owned(whole)
+}
+
+/// The characters of a name that servers read: PHP drops spaces before it and ends it at a zero byte, Rack drops
+/// brackets.
+fn significant(name: &str) -> std::str::Chars<'_> {
+    let name = name.split('\0').next().unwrap_or_default();
+    let is_dropped = |character: char| character.is_whitespace() || matches!(character, '[' | ']' | '+');
+    name.trim_start_matches(is_dropped).chars()
+}
+
+/// A character as PHP reads it, which replaces those that a variable's name cannot have.
+fn folded(character: char) -> char {
+    if matches!(character, '.' | ' ' | '+' | '[') { '_' } else { character }
+}
+
+/// Whether every server reads `written` as this name of a form's field.
+fn is_form_encoded(written: &[u8], name: &str) -> bool {
+    let read = form_urlencoded::parse(written).next();
+    has_whole_escapes(written) && read.is_some_and(|(read, _)| read == name)
+}
+
+/// Whether every percent sign is followed by two hexadecimal digits. Servers read others differently.
+fn has_whole_escapes(value: &[u8]) -> bool {
+    let is_whole = |at| value.get(at + 1..at + 3).is_some_and(|digits: &[u8]| digits.iter().all(u8::is_ascii_hexdigit));
+    memchr_iter(b'%', value).all(is_whole)
+}
+
+/// Whether all servers read the same value: RFC 6265, section 4.1.1, and also characters beyond ASCII, which clients
+/// send.
+fn is_cookie_value(value: &[u8]) -> bool {
+    let inner = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+    inner.iter().all(|byte| !byte.is_ascii_whitespace() && !byte.is_ascii_control() && !b"\"\\,;".contains(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use http::{HeaderValue, Method};
+
+    use super::*;
+
+    fn attributes<'a>(headers: &'a HeaderMap, query: Option<&'a str>) -> RequestAttributes<'a> {
+        RequestAttributes {
+            method: &Method::GET,
+            host: "h",
+            path: "/",
+            query,
+            headers,
+            client: [127, 0, 0, 1].into(),
+            client_cert: None,
+            tokens: &[],
+            route: "r",
+        }
+    }
+
+    /// How often a request with these headers and this query has `source`, and whether some server could read it
+    /// differently.
+    fn found(source: &Source, lines: &[(&'static str, &'static [u8])], query: Option<&str>) -> (usize, bool) {
+        let headers: HeaderMap = lines
+            .iter()
+            .map(|(name, value)| (name.parse::<HeaderName>().unwrap(), HeaderValue::from_bytes(value).unwrap()))
+            .collect();
+        let mut found = Found::default();
+        Rule::new(source).unwrap().search(&attributes(&headers, query), &mut found);
+        (found.times, found.is_misspelled)
+    }
+
+    const ABSENT: (usize, bool) = (0, false);
+    const GIVEN: (usize, bool) = (1, false);
+    const MISSPELLED: (usize, bool) = (1, true);
+
+    #[test]
+    fn names_of_headers() {
+        let key = || Source::Header("x-api-key".parse().unwrap());
+        for (name, expected) in [
+            ("X-Api-Key", GIVEN),
+            ("x_api_key", MISSPELLED), // CGI, WSGI, PHP, Rack: HTTP_X_API_KEY is either
+            ("x-api_key", MISSPELLED), // the same
+            ("x.api.key", MISSPELLED), // lighttpd: all but letters and digits
+            ("x-api-keys", ABSENT),
+            ("x-api--key", ABSENT),
+            ("xxapixkey", ABSENT),
+            ("x-ap1-key", ABSENT),
+        ] {
+            assert_eq!(found(&key(), &[(name, b"k")], None), expected, "{name}");
+            let beside = found(&key(), &[("x-api-key", b"r1"), (name, b"k")], None);
+            assert_eq!(beside.0, 1 + expected.0, "{name}");
+        }
+        for (value, expected) in [
+            (&b"k"[..], GIVEN),
+            (b" k ", GIVEN),
+            (b"schl\xc3\xbcssel", GIVEN),
+            (b"k\xa0", MISSPELLED),              // Node, which reads Latin-1: k
+            (b"\x85k", MISSPELLED),              // the same
+            (b"k\xc2\xa0", MISSPELLED),          // some servers trim Unicode
+            (b"\xe3\x80\x80k", MISSPELLED),      // the same
+            (b"k\xe2\x80\x83 \xa0", MISSPELLED), // the same, several
+        ] {
+            assert_eq!(found(&key(), &[("x-api-key", value)], None), expected, "{value:?}");
+        }
+        // An empty one is one: the others have the key.
+        assert_eq!(found(&key(), &[("x-api-key", b""), ("x-api-key", b"k")], None).0, 2);
+        let folded = Source::Header("x_api_key".parse().unwrap());
+        assert_eq!(found(&folded, &[("x-api-key", b"k")], None), MISSPELLED);
+        let plain = Source::Header("authorization".parse().unwrap());
+        assert_eq!(found(&plain, &[("authorization", b"k"), ("authorizatiom", b"k")], None), GIVEN);
+    }
+
+    #[test]
+    fn names_of_parameters() {
+        for (name, query, expected) in [
+            ("key", "key=k", GIVEN),
+            ("key", "a=1&key=k&b=2", GIVEN),
+            ("key", "k%65y=k", GIVEN), // all
+            ("key", "key", GIVEN),     // all: empty
+            ("key", "keys=k&ke=y&a=key&=key", ABSENT),
+            ("key", "key=k&key=k", (2, false)), // the first, the last, a list, "k,k"
+            ("key", "key=k&k%65y=k", (2, false)),
+            ("key", "KEY=k", MISSPELLED),        // ASP.NET
+            ("key", "%4Bey=k", MISSPELLED),      // ASP.NET
+            ("key", "k%u0065y=k", MISSPELLED),   // ASP.NET 4
+            ("key", "%u006bey=k", MISSPELLED),   // ASP.NET 4
+            ("key", "+key=k", MISSPELLED),       // PHP
+            ("key", "%20%20key=k", MISSPELLED),  // PHP
+            ("key", "key%00x=k", MISSPELLED),    // PHP
+            ("key", "key[]=k", MISSPELLED),      // PHP, Rack, qs (Express)
+            ("key", "key[a][b]=k", MISSPELLED),  // PHP, Rack, qs
+            ("key", "key%5B0%5D=k", MISSPELLED), // PHP, Rack, qs
+            ("key", "[key]=k", MISSPELLED),      // Rack, qs
+            ("key", "key]=k", MISSPELLED),       // Rack
+            ("key", "a=1;key=k", MISSPELLED),    // Rack 2, Python before 3.9.2, CGI.pm
+            ("key", "key=k;a=1", MISSPELLED),    // the same: k, or "k;a=1"
+            ("key", "a=1;key=k;b=1&c", MISSPELLED),
+            ("key", "a=1;b=2&key=k", GIVEN),
+            ("key", "key=%u0041", MISSPELLED), // ASP.NET 4: A
+            ("key", "key=%4", MISSPELLED),     // refused, left as it is, or dropped
+            ("key", "key=%41+%e4%F6", GIVEN),
+            ("api_key", "api_key=k", GIVEN),
+            ("api_key", "api%5Fkey=k", GIVEN),      // all
+            ("api_key", "api.key=k", MISSPELLED),   // PHP
+            ("api_key", "api+key=k", MISSPELLED),   // PHP
+            ("api_key", "api%20key=k", MISSPELLED), // PHP
+            ("api_key", "api[key=k", MISSPELLED),   // PHP
+            ("api_key", "api-key=k", ABSENT),
+            ("api.key", "api_key=k", MISSPELLED), // PHP
+            ("api.key", "api.key=k", GIVEN),
+            ("filter[id]", "filter[id]=k&filter[name]=n", GIVEN),
+            ("filter[id]", "filter%5Bid%5D=k", GIVEN),
+            ("filter[id]", "filter[id][]=k", MISSPELLED),
+            ("schlüssel", "schl%C3%BCssel=k", GIVEN),
+            ("schlüssel", "SCHL%C3%9CSSEL=k", MISSPELLED), // ASP.NET
+        ] {
+            assert_eq!(found(&Source::Query(name.into()), &[], Some(query)), expected, "{name} in {query}");
+            let repeated = found(&Source::Query(name.into()), &[], Some(&format!("{name}=r1&{query}")));
+            assert_eq!(repeated.0, 1 + expected.0, "{name} twice in {query}");
+        }
+        assert_eq!(found(&Source::Query("key".into()), &[], None), ABSENT);
+    }
+
+    #[test]
+    fn only_so_many_places_are_searched() {
+        let cookie = SingleSources { rules: vec![Rule::new(&Source::Cookie("sid".to_owned())).unwrap()] };
+        let query = SingleSources { rules: vec![Rule::new(&Source::Query("key".to_owned())).unwrap()] };
+        for separator in [";", ",", "; "] {
+            // Lines count together.
+            let cookies = |count: usize| {
+                let line = HeaderValue::from_str(&format!("a=1{separator}").repeat(count / 2 - 1)).unwrap();
+                HeaderMap::from_iter([(header::COOKIE, line)])
+            };
+            let mut twice = cookies(MOST_COOKIES);
+            twice.append(header::COOKIE, twice[header::COOKIE].clone());
+            assert_eq!(cookie.ambiguity(&attributes(&twice, None)), None);
+            twice.append(header::COOKIE, HeaderValue::from_static(";;"));
+            let many = Ambiguity::TooMany("cookies", MOST_COOKIES);
+            assert_eq!(cookie.ambiguity(&attributes(&twice, None)), Some(many));
+            assert_eq!(query.ambiguity(&attributes(&twice, None)), None, "no limit of the route reads them");
+        }
+        for separator in ["&", ";"] {
+            let none = HeaderMap::new();
+            let most = separator.repeat(MOST_PARAMETERS - 1);
+            assert_eq!(query.ambiguity(&attributes(&none, Some(&most))), None);
+            let many = Ambiguity::TooMany("parameters", MOST_PARAMETERS);
+            assert_eq!(query.ambiguity(&attributes(&none, Some(&(most + separator)))), Some(many));
+        }
+    }
+
+    #[test]
+    fn many_blanks_cost_one_look_each() {
+        for blank in [&b" "[..], b"\xa0", "\u{3000}".as_bytes()] {
+            let text = [&blank.repeat(100_000), &b"x".repeat(1_000_000)[..], &blank.repeat(100_000)].concat();
+            let begun = Instant::now();
+            assert_eq!(without_blank_edges(&text).len(), 1_000_000);
+            // With a look at all of the text for each blank it is minutes.
+            assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        }
+    }
+
+    #[test]
+    fn cookies() {
+        for (line, expected) in [
+            (&b"sid=k"[..], GIVEN),
+            (b"a=1; sid=k; b=2", GIVEN),
+            (b"a=1;sid = k ;b=2", GIVEN),
+            (b"sid=\"k\"", GIVEN),
+            (b"sid=s%3Ak=", GIVEN),
+            (b"sid=", GIVEN),
+            (b"sidx=k; si=d; a=sid", ABSENT),
+            (b"sid=k; sid=k", (2, false)), // the first: PHP, Go; the last: Python, Express the first
+            (b"sid=\"a; sid=b\"", (2, true)), // one by RFC 2109, two by RFC 6265
+            (b"SID=k", MISSPELLED),        // ASP.NET
+            (b"s%69d=k", MISSPELLED),      // Rack, PHP before 7.2.34
+            (b"sid[]=k", MISSPELLED),      // PHP
+            (b"sid[a]=k", MISSPELLED),     // PHP
+            (b"sid=k,a=1", MISSPELLED),    // a separator by RFC 2965: Rack 1, Tomcat's legacy parser
+            (b"a=1,sid=k", MISSPELLED),    // the same
+            (b"sid=\"\\153\"", MISSPELLED), // Python, Django: k
+            (b"sid=\"k", MISSPELLED),
+            (b"sid=k l", MISSPELLED), // ends at the space in RFC 2109
+            (b"theme=\xff; sid=\xff", GIVEN),
+            (b"sid=k\xc2\xa0", MISSPELLED),         // Django: k
+            (b"sid=k\xe2\x80\x83\xa0", MISSPELLED), // the same
+            (b"sid\xc2\xa0=k", MISSPELLED),         // Django: a cookie of this name
+            (b"sid\xa0=k", MISSPELLED),
+        ] {
+            let shown = String::from_utf8_lossy(line);
+            assert_eq!(found(&Source::Cookie("sid".into()), &[("cookie", line)], None), expected, "{shown}");
+            let repeated = found(&Source::Cookie("sid".into()), &[("cookie", b"sid=r1"), ("cookie", line)], None);
+            assert_eq!(repeated.0, 1 + expected.0, "in a second line: {shown}");
+        }
+        assert_eq!(found(&Source::Cookie("my_sid".into()), &[("cookie", b"my.sid=k")], None), MISSPELLED); // PHP
+    }
+
+    #[test]
+    fn tokens() {
+        for (value, expected) in [
+            (&b"Bearer k"[..], GIVEN),
+            (b"bearer\tk", GIVEN),
+            (b"Bearer  a-._~+/b==", GIVEN),
+            (b"Bearer 12|abc", GIVEN), // Laravel Sanctum
+            (b"Basic dXNlcjpw, x=1", GIVEN),
+            (b"Bearer k, x=1", MISSPELLED),         // Rails: k
+            (b"Bearer k,Bearer l", MISSPELLED),     // two lines that a proxy has joined
+            (b"Bearer k;x=1", MISSPELLED),          // Rails: k
+            (b"Bearer k x", MISSPELLED),            // split at spaces: k
+            (b"Bearer token=k", MISSPELLED),        // Rails: k
+            (b"Bearer \"k\"", MISSPELLED),          // Rails: k
+            (b"Bearer k\xa0", MISSPELLED),          // Werkzeug, Node: k
+            (b"Bearer k\xc2\xa0l", MISSPELLED),     // split at blanks: k
+            (b"Bearer eyJhIjoxfQ.e30.qqqg", GIVEN), // a JSON Web Token
+            (b"Bearer eyJhIjoxfQ.e30.qqo", GIVEN),
+            (b"Bearer eyJhIjoxfQ.e30.qg", GIVEN),
+            (b"Bearer eyJhIjoxfQ.e30.", GIVEN),
+            (b"Bearer eyJhIjoxfQ.e30.qqo=", MISSPELLED), // PyJWT, Node, Java: the padding may be there
+            (b"Bearer eyJhIjoxfQ.e30.qg==", MISSPELLED),
+            (b"Bearer eyJhIjoxfQ.e30.qqp", MISSPELLED), // the last two bits are ignored
+            (b"Bearer eyJhIjoxfQ.e30.qj", MISSPELLED),  // the last four bits are ignored
+            (b"Bearer eyJhIjoxfQ.e30.qq/o", MISSPELLED), // Node: / and _ are the same
+            (b"Bearer eyJhIjoxfQ.e30.qq|qg", MISSPELLED), // Python skips what is no digit
+            (b"Bearer eyJhIjoxfQ.e30.q", MISSPELLED),
+            (b"Bearer ewogICJhIjox.e30.qq+o", MISSPELLED), // JSON with blanks
+            (b"Bearer eyJhIjoxfQ.k.i.c.t=", MISSPELLED),   // an encrypted one has five parts
+            (b"Bearer MTk4.Cl2FMQ.Zn==", GIVEN),           // not a JSON Web Token: its server compares it as it is
+            (b"Bearer eyJhIjoxfQ==", GIVEN),
+        ] {
+            let shown = String::from_utf8_lossy(value);
+            assert_eq!(found(&Source::Bearer, &[("authorization", value)], None), expected, "{shown}");
+            let lines = [("authorization", &b"Basic dXNlcjpw"[..]), ("authorization", value)];
+            assert_eq!(found(&Source::Bearer, &lines, None).0, 2, "{shown}");
+        }
+        assert_eq!(found(&Source::Bearer, &[], None), ABSENT);
+    }
+}

@@ -1,0 +1,267 @@
+//! The tokens of a request: which of them are valid, so that limits can count by what they say.
+//!
+//! To check a signature takes longer than all other steps of a request together. So only the tokens that the limits of
+//! a route use are verified, and each worker caches the valid ones.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use hashlink::LruCache;
+use http::HeaderMap;
+use smallvec::SmallVec;
+
+use super::{bearer, cookie};
+use crate::base::clock::Time;
+use crate::base::fingerprint::{Domain, Fingerprint};
+use crate::base::jwt::{Claims, Rejection, Verifier};
+use crate::base::metrics::{Counter, PerWorker};
+use crate::config::{Jwt, Source};
+use crate::sources::jwks::KeySource;
+
+/// The most valid tokens that a worker caches.
+const MAX_CACHED: usize = 10_000;
+
+/// The most bytes of the claims of a token that is cached, so that the cache of a worker takes some megabytes at most.
+const MAX_CACHED_CLAIMS: usize = 512;
+
+/// The tokens of one `[jwt.*]`: where they are and what they have to be.
+pub struct TokenReader {
+    name: String,
+    from: Source,
+    required: bool,
+    verifier: Verifier,
+    keys: Arc<KeySource>,
+    /// Differs from that of any other settings, so that no token that was valid under them is found in a cache.
+    domain: Domain,
+    metrics: Arc<TokenMetrics>,
+}
+
+/// What was found in requests, on all routes.
+#[derive(Debug)]
+pub struct TokenMetrics {
+    /// The name of the `[jwt.*]`.
+    pub name: String,
+    /// The counters of each worker.
+    pub workers: PerWorker<TokenCounters>,
+}
+
+/// What was found in the requests of one worker.
+#[derive(Debug, Default)]
+pub struct TokenCounters {
+    /// Valid tokens that were verified.
+    pub verified: Counter,
+    /// Valid tokens that were known from an earlier request.
+    pub cached: Counter,
+    /// Requests without a token.
+    pub missing: Counter,
+    /// Tokens that are not valid, in the order of [`Rejection::ALL`].
+    pub rejected: [Counter; Rejection::ALL.len()],
+}
+
+/// A token that is valid.
+#[derive(Clone, Debug)]
+pub struct ValidToken<'a> {
+    name: &'a str,
+    claims: Rc<Claims>,
+}
+
+/// What verifying the tokens of a request has shown.
+pub struct CheckedTokens<'a> {
+    /// Those that are valid.
+    pub valid: ValidTokens<'a>,
+    /// Whether there is one that is not valid and that is ignored.
+    pub ignores_invalid: bool,
+}
+
+/// The valid tokens of a request.
+pub type ValidTokens<'a> = SmallVec<[ValidToken<'a>; 1]>;
+
+/// Why a token is not usable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenProblem {
+    /// The request has none.
+    Missing,
+    /// It is not valid.
+    Invalid(Rejection),
+}
+
+/// A sentence for the client.
+impl fmt::Display for TokenProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("The request has no token."),
+            Self::Invalid(rejection) => f.write_str(rejection.detail()),
+        }
+    }
+}
+
+/// The valid tokens that one worker has seen last.
+pub struct TokenCache {
+    entries: LruCache<Fingerprint, CachedToken, RandomState>,
+}
+
+struct CachedToken {
+    claims: Rc<Claims>,
+    /// The keys with which it was verified.
+    keys: Fingerprint,
+}
+
+impl Default for TokenCache {
+    fn default() -> Self {
+        Self { entries: LruCache::with_hasher(MAX_CACHED, RandomState::default()) }
+    }
+}
+
+impl<'a> ValidToken<'a> {
+    /// The value of a claim of the tokens with this name.
+    pub(super) fn claim(tokens: &'a [Self], name: &str, claim: &str) -> Option<&'a str> {
+        tokens.iter().find(|token| token.name == name)?.claims.get(claim)
+    }
+}
+
+impl TokenReader {
+    /// Reads tokens for limits that use these claims of them.
+    pub fn new(jwt: &Jwt, claims: Vec<String>, keys: Arc<KeySource>, metrics: Arc<TokenMetrics>) -> Self {
+        let Jwt { name, issuer, audience, algorithms, from, required, .. } = jwt;
+        let settings = format!("{:?}", (name, issuer, audience, algorithms, &claims));
+        Self {
+            name: name.clone(),
+            from: from.clone(),
+            required: *required,
+            verifier: Verifier::new(issuer, audience, algorithms, claims),
+            keys,
+            domain: Domain::new(&settings),
+            metrics,
+        }
+    }
+
+    /// The name of the `[jwt.*]`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where the token is.
+    pub fn from(&self) -> &Source {
+        &self.from
+    }
+
+    /// The token of the request, or why it is not usable.
+    ///
+    /// # Errors
+    /// When there is none, or it is not valid.
+    pub fn read(
+        &self,
+        headers: &HeaderMap,
+        now: Time,
+        worker: usize,
+        cache: &mut TokenCache,
+    ) -> Result<ValidToken<'_>, TokenProblem> {
+        let counters = self.metrics.workers.of(worker);
+        let Some(token) = self.find(headers) else {
+            counters.missing.one();
+            return Err(TokenProblem::Missing);
+        };
+        if let Some(known) = self.known(&token, now, cache) {
+            counters.cached.one();
+            return Ok(known);
+        }
+        let keys = self.keys.keys();
+        match self.verifier.verify(&token, &keys, now) {
+            Ok(claims) => {
+                counters.verified.one();
+                let claims = Rc::new(claims);
+                if claims.size() <= MAX_CACHED_CLAIMS {
+                    let entry = CachedToken { claims: claims.clone(), keys: keys.fingerprint() };
+                    cache.entries.insert(self.domain.fingerprint(&token), entry);
+                }
+                Ok(ValidToken { name: &self.name, claims })
+            }
+            Err(rejection) => {
+                if rejection == Rejection::UnknownKey {
+                    self.keys.is_outdated();
+                }
+                if let Some(counter) = counters.rejected.get(rejection as usize) {
+                    counter.one();
+                }
+                Err(TokenProblem::Invalid(rejection))
+            }
+        }
+    }
+
+    /// A token that was valid before and still is.
+    fn known(&self, token: &[u8], now: Time, cache: &mut TokenCache) -> Option<ValidToken<'_>> {
+        let entry = cache.entries.get(&self.domain.fingerprint(token))?;
+        let is_valid = entry.keys == self.keys.keys().fingerprint() && entry.claims.is_valid(now);
+        is_valid.then(|| ValidToken { name: &self.name, claims: entry.claims.clone() })
+    }
+
+    fn find<'h>(&self, headers: &'h HeaderMap) -> Option<Cow<'h, [u8]>> {
+        let token = match &self.from {
+            Source::Header(name) => headers.get(name)?.as_bytes().trim_ascii().into(),
+            Source::Cookie(name) => cookie(headers, name)?,
+            _ => bearer(headers)?.into(),
+        };
+        (!token.is_empty()).then_some(token)
+    }
+}
+
+/// The valid tokens of a request of which nothing has to be verified: each of its tokens was valid before, and none is
+/// missing that is required.
+pub fn known_tokens<'a>(
+    readers: &'a [Arc<TokenReader>],
+    headers: &HeaderMap,
+    now: Time,
+    worker: usize,
+    cache: &mut TokenCache,
+) -> Option<ValidTokens<'a>> {
+    let mut valid = ValidTokens::new();
+    for reader in readers {
+        match reader.find(headers) {
+            Some(token) => valid.push(reader.known(&token, now, cache)?),
+            None if reader.required => return None,
+            None => {}
+        }
+    }
+    for reader in readers {
+        let counters = reader.metrics.workers.of(worker);
+        let is_known = valid.iter().any(|token| token.name == reader.name);
+        if is_known { counters.cached.one() } else { counters.missing.one() }
+    }
+    Some(valid)
+}
+
+/// Verifies the tokens of a request, as far as they are not known to be valid.
+///
+/// # Errors
+/// When a token is required and not valid. One place in a request has one token, so if there are several readers of the
+/// same place, it is enough if one of them accepts it.
+pub fn verify_tokens<'a>(
+    readers: &'a [Arc<TokenReader>],
+    headers: &HeaderMap,
+    now: Time,
+    worker: usize,
+    cache: &mut TokenCache,
+) -> Result<CheckedTokens<'a>, TokenProblem> {
+    let mut valid = ValidTokens::new();
+    let mut problems: SmallVec<[(&TokenReader, TokenProblem); 1]> = SmallVec::new();
+    for reader in readers {
+        match reader.read(headers, now, worker, cache) {
+            Ok(token) => valid.push(token),
+            Err(problem) => problems.push((reader, problem)),
+        }
+    }
+    let has_valid = |from: &Source| {
+        readers.iter().any(|reader| reader.from == *from && valid.iter().any(|token| token.name == reader.name))
+    };
+    problems.retain(|(reader, _)| !has_valid(&reader.from));
+    match problems.iter().find(|(reader, _)| reader.required) {
+        Some((_, problem)) => Err(*problem),
+        None => {
+            let ignores_invalid = problems.iter().any(|(_, problem)| *problem != TokenProblem::Missing);
+            Ok(CheckedTokens { valid, ignores_invalid })
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The values of headers that a route changes, for one request.
+//!
+//! Captures are in the normal form of the path, by which limits count, so that the upstream cannot read another value than
+//! the one that was counted. Characters that separate the values or the parameters of a header are percent-encoded, as are
+//! all that a header cannot contain. So clients cannot add a line, a value or a parameter to a header.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::ops::Deref;
+
+use http::{HeaderValue, header};
+
+use super::host;
+use crate::base::percent;
+use crate::config::{HeaderChanges, HeaderText, Template, TemplatePart};
+
+/// The parts of a request that the values of headers can contain.
+#[derive(Clone, Copy, Debug)]
+pub struct TemplateInput<'a> {
+    /// The client's address.
+    pub client_ip: IpAddr,
+    /// The host in normal form. Empty if the request has none.
+    pub host: &'a str,
+    /// The path in the normal form in which routes match it.
+    pub path: &'a str,
+    /// The id of the request. Empty if it has none.
+    pub request_id: &'a [u8],
+}
+
+/// Changes of headers as far as they are known before a request comes.
+#[derive(Debug)]
+pub enum PreparedChanges {
+    /// They are the same for every request.
+    Fixed(HeaderChanges<HeaderValue>),
+    /// At least one value has placeholders.
+    Templates(HeaderChanges<HeaderText>),
+}
+
+/// The changes for one request.
+#[derive(Debug)]
+pub enum CurrentChanges<'a> {
+    /// Those of the configuration.
+    Prepared(&'a HeaderChanges<HeaderValue>),
+    /// With values of the request.
+    Filled(Box<HeaderChanges<HeaderValue>>),
+}
+
+impl Deref for CurrentChanges<'_> {
+    type Target = HeaderChanges<HeaderValue>;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Prepared(changes) => changes,
+            Self::Filled(changes) => changes,
+        }
+    }
+}
+
+impl PreparedChanges {
+    /// Prepares the changes of a route; `None` if nothing changes.
+    pub fn new(changes: &HeaderChanges<HeaderText>) -> Option<Box<Self>> {
+        if changes.is_empty() {
+            return None;
+        }
+        let mut has_templates = false;
+        let fixed = changes.filled(|text| match text {
+            HeaderText::Fixed(value) => Some(value.clone()),
+            HeaderText::Template(_) => {
+                has_templates = true;
+                None
+            }
+        });
+        Some(Box::new(if has_templates { Self::Templates(changes.clone()) } else { Self::Fixed(fixed) }))
+    }
+
+    /// The changes for this request.
+    pub fn of(&self, input: &TemplateInput<'_>) -> CurrentChanges<'_> {
+        match self {
+            Self::Fixed(changes) => CurrentChanges::Prepared(changes),
+            Self::Templates(changes) => CurrentChanges::Filled(Box::new(input.fill(changes))),
+        }
+    }
+}
+
+impl TemplateInput<'_> {
+    fn fill(&self, changes: &HeaderChanges<HeaderText>) -> HeaderChanges<HeaderValue> {
+        let mut filled = changes.filled(|text| match text {
+            HeaderText::Fixed(value) => Some(value.clone()),
+            HeaderText::Template(template) => self.value(template),
+        });
+        // If it is not valid, the upstream gets the host of its URL.
+        let is_host = |value: &HeaderValue| value.to_str().is_ok_and(|value| host::normal(value).is_some());
+        filled.set.retain(|(name, value)| *name != header::HOST || is_host(value));
+        filled
+    }
+
+    /// The value; `None` if it is empty, or needs the host of a request without one. It has no blanks around it.
+    fn value(&self, template: &Template) -> Option<HeaderValue> {
+        if self.host.is_empty() && template.needs_host() {
+            return None;
+        }
+        let mut value = String::with_capacity(template.text.len() + 32);
+        for part in &template.parts {
+            match part {
+                TemplatePart::Text(text) => value.push_str(text),
+                // Writing to a string cannot fail.
+                TemplatePart::ClientIp => _ = write!(value, "{}", self.client_ip),
+                TemplatePart::Host => push(&mut value, self.host),
+                TemplatePart::RequestId => push(&mut value, std::str::from_utf8(self.request_id).unwrap_or_default()),
+                TemplatePart::Segment(index) => {
+                    push(&mut value, self.path.split('/').skip(1).nth(*index).unwrap_or_default());
+                }
+                TemplatePart::Rest(segments) => push(&mut value, after(self.path, *segments)),
+                // The value of a header cannot have these.
+                TemplatePart::Path | TemplatePart::Query | TemplatePart::QueryIfAny => {}
+            }
+        }
+        let value = value.trim();
+        if value.is_empty() { None } else { HeaderValue::from_str(value).ok() }
+    }
+}
+
+/// What follows after so many segments of a path, without the slash before it.
+fn after(path: &str, segments: usize) -> &str {
+    (0..=segments).fold(path, |rest, _| rest.split_once('/').map_or("", |(_, rest)| rest))
+}
+
+/// Appends a text in which everything but characters of segments is percent-encoded.
+fn push(value: &mut String, text: &str) {
+    for byte in text.bytes() {
+        match byte {
+            b',' | b';' | b'=' | b'&' | b'\'' | b'(' | b')' => percent::push_escaped(value, byte),
+            b'/' | b'%' | b'[' | b']' => value.push(char::from(byte)),
+            byte => percent::push(value, byte),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::{EscapedSlashes, PathMatching, PathRules};
+    use crate::request::route::path;
+
+    fn template(parts: &[TemplatePart]) -> Template {
+        Template { text: String::new(), parts: parts.to_vec() }
+    }
+
+    fn text(text: &str) -> TemplatePart {
+        TemplatePart::Text(text.to_owned())
+    }
+
+    fn value(parts: &[TemplatePart], host: &str, path: &str) -> Option<String> {
+        let input = TemplateInput { client_ip: "2001:db8::1".parse().unwrap(), host, path, request_id: b"r-1" };
+        Some(input.value(&template(parts))?.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn placeholders_are_filled_in() {
+        use TemplatePart::{ClientIp, Host, Rest, Segment};
+        for (parts, path, expected) in [
+            (&[Segment(1)][..], "/v1/acme/x/y", Some("acme")),
+            (&[Segment(0), text(" of "), Segment(1)], "/v1/acme", Some("v1 of acme")),
+            (&[Rest(2)], "/v1/acme/x/y", Some("x/y")),
+            (&[Rest(2)], "/v1/acme/", None),
+            (&[Rest(2)], "/v1/acme", None),
+            (&[Rest(0)], "/", None),
+            (&[text("rest "), Rest(2)], "/v1/acme", Some("rest")),
+            (&[Host, text(" "), ClientIp], "/", Some("a.test 2001:db8::1")),
+            (&[Segment(0)], "/a,b;c=d&e'(f)+@:~", Some("a%2Cb%3Bc%3Dd%26e%27%28f%29+@:~")),
+            (&[Segment(0)], "/%20%C3%A9%22", Some("%20%C3%A9%22")),
+        ] {
+            assert_eq!(value(parts, "a.test", path).as_deref(), expected, "{parts:?} {path}");
+        }
+        assert_eq!(value(&[Host], "[::1]", "/").as_deref(), Some("[::1]"));
+        assert_eq!(value(&[TemplatePart::RequestId], "a.test", "/").as_deref(), Some("r-1"));
+        assert_eq!(value(&[text("www."), Host], "", "/"), None);
+        assert_eq!(value(&[text("host="), Host], "a;for=1", "/").as_deref(), Some("host=a%3Bfor%3D1"));
+    }
+
+    #[test]
+    fn a_host_that_is_not_valid_is_not_set() {
+        let template = HeaderText::Template(template(&[text("www."), TemplatePart::Host]));
+        let changes = HeaderChanges { set: vec![(header::HOST, template)], ..HeaderChanges::default() };
+        let set = |host| {
+            let input = TemplateInput { client_ip: IpAddr::from([127, 0, 0, 1]), host, path: "/", request_id: b"" };
+            PreparedChanges::new(&changes).unwrap().of(&input).set.len()
+        };
+        assert_eq!(["a.test", "[::1]", ""].map(set), [1, 0, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn clients_add_nothing_to_a_header(target in "/[ -~é]{0,20}(%[0-9a-f]{2}){0,3}/[/,;=%0-9A-F]{0,9}", keep in any::<bool>()) {
+            let escaped_slashes = if keep { EscapedSlashes::Keep } else { EscapedSlashes::Decode };
+            let rules = PathRules { escaped_slashes, matching: PathMatching::Exact };
+            let Ok(path) = path::normal(&target, rules) else { return Ok(()) };
+            let parts = [text("x="), TemplatePart::Segment(0), text(";y="), TemplatePart::Rest(1)];
+            let value = value(&parts, "a.test", &path).unwrap();
+            prop_assert_eq!(value.matches(['=', ';', ',', '"', ' ']).count(), 3, "{}", value);
+            prop_assert!(value.bytes().all(|byte| byte.is_ascii_graphic()));
+        }
+    }
+}

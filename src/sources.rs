@@ -1,0 +1,5 @@
+//! Threads that talk to other servers beside the requests: for keys of tokens, for quotas of clients, and with traces.
+
+pub mod jwks;
+pub mod quotas;
+pub mod otlp;

@@ -1,0 +1,258 @@
+//! The keys of the issuers of tokens, for all workers. One thread fetches them from their servers.
+//!
+//! A request never waits for a fetch: it uses the last keys that were fetched. They stay while a server does not answer.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
+use tokio::runtime::Builder;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::base::back_off::BackOff;
+use crate::base::clock;
+use crate::base::in_force::{BackgroundTask, InForce};
+use crate::base::jwt::{KeyOrigin, KeySet, MAX_BYTES};
+use crate::base::metrics::Counter;
+use crate::config::{Jwks, Jwt};
+use crate::net::fetch::{self, Url};
+use crate::net::tls::ConnectorTls;
+
+/// How often keys are fetched. A key that its issuer has withdrawn is used for so long at most.
+pub const FETCH_EVERY: Duration = Duration::from_secs(300);
+
+/// How soon a fetch that failed is repeated.
+const REPEATS: BackOff = BackOff { first: Duration::from_secs(5), longest: FETCH_EVERY };
+
+/// How often tokens of unknown keys can cause a fetch, so that clients cannot make the gateway flood an issuer.
+pub const FETCH_FOR_CLIENTS_EVERY: Duration = Duration::from_secs(30);
+
+/// The keys of one `[jwt.*]`.
+pub struct KeySource {
+    name: String,
+    keys: ArcSwap<KeySet>,
+    /// `None` if the keys are from a file.
+    server: Option<Server>,
+}
+
+/// Where keys are fetched from, and how that went.
+struct Server {
+    url: Url,
+    tls: Option<ConnectorTls>,
+    /// Whether a token had a key that is not known.
+    wanted: Notify,
+    fetched: Counter,
+    failed: Counter,
+    /// How often in a row it has failed.
+    failures: AtomicU32,
+    /// In seconds since 1970; 0 is never.
+    last_success: AtomicU64,
+    /// Why the last one failed, if it did.
+    last_error: Mutex<Option<String>>,
+}
+
+/// How the fetches of one source went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetches {
+    /// The name of the `[jwt.*]`.
+    pub name: String,
+    /// How many keys are in use.
+    pub keys: usize,
+    /// How many fetches succeeded.
+    pub fetched: u64,
+    /// How many failed.
+    pub failed: u64,
+    /// When the last one succeeded, in seconds since 1970; 0 is never.
+    pub last_success: u64,
+}
+
+impl KeySource {
+    fn new(jwt: &Jwt) -> Self {
+        let (keys, server) = match &jwt.jwks {
+            Jwks::File { keys, .. } => (keys.clone(), None),
+            Jwks::Server { url, tls } => (Arc::new(KeySet::empty()), Some(Server::new(url.clone(), tls.clone()))),
+        };
+        Self { name: jwt.name.clone(), keys: ArcSwap::new(keys), server }
+    }
+
+    /// The name of the `[jwt.*]`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The keys in use.
+    pub fn keys(&self) -> Guard<Arc<KeySet>> {
+        self.keys.load()
+    }
+
+    /// Reports that a token has a key that is not known: the keys are fetched soon, if that was not done just before.
+    pub fn is_outdated(&self) {
+        if let Some(server) = &self.server {
+            server.wanted.notify_one();
+        }
+    }
+
+    /// How its fetches went; `None` if the keys are from a file.
+    pub fn fetches(&self) -> Option<Fetches> {
+        let Server { fetched, failed, last_success, .. } = self.server.as_ref()?;
+        Some(Fetches {
+            name: self.name.clone(),
+            keys: self.keys().count(),
+            fetched: fetched.get(),
+            failed: failed.get(),
+            last_success: last_success.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Why the last fetch failed, if it did.
+    pub fn last_error(&self) -> Option<String> {
+        self.server.as_ref()?.last_error.lock().clone()
+    }
+
+    /// Whether it fetches what this configuration says.
+    fn is_for(&self, jwt: &Jwt) -> bool {
+        match (&self.server, &jwt.jwks) {
+            (Some(server), Jwks::Server { url, tls }) => {
+                self.name == jwt.name && server.url == *url && server.tls == *tls
+            }
+            _ => false,
+        }
+    }
+
+    /// Fetches the keys. If that fails, those of before stay.
+    async fn fetch(&self) {
+        let Some(server) = &self.server else { return };
+        let name = &self.name;
+        let fetched =
+            fetch::fetch(&server.url, server.tls.as_ref(), MAX_BYTES).await.map_err(|error| error.to_string());
+        let read = fetched.and_then(|json| KeySet::parse(&json, KeyOrigin::Server).map_err(|error| error.to_string()));
+        match read {
+            Ok(keys) => {
+                server.fetched.one();
+                server.last_success.store(clock::now().seconds(), Ordering::Relaxed);
+                let (count, is_again) = (keys.count(), server.failures.swap(0, Ordering::Relaxed) > 0);
+                if is_again || *self.keys() != Arc::new(keys.clone()) {
+                    tracing::info!(jwt = name, keys = count, "fetched the keys of an issuer");
+                }
+                self.keys.store(Arc::new(keys));
+                *server.last_error.lock() = None;
+            }
+            Err(error) => {
+                server.failed.one();
+                server.failures.fetch_add(1, Ordering::Relaxed);
+                let keys = self.keys().count();
+                *server.last_error.lock() = Some(error.clone());
+                tracing::warn!(
+                    jwt = name,
+                    error,
+                    keys,
+                    "cannot fetch the keys of an issuer: those of before stay in use"
+                );
+            }
+        }
+    }
+}
+
+impl BackgroundTask for KeySource {
+    const THREAD: &'static str = "jwks";
+    const REFUSED: &'static str = "cannot fetch the keys of issuers again";
+
+    fn has_task(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// Fetches the keys again and again.
+    async fn run(self: Arc<Self>) {
+        let Some(server) = &self.server else { return };
+        // When tokens may cause a fetch.
+        let mut allowed = Instant::now();
+        loop {
+            let wanted = async {
+                sleep_until(allowed).await;
+                server.wanted.notified().await;
+            };
+            tokio::select! {
+                () = sleep_until(Instant::now() + server.pause()) => {}
+                () = wanted => allowed = Instant::now() + FETCH_FOR_CLIENTS_EVERY,
+            }
+            self.fetch().await;
+        }
+    }
+}
+
+impl Server {
+    fn new(url: Url, tls: Option<ConnectorTls>) -> Self {
+        Self {
+            url,
+            tls,
+            wanted: Notify::new(),
+            fetched: Counter::default(),
+            failed: Counter::default(),
+            failures: AtomicU32::new(0),
+            last_success: AtomicU64::new(0),
+            last_error: Mutex::default(),
+        }
+    }
+
+    /// Whether a fetch has ended.
+    fn is_tried(&self) -> bool {
+        self.fetched.get() + self.failed.get() > 0
+    }
+
+    /// The time until the next fetch.
+    fn pause(&self) -> Duration {
+        let failures = self.failures.load(Ordering::Relaxed);
+        if failures == 0 { FETCH_EVERY } else { REPEATS.pause(failures) }
+    }
+}
+
+/// The sources in force. They outlive a reload that does not change them.
+#[derive(Default)]
+pub struct KeySources(Arc<InForce<KeySource>>);
+
+impl KeySources {
+    /// The source for this configuration: one that is in force already, or a new one.
+    pub fn get(&self, jwt: &Jwt) -> Arc<KeySource> {
+        let known = self.0.find(|source| source.is_for(jwt));
+        known.unwrap_or_else(|| Arc::new(KeySource::new(jwt)))
+    }
+
+    /// Puts these sources in force, in place of those of before.
+    pub fn apply(&self, sources: Vec<Arc<KeySource>>) {
+        self.0.replace(sources);
+    }
+
+    /// The sources in force.
+    pub fn in_force(&self) -> Vec<Arc<KeySource>> {
+        self.0.all()
+    }
+}
+
+/// Fetches the keys of sources that have none, all at the same time. It blocks for at most [`fetch::LIMIT`], so it is for
+/// the time before the sources are in force.
+///
+/// # Errors
+/// When the system refuses a timer.
+pub fn fetch_first(sources: &[Arc<KeySource>]) -> io::Result<()> {
+    let is_new = |source: &&Arc<KeySource>| source.server.as_ref().is_some_and(|server| !server.is_tried());
+    let new: Vec<_> = sources.iter().filter(is_new).cloned().collect();
+    if new.is_empty() {
+        return Ok(());
+    }
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut fetches = JoinSet::new();
+        for source in new {
+            fetches.spawn(async move { source.fetch().await });
+        }
+        while fetches.join_next().await.is_some() {}
+    });
+    // A lookup of a name may block its thread for longer.
+    runtime.shutdown_background();
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! What a collector answers, and what follows from it (OTLP 1.x, "OTLP/HTTP Response"). Pure.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode, header};
+use prost::Message as _;
+
+use super::messages::ExportResponse;
+use crate::base::clock::Time;
+
+/// The longest time that a collector may ask for.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The most characters of a collector's message that are logged.
+const LONGEST_MESSAGE: usize = 200;
+
+/// What became of a batch.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// All spans are accepted.
+    Accepted,
+    /// So many spans are refused for this reason, and the others are accepted.
+    Partly(usize, String),
+    /// It may be accepted later, not before this time has passed.
+    Later(Option<Duration>),
+    /// It will never be accepted.
+    Refused,
+}
+
+/// Reads the answer to a batch that came at `now`.
+pub(super) fn read(response: &Response<Bytes>, now: Time) -> Answer {
+    match response.status() {
+        // Whatever else the body is, the collector says that it has the spans.
+        status if status.is_success() => match ExportResponse::decode(response.body().clone()) {
+            Ok(ExportResponse { partial_success: Some(partly) }) if partly.rejected_spans > 0 => {
+                let message = partly.error_message.chars().take(LONGEST_MESSAGE).collect();
+                Answer::Partly(usize::try_from(partly.rejected_spans).unwrap_or(usize::MAX), message)
+            }
+            _ => Answer::Accepted,
+        },
+        StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::GATEWAY_TIMEOUT => Answer::Later(retry_after(response.headers(), now)),
+        _ => Answer::Refused,
+    }
+}
+
+/// What Retry-After says: a number of seconds, or a date (RFC 9110, section 10.2.3).
+fn retry_after(headers: &HeaderMap, now: Time) -> Option<Duration> {
+    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    let pause = match text.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let date = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok()?;
+            Duration::from_secs(date.as_secs().saturating_sub(now.seconds()))
+        }
+    };
+    Some(pause.min(LONGEST_PAUSE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::messages::PartialSuccess;
+    use super::*;
+
+    fn answer(status: u16, fields: &[(&'static str, &str)], body: Vec<u8>) -> Answer {
+        let mut response = Response::builder().status(status);
+        for (name, value) in fields {
+            response = response.header(*name, *value);
+        }
+        read(&response.body(body.into()).unwrap(), Time::from_micros(784_111_770_000_000))
+    }
+
+    fn partly(rejected_spans: i64, error_message: &str) -> Vec<u8> {
+        let partly = PartialSuccess { rejected_spans, error_message: error_message.to_owned() };
+        ExportResponse { partial_success: Some(partly) }.encode_to_vec()
+    }
+
+    #[test]
+    fn a_success_may_be_partial() {
+        assert_eq!(answer(200, &[], vec![]), Answer::Accepted);
+        assert_eq!(answer(200, &[], b"<html>".to_vec()), Answer::Accepted);
+        assert_eq!(answer(200, &[], partly(0, "a hint")), Answer::Accepted);
+        assert_eq!(answer(200, &[], partly(-1, "")), Answer::Accepted);
+        assert_eq!(answer(200, &[], partly(3, "why")), Answer::Partly(3, "why".to_owned()));
+        assert_eq!(answer(200, &[], partly(1, &"é".repeat(300))), Answer::Partly(1, "é".repeat(200)));
+    }
+
+    #[test]
+    fn some_failures_pass() {
+        for status in [429, 502, 503, 504] {
+            assert_eq!(answer(status, &[], vec![]), Answer::Later(None), "{status}");
+        }
+        for status in [301, 400, 401, 404, 413, 500, 501] {
+            assert_eq!(answer(status, &[], vec![]), Answer::Refused, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_collector_may_say_when() {
+        for (value, pause) in [
+            ("0", Some(0)),
+            (" 7 ", Some(7)),
+            ("31", Some(30)),
+            ("18446744073709551615", Some(30)),
+            // This is seven seconds later.
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(7)),
+            ("Sun, 06 Nov 1994 08:49:00 GMT", Some(0)),
+            ("Fri, 31 Dec 9999 23:59:59 GMT", Some(30)),
+            ("-1", None),
+            ("soon", None),
+            ("", None),
+        ] {
+            let expected = Answer::Later(pause.map(Duration::from_secs));
+            assert_eq!(answer(503, &[("retry-after", value)], vec![]), expected, "{value}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Exports traces to one collector, in a thread of its own: in batches, one after the other. Requests never wait for it.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, header};
+use http_body_util::Full;
+use parking_lot::Mutex;
+use prost::Message as _;
+use tokio::runtime::Builder;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::answer::{self, Answer};
+use super::messages::ExportRequest;
+use crate::base::back_off::BackOff;
+use crate::base::clock;
+use crate::base::spans::{SpanCounts, Trace, TraceReceiver, TraceSender, trace_channel};
+use crate::config::Collector;
+use crate::net::fetch::{self, FetchError};
+
+/// How long traces wait for others, so that they are exported together.
+const GATHER: Duration = Duration::from_secs(1);
+/// The most spans of a batch, except that no trace is divided.
+const MOST_SPANS: usize = 512;
+/// The largest answer that is read, in bytes.
+const LONGEST_ANSWER: usize = 64 << 10;
+/// How often a batch is sent.
+const TRIES: u32 = 5;
+/// The pauses before a batch is sent again.
+const PAUSES: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(8) };
+
+/// See the head of this file. When the last reference to it and the last sender are gone, it exports what waits, and ends.
+#[derive(Debug)]
+pub struct Exporter {
+    collector: Arc<Collector>,
+    sender: TraceSender,
+    /// `None` once the thread has it.
+    receiver: Mutex<Option<TraceReceiver>>,
+    counts: Arc<SpanCounts>,
+    end: ExportEnd,
+}
+
+/// The end of an exporter's thread.
+#[derive(Clone, Debug)]
+pub(super) struct ExportEnd {
+    /// Whether it has to end.
+    stop: watch::Sender<bool>,
+    /// Closed when it has ended, or never begun.
+    ended: watch::Sender<()>,
+}
+
+impl ExportEnd {
+    /// Asks for it: what waits is exported first.
+    pub(super) fn ask(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Waits for it.
+    pub(super) async fn reached(&self) {
+        self.ended.closed().await;
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.is_closed()
+    }
+}
+
+impl Exporter {
+    pub(super) fn new(collector: Arc<Collector>, counts: Arc<SpanCounts>) -> Self {
+        let (sender, receiver) = trace_channel(counts.clone());
+        let end = ExportEnd { stop: watch::Sender::new(false), ended: watch::Sender::new(()) };
+        Self { collector, sender, receiver: Mutex::new(Some(receiver)), counts, end }
+    }
+
+    pub(super) fn is_for(&self, collector: &Collector) -> bool {
+        *self.collector == *collector
+    }
+
+    /// Where finished traces go.
+    pub fn sender(&self) -> &TraceSender {
+        &self.sender
+    }
+
+    /// Starts its thread, if it does not run yet.
+    pub(super) fn start(&self) {
+        let Some(receiver) = self.receiver.lock().take() else { return };
+        let running = Running {
+            collector: self.collector.clone(),
+            counts: self.counts.clone(),
+            receiver,
+            stop: self.end.stop.subscribe(),
+            is_failing: false,
+        };
+        // It is dropped when the thread ends, in whatever way.
+        let ended = self.end.ended.subscribe();
+        let run = move || {
+            let _ended = ended;
+            match Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => {
+                    runtime.block_on(running.run());
+                    // A lookup of a name may block its thread for longer.
+                    runtime.shutdown_background();
+                }
+                Err(error) => tracing::error!(%error, "the thread that exports spans cannot start"),
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("otlp".to_owned()).spawn(run) {
+            tracing::error!(%error, "the thread that exports spans cannot start");
+        }
+    }
+
+    /// The end of its thread.
+    pub(super) fn end(&self) -> &ExportEnd {
+        &self.end
+    }
+}
+
+/// What the thread has.
+struct Running {
+    collector: Arc<Collector>,
+    counts: Arc<SpanCounts>,
+    receiver: TraceReceiver,
+    stop: watch::Receiver<bool>,
+    /// Whether the last batch was not accepted.
+    is_failing: bool,
+}
+
+impl Running {
+    /// Exports traces until there will be no more.
+    async fn run(mut self) {
+        while let Some(first) = self.first().await {
+            let batch = self.batch(first).await;
+            if !self.export(&batch).await && self.is_last() {
+                // What waits would not be accepted either.
+                self.receiver.close();
+                while let Some(trace) = self.receiver.waiting() {
+                    self.counts.failed.add(trace.spans.len());
+                }
+            }
+        }
+    }
+
+    /// Whether this is the end, so that nothing is tried twice.
+    fn is_last(&self) -> bool {
+        *self.stop.borrow() || self.receiver.is_closed()
+    }
+
+    /// Waits for a trace; `None` at the end.
+    async fn first(&mut self) -> Option<Trace> {
+        loop {
+            if *self.stop.borrow_and_update() {
+                self.receiver.close();
+            }
+            tokio::select! {
+                trace = self.receiver.next() => return trace,
+                Ok(()) = self.stop.changed() => {}
+            }
+        }
+    }
+
+    /// The first trace together with those that come soon.
+    async fn batch(&mut self, first: Trace) -> Vec<Trace> {
+        if !self.is_last() {
+            tokio::select! {
+                () = sleep(GATHER) => {}
+                () = self.receiver.many() => {}
+                Ok(_) = self.stop.wait_for(|stop| *stop) => {}
+            }
+        }
+        let mut spans = first.spans.len();
+        let mut batch = vec![first];
+        while spans < MOST_SPANS
+            && let Some(trace) = self.receiver.waiting()
+        {
+            spans += trace.spans.len();
+            batch.push(trace);
+        }
+        batch
+    }
+
+    /// Sends a batch, again if need be; `false` if nobody takes it. Meanwhile the next traces wait, as far as there is room
+    /// for them.
+    async fn export(&mut self, batch: &[Trace]) -> bool {
+        let spans = batch.iter().map(|trace| trace.spans.len()).sum();
+        let message = Bytes::from(ExportRequest::new(&self.collector.service_name, batch).encode_to_vec());
+        for attempt in 1..=TRIES {
+            let asked = match self.send(message.clone()).await {
+                Ok(response) => match answer::read(&response, clock::now()) {
+                    Answer::Accepted => {
+                        self.counts.exported.add(spans);
+                        self.works();
+                        return true;
+                    }
+                    Answer::Partly(refused, why) => {
+                        let refused = refused.min(spans);
+                        self.counts.refused.add(refused);
+                        self.counts.exported.add(spans - refused);
+                        self.fails(&format!("the collector refuses {refused} of {spans} spans: {why}"));
+                        return true;
+                    }
+                    Answer::Refused => {
+                        self.counts.refused.add(spans);
+                        self.fails(&FetchError::Status(response.status()).to_string());
+                        return true;
+                    }
+                    Answer::Later(asked) => {
+                        self.fails(&FetchError::Status(response.status()).to_string());
+                        asked
+                    }
+                },
+                Err(error) => {
+                    self.fails(&error.to_string());
+                    None
+                }
+            };
+            if attempt == TRIES || self.is_last() {
+                break;
+            }
+            tokio::select! {
+                () = sleep(asked.unwrap_or_default().max(PAUSES.pause(attempt))) => {}
+                Ok(_) = self.stop.wait_for(|stop| *stop) => {}
+            }
+        }
+        self.counts.failed.add(spans);
+        false
+    }
+
+    async fn send(&self, message: Bytes) -> Result<Response<Bytes>, FetchError> {
+        let Collector { url, tls, headers, timeout, .. } = &*self.collector;
+        let mut request = Request::new(Full::new(message));
+        *request.method_mut() = http::Method::POST;
+        let protobuf = HeaderValue::from_static("application/x-protobuf");
+        request.headers_mut().extend(headers.iter().cloned());
+        request.headers_mut().extend([(header::CONTENT_TYPE, protobuf.clone()), (header::ACCEPT, protobuf)]);
+        fetch::exchange(url, tls.as_ref(), request, LONGEST_ANSWER, *timeout).await
+    }
+
+    /// Notes that a batch was not accepted. Only the first time is logged.
+    fn fails(&mut self, error: &str) {
+        if !std::mem::replace(&mut self.is_failing, true) {
+            let collector = &self.collector.url;
+            tracing::warn!(%collector, error, "spans cannot be exported");
+        }
+    }
+
+    fn works(&mut self) {
+        if std::mem::replace(&mut self.is_failing, false) {
+            tracing::info!(collector = %self.collector.url, "spans are exported again");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Quotas of keys that are read from a store, through a cache that all workers share. One thread asks all sources.
+//!
+//! A request waits for an answer only if nothing is known of its key, and only for a short time. What is known goes on
+//! holding while it is renewed, and while a source is away.
+
+mod answer;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(not(feature = "postgres"))]
+mod without_postgres;
+mod quota;
+mod announced;
+mod cache;
+mod availability;
+mod http;
+mod origin;
+mod source;
+mod lookups;
+
+use std::sync::Arc;
+
+use crate::base::in_force::{BackgroundTask, InForce};
+use crate::config;
+
+pub use answer::{LookupError, QuotaAnswer, QuotaChange};
+pub use cache::CachedQuota;
+#[cfg(feature = "postgres")]
+pub use postgres::Postgres;
+pub use quota::{GrantedQuota, Quota, QuotaRates};
+pub use source::{CacheAnswer, LookupCounters, QuotaSource};
+#[cfg(not(feature = "postgres"))]
+pub use without_postgres::Postgres;
+
+use quota::Terms;
+
+/// The source of a limit, and the limit whose terms hold for what it says.
+#[derive(Clone)]
+pub struct LimitSource {
+    /// The source.
+    pub source: Arc<QuotaSource>,
+    limit: config::Limit,
+}
+
+impl LimitSource {
+    /// The name of the limit.
+    pub fn limit_name(&self) -> &str {
+        &self.limit.name
+    }
+
+    /// Whether it is the source of the limit with this name.
+    pub fn is_of(&self, limit: &str) -> bool {
+        self.limit.name == limit
+    }
+}
+
+/// The sources in force. They and what they cache outlive a reload that does not change their section.
+#[derive(Default)]
+pub struct QuotaSources(Arc<InForce<QuotaSource>>);
+
+impl QuotaSources {
+    /// The source for this limit, if it has one: one that is in force already, or a new one.
+    pub fn get(&self, limit: &config::Limit) -> Option<LimitSource> {
+        let settings = limit.quotas.as_ref()?;
+        let known = self.0.find(|source| source.is_for(limit));
+        let source = known.unwrap_or_else(|| Arc::new(QuotaSource::new(settings, Terms::new(limit.clone(), 1))));
+        Some(LimitSource { source, limit: limit.clone() })
+    }
+
+    /// Puts these sources in force, in place of those of before.
+    pub fn apply(&self, sources: &[LimitSource]) {
+        for LimitSource { source, limit } in sources {
+            source.set_terms(limit);
+        }
+        self.0.replace(sources.iter().map(|one| one.source.clone()).collect());
+    }
+
+    /// The sources in force.
+    pub fn in_force(&self) -> Vec<Arc<QuotaSource>> {
+        self.0.all()
+    }
+}
+
+impl BackgroundTask for QuotaSource {
+    const THREAD: &'static str = "quotas";
+    const REFUSED: &'static str = "cannot ask for quotas: limits have their own rates";
+
+    fn has_task(&self) -> bool {
+        true
+    }
+
+    fn run(self: Arc<Self>) -> impl Future<Output = ()> {
+        lookups::run(self)
+    }
+}

@@ -1,0 +1,304 @@
+//! What is known of keys: in bounded memory, for all workers.
+//!
+//! Clients can invent keys, and cannot make a source know them. So where there is no room, the keys that it does not know go
+//! first, except for a small share of the room, and lookups under way are kept apart from both.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use hashlink::LinkedHashMap;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::task::yield_now;
+
+use super::announced::Changed;
+use super::quota::Quota;
+use crate::base::back_off::{BackOff, jittered};
+use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
+use crate::base::sharding::Sharding;
+
+/// The most shards, so that workers seldom wait for each other.
+const MOST_SHARDS: usize = 64;
+
+/// How many keys make a further shard worth it.
+const KEYS_PER_SHARD: usize = 64;
+
+/// The share of a shard, as a divisor, that keys which the source does not know may have although the shard is full of
+/// others. Otherwise each of their requests would ask the source.
+const RESERVED: usize = 16;
+
+/// How soon a key is asked about again whose lookups fail.
+const REPEATS: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
+
+/// How much earlier than an answer a request may have begun that uses it.
+const CLOCK_SLACK: Duration = Duration::from_secs(10);
+
+/// What a lookup has found out.
+#[derive(Clone, Debug)]
+pub(super) enum Found {
+    /// The source grants the key this.
+    Quota(Arc<Quota>),
+    /// The source does not know the key.
+    Absent,
+    /// This key has no answer that can be used, and others have.
+    Unusable,
+    /// The source is away, so nobody has an answer.
+    Nothing,
+}
+
+/// What is known of one key.
+#[derive(Clone, Debug)]
+struct Entry {
+    /// `None` if the source does not know the key, or has never answered.
+    quota: Option<Arc<Quota>>,
+    /// When the source has answered last.
+    answered: Option<Time>,
+    /// When its time began, and when the key is to be asked about again.
+    fresh: (Time, Time),
+    /// How often in a row lookups have failed.
+    failures: u32,
+    /// A hash of the key in the form in which it is sent.
+    sent: Fingerprint,
+}
+
+impl Entry {
+    fn is_fresh(&self, now: Time) -> bool {
+        // The clock may be set back; and a request may have begun shortly before the answer came.
+        now < self.fresh.1 && now.after(CLOCK_SLACK) >= self.fresh.0
+    }
+
+    fn expire(&mut self) {
+        self.fresh = (Time::from_micros(0), Time::from_micros(0));
+    }
+}
+
+/// What is cached of one key, for people.
+#[derive(Clone, Debug)]
+pub struct CachedQuota {
+    /// What the source grants the key; `None` if it does not know it.
+    pub quota: Option<Arc<Quota>>,
+    /// When the source has answered last.
+    pub answered: Option<Time>,
+    /// Whether it is due to be renewed.
+    pub is_due: bool,
+    /// How often in a row lookups of the key have failed.
+    pub failures: u32,
+}
+
+#[derive(Default)]
+struct Shard {
+    /// The keys that the source knows, in the order of their last use.
+    known: Entries,
+    /// The others, likewise.
+    others: Entries,
+    /// The lookups under way, with what tells that they have ended.
+    under_way: HashMap<Fingerprint, watch::Receiver<()>, RandomState>,
+}
+
+impl Shard {
+    /// Finds a key, which is used now.
+    fn find(&mut self, key: Fingerprint) -> Option<&mut Entry> {
+        self.known.to_back(&key).or_else(|| self.others.to_back(&key))
+    }
+}
+
+/// Keys and what is cached of them.
+type Entries = LinkedHashMap<Fingerprint, Entry, RandomState>;
+
+/// The answers of one source.
+pub(super) struct Cache {
+    shards: Box<[Mutex<Shard>]>,
+    per_shard: usize,
+    sharding: Sharding,
+    cache_for: Duration,
+    evictions: AtomicU64,
+}
+
+/// What the cache says about a key.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// What to use, whether it is fresh or not.
+    pub(super) quota: Option<Arc<Quota>>,
+    pub(super) next: Next,
+}
+
+/// What has to be done about a key.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Nothing.
+    Nothing,
+    /// The key is being looked up. There is nothing to use until this ends.
+    Wait(watch::Receiver<()>),
+    /// This lookup has to be made. A request waits for it if there is nothing to use.
+    LookUp(NewLookup),
+}
+
+/// A lookup that only its maker makes.
+#[derive(Debug)]
+pub(super) struct NewLookup {
+    pub(super) key: Fingerprint,
+    /// When it is dropped, whoever waits looks again.
+    pub(super) done: watch::Sender<()>,
+    pub(super) waiting: watch::Receiver<()>,
+    /// Whether something is cached already.
+    pub(super) is_renewal: bool,
+}
+
+impl Cache {
+    /// For at most `most` keys, whose answers are fresh for `cache_for`.
+    pub(super) fn new(most: usize, cache_for: Duration) -> Self {
+        let count = (most / KEYS_PER_SHARD).clamp(1, MOST_SHARDS);
+        Self {
+            shards: (0..count).map(|_| Mutex::default()).collect(),
+            per_shard: (most / count).max(1),
+            sharding: Sharding::default(),
+            cache_for,
+            evictions: AtomicU64::new(0),
+        }
+    }
+
+    fn shard(&self, key: Fingerprint) -> &Mutex<Shard> {
+        &self.shards[self.sharding.shard(key, self.shards.len())]
+    }
+
+    /// What is cached of a key if that need not be renewed.
+    pub(super) fn fresh(&self, key: Fingerprint, now: Time) -> Option<Known> {
+        let mut shard = self.shard(key).lock();
+        let entry = shard.find(key).filter(|entry| entry.is_fresh(now))?;
+        Some(Known { quota: entry.quota.clone(), next: Next::Nothing })
+    }
+
+    /// What is known of a key. `may_ask` is called if it has to be looked up, and says whether that is possible.
+    pub(super) fn get(&self, key: Fingerprint, now: Time, may_ask: impl FnOnce(bool) -> bool) -> Known {
+        let mut shard = self.shard(key).lock();
+        let quota = match shard.find(key) {
+            Some(entry) if entry.is_fresh(now) => return Known { quota: entry.quota.clone(), next: Next::Nothing },
+            Some(entry) => Some(entry.quota.clone()),
+            None => None,
+        };
+        let is_renewal = quota.is_some();
+        let quota = quota.flatten();
+        let next = match shard.under_way.get(&key) {
+            Some(_) if is_renewal => Next::Nothing,
+            Some(waiting) => Next::Wait(waiting.clone()),
+            None if may_ask(is_renewal) => {
+                let (done, waiting) = watch::channel(());
+                shard.under_way.insert(key, waiting.clone());
+                Next::LookUp(NewLookup { key, done, waiting, is_renewal })
+            }
+            None => Next::Nothing,
+        };
+        Known { quota, next }
+    }
+
+    /// What is cached of a key, without a lookup.
+    pub(super) fn peek(&self, key: Fingerprint, now: Time) -> Option<CachedQuota> {
+        let shard = self.shard(key).lock();
+        let entry = shard.known.get(&key).or_else(|| shard.others.get(&key))?;
+        let Entry { quota, answered, failures, .. } = entry.clone();
+        Some(CachedQuota { quota, answered, is_due: !entry.is_fresh(now), failures })
+    }
+
+    /// Replaces what is cached of a key by the same, read by other terms.
+    pub(super) fn replace(&self, key: Fingerprint, quota: &Arc<Quota>) {
+        if let Some(entry) = self.shard(key).lock().known.get_mut(&key)
+            && entry.quota.as_ref().is_some_and(|before| before.version < quota.version)
+        {
+            entry.quota = Some(quota.clone());
+        }
+    }
+
+    /// Records how a lookup has ended. `sent` is a hash of what was sent.
+    pub(super) fn end(&self, (key, sent): (Fingerprint, Fingerprint), found: Found, now: Time) {
+        let mut shard = self.shard(key).lock();
+        shard.under_way.remove(&key);
+        let before = shard.known.remove(&key).or_else(|| shard.others.remove(&key));
+        let failures = before.as_ref().map_or(0, |entry| entry.failures);
+        let answered = |quota| Entry {
+            quota,
+            answered: Some(now),
+            // Keys that were asked about together are renewed apart.
+            fresh: (now, now.after(jittered(self.cache_for, 0.1))),
+            failures: 0,
+            sent,
+        };
+        let entry = match (found, before) {
+            (Found::Quota(quota), _) => answered(Some(quota)),
+            (Found::Absent, _) => answered(None),
+            (Found::Unusable, before) => {
+                let failures = failures.saturating_add(1);
+                let fresh = (now, now.after(REPEATS.pause(failures)));
+                let (quota, answered) = before.map_or((None, None), |before| (before.quota, before.answered));
+                Entry { quota, answered, fresh, failures, sent }
+            }
+            // It says nothing about the key. What was known goes on holding, and is renewed a little later.
+            (Found::Nothing, Some(before)) => Entry { fresh: (now, now.after(REPEATS.first)), ..before },
+            (Found::Nothing, None) => return,
+        };
+        self.insert(&mut shard, key, entry);
+    }
+
+    /// Marks what has changed as due to be renewed. All keys are visited, with pauses in which the thread can do other work.
+    pub(super) async fn expire(&self, changed: &Changed) {
+        for shard in &self.shards {
+            {
+                let mut shard = shard.lock();
+                let Shard { known, others, .. } = &mut *shard;
+                let all = known.iter_mut().chain(others.iter_mut()).map(|(_, entry)| entry);
+                all.filter(|entry| changed.has(entry.sent)).for_each(Entry::expire);
+            }
+            yield_now().await;
+        }
+    }
+
+    /// Marks a key as due to be renewed.
+    pub(super) fn expire_key(&self, key: Fingerprint) {
+        let mut shard = self.shard(key).lock();
+        let Shard { known, others, .. } = &mut *shard;
+        known.get_mut(&key).or_else(|| others.get_mut(&key)).into_iter().for_each(Entry::expire);
+    }
+
+    fn insert(&self, shard: &mut Shard, key: Fingerprint, entry: Entry) {
+        let Shard { known, others, .. } = shard;
+        let is_known = entry.quota.is_some();
+        if known.len() + others.len() >= self.per_shard {
+            let reserved = self.per_shard / RESERVED;
+            let evicted = match is_known {
+                // Those in the reserve stay, unless there is nothing else.
+                true if others.len() > reserved || known.is_empty() => others.pop_front(),
+                true => known.pop_front(),
+                false if others.len() >= reserved.max(1) => others.pop_front(),
+                false if reserved > 0 => known.pop_front(),
+                // The shard is full of what the source knows.
+                false => return,
+            };
+            self.evictions.fetch_add(u64::from(evicted.is_some()), Ordering::Relaxed);
+        }
+        if is_known {
+            known.insert(key, entry)
+        } else {
+            others.insert(key, entry)
+        };
+    }
+
+    /// How many keys are cached that the source knows, and how many others.
+    pub(super) fn len(&self) -> (usize, usize) {
+        let each = self.shards.iter().map(|shard| {
+            let shard = shard.lock();
+            (shard.known.len(), shard.others.len())
+        });
+        each.fold((0, 0), |sum, each| (sum.0 + each.0, sum.1 + each.1))
+    }
+
+    /// How many keys had to make room for others.
+    pub(super) fn evictions(&self) -> u64 {
+        self.evictions.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+//! Quotas from PostgreSQL: a row for each key, over one connection, on which changes are announced too.
+//!
+//! [`Postgres::run`] keeps connected. While there is no session, lookups are told at once that the database is away.
+
+mod columns;
+mod failure;
+mod session;
+mod transport;
+mod watched;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use self::session::Session;
+use super::{LookupError, QuotaAnswer, QuotaChange};
+use crate::base::back_off::{BackOff, jittered};
+use crate::config::PostgresSettings;
+
+/// The pauses before connecting again. A session that lasted longer than the longest was no failure.
+const PAUSES: BackOff = BackOff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
+
+/// How often the same failure is logged.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+
+/// A PostgreSQL database that is asked for quotas.
+pub struct Postgres {
+    settings: PostgresSettings,
+    changes: Box<dyn Fn(QuotaChange)>,
+    state: watch::Sender<State>,
+    /// What was logged last, and when.
+    logged: RefCell<Option<(String, Instant)>>,
+}
+
+/// Whether the database can be asked.
+#[derive(Clone)]
+enum State {
+    /// It was not tried yet.
+    Connecting,
+    Connected(Rc<Session>),
+    /// Why it cannot.
+    Away(String),
+}
+
+impl Postgres {
+    /// A database that [`Self::run`] connects to. `changes` is told what it announces.
+    pub fn new(settings: &PostgresSettings, changes: impl Fn(QuotaChange) + 'static) -> Self {
+        let state = watch::Sender::new(State::Connecting);
+        Self { settings: settings.clone(), changes: Box::new(changes), state, logged: RefCell::default() }
+    }
+
+    /// Keeps connected, with pauses that grow, and listens. It never returns, and runs beside [`Self::look_up`].
+    pub async fn run(&self) {
+        let (mut failures, mut was_connected) = (0_u32, false);
+        loop {
+            let mut connected_at = None;
+            let why = match session::open(&self.settings, &self.changes).await {
+                Ok(opened) => {
+                    connected_at = Some(Instant::now());
+                    self.state.send_replace(State::Connected(opened.session.clone()));
+                    tracing::info!(server = %self.settings.url, "connected to PostgreSQL for quotas");
+                    *self.logged.borrow_mut() = None;
+                    // Nobody has told what changed meanwhile.
+                    if was_connected && self.settings.channel.is_some() {
+                        (self.changes)(QuotaChange::Any);
+                    }
+                    was_connected = true;
+                    let refused = |why: &str| self.log(why, "PostgreSQL refuses the query for quotas");
+                    opened.run(&self.changes, &refused).await
+                }
+                Err(why) => why,
+            };
+            self.log(&why, "PostgreSQL cannot be asked for quotas");
+            self.state.send_replace(State::Away(why));
+            let was_stable = connected_at.is_some_and(|at| at.elapsed() > PAUSES.longest);
+            failures = if was_stable { 1 } else { failures.saturating_add(1) };
+            // Gateways do not connect all at once.
+            sleep(jittered(PAUSES.pause(failures), 0.5)).await;
+        }
+    }
+
+    /// What the database says about a key; `None` if it has no row, or one that says nothing. Concurrent calls are
+    /// pipelined over one connection. A call that is dropped does no harm.
+    ///
+    /// # Errors
+    /// When there is no answer, or one that cannot be used.
+    pub async fn look_up(&self, key: &str) -> Result<Option<QuotaAnswer>, LookupError> {
+        // No text in PostgreSQL has a NUL in it, so there is no such row.
+        if key.contains('\0') {
+            return Ok(None);
+        }
+        let mut states = self.state.subscribe();
+        let tried = states.wait_for(|state| !matches!(state, State::Connecting)).await;
+        let state = tried.map_or(State::Connecting, |state| state.clone());
+        match state {
+            State::Connected(session) => session.look_up(key).await,
+            State::Away(why) => Err(LookupError::Away(why)),
+            State::Connecting => Err(LookupError::Away("it is not connected".to_owned())),
+        }
+    }
+
+    /// Logs a failure, the same one once in [`LOG_EVERY`].
+    fn log(&self, why: &str, message: &str) {
+        let mut logged = self.logged.borrow_mut();
+        if logged.as_ref().is_none_or(|(last, at)| last != why || at.elapsed() > LOG_EVERY) {
+            tracing::warn!(server = %self.settings.url, error = why, "{message}");
+            *logged = Some((why.to_owned(), Instant::now()));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The columns of the query, which are found by their names, and what is in a row.
+
+use tokio_postgres::types::{FromSql, Kind, Type};
+use tokio_postgres::{Column, Row};
+
+use super::failure::chain;
+use crate::sources::quotas::{LookupError, QuotaAnswer};
+
+/// Where the columns are; `None` if the query has no such column.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Columns {
+    rates: Option<usize>,
+    tier: Option<usize>,
+    exempt: Option<usize>,
+    block: Option<usize>,
+}
+
+impl Columns {
+    /// Finds them. Columns with other names are not read.
+    ///
+    /// # Errors
+    /// When there is none, or one is there twice or has another type than it should: a message for people.
+    pub(super) fn find(columns: &[Column]) -> Result<Self, String> {
+        let find = |name: &str, types: &[&Type], expected: &str| {
+            let mut found = columns.iter().enumerate().filter(|(_, column)| column.name() == name);
+            let Some((index, column)) = found.next() else { return Ok(None) };
+            if found.next().is_some() {
+                return Err(format!("the query has two columns {name}"));
+            }
+            if !types.contains(&column.type_()) {
+                return Err(format!(
+                    "the column {name} has the type {}, and {expected} is expected",
+                    written(column.type_())
+                ));
+            }
+            Ok(Some(index))
+        };
+        let texts = [&Type::TEXT_ARRAY, &Type::VARCHAR_ARRAY];
+        let text = [&Type::TEXT, &Type::VARCHAR];
+        let found = Self {
+            rates: find("rates", &texts, "text[]")?,
+            tier: find("tier", &text, "text")?,
+            exempt: find("exempt", &[&Type::BOOL], "boolean")?,
+            block: find("block", &[&Type::BOOL], "boolean")?,
+        };
+        if found == Self::default() {
+            let names: Vec<_> = columns.iter().map(Column::name).collect();
+            let names = names.join(", ");
+            return Err(format!("the query has no column rates, tier, exempt or block, but {names}"));
+        }
+        Ok(found)
+    }
+
+    /// What a row says; `None` if it says nothing.
+    ///
+    /// # Errors
+    /// When it cannot be used.
+    pub(super) fn read(&self, row: &Row) -> Result<Option<QuotaAnswer>, LookupError> {
+        let rates: Option<Vec<Option<String>>> = value(row, self.rates, "rates")?;
+        let rates: Option<Vec<_>> = rates.unwrap_or_default().into_iter().collect();
+        let answer = QuotaAnswer {
+            rates: rates.ok_or_else(|| LookupError::Unusable("there is a null in the column rates".to_owned()))?,
+            tier: value(row, self.tier, "tier")?,
+            exempt: value(row, self.exempt, "exempt")?.unwrap_or_default(),
+            block: value(row, self.block, "block")?.unwrap_or_default(),
+        };
+        Ok(Some(answer).filter(|answer| *answer != QuotaAnswer::default()))
+    }
+}
+
+/// A type as it is written in SQL.
+fn written(column: &Type) -> String {
+    match column.kind() {
+        Kind::Array(element) => format!("{element}[]"),
+        _ => column.to_string(),
+    }
+}
+
+/// What a row has in a column; `None` if it is null, or there is no such column.
+fn value<'a, T: FromSql<'a>>(row: &'a Row, index: Option<usize>, name: &str) -> Result<Option<T>, LookupError> {
+    let Some(index) = index else { return Ok(None) };
+    row.try_get(index)
+        .map_err(|error| LookupError::Unusable(format!("the column {name} cannot be read: {}", chain(&error))))
+}

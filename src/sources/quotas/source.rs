@@ -1,0 +1,323 @@
+//! One source of quotas, as workers see it: a cache, and two bounded queues to the thread that asks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
+
+use super::announced::Changed;
+use super::answer::{LookupError, QuotaAnswer};
+use super::availability::Availability;
+use super::cache::{Cache, CachedQuota, Found, Known, NewLookup, Next};
+use super::origin::QuotaOrigin;
+use super::quota::{Quota, Terms};
+use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
+use crate::base::local_runtime::local_runtime;
+use crate::base::metrics::{Counter, Histogram};
+use crate::config::{self, Quotas, SentKey};
+use crate::limit::known_keys::whole_digest;
+
+/// The longest time that a lookup takes, although no request waits for it any more.
+pub(super) const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
+
+/// The most lookups that wait to be made: of keys of which nothing is known, and of others, each.
+const QUEUE: usize = 1024;
+
+/// The longest key that is sent as it is, in bytes. A longer one has the limit's own rates.
+const MAX_KEY: usize = 1024;
+
+/// A lookup that waits to be made.
+pub(super) struct Lookup {
+    pub(super) key: Fingerprint,
+    /// The key in the form in which it is sent.
+    pub(super) sent: String,
+    /// It is told when the lookup has ended, and dropped if it is not made.
+    pub(super) done: watch::Sender<()>,
+}
+
+/// Where the thread that asks gets its work from.
+pub(super) struct Inbox {
+    /// Lookups of keys of which nothing is known. Clients can fill this queue with invented keys.
+    pub(super) new: mpsc::Receiver<Lookup>,
+    /// Lookups of keys that are cached.
+    pub(super) renewals: mpsc::Receiver<Lookup>,
+}
+
+/// How lookups have ended. Only one thread counts.
+#[derive(Debug, Default)]
+pub struct LookupCounters {
+    /// The source grants the key something.
+    pub found: Counter,
+    /// The source does not know the key.
+    pub absent: Counter,
+    /// The answer cannot be used.
+    pub unusable: Counter,
+    /// The source cannot be asked or does not answer in time.
+    pub failed: Counter,
+    /// How long they took, as far as there was an answer.
+    pub duration: Histogram,
+}
+
+/// The quotas of the keys of one limit.
+pub struct QuotaSource {
+    settings: Quotas,
+    terms: ArcSwap<Terms>,
+    /// That of the terms.
+    version: AtomicU64,
+    cache: Cache,
+    new: mpsc::Sender<Lookup>,
+    renewals: mpsc::Sender<Lookup>,
+    inbox: Mutex<Inbox>,
+    pub(super) availability: Availability,
+    pub(super) counters: LookupCounters,
+    timed_out: AtomicU64,
+    skipped: AtomicU64,
+}
+
+/// What is cached of a key, and what a request may wait for.
+#[derive(Debug)]
+pub struct CacheAnswer {
+    /// What the key is granted, as far as that is known.
+    pub quota: Option<Arc<Quota>>,
+    /// The end of a lookup; then the cache is to be asked again. `None` if there is nothing to wait for.
+    pub wait: Option<watch::Receiver<()>>,
+}
+
+impl QuotaSource {
+    pub(super) fn new(settings: &Quotas, terms: Terms) -> Self {
+        let ((new, new_inbox), (renewals, renewals_inbox)) = (mpsc::channel(QUEUE), mpsc::channel(QUEUE));
+        Self {
+            settings: settings.clone(),
+            version: AtomicU64::new(terms.version),
+            terms: ArcSwap::from_pointee(terms),
+            cache: Cache::new(settings.max_cached, settings.cache_for),
+            new,
+            renewals,
+            inbox: Mutex::new(Inbox { new: new_inbox, renewals: renewals_inbox }),
+            availability: Availability::default(),
+            counters: LookupCounters::default(),
+            timed_out: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
+        }
+    }
+
+    /// The name of the limit.
+    pub fn limit(&self) -> String {
+        self.terms.load().limit.name.clone()
+    }
+
+    /// The section of the configuration.
+    pub fn settings(&self) -> &Quotas {
+        &self.settings
+    }
+
+    /// Whether it is what this configuration says, as far as what it caches is concerned.
+    pub(super) fn is_for(&self, limit: &config::Limit) -> bool {
+        let terms = self.terms.load();
+        // The same key of another list of sources has another fingerprint.
+        terms.limit.name == limit.name && terms.limit.key == limit.key && limit.quotas.as_ref() == Some(&self.settings)
+    }
+
+    /// Reads answers by the terms of this limit from now on.
+    pub(super) fn set_terms(&self, limit: &config::Limit) {
+        let before = self.terms.load();
+        if before.limit != *limit {
+            let version = before.version + 1;
+            self.terms.store(Arc::new(Terms::new(limit.clone(), version)));
+            self.version.store(version, Ordering::Release);
+        }
+    }
+
+    /// Where the work comes from, for the one task that does it.
+    pub(super) async fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().await
+    }
+
+    /// The form in which a key is sent; `None` if it cannot be sent.
+    pub fn sent(&self, key: &[u8]) -> Option<String> {
+        match self.settings.send {
+            SentKey::Sha256 => Some(whole_digest(key)),
+            SentKey::Key if key.len() > MAX_KEY || key.contains(&0) => None,
+            SentKey::Key => std::str::from_utf8(key).ok().map(str::to_owned),
+        }
+    }
+
+    /// What a key is granted. `text` is the key, if the source can be asked about it; it is called only for a lookup, which
+    /// this asks for where it is due.
+    pub fn get(&self, key: Fingerprint, now: Time, text: impl FnOnce() -> Option<Vec<u8>>) -> CacheAnswer {
+        match self.cache.fresh(key, now) {
+            Some(Known { quota, .. }) => {
+                CacheAnswer { quota: quota.and_then(|quota| self.current(key, quota)), wait: None }
+            }
+            None => self.look_up(key, now, text),
+        }
+    }
+
+    fn look_up(&self, key: Fingerprint, now: Time, text: impl FnOnce() -> Option<Vec<u8>>) -> CacheAnswer {
+        let mut place = None;
+        let Known { quota, next } = self.cache.get(key, now, |is_renewal| {
+            place = self.permit(is_renewal).and_then(|permit| Some((permit, self.sent(&text()?)?)));
+            place.is_some()
+        });
+        let quota = quota.and_then(|quota| self.current(key, quota));
+        let wait = match next {
+            Next::Nothing => None,
+            Next::Wait(waiting) => (!self.availability.is_away()).then_some(waiting),
+            Next::LookUp(NewLookup { key, done, waiting, is_renewal }) => place.and_then(|(permit, sent)| {
+                permit.send(Lookup { key, sent, done });
+                (!is_renewal && !self.availability.is_away()).then_some(waiting)
+            }),
+        };
+        CacheAnswer { quota, wait }
+    }
+
+    /// What is cached of a key, after a wait.
+    pub fn cached(&self, key: Fingerprint, now: Time) -> Option<Arc<Quota>> {
+        let quota = self.cache.get(key, now, |_| false).quota?;
+        self.current(key, quota)
+    }
+
+    /// What is cached of a key, for people.
+    pub fn peek(&self, key: Fingerprint, now: Time) -> Option<CachedQuota> {
+        let mut cached = self.cache.peek(key, now)?;
+        cached.quota = cached.quota.and_then(|quota| self.current(key, quota));
+        Some(cached)
+    }
+
+    /// The quota by the terms in force: a reload may have changed them since it was read.
+    fn current(&self, key: Fingerprint, quota: Arc<Quota>) -> Option<Arc<Quota>> {
+        if quota.version >= self.version.load(Ordering::Acquire) {
+            return Some(quota);
+        }
+        let terms = self.terms.load();
+        let read = Arc::new(terms.read(quota.answer.clone()).ok().flatten()?);
+        self.cache.replace(key, &read);
+        Some(read)
+    }
+
+    /// A place in a queue; `None` if there is none, or the source cannot be asked.
+    fn permit(&self, is_renewal: bool) -> Option<mpsc::Permit<'_, Lookup>> {
+        if !self.availability.admits() {
+            return None;
+        }
+        let queue = if is_renewal { &self.renewals } else { &self.new };
+        let permit = queue.try_reserve().ok();
+        if permit.is_none() {
+            self.skipped.fetch_add(1, Ordering::Relaxed);
+        }
+        permit
+    }
+
+    /// Records that a request has waited for as long as it may.
+    pub fn has_timed_out(&self) {
+        self.timed_out.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Reads what the server has answered, and records it.
+    pub(super) fn end(&self, lookup: &Lookup, result: Result<Option<QuotaAnswer>, LookupError>, now: Time) {
+        let (found, counter) = match result {
+            Ok(None) => (Found::Absent, &self.counters.absent),
+            Ok(Some(answer)) => match self.terms.load().read(answer) {
+                Ok(Some(quota)) => (Found::Quota(Arc::new(quota)), &self.counters.found),
+                Ok(None) => (Found::Absent, &self.counters.absent),
+                Err(why) => (self.unusable(&why), &self.counters.unusable),
+            },
+            Err(LookupError::Unusable(why)) => (self.unusable(&why), &self.counters.unusable),
+            Err(LookupError::Away(_)) if self.is_away() => (Found::Nothing, &self.counters.failed),
+            // Others are answered.
+            Err(LookupError::Away(_)) => (Found::Unusable, &self.counters.failed),
+        };
+        counter.one();
+        self.cache.end((lookup.key, Fingerprint::of(lookup.sent.as_bytes())), found, now);
+        // Whoever waits looks again.
+        let _ = lookup.done.send(());
+    }
+
+    fn unusable(&self, why: &str) -> Found {
+        // The first ones of a power of ten, so that a source that is wrong about each key does not fill the log.
+        let count = self.counters.unusable.get() + 1;
+        if count == 10_u64.pow(count.ilog10()) {
+            tracing::warn!(
+                limit = self.limit(),
+                count,
+                why,
+                "a source of quotas has given an answer that cannot be used"
+            );
+        }
+        Found::Unusable
+    }
+
+    /// Marks what has changed as due to be renewed.
+    pub(super) async fn expire(&self, changed: &Changed) {
+        self.cache.expire(changed).await;
+    }
+
+    /// Marks a key as due to be renewed.
+    pub(super) fn expire_key(&self, key: Fingerprint) {
+        self.cache.expire_key(key);
+    }
+
+    /// How lookups have ended.
+    pub fn counters(&self) -> &LookupCounters {
+        &self.counters
+    }
+
+    /// How many requests have waited for as long as they may.
+    pub fn timed_out(&self) -> u64 {
+        self.timed_out.load(Ordering::Relaxed)
+    }
+
+    /// How many lookups were not made because too many were to be made.
+    pub fn skipped(&self) -> u64 {
+        self.skipped.load(Ordering::Relaxed)
+    }
+
+    /// How many keys are cached that the source knows, and how many others.
+    pub fn len(&self) -> (usize, usize) {
+        self.cache.len()
+    }
+
+    /// How many keys had to make room for others.
+    pub fn evictions(&self) -> u64 {
+        self.cache.evictions()
+    }
+
+    /// Whether the source cannot be asked.
+    pub fn is_away(&self) -> bool {
+        self.availability.is_away()
+    }
+
+    /// Why the source cannot be asked, if it cannot.
+    pub fn why_away(&self) -> Option<String> {
+        self.availability.why()
+    }
+
+    /// Asks the source about a key without the cache, and blocks until it has answered. `None` is a key that cannot be sent.
+    ///
+    /// # Errors
+    /// Why there is no answer that can be used.
+    pub fn ask(&self, key: &[u8]) -> Result<Option<Quota>, String> {
+        let Some(sent) = self.sent(key) else { return Ok(None) };
+        let runtime = local_runtime().map_err(|error| error.to_string())?;
+        let asked = runtime.block_on(async {
+            let origin = QuotaOrigin::new(&self.settings.server, |_| {});
+            let limit = humantime::format_duration(LOOKUP_LIMIT);
+            tokio::select! {
+                answer = origin.look_up(&sent) => answer,
+                () = origin.run() => Err(LookupError::Away("the connection has ended".to_owned())),
+                () = tokio::time::sleep(LOOKUP_LIMIT) => Err(LookupError::Away(format!("no answer within {limit}"))),
+            }
+        });
+        // A lookup of a name may block its thread for longer.
+        runtime.shutdown_background();
+        match asked {
+            Ok(None) => Ok(None),
+            Ok(Some(answer)) => self.terms.load().read(answer),
+            Err(LookupError::Away(why)) => Err(format!("the source is away: {why}")),
+            Err(LookupError::Unusable(why)) => Err(why),
+        }
+    }
+}
