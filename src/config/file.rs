@@ -81,7 +81,7 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let jwts = named("jwt", "[jwt.NAME]").unwrap_or_default();
     let limits = named("limits", "[limits.NAME]").unwrap_or_default();
     let routes = root.field("routes").and_then(|field| routes::read(&field)).unwrap_or_default();
-    root.close(&[]);
+    root.close();
     let tokens = jwt::Names::new(&jwts);
     let upstream =
         |(name, field): (Name<'a>, Field<'a>)| (name.clone(), upstreams::read(&name, &field, &system, &tokens));
@@ -151,7 +151,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
         server.http2 = read_http2(http2, server.http2);
     }
     server.shed = section.field("shed").and_then(|field| shed::read(&field));
-    section.close(&[]);
+    section.close();
     server
 }
 
@@ -160,7 +160,7 @@ fn read_http2(section: Section<'_>, mut http2: Http2) -> Http2 {
     set(&mut http2.max_streams, streams.and_then(|most| u32::try_from(most).ok()));
     let size = values::bytes(&section, "max_header_list", (8 << 10)..=(1 << 20), "8KiB to 1MiB");
     set(&mut http2.max_header_list, size.and_then(|size| u32::try_from(size).ok()));
-    section.close(&[]);
+    section.close();
     http2
 }
 
@@ -184,10 +184,10 @@ fn max_connections(field: &Field<'_>) -> Option<MaxConnections> {
 fn path_rules(section: &Section<'_>) -> PathRules {
     let mut rules = PathRules::default();
     let matching = [("forgiving", PathMatching::Forgiving), ("exact", PathMatching::Exact)];
-    set(&mut rules.matching, section.choice("path_matching", &matching, &[]));
+    set(&mut rules.matching, section.choice("path_matching", &matching));
     let slashes =
         [("reject", EscapedSlashes::Reject), ("keep", EscapedSlashes::Keep), ("decode", EscapedSlashes::Decode)];
-    set(&mut rules.escaped_slashes, section.choice("escaped_slashes", &slashes, &[]));
+    set(&mut rules.escaped_slashes, section.choice("escaped_slashes", &slashes));
     rules
 }
 
@@ -210,16 +210,16 @@ fn log(section: Option<Section<'_>>) -> Log {
     };
     let Some(section) = section else { return log };
     let formats = [("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
-    set(&mut log.level, section.choice("level", &LOG_LEVELS, &[]));
-    set(&mut log.format, section.choice("format", &formats, &[]));
+    set(&mut log.level, section.choice("level", &LOG_LEVELS));
+    set(&mut log.format, section.choice("format", &formats));
     set(&mut log.access, section.field("access").and_then(|field| access(&field)));
     let access_formats = [("json", AccessFormat::Json), ("combined", AccessFormat::Combined)];
-    log.access_format = section.choice("access_format", &access_formats, &[]);
+    log.access_format = section.choice("access_format", &access_formats);
     if let Some(path) = section.field("access_file").and_then(|field| field.path(field.text()?)) {
         log.access_file = Some(path);
         log.access_format.get_or_insert(AccessFormat::Json);
     }
-    section.close(&[]);
+    section.close();
     log
 }
 

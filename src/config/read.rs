@@ -12,7 +12,7 @@ use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
 use toml::de::{DeFloat, DeInteger, DeTable, DeValue};
 
-use super::report::{did_you_mean, either, nearest, quoted};
+use super::report::{did_you_mean, either, quoted};
 
 pub(super) use source::Source;
 
@@ -30,11 +30,6 @@ pub(super) struct Wrong {
 impl Wrong {
     pub(super) fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
         Self { message: message.into(), help: help.into(), part: None }
-    }
-
-    /// A feature that is planned, but not in this version.
-    pub(super) fn later(what: &str, help: impl Into<String>) -> Self {
-        Self::new(format!("`{what}` is not supported yet"), help)
     }
 
     /// The same, about a part of the text.
@@ -119,8 +114,8 @@ impl<'a> Section<'a> {
     }
 
     /// The value of a key that must be one of several words.
-    pub(super) fn choice<T: Copy>(&self, key: &'static str, words: &[(&str, T)], later: &[&str]) -> Option<T> {
-        self.field(key)?.choice(words, later)
+    pub(super) fn choice<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
+        self.field(key)?.choice(words)
     }
 
     /// All keys with their values, in the order of the file. For tables whose keys are names that the user chooses.
@@ -140,16 +135,11 @@ impl<'a> Section<'a> {
         (Name { text: key.get_ref(), span: key.span() }, field)
     }
 
-    /// Reports every key that was not read; those in `later` are planned, but not in this version.
-    pub(super) fn close(self, later: &[&str]) {
+    /// Reports every key that was not read.
+    pub(super) fn close(self) {
         let known = self.known.borrow();
         for (name, _) in self.entries() {
             if known.contains(&name.text) || self.refused.borrow().contains(&name.text) {
-                continue;
-            }
-            if later.contains(&name.text) {
-                let wrong = Wrong::later(name.text, "remove it: this version of gateway does not have it");
-                self.source.report(name.span, wrong.message, wrong.help);
                 continue;
             }
             let all = format!("{} takes {}", self.title, either(&known).replace(" or ", " and "));
@@ -348,8 +338,8 @@ impl<'a> Field<'a> {
         (inner == text).then(|| self.span.start + 1 + part.start..self.span.start + 1 + part.end)
     }
 
-    /// One of several words; those in `later` are planned, but not in this version.
-    pub(super) fn choice<T: Copy>(&self, words: &[(&str, T)], later: &[&str]) -> Option<T> {
+    /// One of several words.
+    pub(super) fn choice<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
         let all = format!("allowed: {}", either(&names));
         if !self.is_text() {
@@ -360,16 +350,8 @@ impl<'a> Field<'a> {
             if let Some((_, value)) = words.iter().find(|(name, _)| *name == text) {
                 return Ok(*value);
             }
-            let key = self.what.trim_matches('`');
-            if later.contains(&text) {
-                return Err(Wrong::later(&format!("{key} = \"{text}\""), all));
-            }
-            // The nearest word may be a planned one; then the message names it.
-            let help = match nearest(text, names.iter().chain(later).copied()) {
-                Some(near) if later.contains(&near) => format!("`{near}` is not supported yet; {all}"),
-                _ => did_you_mean(text, &names, &all),
-            };
-            Err(Wrong::new(format!("{} is not a value of {}", quoted(text), self.what), help))
+            let message = format!("{} is not a value of {}", quoted(text), self.what);
+            Err(Wrong::new(message, did_you_mean(text, &names, &all)))
         })
     }
 }

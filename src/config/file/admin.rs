@@ -35,7 +35,7 @@ pub(super) fn read(section: Section<'_>, bound: &mut Vec<(SocketAddr, Range<usiz
     }
     let mut show_keys = false;
     set(&mut show_keys, section.field("show_keys").and_then(|field| field.boolean()));
-    section.close(&[]);
+    section.close();
     let (listen, field) = (listen?, field?);
     if let AdminAddress::Tcp(address) = listen {
         bound.push((address, field.span.clone()));

@@ -39,7 +39,7 @@ pub(super) fn read(field: &Field<'_>, route_methods: Option<&[Method]>) -> Optio
     let expose = names("expose", "list the headers that pages may read");
     let credentials = section.field("credentials").and_then(|field| field.boolean()).unwrap_or(false);
     let max_age = values::wait(&section, "max_age", MAX_AGE);
-    section.close(&[]);
+    section.close();
     let origins = origins?;
     if credentials {
         check_trusted(&origins);

@@ -112,7 +112,7 @@ impl Changeable {
         let listed = |key| section.field(key).map_or(Some(Vec::new()), |field| self.written(&field, key, path));
         let (set, add) = (listed("set"), listed("add"));
         let remove = section.field("remove").map_or(Some(Vec::new()), |field| self.removed(&field, set.as_deref()));
-        section.close(&[]);
+        section.close();
         Some(HeaderChanges { set: set?, add: add?, remove: remove? })
     }
 

@@ -85,7 +85,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthoritie
     let jwks = located.as_ref().and_then(|field| jwks(field, system));
     let from = section.field("from").map_or(Some(Source::Bearer), |field| field.parse(from));
     let required = section.field("required").map_or(Some(false), |field| field.boolean());
-    section.close(&[]);
+    section.close();
     let (jwks, signed) = (jwks?, signed?);
     fit(&jwks, &located?, &signed)?;
     Some(Jwt {

@@ -65,11 +65,11 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, jwts: &Names<'_>, system:
         ("none", HeaderStyle::None),
     ];
     let mut headers = HeaderStyle::Draft;
-    set(&mut headers, section.choice("headers", &styles, &[]));
+    set(&mut headers, section.choice("headers", &styles));
     let absent = [("shared", Missing::Shared), ("skip", Missing::Skip), ("reject", Missing::Reject)];
     let mut missing = Missing::Shared;
-    set(&mut missing, section.choice("missing", &absent, &[]));
-    section.close(&[]);
+    set(&mut missing, section.choice("missing", &absent));
+    section.close();
     Some(Limit {
         name: name.text.to_owned(),
         key: key?,

@@ -32,7 +32,7 @@ pub(super) fn read(field: &Field<'_>, path: Option<&PathPattern>) -> Option<Redi
         }
     }
     let to = section.required("to", EXAMPLE);
-    section.close(&[]);
+    section.close();
     let (to, path) = (to?, path?);
     let parts = to.parse(|text| parts(text, path))?;
     Some(Redirect { to: Template { text: to.text()?.to_owned(), parts }, status })

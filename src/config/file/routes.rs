@@ -68,7 +68,7 @@ fn route(section: Section<'_>) -> Draft<'_> {
     let ignore_case = section.field("ignore_case").and_then(|field| field.boolean());
     let methods = section.field("methods").map_or(Some(Vec::new()), |field| methods(&field));
     let headers = section.field("headers").map_or(Some(Vec::new()), |field| needed_headers(&field));
-    let scheme = section.choice("scheme", &[("http", Scheme::Http), ("https", Scheme::Https)], &[]);
+    let scheme = section.choice("scheme", &[("http", Scheme::Http), ("https", Scheme::Https)]);
     let answer = answer(&section, path.as_ref());
     let limits = section.field("limits").map(|field| limits(&field)).unwrap_or_default();
     let max_body_size = values::body_size(&section);
@@ -87,7 +87,7 @@ fn route(section: Section<'_>) -> Draft<'_> {
         cors::read(&field, methods.as_deref())
     });
     let span = section.span.clone();
-    section.close(&[]);
+    section.close();
     Draft {
         span,
         host,
@@ -241,7 +241,7 @@ fn answer_itself<'a>(field: &Field<'_>) -> Option<Answer<'a>> {
     let mut status = StatusCode::OK;
     set(&mut status, section.field("status").and_then(|field| values::status(&field, 200..=599)));
     let (body, content_type) = content::read(&section, status);
-    section.close(&[]);
+    section.close();
     Some(Answer::Respond { status, body, content_type })
 }
 

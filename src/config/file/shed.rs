@@ -26,7 +26,7 @@ pub(super) fn read(field: &Field<'_>) -> Option<Shed> {
     let latency = values::wait(&section, "latency", values::WAIT);
     let mut status = StatusCode::SERVICE_UNAVAILABLE;
     set(&mut status, section.field("status").and_then(|field| values::status(&field, 400..=599)));
-    section.close(&[]);
+    section.close();
     Some(Shed { cpu, latency, status })
 }
 

@@ -22,7 +22,7 @@ pub(super) fn read(section: Option<Section<'_>>) -> Store {
     let field = section.field("type");
     let given = field.is_some();
     let types = [("memory", Type::Memory), ("memcached", Type::Memcached)];
-    let Some(kind) = field.map_or(Some(Type::Memory), |field| field.choice(&types, &[])) else {
+    let Some(kind) = field.map_or(Some(Type::Memory), |field| field.choice(&types)) else {
         // Without a valid type it is unknown which keys are allowed.
         return Store::Memory { max_keys, max_memory, snapshot: None };
     };
@@ -45,7 +45,7 @@ pub(super) fn read(section: Option<Section<'_>>) -> Store {
             Store::Memcached(memcached(&section))
         }
     };
-    section.close(&[]);
+    section.close();
     store
 }
 
@@ -69,7 +69,7 @@ fn memcached(section: &Section<'_>) -> SharedStore {
     }
     set(&mut store.timeout, values::wait(section, "timeout", Duration::from_millis(1)..=Duration::from_secs(10)));
     let actions = [OnError::Local, OnError::Allow, OnError::Reject].map(|action| (action.name(), action));
-    set(&mut store.on_error, section.choice("on_error", &actions, &[]));
+    set(&mut store.on_error, section.choice("on_error", &actions));
     set(&mut store.strict, section.field("strict").and_then(|field| field.boolean()));
     store
 }

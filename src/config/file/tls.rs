@@ -23,18 +23,15 @@ pub(super) fn read(section: Section<'_>) -> Option<Tls> {
         read.into_iter().map(|(certificate, _)| certificate).unzip::<_, _, Vec<_>, Vec<_>>()
     });
     let client_ca = section.field("client_ca");
-    let required = section.choice("client_auth", &[("require", true), ("optional", false)], &[]);
+    let required = section.choice("client_auth", &[("require", true), ("optional", false)]);
     if required.is_some() && client_ca.is_none() {
         let help = "add the authorities that have issued them: client_ca = \"tls/clients-ca.pem\"";
         section.source.report(section.key_span("client_auth"), "`client_auth` needs `client_ca`", help);
     }
     let client_ca = client_ca.and_then(|field| client_auth(&field, required.unwrap_or(true))).unzip();
     let mut min_version = MinVersion::default();
-    set(
-        &mut min_version,
-        section.choice("min_version", &[("1.2", MinVersion::Tls12), ("1.3", MinVersion::Tls13)], &[]),
-    );
-    section.close(&[]);
+    set(&mut min_version, section.choice("min_version", &[("1.2", MinVersion::Tls12), ("1.3", MinVersion::Tls13)]));
+    section.close();
     let (certificates, identities) = certificates?;
     let (client_ca, client_auth) = client_ca;
     Some(Tls { certificates, client_ca, settings: TlsSettings { identities, client_auth, min_version } })
@@ -50,7 +47,7 @@ fn certificate(field: &Field<'_>) -> Option<(CertificateFiles, Identity)> {
     let cert = section.required("cert", "add the file of its chain: cert = \"tls/site.pem\"");
     let key = section.required("key", "add the file of its private key: key = \"tls/site.key\"");
     let ocsp = section.field("ocsp");
-    section.close(&[]);
+    section.close();
     certificate_files(cert.as_ref()?, key.as_ref()?, ocsp.as_ref())
 }
 

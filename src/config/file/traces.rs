@@ -43,7 +43,7 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<T
     let name = section.field("service_name").map_or(Some("gateway".to_owned()), |field| field.parse(service_name));
     let mut timeout = Duration::from_secs(5);
     set(&mut timeout, values::wait(&section, "timeout", TIMEOUT));
-    section.close(&[]);
+    section.close();
     let (field, url, headers) = (field?, url?, headers?);
     let tls = match url.server_name {
         None => None,

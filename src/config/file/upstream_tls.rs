@@ -46,7 +46,7 @@ pub(super) fn read(
     let server_name = name.and_then(|field| field.parse(server_name));
     let (certificate, identity) = section.as_ref().and_then(certificate).unzip();
     if let Some(section) = section {
-        section.close(&[]);
+        section.close();
     }
     let (ca, authorities) = match &ca {
         Some(field) => authorities(field).unzip(),

@@ -67,7 +67,7 @@ pub(super) fn read(
     let overload = overload::read(name.text, &section);
     let health = health::check(name.text, &section);
     let ejection = health::ejection(name.text, &section);
-    section.close(&[]);
+    section.close();
     Some(Upstream {
         name: name.text.to_owned(),
         servers: servers?,
@@ -122,7 +122,7 @@ fn proxy_protocol(section: &Section<'_>) -> Option<ProxyProtocol> {
         field.mistyped("a version", "write \"v1\" or \"v2\", or false");
         return None;
     }
-    field.choice(&[("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)], &[])
+    field.choice(&[("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)])
 }
 
 fn server(field: &Field<'_>) -> Option<UpstreamServer> {
@@ -138,7 +138,7 @@ fn server(field: &Field<'_>) -> Option<UpstreamServer> {
     let url = section.required("url", "add its URL: url = \"http://host:port\"");
     let address = url.and_then(|field| field.hiding_query().parse(values::server));
     let read = section.field("weight").and_then(|field| field.integer(1..=100));
-    section.close(&[]);
+    section.close();
     let weight = read.and_then(|weight| u32::try_from(weight).ok()).unwrap_or(weight);
     Some(UpstreamServer { address: address?, weight })
 }

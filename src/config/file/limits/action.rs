@@ -24,7 +24,7 @@ pub(super) struct Reaction {
 pub(super) fn read(section: &Section<'_>) -> Reaction {
     let words = OnLimit::ALL.map(|on_limit| (on_limit.word(), on_limit));
     let field = section.field("on_limit");
-    let on_limit = match field.map_or(Some(OnLimit::Reject), |field| field.choice(&words, &[])) {
+    let on_limit = match field.map_or(Some(OnLimit::Reject), |field| field.choice(&words)) {
         Some(on_limit) if on_limit.delay().is_none() => {
             section.misplaced(&OF_DELAY, "`on_limit = \"delay\"`", "remove it, or use that");
             on_limit

@@ -61,7 +61,7 @@ fn cost(field: &Field<'_>, rates: &[Rate]) -> Option<Cost> {
         );
     }
     let reserve = table.field("reserve").map_or(Some(1), |field| amount(&field, rates, "reserves"));
-    table.close(&[]);
+    table.close();
     let response = response.zip(reserve).map(|(name, reserve)| Cost::ResponseHeader { name, reserve });
     request.map(Cost::RequestHeader).or(response)
 }
@@ -86,6 +86,6 @@ fn count(field: &Field<'_>) -> Option<Vec<RangeInclusive<u16>>> {
     }
     let table = field.section("`count`")?;
     let list = table.required("status", &example);
-    table.close(&[]);
+    table.close();
     statuses::read(&list?, STATUSES)
 }

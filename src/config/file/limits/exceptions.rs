@@ -62,7 +62,7 @@ pub(super) fn overrides(section: &Section<'_>, limit: &str, terms: &Terms, kinds
     for field in field.list("").unwrap_or_default() {
         let Some(section) = field.section(title.clone()) else { continue };
         entry(&section, terms, (kinds, has_rates), MOST_KEYS, &mut overrides);
-        section.close(&[]);
+        section.close();
     }
     overrides
 }
@@ -177,7 +177,7 @@ pub(super) fn tiers(section: &Section<'_>, limit: &str, terms: &Terms, jwts: &Na
         let list = section.required("rates", "add how much is allowed: rates = [\"100/s\"]");
         let list = list.and_then(|field: Field<'_>| terms.rates(&field));
         priorities.extend(shed::priority(&section).map(|priority| (name.text.to_owned(), priority)));
-        section.close(&[]);
+        section.close();
         rates.extend(list.map(|list| (name.text.to_owned(), list)));
     }
     if rates.is_empty() {

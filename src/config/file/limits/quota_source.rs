@@ -52,8 +52,8 @@ pub(super) fn read(
     let cached = section.field("max_cached").and_then(|field| field.integer(1..=MOST_CACHED));
     let max_cached = cached.and_then(|most| usize::try_from(most).ok()).unwrap_or(100_000);
     let mut send = SentKey::Key;
-    set(&mut send, section.choice("send", &[("key", SentKey::Key), ("sha256", SentKey::Sha256)], &[]));
-    section.close(&[]);
+    set(&mut send, section.choice("send", &[("key", SentKey::Key), ("sha256", SentKey::Sha256)]));
+    section.close();
     Some(Quotas { server: server?, cache_for, max_cached, timeout, send })
 }
 

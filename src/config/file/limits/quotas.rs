@@ -70,10 +70,10 @@ impl Quotas<'_> {
                 for field in list.list("").unwrap_or_default() {
                     let Some(section) = field.section("[[overrides]]") else { continue };
                     entry(&section, self.terms, (self.kinds, self.has_rates), MOST_KEYS, overrides);
-                    section.close(&[]);
+                    section.close();
                 }
             }
-            root.close(&[]);
+            root.close();
         }
         for (place, warning) in source.warnings().located() {
             let help = warning.help.as_deref().unwrap_or_default();

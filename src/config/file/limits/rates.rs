@@ -42,7 +42,7 @@ impl Terms {
             ("token-bucket", Name::Bucket),
         ];
         let field = section.field("strategy");
-        let name = field.map_or(Some(Name::Sliding), |field| field.choice(&names, &[]));
+        let name = field.map_or(Some(Name::Sliding), |field| field.choice(&names));
         let strategy = match name {
             Some(Name::Fixed) => Strategy::FixedWindow,
             Some(Name::Moving) => Strategy::SlidingLog,
@@ -178,7 +178,7 @@ fn sliding(section: &Section<'_>) -> Strategy {
     let precision = section.field("precision").and_then(|field| field.integer(1..=u64::from(MAX_PRECISION)));
     let precision = precision.and_then(|precision| u32::try_from(precision).ok()).unwrap_or(1);
     let mut edge = Edge::Weighted;
-    set(&mut edge, section.choice("edge", &[("weighted", Edge::Weighted), ("whole", Edge::Whole)], &[]));
+    set(&mut edge, section.choice("edge", &[("weighted", Edge::Weighted), ("whole", Edge::Whole)]));
     Strategy::SlidingWindow { precision, edge }
 }
 

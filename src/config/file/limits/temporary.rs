@@ -22,7 +22,7 @@ pub(in crate::config) fn temporary(
 ) -> Option<(Allowance, Duration)> {
     let allowance = exceptions::allowance(&section, &Terms::of(limit), !limit.rates.is_empty(), EXAMPLE);
     let lasts = section.required("for", EXAMPLE).and_then(|_| values::wait(&section, "for", span));
-    section.close(&[]);
+    section.close();
     allowance.zip(lasts)
 }
 

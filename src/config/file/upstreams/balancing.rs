@@ -15,7 +15,7 @@ enum Word {
 /// Reads both keys.
 pub(super) fn read(section: &Section<'_>, jwts: &Names<'_>) -> Balance {
     let words = [("round-robin", Word::RoundRobin), ("least-requests", Word::LeastRequests), ("hash", Word::Hash)];
-    let word = section.choice("balance", &words, &[]).unwrap_or(Word::LeastRequests);
+    let word = section.choice("balance", &words).unwrap_or(Word::LeastRequests);
     let hash_key = section.field("hash_key");
     if let Some(field) = hash_key.as_ref().filter(|_| word != Word::Hash) {
         field.report("`hash_key` has no effect without `balance = \"hash\"`", "add that, or remove `hash_key`");

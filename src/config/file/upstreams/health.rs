@@ -32,7 +32,7 @@ pub(super) fn check(name: &str, section: &Section<'_>) -> Option<HealthCheck> {
     };
     set(&mut check.healthy_after, count("healthy_after"));
     set(&mut check.unhealthy_after, count("unhealthy_after"));
-    own.close(&[]);
+    own.close();
     Some(check)
 }
 
@@ -61,7 +61,7 @@ pub(super) fn ejection(name: &str, section: &Section<'_>) -> Ejection {
     if ejection.longest < ejection.first {
         own.refuse(&["max_for"], "is shorter than `for`", "make it at least as long: an ejection lasts `for` at first");
     }
-    own.close(&[]);
+    own.close();
     ejection
 }
 

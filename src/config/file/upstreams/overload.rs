@@ -58,6 +58,6 @@ fn adaptive_bounds(name: &str, field: &Field<'_>) -> Option<Bounds> {
     if bounds.max < bounds.min {
         section.refuse(&["max"], "is smaller than `min`", "make it at least as large");
     }
-    section.close(&[]);
+    section.close();
     Some(bounds)
 }

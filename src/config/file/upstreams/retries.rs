@@ -21,6 +21,6 @@ pub(super) fn read(name: &str, section: &Section<'_>) -> Retry {
         retry.statuses = list.iter().filter_map(|field| statuses::one(field, STATUSES)).collect();
     }
     set(&mut retry.max_body, values::bytes_or_none(&own, "max_body", 16 << 20, "0 to 16MiB"));
-    own.close(&[]);
+    own.close();
     retry
 }
