@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 
 use crate::admin::describe;
@@ -380,9 +380,11 @@ fn in_full(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// The command line as clap describes it: the manual and completions are made from that.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 fn complain(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", text.trim_end());
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,12 +1,16 @@
 //! What packages contain: units of systemd, completions, the manual and the Dockerfile are accepted by the programs that read
 //! them, which `scripts/test` installs, and agree with each other.
 
+#[path = "../../scripts/packaging/pages.rs"]
+mod pages;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::harness::{Gateway, run};
 
@@ -16,6 +20,13 @@ fn root() -> &'static Path {
 
 fn packaging(file: &str) -> PathBuf {
     root().join("scripts/packaging").join(file)
+}
+
+/// A folder with the manual and the completions.
+fn written_pages() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    pages::write(folder.path()).unwrap();
+    folder
 }
 
 /// What a program says; whether it succeeded comes first.
@@ -90,15 +101,19 @@ fn the_units_agree_with_the_packaged_configuration() {
 
 #[test]
 fn everything_in_the_debian_package_is_there() {
-    let assets = assets();
+    let (assets, pages) = (assets(), written_pages());
     assert!(assets.len() > 5);
     for [source, to, mode] in assets {
-        let (folder, ending) = source.split_once('*').unwrap_or((&source, ""));
-        let is_there = match source.contains('*') {
-            true => fs::read_dir(root().join(folder))
+        let path = match source.strip_prefix("target/package/") {
+            Some(page) => pages.path().join(page),
+            None => root().join(&source),
+        };
+        let ending = path.to_str().unwrap().split_once('*').map(|(_, ending)| ending.to_owned());
+        let is_there = match ending {
+            Some(ending) => fs::read_dir(path.parent().unwrap())
                 .unwrap()
-                .any(|entry| entry.unwrap().file_name().to_str().unwrap().ends_with(ending)),
-            false => source.starts_with("target/") || root().join(&source).is_file(),
+                .any(|entry| entry.unwrap().file_name().to_str().unwrap().ends_with(&ending)),
+            None => source == "target/release/gateway" || path.is_file(),
         };
         assert!(is_there, "{source} is not there");
         assert_eq!(mode, if to == "usr/bin/" { "755" } else { "644" }, "{source}");
@@ -146,7 +161,8 @@ fn commands() -> BTreeSet<String> {
 
 #[test]
 fn bash_and_fish_complete_commands_and_options() {
-    let home = tempfile::tempdir().unwrap();
+    let (home, pages) = (tempfile::tempdir().unwrap(), written_pages());
+    let completions = |name: &str| pages.path().join("completions").join(name);
     let complete = |shell: &str, words: &str| -> BTreeSet<String> {
         let mut command = Command::new(shell);
         match shell {
@@ -154,11 +170,11 @@ fn bash_and_fish_complete_commands_and_options() {
                 let script = r#"source "$0"; COMP_WORDS=(gateway $1 "$2"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
                     _gateway gateway "$2" "${COMP_WORDS[COMP_CWORD - 1]}"; printf '%s\n' "${COMPREPLY[@]}""#;
                 let (before, last) = words.rsplit_once(' ').unwrap_or(("", words));
-                command.args(["--norc", "-c", script]).arg(packaging("completions/gateway.bash")).args([before, last]);
+                command.args(["--norc", "-c", script]).arg(completions("gateway.bash")).args([before, last]);
             }
             _ => {
                 let script = format!("source $argv; complete -C 'gateway {words}'");
-                command.args(["--no-config", "-c", &script]).arg(packaging("completions/gateway.fish"));
+                command.args(["--no-config", "-c", &script]).arg(completions("gateway.fish"));
             }
         }
         let (succeeded, out, err) = ask(command.env("HOME", home.path()));
@@ -175,14 +191,14 @@ fn bash_and_fish_complete_commands_and_options() {
         assert!(["--json", "--against"].iter().all(|option| options.contains(*option)), "{shell}: {options:?}");
         assert!(!options.contains("--html"), "{shell}: {options:?}");
     }
-    let (accepted, _, said) = ask(Command::new("zsh").arg("-n").arg(packaging("completions/_gateway")));
+    let (accepted, _, said) = ask(Command::new("zsh").arg("-n").arg(completions("_gateway")));
     assert!(accepted && said.is_empty(), "zsh: {said}");
 }
 
 #[test]
 fn the_manual_is_formatted_without_warnings() {
-    let mut pages = BTreeSet::new();
-    for entry in fs::read_dir(packaging("man")).unwrap() {
+    let (folder, mut pages) = (written_pages(), BTreeSet::new());
+    for entry in fs::read_dir(folder.path().join("man")).unwrap() {
         let path = entry.unwrap().path();
         let mut groff = Command::new("groff");
         let (accepted, text, said) = ask(groff.args(["-man", "-ww", "-Tascii", "-P-cbou"]).arg(&path));
