@@ -4,23 +4,19 @@ mod address;
 mod token;
 mod ask_error;
 
+use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper::rt::{Read, Write};
-use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use tokio::net::UnixStream;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
 use crate::base::printable::printable;
-use crate::net::fetch;
+use crate::net::fetch::Connection;
 use crate::net::tls::{Authorities, ConnectorTls};
 
 pub use address::AdminLocation;
@@ -42,7 +38,7 @@ pub struct Answer {
     content_type: Option<HeaderValue>,
     body: Incoming,
     /// The connection ends when the answer is dropped.
-    _connection: JoinSet<hyper::Result<()>>,
+    _connection: Connection,
 }
 
 impl AdminClient {
@@ -66,36 +62,29 @@ impl AdminClient {
 
     async fn ask(&self, path: &'static str) -> Result<Answer, AskError> {
         let authorization = self.token.authorization().await.map_err(AskError::Token)?;
-        match &self.location {
+        let (connection, host) = match &self.location {
             AdminLocation::Unix(socket) => {
                 let stream = UnixStream::connect(socket).await.map_err(AskError::Connect)?;
-                send(TokioIo::new(stream), "localhost", path, authorization).await
+                (Connection::over(stream).await?, "localhost")
             }
             AdminLocation::Http(url) => {
-                let stream = fetch::connect(url).await.map_err(AskError::Connect)?;
-                let Some(name) = &url.server_name else {
-                    return send(TokioIo::new(stream), &url.authority, path, authorization).await;
-                };
-                let tls = Authorities::of_system().map_err(AskError::Tls)?;
-                let tls = ConnectorTls::new(tls, None).map_err(|error| AskError::Tls(std::io::Error::other(error)))?;
-                let connecting = TlsConnector::from(tls.config()).connect(name.clone(), stream);
-                let stream = connecting.await.map_err(AskError::Tls)?;
-                send(TokioIo::new(stream), &url.authority, path, authorization).await
+                let authorities = url.server_name.as_ref().map(|_| Authorities::of_system());
+                let tls = authorities.transpose().map_err(AskError::Tls)?.map(|tls| ConnectorTls::new(tls, None));
+                let tls = tls.transpose().map_err(|error| AskError::Tls(io::Error::other(error)))?;
+                (Connection::open(url, tls.as_ref()).await?, &*url.authority)
             }
-        }
+        };
+        send(connection, host, path, authorization).await
     }
 }
 
 async fn send(
-    io: impl Read + Write + Unpin + Send + 'static,
+    mut connection: Connection,
     host: &str,
     path: &'static str,
     authorization: Option<HeaderValue>,
 ) -> Result<Answer, AskError> {
-    let (mut sender, connection) = http1::handshake(io).await.map_err(AskError::of_exchange)?;
-    let mut driver = JoinSet::new();
-    driver.spawn(connection);
-    let mut request = Request::new(Empty::<Bytes>::new());
+    let mut request = Request::new(Full::default());
     *request.uri_mut() = http::Uri::from_static(path);
     let headers = request.headers_mut();
     // The authority of a URL is a valid value.
@@ -103,16 +92,9 @@ async fn send(
     headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     let sent = authorization.is_some();
     headers.extend(authorization.map(|value| (header::AUTHORIZATION, value)));
-    let (head, body) = match sender.send_request(request).await {
-        Ok(response) => response.into_parts(),
-        Err(error) => {
-            // If the connection has ended before the request was sent, it knows why.
-            let ended = if error.is_canceled() { driver.join_next().await } else { None };
-            let Some(Ok(Err(why))) = ended else { return Err(AskError::of_exchange(error)) };
-            return Err(AskError::of_exchange(why));
-        }
-    };
-    let answer = Answer { content_type: head.headers.get(header::CONTENT_TYPE).cloned(), body, _connection: driver };
+    let (head, body) = connection.send(request).await.map_err(AskError::of_exchange)?.into_parts();
+    let content_type = head.headers.get(header::CONTENT_TYPE).cloned();
+    let answer = Answer { content_type, body, _connection: connection };
     match head.status {
         StatusCode::OK => Ok(answer),
         StatusCode::UNAUTHORIZED => Err(AskError::Unauthorized { sent }),

@@ -3,38 +3,33 @@
 //! A server that is asked over TLS needs a certificate that is trusted. Nothing here serves a request of a client: a
 //! fetch of a document may take as long as [`LIMIT`].
 
+mod connection;
 mod url;
 
 use std::fmt;
-use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use hyper::client::conn::http1;
-use hyper::rt::{Read, Write};
-use hyper_util::rt::TokioIo;
-use tokio::net::{TcpStream, lookup_host};
-use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
 use crate::net::tls::ConnectorTls;
 
+pub use connection::{ConnectError, Connection};
 pub use url::{Target, Url};
 
 /// The longest time that a fetch of a document takes.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
-/// The longest time for a connection to one address of a name, so that another can be tried.
-const CONNECT_LIMIT: Duration = Duration::from_millis(1500);
+/// How the gateway names itself to servers that it asks.
+pub const AGENT: HeaderValue = HeaderValue::from_static(concat!("gateway/", env!("CARGO_PKG_VERSION")));
 
 /// Why there is no document.
 #[derive(Debug)]
 pub enum FetchError {
-    /// The server cannot be connected to, or the TLS handshake fails.
-    Connect(io::Error),
+    /// The server cannot be connected to.
+    Connect(ConnectError),
     /// The exchange fails.
     Http(hyper::Error),
     /// The server answers with another status than 200.
@@ -147,59 +142,25 @@ pub async fn exchange(
     limit: Duration,
 ) -> Result<Response<Bytes>, FetchError> {
     let whole = async {
-        let stream = connect(url).await.map_err(FetchError::Connect)?;
-        match (&url.server_name, tls) {
-            (None, _) => send(TokioIo::new(stream), url, request, most).await,
-            (Some(name), Some(tls)) => {
-                let connector = TlsConnector::from(tls.config());
-                let stream = connector.connect(name.clone(), stream).await.map_err(FetchError::Connect)?;
-                send(TokioIo::new(stream), url, request, most).await
-            }
-            (Some(_), None) => Err(FetchError::Connect(io::Error::other("there are no authorities to trust"))),
+        let mut connection = Connection::open(url, tls).await.map_err(FetchError::Connect)?;
+        let (head, body) = connection.send(addressed(request, url)).await.map_err(FetchError::Http)?.into_parts();
+        match Limited::new(body, most).collect().await {
+            Ok(body) => Ok(Response::from_parts(head, body.to_bytes())),
+            Err(error) if error.is::<LengthLimitError>() => Err(FetchError::TooLarge(most)),
+            Err(_) => Err(FetchError::Body),
         }
     };
     timeout(limit, whole).await.unwrap_or(Err(FetchError::TimedOut(limit)))
 }
 
-/// Connects to the server of a URL, at the first of its addresses that answers.
-///
-/// # Errors
-/// When none of them does.
-pub async fn connect(url: &Url) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in lookup_host((url.host.as_str(), url.port)).await? {
-        match timeout(CONNECT_LIMIT, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => last = error,
-            Err(_) => last = io::ErrorKind::TimedOut.into(),
-        }
-    }
-    Err(last)
-}
-
-async fn send(
-    io: impl Read + Write + Unpin + Send + 'static,
-    url: &Url,
-    mut request: Request<Full<Bytes>>,
-    most: usize,
-) -> Result<Response<Bytes>, FetchError> {
-    let (mut sender, connection) = http1::handshake(io).await.map_err(FetchError::Http)?;
-    // The connection ends at the latest when this function returns.
-    let mut driver = JoinSet::new();
-    driver.spawn(connection);
+/// The request with the headers of the only one on a connection to the server of `url`.
+fn addressed(mut request: Request<Full<Bytes>>, url: &Url) -> Request<Full<Bytes>> {
     // Both were checked when the URL was read.
     *request.uri_mut() = url.target.as_sent().parse().unwrap_or_default();
     let host = HeaderValue::try_from(&url.authority).unwrap_or(HeaderValue::from_static(""));
-    let agent = HeaderValue::from_static(concat!("gateway/", env!("CARGO_PKG_VERSION")));
     let close = HeaderValue::from_static("close");
-    let fields = [(header::HOST, host), (header::USER_AGENT, agent), (header::CONNECTION, close)];
-    request.headers_mut().extend(fields);
-    let (head, body) = sender.send_request(request).await.map_err(FetchError::Http)?.into_parts();
-    match Limited::new(body, most).collect().await {
-        Ok(body) => Ok(Response::from_parts(head, body.to_bytes())),
-        Err(error) if error.is::<LengthLimitError>() => Err(FetchError::TooLarge(most)),
-        Err(_) => Err(FetchError::Body),
-    }
+    request.headers_mut().extend([(header::HOST, host), (header::USER_AGENT, AGENT), (header::CONNECTION, close)]);
+    request
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::token::TOKEN_VARIABLE;
+use crate::net::fetch::ConnectError;
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -44,6 +45,16 @@ impl AskError {
     pub(super) fn of_exchange(error: hyper::Error) -> Self {
         let is_of_system = matches!(error.source(), Some(source) if source.is::<io::Error>());
         if is_of_system || error.is_incomplete_message() { Self::Closed(error) } else { Self::NotHttp(error) }
+    }
+}
+
+impl From<ConnectError> for AskError {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Tcp(error) => Self::Connect(error),
+            ConnectError::Tls(error) => Self::Tls(error),
+            ConnectError::Http(error) => Self::of_exchange(error),
+        }
     }
 }
 

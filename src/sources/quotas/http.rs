@@ -6,21 +6,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper::rt::{Read, Write};
-use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
-use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, timeout};
-use tokio_rustls::TlsConnector;
 
 use super::answer::{LookupError, QuotaAnswer};
 use crate::config::HttpQuotas;
-use crate::net::fetch;
+use crate::net::fetch::{AGENT, Connection};
 
-/// The largest answer in bytes, and the largest head of one.
+/// The largest answer in bytes.
 const MAX_ANSWER: usize = 64 << 10;
 
 /// The longest time for a connection, with TLS, so that keys stop waiting for a server that cannot be reached.
@@ -41,23 +36,9 @@ pub(super) struct Http {
     settings: HttpQuotas,
     /// The target before and after the key.
     around: (String, String),
-    /// The last one was used last.
-    idle: RefCell<Vec<Connection>>,
+    /// Connections without a request, and when each was used last. The last one was used last.
+    idle: RefCell<Vec<(Instant, Connection)>>,
     connecting: Semaphore,
-}
-
-/// A connection without a request. To drop it closes it.
-struct Connection {
-    sender: SendRequest<Full<Bytes>>,
-    driver: AbortHandle,
-    /// When it was used last.
-    used: Instant,
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
 }
 
 /// Why an exchange has failed.
@@ -109,8 +90,8 @@ impl Http {
     fn kept(&self) -> Option<Connection> {
         let mut idle = self.idle.borrow_mut();
         loop {
-            let connection = idle.pop()?;
-            if connection.sender.is_ready() {
+            let (_, connection) = idle.pop()?;
+            if connection.is_ready() {
                 return Some(connection);
             }
         }
@@ -120,17 +101,7 @@ impl Http {
         let HttpQuotas { url, tls } = &self.settings;
         let all = async {
             let _turn = self.connecting.acquire().await;
-            let stream = fetch::connect(url).await.map_err(|error| format!("cannot connect: {error}"))?;
-            // Requests are small, and each waits for its answer.
-            let _ = stream.set_nodelay(true);
-            match (&url.server_name, tls) {
-                (None, _) => Connection::new(TokioIo::new(stream)).await,
-                (Some(name), Some(tls)) => {
-                    let stream = TlsConnector::from(tls.config()).connect(name.clone(), stream).await;
-                    Connection::new(TokioIo::new(stream.map_err(|error| format!("cannot connect: {error}"))?)).await
-                }
-                (Some(_), None) => Err("there are no authorities to trust".to_owned()),
-            }
+            Connection::open(url, tls.as_ref()).await.map_err(|error| format!("cannot connect: {error}"))
         };
         let timed_out = |_| Err(format!("no connection within {}", humantime::format_duration(CONNECT_LIMIT)));
         timeout(CONNECT_LIMIT, all).await.unwrap_or_else(timed_out)
@@ -141,7 +112,7 @@ impl Http {
         let target = format!("{before}{}{after}", percent_encode(key.as_bytes(), ESCAPED));
         Request::get(target)
             .header(header::HOST, &self.settings.url.authority)
-            .header(header::USER_AGENT, concat!("gateway/", env!("CARGO_PKG_VERSION")))
+            .header(header::USER_AGENT, AGENT)
             .header(header::ACCEPT, HeaderValue::from_static("application/json"))
             .body(Full::default())
             .ok()
@@ -151,7 +122,7 @@ impl Http {
         let unusable = |why: &str| Failure::Other(LookupError::Unusable(why.to_owned()));
         let away = |why: String| Failure::Other(LookupError::Away(why));
         let request = self.request(key).ok_or_else(|| unusable("the key makes no URL"))?;
-        let sent = connection.sender.send_request(request).await;
+        let sent = connection.send(request).await;
         let (head, body) =
             sent.map_err(|error| Failure::Broken(format!("the server does not answer: {error}")))?.into_parts();
         let body = match Limited::new(body, MAX_ANSWER).collect().await {
@@ -162,12 +133,11 @@ impl Http {
             Err(error) => return Err(away(format!("the server does not send all of the answer: {error}"))),
         };
         // It may be ready only after the end of the response was seen.
-        if connection.sender.ready().await.is_ok() {
-            connection.used = Instant::now();
+        if connection.becomes_ready().await {
             let mut idle = self.idle.borrow_mut();
-            let unused = idle.partition_point(|kept| kept.used.elapsed() > MAX_IDLE);
+            let unused = idle.partition_point(|(used, _)| used.elapsed() > MAX_IDLE);
             idle.drain(..unused);
-            idle.push(connection);
+            idle.push((Instant::now(), connection));
         }
         match head.status {
             StatusCode::OK => read(&body).map_err(|why| unusable(&why)),
@@ -181,19 +151,6 @@ impl Http {
             }
             status => Err(unusable(&format!("the server answers {}", status.as_u16()))),
         }
-    }
-}
-
-impl Connection {
-    async fn new(io: impl Read + Write + Unpin + 'static) -> Result<Self, String> {
-        let mut settings = http1::Builder::new();
-        let opened = settings.max_buf_size(MAX_ANSWER).handshake(io).await;
-        let (sender, connection) = opened.map_err(|error| format!("cannot connect: {error}"))?;
-        let driver = spawn_local(async move {
-            // Requests that it has fail by themselves.
-            let _ = connection.await;
-        });
-        Ok(Self { sender, driver: driver.abort_handle(), used: Instant::now() })
     }
 }
 
@@ -224,6 +181,7 @@ fn read(body: &[u8]) -> Result<Option<QuotaAnswer>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::fetch::Url;
 
     #[test]
     fn documents_are_strict() {
@@ -252,7 +210,7 @@ mod tests {
 
     #[test]
     fn keys_are_one_segment() {
-        let url = fetch::Url {
+        let url = Url {
             host: "a.test".to_owned(),
             port: 80,
             authority: "a.test".to_owned(),
