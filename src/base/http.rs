@@ -1,6 +1,7 @@
 //! What HTTP says about headers, and the identifiers of requests and traces.
 
 pub mod header_list;
+pub mod header_rules;
 pub mod header_spelling;
 pub mod request_id;
 pub mod trace_context;

@@ -3,6 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::template::Template;
+use crate::base::http::header_rules::{Rule, is_any};
 
 /// `request_headers` or `response_headers` of a route. `V` is the value of a header: a [`HeaderText`] where requests may fill
 /// it in, a [`HeaderValue`] for one request.
@@ -25,9 +26,9 @@ pub enum HeaderText {
     Template(Template),
 }
 
-/// Whether the value of a header is a secret, by which a client or the gateway proves who it is.
+/// Whether the value of a header is a secret.
 pub fn is_secret(name: &HeaderName) -> bool {
-    [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE].contains(name)
+    is_any(name, &[Rule::Secret])
 }
 
 impl<V> Default for HeaderChanges<V> {

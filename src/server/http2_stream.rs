@@ -13,7 +13,7 @@ use http_body::Body;
 
 use super::client_body::ClientBody;
 use super::http2_head::ambiguity;
-use super::http2_response::{complete, remove_misplaced};
+use super::http2_response::complete;
 use super::interim_responses::InterimResponses;
 use super::request_guard::RequestGuard;
 use super::send_window::poll_granted;
@@ -136,8 +136,7 @@ impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
                     self.waiting = data;
                 }
                 Err(frame) => {
-                    let Ok(mut trailers) = frame.into_trailers() else { continue };
-                    remove_misplaced(&mut trailers);
+                    let Ok(trailers) = frame.into_trailers() else { continue };
                     return Poll::Ready(self.sender.send_trailers(trailers));
                 }
             }

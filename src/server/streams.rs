@@ -11,8 +11,8 @@ use h2::server::SendResponse;
 use h2::{Reason, SendStream};
 use http::{HeaderMap, Response, StatusCode};
 
-use super::http2_response::remove_connection_headers;
 use super::worker_state::{Coarse, WorkerState};
+use crate::base::http::header_rules::remove_hop_by_hop;
 
 /// How many bytes the fields of all interim responses to one request may have. They are queued whether the client reads or
 /// not. Early hints are a few links.
@@ -110,7 +110,7 @@ impl Stream {
     /// Sends an interim response without the fields that belong to a connection, unless the response has begun or its interim
     /// responses become too large.
     pub(super) fn inform(&self, mut head: Response<()>) {
-        remove_connection_headers(head.headers_mut());
+        remove_hop_by_hop(head.headers_mut());
         let Some(left) = self.interim_left.get().checked_sub(size(head.headers())) else { return };
         if self.is_answered.get() {
             return;

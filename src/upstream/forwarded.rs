@@ -5,9 +5,9 @@
 
 use http::{HeaderMap, HeaderValue, header};
 
-use super::header_policy::FORWARDED_HOST;
 use super::request::{ForwardedHeader, ForwardedInfo};
 use crate::base::http::header_list;
+use crate::base::http::header_rules::FORWARDED_HOST;
 use crate::config::Scheme;
 
 /// Appends the value of the header, in one line. `host` is the Host header of the client, if it is not empty.

@@ -63,9 +63,10 @@ pub(super) async fn send<B: From<ResponseBody>>(
         }))
     });
     let head = head.await?;
+    let status = head.status;
     connection.stall.begin(request.body_timeout, read_timeout);
-    let response = ResponseBody::new(connection, head.end, head.keep_alive, pool);
-    Ok((head.status, B::from(if body.is_over() { response } else { response.uploading(body) })))
+    let response = ResponseBody::new(connection, head, pool);
+    Ok((status, B::from(if body.is_over() { response } else { response.uploading(body) })))
 }
 
 /// Sends and receives as much as is possible now. Interim responses are passed on.

@@ -7,12 +7,12 @@ use smallvec::SmallVec;
 
 use super::error::UpstreamError;
 use super::forwarded;
-use super::header_policy::{
-    FORWARDED, FORWARDED_CLIENT_CERT, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, HeaderAction, REAL_IP,
-    REQUEST_ID, header_action,
-};
+use super::header_policy::{HeaderAction, header_action};
 use super::request::{ForwardedInfo, UpstreamRequest};
 use crate::base::http::header_list;
+use crate::base::http::header_rules::{
+    FORWARDED, FORWARDED_CLIENT_CERT, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, REAL_IP, REQUEST_ID,
+};
 use crate::base::http::header_spelling::is_same_variable;
 use crate::base::http::trace_context::{TRACEPARENT, TRACESTATE};
 use crate::config::HeaderChanges;

@@ -199,8 +199,12 @@ fn bodies_and_trailers_pass_both_ways() {
 fn trailers_of_a_response_are_none_that_decide_something() {
     let up = Upstream::start(|_| {
         let trailers = "x-sum: 7\r\nConnection: x\r\nKeep-Alive: 5\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\
-                        Content-Type: text/html\r\nSet-Cookie: a=b\r\nTrailer: x\r\ngrpc-status: 0\r\n";
-        format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n{trailers}\r\n").into_bytes()
+                        Content-Type: text/html\r\nSet-Cookie: a=b\r\nTrailer: x\r\ngrpc-status: 0\r\n\
+                        HTTP2-Settings: x\r\nContent-Location: /x\r\nVia: 1.1 x\r\nX-Hop: 1\r\n";
+        format!(
+            "HTTP/1.1 200 OK\r\nConnection: x-hop\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n{trailers}\r\n"
+        )
+        .into_bytes()
     });
     let gateway = Gateway::start(&up.everything());
     run(async {

@@ -51,6 +51,7 @@ mod grpc;
 mod half_close;
 mod hand_over;
 mod harness;
+mod header_rules;
 mod headers;
 mod health;
 mod http2;

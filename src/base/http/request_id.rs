@@ -5,11 +5,12 @@
 
 use http::{HeaderName, HeaderValue};
 
+use super::header_rules;
 use crate::base::hex;
 use crate::base::random::Random;
 
 /// The header in which it comes, goes on and goes back.
-pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub const REQUEST_ID: HeaderName = HeaderName::from_static(header_rules::REQUEST_ID);
 /// The longest identifier of a client that is kept.
 const MOST_KEPT: usize = 128;
 

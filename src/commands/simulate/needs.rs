@@ -6,6 +6,7 @@ use http::{HeaderName, header};
 
 use super::fields::Attribute;
 use super::record::Record;
+use crate::base::http::header_rules::{FORWARDED, FORWARDED_FOR, FORWARDED_PROTO};
 use crate::config::{Config, Cost, Host, Limit, Source};
 
 /// What of a request the configuration uses.
@@ -73,7 +74,7 @@ impl Needs {
         let costs = config.limits.iter().filter_map(|limit| cost_header(&limit.cost));
         headers.extend(conditions.chain(costs).map(|name| name.as_str().to_owned()));
         if !config.server.trusted_proxies.is_empty() {
-            headers.extend(["x-forwarded-for", "forwarded", "x-forwarded-proto"].map(str::to_owned));
+            headers.extend([FORWARDED_FOR, FORWARDED, FORWARDED_PROTO].map(str::to_owned));
         }
         Self {
             headers: headers.iter().filter_map(|name| name.parse().ok()).collect(),

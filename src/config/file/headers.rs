@@ -5,7 +5,7 @@ use http::{HeaderName, HeaderValue, header};
 
 use super::secret;
 use super::templates::{Placeholders, check_host};
-use crate::base::http::header_spelling::is_same_variable;
+use crate::base::http::header_rules::{Rule, is_any, reads_as_any};
 use crate::config::read::{Field, Wrong, report_repeated};
 use crate::config::report::quoted;
 use crate::config::{HeaderChanges, HeaderText, PathPattern, Template, TemplatePart, is_secret, values};
@@ -64,38 +64,30 @@ pub(super) struct Changeable {
     /// The key of the changes.
     pub(super) key: &'static str,
     example: &'static str,
-    /// Headers that cannot be changed: the gateway writes them, or they belong to the connection.
-    fixed: &'static [&'static str],
-    /// Whether other spellings of a fixed header are fixed too, because a server may read them as that header.
-    in_all_spellings: bool,
+    /// Whether a header cannot be changed: the gateway writes it, or it belongs to the connection.
+    is_fixed: fn(&HeaderName) -> bool,
+    /// Whether another line would be beside the gateway's own.
+    is_single: fn(&HeaderName) -> bool,
+    /// What has the headers.
+    message: &'static str,
 }
 
-/// `request_headers`.
+/// `request_headers`. A server may read another spelling of a header as that header.
 pub(super) const OF_REQUESTS: Changeable = Changeable {
     key: "request_headers",
     example: "write request_headers = { set = { \"x-team\" = \"a\" }, remove = [\"x-debug\"] }",
-    fixed: &[
-        "connection",
-        "content-length",
-        "expect",
-        "http2-settings",
-        "keep-alive",
-        "proxy-connection",
-        "sec-websocket-key",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    ],
-    in_all_spellings: true,
+    is_fixed: |name| reads_as_any(name, &[Rule::HopByHop, Rule::FixedInRequests]),
+    is_single: |name| reads_as_any(name, &[Rule::Single]) && reads_as_any(name, &[Rule::OwnInRequests]),
+    message: "request",
 };
 
 /// `response_headers`.
 pub(super) const OF_RESPONSES: Changeable = Changeable {
     key: "response_headers",
     example: "write response_headers = { set = { \"x-frame-options\" = \"DENY\" }, remove = [\"server\"] }",
-    fixed: &["connection", "content-length", "date", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"],
-    in_all_spellings: false,
+    is_fixed: |name| is_any(name, &[Rule::HopByHop, Rule::FixedInResponses]),
+    is_single: |name| is_any(name, &[Rule::Single]) && is_any(name, &[Rule::OwnInResponses]),
+    message: "response",
 };
 
 const PLACEHOLDERS: Placeholders =
@@ -127,11 +119,11 @@ impl Changeable {
             if field.is_table() { field.section(title.as_str()).map(|section| section.entries()) } else { None };
         for (written, _) in names.into_iter().flatten() {
             let Ok(name) = values::header(written.text) else { continue };
-            if self.is_fixed(&name) {
+            if (self.is_fixed)(&name) {
                 let message = format!("the header `{}` cannot be changed", written.text);
                 field.source.report(written.span, message, BY_THE_GATEWAY);
-            } else if self.is_host(&name) && key == "add" {
-                let message = "a request has one Host header, so none can be added";
+            } else if (self.is_single)(&name) && key == "add" {
+                let message = format!("a {} has one `{}` header, so none can be added", self.message, written.text);
                 field.source.report(written.span, message, "write it in `set`, which replaces the one that is sent");
             }
         }
@@ -152,7 +144,7 @@ impl Changeable {
             list.iter().filter_map(|field| Some((field.parse(values::header)?, field.clone()))).collect();
         report_repeated(&names, "this header", "list it once");
         for (name, field) in &names {
-            if self.is_fixed(name) {
+            if (self.is_fixed)(name) {
                 field.report(format!("the header `{name}` cannot be removed"), BY_THE_GATEWAY);
             } else if self.is_host(name) {
                 let help = "write another one in `set`; without that it is the host in the upstream's URL";
@@ -164,11 +156,6 @@ impl Changeable {
             }
         }
         (names.len() == list.len()).then(|| names.into_iter().map(|(name, _)| name).collect())
-    }
-
-    fn is_fixed(&self, name: &HeaderName) -> bool {
-        let is_it = |fixed: &&str| *fixed == name || (self.in_all_spellings && is_same_variable(fixed, name.as_str()));
-        self.fixed.iter().any(is_it)
     }
 
     fn is_host(&self, name: &HeaderName) -> bool {

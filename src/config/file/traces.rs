@@ -8,6 +8,7 @@ use http::{HeaderName, HeaderValue, header};
 
 use super::secret;
 use super::upstream_tls::SystemAuthorities;
+use crate::base::http::header_rules::{Rule, is_any};
 use crate::config::read::{Field, Name, Section, Wrong, set};
 use crate::config::report::quoted;
 use crate::config::{Collector, Tracing, values};
@@ -20,17 +21,9 @@ const MOST_HEADERS: usize = 16;
 const LONGEST_NAME: usize = 255;
 /// The allowed range of `timeout`.
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
-/// Headers that the gateway or the HTTP library writes.
-const WRITTEN: [HeaderName; 8] = [
-    header::HOST,
-    header::CONNECTION,
-    header::CONTENT_LENGTH,
-    header::CONTENT_TYPE,
-    header::CONTENT_ENCODING,
-    header::TRANSFER_ENCODING,
-    header::ACCEPT,
-    header::USER_AGENT,
-];
+/// Headers that the gateway or the HTTP library writes, besides those that no route changes.
+const WRITTEN: [HeaderName; 5] =
+    [header::HOST, header::CONTENT_TYPE, header::CONTENT_ENCODING, header::ACCEPT, header::USER_AGENT];
 
 /// Reads the section.
 pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<Tracing> {
@@ -95,7 +88,7 @@ fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderValue)>> {
 
 fn header_name(name: &Name<'_>, field: &Field<'_>) -> Option<HeaderName> {
     let read = values::header(name.text).and_then(|read| match read {
-        read if WRITTEN.contains(&read) => {
+        read if WRITTEN.contains(&read) || is_any(&read, &[Rule::HopByHop, Rule::FixedInRequests]) => {
             Err(Wrong::new(format!("the gateway writes the header `{read}` itself"), "remove it"))
         }
         read => Ok(read),

@@ -6,10 +6,8 @@ use http::HeaderMap;
 use ipnet::IpNet;
 
 use super::forwarded::Forwarded;
+use crate::base::http::header_rules::{FORWARDED_FOR, FORWARDED_PROTO};
 use crate::config::Scheme;
-
-const FORWARDED_FOR: &str = "x-forwarded-for";
-const FORWARDED_PROTO: &str = "x-forwarded-proto";
 
 /// Where a request comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

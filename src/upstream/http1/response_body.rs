@@ -5,14 +5,16 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::HeaderName;
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::chunked::{Decoder, Piece};
 use super::request_body::RequestBody;
-use super::response_head::BodyEnd;
+use super::response_head::{BodyEnd, Head};
 use crate::upstream::connection::{UpstreamConnection, UpstreamTunnel};
 use crate::upstream::error::{BodyError, RequestBodyError};
 use crate::upstream::pool::ConnectionPools;
+use crate::upstream::response_rules::passing_trailers;
 use crate::upstream::stall::{Position, Stalled};
 
 #[derive(Debug)]
@@ -33,6 +35,8 @@ pub(in crate::upstream) struct ResponseBody {
     /// The request's body, while it is still being sent.
     request_body: Option<Box<RequestBody>>,
     keep_alive: bool,
+    /// The headers that Connection names, which may be trailers too.
+    named: Box<[HeaderName]>,
     pools: Rc<ConnectionPools>,
     server: usize,
 }
@@ -40,8 +44,7 @@ pub(in crate::upstream) struct ResponseBody {
 impl ResponseBody {
     pub(super) fn new(
         connection: Box<UpstreamConnection>,
-        end: BodyEnd,
-        keep_alive: bool,
+        Head { end, keep_alive, named, .. }: Head,
         (pools, server): (&Rc<ConnectionPools>, usize),
     ) -> Self {
         let rest = match end {
@@ -49,7 +52,7 @@ impl ResponseBody {
             BodyEnd::Chunked => Rest::Chunked(Decoder::default()),
             BodyEnd::Close | BodyEnd::Tunnel => Rest::Close,
         };
-        Self { connection: Some(connection), rest, request_body: None, keep_alive, pools: pools.clone(), server }
+        Self { connection: Some(connection), rest, request_body: None, keep_alive, named, pools: pools.clone(), server }
     }
 
     /// Goes on sending the body of the request while the response comes.
@@ -151,7 +154,9 @@ impl Body for ResponseBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         Poll::Ready(match ready!(self.poll_next(cx)) {
             Ok(Piece::Data(data)) => Some(Ok(Frame::data(data))),
-            Ok(Piece::Trailers(trailers)) => Some(Ok(Frame::trailers(trailers))),
+            Ok(Piece::Trailers(trailers)) => {
+                passing_trailers(trailers, &self.named).map(|passing| Ok(Frame::trailers(passing)))
+            }
             Ok(Piece::End | Piece::More) => None,
             Err(error) => {
                 self.keep_alive = false;

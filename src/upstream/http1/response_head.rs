@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use smallvec::SmallVec;
 
 use crate::base::content::has_no_content;
+use crate::base::http::header_rules::{Rule, is_any};
 use crate::upstream::request_headers::MAX_NAMED;
 use crate::upstream::response_rules::{BadHead, Interim, content_length, interim_head};
 
@@ -30,12 +31,14 @@ pub(super) enum BodyEnd {
 }
 
 /// What a response's head says beside its headers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Head {
     pub(super) status: StatusCode,
     pub(super) end: BodyEnd,
     /// Whether the connection can be used for another request afterwards.
     pub(super) keep_alive: bool,
+    /// The headers that Connection names, if there may be trailers.
+    pub(super) named: Box<[HeaderName]>,
 }
 
 /// Removes the head of a response from `bytes`; `None` if it is incomplete. The headers for the client go to `headers`, and
@@ -85,13 +88,15 @@ pub(super) fn parse(
         }
         let persists = parsed.version == Some(1) || frame.keep_alive;
         let keep_alive = persists && !frame.close && !matches!(end, BodyEnd::Close | BodyEnd::Tunnel);
+        let named = frame.named.iter().filter(|_| end == BodyEnd::Chunked);
+        let named = named.filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
         drop(frame);
         if switches {
             // Such a response has no length (RFC 9110, section 8.6).
             passing.retain(|(name, _)| *name != CONTENT_LENGTH);
         }
         fill(headers, &mut passing, &bytes.split_to(length).freeze())?;
-        return Ok(Some(Head { status, end, keep_alive }));
+        return Ok(Some(Head { status, end, keep_alive, named }));
     }
 }
 
@@ -159,7 +164,7 @@ impl<'a> Frame<'a> {
                 }
             }
             UPGRADE => self.is_websocket |= value.trim_ascii().eq_ignore_ascii_case(b"websocket"),
-            _ => return !matches!(name.as_str(), "keep-alive" | "proxy-connection"),
+            _ => return !is_any(name, &[Rule::HopByHop]),
         }
         false
     }

@@ -11,6 +11,7 @@ use super::connection::OpenStream;
 use super::request_body::RequestBody;
 use super::response_head::BodyEnd;
 use crate::upstream::error::{BodyError, RequestBodyError};
+use crate::upstream::response_rules::passing_trailers;
 use crate::upstream::stall::Stalled;
 
 /// See the head of this file.
@@ -113,7 +114,8 @@ impl ResponseBody {
         if let Rest::Trailers = self.rest {
             let trailers = ready!(self.received.poll_trailers(cx)).map_err(BodyError::Http2)?;
             self.rest = Rest::Over;
-            return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+            let passing = trailers.and_then(|trailers| passing_trailers(trailers, &[]));
+            return Poll::Ready(passing.map(|trailers| Ok(Frame::trailers(trailers))));
         }
         Poll::Ready(None)
     }

@@ -1,5 +1,5 @@
-//! Checks the head of a response, and finds out where the body ends. The library has checked that it is valid in HTTP/2, so
-//! there are no headers of a connection in it (RFC 9113, section 8.2.2).
+//! Checks the head of a response, and finds out where the body ends. The library has checked that it is valid in HTTP/2, but
+//! lets some headers of a connection pass.
 
 use h2::RecvStream;
 use http::header::CONTENT_LENGTH;
@@ -7,6 +7,7 @@ use http::response::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 
 use crate::base::content::has_no_content;
+use crate::base::http::header_rules::remove_hop_by_hop;
 use crate::upstream::response_rules::{BadHead, content_length};
 
 /// How the end of a response's body is known.
@@ -39,6 +40,7 @@ pub(super) fn check(response: Response<RecvStream>, method: &Method) -> Result<H
     if status.is_informational() {
         return Err(BadHead::Upgrade);
     }
+    remove_hop_by_hop(&mut headers);
     let length = length(&mut headers)?;
     let end = match length {
         _ if is_over || has_no_content(method, status) => BodyEnd::None,

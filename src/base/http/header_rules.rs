@@ -1,0 +1,256 @@
+//! The headers that the gateway treats in a special way, each with its rules. Every other header passes unchanged.
+//!
+//! CGI (RFC 3875, section 4.1.18), and WSGI, Rack and PHP like it, turn a header into a variable in whose name `-` is
+//! `_`; some servers replace every character other than letters and digits. They read `X_Real_IP` as X-Real-IP, so
+//! [`listed`] finds a header in all these spellings.
+
+use http::{HeaderMap, HeaderName};
+
+use super::header_spelling::is_same_variable;
+use super::trace_context::{TRACEPARENT, TRACESTATE};
+
+use Rule::{
+    BeforeContent, FixedInRequests, FixedInResponses, HopByHop, OwnInRequests, OwnInResponses, Secret, Single, Trusted,
+    TrustedAsWritten,
+};
+
+/// Who the client is, and how it has asked (RFC 7239).
+pub const FORWARDED: &str = "forwarded";
+/// The addresses of the client and of the proxies.
+pub const FORWARDED_FOR: &str = "x-forwarded-for";
+/// How the client has sent its request.
+pub const FORWARDED_PROTO: &str = "x-forwarded-proto";
+/// The host that the client has asked for.
+pub const FORWARDED_HOST: &str = "x-forwarded-host";
+/// The certificate of the client.
+pub const FORWARDED_CLIENT_CERT: &str = "x-forwarded-client-cert";
+/// The address of the client alone.
+pub const REAL_IP: &str = "x-real-ip";
+/// The identifier of a request.
+pub const REQUEST_ID: &str = "x-request-id";
+
+/// What holds for a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// It belongs to one connection, so it is not forwarded in any direction, nor as a trailer (RFC 9110, section 7.6.1; RFC
+    /// 9113, section 8.2.2), and no route changes it.
+    HopByHop,
+    /// The upstream never gets the client's as it is: the gateway writes it or checks it, or answers it itself.
+    OwnInRequests,
+    /// The gateway writes it in responses, in place of the upstream's or where that has none.
+    OwnInResponses,
+    /// The upstream gets that of a trusted proxy, and of nobody else.
+    Trusted,
+    /// Like [`Rule::Trusted`]. The gateway may write it too, and another spelling could contradict that, so none passes.
+    TrustedAsWritten,
+    /// It has to be known before the content, so it is no trailer (RFC 9110, section 6.5.1).
+    BeforeContent,
+    /// A message has it once (RFC 9110, section 5.3). A route adds none to the gateway's own.
+    Single,
+    /// No route changes it in requests.
+    FixedInRequests,
+    /// No route changes it in responses.
+    FixedInResponses,
+    /// By its value, a client or the gateway proves who it is. So it is not shown.
+    Secret,
+}
+
+/// A name in lower case, and its rules.
+pub type Listed = (&'static str, &'static [Rule]);
+
+/// All of them.
+pub const TABLE: &[Listed] = &[
+    ("connection", &[HopByHop]),
+    ("keep-alive", &[HopByHop]),
+    ("proxy-connection", &[HopByHop]),
+    ("te", &[HopByHop]),
+    ("transfer-encoding", &[HopByHop, Single]),
+    ("upgrade", &[HopByHop]),
+    // It is a part of an Upgrade (RFC 7540, section 3.2.1).
+    ("http2-settings", &[HopByHop]),
+    ("host", &[OwnInRequests, BeforeContent, Single]),
+    ("content-length", &[OwnInRequests, OwnInResponses, BeforeContent, Single, FixedInRequests, FixedInResponses]),
+    ("expect", &[OwnInRequests, FixedInRequests]),
+    (REAL_IP, &[OwnInRequests, Single]),
+    (REQUEST_ID, &[OwnInRequests, OwnInResponses, Single]),
+    (TRACEPARENT, &[OwnInRequests, Single]),
+    (TRACESTATE, &[OwnInRequests]),
+    ("sec-websocket-key", &[FixedInRequests]),
+    ("date", &[OwnInResponses, FixedInResponses]),
+    ("retry-after", &[OwnInResponses]),
+    ("ratelimit", &[OwnInResponses]),
+    ("ratelimit-policy", &[OwnInResponses]),
+    ("ratelimit-shadow", &[OwnInResponses]),
+    ("x-ratelimit-limit", &[OwnInResponses]),
+    ("x-ratelimit-remaining", &[OwnInResponses]),
+    ("x-ratelimit-reset", &[OwnInResponses]),
+    (FORWARDED_FOR, &[TrustedAsWritten]),
+    (FORWARDED_PROTO, &[TrustedAsWritten]),
+    (FORWARDED_HOST, &[TrustedAsWritten]),
+    (FORWARDED_CLIENT_CERT, &[TrustedAsWritten]),
+    // RFC 7239, and what was used before it.
+    (FORWARDED, &[TrustedAsWritten]),
+    ("forwarded-for", &[Trusted]),
+    ("x-forwarded", &[Trusted]),
+    BEGINNING,
+    // Proxies and delivery networks write the client's address into these, and libraries read it there.
+    ("client-ip", &[Trusted]),
+    ("x-client-ip", &[Trusted]),
+    ("x-cluster-client-ip", &[Trusted]),
+    ("true-client-ip", &[Trusted]),
+    ("cf-connecting-ip", &[Trusted]),
+    ("cf-connecting-ipv6", &[Trusted]),
+    ("cf-pseudo-ipv4", &[Trusted]),
+    ("fastly-client-ip", &[Trusted]),
+    ("fly-client-ip", &[Trusted]),
+    ("x-appengine-user-ip", &[Trusted]),
+    ("x-azure-clientip", &[Trusted]),
+    ("x-envoy-external-address", &[Trusted]),
+    ("x-original-forwarded-for", &[Trusted]),
+    // IIS, Symfony and others route by these instead of the target, so the upstream would serve another path than the one
+    // that was limited.
+    ("x-original-url", &[Trusted]),
+    ("x-rewrite-url", &[Trusted]),
+    ("authorization", &[BeforeContent, Secret]),
+    ("proxy-authorization", &[BeforeContent, Secret]),
+    ("cookie", &[BeforeContent, Secret]),
+    ("set-cookie", &[BeforeContent]),
+    ("cache-control", &[BeforeContent]),
+    ("pragma", &[BeforeContent]),
+    ("max-forwards", &[BeforeContent]),
+    ("range", &[BeforeContent]),
+    ("if-match", &[BeforeContent]),
+    ("if-none-match", &[BeforeContent]),
+    ("if-modified-since", &[BeforeContent]),
+    ("if-unmodified-since", &[BeforeContent]),
+    ("if-range", &[BeforeContent]),
+    ("content-type", &[BeforeContent]),
+    ("content-encoding", &[BeforeContent]),
+    ("content-language", &[BeforeContent]),
+    ("content-location", &[BeforeContent]),
+    ("content-range", &[BeforeContent]),
+    ("trailer", &[BeforeContent, FixedInRequests, FixedInResponses]),
+    // The gateway writes it too.
+    ("via", &[BeforeContent]),
+];
+
+/// X-Forwarded-Port, -Endpoint, -Prefix, -Ssl, -User and all others that begin like them.
+const BEGINNING: Listed = ("x-forwarded-", &[Trusted]);
+
+/// The listed names by their lengths. Most headers of requests need only one look at the first letters.
+static INDEX: Index = Index::new();
+
+/// See [`INDEX`].
+struct Index {
+    /// All of them, the shortest first.
+    listed: [Listed; TABLE.len()],
+    /// For each length, where its names begin and end in `listed`.
+    places: [(usize, usize); LENGTHS],
+    /// For each length, the first letters of its names as bits. The last stands for all longer names, too.
+    firsts: [u32; LENGTHS],
+}
+
+/// Every listed name is shorter.
+const LENGTHS: usize = 32;
+
+impl Index {
+    const fn new() -> Self {
+        let mut index = Self { listed: [TABLE[0]; TABLE.len()], places: [(0, 0); LENGTHS], firsts: [0; LENGTHS] };
+        let (mut length, mut count) = (0, 0);
+        while length < LENGTHS {
+            let begin = count;
+            let mut table = TABLE;
+            while let [listed, rest @ ..] = table {
+                if listed.0.len() == length {
+                    index.listed[count] = *listed;
+                    index.firsts[length] |= 1 << (listed.0.as_bytes()[0] - b'a');
+                    count += 1;
+                }
+                table = rest;
+            }
+            index.places[length] = (begin, count);
+            if length >= BEGINNING.0.len() {
+                index.firsts[length] |= 1 << (b'x' - b'a');
+            }
+            length += 1;
+        }
+        assert!(count == TABLE.len() && index.places[LENGTHS - 1].0 == count, "each listed name is shorter");
+        index
+    }
+}
+
+/// The listed header that servers may read this one as.
+pub fn listed(name: &str) -> Option<Listed> {
+    let first = u32::from(name.as_bytes().first()?.wrapping_sub(b'a'));
+    let length = name.len().min(LENGTHS - 1);
+    if INDEX.firsts[length].checked_shr(first)? & 1 == 0 {
+        return None;
+    }
+    let (begin, end) = INDEX.places[length];
+    let whole = INDEX.listed[begin..end].iter().find(|(listed, _)| is_same_variable(name, listed)).copied();
+    let begins = || name.get(..BEGINNING.0.len()).is_some_and(|start| is_same_variable(start, BEGINNING.0));
+    whole.or_else(|| begins().then_some(BEGINNING))
+}
+
+/// Whether the header has one of these rules in any spelling.
+pub fn reads_as_any(name: &HeaderName, wanted: &[Rule]) -> bool {
+    listed(name.as_str()).is_some_and(|(_, rules)| has_any(rules, wanted))
+}
+
+/// Whether the header has one of these rules. Another spelling of a listed name is another header.
+pub fn is_any(name: &HeaderName, wanted: &[Rule]) -> bool {
+    listed(name.as_str()).is_some_and(|(listed, rules)| listed == name.as_str() && has_any(rules, wanted))
+}
+
+/// Whether one of these rules is wanted.
+pub fn has_any(rules: &[Rule], wanted: &[Rule]) -> bool {
+    rules.iter().any(|rule| wanted.contains(rule))
+}
+
+/// Removes the headers of a connection. Most messages have none.
+pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.keys().any(|name| is_any(name, &[HopByHop])) {
+        let names = TABLE.iter().filter(|(_, rules)| rules.contains(&HopByHop));
+        names.for_each(|(name, _)| _ = headers.remove(*name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use http::HeaderValue;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn each_name_is_listed_once_with_each_rule_once() {
+        let names: BTreeSet<_> = TABLE.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names.len(), TABLE.len());
+        for (name, rules) in TABLE {
+            assert!(rules.is_sorted_by(|one, next| one < next), "{name}");
+        }
+    }
+
+    #[test]
+    fn headers_of_a_connection_are_removed() {
+        let names = "connection keep-alive proxy-connection te transfer-encoding upgrade http2-settings keep_alive x-a";
+        let pairs = names.split(' ').map(|name| (name.parse().unwrap(), HeaderValue::from_static("1")));
+        let mut headers: HeaderMap = pairs.collect();
+        remove_hop_by_hop(&mut headers);
+        assert_eq!(headers.keys().map(HeaderName::as_str).collect::<BTreeSet<_>>(), ["keep_alive", "x-a"].into());
+    }
+
+    proptest! {
+        #[test]
+        fn the_lookup_by_length_and_letter_misses_no_header(at in 0..TABLE.len(), signs in "[-_.!#$%&'*+^`|~]{8}", more in "[0-9_-]{1,40}") {
+            let mut signs = signs.chars().cycle();
+            let mut spelled = |name: &str| -> String {
+                name.chars().map(|c| if c == '-' { signs.next().unwrap() } else { c }).collect()
+            };
+            prop_assert_eq!(listed(&spelled(TABLE[at].0)), Some(TABLE[at]));
+            prop_assert_eq!(listed(&(spelled(BEGINNING.0) + &more)), Some(BEGINNING));
+        }
+    }
+}
