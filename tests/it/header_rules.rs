@@ -1,11 +1,39 @@
 //! Headers that belong to a connection, come too late, or could be forged: each is treated in the same way by both protocols,
-//! in both directions, and as a trailer.
+//! in both directions, and as a trailer, as docs/headers.md says.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use gateway::base::http::header_rules::{Rule, TABLE};
 use h2::server::Builder;
 use http::Response;
 
 use crate::harness::http2_server::Http2Server;
 use crate::harness::{Gateway, Upstream, reply};
+
+#[test]
+fn the_page_has_each_header_with_its_rules() {
+    let page = include_str!("../../docs/headers.md").split("## Rules of names").nth(1).unwrap();
+    let mut listed = BTreeMap::new();
+    for row in page.lines().filter_map(|line| line.strip_prefix("| `")) {
+        let [names, rules] = row.trim_end_matches(" |").split(" | ").collect::<Vec<_>>()[..] else { panic!("{row}") };
+        for name in names.split('`').step_by(2) {
+            let rules: BTreeSet<_> = rules.split(", ").map(str::to_owned).collect();
+            assert_eq!(listed.insert(name.to_lowercase(), rules), None, "{name} is there twice");
+        }
+    }
+    let table: BTreeMap<_, BTreeSet<_>> =
+        TABLE.iter().map(|(name, rules)| ((*name).to_owned(), rules.iter().copied().map(words).collect())).collect();
+    assert_eq!(listed, table);
+    let explained = page.lines().filter_map(|line| line.strip_prefix("- **")?.split("**").next());
+    assert_eq!(explained.map(str::to_owned).collect::<BTreeSet<_>>(), table.into_values().flatten().collect());
+}
+
+/// `HopByHop` is "hop by hop".
+fn words(rule: Rule) -> String {
+    let spaced: String =
+        format!("{rule:?}").chars().flat_map(|c| [' ', c].into_iter().skip(usize::from(!c.is_uppercase()))).collect();
+    spaced.trim().to_lowercase()
+}
 
 #[test]
 fn the_settings_of_an_upgrade_are_not_forwarded() {
