@@ -6,6 +6,7 @@ pub mod top;
 pub mod probe;
 pub mod admin_client;
 mod source;
+mod told_request;
 mod values;
 
 use std::ffi::OsString;
@@ -317,12 +318,12 @@ fn serve(start: Start) -> ExitCode {
 }
 
 fn explained(config: &Config, asked: &Explain) -> ExitCode {
-    let mut request = Request::new(());
-    (*request.method_mut(), *request.uri_mut()) = (asked.request.clone(), asked.url.clone());
+    let (mut head, ()) = Request::new(()).into_parts();
+    (head.method, head.uri) = (asked.request.clone(), asked.url.clone());
     for (name, value) in &asked.header {
-        request.headers_mut().append(name, value.clone());
+        head.headers.append(name, value.clone());
     }
-    match explain::explain(config, &Question { request, peer: asked.from, show_keys: asked.show_keys }) {
+    match explain::explain(config, Question { head, peer: asked.from, show_keys: asked.show_keys }) {
         Ok(text) => {
             let _ = std::io::stdout().write_all(text.as_bytes());
             ExitCode::SUCCESS

@@ -30,14 +30,14 @@ use crate::base::http::header_list;
 use crate::base::http::request_id::{REQUEST_ID, RequestId};
 use crate::base::http::trace_context::{TRACEPARENT_HEADER, TraceContext};
 use crate::base::random::Random;
-use crate::base::reason::Reason;
 use crate::config::{AccessLog, PathRules, Redirect};
 use crate::net::tls::ClientCertificate;
 use crate::request::decide::{self, CostKnown, Decision, DecisionInput, DecisionState, Part};
-use crate::request::identify::client::{Client, client, scheme};
+use crate::request::identify::client::Client;
 use crate::request::identify::tokens::{TokenCache, known_tokens};
 use crate::request::identify::{KeyCache, RequestAttributes};
-use crate::request::route::{RouteConditions, TemplateInput, path};
+use crate::request::resolve::{ArrivedRequest, Next, Resolved, Resolver, Target};
+use crate::request::route::{RouteConditions, TemplateInput};
 use crate::server::{ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
 use crate::upstream::ConnectionPools;
 
@@ -47,15 +47,13 @@ use respond::{LocalResponse, grpc};
 use snapshot::{Action, CompiledRoute, Forwarding};
 use telemetry::{AccessLogEntry, MethodClass, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
 
+pub use decided::settle;
+pub use response_changes::ResponseChanges;
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
 use arrival::Arrival;
 use forward::UpstreamCall;
 use refusal::outcome;
-use response_changes::ResponseChanges;
-use target::Target;
-
-pub use target::{METHOD_IN_OTHER_CASE, is_method_in_other_case};
 use tunnel::Waits;
 
 /// What a worker needs to serve requests.
@@ -105,6 +103,18 @@ impl ConnectionContext {
     fn certificate(&self) -> Option<&ClientCertificate> {
         self.tls.as_ref()?.certificate.as_ref()
     }
+
+    /// A request on this connection.
+    fn arrived<'a>(&'a self, request: &'a IncomingRequest) -> ArrivedRequest<'a> {
+        ArrivedRequest {
+            head: &request.head,
+            peer: self.peer,
+            uses_tls: self.tls.is_some(),
+            client_cert: self.certificate().map(|certificate| certificate.subject.as_str()),
+            body: request.body.as_ref().map(|body| body.size_hint().lower()),
+            ambiguity: request.ambiguity,
+        }
+    }
 }
 
 impl Handler for ConnectionContext {
@@ -141,41 +151,33 @@ async fn serve(
 ) {
     let (worker, now) = (&*connection.worker, clock::now());
     let (gateway, head) = (worker.snapshots.current(), &request.head);
-    let client = client(connection.peer, &head.headers, &gateway.trusted_proxies);
-    let scheme = scheme(connection.tls.is_some(), client, &head.headers);
+    let received = connection.arrived(request);
+    let Resolved { client, scheme, target, route, next } = gateway.resolver.resolve(received);
     let [id, parent] = header_list::single_lines(&head.headers, [&REQUEST_ID, &TRACEPARENT_HEADER]);
     // Most refusals need no trace.
     let trace = LazyCell::new(|| TraceContext::of(parent, &worker.random, gateway.sampling(client.via_trusted)));
     let arrival = Arrival { connection, head, now, client, scheme, id: RequestId::of(id, &worker.random), guard };
-
-    let target = match target::read(request, gateway.paths) {
-        Ok(target) => target,
-        Err(why) => {
-            let record = arrival.open(&gateway, None, "", || *trace);
-            let answer = respond::problem(why.status, why.detail);
-            // The following bytes on the connection may belong to what could not be read.
-            return own(None, response, record, Outcome::Refused, head, respond::closing(answer));
-        }
-    };
+    let mut record = arrival.open(&gateway, route, &target.host, || *trace);
     let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
-    let preflight = gateway.preflight_route(&target.host, &target.path, conditions);
-    let found = preflight.or_else(|| gateway.routes.find(&target.host, &target.path, conditions));
-    let mut record = arrival.open(&gateway, found, &target.host, || *trace);
-    let Some(route) = found.and_then(|index| gateway.served.get(index)) else {
-        let answer = respond::unrouted(&gateway.routes.allowed(&target.host, &target.path, conditions));
-        return own(None, response, record, Outcome::Unrouted, head, answer);
+    let Some(route) = route.and_then(|index| gateway.served.get(index)) else {
+        let (outcome, answer) = without_route(next, &gateway.resolver, &target, conditions, &mut record);
+        return own(None, response, record, outcome, head, answer);
     };
 
     let mut changes = ResponseChanges::new(route, conditions, &template_input(client, &target, record.request_id()));
-    if let Some(answer) = preflight.and_then(|_| changes.preflight(&head.headers)) {
-        return own(Some(&changes), response, record, Outcome::Responded, head, answer);
+    match next {
+        Next::Refuse(why) => {
+            let answer = refusal::answer(&why, &mut record);
+            return own(Some(&changes), response, record, Outcome::Refused, head, answer);
+        }
+        Next::Preflight => {
+            if let Some(answer) = changes.preflight(&head.headers) {
+                return own(Some(&changes), response, record, Outcome::Responded, head, answer);
+            }
+        }
+        Next::Unrouted | Next::Decide => {}
     }
-    let path = path::key(&target.path, gateway.paths, route.ignore_case);
-    let attributes = attributes(connection, head, &target.host, &path, client, route);
-    if let Err((reason, answer)) = acceptable(route, request, &attributes) {
-        record.refused_for(reason);
-        return own(Some(&changes), response, record, Outcome::Refused, head, *answer);
-    }
+    let attributes = received.attributes(client, &target, &route.metrics.name);
     // What a decision borrows.
     let (first_quotas, quotas, tokens);
     let mut state = DecisionState::new(&gateway.store, worker.index);
@@ -215,14 +217,17 @@ async fn serve(
     }
     record.hold(&mut state.permits);
     let balanced_by = route.balanced_by(&attributes, &connection.key_cache);
-    drop(path);
 
     let (outcome, cost) = match &route.action {
         Action::Respond { status, body, content_type } => {
             fill(response, &record, respond::with_body(*status, content_type.clone(), body.clone()));
             (Outcome::Responded, CostKnown::FromResponse)
         }
-        Action::Redirect(redirect) => redirection(response, &record, redirect, &target, &head.uri, gateway.paths),
+        Action::Redirect(redirect) => {
+            let (outcome, answer) = redirected(redirect, &target, &head.uri, gateway.resolver.paths);
+            fill(response, &record, answer);
+            (outcome, CostKnown::FromResponse)
+        }
         Action::Forward(forwarding) => {
             let input = template_input(client, &target, record.request_id());
             let request_headers = route.request_headers.as_ref().map(|changes| changes.of(&input));
@@ -233,7 +238,7 @@ async fn serve(
             call.forward(request, &mut record, response).await
         }
     };
-    decided::settle(route, cost, (response.status(), response.headers_mut()), &mut state, now);
+    settle(route, cost, (response.status(), response.headers_mut()), &mut state, now);
     changes.apply(response);
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =
         (response.status(), &route.action)
@@ -246,44 +251,20 @@ async fn serve(
     record.settle(outcome, response);
 }
 
-/// What keys can be read from, as long as no token is verified.
-fn attributes<'a>(
-    connection: &'a ConnectionContext,
-    head: &'a Parts,
-    host: &'a str,
-    path: &'a str,
-    client: Client,
-    route: &'a CompiledRoute,
-) -> RequestAttributes<'a> {
-    RequestAttributes {
-        method: &head.method,
-        host,
-        path,
-        query: head.uri.query(),
-        headers: &head.headers,
-        client: client.address,
-        client_cert: connection.certificate().map(|certificate| certificate.subject.as_str()),
-        tokens: &[],
-        route: &route.metrics.name,
-    }
-}
-
-/// Whether limits can decide about a request. If not, an error is the response, and no limit charges the request.
-fn acceptable(
-    route: &CompiledRoute,
-    request: &IncomingRequest,
-    attributes: &RequestAttributes<'_>,
-) -> Result<(), (Reason, Box<LocalResponse>)> {
-    if request.body.as_ref().is_some_and(|body| body.size_hint().lower() > route.max_body_size) {
-        let answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
-        return Err((Reason::MaxBodySize, Box::new(respond::closing(answer))));
-    }
-    match route.single.ambiguity(attributes) {
-        Some(ambiguity) => {
-            let answer = respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string());
-            Err((Reason::AmbiguousKey, Box::new(answer)))
+/// The answer to a request that no route takes.
+fn without_route(
+    next: Next,
+    resolver: &Resolver,
+    target: &Target<'_>,
+    conditions: RouteConditions<'_>,
+    record: &mut RequestRecord,
+) -> (Outcome, LocalResponse) {
+    match next {
+        Next::Refuse(why) => (Outcome::Refused, refusal::answer(&why, record)),
+        Next::Unrouted | Next::Preflight | Next::Decide => {
+            let allowed = resolver.routes.allowed(&target.host, &target.path, conditions);
+            (Outcome::Unrouted, respond::unrouted(&allowed))
         }
-        None => Ok(()),
     }
 }
 
@@ -292,25 +273,16 @@ fn template_input<'a>(client: Client, target: &'a Target<'_>, id: &'a RequestId)
     TemplateInput { client_ip: client.address, host: &target.host, path: &target.path, request_id: id.as_bytes() }
 }
 
-/// Sends the client elsewhere.
-fn redirection(
-    response: &mut Response<ObservedBody>,
-    record: &RequestRecord,
-    redirect: &Redirect,
-    target: &Target<'_>,
-    uri: &Uri,
-    rules: PathRules,
-) -> (Outcome, CostKnown) {
+/// The answer that sends the client elsewhere.
+pub fn redirected(redirect: &Redirect, target: &Target<'_>, uri: &Uri, rules: PathRules) -> (Outcome, LocalResponse) {
     let request = RedirectedRequest { host: &target.host, path: &target.path, uri, rules };
-    let (outcome, answer) = match redirect::location(redirect, &request) {
+    match redirect::location(redirect, &request) {
         Some(location) => (Outcome::Responded, respond::redirection(redirect.status, location)),
         None => {
             let why = "The request names no host, which the redirect needs.";
             (Outcome::Refused, respond::problem(StatusCode::BAD_REQUEST, why))
         }
-    };
-    fill(response, record, answer);
-    (outcome, CostKnown::FromResponse)
+    }
 }
 
 /// The response to a request that its limits do not admit.

@@ -2,4 +2,5 @@
 
 pub mod route;
 pub mod identify;
+pub mod resolve;
 pub mod decide;

@@ -111,9 +111,9 @@ pub fn simulate(config: &Config, question: &Question) -> Result<Report, String> 
     let mut input = Input::new(open(&question.logs)?, needs.clone(), names, question.reorder);
     let mut progress = Progress::start(input.size());
     input.look_ahead(LOOK_AHEAD);
-    let default_host = question.host.as_deref().or_else(|| only_host(config)).unwrap_or("");
+    let default_host = question.host.as_deref().or_else(|| only_host(config));
     let unknown = |input: &Input| -> Vec<Unknown> {
-        config.limits.iter().map(|limit| needs.unknown(limit, &input.seen, !default_host.is_empty())).collect()
+        config.limits.iter().map(|limit| needs.unknown(limit, &input.seen, default_host.is_some())).collect()
     };
     let at_first = unknown(&input);
     let keyless =

@@ -91,7 +91,7 @@ pub(super) fn unauthorized(
 }
 
 /// Charges what a response says that it costs, and adds what it says about limits.
-pub(super) fn settle(
+pub fn settle(
     route: &CompiledRoute,
     cost: CostKnown,
     (status, headers): (StatusCode, &mut HeaderMap),

@@ -85,10 +85,10 @@ impl UpstreamCall<'_> {
         }
         let Forwarding { upstream, path, preserve_host } = self.forwarding;
         let (request_headers, response_headers) = self.changes;
-        let target = match onward(&head.uri, path, self.gateway.paths) {
+        let target = match onward(&head.uri, path, self.gateway.resolver.paths) {
             Ok(target) => target,
             Err(why) => {
-                let answer = respond::closing(respond::problem(why.status, why.detail));
+                let answer = respond::closing(respond::problem(StatusCode::BAD_REQUEST, why.detail()));
                 *response = respond::finish(answer, record.request_id()).map(ObservedBody::from);
                 return (Outcome::Refused, CostKnown::FromResponse);
             }

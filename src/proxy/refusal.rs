@@ -1,7 +1,16 @@
-//! What a decision that does not admit a request means for its record.
+//! The answer to a request that is refused before its limits are asked, and what a decision that does not admit a request
+//! means for its record.
 
-use crate::proxy::telemetry::Outcome;
+use crate::proxy::respond::{self, LocalResponse};
+use crate::proxy::telemetry::{Outcome, RequestRecord};
 use crate::request::decide::{self, Decision, DecisionState};
+use crate::request::resolve::Refusal;
+
+/// The answer to a request that is refused before its limits are asked. The reason is recorded.
+pub(super) fn answer(why: &Refusal, record: &mut RequestRecord) -> LocalResponse {
+    why.reason.into_iter().for_each(|reason| record.refused_for(reason));
+    respond::refused(why)
+}
 
 /// The outcome of a request that its limits do not admit.
 pub(super) fn outcome(decision: Decision) -> Outcome {

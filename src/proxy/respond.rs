@@ -21,6 +21,7 @@ use crate::base::clock::Time;
 use crate::base::http::request_id::{REQUEST_ID, RequestId};
 use crate::base::reason::Reason;
 use crate::request::identify::tokens::TokenProblem;
+use crate::request::resolve::Refusal;
 
 /// A response that the gateway generates itself. [`finish`] makes it one that can be sent.
 pub type LocalResponse = Response<LocalBody>;
@@ -123,6 +124,12 @@ pub fn unauthorized(problem_of_token: TokenProblem) -> LocalResponse {
     let mut response = problem(StatusCode::UNAUTHORIZED, &problem_of_token.to_string());
     response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
     response
+}
+
+/// The response to a request that is refused before its limits are asked.
+pub fn refused(why: &Refusal) -> LocalResponse {
+    let answer = problem(why.status, &why.detail);
+    if why.ends_connection { closing(answer) } else { answer }
 }
 
 /// The same response, after which the connection is closed.

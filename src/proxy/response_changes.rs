@@ -9,7 +9,7 @@ use crate::proxy::snapshot::CompiledRoute;
 use crate::request::route::{CurrentChanges, RouteConditions, TemplateInput};
 
 /// See the head of this file.
-pub(super) struct ResponseChanges<'r> {
+pub struct ResponseChanges<'r> {
     headers: Option<CurrentChanges<'r>>,
     cors: Option<CorsHeaders<'r>>,
     is_over_tls: bool,
@@ -17,7 +17,7 @@ pub(super) struct ResponseChanges<'r> {
 
 impl<'r> ResponseChanges<'r> {
     /// Those for the request that meets these conditions.
-    pub(super) fn new(route: &'r CompiledRoute, request: RouteConditions<'_>, input: &TemplateInput<'_>) -> Self {
+    pub fn new(route: &'r CompiledRoute, request: RouteConditions<'_>, input: &TemplateInput<'_>) -> Self {
         Self {
             headers: route.response_headers.as_ref().map(|changes| changes.of(input)),
             cors: route.cors.as_ref().map(|cors| cors.headers(request.method, request.headers)),
@@ -26,17 +26,17 @@ impl<'r> ResponseChanges<'r> {
     }
 
     /// The changes of `response_headers`.
-    pub(super) fn headers(&self) -> Option<&HeaderChanges<HeaderValue>> {
+    pub fn headers(&self) -> Option<&HeaderChanges<HeaderValue>> {
         self.headers.as_deref()
     }
 
     /// The answer of `cors` to a preflight. It has all of its headers of CORS.
-    pub(super) fn preflight(&mut self, request: &HeaderMap) -> Option<LocalResponse> {
+    pub fn preflight(&mut self, request: &HeaderMap) -> Option<LocalResponse> {
         self.cors.take().map(|cors| cors.policy().preflight(request))
     }
 
     /// Changes the headers of the response.
-    pub(super) fn apply<B>(&self, response: &mut Response<B>) {
+    pub fn apply<B>(&self, response: &mut Response<B>) {
         if let Some(changes) = &self.headers {
             changes.apply(response.headers_mut(), self.is_over_tls);
         }

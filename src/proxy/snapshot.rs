@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
-use ipnet::IpNet;
 
 use crate::base::http::trace_context::{SampleShare, Sampling};
-use crate::config::{self, AccessLog, Balance, Config, OnError, PathRules, Redirect, SentPath};
-use crate::proxy::respond::cors::{self, CorsPolicy};
+use crate::config::{self, AccessLog, Balance, Config, OnError, Redirect, SentPath};
+use crate::proxy::respond::cors::CorsPolicy;
 use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
 use crate::proxy::shed::{RouteShedding, Shedding};
 use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
@@ -22,7 +21,8 @@ use crate::request::decide::{ConcurrencyLimiter, RateSelector, RateTable, RouteL
 use crate::request::identify::ambiguity::SingleSources;
 use crate::request::identify::tokens::TokenReader;
 use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
-use crate::request::route::{self, PreparedChanges, RouteConditions, Routes};
+use crate::request::resolve::{Resolver, RouteRules};
+use crate::request::route::{self, PreparedChanges};
 use crate::sources::jwks::KeySource;
 use crate::sources::otlp::Exporter;
 use crate::sources::quotas::LimitSource;
@@ -36,11 +36,9 @@ pub const NO_ROUTE: &str = "none";
 
 /// See the head of this file.
 pub struct Snapshot {
-    /// How paths are compared.
-    pub paths: PathRules,
-    /// Finds the route of a request.
-    pub routes: Routes,
-    /// The routes, by the index that `routes` finds.
+    /// Finds the client, the target and the route of a request.
+    pub resolver: Resolver,
+    /// The routes, by the index that the resolver finds.
     pub served: Vec<CompiledRoute>,
     /// The rates of all limits of the configuration.
     pub limits: Vec<Arc<RateTable>>,
@@ -52,8 +50,6 @@ pub struct Snapshot {
     pub key_sources: Vec<Arc<KeySource>>,
     /// The sources of quotas, for each limit that has one.
     pub quota_sources: Vec<LimitSource>,
-    /// The networks of proxies whose X-Forwarded-For and Forwarded are used.
-    pub trusted_proxies: Vec<IpNet>,
     /// Whether upstreams get the header Forwarded.
     pub forwarded: bool,
     /// The longest time for which a client may send nothing of an incomplete body.
@@ -99,8 +95,6 @@ pub struct CompiledRoute {
     pub has_quotas: bool,
     /// What its limits tell clients.
     pub rate_limit_headers: Arc<RateLimitHeaders>,
-    /// Whether its paths are compared without regard to case.
-    pub ignore_case: bool,
     /// How its requests are answered.
     pub action: Action,
     /// The most bytes that a request's body may have.
@@ -231,7 +225,7 @@ impl Snapshot {
             config::Action::Forward { upstream, .. } => config.upstreams.get(upstream),
             config::Action::Respond { .. } | config::Action::Redirect(_) => None,
         };
-        let served = |route: &config::Route| {
+        let served = |(route, rules): (&config::Route, &RouteRules)| {
             let limits_and_rates =
                 || route.limits.iter().filter_map(|index| config.limits.get(*index).zip(rate_table.get(*index)));
             let route_limit = |(limit, rate_table): (&config::Limit, &Arc<RateTable>)| RouteLimit {
@@ -250,18 +244,16 @@ impl Snapshot {
             let limits: Vec<_> = limits_and_rates().map(route_limit).collect();
             let told =
                 limits_and_rates().zip(&limits).map(|((limit, _), route_limit)| (limit, route_limit.rates.profiles()));
-            let tokens = config.jwts.iter().filter(|jwt| config.uses_token(route, &jwt.name));
             CompiledRoute {
                 metrics: shared.route(&route::label(route)),
                 path: route.path.text.clone(),
-                single: Arc::new(SingleSources::new(limits_and_rates().map(|(limit, _)| limit), tokens)),
+                single: rules.single.clone(),
                 tokens: readers.iter().filter(|reader| config.uses_token(route, reader.name())).cloned().collect(),
                 rate_limit_headers: Arc::new(RateLimitHeaders::new(told)),
                 has_quotas: limits.iter().any(|limit| limit.quotas.is_some()),
                 limits,
-                ignore_case: route.ignore_case,
                 action: action(&route.action, &upstreams),
-                max_body_size: route.max_body_size,
+                max_body_size: rules.max_body_size,
                 timeout: route.timeout,
                 request_headers: PreparedChanges::new(&route.request_headers),
                 response_headers: PreparedChanges::new(&route.response_headers),
@@ -277,10 +269,10 @@ impl Snapshot {
                 }),
             }
         };
-        let served: Vec<_> = config.routes.iter().map(served).collect();
+        let resolver = Resolver::new(config);
+        let served: Vec<_> = config.routes.iter().zip(&resolver.rules).map(served).collect();
         Self {
-            paths: config.server.paths,
-            routes: Routes::build(&config.routes, config.server.paths.matching),
+            resolver,
             shedding: config.server.shed.clone().map(|settings| {
                 Arc::new(Shedding::new(settings, served.iter().filter_map(|route| route.shedding.as_deref())))
             }),
@@ -290,7 +282,6 @@ impl Snapshot {
             upstreams,
             key_sources,
             quota_sources,
-            trusted_proxies: config.server.trusted_proxies.clone(),
             forwarded: config.server.forwarded,
             body_timeout: config.server.body_timeout,
             access_log: config.log.access,
@@ -303,14 +294,6 @@ impl Snapshot {
                 exporter: shared.exporters().get(&tracing.collector),
             }),
         }
-    }
-
-    /// The route that answers a request itself because it is a preflight: the one for the request about which the browser
-    /// asks, if it has `cors`. Host and path are as [`Routes::find`] takes them.
-    pub fn preflight_route(&self, host: &str, path: &str, conditions: RouteConditions<'_>) -> Option<usize> {
-        let method = cors::requested_method(conditions.method, conditions.headers)?;
-        let found = self.routes.find(host, path, RouteConditions { method: &method, ..conditions })?;
-        self.served.get(found)?.cors.as_ref().map(|_| found)
     }
 
     /// Which traces are sampled, if requests are traced. Only a trusted proxy decides by its flags, because anybody can send

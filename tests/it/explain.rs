@@ -82,6 +82,17 @@ fn a_request_without_a_route_is_explained_too() {
 }
 
 #[test]
+fn a_url_names_the_host_in_the_host_header_too() {
+    let config = "[limits.l]\nkey = \"header:host\"\nrates = [\"1/d\"]\n\
+                  [[routes]]\npath = \"/*\"\nheaders = { host = \"a.test:81\" }\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
+    let (_, text) = explain(config, &["--show-keys", "http://a.test:81/x"]);
+    assert!(text.contains("\"a.test:81\" from header:host"), "{text}");
+    let (code, text) = explain(config, &["-H", "Host: b.test", "http://a.test:81/x"]);
+    assert_eq!(code, Some(2));
+    assert!(text.contains("would be answered 400: The target and the Host header name different hosts."), "{text}");
+}
+
+#[test]
 fn invalid_arguments_are_errors() {
     for bad in [&["http://h/a/../b"][..], &["-H", "nothing", "/"], &["-X", "a b", "/"], &["-H", "a b: c", "/"], &[]] {
         let (code, text) = explain(CONFIG, bad);

@@ -38,6 +38,7 @@ mod endings;
 mod events;
 mod exceptions;
 mod explain;
+mod explain_agrees;
 mod failover;
 mod failures;
 mod faults;

@@ -20,7 +20,7 @@ pub(super) struct Notes<'a> {
     pub(super) input: &'a Input,
     pub(super) replay: &'a Replay<'a>,
     pub(super) fields: &'a [Field],
-    pub(super) default_host: &'a str,
+    pub(super) default_host: Option<&'a str>,
 }
 
 impl Notes<'_> {
@@ -39,16 +39,16 @@ impl Notes<'_> {
         if totals.unrouted > 0 {
             let share = percent(totals.unrouted, totals.requests);
             let mut note = format!("{} requests ({share}) match no route, so no limit counts them", totals.unrouted);
-            if !seen.host && default_host.is_empty() {
+            if !seen.host && default_host.is_none() {
                 note += ": the log names no host (--host NAME says which one it is)";
             }
             notes.push(note);
         }
-        if !seen.host && !default_host.is_empty() {
-            notes.push(format!("no line names a host: all requests are taken to be for {default_host}"));
+        if let (false, Some(host)) = (seen.host, default_host) {
+            notes.push(format!("no line names a host: all requests are taken to be for {host}"));
         }
         if totals.refused > 0 {
-            notes.push(format!("{} requests are answered 400 or 501 before any limit is asked", totals.refused));
+            notes.push(format!("{} requests are answered 400, 413 or 501 before any limit is asked", totals.refused));
         }
         if totals.limited_then > 0 {
             notes.push(format!(

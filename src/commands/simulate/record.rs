@@ -3,9 +3,11 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
 
 use crate::base::clock::Time;
+use crate::request::route::host;
 
 /// A request as far as the log tells about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +26,13 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// The value of the Host header. Many logs name the host of an absolute target in another spelling, so that one is only
+    /// compared with the target if it is another host.
+    pub(super) fn named_host(&self) -> Option<&str> {
+        let (target, named) = (self.uri.authority().map(Authority::as_str), self.host.as_deref());
+        named.filter(|named| target.is_none_or(|target| host::normal(target) != host::normal(named))).or(target)
+    }
+
     /// The bytes that it takes in memory, approximately.
     pub(super) fn bytes(&self) -> usize {
         let path = self.uri.path_and_query().map_or(0, |path| path.as_str().len());

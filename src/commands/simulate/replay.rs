@@ -6,20 +6,20 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use http::{HeaderMap, Method, StatusCode};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
 
 use super::record::Record;
 use super::statistics::{Decided, LimitStatistics};
 use crate::base::clock::Time;
 use crate::base::printable::printable;
+use crate::commands::told_request;
 use crate::config::Config;
-use crate::proxy;
 use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::request::decide::{self, Decision, DecisionInput, DecisionState, Part, RouteLimit};
-use crate::request::identify::client::{client, scheme};
 use crate::request::identify::key_text::key_text;
 use crate::request::identify::{KeyCache, RequestAttributes};
-use crate::request::route::{RouteConditions, host, path};
+use crate::request::resolve::{Next, Resolved};
 use crate::store::Store;
 
 /// What is shown for the counter of requests without a key.
@@ -30,9 +30,10 @@ pub(super) struct Replay<'c> {
     config: &'c Config,
     gateway: Snapshot,
     /// The host of requests whose line names none.
-    default_host: &'c str,
+    default_host: Option<&'c str>,
     uses_tls: bool,
-    headers: HeaderMap,
+    /// The head of the last request.
+    head: Parts,
     key_cache: RefCell<KeyCache>,
     /// What each limit has decided, in the order of the configuration.
     pub(super) limits: Vec<LimitStatistics>,
@@ -60,7 +61,7 @@ pub(super) struct Totals {
 
 impl<'c> Replay<'c> {
     /// A gateway with this configuration and empty counters. The limits of the configuration must not hold requests.
-    pub(super) fn new(config: &'c Config, store: Store, default_host: &'c str) -> Self {
+    pub(super) fn new(config: &'c Config, store: Store, default_host: Option<&'c str>) -> Self {
         let gateway = Snapshot::build(config, &SharedState::new(1, 1), Arc::new(store));
         let statistics = |rates: &Arc<decide::RateTable>| {
             let all: Vec<_> = rates.limits().cloned().collect();
@@ -69,7 +70,7 @@ impl<'c> Replay<'c> {
         Self {
             limits: gateway.limits.iter().map(statistics).collect(),
             uses_tls: config.server.listen.iter().all(|listener| listener.tls),
-            headers: HeaderMap::new(),
+            head: http::Request::new(()).into_parts().0,
             key_cache: RefCell::default(),
             totals: Totals::default(),
             config,
@@ -98,46 +99,23 @@ impl<'c> Replay<'c> {
         self.totals.first.get_or_insert(record.time);
         self.totals.last = Some(record.time);
         self.totals.limited_then += u64::from(record.status == Some(StatusCode::TOO_MANY_REQUESTS));
-        self.headers.clear();
+        self.head.headers.clear();
         for (name, value) in &record.headers {
-            self.headers.append(name, value.clone());
+            self.head.headers.append(name, value.clone());
         }
-        let authority = record.uri.authority().map(http::uri::Authority::as_str);
-        let authority = authority.or(record.host.as_deref()).unwrap_or(self.default_host);
-        let (Some(host), Ok(path)) = (host::normal(authority), path::normal(record.uri.path(), self.gateway.paths))
-        else {
-            self.totals.refused += 1;
-            return;
-        };
-        if record.method == Method::CONNECT || proxy::is_method_in_other_case(record.method.as_str()) {
-            self.totals.refused += 1;
-            return;
-        }
+        (self.head.method, self.head.uri) = (record.method.clone(), record.uri.clone());
+        told_request::name_host(&mut self.head, record.named_host().or(self.default_host));
         let peer = record.client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let client = client(peer, &self.headers, &self.gateway.trusted_proxies);
-        let scheme = scheme(self.uses_tls, client, &self.headers);
-        let conditions = RouteConditions { method: &record.method, headers: &self.headers, scheme };
-        let found = self.gateway.routes.find(&host, &path, conditions);
-        let Some((index, route)) = found.and_then(|index| Some((index, self.gateway.served.get(index)?))) else {
-            self.totals.unrouted += 1;
-            return;
-        };
-        let key = path::key(&path, self.gateway.paths, route.ignore_case);
-        let attributes = RequestAttributes {
-            method: &record.method,
-            host: &host,
-            path: &key,
-            query: record.uri.query(),
-            headers: &self.headers,
-            client: client.address,
-            client_cert: None,
-            tokens: &[],
-            route: &route.metrics.name,
-        };
-        if route.single.ambiguity(&attributes).is_some() {
-            self.totals.refused += 1;
-            return;
+        let request = told_request::arrived(&self.head, peer, self.uses_tls);
+        let Resolved { client, target, route, next, .. } = self.gateway.resolver.resolve(request);
+        match next {
+            Next::Refuse(_) => self.totals.refused += 1,
+            Next::Unrouted => self.totals.unrouted += 1,
+            Next::Preflight | Next::Decide => {}
         }
+        let (Next::Decide, Some(index)) = (next, route) else { return };
+        let Some(route) = self.gateway.served.get(index) else { return };
+        let attributes = request.attributes(client, &target, &route.metrics.name);
         let input = DecisionInput {
             // A source has what holds today, not what held when the log was written.
             quotas: &[],

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    ACCESS_CONTROL_REQUEST_METHOD, AsHeaderName, ORIGIN, VARY,
+    AsHeaderName, ORIGIN, VARY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
@@ -14,6 +14,7 @@ use super::{LocalBody, LocalResponse, with_headers};
 use crate::base::http::header_list;
 use crate::base::http::request_id::REQUEST_ID;
 use crate::config::{Cors, OriginPattern};
+use crate::request::resolve::requested_method;
 
 /// The headers of CORS in responses.
 static OF_RESPONSES: [HeaderName; 7] = [
@@ -58,14 +59,6 @@ pub struct CorsHeaders<'p> {
     policy: &'p CorsPolicy,
     /// The value of Access-Control-Allow-Origin; `None` if the page may not read the response.
     origin: Option<HeaderValue>,
-}
-
-/// The method of the request about which a browser asks; `None` if the request is no preflight.
-pub fn requested_method(method: &Method, headers: &HeaderMap) -> Option<Method> {
-    if *method != Method::OPTIONS || !headers.contains_key(ORIGIN) {
-        return None;
-    }
-    Method::from_bytes(only(headers, ACCESS_CONTROL_REQUEST_METHOD)?.as_bytes()).ok()
 }
 
 impl CorsPolicy {

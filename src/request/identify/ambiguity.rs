@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, header};
 use memchr::{memchr_iter, memchr2_iter};
 use percent_encoding::percent_decode;
 
-use super::{RequestAttributes, after_bearer};
+use super::after_bearer;
 use crate::base::http::header_spelling::is_same_variable;
 use crate::config::{Cost, Jwt, Limit, Source};
 
@@ -84,13 +84,14 @@ impl SingleSources {
     }
 
     /// The first ambiguous source of the request. Only sources that the route's limits use are checked.
-    pub fn ambiguity(&self, attributes: &RequestAttributes<'_>) -> Option<Ambiguity<'_>> {
+    pub fn ambiguity(&self, headers: &HeaderMap, query: Option<&str>) -> Option<Ambiguity<'_>> {
+        let query = query.unwrap_or_default();
         self.rules.iter().find_map(|rule| {
-            if let Some(too_many) = rule.too_many(attributes) {
+            if let Some(too_many) = rule.too_many(headers, query) {
                 return Some(too_many);
             }
             let mut found = Found::default();
-            rule.search(attributes, &mut found);
+            rule.search(headers, query, &mut found);
             match found {
                 Found { times: 0, .. } | Found { times: 1, is_misspelled: false } => None,
                 Found { times: 1, is_misspelled: true } => Some(Ambiguity::Misspelled(&rule.source)),
@@ -148,27 +149,27 @@ impl Rule {
     }
 
     /// Whether there are too many places in which to search.
-    fn too_many(&self, attributes: &RequestAttributes<'_>) -> Option<Ambiguity<'static>> {
+    fn too_many(&self, headers: &HeaderMap, query: &str) -> Option<Ambiguity<'static>> {
         match self.source {
             Source::Cookie(_) => {
-                let lines = attributes.headers.get_all(header::COOKIE).iter();
+                let lines = headers.get_all(header::COOKIE).iter();
                 let separators = lines.flat_map(|line| memchr2_iter(b';', b',', line.as_bytes()));
                 has_more(separators, MOST_COOKIES - 1).then_some(Ambiguity::TooMany("cookies", MOST_COOKIES))
             }
             Source::Query(_) => {
-                let separators = memchr2_iter(b'&', b';', attributes.query.unwrap_or_default().as_bytes());
+                let separators = memchr2_iter(b'&', b';', query.as_bytes());
                 has_more(separators, MOST_PARAMETERS - 1).then_some(Ambiguity::TooMany("parameters", MOST_PARAMETERS))
             }
             _ => None,
         }
     }
 
-    fn search(&self, attributes: &RequestAttributes<'_>, found: &mut Found) {
+    fn search(&self, headers: &HeaderMap, query: &str, found: &mut Found) {
         match &self.source {
-            Source::Header(name) => self.search_headers(name, attributes.headers, found),
-            Source::Cookie(name) => self.search_cookies(name, attributes.headers, found),
-            Source::Query(name) => self.search_query(name, attributes.query.unwrap_or_default(), found),
-            Source::Bearer => search_bearer(attributes.headers, found),
+            Source::Header(name) => self.search_headers(name, headers, found),
+            Source::Cookie(name) => self.search_cookies(name, headers, found),
+            Source::Query(name) => self.search_query(name, query, found),
+            Source::Bearer => search_bearer(headers, found),
             _ => {}
         }
     }
@@ -394,23 +395,9 @@ fn is_cookie_value(value: &[u8]) -> bool {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use http::{HeaderValue, Method};
+    use http::HeaderValue;
 
     use super::*;
-
-    fn attributes<'a>(headers: &'a HeaderMap, query: Option<&'a str>) -> RequestAttributes<'a> {
-        RequestAttributes {
-            method: &Method::GET,
-            host: "h",
-            path: "/",
-            query,
-            headers,
-            client: [127, 0, 0, 1].into(),
-            client_cert: None,
-            tokens: &[],
-            route: "r",
-        }
-    }
 
     /// How often a request with these headers and this query has `source`, and whether some server could read it
     /// differently.
@@ -420,7 +407,7 @@ mod tests {
             .map(|(name, value)| (name.parse::<HeaderName>().unwrap(), HeaderValue::from_bytes(value).unwrap()))
             .collect();
         let mut found = Found::default();
-        Rule::new(source).unwrap().search(&attributes(&headers, query), &mut found);
+        Rule::new(source).unwrap().search(&headers, query.unwrap_or_default(), &mut found);
         (found.times, found.is_misspelled)
     }
 
@@ -528,18 +515,18 @@ mod tests {
             };
             let mut twice = cookies(MOST_COOKIES);
             twice.append(header::COOKIE, twice[header::COOKIE].clone());
-            assert_eq!(cookie.ambiguity(&attributes(&twice, None)), None);
+            assert_eq!(cookie.ambiguity(&twice, None), None);
             twice.append(header::COOKIE, HeaderValue::from_static(";;"));
             let many = Ambiguity::TooMany("cookies", MOST_COOKIES);
-            assert_eq!(cookie.ambiguity(&attributes(&twice, None)), Some(many));
-            assert_eq!(query.ambiguity(&attributes(&twice, None)), None, "no limit of the route reads them");
+            assert_eq!(cookie.ambiguity(&twice, None), Some(many));
+            assert_eq!(query.ambiguity(&twice, None), None, "no limit of the route reads them");
         }
         for separator in ["&", ";"] {
             let none = HeaderMap::new();
             let most = separator.repeat(MOST_PARAMETERS - 1);
-            assert_eq!(query.ambiguity(&attributes(&none, Some(&most))), None);
+            assert_eq!(query.ambiguity(&none, Some(&most)), None);
             let many = Ambiguity::TooMany("parameters", MOST_PARAMETERS);
-            assert_eq!(query.ambiguity(&attributes(&none, Some(&(most + separator)))), Some(many));
+            assert_eq!(query.ambiguity(&none, Some(&(most + separator))), Some(many));
         }
     }
 

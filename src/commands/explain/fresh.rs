@@ -1,0 +1,97 @@
+//! How the first request would be answered: the counters are empty.
+
+use std::cell::RefCell;
+use std::io;
+
+use http::{Response, StatusCode};
+
+use super::{headers_of, line};
+use crate::base::clock;
+use crate::proxy::respond::rate_limit_headers::RefusalCache;
+use crate::proxy::respond::{self, LocalResponse};
+use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, Snapshot};
+use crate::proxy::{self, ResponseChanges};
+use crate::request::decide::{self, CostKnown, Decision, DecisionInput, DecisionState, Part, ResolvedQuotas};
+use crate::request::identify::RequestAttributes;
+use crate::request::identify::tokens::TokenProblem;
+use crate::request::resolve::{ArrivedRequest, Target};
+use crate::request::route::rewrite;
+
+/// A request, and the route that takes it.
+pub(super) struct Routed<'a> {
+    pub(super) gateway: &'a Snapshot,
+    pub(super) served: &'a CompiledRoute,
+    pub(super) request: ArrivedRequest<'a>,
+    pub(super) target: &'a Target<'a>,
+    /// Why a token that the route requires is not usable.
+    pub(super) problem: Option<TokenProblem>,
+}
+
+impl Routed<'_> {
+    /// Adds the outcome.
+    pub(super) fn write(
+        &self,
+        text: &mut String,
+        attributes: &RequestAttributes<'_>,
+        quotas: &ResolvedQuotas,
+        changes: &ResponseChanges<'_>,
+    ) -> io::Result<()> {
+        let (gateway, served, now) = (self.gateway, self.served, clock::now());
+        let input = DecisionInput {
+            limits: &served.limits,
+            part: if self.problem.is_some() { Part::First } else { Part::All },
+            attributes,
+            quotas,
+            key_cache: &RefCell::default(),
+            store: &gateway.store,
+            concurrency: &gateway.concurrency,
+            wait_queues: &gateway.wait_queues,
+            now,
+            worker: 0,
+            traced_since: None,
+            fail_open: true,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let mut state = DecisionState::new(&gateway.store, 0);
+        let decision = runtime.block_on(decide::decide(&input, &mut state));
+        let answer = if decision == Decision::Admitted {
+            self.answer()
+        } else {
+            let last = &mut RefusalCache::default();
+            Some(proxy::refuse(served, decision, &mut state, attributes.headers, now, last))
+        };
+        let outcome = match (&answer, self.problem) {
+            (None, _) => "forwarded".to_owned(),
+            (Some(answer), Some(why)) if decision == Decision::Admitted => {
+                format!("answered {}: {why}", answer.status().as_u16())
+            }
+            (Some(answer), _) => format!("answered {}", answer.status().as_u16()),
+        };
+        // Nobody knows what an upstream would answer.
+        let cost = if answer.is_some() { CostKnown::FromResponse } else { CostKnown::Never };
+        let mut response = answer.map_or_else(Response::default, |answer| answer.map(drop));
+        if decision == Decision::Admitted {
+            proxy::settle(served, cost, (response.status(), response.headers_mut()), &mut state, now);
+        }
+        changes.apply(&mut response);
+        line(text, &format!("\nwith empty counters: {outcome}"));
+        headers_of(text, response.headers());
+        Ok(())
+    }
+
+    /// The answer of the gateway itself to a request that its limits admit; `None` if it is forwarded.
+    fn answer(&self) -> Option<LocalResponse> {
+        let (uri, paths) = (&self.request.head.uri, self.gateway.resolver.paths);
+        match (self.problem, &self.served.action) {
+            (Some(why), _) => Some(respond::unauthorized(why)),
+            (None, Action::Respond { status, body, content_type }) => {
+                Some(respond::with_body(*status, content_type.clone(), body.clone()))
+            }
+            (None, Action::Redirect(redirect)) => Some(proxy::redirected(redirect, self.target, uri, paths).1),
+            (None, Action::Forward(Forwarding { path, .. })) => {
+                let why = rewrite::sent(path, uri.path(), paths).err()?;
+                Some(respond::closing(respond::problem(StatusCode::BAD_REQUEST, why.detail())))
+            }
+        }
+    }
+}

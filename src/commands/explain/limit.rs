@@ -1,0 +1,111 @@
+//! What one limit says about a request: its key, its rates, and what happens over them.
+
+use super::line;
+use super::quotas::{self, AskedQuota};
+use crate::config::{self, Cost, Missing, Source};
+use crate::request::decide::{RateSet, RouteLimit, SelectedRates};
+use crate::request::identify::key_text::value_text;
+use crate::request::identify::{KeyCache, RequestAttributes};
+
+/// What is shown instead of a key.
+const MASK: &str = "***";
+
+/// One limit and the request.
+pub(super) struct DescribedLimit<'a> {
+    pub(super) route_limit: &'a RouteLimit,
+    pub(super) limit: &'a config::Limit,
+    pub(super) attributes: &'a RequestAttributes<'a>,
+    pub(super) asked: &'a AskedQuota,
+    pub(super) show_keys: bool,
+}
+
+impl DescribedLimit<'_> {
+    /// Adds its lines.
+    pub(super) fn write(&self, text: &mut String) {
+        let key_cache = &mut KeyCache::default();
+        let key = self.route_limit.key.extract(self.attributes, 0, key_cache);
+        line(text, &format!("    key      {}", self.key()));
+        for source in self.route_limit.key.unknown(self.attributes) {
+            line(text, &format!("    unknown  the value of {source} is not in known_keys, so it counts as missing"));
+        }
+        let counted = match (key, self.route_limit.missing) {
+            (Some(key), _) => Some(key),
+            (None, Missing::Shared) => Some(self.route_limit.key.shared()),
+            (None, Missing::Skip | Missing::Reject) => None,
+        };
+        let Some(counted) = counted else { return };
+        line(text, &format!("    counted  {}:{counted}", self.limit.name));
+        let quota = self.asked.as_ref().and_then(|asked| asked.as_ref().ok()?.as_deref());
+        let RouteLimit { rates, key: extractor, .. } = self.route_limit;
+        let selected = rates.select(extractor, (counted, key.is_some()), self.attributes, key_cache, quota);
+        line(text, &format!("    rates    {}", self.rates(selected)));
+        if let Some(section) = &self.limit.quotas {
+            line(text, &format!("    quotas   {}: {}", section.server, quotas::answer(self.asked)));
+        }
+        if let (SelectedRates::Rates(RateSet::Listed(0), _), Some(tiers)) = (selected, &self.limit.tiers) {
+            line(text, &format!("    tier     none: {} names no tier of the limit", tiers.source));
+        }
+        if let Some(most) = self.route_limit.max_in_flight {
+            line(text, &format!("    at once  {most} in flight"));
+        }
+        let cost = match &self.route_limit.cost {
+            Cost::Fixed(cost) => cost.to_string(),
+            Cost::RequestHeader(name) => format!("the number in the request header {name}, otherwise 1"),
+            Cost::ResponseHeader { name, reserve } => {
+                format!("{reserve} until the response arrives, then the number in its header {name}")
+            }
+            Cost::OnStatus(cost, _) => format!("{cost}, given back unless the response has a status in `count`"),
+        };
+        line(text, &format!("    cost     {cost}"));
+        line(text, &format!("    over it  {}", self.limit.on_limit.in_words(self.limit.status)));
+    }
+
+    fn key(&self) -> String {
+        let parts = self.route_limit.key.parts(self.attributes);
+        if parts.iter().all(Option::is_none) {
+            return match self.route_limit.missing {
+                Missing::Shared => "none: all requests without a key share one counter".to_owned(),
+                Missing::Skip => "none: the limit does not apply".to_owned(),
+                Missing::Reject => "none: answered 400".to_owned(),
+            };
+        }
+        let shown = |(source, value): (&Source, Vec<u8>)| match source {
+            Source::Global => source.to_string(),
+            Source::ClientIp { .. } if self.show_keys => format!("{} from {source}", value_text(source, &value)),
+            // These are in the request line, so they are not secret.
+            _ if self.show_keys || matches!(source, Source::Method | Source::Host | Source::Route | Source::Path) => {
+                format!("{:?} from {source}", String::from_utf8_lossy(&value))
+            }
+            _ => format!("{MASK} from {source}"),
+        };
+        let absent = |sources: &[Source]| {
+            let names: Vec<_> = sources.iter().map(ToString::to_string).collect();
+            format!("no {}", names.join(" or "))
+        };
+        let parts = parts.into_iter().zip(&self.limit.key.parts);
+        let parts = parts.map(|(part, sources)| part.map_or_else(|| absent(sources), shown));
+        parts.collect::<Vec<_>>().join(", ")
+    }
+
+    fn rates(&self, selected: SelectedRates<'_>) -> String {
+        let is_of_source = matches!(self.asked, Some(Ok(Some(_))));
+        let (profile, limit) = match selected {
+            SelectedRates::Exempt if is_of_source => return "none: the source of quotas exempts the key".to_owned(),
+            SelectedRates::Exempt => return "none: an override exempts the key".to_owned(),
+            SelectedRates::Block => {
+                let by = if is_of_source { "the source of quotas" } else { "an override" };
+                return format!("none: {by} blocks the key, {}", self.limit.on_limit.blocked_in_words());
+            }
+            SelectedRates::Rates(profile, limit) => (profile, limit),
+        };
+        let rates = limit.rates().iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+        let tiers = self.limit.tiers.as_ref().map_or(&[][..], |tiers| &tiers.rates);
+        let RateSet::Listed(number) = profile else { return format!("{rates} (from the source of quotas)") };
+        match number.checked_sub(1).map(|tier| tiers.get(tier)) {
+            _ if rates.is_empty() => "none".to_owned(),
+            None => rates,
+            Some(Some((tier, _))) => format!("{rates} (tier {tier})"),
+            Some(None) => format!("{rates} (an override for the key)"),
+        }
+    }
+}

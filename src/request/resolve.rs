@@ -1,0 +1,201 @@
+//! Resolves a request as far as its head and its connection tell: to its client, its target and its route, or to why it is
+//! refused before its limits are asked. Pure.
+//!
+//! The proxy, `gateway explain` and `gateway simulate` all begin with it, so that the commands say what happens.
+
+mod preflight;
+mod target;
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::StatusCode;
+use http::request::Parts;
+use ipnet::IpNet;
+
+use crate::base::reason::Reason;
+use crate::config::{Config, PathRules, Scheme};
+use crate::request::identify::RequestAttributes;
+use crate::request::identify::ambiguity::SingleSources;
+use crate::request::identify::client::{Client, client, scheme};
+use crate::request::route::{RouteConditions, Routes};
+
+pub use preflight::requested_method;
+pub use target::Target;
+
+/// What the configuration says about how requests are resolved.
+pub struct Resolver {
+    /// How paths are compared.
+    pub paths: PathRules,
+    /// Finds the route of a request.
+    pub routes: Routes,
+    /// What each route says, by the index that `routes` finds.
+    pub rules: Vec<RouteRules>,
+    /// The networks of proxies whose X-Forwarded-For and Forwarded are used.
+    trusted_proxies: Vec<IpNet>,
+}
+
+/// What a route says about its requests before its limits decide.
+pub struct RouteRules {
+    /// The sources of its keys and costs, which a request may have only once.
+    pub single: Arc<SingleSources>,
+    /// The most bytes that a request's body may have.
+    pub max_body_size: u64,
+    /// Whether its paths are compared without regard to case.
+    ignore_case: bool,
+    /// Whether it has `cors`, which answers preflights.
+    has_cors: bool,
+}
+
+/// A request when its head has arrived.
+#[derive(Clone, Copy)]
+pub struct ArrivedRequest<'a> {
+    /// Everything but the body.
+    pub head: &'a Parts,
+    /// The address of the connection.
+    pub peer: IpAddr,
+    /// Whether the connection uses TLS.
+    pub uses_tls: bool,
+    /// The subject of the certificate that the client has shown.
+    pub client_cert: Option<&'a str>,
+    /// The least number of bytes that its body has; `None` if it has no body.
+    pub body: Option<u64>,
+    /// Why the bytes of the request can be read in two ways, if they can.
+    pub ambiguity: Option<&'static str>,
+}
+
+/// What is known of a request without its limits.
+pub struct Resolved<'a> {
+    /// Where it comes from.
+    pub client: Client,
+    /// How the client has sent it.
+    pub scheme: Scheme,
+    /// What it is for; empty if it is refused before that is known.
+    pub target: Target<'a>,
+    /// The index of the route that takes it, also if it is refused on that route.
+    pub route: Option<usize>,
+    /// What becomes of it.
+    pub next: Next,
+}
+
+/// What becomes of a request that is resolved.
+pub enum Next {
+    /// It is refused, and no limit charges it.
+    Refuse(Refusal),
+    /// No route takes it.
+    Unrouted,
+    /// `cors` of the route answers it, since it is a preflight.
+    Preflight,
+    /// The limits of the route decide about it.
+    Decide,
+}
+
+/// Why a request is refused before its limits are asked.
+pub struct Refusal {
+    /// The status of the answer.
+    pub status: StatusCode,
+    /// The reason as logs and metrics name it, if they do.
+    pub reason: Option<Reason>,
+    /// A sentence for the client.
+    pub detail: Cow<'static, str>,
+    /// Whether the connection ends: what follows on it may belong to what was not read.
+    pub ends_connection: bool,
+}
+
+impl Resolver {
+    /// Builds the tables.
+    pub fn new(config: &Config) -> Self {
+        let rules = config.routes.iter().map(|route| {
+            let limits = route.limits.iter().filter_map(|index| config.limits.get(*index));
+            let tokens = config.jwts.iter().filter(|jwt| config.uses_token(route, &jwt.name));
+            RouteRules {
+                single: Arc::new(SingleSources::new(limits, tokens)),
+                max_body_size: route.max_body_size,
+                ignore_case: route.ignore_case,
+                has_cors: route.cors.is_some(),
+            }
+        });
+        Self {
+            paths: config.server.paths,
+            routes: Routes::build(&config.routes, config.server.paths.matching),
+            rules: rules.collect(),
+            trusted_proxies: config.server.trusted_proxies.clone(),
+        }
+    }
+
+    /// Resolves a request.
+    pub fn resolve<'a>(&self, request: ArrivedRequest<'a>) -> Resolved<'a> {
+        let head = request.head;
+        let client = client(request.peer, &head.headers, &self.trusted_proxies);
+        let scheme = scheme(request.uses_tls, client, &head.headers);
+        let mut target = match Target::read(&request, self.paths) {
+            Ok(target) => target,
+            Err(why) => {
+                let (target, next) = (Target::default(), Next::Refuse(why));
+                return Resolved { client, scheme, target, route: None, next };
+            }
+        };
+        let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
+        let preflight = self.preflight_route(&target, conditions);
+        let route = preflight.or_else(|| self.routes.find(&target.host, &target.path, conditions));
+        let next = match route.and_then(|index| self.rules.get(index)) {
+            None => Next::Unrouted,
+            Some(_) if preflight.is_some() => Next::Preflight,
+            Some(rules) => {
+                target.fold(self.paths, rules.ignore_case);
+                rules.refusal(&request).map_or(Next::Decide, Next::Refuse)
+            }
+        };
+        Resolved { client, scheme, target, route, next }
+    }
+
+    /// The route that answers a request itself because it is a preflight: the one for the request about which the browser
+    /// asks, if it has `cors`.
+    fn preflight_route(&self, target: &Target<'_>, conditions: RouteConditions<'_>) -> Option<usize> {
+        let method = requested_method(conditions.method, conditions.headers)?;
+        let found = self.routes.find(&target.host, &target.path, RouteConditions { method: &method, ..conditions })?;
+        self.rules.get(found).filter(|rules| rules.has_cors).map(|_| found)
+    }
+}
+
+impl RouteRules {
+    /// Why the limits of the route cannot decide about a request, if they cannot.
+    fn refusal(&self, request: &ArrivedRequest<'_>) -> Option<Refusal> {
+        if request.body.is_some_and(|size| size > self.max_body_size) {
+            return Some(Refusal {
+                status: StatusCode::PAYLOAD_TOO_LARGE,
+                reason: Some(Reason::MaxBodySize),
+                detail: "The body of the request is too large.".into(),
+                ends_connection: true,
+            });
+        }
+        let ambiguity = self.single.ambiguity(&request.head.headers, request.head.uri.query())?;
+        Some(Refusal {
+            status: StatusCode::BAD_REQUEST,
+            reason: Some(Reason::AmbiguousKey),
+            detail: ambiguity.to_string().into(),
+            ends_connection: false,
+        })
+    }
+}
+
+impl<'a> ArrivedRequest<'a> {
+    /// What keys can be read from on the route of this name, as long as no token is verified.
+    pub fn attributes<'r>(self, client: Client, target: &'r Target<'_>, route: &'r str) -> RequestAttributes<'r>
+    where
+        'a: 'r,
+    {
+        RequestAttributes {
+            method: &self.head.method,
+            host: &target.host,
+            path: target.key(),
+            query: self.head.uri.query(),
+            headers: &self.head.headers,
+            client: client.address,
+            client_cert: self.client_cert,
+            tokens: &[],
+            route,
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Reads the host and the path that a request is for, in their normal forms, or refuses the request.
+
+use std::borrow::Cow;
+
+use http::{HeaderMap, HeaderName, Method, StatusCode, Version, header};
+
+use super::{ArrivedRequest, Refusal};
+use crate::config::PathRules;
+use crate::request::route::{host, path};
+
+/// The host and the path that a request is for.
+#[derive(Default)]
+pub struct Target<'a> {
+    /// In lower case and without the port. Empty if a request in HTTP/1.0 has no host.
+    pub host: Cow<'a, str>,
+    /// In the normal form in which routes match it.
+    pub path: Cow<'a, str>,
+    key: PathKey,
+}
+
+/// The path as limits count by it.
+#[derive(Default)]
+enum PathKey {
+    /// The whole path.
+    #[default]
+    Whole,
+    /// So many bytes of the path.
+    Prefix(usize),
+    /// A spelling that the request does not have.
+    Folded(String),
+}
+
+/// The request is not valid, or can be read in two ways. The following bytes on the connection may belong to what could not
+/// be read.
+fn bad(detail: &'static str) -> Refusal {
+    Refusal { status: StatusCode::BAD_REQUEST, reason: None, detail: Cow::Borrowed(detail), ends_connection: true }
+}
+
+impl<'a> Target<'a> {
+    /// Reads the target.
+    pub(super) fn read(request: &ArrivedRequest<'a>, paths: PathRules) -> Result<Self, Refusal> {
+        let ArrivedRequest { head, body, ambiguity, .. } = *request;
+        if head.method == Method::CONNECT {
+            let detail = "This is a reverse proxy: CONNECT is served only for a WebSocket in HTTP/2.";
+            return Err(Refusal { status: StatusCode::NOT_IMPLEMENTED, ..bad(detail) });
+        }
+        if is_method_in_other_case(head.method.as_str()) {
+            return Err(bad("The method is a standard method in the wrong case."));
+        }
+        let named = match head.headers.get(header::HOST) {
+            Some(_) if is_repeated(&head.headers, &header::HOST) => {
+                return Err(bad("The request has more than one Host header."));
+            }
+            Some(host) => host.to_str().map_err(|_| bad("The Host header is not valid."))?,
+            // HTTP/2 names the host in the target (RFC 9113, section 8.3.1).
+            None if head.version >= Version::HTTP_2 && head.uri.authority().is_some() => "",
+            None if head.version > Version::HTTP_10 => return Err(bad("The request has no Host header.")),
+            None => "",
+        };
+        if let Some(detail) = ambiguity {
+            return Err(bad(detail));
+        }
+        // The HTTP library gives every request with a transfer coding a body.
+        if body.is_some() && !is_plain(&head.headers) {
+            return Err(bad("The request has a transfer coding other than chunked."));
+        }
+        // A target in absolute form contains the host too (RFC 9112, section 3.2.2).
+        let authority = match head.uri.authority() {
+            Some(authority) if !named.is_empty() && !named.eq_ignore_ascii_case(authority.as_str()) => {
+                return Err(bad("The target and the Host header name different hosts."));
+            }
+            Some(authority) => authority.as_str(),
+            None => named,
+        };
+        let host = host::normal(authority).ok_or_else(|| bad("The Host header is not valid."))?;
+        let path = path::normal(head.uri.path(), paths).map_err(|why| bad(why.detail()))?;
+        Ok(Self { host, path, key: PathKey::Whole })
+    }
+
+    /// The path as limits count by it.
+    pub(super) fn key(&self) -> &str {
+        match &self.key {
+            PathKey::Whole => &self.path,
+            PathKey::Prefix(length) => self.path.get(..*length).unwrap_or_default(),
+            PathKey::Folded(key) => key,
+        }
+    }
+
+    /// From now on limits count by the path as a route compares it.
+    pub(super) fn fold(&mut self, paths: PathRules, ignore_case: bool) {
+        self.key = match path::key(&self.path, paths, ignore_case) {
+            Cow::Borrowed(key) => PathKey::Prefix(key.len()),
+            Cow::Owned(key) => PathKey::Folded(key),
+        };
+    }
+}
+
+/// Whether a method would be a standard one in capitals. Methods differ by case (RFC 9110, section 9.1), but some servers
+/// read `post` as POST (WSGI, Rack). For the gateway such a request would take the route of another method.
+fn is_method_in_other_case(method: &str) -> bool {
+    const STANDARD: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
+    method.bytes().any(|byte| byte.is_ascii_lowercase())
+        && STANDARD.iter().any(|standard| standard.eq_ignore_ascii_case(method))
+}
+
+/// Whether the body has no other transfer coding than chunks. The gateway writes its own chunks, so any other coding would
+/// be lost.
+fn is_plain(headers: &HeaderMap) -> bool {
+    let Some(coding) = headers.get(header::TRANSFER_ENCODING) else { return true };
+    coding.as_bytes().eq_ignore_ascii_case(b"chunked") && !is_repeated(headers, &header::TRANSFER_ENCODING)
+}
+
+/// Whether the request has a header more than once.
+fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.len() > headers.keys_len() && headers.get_all(name).iter().nth(1).is_some()
+}
