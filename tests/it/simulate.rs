@@ -542,3 +542,40 @@ fn invalid_arguments_are_errors() {
     let (code, text) = nothing.error(&["-"]);
     assert!(code == Some(2) && text.contains("error: no route has limits"), "{text}");
 }
+
+#[test]
+fn the_gateway_and_the_simulation_refuse_the_same_requests() {
+    let cors = "max_body_size = \"10B\"\ncors = { origins = [\"*\"] }\n";
+    let folder = Folder::new(&LIMIT.replace("limits =", &(cors.to_owned() + "limits =")));
+    let line = |more: Value| {
+        let mut line =
+            json!({ "time": 1_795_305_600, "client": "192.0.2.1", "method": "GET", "path": "/", "host": "h" });
+        line.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        line.to_string() + "\n"
+    };
+    let refused = |more: Value| {
+        let report = folder.json(&[], &line(more));
+        assert_eq!(report["requests"], 1, "{report:#}");
+        (report["refused"].as_u64().unwrap(), report["limits"]["api"]["requests"].as_u64().unwrap())
+    };
+    assert_eq!(refused(json!({})), (0, 1));
+    for more in [
+        json!({ "path": "http://other.test/" }),
+        json!({ "path": "http://h/a/../b" }),
+        json!({ "method": "get" }),
+        json!({ "method": "CONNECT", "path": "h:443" }),
+        json!({ "host": "a b" }),
+        json!({ "content-length": "11" }),
+    ] {
+        assert_eq!(refused(more.clone()), (1, 0), "{more}");
+    }
+    for more in [
+        // Logs spell the host in other ways than the target has it.
+        json!({ "path": "http://H:80/" }),
+        json!({ "content-length": "10" }),
+    ] {
+        assert_eq!(refused(more.clone()), (0, 1), "{more}");
+    }
+    let preflight = json!({ "method": "OPTIONS", "origin": "https://a", "access-control-request-method": "GET" });
+    assert_eq!(refused(preflight), (0, 0), "`cors` answers it, and no limit counts it");
+}

@@ -7,7 +7,7 @@ use http::{HeaderName, header};
 use super::fields::Attribute;
 use super::record::Record;
 use crate::base::http::header_rules::{FORWARDED, FORWARDED_FOR, FORWARDED_PROTO};
-use crate::config::{Config, Cost, Host, Limit, Source};
+use crate::config::{Config, Cost, Host, Limit, Source, UNLIMITED};
 
 /// What of a request the configuration uses.
 #[derive(Clone, Debug)]
@@ -75,6 +75,12 @@ impl Needs {
         headers.extend(conditions.chain(costs).map(|name| name.as_str().to_owned()));
         if !config.server.trusted_proxies.is_empty() {
             headers.extend([FORWARDED_FOR, FORWARDED, FORWARDED_PROTO].map(str::to_owned));
+        }
+        if config.routes.iter().any(|route| route.max_body_size != UNLIMITED) {
+            headers.insert(header::CONTENT_LENGTH.to_string());
+        }
+        if config.routes.iter().any(|route| route.cors.is_some()) {
+            headers.extend([header::ORIGIN, header::ACCESS_CONTROL_REQUEST_METHOD].map(|name| name.to_string()));
         }
         Self {
             headers: headers.iter().filter_map(|name| name.parse().ok()).collect(),
