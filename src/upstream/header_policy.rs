@@ -5,7 +5,7 @@
 
 use http::HeaderName;
 
-use crate::base::http::header_rules::{Rule, has_any, listed, reads_as_any};
+use crate::base::http::header_rules::{Rule, has_any, listed};
 
 /// What the gateway does with a client's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,8 @@ pub(super) fn header_action(name: &HeaderName, trusted: bool) -> HeaderAction {
 /// Whether a client's trailer may be forwarded. Some upstreams read trailers as headers, so a header that is dropped, or is
 /// needed before the content, is dropped as a trailer too.
 pub(super) fn may_trail(name: &HeaderName) -> bool {
-    !reads_as_any(name, &KEPT_BACK) && !reads_as_any(name, &[Rule::BeforeContent])
+    let may = |rules: &[Rule]| !has_any(rules, &KEPT_BACK) && !rules.contains(&Rule::BeforeContent);
+    listed(name.as_str()).is_none_or(|(_, rules)| may(rules))
 }
 
 #[cfg(test)]
