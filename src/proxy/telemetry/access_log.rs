@@ -106,7 +106,7 @@ impl AccessLogger {
 
     pub(super) fn write(&self, line: &AccessLine<'_>) {
         let (writer, mut text) = match self {
-            Self::Log => return line.log(),
+            Self::Log => return tracing::info!("{line}"),
             // Its level may be such that no requests are in it.
             Self::JsonLog(_) if !tracing::enabled!(Level::INFO) => return,
             Self::JsonLog(writer) | Self::Lines(writer, AccessFormat::Json) => {
@@ -131,31 +131,32 @@ pub(super) struct AccessLine<'a> {
 }
 
 impl AccessLine<'_> {
-    /// Writes it as a line of the log for people.
-    fn log(&self) {
+    /// Calls `write` with each field that is known.
+    fn fields<E>(&self, mut write: impl FnMut(&'static str, Value<'_>) -> Result<(), E>) -> Result<(), E> {
         let Self { entry, route, outcome, reason, status, micros, id } = *self;
-        tracing::info!(
-            client = %entry.client,
-            method = entry.method.as_ref().map(Method::as_str),
-            host = entry.host,
-            path = entry.path,
-            protocol = entry.version.map(tracing::field::debug),
-            tls = entry.tls,
-            route,
-            status = status.map_or(0, |status| status.as_u16()),
-            outcome = outcome.name(),
-            reason = reason.map(Reason::name),
-            limit = entry.limit.as_ref().map(|limit| limit.name.as_str()),
-            remaining = (!entry.remaining.is_empty()).then(|| tracing::field::display(Remaining(&entry.remaining))),
-            held_micros = entry.held_micros,
-            server = entry.server,
-            upstream_micros = entry.upstream_micros,
-            bytes = entry.bytes,
-            micros,
-            request_id = id,
-            trace_id = entry.trace.map(tracing::field::display),
-            "request"
-        );
+        let remaining = Some(entry.remaining.as_slice()).filter(|limits| !limits.is_empty());
+        let fields = [
+            ("client", Some(Value::Plain(&entry.client))),
+            ("method", entry.method.as_ref().map(|method| Value::Text(method.as_str()))),
+            ("host", Some(Value::Text(&entry.host))),
+            ("path", Some(Value::Text(&entry.path))),
+            ("protocol", entry.version.as_ref().map(|version| Value::Debug(version))),
+            ("tls", entry.tls.map(Value::Text)),
+            ("route", Some(Value::Text(route))),
+            ("status", Some(Value::Number(status.map_or(0, |status| status.as_u16().into())))),
+            ("outcome", Some(Value::Text(outcome.name()))),
+            ("reason", reason.map(|reason| Value::Text(reason.name()))),
+            ("limit", entry.limit.as_ref().map(|limit| Value::Text(&limit.name))),
+            ("remaining", remaining.map(Value::Remaining)),
+            ("held_micros", entry.held_micros.map(Value::Number)),
+            ("server", entry.server.as_deref().map(Value::Text)),
+            ("upstream_micros", entry.upstream_micros.map(Value::Number)),
+            ("bytes", Some(Value::Number(entry.bytes))),
+            ("micros", Some(Value::Number(micros))),
+            ("request_id", Some(Value::Text(id))),
+            ("trace_id", entry.trace.as_ref().map(|trace| Value::Plain(trace))),
+        ];
+        fields.into_iter().try_for_each(|(name, value)| value.map_or(Ok(()), |value| write(name, value)))
     }
 
     /// The line in the Combined Log Format of Apache's httpd. Where a value is not known there is `-`.
@@ -181,47 +182,21 @@ impl AccessLine<'_> {
     }
 }
 
+/// For people: `request`, and the fields as the log writes those of other lines.
+impl Display for AccessLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("request")?;
+        self.fields(|name, value| write!(f, " {name}={value}"))
+    }
+}
+
 impl Serialize for AccessLine<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { entry, route, outcome, reason, status, micros, id } = *self;
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("timestamp", &format_args!("{:.6}", timestamp(clock::now())))?;
         map.serialize_entry("level", "INFO")?;
         map.serialize_entry("message", "request")?;
-        map.serialize_entry("client", &entry.client)?;
-        if let Some(method) = &entry.method {
-            map.serialize_entry("method", method.as_str())?;
-        }
-        map.serialize_entry("host", &entry.host)?;
-        map.serialize_entry("path", &entry.path)?;
-        if let Some(version) = entry.version {
-            map.serialize_entry("protocol", &format_args!("{version:?}"))?;
-        }
-        let mut optional = |name, text: Option<&str>| match text {
-            Some(text) => map.serialize_entry(name, text),
-            None => Ok(()),
-        };
-        optional("tls", entry.tls)?;
-        optional("reason", reason.map(Reason::name))?;
-        optional("limit", entry.limit.as_ref().map(|limit| limit.name.as_str()))?;
-        optional("server", entry.server.as_deref())?;
-        map.serialize_entry("route", route)?;
-        map.serialize_entry("status", &status.map_or(0, |status| status.as_u16()))?;
-        map.serialize_entry("outcome", outcome.name())?;
-        if !entry.remaining.is_empty() {
-            map.serialize_entry("remaining", &Remaining(&entry.remaining))?;
-        }
-        for (name, number) in [("held_micros", entry.held_micros), ("upstream_micros", entry.upstream_micros)] {
-            if let Some(number) = number {
-                map.serialize_entry(name, &number)?;
-            }
-        }
-        map.serialize_entry("bytes", &entry.bytes)?;
-        map.serialize_entry("micros", &micros)?;
-        map.serialize_entry("request_id", id)?;
-        if let Some(trace) = &entry.trace {
-            map.serialize_entry("trace_id", &format_args!("{trace}"))?;
-        }
+        self.fields(|name, value| map.serialize_entry(name, &value))?;
         map.end()
     }
 }
@@ -230,21 +205,42 @@ fn timestamp(time: Time) -> Timestamp {
     time.timestamp().unwrap_or(Timestamp::MAX)
 }
 
-/// How many more requests each limit admits: an object by the limits' names, or a text such as `a=3 b=0`.
-struct Remaining<'a>(&'a [(Arc<LimitMetrics>, u64)]);
+/// The value of a field.
+enum Value<'a> {
+    Plain(&'a dyn Display),
+    Debug(&'a dyn fmt::Debug),
+    Text(&'a str),
+    Number(u64),
+    /// How many more requests each limit admits: an object by the limits' names, or a text such as `a=3 b=0`.
+    Remaining(&'a [(Arc<LimitMetrics>, u64)]),
+}
 
-impl Serialize for Remaining<'_> {
+impl Serialize for Value<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(limit, remaining)| (limit.name.as_str(), remaining)))
+        match self {
+            Self::Plain(value) => serializer.collect_str(value),
+            Self::Debug(value) => serializer.collect_str(&format_args!("{value:?}")),
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::Number(number) => serializer.serialize_u64(*number),
+            Self::Remaining(limits) => {
+                serializer.collect_map(limits.iter().map(|(limit, remaining)| (limit.name.as_str(), remaining)))
+            }
+        }
     }
 }
 
-impl Display for Remaining<'_> {
+impl Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, (limit, remaining)) in self.0.iter().enumerate() {
-            write!(f, "{}{}={remaining}", if at == 0 { "" } else { " " }, limit.name)?;
+        match self {
+            Self::Plain(value) => value.fmt(f),
+            Self::Debug(value) => value.fmt(f),
+            // With its control characters escaped, so that a client cannot write lines.
+            Self::Text(text) => write!(f, "{text:?}"),
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Remaining(limits) => limits.iter().enumerate().try_for_each(|(at, (limit, remaining))| {
+                write!(f, "{}{}={remaining}", if at == 0 { "" } else { " " }, limit.name)
+            }),
         }
-        Ok(())
     }
 }
 
