@@ -71,8 +71,8 @@ impl Display for Description<'_> {
             let trusted: Vec<_> = config.server.trusted_proxies.iter().map(ToString::to_string).collect();
             writeln!(f, "trusts X-Forwarded-For and Forwarded from {}", trusted.join(", "))?;
         }
-        if !config.server.forwarded {
-            writeln!(f, "tells upstreams about the client in X-Forwarded-For, but not in Forwarded")?;
+        if config.server.forwarded {
+            writeln!(f, "tells upstreams about the client in X-Forwarded-For, and in Forwarded too")?;
         }
         match config.server.max_connections {
             MaxConnections::Auto => write!(f, "accepts as many connections as the limit of file handles allows")?,

@@ -360,6 +360,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::base::http::trace_context::{SampleShare, Sampling};
 
     fn begin(sender: &TraceSender) -> RequestSpans {
         let random = Random::seeded().unwrap();
@@ -374,7 +375,9 @@ mod tests {
             request_id: "r-1",
         };
         let begun = Time::from_micros(1000);
-        RequestSpans::begin(sender.clone(), &TraceContext::of(None, &random, None), &random, begun, &request)
+        let sampling = Sampling { share: SampleShare::new(1.0), follows_parent: false };
+        let trace = TraceContext::of(None, &random, Some(sampling)).unwrap();
+        RequestSpans::begin(sender.clone(), &trace, &random, begun, &request)
     }
 
     fn ending() -> RequestEnding {

@@ -108,7 +108,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
         workers: 0,
         trusted_proxies: Vec::new(),
         proxy_protocol: false,
-        forwarded: true,
+        forwarded: false,
         header_timeout: Duration::from_secs(10),
         idle_timeout: Duration::from_secs(75),
         body_timeout: Duration::from_secs(60),

@@ -32,9 +32,9 @@ impl Arrival<'_> {
         gateway: &WorkerSnapshot,
         route: Option<usize>,
         host: &str,
-        trace: impl Fn() -> TraceContext,
+        trace: impl Fn() -> Option<TraceContext>,
     ) -> RequestRecord {
-        let tracing = gateway.tracing.is_some().then(&trace).filter(TraceContext::is_sampled);
+        let tracing = gateway.tracing.as_ref().and_then(|_| trace()).filter(TraceContext::is_sampled);
         let spans = tracing.and_then(|trace| self.spans(gateway, route, host, &trace));
         let Self { connection, head, now, client, id, guard, .. } = self;
         let header = |name| gateway.logs_headers.then(|| head.headers.get(name).cloned()).flatten();
@@ -47,7 +47,7 @@ impl Arrival<'_> {
                 tls: connection.tls.as_ref().map(|tls| tls.version),
                 referer: header(header::REFERER),
                 user_agent: header(header::USER_AGENT),
-                trace: Some(trace().id()),
+                trace: trace().map(|trace| trace.id()),
                 ..AccessLogEntry::new(client.address)
             })
         });

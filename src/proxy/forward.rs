@@ -41,7 +41,7 @@ pub(super) struct UpstreamCall<'a> {
     pub(super) client: Client,
     /// How the client has sent its request.
     pub(super) scheme: Scheme,
-    pub(super) trace: TraceContext,
+    pub(super) trace: Option<TraceContext>,
     /// The hash of the key by which the upstream chooses a server.
     pub(super) balanced_by: Option<u64>,
 }
@@ -64,10 +64,10 @@ impl UpstreamCall<'_> {
         SocketAddr::new(self.client.address, if is_peer { self.connection.port } else { 0 })
     }
 
-    /// How the upstream is told about the client in Forwarded.
+    /// What becomes of Forwarded.
     fn forwarded_header(&self) -> ForwardedHeader {
         let hop = if self.connection.tls.is_some() { Scheme::Https } else { Scheme::Http };
-        ForwardedHeader { keeps: self.client.forwarded.is_to_be_kept(), hop }
+        ForwardedHeader { keeps: self.client.forwarded.is_to_be_kept(), hop: self.gateway.forwarded.then_some(hop) }
     }
 
     /// Forwards the request and fills `response`. A failure is recorded and becomes a response. Returns whether the response
@@ -122,9 +122,9 @@ impl UpstreamCall<'_> {
                 trusted: self.client.via_trusted,
                 version: head.version,
                 scheme: self.scheme,
-                header: self.gateway.forwarded.then(|| self.forwarded_header()),
+                header: self.forwarded_header(),
                 certificate: self.connection.certificate(),
-                origin: Some(Origin { id: record.request_id(), trace: &self.trace, spans: record.spans() }),
+                origin: Some(Origin { id: record.request_id(), trace: self.trace.as_ref(), spans: record.spans() }),
             },
             changes: request_headers,
             counted: &self.route.single,

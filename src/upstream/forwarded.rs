@@ -5,27 +5,28 @@
 
 use http::{HeaderMap, HeaderValue, header};
 
-use super::request::{ForwardedHeader, ForwardedInfo};
+use super::request::ForwardedInfo;
 use crate::base::http::header_list;
 use crate::base::http::header_rules::FORWARDED_HOST;
 use crate::config::Scheme;
 
-/// Appends the value of the header, in one line. `host` is the Host header of the client, if it is not empty.
+/// Appends the value of the header, in one line. `host` is the Host header of the client, if it is not empty, and `hop`
+/// how the peer has sent the request on its connection.
 pub(super) fn write(
     value: &mut Vec<u8>,
     headers: &HeaderMap,
     host: Option<&HeaderValue>,
     forwarded: &ForwardedInfo<'_>,
-    written: ForwardedHeader,
+    hop: Scheme,
 ) {
     let host = host.map_or(&b""[..], HeaderValue::as_bytes);
-    if written.keeps {
+    if forwarded.header.keeps {
         let lines = headers.get_all(header::FORWARDED).iter().map(|line| line.as_bytes().trim_ascii());
         for line in lines.filter(|line| !line.is_empty()) {
             value.extend_from_slice(line);
             value.extend_from_slice(SEPARATOR);
         }
-        return push_element(value, forwarded.peer, host, written.hop);
+        return push_element(value, forwarded.peer, host, hop);
     }
     let listed = forwarded.trusted.then(|| header_list::members(headers, &FORWARDED_HOST_NAME).next()).flatten();
     let asked = listed.filter(|host| !host.is_empty()).unwrap_or(host);
@@ -34,7 +35,7 @@ pub(super) fn write(
         Some(client) => {
             push_element(value, &client.to_string(), asked, forwarded.scheme);
             value.extend_from_slice(SEPARATOR);
-            push_element(value, forwarded.peer, host, written.hop);
+            push_element(value, forwarded.peer, host, hop);
         }
     }
 }
@@ -109,6 +110,7 @@ mod tests {
 
     use super::*;
     use crate::request::identify::client::{client, scheme};
+    use crate::upstream::ForwardedHeader;
 
     const PEER: &str = "10.0.0.1";
 
@@ -127,11 +129,10 @@ mod tests {
             scheme: scheme(false, found, &headers),
             certificate: None,
             origin: None,
-            header: None,
+            header: ForwardedHeader { keeps: found.forwarded.is_to_be_kept(), hop: None },
         };
-        let header = ForwardedHeader { keeps: found.forwarded.is_to_be_kept(), hop: Scheme::Http };
         let mut value = Vec::new();
-        write(&mut value, &headers, headers.get(header::HOST), &info, header);
+        write(&mut value, &headers, headers.get(header::HOST), &info, Scheme::Http);
         String::from_utf8(value).unwrap()
     }
 

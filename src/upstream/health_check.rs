@@ -11,7 +11,7 @@ use super::endpoint::Endpoint;
 use super::error::{Failed, UpstreamError};
 use super::outgoing_body::BodySource;
 use super::pool::ConnectionPools;
-use super::request::{ForwardedInfo, Progress, Timing, UpstreamRequest};
+use super::request::{ForwardedHeader, ForwardedInfo, Progress, Timing, UpstreamRequest};
 use crate::config::{HealthCheck, Scheme, UNLIMITED};
 use crate::request::identify::ambiguity::SingleSources;
 
@@ -41,7 +41,7 @@ pub(super) async fn check(
             trusted: false,
             version: Version::HTTP_11,
             scheme: Scheme::Http,
-            header: None,
+            header: ForwardedHeader::default(),
             certificate: None,
             origin: None,
         },

@@ -157,8 +157,8 @@ pub struct ForwardedInfo<'a> {
     pub version: Version,
     /// How the client has sent its request, as far as the gateway knows.
     pub scheme: Scheme,
-    /// How all this is told in Forwarded (RFC 7239) too, if it is.
-    pub header: Option<ForwardedHeader>,
+    /// What becomes of Forwarded (RFC 7239), which says all this too.
+    pub header: ForwardedHeader,
     /// The certificate that the peer has shown.
     pub certificate: Option<&'a ClientCertificate>,
     /// By what the request is found again; `None` for a request of the gateway itself.
@@ -170,8 +170,8 @@ pub struct ForwardedInfo<'a> {
 pub struct Origin<'a> {
     /// Its identifier.
     pub id: &'a RequestId,
-    /// Its trace.
-    pub trace: &'a TraceContext,
+    /// Its trace, if it belongs to one.
+    pub trace: Option<&'a TraceContext>,
     /// Its spans, if they are recorded.
     pub spans: Option<&'a RequestSpans>,
 }
@@ -179,15 +179,15 @@ pub struct Origin<'a> {
 impl Origin<'_> {
     /// The `traceparent` that is sent; `None` if the client's passes as it is.
     pub(super) fn traceparent(&self) -> Option<[u8; 55]> {
-        self.trace.sent(self.spans.and_then(RequestSpans::attempt))
+        self.trace?.sent(self.spans.and_then(RequestSpans::attempt))
     }
 }
 
-/// How Forwarded is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What becomes of Forwarded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForwardedHeader {
-    /// Whether the elements that a trusted proxy has sent come first.
+    /// Whether a trusted proxy has written what it has sent. Else that may be its client's, and is dropped.
     pub keeps: bool,
-    /// How the peer has sent the request on its connection.
-    pub hop: Scheme,
+    /// How the peer has sent the request on its connection, if an element for the peer is written.
+    pub hop: Option<Scheme>,
 }

@@ -88,7 +88,7 @@ fn trusted_proxies_set_the_address_and_the_gateway_adds_their_own() {
         let expected = match *name {
             "x-forwarded-for" => "6.6.6.6, 192.0.2.7, 127.0.0.1",
             // Beside X-Forwarded-For it may be the client's own.
-            "forwarded" => "for=192.0.2.7;host=192.0.2.7;proto=http, for=127.0.0.1;host=test.example;proto=http",
+            "forwarded" => "",
             _ => "192.0.2.7",
         };
         assert_eq!(headers.joined(name), expected, "{name}: {headers:?}");
@@ -166,34 +166,38 @@ fn standard(server: &str, fields: &str) -> Option<String> {
 }
 
 #[test]
-fn forwarded_is_written_unless_it_is_not_wanted() {
+fn forwarded_is_written_if_it_is_wanted() {
     let own = "for=127.0.0.1;host=test.example;proto=http";
     let by_proxy = "Forwarded: for=1.1.1.1;proto=https\r\nForwarded: for=\"[2001:db8::1]\"\r\n";
     let kept = format!("for=1.1.1.1;proto=https, for=\"[2001:db8::1]\", {own}");
     let listed = "X-Forwarded-For: 2001:db8::1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: a.test:81\r\n";
     let written = format!("for=\"[2001:db8::1]\";host=\"a.test:81\";proto=https, {own}");
-    let unwanted = "forwarded = false\n";
+    let wanted = "forwarded = true\n";
+    let trusting = &format!("{wanted}{TRUSTING}");
     for (server, fields, expected) in [
-        (unwanted, by_proxy, None),
-        ("", "", Some(own)),
-        ("", by_proxy, Some(own)),
-        ("", listed, Some(own)),
-        ("", "Connection: forwarded\r\n", Some(own)),
-        (&format!("{unwanted}{TRUSTING}"), "", None),
-        (&format!("{unwanted}{TRUSTING}"), "Forwarded: for=1.1.1.1\r\n", Some("for=1.1.1.1")),
-        (TRUSTING, "", Some(own)),
-        (TRUSTING, by_proxy, Some(kept.as_str())),
-        (TRUSTING, listed, Some(written.as_str())),
+        ("", by_proxy, None),
+        (wanted, "", Some(own)),
+        (wanted, by_proxy, Some(own)),
+        (wanted, listed, Some(own)),
+        (wanted, "Connection: forwarded\r\n", Some(own)),
+        (TRUSTING, "", None),
+        (TRUSTING, listed, None),
+        (TRUSTING, &format!("{listed}Forwarded: for=1.1.1.1;host=evil.test\r\n"), None),
+        (TRUSTING, "Forwarded: for=\"1.1.1.1;host=evil.test\r\n", None),
+        (TRUSTING, "Forwarded: for=1.1.1.1\r\n", Some("for=1.1.1.1")),
+        (trusting, "", Some(own)),
+        (trusting, by_proxy, Some(kept.as_str())),
+        (trusting, listed, Some(written.as_str())),
         // A proxy that writes X-Forwarded-For passes on what its client has sent.
-        (TRUSTING, &format!("{listed}Forwarded: for=\"[2001:db8::1]\";host=evil.test\r\n"), Some(&written)),
-        (TRUSTING, "Forwarded: for=\"1.1.1.1;host=evil.test\r\n", Some(own)),
+        (trusting, &format!("{listed}Forwarded: for=\"[2001:db8::1]\";host=evil.test\r\n"), Some(&written)),
+        (trusting, "Forwarded: for=\"1.1.1.1;host=evil.test\r\n", Some(own)),
     ] {
         assert_eq!(standard(server, fields).as_deref(), expected, "{server:?} {fields:?}");
     }
 }
 
 #[test]
-fn a_reload_turns_forwarded_off_and_a_route_can_remove_it() {
+fn a_reload_turns_forwarded_on_and_a_route_can_remove_it() {
     let up = Upstream::start(|_| reply(200, ""));
     let removed = "[[routes]]\npath = \"/no\"\nupstream = \"up\"\nrequest_headers = { remove = [\"forwarded\"] }\n";
     let rest = up.everything() + removed;
@@ -203,14 +207,14 @@ fn a_reload_turns_forwarded_off_and_a_route_can_remove_it() {
         assert_eq!(client.get(path).status, 200);
         up.received().pop().unwrap().headers.get("forwarded").is_some()
     };
-    assert!(is_told("/") && !is_told("/no"));
-    gateway.reload("forwarded = false", &rest);
-    gateway.wait_message("reloaded");
     assert!(!is_told("/"));
+    gateway.reload("forwarded = true", &rest);
+    gateway.wait_message("reloaded");
+    assert!(is_told("/") && !is_told("/no"));
 }
 
 #[test]
-fn check_says_that_forwarded_is_not_written() {
+fn check_says_that_forwarded_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("gateway.toml");
     let said = |server: &str| {
@@ -218,6 +222,6 @@ fn check_says_that_forwarded_is_not_written() {
         std::fs::write(&file, text).unwrap();
         String::from_utf8(run(&["check", file.to_str().unwrap()]).stdout).unwrap()
     };
-    let line = "tells upstreams about the client in X-Forwarded-For, but not in Forwarded\n";
-    assert!(said("forwarded = false").contains(line) && !said("").contains(line));
+    let line = "tells upstreams about the client in X-Forwarded-For, and in Forwarded too\n";
+    assert!(said("forwarded = true").contains(line) && !said("").contains(line));
 }

@@ -228,7 +228,7 @@ fn grpc_and_http2_have_it_too() {
 }
 
 #[test]
-fn a_trace_goes_on_or_begins() {
+fn only_a_valid_trace_goes_on() {
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let up = Upstream::start(|_| reply(200, ""));
     let gateway = Gateway::start(&up.everything());
@@ -238,13 +238,12 @@ fn a_trace_goes_on_or_begins() {
         let received = up.received().pop().unwrap();
         let line = line(&gateway, &id(&response));
         let [parent, state] = ["traceparent", "tracestate"].map(|name| received.headers.joined(name));
-        (parent, state, line["trace_id"].as_str().unwrap().to_owned())
+        (parent, state, line["trace_id"].as_str().map(str::to_owned))
     };
     let (parent, state, trace) = ask(&format!("traceparent: {PARENT}\r\ntracestate: a=1\r\ntracestate: b=2\r\n"));
-    assert_eq!((&*parent, &*state, &*trace), (PARENT, "a=1, b=2", "4bf92f3577b34da6a3ce929d0e0e4736"));
+    assert_eq!((&*parent, &*state, trace.as_deref()), (PARENT, "a=1, b=2", Some("4bf92f3577b34da6a3ce929d0e0e4736")));
     let later = PARENT.replacen("00", "01", 1) + "-more";
     assert_eq!(ask(&format!("Traceparent: {later}\r\n")).0, later);
-    let mut traces = BTreeSet::new();
     for fields in [
         String::new(),
         "tracestate: a=1\r\n".to_owned(),
@@ -253,10 +252,6 @@ fn a_trace_goes_on_or_begins() {
         format!("traceparent: {PARENT}-more\r\ntracestate: a=1\r\n"),
         "traceparent: 00-00000000000000000000000000000000-00f067aa0ba902b7-01\r\n".to_owned(),
     ] {
-        let (parent, state, trace) = ask(&fields);
-        let parts: Vec<_> = parent.split('-').collect();
-        assert!(matches!(parts[..], ["00", id, span, "00"] if id == trace && span.len() == 16), "{fields}: {parent}");
-        assert_eq!(state, "", "{fields}");
-        assert!(is_made(&trace) && traces.insert(trace), "{fields}");
+        assert_eq!(ask(&fields), (String::new(), String::new(), None), "{fields}");
     }
 }

@@ -44,7 +44,6 @@ fn headers_are_removed_set_and_added_after_those_of_the_gateway() {
     let expected = [
         "cookie: a=1".to_owned(),
         "cookie: c=3".to_owned(),
-        "forwarded: for=127.0.0.1;host=test.example;proto=http".to_owned(),
         format!("host: {}", up.address()),
         "x-brace: {acme}".to_owned(),
         "x-debugs: stays".to_owned(),
@@ -62,7 +61,7 @@ fn headers_are_removed_set_and_added_after_those_of_the_gateway() {
 
 /// Whether a line is about this very request.
 fn differs_each_time(line: &str) -> bool {
-    ["traceparent: ", "x-request-id: "].iter().any(|name| line.starts_with(name))
+    line.starts_with("x-request-id: ")
 }
 
 fn run<F: Future>(future: F) -> F::Output {
@@ -110,7 +109,6 @@ fn the_same_holds_in_http_2_and_for_trailers() {
     all.retain(|line| !differs_each_time(line));
     let expected = [
         "cookie: c=3",
-        "forwarded: for=127.0.0.1;host=test.example;proto=http",
         "x-brace: {acme}",
         "x-forwarded-for: 127.0.0.1",
         "x-forwarded-host: test.example",

@@ -1,5 +1,5 @@
 //! The trace that a request belongs to (W3C Trace Context, level 1: <https://www.w3.org/TR/trace-context-1/>), and whether
-//! its spans are recorded: the client's trace if `traceparent` is valid, or else a new one.
+//! its spans are recorded: the client's trace if `traceparent` is valid, or else a new one if requests are traced.
 //!
 //! Where no span is recorded, a valid `traceparent` passes as it is, unless its flags would make the upstream record what
 //! the gateway has decided against. `tracestate` passes only beside a valid `traceparent`.
@@ -82,13 +82,15 @@ impl SampleShare {
 }
 
 impl TraceContext {
-    /// The trace of a request with this single line of [`TRACEPARENT`]. Without `sampling` it is not sampled.
-    pub fn of(line: Option<&HeaderValue>, random: &Random, sampling: Option<Sampling>) -> Self {
+    /// The trace of a request with this single line of [`TRACEPARENT`]. Without `sampling` no trace begins here, and none is
+    /// sampled.
+    pub fn of(line: Option<&HeaderValue>, random: &Random, sampling: Option<Sampling>) -> Option<Self> {
         let Some(Parent { trace, span, flags }) = line.and_then(|line| parent(line.as_bytes())) else {
+            let sampling = sampling?;
             // Zero is not valid.
             let id = TraceId { high: random.bits() | 1, low: random.bits() };
-            let is_sampled = sampling.is_some_and(|sampling| sampling.share.has(id.low));
-            return Self { id, client: None, new_parent: Some(SpanId::new(random)), is_sampled };
+            let (new_parent, is_sampled) = (Some(SpanId::new(random)), sampling.share.has(id.low));
+            return Some(Self { id, client: None, new_parent, is_sampled });
         };
         let is_flagged = flags & SAMPLED != 0;
         let is_sampled = match sampling {
@@ -99,7 +101,7 @@ impl TraceContext {
         };
         let is_unflagged = sampling.is_some() && is_flagged && !is_sampled;
         let new_parent = is_unflagged.then(|| SpanId::new(random));
-        Self { id: trace, client: Some(span), new_parent, is_sampled }
+        Some(Self { id: trace, client: Some(span), new_parent, is_sampled })
     }
 
     /// The name of the trace.
@@ -188,13 +190,9 @@ mod tests {
     const VALID: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-    fn of(line: Option<&str>) -> TraceContext {
-        sampled(line, None)
-    }
-
     fn sampled(line: Option<&str>, sampling: impl Into<Option<Sampling>>) -> TraceContext {
         let line = line.map(|line| HeaderValue::from_str(line).unwrap());
-        TraceContext::of(line.as_ref(), &Random::seeded().unwrap(), sampling.into())
+        TraceContext::of(line.as_ref(), &Random::seeded().unwrap(), sampling.into()).unwrap()
     }
 
     fn sampling(share: f64, follows_parent: bool) -> Sampling {
@@ -210,13 +208,13 @@ mod tests {
             "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
             "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what-comes-later",
         ] {
-            let context = of(Some(value));
+            let context = sampled(Some(value), None);
             assert_eq!((context.id().to_string().as_str(), context.sent(None)), (TRACE, None), "{value}");
         }
     }
 
     #[test]
-    fn anything_else_is_replaced() {
+    fn anything_else_is_replaced_if_requests_are_traced() {
         let wrong = [
             "",
             "00",
@@ -238,7 +236,9 @@ mod tests {
             "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01, 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
         ];
         for line in wrong.into_iter().map(Some).chain([None]) {
-            let context = of(line);
+            let value = line.map(|line| HeaderValue::from_str(line).unwrap());
+            assert!(TraceContext::of(value.as_ref(), &Random::seeded().unwrap(), None).is_none(), "{line:?}");
+            let context = sampled(line, sampling(0.0, true));
             let made = context.sent(None).unwrap();
             let id = context.id().to_string();
             assert_ne!(id, TRACE, "{line:?}");
@@ -289,7 +289,7 @@ mod tests {
     fn a_share_of_new_traces_is_sampled() {
         let random = Random::seeded().unwrap();
         for (share, fewest, most) in [(0.0, 0, 0), (0.1, 800, 1200), (0.5, 4700, 5300), (1.0, 10_000, 10_000)] {
-            let begun = (0..10_000).map(|_| TraceContext::of(None, &random, Some(sampling(share, true))));
+            let begun = (0..10_000).filter_map(|_| TraceContext::of(None, &random, Some(sampling(share, true))));
             let sampled = begun.filter(TraceContext::is_sampled).count();
             assert!((fewest..=most).contains(&sampled), "{share}: {sampled}");
         }

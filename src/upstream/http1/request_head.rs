@@ -93,7 +93,7 @@ mod tests {
     use crate::base::random::Random;
     use crate::config::Scheme;
     use crate::request::identify::ambiguity::SingleSources;
-    use crate::upstream::request::{ForwardedInfo, Origin, Progress, Timing};
+    use crate::upstream::request::{ForwardedHeader, ForwardedInfo, Origin, Progress, Timing};
 
     #[test]
     fn says_where_the_body_ends() {
@@ -111,6 +111,7 @@ mod tests {
             let line = HeaderValue::from_static(parent);
             headers.insert("traceparent", line.clone());
             let random = Random::seeded().unwrap();
+            let trace = TraceContext::of(Some(&line), &random, None);
             let request = UpstreamRequest {
                 method: &Method::POST,
                 target: "/a?b",
@@ -122,13 +123,9 @@ mod tests {
                     trusted: false,
                     version: http::Version::HTTP_11,
                     scheme: Scheme::Http,
-                    header: None,
+                    header: ForwardedHeader::default(),
                     certificate: None,
-                    origin: Some(Origin {
-                        id: &RequestId::of(Some(&id), &random),
-                        trace: &TraceContext::of(Some(&line), &random, None),
-                        spans: None,
-                    }),
+                    origin: Some(Origin { id: &RequestId::of(Some(&id), &random), trace: trace.as_ref(), spans: None }),
                 },
                 changes: None,
                 counted: &Arc::new(SingleSources::new([], &[])),
