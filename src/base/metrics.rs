@@ -2,6 +2,7 @@
 
 mod peak;
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use peak::Peak;
@@ -72,9 +73,10 @@ impl<'a> FromIterator<&'a Histogram> for HistogramSnapshot {
     }
 }
 
-/// One `T` for each worker thread, which is the only one to change it, so that cores share no cache line.
+/// One `T` for each worker thread, which is the only one to change it, so that cores share no cache line. Each is made when
+/// it is first used: most of the routes and limits of a large file are idle on most workers.
 #[derive(Debug)]
-pub struct PerWorker<T>(Box<[Padded<T>]>);
+pub struct PerWorker<T>(Box<[OnceLock<Box<Padded<T>>>]>);
 
 /// Two cache lines, because processors fetch them in pairs.
 #[repr(align(128))]
@@ -84,17 +86,18 @@ struct Padded<T>(T);
 impl<T: Default> PerWorker<T> {
     /// One for each of `workers` threads; at least one.
     pub fn new(workers: usize) -> Self {
-        Self((0..workers.max(1)).map(|_| Padded::default()).collect())
+        Self((0..workers.max(1)).map(|_| OnceLock::new()).collect())
     }
 
     /// The one of this worker.
     pub fn of(&self, worker: usize) -> &T {
-        &self.0.get(worker).unwrap_or(&self.0[0]).0
+        let place = self.0.get(worker).unwrap_or(&self.0[0]);
+        &place.get_or_init(Box::default).0
     }
 
-    /// All of them.
+    /// Those that were used.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.0.iter().map(|padded| &padded.0)
+        self.0.iter().filter_map(|place| Some(&place.get()?.0))
     }
 }
 
