@@ -79,7 +79,7 @@ pub enum HeaderMatch {
 }
 
 /// Which hosts a route matches. Names are lower case, without a port.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Host {
     /// Every host.
     Any,

@@ -1,6 +1,6 @@
 //! Checks the paths of routes against other spellings that servers treat as the same path.
 
-use std::cmp::Reverse;
+use std::collections::HashMap;
 
 use http::Method;
 
@@ -37,10 +37,11 @@ pub(super) fn unmatchable(route: &RouteDraft<'_>, rules: PathRules, source: &Sou
 /// Warns if another spelling of a limited exact path matches a wider route to the same upstream that lacks a limit. The
 /// upstream may treat both spellings as the same path.
 pub(super) fn ways_around(routes: &[RouteDraft<'_>], rules: PathRules, source: &Source<'_>) {
+    let index = Index::new(routes);
     for route in routes {
         let Some(path) = route.path.as_ref().filter(|path| !path.rest) else { continue };
         let around = spellings(route, path, rules).into_iter().find_map(|spelling| {
-            let (taker, wider) = taker(routes, route, &spelling.segments)?;
+            let (taker, wider) = index.taker(route, &spelling.segments)?;
             let is_there = |name: &str| taker.limits.iter().any(|limit| limit.text == name);
             let missing = route.limits.iter().map(|limit| limit.text).find(|limit| !is_there(limit))?;
             (upstream(taker)? == upstream(route)?).then_some((spelling, wider, missing))
@@ -98,44 +99,79 @@ fn spellings(route: &RouteDraft<'_>, path: &PathPattern, rules: PathRules) -> Ve
     spellings
 }
 
-/// The route that matches a path instead of `route`, and its pattern: the most specific one for the same host and
-/// method.
-fn taker<'r, 'a>(
-    routes: &'r [RouteDraft<'a>],
-    route: &RouteDraft<'_>,
-    segments: &[String],
-) -> Option<(&'r RouteDraft<'a>, &'r PathPattern)> {
-    let candidates = routes.iter().filter_map(|other| Some((other, other.host.as_ref()?, other.path.as_ref()?)));
-    let takes = |(other, host, path): &(&RouteDraft<'_>, &Host, &PathPattern)| {
-        let is_for_host = route.host.as_ref().is_some_and(|wanted| is_for(host, wanted));
-        is_for_host
-            && shares_a_method(other, route)
-            && shares_a_scheme(other, route)
-            && covers(path, other.ignore_case == Some(true), segments)
-    };
-    let most_specific = candidates.filter(takes).min_by_key(|(_, host, path)| {
-        let host = match host {
-            Host::Exact(_) => (0, Reverse(0)),
-            Host::Under(name) => (1, Reverse(name.len())),
-            Host::Any => (2, Reverse(0)),
-        };
-        let kinds = path.segments.iter().map(|segment| u8::from(matches!(segment, Segment::Capture(_))));
-        (host, kinds.chain(path.rest.then_some(2)).collect::<Vec<_>>())
-    });
-    most_specific.map(|(other, _, path)| (other, path))
+/// A route, and its path.
+type Candidate<'r, 'a> = (&'r RouteDraft<'a>, &'r PathPattern);
+
+/// The routes by their hosts and the segments of their paths: with ten thousand routes, to compare each with each would take
+/// many seconds.
+#[derive(Default)]
+struct Index<'r, 'a> {
+    /// The node of each host.
+    hosts: HashMap<&'r Host, usize>,
+    /// The node after a node and a segment, which is a literal in lower case or a capture.
+    next: HashMap<(usize, Option<String>), usize>,
+    /// The routes whose paths end at each node.
+    routes: Vec<Vec<Candidate<'r, 'a>>>,
 }
 
-/// Whether a route for `host` matches all names that `wanted` matches.
-fn is_for(host: &Host, wanted: &Host) -> bool {
-    match (host, wanted) {
-        (Host::Any, _) => true,
-        (Host::Under(name), Host::Exact(inner) | Host::Under(inner))
-            if inner.strip_suffix(name).is_some_and(|rest| rest.ends_with('.')) =>
-        {
-            true
+impl<'r, 'a> Index<'r, 'a> {
+    fn new(routes: &'r [RouteDraft<'a>]) -> Self {
+        let mut index = Self::default();
+        for route in routes {
+            let (Some(host), Some(path)) = (&route.host, &route.path) else { continue };
+            let Self { hosts, next, routes } = &mut index;
+            let mut new_node = || {
+                routes.push(Vec::new());
+                routes.len() - 1
+            };
+            let start = *hosts.entry(host).or_insert_with(&mut new_node);
+            let end = path.segments.iter().fold(start, |node, segment| {
+                let literal = match segment {
+                    Segment::Literal(text) => Some(text.to_ascii_lowercase()),
+                    Segment::Capture(_) => None,
+                };
+                *next.entry((node, literal)).or_insert_with(&mut new_node)
+            });
+            routes[end].push((route, path));
         }
-        _ => host == wanted,
+        index
     }
+
+    /// The route that matches a path instead of `route`, and its pattern: the most specific one for the same host and method.
+    fn taker(&self, route: &RouteDraft<'_>, segments: &[String]) -> Option<Candidate<'r, 'a>> {
+        covering(route.host.as_ref()?).find_map(|host| self.most_specific(&host, route, segments))
+    }
+
+    fn most_specific(&self, host: &Host, route: &RouteDraft<'_>, segments: &[String]) -> Option<Candidate<'r, 'a>> {
+        let mut nodes = vec![*self.hosts.get(host)?];
+        let mut candidates = self.routes[nodes[0]].clone();
+        for segment in segments {
+            let steps = [Some(segment.to_ascii_lowercase()), None];
+            let after = nodes.iter().flat_map(|node| steps.iter().map(|step| (*node, step.clone())));
+            nodes = after.filter_map(|step| self.next.get(&step).copied()).collect();
+            candidates.extend(nodes.iter().flat_map(|node| &self.routes[*node]));
+        }
+        let takes = |(other, path): &Candidate<'_, '_>| {
+            shares_a_method(other, route)
+                && shares_a_scheme(other, route)
+                && covers(path, other.ignore_case == Some(true), segments)
+        };
+        candidates.into_iter().filter(takes).min_by_key(|(_, path)| {
+            let kinds = path.segments.iter().map(|segment| u8::from(matches!(segment, Segment::Capture(_))));
+            kinds.chain(path.rest.then_some(2)).collect::<Vec<_>>()
+        })
+    }
+}
+
+/// The hosts of routes that match all names that `wanted` matches, the most specific one first.
+fn covering(wanted: &Host) -> impl Iterator<Item = Host> {
+    let name = match wanted {
+        Host::Any => "",
+        Host::Under(name) | Host::Exact(name) => name.as_str(),
+    };
+    let above = name.match_indices('.').map(|(at, _)| Host::Under(name[at + 1..].to_owned()));
+    let any = (*wanted != Host::Any).then_some(Host::Any);
+    [wanted.clone()].into_iter().chain(above).chain(any)
 }
 
 fn shares_a_method(one: &RouteDraft<'_>, other: &RouteDraft<'_>) -> bool {
@@ -201,6 +237,26 @@ mod tests {
         ] {
             assert!(text.contains(written));
             assert_eq!(warnings(&text.replace(written, instead)).to_string(), "", "{instead}");
+        }
+    }
+
+    #[test]
+    fn a_wider_host_is_a_way_around() {
+        let text = include_str!("../../tests/warned/path-around-case.toml");
+        let on = |host: &str, path: &str| format!("host = \"{host}\"\npath = \"{path}\"\n");
+        for (limited, wider, is_around) in [
+            ("api.a.test", "api.a.test", true),
+            ("api.a.test", "*.a.test", true),
+            ("api.a.test", "*.test", true),
+            ("*.a.test", "*.test", true),
+            ("*.a.test", "api.a.test", false),
+            ("a.test", "*.a.test", false),
+            ("ba.test", "*.a.test", false),
+            ("*.a.test", "a.test", false),
+        ] {
+            let text = text.replace("path = \"/v1/login\"\n", &on(limited, "/v1/login"));
+            let text = text.replace("path = \"/*\"\n", &on(wider, "/*"));
+            assert_eq!(!warnings(&text).is_empty(), is_around, "{limited} {wider}");
         }
     }
 }
