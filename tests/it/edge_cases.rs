@@ -1,8 +1,8 @@
-//! The cases of docs/details.md that no other test covers.
+//! Cases that are easy to get wrong, and that no other test covers.
 
 use crate::harness::{Gateway, Response, Upstream, closed_port, limited, reply, run};
 
-const PAGE: &str = include_str!("../../docs/details.md");
+const PAGE: &str = include_str!("../../docs/limits.md");
 
 fn remaining(response: &Response) -> &str {
     response.headers.must("ratelimit").split("r=").nth(1).unwrap().split(';').next().unwrap()
