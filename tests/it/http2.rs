@@ -51,6 +51,7 @@ fn names(headers: &Headers) -> Vec<&str> {
 }
 
 #[test]
+#[ignore = "needs curl"]
 fn it_is_agreed_on_in_tls_and_known_beforehand_without() {
     let authority = Authority::new();
     let site = authority.issue("site", "site", &["site.test"]);
@@ -79,6 +80,7 @@ fn it_is_agreed_on_in_tls_and_known_beforehand_without() {
 }
 
 #[test]
+#[ignore = "needs h2load"]
 fn a_hundred_streams_at_once_get_what_is_allowed() {
     let gateway = Gateway::start(&limited("client-ip", "20/10s", ""));
     let url = format!("http://{}/", gateway.http);

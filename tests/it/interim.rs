@@ -150,6 +150,7 @@ fn a_client_of_http_1_gets_the_response_alone() {
 }
 
 #[test]
+#[ignore = "needs curl"]
 fn curl_shows_hints() {
     let (up, go) = holding("HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n");
     drop(go);
@@ -316,6 +317,7 @@ fn a_client_that_does_not_wait_is_not_told_to_send() {
 }
 
 #[test]
+#[ignore = "needs nghttp"]
 fn nghttp_waits_until_its_body_is_wanted() {
     let up = Upstream::raw(|mut wire, _| {
         while let Ok(Some((_, headers))) = wire.head() {

@@ -72,6 +72,7 @@ fn each_configuration_of_another_project_has_one_of_ours() {
 }
 
 #[test]
+#[ignore = "needs nginx"]
 fn nginx_with_a_burst_and_without_a_queue_is_a_token_bucket() {
     let upstream = answering();
     let (peer, ours) = (nginx("nginx-burst", &upstream), gateway("nginx-burst", &upstream));
@@ -93,6 +94,7 @@ fn nginx_with_a_burst_and_without_a_queue_is_a_token_bucket() {
 }
 
 #[test]
+#[ignore = "needs nginx"]
 fn nginx_with_a_queue_is_a_limit_that_delays() {
     let upstream = answering();
     let (peer, ours) = (nginx("nginx-delay", &upstream), gateway("nginx-delay", &upstream));
@@ -131,6 +133,7 @@ fn at_once(server: SocketAddr, count: usize) -> (f64, Vec<(u16, f64)>) {
 }
 
 #[test]
+#[ignore = "needs nginx"]
 fn nginx_and_we_exempt_the_same_networks() {
     let upstream = answering();
     let (peer, ours) = (nginx("nginx-allow", &upstream), gateway("nginx-allow", &upstream));
@@ -146,6 +149,7 @@ fn nginx_and_we_exempt_the_same_networks() {
 }
 
 #[test]
+#[ignore = "needs nginx"]
 fn nginx_and_we_charge_several_limits_together() {
     let upstream = answering();
     let (peer, ours) = (nginx("nginx-several", &upstream), gateway("nginx-several", &upstream));
@@ -163,6 +167,7 @@ fn nginx_and_we_charge_several_limits_together() {
 }
 
 #[test]
+#[ignore = "needs nginx"]
 fn a_trial_in_nginx_reports_what_ours_reports() {
     let upstream = answering();
     let (peer, ours) = (nginx("nginx-dry-run", &upstream), gateway("nginx-dry-run", &upstream));
@@ -249,6 +254,7 @@ fn expect_ten_in_flight(who: &str, server: SocketAddr, gate: &Gate) {
 }
 
 #[test]
+#[ignore = "needs nginx"]
 fn nginx_limits_as_many_requests_in_flight() {
     let gates = [Gate::new(200), Gate::new(200)];
     let (peer, ours) = (nginx("nginx-conn", &gates[0].upstream), gateway("nginx-conn", &gates[1].upstream));
@@ -257,6 +263,7 @@ fn nginx_limits_as_many_requests_in_flight() {
 }
 
 #[test]
+#[ignore = "needs HAProxy"]
 fn haproxy_limits_as_many_requests_in_flight() {
     let gates = [Gate::new(200), Gate::new(200)];
     let (peer, ours) = (haproxy("haproxy-conn", &gates[0].upstream), gateway("haproxy-conn", &gates[1].upstream));
@@ -265,6 +272,7 @@ fn haproxy_limits_as_many_requests_in_flight() {
 }
 
 #[test]
+#[ignore = "needs HAProxy"]
 fn haproxy_counts_in_a_sliding_window_too_but_with_what_it_refuses() {
     let upstream = answering();
     let (peer, ours) = (haproxy("haproxy-rate", &upstream), gateway("haproxy-rate", &upstream));
@@ -288,6 +296,7 @@ fn haproxy_counts_in_a_sliding_window_too_but_with_what_it_refuses() {
 }
 
 #[test]
+#[ignore = "needs HAProxy"]
 fn haproxy_counts_as_many_failed_logins() {
     let upstream = Upstream::start(|request| {
         let fails = request.headers.get("x-password").is_some_and(|password| password == "wrong");
@@ -311,6 +320,7 @@ fn haproxy_counts_as_many_failed_logins() {
 }
 
 #[test]
+#[ignore = "needs HAProxy"]
 fn haproxy_lets_failing_logins_pass_that_come_together_and_we_do_not() {
     let gates = [Gate::new(401), Gate::new(401)];
     let (peer, ours) = (haproxy("haproxy-logins", &gates[0].upstream), gateway("haproxy-logins", &gates[1].upstream));

@@ -1,5 +1,5 @@
 //! What packages contain: units of systemd, completions, the manual and the Dockerfile are accepted by the programs that read
-//! them, which `scripts/test` installs, and agree with each other.
+//! them, which `scripts/test --all` installs, and agree with each other.
 
 #[path = "../../scripts/packaging/pages.rs"]
 mod pages;
@@ -32,7 +32,8 @@ fn written_pages() -> TempDir {
 /// What a program says; whether it succeeded comes first.
 #[track_caller]
 fn ask(command: &mut Command) -> (bool, String, String) {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}: scripts/test installs it"));
+    let output =
+        command.output().unwrap_or_else(|error| panic!("{command:?}: {error}: scripts/test --all installs it"));
     let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
     (output.status.success(), out, err)
 }
@@ -49,6 +50,7 @@ fn assets() -> Vec<[String; 3]> {
 }
 
 #[test]
+#[ignore = "needs systemd-analyze"]
 #[cfg(target_os = "linux")]
 fn systemd_accepts_the_units_and_finds_little_exposed() {
     let folder = tempfile::tempdir().unwrap();
@@ -160,6 +162,7 @@ fn commands() -> BTreeSet<String> {
 }
 
 #[test]
+#[ignore = "needs fish and zsh"]
 fn bash_and_fish_complete_commands_and_options() {
     let (home, pages) = (tempfile::tempdir().unwrap(), written_pages());
     let completions = |name: &str| pages.path().join("completions").join(name);
@@ -196,6 +199,7 @@ fn bash_and_fish_complete_commands_and_options() {
 }
 
 #[test]
+#[ignore = "needs groff"]
 fn the_manual_is_formatted_without_warnings() {
     let (folder, mut pages) = (written_pages(), BTreeSet::new());
     for entry in fs::read_dir(folder.path().join("man")).unwrap() {
@@ -211,6 +215,7 @@ fn the_manual_is_formatted_without_warnings() {
 }
 
 #[test]
+#[ignore = "needs hadolint"]
 fn the_dockerfile_has_no_findings() {
     let lint = |file: &Path| ask(Command::new(root().join("target/hadolint/bin/hadolint")).arg(file));
     let (accepted, found, said) = lint(&packaging("Dockerfile"));

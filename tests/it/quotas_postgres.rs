@@ -58,6 +58,7 @@ fn until_quota(gateway: &Gateway, key: &str, expected: Result<u64, u16>) {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL"]
 fn a_row_holds_and_its_change_is_announced_by_the_trigger_of_the_documentation() {
     let server = database();
     server.sql(
@@ -88,6 +89,7 @@ fn a_row_holds_and_its_change_is_announced_by_the_trigger_of_the_documentation()
 }
 
 #[test]
+#[ignore = "needs PostgreSQL"]
 fn keys_are_asked_about_by_their_digests() {
     let server = database();
     server.sql("insert into plans (key, rates) values ('a', '{3/d}')");
@@ -103,6 +105,7 @@ fn keys_are_asked_about_by_their_digests() {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL"]
 fn each_of_a_million_keys_has_its_rates_and_changes_hold_within_a_second() {
     let server = database();
     server.sql(
@@ -175,6 +178,7 @@ fn load(gateway: &Gateway, done: &AtomicBool, who: usize) -> usize {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL"]
 fn no_request_fails_while_the_database_is_killed_restarted_and_frozen() {
     let mut server = database();
     server.sql("insert into plans (key, rates) values ('known', '{1000000/d}')");
@@ -220,6 +224,7 @@ fn no_request_fails_while_the_database_is_killed_restarted_and_frozen() {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL"]
 fn a_reload_that_does_not_change_the_section_keeps_the_session_and_the_cache() {
     let server = database();
     server.sql("insert into plans (key, rates) values ('a', '{3/d}')");
@@ -246,6 +251,7 @@ fn a_reload_that_does_not_change_the_section_keeps_the_session_and_the_cache() {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL"]
 fn a_session_with_tls_trusts_the_authorities_of_the_url() {
     let (known, unknown) = (Authority::new(), Authority::new());
     let server = database_with(Some(&known.issue("db", "db", &["localhost"])));
@@ -263,6 +269,7 @@ fn a_session_with_tls_trusts_the_authorities_of_the_url() {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL"]
 fn explain_says_what_the_database_says_and_nothing_shows_the_password() {
     let mut server = database();
     server.sql("insert into plans (key, rates) values ('a', '{3/d}')");
@@ -291,6 +298,7 @@ fn explain_says_what_the_database_says_and_nothing_shows_the_password() {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL"]
 fn a_gateway_without_a_database_starts_and_asks_it_later() {
     let mut server = database();
     server.sql("insert into plans (key, rates) values ('a', '{3/d}')");

@@ -111,6 +111,7 @@ fn rates(rates: &[&str]) -> QuotaAnswer {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL"]
 fn a_row_says_what_its_columns_say() {
     let server = Postgres::start();
     server.sql(&format!("{PLANS} create role gw login; grant select on plans to gw; create sequence s;"));
@@ -147,6 +148,7 @@ fn a_row_says_what_its_columns_say() {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL"]
 fn what_cannot_be_used_says_why() {
     let server = Postgres::start();
     server.sql(&format!("{PLANS} create role gw login; insert into plans values ('a', '{{1/s}}'), ('b', '{{1/s}}')"));
@@ -194,6 +196,7 @@ fn what_cannot_be_used_says_why() {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL"]
 fn a_query_is_prepared_again_when_its_columns_change() {
     let server = Postgres::start();
     server.sql(&format!("{PLANS} insert into plans values ('a', '{{1/s}}')"));
@@ -212,6 +215,7 @@ fn a_query_is_prepared_again_when_its_columns_change() {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL"]
 fn lookups_are_pipelined_and_those_that_nobody_waits_for_are_bounded() {
     let server = Postgres::start();
     server.sql(&format!("{PLANS} create role gw login superuser;"));
@@ -253,6 +257,7 @@ fn lookups_are_pipelined_and_those_that_nobody_waits_for_are_bounded() {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL"]
 fn changes_are_announced_and_after_a_reconnect_all_may_have_changed() {
     let mut server = Postgres::start();
     server.sql(PLANS);
@@ -292,6 +297,7 @@ fn abandoned(server: SocketAddr) -> bool {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL"]
 fn a_server_that_is_killed_or_frozen_is_found_out_and_used_again() {
     let mut server = Postgres::start();
     server.sql(&format!("{PLANS} insert into plans values ('a', '{{1/s}}')"));
@@ -371,6 +377,7 @@ fn who_does_not_speak_the_protocol_is_away() {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL"]
 fn a_server_of_several_is_used_that_accepts_a_session() {
     let server = Postgres::start();
     server.sql(&format!("{PLANS} insert into plans values ('a', '{{1/s}}')"));
@@ -380,6 +387,7 @@ fn a_server_of_several_is_used_that_accepts_a_session() {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL"]
 fn with_tls_only_a_certificate_that_is_trusted_is_accepted() {
     let (known, unknown) = (Authority::new(), Authority::new());
     let certificate = known.issue("db", "db", &["localhost"]);

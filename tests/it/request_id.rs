@@ -209,6 +209,7 @@ fn repeated_refusals_differ_in_nothing_else() {
 }
 
 #[test]
+#[ignore = "needs curl"]
 fn grpc_and_http2_have_it_too() {
     let gateway = Gateway::start(&limited("client-ip", "1/d", ""));
     let url = format!("http://{}/", gateway.http);

@@ -34,6 +34,7 @@ fn replace(from: &Issued, to: &Issued) {
 }
 
 #[test]
+#[ignore = "needs curl"]
 fn a_listener_in_tls_stands_beside_a_plain_one() {
     let authority = Authority::new();
     let site = authority.issue("site", "site", &["site.test"]);
@@ -77,6 +78,7 @@ fn bodies_pass_both_ways_and_a_connection_that_has_rested_goes_on() {
 }
 
 #[test]
+#[ignore = "needs curl"]
 fn the_name_that_a_client_asks_for_chooses_the_certificate() {
     let authority = Authority::new();
     let first = authority.issue("first", "first", &["first.test"]);
@@ -91,6 +93,7 @@ fn the_name_that_a_client_asks_for_chooses_the_certificate() {
 }
 
 #[test]
+#[ignore = "needs curl"]
 fn the_lowest_version_is_kept_to() {
     let authority = Authority::new();
     let site = authority.issue("site", "site", &["site.test"]);
@@ -102,6 +105,7 @@ fn the_lowest_version_is_kept_to() {
 }
 
 #[test]
+#[ignore = "needs curl"]
 fn new_certificates_are_used_as_soon_as_they_are_there() {
     let authority = Authority::new();
     let site = authority.issue("site", "site", &["old.test"]);
@@ -183,6 +187,7 @@ fn certificates_are_refused_until_their_files_are_right_again() {
 }
 
 #[test]
+#[ignore = "needs curl"]
 fn a_reload_reads_certificates_and_refuses_what_is_broken() {
     let authority = Authority::new();
     let [one, other] = ["one", "other"].map(|name| authority.issue(name, name, &[&format!("{name}.test")]));
@@ -217,6 +222,7 @@ fn a_certificate_that_expires_soon_is_told_of() {
 }
 
 #[test]
+#[ignore = "needs curl"]
 fn handshakes_are_bounded_in_time_and_hold_up_nobody() {
     let authority = Authority::new();
     let site = authority.issue("site", "site", &["site.test"]);
@@ -243,6 +249,7 @@ fn handshakes_are_bounded_in_time_and_hold_up_nobody() {
 }
 
 #[test]
+#[ignore = "needs curl"]
 fn connections_without_a_handshake_are_closed_for_new_ones_and_by_a_drain() {
     let authority = Authority::new();
     let site = authority.issue("site", "site", &["site.test"]);
@@ -261,6 +268,7 @@ fn connections_without_a_handshake_are_closed_for_new_ones_and_by_a_drain() {
 }
 
 #[test]
+#[ignore = "needs curl"]
 fn what_is_no_handshake_ends_the_connection() {
     let authority = Authority::new();
     let site = authority.issue("site", "site", &["site.test"]);
@@ -312,6 +320,7 @@ fn clients_are_known_by_their_certificates() {
 }
 
 #[test]
+#[ignore = "needs curl"]
 fn nobody_says_for_a_client_which_certificate_it_has() {
     let authority = Authority::new();
     let site = authority.issue("site", "site", &["site.test"]);
@@ -359,6 +368,7 @@ fn a_client_that_does_not_read_is_left_and_a_drain_finishes_what_is_under_way() 
 }
 
 #[test]
+#[ignore = "needs curl"]
 fn a_folder_is_watched_whose_links_are_replaced() {
     let authority = Authority::new();
     let folder = authority.folder().join("mounted");

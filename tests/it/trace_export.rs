@@ -55,6 +55,7 @@ fn stop(mut gateway: Gateway) -> Duration {
 }
 
 #[test]
+#[ignore = "needs Python"]
 fn what_waits_at_the_end_is_exported() {
     let collector = Collector::start();
     let gateway = start(&format!("http://{}/", collector.0.address()));
@@ -65,6 +66,7 @@ fn what_waits_at_the_end_is_exported() {
 }
 
 #[test]
+#[ignore = "needs Python"]
 fn a_collector_that_is_away_is_found_again() {
     let collector = Collector::start();
     let fault = Fault::start(collector.0.address(), Mode::Refuse);
@@ -206,6 +208,7 @@ fn spans_that_cannot_be_exported_are_counted() {
 }
 
 #[test]
+#[ignore = "needs Python"]
 fn a_reload_begins_changes_and_ends_it() {
     let (up, first, second) = (Upstream::start(|_| reply(200, "")), Collector::start(), Collector::start());
     let gateway = Gateway::start(&up.everything());
@@ -246,6 +249,7 @@ fn threads(gateway: &Gateway, name: &str) -> usize {
 }
 
 #[test]
+#[ignore = "needs Python"]
 fn a_collector_with_tls_needs_a_certificate_that_the_system_trusts() {
     let (authority, other) = (Authority::new(), Authority::new());
     let certificate = authority.issue("collector", "collector", &["localhost"]);
