@@ -9,6 +9,8 @@ mod report;
 mod refusal;
 mod read;
 mod values;
+mod kinds;
+mod settings;
 mod rate_text;
 mod file;
 mod check;
@@ -53,13 +55,12 @@ use document::Document;
 pub use admin::{Admin, AdminAddress, AdminToken};
 pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
 pub use cors::{Cors, OriginPattern};
-pub use file::LOG_LEVELS;
 pub use folder::{Version, files as folder_files};
 pub use header_changes::{HeaderChanges, HeaderText, is_secret};
 pub use jwt::{Jwks, Jwt};
 pub use key::{Key, Missing, Source};
 pub use limit::{Cost, HeaderStyle, Limit, Tiers};
-pub use log::{AccessFormat, AccessLog, Log, LogFormat};
+pub use log::{AccessFormat, AccessLog, LOG_LEVELS, Log, LogFormat};
 pub use on_limit::{OnLimit, Role};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresTls, PostgresUrl};
@@ -114,6 +115,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// The files that it was read from, if there are any.
     pub files: BTreeSet<PathBuf>,
+    /// The settings for which a change needs a restart, with their values.
+    pub at_start: Vec<(String, String)>,
     /// Settings that are valid, but probably not intended.
     pub warnings: Problems,
 }
