@@ -16,7 +16,7 @@ use toml::de::{DeFloat, DeInteger, DeValue};
 use super::report::{did_you_mean, either, quoted};
 
 pub(super) use section::Section;
-pub(super) use setting::{Kind, Setting, Shape, Table, name, tables};
+pub(super) use setting::{Described, Kind, Setting, Shape, Table, name, tables};
 pub(super) use source::Source;
 
 /// Why a text is not a valid value.

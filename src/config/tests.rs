@@ -1,6 +1,7 @@
 //! Whole files: valid ones, and broken ones with their messages.
 
 mod folders;
+mod keys;
 mod panics;
 
 use std::fs;
