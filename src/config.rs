@@ -78,7 +78,7 @@ pub use shed::Shed;
 pub use source::{ConfigSource, Loaded, NoStart};
 pub use store::{OnError, SharedStore, Store};
 pub use template::{Template, TemplatePart};
-pub use temporary::{TEMPORARY_SPAN, quota_rates, temporary_again, temporary_override};
+pub use temporary::{quota_rates, temporary_again, temporary_override};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
 pub use traces::{Collector, Tracing};
 pub use upstream::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer};

@@ -16,7 +16,7 @@ const FILES: &str = r"
 The configuration that the service reads. It is written for the Debian package; elsewhere it may be any file.
 .TP
 \fI/usr/share/doc/gateway/\fR
-All settings (README.md), and the documentation of each part.
+All settings (docs/reference.md), and the documentation of each part.
 ";
 
 /// The last section of the page of a subcommand.

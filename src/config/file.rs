@@ -131,7 +131,7 @@ fn server(section: Section<'_>, listeners: &mut Vec<(SocketAddr, Range<usize>)>)
             matching: section.read(&server::path_matching),
             escaped_slashes: section.read(&server::escaped_slashes),
         },
-        shed: section.table(&server::shed).and_then(shed::read),
+        shed: section.table(&server::shed).map(shed::read),
     };
     http2.close();
     section.close();

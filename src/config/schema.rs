@@ -59,8 +59,10 @@ fn shape(form: &Shape, words: &[&str]) -> Value {
         Shape::Flag => json!({ "type": "boolean" }),
         Shape::Number(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
         Shape::Share => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
-        Shape::Duration(_) | Shape::DurationOrNone => json!({ "type": "string", "pattern": DURATION }),
-        Shape::Size(_) => json!({ "type": "string", "pattern": SIZE }),
+        Shape::Duration(_) | Shape::DurationOrNone => {
+            json!({ "title": "duration", "type": "string", "pattern": DURATION })
+        }
+        Shape::Size(_) => json!({ "title": "size", "type": "string", "pattern": SIZE }),
         Shape::Words => json!({ "type": "string", "enum": words }),
         Shape::Text => json!({ "type": "string" }),
         Shape::Pattern(pattern) => json!({ "type": "string", "pattern": pattern }),

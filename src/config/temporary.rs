@@ -1,6 +1,5 @@
 //! Overrides of the admin API as they are written: JSON that is checked like a table of the file.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +13,6 @@ use super::texts::Texts;
 use super::{Limit, file};
 use crate::limit::Rate;
 use crate::limit::overrides::Allowance;
-
-/// How long an override of the admin API may last.
-pub const TEMPORARY_SPAN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(31 * 86_400);
 
 /// Reads an override for a key of `limit`: what it grants, and how long it lasts.
 ///

@@ -18,11 +18,9 @@ pub(super) fn read(
 ) -> (String, HeaderValue) {
     let field = section.field(body);
     let body = section.read_as(body, |field| field.text().map(str::to_owned));
-    if let Some(field) = field {
-        if [204, 205, 304].contains(&status.as_u16()) && !body.is_empty() {
-            // RFC 9110, sections 15.3.5, 15.3.6 and 15.4.5.
-            field.report(format!("a response with status {} has no body", status.as_u16()), "remove the body");
-        }
+    // RFC 9110, sections 15.3.5, 15.3.6 and 15.4.5.
+    if let Some(field) = field.filter(|_| [204, 205, 304].contains(&status.as_u16()) && !body.is_empty()) {
+        field.report(format!("a response with status {} has no body", status.as_u16()), "remove the body");
     }
     let given = section.field(content_type).and_then(|field| field.parse(self::content_type));
     if body.is_empty() && given.is_some() {

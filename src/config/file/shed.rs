@@ -4,8 +4,8 @@ use crate::config::Shed;
 use crate::config::read::Section;
 use crate::config::settings::shed;
 
-/// Reads the section; `None` if it has an error.
-pub(super) fn read(section: Section<'_>) -> Option<Shed> {
+/// Reads the section.
+pub(super) fn read(section: Section<'_>) -> Shed {
     let field = section.field(&shed::cpu);
     if field.is_none() && section.field(&shed::latency).is_none() {
         let help = "add the wanted share of the processors, like cpu = 0.9, or the wanted time until a response, like \
@@ -18,5 +18,5 @@ pub(super) fn read(section: Section<'_>) -> Option<Shed> {
     }
     let (latency, status) = (section.given(&shed::latency), section.read(&shed::status));
     section.close();
-    Some(Shed { cpu, latency, status })
+    Shed { cpu, latency, status }
 }

@@ -6,7 +6,7 @@ use super::STATUS;
 use crate::base::jwt::{ALGORITHMS, Algorithm};
 use crate::config::kinds::{flag, number, shaped, text, wait, words};
 use crate::config::read::{Kind, Setting, Shape, Table, name, tables};
-use crate::config::{HeaderStyle, Missing, OnLimit, SentKey, TEMPORARY_SPAN, values};
+use crate::config::{HeaderStyle, Missing, OnLimit, SentKey, values};
 use crate::limit::overload::level;
 use crate::limit::{Edge, MAX_PRECISION, MAX_QUOTA};
 
@@ -140,7 +140,7 @@ tables! {
         /// Its requests are answered 403.
         block: () = shaped(TRUE) => true;
         /// How long it lasts.
-        r#for: Duration = wait(TEMPORARY_SPAN).required() => "1h";
+        r#for: Duration = wait(Duration::from_secs(1)..=Duration::from_secs(31 * 86_400)).required() => "1h";
     }
 
     /// The requests of a tier.

@@ -7,7 +7,7 @@ use rcgen::{CertificateParams, KeyPair};
 use tempfile::TempDir;
 use toml::{Table, Value};
 
-use super::super::read::{Shape, Table as Keys};
+use super::super::read::Shape;
 use super::super::settings::root;
 use super::super::{Config, parse, schema};
 use super::{FULL, LIMITS};
@@ -145,7 +145,20 @@ fn configs() -> Vec<Config> {
 /// The keys in a value of this form, each with what its table is for. Without a value, all that it may have.
 fn collect(shape: &'static Shape, value: Option<&Value>, found: &mut BTreeSet<(&'static str, &'static str)>) {
     match (shape, value) {
-        (Shape::Table(keys), value) => collect_keys(keys, value.map(|value| value.as_table()), found),
+        (Shape::Table(keys), None) => {
+            for key in (keys.keys)() {
+                found.insert((keys.help, key.name));
+                collect(key.shape, None, found);
+            }
+        }
+        (Shape::Table(keys), Some(Value::Table(table))) => {
+            for key in (keys.keys)() {
+                if let Some(value) = table.get(key.name) {
+                    found.insert((keys.help, key.name));
+                    collect(key.shape, Some(value), found);
+                }
+            }
+        }
         (Shape::List(shape, ..) | Shape::Named(shape), None) => collect(shape, None, found),
         (Shape::List(shape, ..), Some(Value::Array(list))) => {
             list.iter().for_each(|value| collect(shape, Some(value), found));
@@ -158,27 +171,16 @@ fn collect(shape: &'static Shape, value: Option<&Value>, found: &mut BTreeSet<(&
     }
 }
 
-fn collect_keys(
-    keys: &'static Keys,
-    table: Option<Option<&Table>>,
-    found: &mut BTreeSet<(&'static str, &'static str)>,
-) {
-    for key in (keys.keys)() {
-        let value = table.map(|table| table.and_then(|table| table.get(key.name)));
-        if value.is_none_or(|value| value.is_some()) {
-            found.insert((keys.help, key.name));
-            collect(key.shape, value.flatten(), found);
-        }
-    }
-}
+/// The form of the whole file.
+static FILE: Shape = Shape::Table(&root::TABLE);
 
 #[test]
 fn every_key_of_the_table_is_read() {
     configs();
     let (mut all, mut read) = (BTreeSet::new(), BTreeSet::new());
-    collect_keys(&root::TABLE, None, &mut all);
+    collect(&FILE, None, &mut all);
     for text in texts() {
-        collect_keys(&root::TABLE, Some(Some(&text.parse().unwrap())), &mut read);
+        collect(&FILE, Some(&Value::Table(text.parse().unwrap())), &mut read);
     }
     let is_left_out = |(_, name): &&(&str, &str)| !cfg!(feature = "postgres") && ["query", "channel"].contains(name);
     let unread: Vec<_> = all.difference(&read).filter(|key| !is_left_out(key)).collect();
