@@ -112,7 +112,7 @@ tables! {
         /// Whole keys, keys with `*` for any text, and networks.
         keys: () = shaped(Shape::List(&Shape::Text, 1, 10_000)).required() => ["partner-7", "gold-*"];
         /// Their rates.
-        rates: () = shaped(RATES) => ["100/s"];
+        rates: () = shaped(RATES) => ["10/s", "3000/10m"];
         /// They have no limit.
         exempt: () = shaped(TRUE) => true;
         /// Their requests are answered 403.
@@ -134,7 +134,7 @@ tables! {
     /// An override by the admin API.
     temporary "an override" {
         /// The rates of the key.
-        rates: () = shaped(RATES) => ["100/s"];
+        rates: () = shaped(RATES) => ["10/s", "3000/10m"];
         /// It has no limit.
         exempt: () = shaped(TRUE) => true;
         /// Its requests are answered 403.
@@ -146,7 +146,7 @@ tables! {
     /// The requests of a tier.
     tier {
         /// What each of its keys is allowed.
-        rates: () = shaped(RATES).required() => ["100/s"];
+        rates: () = shaped(RATES).required() => ["10/s", "3000/10m"];
         /// Their priority instead of that of the route.
         priority: u8 = number(0, level::HIGHEST as u64) => 7;
     }
