@@ -24,7 +24,7 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use crate::admin::describe;
 use crate::base::background::Background;
 use crate::base::clock;
-use crate::config::{Config, ConfigSource, Loaded, NoStart, Problems};
+use crate::config::{self, Config, ConfigSource, Loaded, NoStart, Problems};
 use crate::process::{self, Start, Stopped};
 use crate::proxy::log;
 
@@ -101,6 +101,10 @@ enum Command {
         It reads the Common and the Combined Log Format and JSON lines, also compressed by gzip, and asks no store.\n\
         Exit codes: 0, 1 if a log could not be read to its end, or 2 if the file, the command line or a log is not valid.")]
     Simulate(Simulate),
+    /// Print the JSON schema of the configuration, by which editors check and complete it.
+    #[command(after_help = "Example: gateway schema > gateway.schema.json, with this first line in gateway.toml:\n\
+        #:schema ./gateway.schema.json\nNo configuration is read.")]
+    Schema,
     /// Show the dashboard of a running gateway in this terminal.
     #[command(
         after_help = "Keys: q quits, Tab goes to the next panel, arrows choose and scroll, s sorts, Enter enlarges, ? helps.\n\
@@ -224,6 +228,7 @@ pub fn run() -> ExitCode {
     };
     match &command {
         Some(Command::Top(asked)) => topped(asked),
+        Some(Command::Schema) => printed(&format!("{:#}\n", config::schema())),
         Some(Command::Check { live: true, .. }) => probed(&source, Probe::Live),
         Some(Command::Check { ready: true, .. }) => probed(&source, Probe::Ready),
         Some(Command::Check { json, against, .. }) => with_config(&|config| checked(&config, *json, against.clone())),
@@ -259,6 +264,10 @@ fn checked(config: &Config, json: bool, against: Option<OsString>) -> ExitCode {
     if !config.warnings.is_empty() {
         complain(&config.warnings.to_string());
     }
+    printed(&text)
+}
+
+fn printed(text: &str) -> ExitCode {
     // It is not an error if the reader has closed the pipe.
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
@@ -324,10 +333,7 @@ fn explained(config: &Config, asked: &Explain) -> ExitCode {
         head.headers.append(name, value.clone());
     }
     match explain::explain(config, Question { head, peer: asked.from, show_keys: asked.show_keys }) {
-        Ok(text) => {
-            let _ = std::io::stdout().write_all(text.as_bytes());
-            ExitCode::SUCCESS
-        }
+        Ok(text) => printed(&text),
         Err(why) => {
             complain(&format!("error: {why}"));
             ExitCode::from(INVALID)

@@ -9,6 +9,9 @@ mod report;
 mod refusal;
 mod read;
 mod values;
+mod kinds;
+mod settings;
+mod schema;
 mod rate_text;
 mod file;
 mod check;
@@ -53,13 +56,12 @@ use document::Document;
 pub use admin::{Admin, AdminAddress, AdminToken};
 pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
 pub use cors::{Cors, OriginPattern};
-pub use file::LOG_LEVELS;
 pub use folder::{Version, files as folder_files};
 pub use header_changes::{HeaderChanges, HeaderText, is_secret};
 pub use jwt::{Jwks, Jwt};
 pub use key::{Key, Missing, Source};
 pub use limit::{Cost, HeaderStyle, Limit, Tiers};
-pub use log::{AccessFormat, AccessLog, Log, LogFormat};
+pub use log::{AccessFormat, AccessLog, LOG_LEVELS, Log, LogFormat};
 pub use on_limit::{OnLimit, Role};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresTls, PostgresUrl};
@@ -70,12 +72,13 @@ pub use refusal::Refusal;
 pub use remote::{Remote, RemoteDocument, RemoteStatus};
 pub use report::Problems;
 pub use route::{Action, HeaderMatch, Host, PathPattern, Route, Scheme, Segment, SentPath};
+pub use schema::schema;
 pub use server::{EscapedSlashes, Http2, Listener, MaxConnections, PathMatching, PathRules, Server, UNLIMITED};
 pub use shed::Shed;
 pub use source::{ConfigSource, Loaded, NoStart};
 pub use store::{OnError, SharedStore, Store};
 pub use template::{Template, TemplatePart};
-pub use temporary::{TEMPORARY_SPAN, quota_rates, temporary_again, temporary_override};
+pub use temporary::{quota_rates, temporary_again, temporary_override};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
 pub use traces::{Collector, Tracing};
 pub use upstream::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer};
@@ -114,6 +117,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// The files that it was read from, if there are any.
     pub files: BTreeSet<PathBuf>,
+    /// The settings for which a change needs a restart, with their values.
+    pub at_start: Vec<(String, String)>,
     /// Settings that are valid, but probably not intended.
     pub warnings: Problems,
 }

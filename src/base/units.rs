@@ -63,7 +63,7 @@ pub fn size(text: &str) -> Option<u64> {
 
 /// Writes a number of bytes in the largest binary unit that divides it: `64KiB`, `1000B`.
 pub fn spelled_size(bytes: u64) -> String {
-    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let found = units.into_iter().find(|(_, shift)| bytes > 0 && bytes.trailing_zeros() >= *shift);
     let (unit, shift) = found.unwrap_or(("B", 0));
     format!("{}{unit}", bytes >> shift)
@@ -78,6 +78,15 @@ pub fn period(span: Duration) -> String {
         1 if unit.len() == 1 => unit.to_owned(),
         count => format!("{count}{unit}"),
     }
+}
+
+/// Writes a duration in the largest unit that divides it: `1s`, `10m`, `0s`.
+pub fn spelled_duration(span: Duration) -> String {
+    if span.is_zero() {
+        return "0s".to_owned();
+    }
+    let period = period(span);
+    if period.starts_with(|first: char| first.is_ascii_digit()) { period } else { format!("1{period}") }
 }
 
 #[cfg(test)]
@@ -103,7 +112,7 @@ mod tests {
         assert_eq!(size("64KB"), Some(64_000));
         assert_eq!(size("1.5MiB"), Some(1_572_864));
         assert_eq!(size("512B"), Some(512));
-        for (bytes, text) in [(0, "0B"), (1000, "1000B"), (65_536, "64KiB"), (3 << 20, "3MiB"), (5 << 40, "5120GiB")] {
+        for (bytes, text) in [(0, "0B"), (1000, "1000B"), (65_536, "64KiB"), (3 << 20, "3MiB"), (5 << 40, "5TiB")] {
             assert_eq!((spelled_size(bytes).as_str(), size(text)), (text, Some(bytes)));
         }
         for text in ["", "64", "KiB", "64 potatoes", "-1KiB", "1e3KiB", "99999999999999999999999999"] {

@@ -1,7 +1,7 @@
 //! What a change of the configuration means: which settings need a restart, which counters survive, and whose overrides
 //! change.
 
-use super::{Config, Limit, Store};
+use super::{Config, Limit};
 use crate::limit::Rate;
 use crate::limit::overrides::Changes;
 
@@ -75,23 +75,7 @@ fn changed_rates(old: &[Rate], new: &[Rate]) -> Option<&'static str> {
 }
 
 /// The first setting that differs although it is used only at the start.
-pub fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
-    let (was, is) = (&old.server, &new.server);
-    let bounds = |config: &Config| match config.store {
-        Store::Memory { max_keys, max_memory, .. } => Some((max_keys, max_memory)),
-        Store::Memcached(_) => None,
-    };
-    let resized = bounds(old).zip(bounds(new));
-    [
-        ("server.workers", was.workers != is.workers),
-        ("server.max_header_size", was.max_header_size != is.max_header_size),
-        ("log.level", old.log.level != new.log.level),
-        ("log.format", old.log.format != new.log.format),
-        ("log.access_file", old.log.access_file != new.log.access_file),
-        ("log.access_format", old.log.access_format != new.log.access_format),
-        ("store.max_keys", resized.is_some_and(|(old, new)| old.0 != new.0)),
-        ("store.max_memory", resized.is_some_and(|(old, new)| old.1 != new.1)),
-    ]
-    .into_iter()
-    .find_map(|(setting, differs)| differs.then_some(setting))
+pub fn needs_restart<'a>(old: &Config, new: &'a Config) -> Option<&'a str> {
+    let differs = |(key, value): &&(String, String)| old.at_start.iter().any(|(was, old)| was == key && old != value);
+    new.at_start.iter().find(differs).map(|(key, _)| key.as_str())
 }

@@ -41,6 +41,7 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
         limits: draft.limits.into_iter().filter_map(|(_, limit)| limit).collect(),
         routes,
         files: source.files(),
+        at_start: source.all_at_start(),
         warnings: source.warnings(),
     };
     unused_tokens(&tokens, &config, source);

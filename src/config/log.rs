@@ -17,6 +17,15 @@ pub struct Log {
     pub access_format: Option<AccessFormat>,
 }
 
+/// The names of all levels of the log, the least severe first.
+pub const LOG_LEVELS: [(&str, tracing::Level); 5] = [
+    ("trace", tracing::Level::TRACE),
+    ("debug", tracing::Level::DEBUG),
+    ("info", tracing::Level::INFO),
+    ("warn", tracing::Level::WARN),
+    ("error", tracing::Level::ERROR),
+];
+
 /// Which requests get a line in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessLog {

@@ -33,24 +33,18 @@ pub enum Role {
 }
 
 impl OnLimit {
-    /// The longest delay, and how many requests of a key are held, if the file does not say so.
-    pub(super) const DEFAULT_DELAY: (Duration, usize) = (Duration::from_secs(1), 100);
-    /// Each action.
-    pub(super) const ALL: [Self; 4] = [
-        Self::Reject,
-        Self::Shadow,
-        Self::Silent,
-        Self::Delay { max_delay: Self::DEFAULT_DELAY.0, max_delayed: Self::DEFAULT_DELAY.1 },
+    /// The word for each in the file. How long requests are held is said by other keys.
+    pub(super) const WORDS: [(&str, Self); 4] = [
+        ("reject", Self::Reject),
+        ("shadow", Self::Shadow),
+        ("silent", Self::Silent),
+        ("delay", Self::Delay { max_delay: Duration::ZERO, max_delayed: 0 }),
     ];
 
     /// The word for it in the file.
     pub fn word(self) -> &'static str {
-        match self {
-            Self::Reject => "reject",
-            Self::Shadow => "shadow",
-            Self::Silent => "silent",
-            Self::Delay { .. } => "delay",
-        }
+        let kind = std::mem::discriminant(&self);
+        Self::WORDS.iter().find(|(_, one)| std::mem::discriminant(one) == kind).map_or("", |(word, _)| word)
     }
 
     /// Whether the limit refuses requests in the end, or only reports them.
@@ -78,12 +72,12 @@ impl OnLimit {
         }
     }
 
-    /// The status of the answer to a request over the limit if the file has none, and those that it may have.
-    pub(super) fn statuses(self) -> (StatusCode, RangeInclusive<u64>) {
+    /// The status of the answer to a request over the limit if it is not that of other limits, and those that the file may say.
+    pub(super) fn statuses(self) -> (Option<StatusCode>, RangeInclusive<u64>) {
         match self {
             // It looks like an answer from an upstream.
-            Self::Silent => (StatusCode::OK, 200..=599),
-            Self::Reject | Self::Shadow | Self::Delay { .. } => (StatusCode::TOO_MANY_REQUESTS, 400..=599),
+            Self::Silent => (Some(StatusCode::OK), 200..=599),
+            Self::Reject | Self::Shadow | Self::Delay { .. } => (None, 400..=599),
         }
     }
 
@@ -119,16 +113,19 @@ mod tests {
     fn every_action_has_its_answers() {
         let (refuses, reports) = (Role::Refuses, Role::Reports);
         let forwarded = "forwarded and only reported";
-        let held = "held for up to 1s, at most 100 per key at the same time, or answered 200";
+        let ok = Some(StatusCode::OK);
+        let held = "held for up to 0ns, at most 0 per key at the same time, or answered 200";
         let expected = [
-            ("reject", refuses, true, None, 429, "answered 200", "answered 403"),
-            ("shadow", reports, false, None, 429, forwarded, forwarded),
-            ("silent", refuses, false, None, 200, "answered 200 with no hint of the limit", "answered 403"),
-            ("delay", refuses, true, Some(OnLimit::DEFAULT_DELAY), 429, held, "answered 403"),
+            ("reject", refuses, true, None, None, "answered 200", "answered 403"),
+            ("shadow", reports, false, None, None, forwarded, forwarded),
+            ("silent", refuses, false, None, ok, "answered 200 with no hint of the limit", "answered 403"),
+            ("delay", refuses, true, Some((Duration::ZERO, 0)), None, held, "answered 403"),
         ];
-        for (on_limit, (word, role, is_told, delay, status, over, blocked)) in OnLimit::ALL.into_iter().zip(expected) {
+        for ((_, on_limit), (word, role, is_told, delay, status, over, blocked)) in
+            OnLimit::WORDS.into_iter().zip(expected)
+        {
             assert_eq!((on_limit.word(), on_limit.role(), on_limit.is_told()), (word, role, is_told));
-            assert_eq!((on_limit.delay(), on_limit.statuses().0.as_u16()), (delay, status), "{word}");
+            assert_eq!((on_limit.delay(), on_limit.statuses().0), (delay, status), "{word}");
             let words = on_limit.in_words(StatusCode::OK);
             assert_eq!((&*words, on_limit.blocked_in_words()), (over, blocked), "{word}");
         }

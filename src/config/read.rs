@@ -3,17 +3,20 @@
 //! Every method reports problems itself and then returns `None`; the caller uses a default and continues.
 
 mod path;
+mod section;
+mod setting;
 mod source;
 mod url;
 
-use std::cell::RefCell;
 use std::ops::{Range, RangeInclusive};
 
 use toml::Spanned;
-use toml::de::{DeFloat, DeInteger, DeTable, DeValue};
+use toml::de::{DeFloat, DeInteger, DeValue};
 
 use super::report::{did_you_mean, either, quoted};
 
+pub(super) use section::Section;
+pub(super) use setting::{Described, Kind, Setting, Shape, Table, name, tables};
 pub(super) use source::Source;
 
 /// Why a text is not a valid value.
@@ -43,110 +46,6 @@ impl Wrong {
 pub(super) struct Name<'a> {
     pub(super) text: &'a str,
     pub(super) span: Range<usize>,
-}
-
-/// A table with a known set of keys. [`Section::close`] reports all others.
-pub(super) struct Section<'a> {
-    /// Where it is defined.
-    pub(super) span: Range<usize>,
-    pub(super) source: &'a Source<'a>,
-    title: String,
-    table: &'a DeTable<'a>,
-    known: RefCell<Vec<&'static str>>,
-    refused: RefCell<Vec<&'static str>>,
-}
-
-impl<'a> Section<'a> {
-    /// The whole file.
-    pub(super) fn root(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Self {
-        Self {
-            span: 0..0,
-            source,
-            title: "the file".to_owned(),
-            table: table.get_ref(),
-            known: RefCell::default(),
-            refused: RefCell::default(),
-        }
-    }
-
-    /// The value of an optional key.
-    pub(super) fn field(&self, key: &'static str) -> Option<Field<'a>> {
-        let mut known = self.known.borrow_mut();
-        if !known.contains(&key) {
-            known.push(key);
-        }
-        let value = self.table.get(key)?;
-        Some(Field { what: format!("`{key}`"), span: value.span(), value: value.get_ref(), source: self.source })
-    }
-
-    /// The value of a required key; `help` is an example.
-    pub(super) fn required(&self, key: &'static str, help: &str) -> Option<Field<'a>> {
-        let field = self.field(key);
-        if field.is_none() {
-            self.source.report(self.span.clone(), format!("{} has no `{key}`", self.title), help);
-        }
-        field
-    }
-
-    /// The place of a key that is present.
-    pub(super) fn key_span(&self, key: &str) -> Range<usize> {
-        self.table.get_key_value(key).map_or(self.span.clone(), |(key, _)| key.span())
-    }
-
-    /// Reports those of `keys` that are present, because they belong elsewhere.
-    pub(super) fn misplaced(&self, keys: &[&'static str], owner: &str, help: &str) {
-        self.refuse(keys, &format!("belongs to {owner}"), help);
-    }
-
-    /// Reports those of `keys` that are present; `why` follows the key in the message.
-    pub(super) fn refuse(&self, keys: &[&'static str], why: &str, help: &str) {
-        for key in keys.iter().filter(|key| self.table.contains_key(**key)) {
-            self.source.report(self.key_span(key), format!("`{key}` {why}"), help);
-            self.refused.borrow_mut().push(key);
-        }
-    }
-
-    /// Warns of those of `keys` that are present; `why` follows the key in the message.
-    pub(super) fn warn(&self, keys: &[&'static str], why: &str, help: &str) {
-        for key in keys.iter().filter(|key| self.table.contains_key(**key)) {
-            self.source.warn(self.key_span(key), format!("`{key}` {why}"), help);
-        }
-    }
-
-    /// The value of a key that must be one of several words.
-    pub(super) fn choice<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
-        self.field(key)?.choice(words)
-    }
-
-    /// All keys with their values, in the order of the file. For tables whose keys are names that the user chooses.
-    pub(super) fn entries(&self) -> Vec<(Name<'a>, Field<'a>)> {
-        let mut entries: Vec<_> = self.table.iter().map(|(key, value)| self.entry(key, value)).collect();
-        entries.sort_by_key(|(name, _)| name.span.start);
-        entries
-    }
-
-    fn entry(
-        &self,
-        key: &'a Spanned<std::borrow::Cow<'a, str>>,
-        value: &'a Spanned<DeValue<'a>>,
-    ) -> (Name<'a>, Field<'a>) {
-        let what = format!("`{}`", key.get_ref());
-        let field = Field { what, span: value.span(), value: value.get_ref(), source: self.source };
-        (Name { text: key.get_ref(), span: key.span() }, field)
-    }
-
-    /// Reports every key that was not read.
-    pub(super) fn close(self) {
-        let known = self.known.borrow();
-        for (name, _) in self.entries() {
-            if known.contains(&name.text) || self.refused.borrow().contains(&name.text) {
-                continue;
-            }
-            let all = format!("{} takes {}", self.title, either(&known).replace(" or ", " and "));
-            let help = did_you_mean(name.text, &known, &all);
-            self.source.report(name.span, format!("unknown key {} in {}", quoted_key(name.text), self.title), help);
-        }
-    }
 }
 
 /// A value, and its name in messages.
@@ -244,12 +143,6 @@ impl<'a> Field<'a> {
         value
     }
 
-    /// A number from 0 to 1, in thousandths.
-    pub(super) fn share(&self) -> Option<u32> {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and 1000")]
-        self.fraction().map(|share| (share * 1000.0).round() as u32)
-    }
-
     /// A number from 0 to 1.
     pub(super) fn fraction(&self) -> Option<f64> {
         let written = self.value.as_float().map(DeFloat::as_str);
@@ -266,12 +159,20 @@ impl<'a> Field<'a> {
         share
     }
 
-    /// The elements of a list.
-    pub(super) fn list(&self, example: &str) -> Option<Vec<Field<'a>>> {
+    /// The elements of a list, as many as the key may have.
+    pub(super) fn list<T>(&self, key: &Setting<T>) -> Option<Vec<Field<'a>>> {
         let Some(list) = self.value.as_array() else {
-            self.mistyped("a list", format!("write it in brackets: {example}"));
+            self.mistyped("a list", format!("write it in brackets: {}", key.example()));
             return None;
         };
+        let (least, most) = key.kind.shape.bounds().unwrap_or((0, usize::MAX));
+        if list.len() < least {
+            let help = format!("it needs at least one element: {}", key.example());
+            self.report(format!("{} is empty", self.what), help);
+        }
+        if list.len() > most {
+            self.report(format!("{} has {} elements", self.what, list.len()), format!("allowed: at most {most}"));
+        }
         let element = |value: &'a Spanned<DeValue<'a>>| Field {
             what: format!("each of {}", self.what),
             span: value.span(),
@@ -279,39 +180,6 @@ impl<'a> Field<'a> {
             source: self.source,
         };
         Some(list.iter().map(element).collect())
-    }
-
-    /// The elements of a list that is not empty and has at most `most`.
-    pub(super) fn some(&self, example: &str, most: usize) -> Option<Vec<Field<'a>>> {
-        let list = self.list(example)?;
-        if list.is_empty() {
-            self.report(format!("{} is empty", self.what), format!("it needs at least one element: {example}"));
-        }
-        self.at_most(&list, most);
-        Some(list)
-    }
-
-    pub(super) fn at_most(&self, list: &[Field<'a>], most: usize) {
-        if list.len() > most {
-            self.report(format!("{} has {} elements", self.what, list.len()), format!("allowed: at most {most}"));
-        }
-    }
-
-    /// A table.
-    pub(super) fn section(&self, title: impl Into<String>) -> Option<Section<'a>> {
-        let title = title.into();
-        let Some(table) = self.value.as_table() else {
-            self.mistyped("a table", format!("write {title} on a separate line, and its keys below"));
-            return None;
-        };
-        Some(Section {
-            span: self.span.clone(),
-            source: self.source,
-            title,
-            table,
-            known: RefCell::default(),
-            refused: RefCell::default(),
-        })
     }
 
     /// A string that `read` parses.
@@ -353,13 +221,6 @@ impl<'a> Field<'a> {
             let message = format!("{} is not a value of {}", quoted(text), self.what);
             Err(Wrong::new(message, did_you_mean(text, &names, &all)))
         })
-    }
-}
-
-/// Replaces a default with the value from the file, if there is a valid one.
-pub(super) fn set<T>(value: &mut T, read: Option<T>) {
-    if let Some(read) = read {
-        *value = read;
     }
 }
 

@@ -1,6 +1,5 @@
 //! Overrides of the admin API as they are written: JSON that is checked like a table of the file.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,30 +8,28 @@ use toml::de::DeTable;
 
 use super::read::{Section, Source};
 use super::report::Problems;
+use super::settings::temporary_overrides;
 use super::texts::Texts;
 use super::{Limit, file};
 use crate::limit::Rate;
 use crate::limit::overrides::Allowance;
-
-/// How long an override of the admin API may last.
-pub const TEMPORARY_SPAN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(31 * 86_400);
 
 /// Reads an override for a key of `limit`: what it grants, and how long it lasts.
 ///
 /// # Errors
 /// Everything that is wrong, in the words in which the same is said about a file.
 pub fn temporary_override(written: &Map<String, Value>, limit: &Limit) -> Result<(Allowance, Duration), Problems> {
-    const NAME: &str = "override";
+    let name = temporary_overrides::r#override.name;
     // TOML has no null, so this is the one value of JSON that it cannot say.
-    let text = toml::to_string(&Map::from_iter([(NAME.to_owned(), Value::Object(written.clone()))]));
-    let texts = Arc::new(Texts::one(NAME, text.unwrap_or_default()));
+    let text = toml::to_string(&Map::from_iter([(name.to_owned(), Value::Object(written.clone()))]));
+    let texts = Arc::new(Texts::one(name, text.unwrap_or_default()));
     let (table, _) = DeTable::parse_recoverable(texts.whole());
     let source = Source::new(&texts, None, Vec::new());
-    let section = Section::root(&table, &source).field(NAME).and_then(|field| field.section("an override"));
+    let section = Section::root(&table, &temporary_overrides::TABLE, &source).table(&temporary_overrides::r#override);
     if section.is_none() {
         source.report(0..0, "an override has a value that is null", "leave out what is not set");
     }
-    let read = section.and_then(|section| file::temporary(section, limit, TEMPORARY_SPAN));
+    let read = section.and_then(|section| file::temporary(section, limit));
     match read {
         Some(read) if source.is_clean() => Ok(read),
         _ => Err(Problems::new(texts.clone(), source.into_problems())),

@@ -1,6 +1,7 @@
 //! Whole files: valid ones, and broken ones with their messages.
 
 mod folders;
+mod keys;
 mod panics;
 
 use std::fs;
@@ -199,7 +200,7 @@ fn defaults_are_put_in() {
         workers: 0,
         trusted_proxies: vec![],
         proxy_protocol: false,
-        forwarded: true,
+        forwarded: false,
         header_timeout: Duration::from_secs(10),
         idle_timeout: Duration::from_secs(75),
         body_timeout: Duration::from_secs(60),

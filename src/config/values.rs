@@ -3,142 +3,27 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode, Uri};
 use ipnet::IpNet;
 use rustls::pki_types::ServerName;
 
-use super::read::{Field, Section, Wrong};
+use super::Address;
+use super::read::{Field, Wrong};
 use super::report::quoted;
-use super::{Address, UNLIMITED};
-use crate::base::units;
 use crate::net::fetch::Url;
 
 /// The maximum number of elements in lists that cost time for every request.
 pub(super) const MOST: usize = 8;
-
-/// The allowed range of timeouts.
-pub(super) const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(7 * 86_400);
 
 /// The most bytes of the path of a Unix socket on every system (`sun_path`, without its final zero).
 const LONGEST_SOCKET_PATH: usize = 103;
 
 type Read<T> = Result<T, Wrong>;
 
-/// The value of a key that is a duration within bounds.
-pub(super) fn wait(section: &Section<'_>, key: &'static str, allowed: RangeInclusive<Duration>) -> Option<Duration> {
-    let field = section.field(key)?;
-    if !field.is_text() {
-        field.mistyped("a duration", DURATION);
-        return None;
-    }
-    field.parse(duration(allowed))
-}
-
-/// The value of a key that is a duration, or `default` if it is absent. `None` is "0", which means no limit.
-pub(super) fn wait_or_none(section: &Section<'_>, key: &'static str, default: Option<Duration>) -> Option<Duration> {
-    let Some(field) = section.field(key) else { return default };
-    if !field.is_text() {
-        field.mistyped("a duration", DURATION);
-        return None;
-    }
-    let read = field.parse(|text| match units::duration(text) {
-        Ok(Duration::ZERO) => Ok(None),
-        _ => duration(WAIT)(text).map(Some).map_err(unless_zero),
-    });
-    read.unwrap_or_default()
-}
-
-/// Adds to an error that "0" is allowed too.
-fn unless_zero(wrong: Wrong) -> Wrong {
-    Wrong { help: format!("{}; or \"0\" for no limit", wrong.help), ..wrong }
-}
-
 /// The value of a status within bounds.
 pub(super) fn status(field: &Field<'_>, allowed: RangeInclusive<u64>) -> Option<StatusCode> {
     field.integer(allowed).and_then(|code| StatusCode::from_u16(u16::try_from(code).ok()?).ok())
-}
-
-const DURATION: &str = "a duration is a string with a unit (ms, s, m, h, d), like \"250ms\", \"10s\" or \"1h\"";
-
-fn duration(allowed: RangeInclusive<Duration>) -> impl FnOnce(&str) -> Read<Duration> {
-    move |text| {
-        let value = units::duration(text)
-            .map_err(|error| Wrong::new(format!("{} is not a duration: {error}", quoted(text)), DURATION))?;
-        if allowed.contains(&value) {
-            return Ok(value);
-        }
-        let (least, most) = (spelled(*allowed.start()), spelled(*allowed.end()));
-        Err(Wrong::new(format!("{} is out of range", quoted(text)), format!("allowed: {least} to {most}")))
-    }
-}
-
-fn spelled(span: Duration) -> String {
-    if span.is_zero() {
-        return "0s".to_owned();
-    }
-    let period = units::period(span);
-    if period.starts_with(|first: char| first.is_ascii_digit()) { period } else { format!("1{period}") }
-}
-
-const SIZE: &str = "a size is a string with a unit (B, KB, MB, KiB, MiB), like \"16KiB\" or \"1MiB\"";
-
-/// The value of a key that is a number of bytes within bounds. `bounds` is their text for messages.
-pub(super) fn bytes(
-    section: &Section<'_>,
-    key: &'static str,
-    allowed: RangeInclusive<u64>,
-    bounds: &str,
-) -> Option<usize> {
-    let field = section.field(key)?;
-    if !field.is_text() {
-        field.mistyped("a size", size_of_number(&field));
-        return None;
-    }
-    field.parse(size(allowed, bounds))
-}
-
-/// The value of a key that is a number of bytes of at most `most`, or "0". `bounds` is their text for messages.
-pub(super) fn bytes_or_none(section: &Section<'_>, key: &'static str, most: u64, bounds: &str) -> Option<usize> {
-    let field = section.field(key)?;
-    if !field.is_text() {
-        field.mistyped("a size", size_of_number(&field));
-        return None;
-    }
-    field.parse(|text| if text == "0" { Ok(0) } else { size(0..=most, bounds)(text) })
-}
-
-/// Help for a number without a unit: it is probably a number of bytes, so the help shows how to write that.
-fn size_of_number(field: &Field<'_>) -> String {
-    field.number().map_or(SIZE.to_owned(), |bytes| format!("write \"{}\": {SIZE}", units::spelled_size(bytes)))
-}
-
-/// The value of `max_body_size`.
-pub(super) fn body_size(section: &Section<'_>) -> Option<u64> {
-    let field = section.field("max_body_size")?;
-    if !field.is_text() {
-        field.mistyped("a size", size_of_number(&field));
-        return None;
-    }
-    field.parse(|text| match text.trim_end_matches(|last: char| last.is_ascii_alphabetic()) {
-        "0" => Ok(UNLIMITED),
-        _ => size(1..=1 << 50, "1B to 1024TiB")(text).map(|bytes| bytes as u64).map_err(unless_zero),
-    })
-}
-
-fn size(allowed: RangeInclusive<u64>, bounds: &str) -> impl FnOnce(&str) -> Read<usize> {
-    move |text| {
-        let value = units::size(text).ok_or_else(|| {
-            let help = match text.trim().parse::<u64>() {
-                Ok(number) => format!("did you mean \"{number}B\"? {SIZE}"),
-                Err(_) => SIZE.to_owned(),
-            };
-            Wrong::new(format!("{} is not a size", quoted(text)), help)
-        })?;
-        let value = Some(value).filter(|value| allowed.contains(value)).and_then(|value| usize::try_from(value).ok());
-        value.ok_or_else(|| Wrong::new(format!("{} is out of range", quoted(text)), format!("allowed: {bounds}")))
-    }
 }
 
 /// An address to listen on.

@@ -101,6 +101,7 @@ mod quotas_postgres;
 #[cfg(feature = "postgres")]
 mod quotas_postgres_source;
 mod redirects;
+mod reference;
 mod refusals;
 mod reload;
 mod reload_counters;
@@ -113,6 +114,7 @@ mod route_changes;
 mod routing;
 mod saved_counters;
 mod scale;
+mod schema;
 mod server_faults;
 mod several;
 mod shared;

@@ -5,12 +5,11 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use super::secret;
-use crate::config::read::{Field, Section, Wrong, set};
+use crate::config::read::{Field, Section, Wrong};
 use crate::config::report::quoted;
+use crate::config::settings::admin;
 use crate::config::{Admin, AdminAddress, AdminToken, values};
 
-/// The most names of `hosts`.
-const MOST_HOSTS: usize = 64;
 /// The longest path of a Unix socket in bytes: Linux has room for 108 with the byte that ends it.
 const LONGEST_PATH: usize = 107;
 /// The longest token in bytes, so that it fits into the head of a request.
@@ -18,23 +17,15 @@ const LONGEST_TOKEN: usize = 4096;
 
 /// Reads the section. An address of TCP and its place go to `bound`.
 pub(super) fn read(section: Section<'_>, bound: &mut Vec<(SocketAddr, Range<usize>)>) -> Option<Admin> {
-    let field = section.required("listen", "add its address: listen = \"127.0.0.1:9901\"");
+    let field = section.required(&admin::listen, "add its address: listen = \"127.0.0.1:9901\"");
     let listen = field.as_ref().and_then(|field| field.parse(address));
-    let given = section.field("token");
+    let given = section.field(&admin::token);
     // An empty token is none, and a token that is wrong is reported once, not also as missing.
     let is_given = given.as_ref().is_some_and(|field| !field.is_text() || field.text() != Some(""));
     let token = given.filter(|_| is_given).and_then(|field| token(&field));
-    let mut hosts = Vec::new();
-    if let Some(list) = section.field("hosts").and_then(|field| {
-        let list = field.list("[\"gateway.internal\"]")?;
-        field.at_most(&list, MOST_HOSTS);
-        Some(list)
-    }) {
-        let name = |text: &str| values::hostname(text).map(|()| text.to_ascii_lowercase());
-        hosts = list.iter().filter_map(|field| field.parse(name)).collect();
-    }
-    let mut show_keys = false;
-    set(&mut show_keys, section.field("show_keys").and_then(|field| field.boolean()));
+    let name = |text: &str| values::hostname(text).map(|()| text.to_ascii_lowercase());
+    let hosts = section.list(&admin::hosts).iter().flatten().filter_map(|field| field.parse(name)).collect();
+    let show_keys = section.read(&admin::show_keys);
     section.close();
     let (listen, field) = (listen?, field?);
     if let AdminAddress::Tcp(address) = listen {

@@ -3,7 +3,7 @@
 use http::{HeaderValue, StatusCode};
 use serde_json::Value;
 
-use crate::config::read::{Section, Wrong, set};
+use crate::config::read::{Section, Setting, Wrong};
 use crate::config::report::quoted;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -11,18 +11,20 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const EXAMPLE: &str = "it is a type and a subtype, like \"application/json\" or \"text/html; charset=utf-8\"";
 
 /// Reads both keys of an answer with this status.
-pub(super) fn read(section: &Section<'_>, status: StatusCode) -> (String, HeaderValue) {
-    let mut body = String::new();
-    if let Some(field) = section.field("body") {
-        set(&mut body, field.text().map(str::to_owned));
-        if [204, 205, 304].contains(&status.as_u16()) && !body.is_empty() {
-            // RFC 9110, sections 15.3.5, 15.3.6 and 15.4.5.
-            field.report(format!("a response with status {} has no body", status.as_u16()), "remove the body");
-        }
+pub(super) fn read(
+    section: &Section<'_>,
+    (body, content_type): (&Setting<()>, &Setting<()>),
+    status: StatusCode,
+) -> (String, HeaderValue) {
+    let field = section.field(body);
+    let body = section.read_as(body, |field| field.text().map(str::to_owned));
+    // RFC 9110, sections 15.3.5, 15.3.6 and 15.4.5.
+    if let Some(field) = field.filter(|_| [204, 205, 304].contains(&status.as_u16()) && !body.is_empty()) {
+        field.report(format!("a response with status {} has no body", status.as_u16()), "remove the body");
     }
-    let given = section.field("content_type").and_then(|field| field.parse(content_type));
+    let given = section.field(content_type).and_then(|field| field.parse(self::content_type));
     if body.is_empty() && given.is_some() {
-        section.refuse(&["content_type"], "needs a `body`, and there is none", "add a body, or remove it");
+        section.refuse(&[content_type.name], "needs a `body`, and there is none", "add a body, or remove it");
     }
     let content_type = given.unwrap_or_else(|| if is_json(&body) { JSON } else { TEXT });
     (body, content_type)

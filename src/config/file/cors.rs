@@ -1,21 +1,16 @@
 //! `cors` of a route: which pages of other origins may use it, and how.
 
 use std::net::Ipv6Addr;
-use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use http::{HeaderName, Method, header};
 
-use crate::config::read::{Field, Section, Wrong, report_repeated};
+use crate::config::read::{Field, Section, Setting, Wrong, report_repeated};
 use crate::config::report::quoted;
+use crate::config::settings::{cors, route};
 use crate::config::{Cors, HeaderChanges, HeaderMatch, HeaderText, OriginPattern, values};
 
 const EXAMPLE: &str = "write cors = { origins = [\"https://app.example.com\"] }";
 const ORIGIN: &str = "an origin is a scheme, a host and perhaps a port, like \"https://app.example.com\"";
-/// The most elements of one list.
-const MOST: usize = 64;
-/// Browsers keep answers for a day at most.
-const MAX_AGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
 
 /// Reads it. `route_methods` are the methods of the route, if they have no error.
 pub(super) fn read(field: &Field<'_>, route_methods: Option<&[Method]>) -> Option<Cors> {
@@ -23,22 +18,22 @@ pub(super) fn read(field: &Field<'_>, route_methods: Option<&[Method]>) -> Optio
         field.mistyped("a table", EXAMPLE);
         return None;
     }
-    let section = field.section("`cors`")?;
-    let origins = section.required("origins", EXAMPLE).and_then(|field| origins(&field));
+    let section = field.section(cors::TABLE.title, &cors::TABLE)?;
+    let origins = section.required(&cors::origins, EXAMPLE).and_then(|field| origins(&field));
     let route_methods = route_methods.filter(|methods| !methods.is_empty());
-    let methods = match section.field("methods") {
+    let methods = match section.field(&cors::methods) {
         Some(field) => methods(&field, route_methods),
         // Those that browsers send to other origins without a preflight, unless the route says more.
         None => Some(route_methods.map_or(vec![Method::GET, Method::HEAD, Method::POST], <[Method]>::to_vec)),
     };
-    let names = |key, help| match section.field(key) {
-        Some(field) => names(&field, help).map(Some),
+    let names = |key: &Setting<()>, help| match section.field(key) {
+        Some(field) => names(&field, key, help).map(Some),
         None => Some(None),
     };
-    let headers = names("headers", "remove `headers`: then preflights are allowed all headers that they ask for");
-    let expose = names("expose", "list the headers that pages may read");
-    let credentials = section.field("credentials").and_then(|field| field.boolean()).unwrap_or(false);
-    let max_age = values::wait(&section, "max_age", MAX_AGE);
+    let headers = names(&cors::headers, "remove `headers`: then preflights are allowed all headers that they ask for");
+    let expose = names(&cors::expose, "list the headers that pages may read");
+    let credentials = section.read(&cors::credentials);
+    let max_age = section.given(&cors::max_age);
     section.close();
     let origins = origins?;
     if credentials {
@@ -64,14 +59,14 @@ pub(super) fn check(
     let names = changes.into_iter().flat_map(HeaderChanges::replaced).chain(added);
     for name in names.filter(|name| name.as_str().starts_with("access-control-")) {
         let message = format!("`response_headers` cannot change `{name}` beside `cors`, which writes it");
-        section.source.report(section.key_span("response_headers"), message, "keep one of them");
+        section.source.report(section.key_span(route::response_headers.name), message, "keep one of them");
     }
     // The others are those of the request that the browser asks about.
     let is_in_preflight = |name: &HeaderName| [header::ORIGIN, header::USER_AGENT, header::HOST].contains(name);
     if headers.is_some_and(|headers| headers.iter().any(|(name, _)| !is_in_preflight(name))) {
         let help = "add a route with the same `cors` for this host and path, without `headers`";
         section.warn(
-            &["cors"],
+            &[route::cors.name],
             "answers no preflight here: browsers send preflights without the headers of the route",
             help,
         );
@@ -79,7 +74,7 @@ pub(super) fn check(
 }
 
 fn origins<'a>(field: &Field<'a>) -> Option<Vec<(OriginPattern, Field<'a>)>> {
-    let list = field.some("[\"https://app.example.com\"]", MOST)?;
+    let list = field.list(&cors::origins)?;
     let read: Vec<_> = list.iter().filter_map(|field| Some((field.parse(origin)?, field.clone()))).collect();
     report_repeated(&read, "this origin", "list it once");
     if let Some((_, all)) = read.iter().find(|(origin, _)| *origin == OriginPattern::Any && list.len() > 1) {
@@ -155,7 +150,7 @@ fn origin(text: &str) -> Result<OriginPattern, Wrong> {
 
 /// The methods; those that the route does not take never get so far.
 fn methods(field: &Field<'_>, route_methods: Option<&[Method]>) -> Option<Vec<Method>> {
-    let list = field.some("[\"GET\", \"POST\"]", MOST)?;
+    let list = field.list(&cors::methods)?;
     let method = |text: &str| match text {
         "*" => Err(all("list the methods that pages may use")),
         text => values::method(text),
@@ -173,9 +168,8 @@ fn methods(field: &Field<'_>, route_methods: Option<&[Method]>) -> Option<Vec<Me
     (read.len() == list.len()).then(|| read.into_iter().map(|(method, _)| method).collect())
 }
 
-fn names(field: &Field<'_>, instead_of_all: &str) -> Option<Vec<HeaderName>> {
-    let list = field.list("[\"content-type\"]")?;
-    field.at_most(&list, MOST);
+fn names(field: &Field<'_>, key: &Setting<()>, instead_of_all: &str) -> Option<Vec<HeaderName>> {
+    let list = field.list(key)?;
     let name = |text: &str| match text {
         "*" => Err(all(instead_of_all)),
         text => values::header(text),

@@ -6,12 +6,10 @@ use http::{HeaderName, HeaderValue, header};
 use super::secret;
 use super::templates::{Placeholders, check_host};
 use crate::base::http::header_rules::{Rule, is_any, reads_as_any};
-use crate::config::read::{Field, Wrong, report_repeated};
+use crate::config::read::{Field, Setting, Wrong, report_repeated};
 use crate::config::report::quoted;
+use crate::config::settings::{header_changes, route};
 use crate::config::{HeaderChanges, HeaderText, PathPattern, Template, TemplatePart, is_secret, values};
-
-/// The most names in one list.
-const MOST: usize = 64;
 
 /// Reads a table of headers with values. `read` reads a value, or reports what is wrong with it.
 pub(super) fn table<'a, T>(
@@ -26,7 +24,7 @@ pub(super) fn table<'a, T>(
     }
     let mut headers: Vec<(HeaderName, T)> = Vec::new();
     let mut whole = true;
-    for (key, field) in field.section(title)?.entries() {
+    for (key, field) in field.entries(title)? {
         let name = match values::header(key.text) {
             Ok(name) => name,
             Err(wrong) => {
@@ -62,7 +60,7 @@ pub(super) fn value(text: &str) -> Result<HeaderValue, Wrong> {
 /// What a route may change about the headers of its requests, or of its responses.
 pub(super) struct Changeable {
     /// The key of the changes.
-    pub(super) key: &'static str,
+    pub(super) key: &'static Setting<()>,
     example: &'static str,
     /// Whether a header cannot be changed: the gateway writes it, or it belongs to the connection.
     is_fixed: fn(&HeaderName) -> bool,
@@ -74,7 +72,7 @@ pub(super) struct Changeable {
 
 /// `request_headers`. A server may read another spelling of a header as that header.
 pub(super) const OF_REQUESTS: Changeable = Changeable {
-    key: "request_headers",
+    key: &route::request_headers,
     example: "write request_headers = { set = { \"x-team\" = \"a\" }, remove = [\"x-debug\"] }",
     is_fixed: |name| reads_as_any(name, &[Rule::HopByHop, Rule::FixedInRequests]),
     is_single: |name| reads_as_any(name, &[Rule::Single]) && reads_as_any(name, &[Rule::OwnInRequests]),
@@ -83,7 +81,7 @@ pub(super) const OF_REQUESTS: Changeable = Changeable {
 
 /// `response_headers`.
 pub(super) const OF_RESPONSES: Changeable = Changeable {
-    key: "response_headers",
+    key: &route::response_headers,
     example: "write response_headers = { set = { \"x-frame-options\" = \"DENY\" }, remove = [\"server\"] }",
     is_fixed: |name| is_any(name, &[Rule::HopByHop, Rule::FixedInResponses]),
     is_single: |name| is_any(name, &[Rule::Single]) && is_any(name, &[Rule::OwnInResponses]),
@@ -100,10 +98,14 @@ impl Changeable {
             field.mistyped("a table", self.example);
             return None;
         }
-        let section = field.section(format!("`{}`", self.key))?;
-        let listed = |key| section.field(key).map_or(Some(Vec::new()), |field| self.written(&field, key, path));
-        let (set, add) = (listed("set"), listed("add"));
-        let remove = section.field("remove").map_or(Some(Vec::new()), |field| self.removed(&field, set.as_deref()));
+        let section = field.section(format!("`{}`", self.key.name), &header_changes::TABLE)?;
+        let listed = |key: &Setting<()>| {
+            section.field(key).map_or(Some(Vec::new()), |field| self.written(&field, key.name, path))
+        };
+        let (set, add) = (listed(&header_changes::set), listed(&header_changes::add));
+        let remove = section
+            .field(&header_changes::remove)
+            .map_or(Some(Vec::new()), |field| self.removed(&field, set.as_deref()));
         section.close();
         Some(HeaderChanges { set: set?, add: add?, remove: remove? })
     }
@@ -115,14 +117,13 @@ impl Changeable {
         path: Option<&PathPattern>,
     ) -> Option<Vec<(HeaderName, HeaderText)>> {
         let title = format!("`{key}`");
-        let names =
-            if field.is_table() { field.section(title.as_str()).map(|section| section.entries()) } else { None };
+        let names = if field.is_table() { field.entries(&title) } else { None };
         for (written, _) in names.into_iter().flatten() {
             let Ok(name) = values::header(written.text) else { continue };
             if (self.is_fixed)(&name) {
                 let message = format!("the header `{}` cannot be changed", written.text);
                 field.source.report(written.span, message, BY_THE_GATEWAY);
-            } else if (self.is_single)(&name) && key == "add" {
+            } else if (self.is_single)(&name) && key == header_changes::add.name {
                 let message = format!("a {} has one `{}` header, so none can be added", self.message, written.text);
                 field.source.report(written.span, message, "write it in `set`, which replaces the one that is sent");
             }
@@ -138,8 +139,7 @@ impl Changeable {
     }
 
     fn removed(&self, field: &Field<'_>, set: Option<&[(HeaderName, HeaderText)]>) -> Option<Vec<HeaderName>> {
-        let list = field.list("[\"server\"]")?;
-        field.at_most(&list, MOST);
+        let list = field.list(&header_changes::remove)?;
         let names: Vec<_> =
             list.iter().filter_map(|field| Some((field.parse(values::header)?, field.clone()))).collect();
         report_repeated(&names, "this header", "list it once");
@@ -159,7 +159,7 @@ impl Changeable {
     }
 
     fn is_host(&self, name: &HeaderName) -> bool {
-        *name == header::HOST && self.key == OF_REQUESTS.key
+        *name == header::HOST && self.key.name == OF_REQUESTS.key.name
     }
 }
 

@@ -9,13 +9,13 @@ use super::upstream_tls::SystemAuthorities;
 use crate::base::jwt::{ALGORITHMS, Algorithm, KeyOrigin, KeySet, algorithm_name, needs_secret};
 use crate::config::read::{Field, Name, Wrong, report_repeated};
 use crate::config::report::{did_you_mean, either, nearest, quoted};
+use crate::config::settings::jwt;
 use crate::config::{Jwks, Jwt, Source, regular_file, values};
 use crate::net::tls::ConnectorTls;
 
 const ISSUER: &str = "add what tokens have as `iss`: issuer = \"https://login.example.com/\"";
 const JWKS: &str = "add where the keys of the issuer are: jwks = \"https://login.example.com/.well-known/jwks.json\", \
                     or a file";
-const SIGNED: &str = "[\"RS256\", \"ES256\"]";
 const FROM: &str = "allowed: \"bearer\", \"header:NAME\" or \"cookie:NAME\"";
 
 /// The names of all `[jwt.*]`, which sources of keys use.
@@ -76,15 +76,18 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthoritie
         );
         return None;
     }
-    let section = field.section(format!("[jwt.{}]", name.text))?;
-    let issuer = section.required("issuer", ISSUER).and_then(|field| field.parse(not_empty));
-    let audience = section.field("audience").map_or(Some(Vec::new()), |field| texts(&field));
-    let signed = section.required("algorithms", &format!("add how its tokens are signed: algorithms = {SIGNED}"));
+    let section = field.section(format!("[jwt.{}]", name.text), &jwt::TABLE)?;
+    let issuer = section.required(&jwt::issuer, ISSUER).and_then(|field| field.parse(not_empty));
+    let audience = section.field(&jwt::audience).map_or(Some(Vec::new()), |field| texts(&field));
+    let signed = section.required(
+        &jwt::algorithms,
+        &format!("add how its tokens are signed: algorithms = {}", jwt::algorithms.example),
+    );
     let signed = signed.and_then(|field| algorithms(&field));
-    let located = section.required("jwks", JWKS);
+    let located = section.required(&jwt::jwks, JWKS);
     let jwks = located.as_ref().and_then(|field| jwks(field, system));
-    let from = section.field("from").map_or(Some(Source::Bearer), |field| field.parse(from));
-    let required = section.field("required").map_or(Some(false), |field| field.boolean());
+    let from = section.read_as(&jwt::from, |field| field.parse(from));
+    let required = section.read(&jwt::required);
     section.close();
     let (jwks, signed) = (jwks?, signed?);
     fit(&jwks, &located?, &signed)?;
@@ -94,8 +97,8 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthoritie
         audience: audience?,
         jwks,
         algorithms: signed.into_iter().map(|(algorithm, _)| algorithm).collect(),
-        from: from?,
-        required: required?,
+        from,
+        required,
     })
 }
 
@@ -108,18 +111,18 @@ fn not_empty(text: &str) -> Result<String, Wrong> {
 }
 
 fn texts(field: &Field<'_>) -> Option<Vec<String>> {
-    let list = field.some("[\"api\"]", values::MOST)?;
+    let list = field.list(&jwt::audience)?;
     let texts: Vec<_> = list.iter().map(|field| field.parse(not_empty)).collect();
     texts.into_iter().collect()
 }
 
 fn algorithms<'a>(field: &Field<'a>) -> Option<Vec<(Algorithm, Field<'a>)>> {
-    let list = field.some(SIGNED, ALGORITHMS.len())?;
+    let list = field.list(&jwt::algorithms)?;
     let read = |field: Field<'a>| {
         if field.is_text() && field.text()?.eq_ignore_ascii_case("none") {
             field.report(
                 "tokens without a signature are never accepted",
-                format!("write how tokens are signed: {SIGNED}"),
+                format!("write how tokens are signed: {}", jwt::algorithms.example),
             );
             return None;
         }

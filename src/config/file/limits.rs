@@ -12,9 +12,10 @@ mod temporary;
 
 use crate::config::file::jwt::Names;
 use crate::config::file::upstream_tls::SystemAuthorities;
-use crate::config::read::{Field, Name, Section, set};
-use crate::config::{HeaderStyle, Limit, Missing, values};
-use crate::limit::{MAX_QUOTA, Rate};
+use crate::config::read::{Field, Name, Section};
+use crate::config::settings::limit;
+use crate::config::{Limit, values};
+use crate::limit::Rate;
 
 pub(super) use key::key;
 pub(in crate::config) use temporary::{again, quota_rates, temporary};
@@ -38,8 +39,8 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, jwts: &Names<'_>, system:
         );
         return None;
     }
-    let section = field.section(format!("[limits.{}]", name.text))?;
-    let key = section.required("key", KEY).and_then(|field| key(&field, jwts));
+    let section = field.section(format!("[limits.{}]", name.text), &limit::TABLE)?;
+    let key = section.required(&limit::key, KEY).and_then(|field| key(&field, &limit::key, jwts));
     let terms = Terms::read(&section);
     let (rates, max_in_flight) = allowed(&section, &terms);
     let own = rates.as_deref().unwrap_or_default();
@@ -48,7 +49,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, jwts: &Names<'_>, system:
     if on_limit.delay().is_some() && max_in_flight.is_some() {
         let message = "`max_in_flight` cannot be combined with `on_limit = \"delay\"`";
         let help = "only a rate can delay requests; put `max_in_flight` into a separate limit";
-        section.source.report(section.key_span("max_in_flight"), message, help);
+        section.source.report(section.key_span(limit::max_in_flight.name), message, help);
     }
     let (kinds, has_rates) = (Kinds::of(key.as_ref()), !own.is_empty());
     let mut overrides = exceptions::overrides(&section, name.text, &terms, kinds, has_rates);
@@ -56,19 +57,9 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, jwts: &Names<'_>, system:
     let overrides = exceptions::finish(overrides, name, &section);
     let known_keys = known_keys::read(&section, key.as_ref());
     let tiers = exceptions::tiers(&section, name.text, &terms, jwts);
-    let quotas = quota_source::read(&section, name.text, (key.as_ref(), has_rates), system);
+    let quotas = quota_source::read(&section, (key.as_ref(), has_rates), system);
     terms.close(&section);
-    let styles = [
-        ("draft", HeaderStyle::Draft),
-        ("github", HeaderStyle::Github),
-        ("both", HeaderStyle::Both),
-        ("none", HeaderStyle::None),
-    ];
-    let mut headers = HeaderStyle::Draft;
-    set(&mut headers, section.choice("headers", &styles));
-    let absent = [("shared", Missing::Shared), ("skip", Missing::Skip), ("reject", Missing::Reject)];
-    let mut missing = Missing::Shared;
-    set(&mut missing, section.choice("missing", &absent));
+    let (headers, missing) = (section.read(&limit::headers), section.read(&limit::missing));
     section.close();
     Some(Limit {
         name: name.text.to_owned(),
@@ -91,15 +82,15 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, jwts: &Names<'_>, system:
 
 /// Reads `rates` and `max_in_flight`. At least one of them is required.
 fn allowed(section: &Section<'_>, terms: &Terms) -> (Option<Vec<Rate>>, Option<u64>) {
-    let flights = section.field("max_in_flight");
-    let rates = match (section.field("rates"), &flights) {
-        (Some(field), _) => terms.rates(&field),
-        (None, Some(_)) => Some(Vec::new()),
-        (None, None) => {
+    let has_flights = section.field(&limit::max_in_flight).is_some();
+    let rates = match section.field(&limit::rates) {
+        Some(field) => terms.rates(&field, &limit::rates),
+        None if has_flights => Some(Vec::new()),
+        None => {
             let help = "add how much is allowed: rates = [\"10/s\", \"3000/10m\"], or max_in_flight = 10";
-            section.required("rates", help);
+            section.required(&limit::rates, help);
             None
         }
     };
-    (rates, flights.and_then(|field| field.integer(1..=MAX_QUOTA)))
+    (rates, section.given(&limit::max_in_flight))
 }

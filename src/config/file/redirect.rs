@@ -3,12 +3,11 @@
 //! A location begins with a scheme and a host, or with one slash, and only `{host}` can be a part of the host. Otherwise a
 //! client could choose the host with a path like `//evil.example`, and send others there by a link to this site.
 
-use http::StatusCode;
-
 use super::templates::{self, Placed, Placeholders, check_host};
-use crate::config::read::{Field, Wrong, set};
+use crate::config::read::{Field, Wrong};
 use crate::config::report::quoted;
-use crate::config::{PathPattern, Redirect, Template, TemplatePart, values};
+use crate::config::settings::redirect;
+use crate::config::{PathPattern, Redirect, Template, TemplatePart};
 
 const EXAMPLE: &str = "write a URL or a path, like \"https://{host}{path}\" or \"/new{path}\"";
 const STATUSES: [u16; 5] = [301, 302, 303, 307, 308];
@@ -20,18 +19,13 @@ pub(super) fn read(field: &Field<'_>, path: Option<&PathPattern>) -> Option<Redi
         field.mistyped("a table", "write redirect = { to = \"https://{host}{path}\", status = 308 }");
         return None;
     }
-    let section = field.section("`redirect`")?;
-    let mut status = StatusCode::PERMANENT_REDIRECT;
-    if let Some(field) = section.field("status") {
-        set(&mut status, values::status(&field, 300..=399));
-        if !STATUSES.contains(&status.as_u16()) {
-            field.report(
-                format!("{} is not the status of a redirect", status.as_u16()),
-                "allowed: 301, 302, 303, 307, 308",
-            );
-        }
+    let section = field.section(redirect::TABLE.title, &redirect::TABLE)?;
+    let status = section.read(&redirect::status);
+    if let Some(field) = section.field(&redirect::status).filter(|_| !STATUSES.contains(&status.as_u16())) {
+        let message = format!("{} is not the status of a redirect", status.as_u16());
+        field.report(message, "allowed: 301, 302, 303, 307, 308");
     }
-    let to = section.required("to", EXAMPLE);
+    let to = section.required(&redirect::to, EXAMPLE);
     section.close();
     let (to, path) = (to?, path?);
     let parts = to.parse(|text| parts(text, path))?;

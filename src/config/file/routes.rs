@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 
-use super::{content, cors, headers, paths, redirect, rewrite, secret, shed};
-use crate::config::read::{Field, Name, Section, Wrong, report_repeated, set};
+use super::{content, cors, headers, paths, redirect, rewrite, secret};
+use crate::config::read::{Field, Name, Section, Wrong, report_repeated};
 use crate::config::report::quoted;
+use crate::config::settings::{respond, root, route};
 use crate::config::{
     Cors, HeaderChanges, HeaderMatch, HeaderText, Host, PathPattern, Redirect, Scheme, SentPath, values,
 };
@@ -47,32 +48,34 @@ pub(in crate::config) enum Answer<'a> {
     Redirect(Redirect),
 }
 
-/// Reads all routes; `None` if there is no list of them.
-pub(super) fn read<'a>(field: &Field<'a>) -> Option<Vec<Draft<'a>>> {
+/// Reads all routes.
+pub(super) fn read<'a>(file: &Section<'a>) -> Vec<Draft<'a>> {
+    let Some(field) = file.field(&root::routes) else { return Vec::new() };
     if !field.is_list() {
         field.mistyped("a list of tables", "write [[routes]], with two brackets on each side, for each route");
-        return None;
+        return Vec::new();
     }
-    let list = field.list("")?;
+    let sections = file.tables(&root::routes);
     // There may be very many, and a list that grows takes twice as much.
-    let mut routes = Vec::with_capacity(list.len());
-    routes.extend(list.iter().filter_map(|field| field.section("[[routes]]")).map(route));
-    Some(routes)
+    let mut routes = Vec::with_capacity(sections.size_hint().1.unwrap_or_default());
+    routes.extend(sections.map(route));
+    routes
 }
 
 fn route(section: Section<'_>) -> Draft<'_> {
-    let host = section.field("host").map_or(Some(Host::Any), |field| field.parse(host));
-    let path = section.required("path", "add which paths it matches, like path = \"/*\" or path = \"/v1/{tenant}/*\"");
+    let host = section.field(&route::host).map_or(Some(Host::Any), |field| field.parse(host));
+    let path =
+        section.required(&route::path, "add which paths it matches, like path = \"/*\" or path = \"/v1/{tenant}/*\"");
     let path_span = path.as_ref().map_or(section.span.clone(), |field| field.span.clone());
     let path = path.and_then(|field| field.parse(paths::pattern));
-    let ignore_case = section.field("ignore_case").and_then(|field| field.boolean());
-    let methods = section.field("methods").map_or(Some(Vec::new()), |field| methods(&field));
-    let headers = section.field("headers").map_or(Some(Vec::new()), |field| needed_headers(&field));
-    let scheme = section.choice("scheme", &[("http", Scheme::Http), ("https", Scheme::Https)]);
+    let ignore_case = section.given(&route::ignore_case);
+    let methods = section.field(&route::methods).map_or(Some(Vec::new()), |field| methods(&field));
+    let headers = section.field(&route::headers).map_or(Some(Vec::new()), |field| needed_headers(&field));
+    let scheme = section.given(&route::scheme);
     let answer = answer(&section, path.as_ref());
-    let limits = section.field("limits").map(|field| limits(&field)).unwrap_or_default();
-    let max_body_size = values::body_size(&section);
-    let timeout = values::wait(&section, "timeout", values::WAIT);
+    let limits = section.field(&route::limits).map(|field| limits(&field)).unwrap_or_default();
+    let max_body_size = section.given(&route::max_body_size);
+    let timeout = section.given(&route::timeout);
     let changes = |changeable: &headers::Changeable| match section.field(changeable.key) {
         Some(field) => changeable.read(&field, path.as_ref()),
         None => Some(HeaderChanges::default()),
@@ -81,8 +84,8 @@ fn route(section: Section<'_>) -> Draft<'_> {
     if let Some(Answer::Forward { preserve_host: true, .. }) = answer {
         host_twice(&section, request_headers.as_ref());
     }
-    let priority = shed::priority(&section).map(|priority| (priority, section.key_span("priority")));
-    let cors = section.field("cors").and_then(|field| {
+    let priority = section.given(&route::priority).map(|priority| (priority, section.key_span(route::priority.name)));
+    let cors = section.field(&route::cors).and_then(|field| {
         cors::check(&section, headers.as_deref(), response_headers.as_ref());
         cors::read(&field, methods.as_deref())
     });
@@ -113,7 +116,7 @@ fn host_twice(section: &Section<'_>, changes: Option<&HeaderChanges<HeaderText>>
     let is_set = changes.is_some_and(|changes| changes.set.iter().any(|(name, _)| *name == header::HOST));
     if is_set {
         let message = "`preserve_host` has no effect: `request_headers` sets the Host header";
-        section.source.report(section.key_span("preserve_host"), message, "keep one of them");
+        section.source.report(section.key_span(route::preserve_host.name), message, "keep one of them");
     }
 }
 
@@ -146,7 +149,7 @@ fn host(text: &str) -> Result<Host, Wrong> {
 }
 
 fn methods(field: &Field<'_>) -> Option<Vec<Method>> {
-    let list = field.some("[\"GET\", \"POST\"]", 64)?;
+    let list = field.list(&route::methods)?;
     let count = list.len();
     if let Some(all) = list.iter().find(|field| field.is_text() && field.text() == Some("*")) {
         if count > 1 {
@@ -174,8 +177,7 @@ fn needed_headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderMatch)>> {
 }
 
 fn limits<'a>(field: &Field<'a>) -> Vec<Name<'a>> {
-    let Some(list) = field.list("[\"per-client\"]") else { return Vec::new() };
-    field.at_most(&list, values::MOST);
+    let Some(list) = field.list(&route::limits) else { return Vec::new() };
     let names = list.iter().filter_map(|field| Some((field.text()?, field.clone())));
     let names: Vec<_> = names.collect();
     report_repeated(&names, "this limit", "list it once: a request is counted once by each limit");
@@ -183,15 +185,16 @@ fn limits<'a>(field: &Field<'a>) -> Vec<Name<'a>> {
 }
 
 fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answer<'a>> {
-    let upstream = section.field("upstream");
-    let strip = section.field("strip_prefix");
-    let rewrite = section.field("rewrite");
-    let preserve_host = section.field("preserve_host");
-    let own = [section.field("respond"), section.field("redirect")];
-    let given: Vec<_> = [("upstream", &upstream), ("respond", &own[0]), ("redirect", &own[1])]
-        .into_iter()
-        .filter_map(|(key, field)| field.is_some().then_some(key))
-        .collect();
+    let upstream = section.field(&route::upstream);
+    let strip = section.field(&route::strip_prefix);
+    let rewrite = section.field(&route::rewrite);
+    let preserve_host = section.read(&route::preserve_host);
+    let own = [section.field(&route::respond), section.field(&route::redirect)];
+    let given: Vec<_> =
+        [(route::upstream.name, &upstream), (route::respond.name, &own[0]), (route::redirect.name, &own[1])]
+            .into_iter()
+            .filter_map(|(key, field)| field.is_some().then_some(key))
+            .collect();
     match given[..] {
         [] => {
             let help = "add upstream = \"NAME\", or respond = { status = 200, body = \"hello\\n\" }";
@@ -202,14 +205,17 @@ fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answe
             let message = format!("the route has both `{first}` and `{last}`");
             section.source.report(section.key_span(last), message, "keep the one that should answer");
         }
-        ["upstream"] => {}
+        [_] if upstream.is_some() => {}
         [answers] => {
-            for key in ["strip_prefix", "rewrite", "preserve_host", "timeout", "request_headers"] {
-                if section.field(key).is_some() {
-                    let message = format!("`{key}` has no effect with `{answers}`");
-                    section.source.report(section.key_span(key), message, "remove it: nothing is forwarded");
-                }
-            }
+            let of_upstreams = [
+                route::strip_prefix.name,
+                route::rewrite.name,
+                route::preserve_host.name,
+                route::timeout.name,
+                route::request_headers.name,
+            ];
+            let why = format!("has no effect with `{answers}`");
+            section.refuse(&of_upstreams, &why, "remove it: nothing is forwarded");
         }
     }
     match own {
@@ -221,14 +227,14 @@ fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answe
     if strip.is_some() && rewrite.is_some() {
         let message = "the route has both `strip_prefix` and `rewrite`";
         let help = "keep one: with `rewrite`, write {rest} for what follows the prefix";
-        section.source.report(section.key_span("rewrite"), message, help);
+        section.source.report(section.key_span(route::rewrite.name), message, help);
     }
     let rewritten = rewrite.zip(path).and_then(|(field, path)| field.parse(|text| rewrite::read(text, path)));
     let stripped = strip.zip(path).and_then(|(field, path)| field.parse(|text| paths::stripped(text, path)));
     Some(Answer::Forward {
         upstream: Name { text: field.text()?, span: field.span },
         path: rewritten.map_or(SentPath::Stripped(stripped.unwrap_or(0)), SentPath::Rewritten),
-        preserve_host: preserve_host.and_then(|field| field.boolean()).unwrap_or(false),
+        preserve_host,
     })
 }
 
@@ -237,10 +243,9 @@ fn answer_itself<'a>(field: &Field<'_>) -> Option<Answer<'a>> {
         field.mistyped("a table", "write respond = { status = 200, body = \"hello\\n\" }");
         return None;
     }
-    let section = field.section("`respond`")?;
-    let mut status = StatusCode::OK;
-    set(&mut status, section.field("status").and_then(|field| values::status(&field, 200..=599)));
-    let (body, content_type) = content::read(&section, status);
+    let section = field.section(respond::TABLE.title, &respond::TABLE)?;
+    let status = section.read(&respond::status);
+    let (body, content_type) = content::read(&section, (&respond::body, &respond::content_type), status);
     section.close();
     Some(Answer::Respond { status, body, content_type })
 }

@@ -2,18 +2,18 @@
 
 use std::ops::RangeInclusive;
 
-use crate::config::read::{Field, Wrong};
+use crate::config::read::{Field, Setting, Wrong};
 use crate::config::report::quoted;
 
-/// Reads a list with at least one of them; `None` if none is valid.
-pub(super) fn read(field: &Field<'_>, example: &str) -> Option<Vec<RangeInclusive<u16>>> {
-    let list = field.some(example, 64)?;
-    let statuses: Vec<_> = list.iter().filter_map(|field| one(field, example)).collect();
-    Some(statuses).filter(|statuses| !statuses.is_empty())
+/// Reads a list of them; `None` if it needs one and none is valid.
+pub(super) fn read(field: &Field<'_>, key: &Setting<()>) -> Option<Vec<RangeInclusive<u16>>> {
+    let statuses: Vec<_> = field.list(key)?.iter().filter_map(|field| one(field, key.example())).collect();
+    Some(statuses)
+        .filter(|statuses| !statuses.is_empty() || key.kind.shape.bounds().is_none_or(|(least, _)| least == 0))
 }
 
 /// One status as a number or a text, or a class.
-pub(super) fn one(field: &Field<'_>, example: &str) -> Option<RangeInclusive<u16>> {
+fn one(field: &Field<'_>, example: &str) -> Option<RangeInclusive<u16>> {
     if field.is_number() {
         let status = field.integer(100..=599).and_then(|status| u16::try_from(status).ok())?;
         return Some(status..=status);

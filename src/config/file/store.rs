@@ -1,77 +1,52 @@
 //! `[store]`: where counters live.
 
-use std::time::Duration;
-
-use crate::config::read::{Section, Wrong, report_repeated, set};
-use crate::config::{OnError, SharedStore, Store, values};
-
-#[derive(Clone, Copy, PartialEq)]
-enum Type {
-    Memory,
-    Memcached,
-}
-
-const OF_MEMORY: [&str; 3] = ["max_keys", "max_memory", "snapshot"];
-const OF_MEMCACHED: [&str; 5] = ["servers", "prefix", "timeout", "on_error", "strict"];
-const SERVERS: &str = "[\"10.0.0.1:11211\"]";
+use crate::config::read::{Section, Wrong, report_repeated};
+use crate::config::settings::store;
+use crate::config::{SharedStore, Store, values};
 
 /// Reads the section. Without it, counters live in this process.
-pub(super) fn read(section: Option<Section<'_>>) -> Store {
-    let (mut max_keys, mut max_memory) = (1_000_000, 256 << 20);
-    let Some(section) = section else { return Store::Memory { max_keys, max_memory, snapshot: None } };
-    let field = section.field("type");
-    let given = field.is_some();
-    let types = [("memory", Type::Memory), ("memcached", Type::Memcached)];
-    let Some(kind) = field.map_or(Some(Type::Memory), |field| field.choice(&types)) else {
+pub(super) fn read(section: Section<'_>) -> Store {
+    let field = section.field(&store::r#type);
+    let is_shared = section.read(&store::r#type);
+    if section.given(&store::r#type).is_none() && field.is_some() {
         // Without a valid type it is unknown which keys are allowed.
+        let (max_keys, max_memory) = (section.read(&store::max_keys), section.read(&store::max_memory));
         return Store::Memory { max_keys, max_memory, snapshot: None };
-    };
-    let store = match kind {
-        Type::Memory => {
-            let help = if given { "remove it, or use that type" } else { "add type = \"memcached\", or remove it" };
-            section.misplaced(&OF_MEMCACHED, "`type = \"memcached\"`", help);
-            let read = section.field("max_keys").and_then(|field| field.integer(1..=1_000_000_000));
-            set(&mut max_keys, read.and_then(|keys| usize::try_from(keys).ok()));
-            let size = values::bytes(&section, "max_memory", (8 << 20)..=(1 << 40), "8MiB to 1TiB");
-            set(&mut max_memory, size);
-            let snapshot = section.field("snapshot").and_then(|field| {
-                let name = field.text().filter(|name| !name.is_empty());
-                name.and_then(|name| field.path(name))
-            });
-            Store::Memory { max_keys, max_memory, snapshot }
-        }
-        Type::Memcached => {
-            section.misplaced(&OF_MEMORY, "`type = \"memory\"`", "remove it: Memcached has its own memory");
-            Store::Memcached(memcached(&section))
-        }
+    }
+    let store = if is_shared {
+        let of_memory = [store::max_keys.name, store::max_memory.name, store::snapshot.name];
+        section.misplaced(&of_memory, "`type = \"memory\"`", "remove it: Memcached has its own memory");
+        Store::Memcached(memcached(&section))
+    } else {
+        let of_memcached =
+            [store::servers.name, store::prefix.name, store::timeout.name, store::on_error.name, store::strict.name];
+        let help =
+            if field.is_some() { "remove it, or use that type" } else { "add type = \"memcached\", or remove it" };
+        section.misplaced(&of_memcached, "`type = \"memcached\"`", help);
+        let (max_keys, max_memory) = (section.read(&store::max_keys), section.read(&store::max_memory));
+        let snapshot = section.field(&store::snapshot).and_then(|field| {
+            let name = field.text().filter(|name| !name.is_empty());
+            name.and_then(|name| field.path(name))
+        });
+        Store::Memory { max_keys, max_memory, snapshot }
     };
     section.close();
     store
 }
 
 fn memcached(section: &Section<'_>) -> SharedStore {
-    let mut store = SharedStore {
-        servers: Vec::new(),
-        prefix: "gw".to_owned(),
-        timeout: Duration::from_millis(25),
-        on_error: OnError::Local,
-        strict: false,
-    };
-    let servers = section.required("servers", &format!("add the addresses of Memcached: servers = {SERVERS}"));
-    if let Some(list) = servers.and_then(|field| field.some(SERVERS, 256)) {
-        let read: Vec<_> =
-            list.into_iter().filter_map(|field| Some((field.parse(values::memcached)?, field))).collect();
-        report_repeated(&read, "this server", "keys are spread evenly over the servers: list each of them once");
-        store.servers = read.into_iter().map(|(server, _)| server).collect();
+    let help = format!("add the addresses of Memcached: servers = {}", store::servers.example);
+    let servers = section.required(&store::servers, &help).and_then(|field| field.list(&store::servers));
+    let servers = servers.into_iter().flatten().filter_map(|field| Some((field.parse(values::memcached)?, field)));
+    let servers: Vec<_> = servers.collect();
+    report_repeated(&servers, "this server", "keys are spread evenly over the servers: list each of them once");
+    SharedStore {
+        servers: servers.into_iter().map(|(server, _)| server).collect(),
+        prefix: section.read_as(&store::prefix, |field| field.parse(prefix)),
+        timeout: section.read(&store::timeout),
+        on_error: section.read(&store::on_error),
+        strict: section.read(&store::strict),
     }
-    if let Some(field) = section.field("prefix") {
-        set(&mut store.prefix, field.parse(prefix));
-    }
-    set(&mut store.timeout, values::wait(section, "timeout", Duration::from_millis(1)..=Duration::from_secs(10)));
-    let actions = [OnError::Local, OnError::Allow, OnError::Reject].map(|action| (action.name(), action));
-    set(&mut store.on_error, section.choice("on_error", &actions));
-    set(&mut store.strict, section.field("strict").and_then(|field| field.boolean()));
-    store
 }
 
 fn prefix(text: &str) -> Result<String, Wrong> {

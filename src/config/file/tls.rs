@@ -2,35 +2,31 @@
 
 use super::named_file::NamedFile;
 use crate::base::clock::{self, Time};
-use crate::config::read::{Field, Section, report_repeated, set};
+use crate::config::read::{Field, Section, report_repeated};
 use crate::config::report::quoted;
+use crate::config::settings::{certificate, tls};
 use crate::config::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
-use crate::net::tls::{ClientAuth, Identity, MinVersion, PemError, TlsSettings};
-
-const CERTIFICATES: &str = "[{ cert = \"tls/site.pem\", key = \"tls/site.key\" }]";
-/// More than one machine would serve, and each is read at every reload.
-const MOST_CERTIFICATES: usize = 10_000;
+use crate::net::tls::{ClientAuth, Identity, PemError, TlsSettings};
 
 /// Reads the section; `None` if it has an error.
 pub(super) fn read(section: Section<'_>) -> Option<Tls> {
-    let help = format!("add them: certificates = {CERTIFICATES}");
-    let certificates = section.required("certificates", &help);
-    let certificates = certificates.and_then(|field| field.some(CERTIFICATES, MOST_CERTIFICATES));
+    let help = format!("add them: certificates = {}", tls::certificates.example);
+    let certificates = section.required(&tls::certificates, &help);
+    let certificates = certificates.and_then(|field| field.list(&tls::certificates));
     let certificates = certificates.map(|list| {
         let read: Vec<_> = list.into_iter().filter_map(|field| Some((certificate(&field)?, field))).collect();
         let files: Vec<_> = read.iter().map(|((files, _), field)| (files, field.clone())).collect();
         report_repeated(&files, "this certificate", "list it once: it is used for all its names");
         read.into_iter().map(|(certificate, _)| certificate).unzip::<_, _, Vec<_>, Vec<_>>()
     });
-    let client_ca = section.field("client_ca");
-    let required = section.choice("client_auth", &[("require", true), ("optional", false)]);
-    if required.is_some() && client_ca.is_none() {
+    let client_ca = section.field(&tls::client_ca);
+    let client_auth = section.read(&tls::client_auth);
+    if section.given(&tls::client_auth).is_some() && client_ca.is_none() {
         let help = "add the authorities that have issued them: client_ca = \"tls/clients-ca.pem\"";
-        section.source.report(section.key_span("client_auth"), "`client_auth` needs `client_ca`", help);
+        section.source.report(section.key_span(tls::client_auth.name), "`client_auth` needs `client_ca`", help);
     }
-    let client_ca = client_ca.and_then(|field| client_auth(&field, required.unwrap_or(true))).unzip();
-    let mut min_version = MinVersion::default();
-    set(&mut min_version, section.choice("min_version", &[("1.2", MinVersion::Tls12), ("1.3", MinVersion::Tls13)]));
+    let client_ca = client_ca.and_then(|field| self::client_auth(&field, client_auth)).unzip();
+    let min_version = section.read(&tls::min_version);
     section.close();
     let (certificates, identities) = certificates?;
     let (client_ca, client_auth) = client_ca;
@@ -40,13 +36,13 @@ pub(super) fn read(section: Section<'_>) -> Option<Tls> {
 /// Reads one of the certificates.
 fn certificate(field: &Field<'_>) -> Option<(CertificateFiles, Identity)> {
     if !field.is_table() {
-        field.mistyped("a table", format!("write the files of each: {CERTIFICATES}"));
+        field.mistyped("a table", format!("write the files of each: {}", tls::certificates.example));
         return None;
     }
-    let section = field.section("this certificate")?;
-    let cert = section.required("cert", "add the file of its chain: cert = \"tls/site.pem\"");
-    let key = section.required("key", "add the file of its private key: key = \"tls/site.key\"");
-    let ocsp = section.field("ocsp");
+    let section = field.section(certificate::TABLE.title, &certificate::TABLE)?;
+    let cert = section.required(&certificate::cert, "add the file of its chain: cert = \"tls/site.pem\"");
+    let key = section.required(&certificate::key, "add the file of its private key: key = \"tls/site.key\"");
+    let ocsp = section.field(&certificate::ocsp);
     section.close();
     certificate_files(cert.as_ref()?, key.as_ref()?, ocsp.as_ref())
 }

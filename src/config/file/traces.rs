@@ -1,16 +1,15 @@
 //! `[tracing]`: which requests are traced, and where their spans go.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, header};
 
 use super::secret;
 use super::upstream_tls::SystemAuthorities;
 use crate::base::http::header_rules::{Rule, is_any};
-use crate::config::read::{Field, Name, Section, Wrong, set};
+use crate::config::read::{Field, Name, Section, Wrong};
 use crate::config::report::quoted;
+use crate::config::settings::tracing;
 use crate::config::{Collector, Tracing, values};
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
@@ -19,23 +18,20 @@ use crate::net::tls::ConnectorTls;
 const MOST_HEADERS: usize = 16;
 /// The longest `service_name` in bytes.
 const LONGEST_NAME: usize = 255;
-/// The allowed range of `timeout`.
-const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 /// Headers that the gateway or the HTTP library writes, besides those that no route changes.
 const WRITTEN: [HeaderName; 5] =
     [header::HOST, header::CONTENT_TYPE, header::CONTENT_ENCODING, header::ACCEPT, header::USER_AGENT];
 
 /// Reads the section.
 pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<Tracing> {
-    let field = section.required("endpoint", "add where the collector is: endpoint = \"http://127.0.0.1:4318\"");
+    let field =
+        section.required(&tracing::endpoint, "add where the collector is: endpoint = \"http://127.0.0.1:4318\"");
     let url = field.as_ref().and_then(|field| field.hiding_query().parse(endpoint));
-    let mut sample = 0.01;
-    set(&mut sample, section.field("sample").and_then(|field| field.fraction()));
-    let headers = section.field("headers");
+    let sample = section.read(&tracing::sample);
+    let headers = section.field(&tracing::headers);
     let headers = headers.map_or(Some(Vec::new()), |field| self::headers(&field));
-    let name = section.field("service_name").map_or(Some("gateway".to_owned()), |field| field.parse(service_name));
-    let mut timeout = Duration::from_secs(5);
-    set(&mut timeout, values::wait(&section, "timeout", TIMEOUT));
+    let service_name = section.read_as(&tracing::service_name, |field| field.parse(service_name));
+    let timeout = section.read(&tracing::timeout);
     section.close();
     let (field, url, headers) = (field?, url?, headers?);
     let tls = match url.server_name {
@@ -46,7 +42,7 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<T
         let message = "the headers are sent without TLS, so anybody on the way can read them";
         field.warn(message, "use an https:// endpoint");
     }
-    Some(Tracing { sample, collector: Arc::new(Collector { url, tls, headers, service_name: name?, timeout }) })
+    Some(Tracing { sample, collector: Arc::new(Collector { url, tls, headers, service_name, timeout }) })
 }
 
 /// Where a collector takes traces, from its endpoint.
@@ -67,7 +63,7 @@ fn endpoint(text: &str) -> Result<Url, Wrong> {
 }
 
 fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderValue)>> {
-    let entries = field.section("[tracing.headers]")?.entries();
+    let entries = field.entries("[tracing.headers]")?;
     if entries.len() > MOST_HEADERS {
         field.report(format!("there are {} headers", entries.len()), format!("allowed: at most {MOST_HEADERS}"));
     }

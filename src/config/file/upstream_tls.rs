@@ -9,6 +9,7 @@ use super::named_file::NamedFile;
 use super::tls::{certificate_files, report};
 use crate::config::read::{Field, Section, Wrong};
 use crate::config::report::quoted;
+use crate::config::settings::upstream_tls as keys;
 use crate::config::{CertificateFiles, UpstreamTls, upstream_tls};
 use crate::net::tls::{Authorities, ConnectorTls, Identity};
 
@@ -42,7 +43,7 @@ pub(super) fn read(
     system: &SystemAuthorities,
 ) -> Option<UpstreamTls> {
     let field = |key| section.as_ref().and_then(|section| section.field(key));
-    let (ca, name) = (field("ca"), field("server_name"));
+    let (ca, name) = (field(&keys::ca), field(&keys::server_name));
     let server_name = name.and_then(|field| field.parse(server_name));
     let (certificate, identity) = section.as_ref().and_then(certificate).unzip();
     if let Some(section) = section {
@@ -63,10 +64,10 @@ pub(super) fn read(
 
 /// Reads `cert` and `key`.
 fn certificate(section: &Section<'_>) -> Option<(CertificateFiles, Identity)> {
-    let (given, missing) = match (section.field("cert"), section.field("key")) {
+    let (given, missing) = match (section.field(&keys::cert), section.field(&keys::key)) {
         (Some(cert), Some(key)) => return certificate_files(&cert, &key, None),
-        (Some(_), None) => ("cert", "key"),
-        (None, Some(_)) => ("key", "cert"),
+        (Some(_), None) => (keys::cert.name, keys::key.name),
+        (None, Some(_)) => (keys::key.name, keys::cert.name),
         (None, None) => return None,
     };
     let help = "a certificate and its private key belong together: cert = \"tls/gateway.pem\", \

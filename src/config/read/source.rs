@@ -17,6 +17,8 @@ pub(in crate::config) struct Source<'a> {
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
     files: RefCell<BTreeSet<PathBuf>>,
+    /// The values of keys for which a change needs a restart.
+    at_start: RefCell<Vec<(String, String)>>,
     /// Where the text has secrets.
     secrets: RefCell<Vec<Range<usize>>>,
 }
@@ -29,6 +31,7 @@ impl<'a> Source<'a> {
             problems: RefCell::new(problems),
             warnings: RefCell::default(),
             files: RefCell::default(),
+            at_start: RefCell::default(),
             secrets: RefCell::default(),
         }
     }
@@ -67,6 +70,16 @@ impl<'a> Source<'a> {
     /// All files that the text names so far.
     pub(in crate::config) fn files(&self) -> BTreeSet<PathBuf> {
         self.files.borrow().clone()
+    }
+
+    /// Records the value of a key for which a change needs a restart.
+    pub(in crate::config) fn at_start(&self, key: String, value: String) {
+        self.at_start.borrow_mut().push((key, value));
+    }
+
+    /// All values so far of keys for which a change needs a restart.
+    pub(in crate::config) fn all_at_start(&self) -> Vec<(String, String)> {
+        self.at_start.borrow().clone()
     }
 
     /// Records that the text has a secret here, which no message shows.

@@ -5,17 +5,17 @@ use std::ops::RangeInclusive;
 use http::HeaderName;
 
 use crate::config::file::statuses;
-use crate::config::read::{Field, Section};
+use crate::config::read::{Field, Section, Setting};
+use crate::config::settings::{cost, count, limit};
 use crate::config::{Cost, values};
 use crate::limit::{MAX_QUOTA, Rate};
 
 const COST: &str = "write cost = 5, cost = { request_header = \"x-cost\" } or cost = { response_header = \"x-cost\" }";
-const STATUSES: &str = "[\"401\", \"403\", \"5xx\"]";
 
 /// Reads both keys; `rates` are the limit's own.
 pub(super) fn read(section: &Section<'_>, rates: &[Rate]) -> Cost {
-    let field = section.field("cost");
-    let statuses = section.field("count").and_then(|field| count(&field));
+    let field = section.field(&limit::cost);
+    let statuses = section.field(&limit::count).and_then(|field| count(&field));
     let cost = field.as_ref().and_then(|field| cost(field, rates)).unwrap_or(Cost::Fixed(1));
     match (cost, statuses) {
         (cost, None) => cost,
@@ -23,7 +23,7 @@ pub(super) fn read(section: &Section<'_>, rates: &[Rate]) -> Cost {
         (other, Some(_)) => {
             let help = "remove one of them: with `count`, `cost` must be a number";
             section.source.report(
-                section.key_span("count"),
+                section.key_span(limit::count.name),
                 "`count` cannot be combined with a cost from a header",
                 help,
             );
@@ -40,13 +40,14 @@ fn cost(field: &Field<'_>, rates: &[Rate]) -> Option<Cost> {
         }
         return amount(field, rates, "costs").map(Cost::Fixed);
     }
-    let table = field.section("`cost`")?;
-    let header = |key| table.field(key).and_then(|field: Field<'_>| field.parse(values::header));
+    let table = field.section(cost::TABLE.title, &cost::TABLE)?;
+    let header = |key: &Setting<()>| table.field(key).and_then(|field: Field<'_>| field.parse(values::header));
     let (request, response): (Option<HeaderName>, Option<HeaderName>) =
-        (header("request_header"), header("response_header"));
-    let given = ["request_header", "response_header"].into_iter().filter(|key| table.field(key).is_some()).count();
+        (header(&cost::request_header), header(&cost::response_header));
+    let given =
+        [&cost::request_header, &cost::response_header].into_iter().filter(|key| table.field(key).is_some()).count();
     match given {
-        0 if table.entries().iter().all(|(name, _)| name.text == "reserve") => {
+        0 if field.entries("`cost`")?.iter().all(|(name, _)| name.text == cost::reserve.name) => {
             field.report("`cost` names no header", COST);
         }
         // If there is none, another key is a typing mistake, which `close` reports.
@@ -55,12 +56,12 @@ fn cost(field: &Field<'_>, rates: &[Rate]) -> Option<Cost> {
     }
     if request.is_some() && response.is_none() {
         table.misplaced(
-            &["reserve"],
+            &[cost::reserve.name],
             "a cost from the response",
             "remove it: the cost in a request header is charged at once",
         );
     }
-    let reserve = table.field("reserve").map_or(Some(1), |field| amount(&field, rates, "reserves"));
+    let reserve = table.field(&cost::reserve).map_or(Some(1), |field| amount(&field, rates, "reserves"));
     table.close();
     let response = response.zip(reserve).map(|(name, reserve)| Cost::ResponseHeader { name, reserve });
     request.map(Cost::RequestHeader).or(response)
@@ -79,13 +80,13 @@ fn amount(field: &Field<'_>, rates: &[Rate], takes: &str) -> Option<u64> {
 }
 
 fn count(field: &Field<'_>) -> Option<Vec<RangeInclusive<u16>>> {
-    let example = format!("write which responses are charged: count = {{ status = {STATUSES} }}");
+    let example = format!("write which responses are charged: count = {{ status = {} }}", count::status.example);
     if !field.is_table() {
         field.mistyped("a table", &example);
         return None;
     }
-    let table = field.section("`count`")?;
-    let list = table.required("status", &example);
+    let table = field.section(count::TABLE.title, &count::TABLE)?;
+    let list = table.required(&count::status, &example);
     table.close();
-    statuses::read(&list?, STATUSES)
+    statuses::read(&list?, &count::status)
 }

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use super::key::source;
 use super::rates::Terms;
 use crate::config::file::jwt::Names;
-use crate::config::file::shed;
-use crate::config::read::{Field, Name, Section, Wrong};
+use crate::config::read::{Name, Section, Setting, Wrong};
 use crate::config::report::quoted;
+use crate::config::settings::{exception, limit, tier};
 use crate::config::{Key, Source, Tiers, values};
 use crate::limit::overrides::{Allowance, Builder, Overrides, Pattern};
 
 const ENTRY: &str = "an override is keys = [\"partner-7\"] with rates = [\"100/s\"], exempt = true or block = true";
 pub(super) const TWICE: &str = "a key can have only one override: remove one of them";
-/// The maximum number of keys of an override in the configuration; more belong into a separate file.
-const MOST_KEYS: usize = 10_000;
+const KEYS: [&Setting<()>; 3] = [&exception::rates, &exception::exempt, &exception::block];
 /// The maximum number of keys with a `*`, in the configuration and in the file together.
 const MOST_WILDCARDS: usize = 1_000;
 
@@ -51,33 +50,24 @@ impl Kinds {
 }
 
 /// Reads `[[limits.NAME.overrides]]`.
-pub(super) fn overrides(section: &Section<'_>, limit: &str, terms: &Terms, kinds: Kinds, has_rates: bool) -> Builder {
+pub(super) fn overrides(section: &Section<'_>, name: &str, terms: &Terms, kinds: Kinds, has_rates: bool) -> Builder {
     let mut overrides = Builder::default();
-    let Some(field) = section.field("overrides") else { return overrides };
-    let title = format!("[[limits.{limit}.overrides]]");
+    let Some(field) = section.field(&limit::overrides) else { return overrides };
     if !field.is_list() {
-        field.mistyped("a list of tables", format!("write {title} for each"));
+        field.mistyped("a list of tables", format!("write [[limits.{name}.overrides]] for each"));
         return overrides;
     }
-    for field in field.list("").unwrap_or_default() {
-        let Some(section) = field.section(title.clone()) else { continue };
-        entry(&section, terms, (kinds, has_rates), MOST_KEYS, &mut overrides);
+    for section in section.tables(&limit::overrides) {
+        entry(&section, terms, (kinds, has_rates), &mut overrides);
         section.close();
     }
     overrides
 }
 
-/// Reads one override of up to `most` keys.
-pub(super) fn entry(
-    section: &Section<'_>,
-    terms: &Terms,
-    (kinds, has_rates): (Kinds, bool),
-    most: usize,
-    overrides: &mut Builder,
-) {
-    let keys = section.required("keys", ENTRY);
-    let keys = keys.and_then(|field| field.some("[\"partner-7\", \"gold-*\"]", most));
-    let Some(allowance) = allowance(section, terms, has_rates, ENTRY) else { return };
+/// Reads one override.
+pub(super) fn entry(section: &Section<'_>, terms: &Terms, (kinds, has_rates): (Kinds, bool), overrides: &mut Builder) {
+    let keys = section.required(&exception::keys, ENTRY).and_then(|field| field.list(&exception::keys));
+    let Some(allowance) = allowance(section, KEYS, terms, has_rates, ENTRY) else { return };
     for field in keys.unwrap_or_default() {
         let Some(pattern) = field.parse(|text| kinds.pattern(text)) else { continue };
         if overrides.add(pattern, allowance.clone()).is_some() {
@@ -106,22 +96,28 @@ pub(super) fn finish(overrides: Builder, limit: &Name<'_>, section: &Section<'_>
 }
 
 /// Reads what an override grants. `example` is a whole override.
-pub(super) fn allowance(section: &Section<'_>, terms: &Terms, has_rates: bool, example: &str) -> Option<Allowance> {
-    let rates = section.field("rates");
-    if let Some(field) = rates.as_ref().filter(|_| !has_rates) {
+pub(super) fn allowance(
+    section: &Section<'_>,
+    [rates, exempt, block]: [&Setting<()>; 3],
+    terms: &Terms,
+    has_rates: bool,
+    example: &str,
+) -> Option<Allowance> {
+    let field = section.field(rates);
+    if let Some(field) = field.as_ref().filter(|_| !has_rates) {
         field.report("the limit has no rates to override", "add rates to it, or use `exempt` or `block`");
     }
-    let rates = rates.map(|field| terms.rates(&field).map(|rates| Allowance::Rates(Arc::from(rates))));
-    let flag = |key, allowance: Allowance| {
+    let rates = field.map(|field| terms.rates(&field, rates).map(|rates| Allowance::Rates(Arc::from(rates))));
+    let flag = |key: &Setting<()>, allowance: Allowance| {
         section.field(key).map(|field| {
             let on = field.boolean()?;
             if !on {
-                field.report(format!("`{key} = false` has no effect"), "remove it");
+                field.report(format!("`{} = false` has no effect", key.name), "remove it");
             }
             Some(allowance)
         })
     };
-    let given = [rates, flag("exempt", Allowance::Exempt), flag("block", Allowance::Block)];
+    let given = [rates, flag(exempt, Allowance::Exempt), flag(block, Allowance::Block)];
     let mut given = given.into_iter().flatten();
     match (given.next(), given.next()) {
         (Some(allowance), None) => allowance,
@@ -150,9 +146,9 @@ fn tier(text: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
 }
 
 /// Reads `tier` and `[limits.NAME.tiers.*]`.
-pub(super) fn tiers(section: &Section<'_>, limit: &str, terms: &Terms, jwts: &Names<'_>) -> Option<Tiers> {
-    let (attribute, table) = (section.field("tier"), section.field("tiers"));
-    let example = format!("[limits.{limit}.tiers.gold] with rates = [\"100/s\"]");
+pub(super) fn tiers(section: &Section<'_>, name: &str, terms: &Terms, jwts: &Names<'_>) -> Option<Tiers> {
+    let (attribute, table) = (section.field(&limit::tier), section.field(&limit::tiers));
+    let example = format!("[limits.{name}.tiers.gold] with rates = [\"100/s\"]");
     let (attribute, table) = match (attribute, table) {
         (None, None) => return None,
         (Some(field), None) => {
@@ -161,24 +157,25 @@ pub(super) fn tiers(section: &Section<'_>, limit: &str, terms: &Terms, jwts: &Na
         }
         (None, Some(_)) => {
             let help = "add the source of a request's tier: tier = \"header:x-plan\"";
-            section.source.report(section.key_span("tiers"), "there are `tiers`, but no `tier`", help);
+            section.source.report(section.key_span(limit::tiers.name), "there are `tiers`, but no `tier`", help);
             return None;
         }
         (Some(attribute), Some(table)) => (attribute, table),
     };
     let source = attribute.parse(|text| tier(text, jwts));
     let (mut rates, mut priorities) = (Vec::new(), Vec::new());
-    for (name, field) in table.section(format!("[limits.{limit}.tiers]"))?.entries() {
+    for (tier, field) in table.entries(&format!("[limits.{name}.tiers]"))? {
         if !field.is_table() {
-            field.source.report(name.span, format!("`{}` is not the table of a tier", name.text), &example);
+            field.source.report(tier.span, format!("`{}` is not the table of a tier", tier.text), &example);
             continue;
         }
-        let Some(section) = field.section(format!("[limits.{limit}.tiers.{}]", name.text)) else { continue };
-        let list = section.required("rates", "add how much is allowed: rates = [\"100/s\"]");
-        let list = list.and_then(|field: Field<'_>| terms.rates(&field));
-        priorities.extend(shed::priority(&section).map(|priority| (name.text.to_owned(), priority)));
+        let title = format!("[limits.{name}.tiers.{}]", tier.text);
+        let Some(section) = field.section(title, &tier::TABLE) else { continue };
+        let list = section.required(&tier::rates, "add how much is allowed: rates = [\"100/s\"]");
+        let list = list.and_then(|field| terms.rates(&field, &tier::rates));
+        priorities.extend(section.given(&tier::priority).map(|priority| (tier.text.to_owned(), priority)));
         section.close();
-        rates.extend(list.map(|list| (name.text.to_owned(), list)));
+        rates.extend(list.map(|list| (tier.text.to_owned(), list)));
     }
     if rates.is_empty() {
         // Either the table is empty, or all its errors are already reported.

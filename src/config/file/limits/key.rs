@@ -1,7 +1,7 @@
 //! What a limit counts by: sources joined by `|`, or a list of such parts.
 
 use crate::config::file::jwt::Names;
-use crate::config::read::{Field, Wrong};
+use crate::config::read::{Field, Setting, Wrong};
 use crate::config::report::{did_you_mean, quoted};
 use crate::config::{Key, Source, values};
 
@@ -20,13 +20,12 @@ const SOURCES: &str = "sources are client-ip, header:NAME, cookie:NAME, query:NA
                        method, route, client-cert, jwt:CLAIM and global";
 
 /// Reads the key of a limit, or what an upstream balances by.
-pub(in crate::config::file) fn key(field: &Field<'_>, jwts: &Names<'_>) -> Option<Key> {
+pub(in crate::config::file) fn key(field: &Field<'_>, key: &Setting<()>, jwts: &Names<'_>) -> Option<Key> {
     let part = |text: &str| part(text, jwts);
     if !field.is_list() {
         return Some(Key { parts: vec![field.parse(part)?] });
     }
-    let list = field.some("[\"header:x-api-key | client-ip\", \"method\"]", values::MOST)?;
-    let parts: Vec<_> = list.iter().map(|field| field.parse(part)).collect();
+    let parts: Vec<_> = field.list(key)?.iter().map(|field| field.parse(part)).collect();
     Some(Key { parts: parts.into_iter().collect::<Option<_>>()? })
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::config::file::named_file::{MOST_REPORTED, NamedFile};
 use crate::config::read::{Section, Wrong};
 use crate::config::regular_file::RegularFile;
+use crate::config::settings::limit;
 use crate::config::{Key, Source};
 use crate::limit::known_keys::{Digest, KnownKeys, LONGEST};
 
@@ -16,7 +17,7 @@ const DIGEST: &str = "after `sha256:` come 64 hexadecimal digits, as `printf %s 
 
 /// Reads the file that `known_keys` names, for a limit with this key.
 pub(super) fn read(section: &Section<'_>, key: Option<&Key>) -> Option<Arc<KnownKeys>> {
-    let field = section.field("known_keys")?;
+    let field = section.field(&limit::known_keys)?;
     let file = NamedFile::new(&field)?;
     let first = key.and_then(|key| key.parts.first());
     if first.is_some_and(|sources| !sources.iter().any(Source::is_chosen_by_clients)) {

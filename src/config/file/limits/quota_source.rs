@@ -1,14 +1,14 @@
 //! `[limits.NAME.quotas]`: where quotas of keys are read from.
 
 use std::path::Path;
-use std::time::Duration;
 
 use crate::config::file::secret;
 use crate::config::file::upstream_tls::SystemAuthorities;
-use crate::config::read::{Field, Section, Wrong, set};
+use crate::config::read::{Field, Section, Wrong};
 use crate::config::report::quoted;
+use crate::config::settings::{limit, quotas};
 use crate::config::{
-    HttpQuotas, Key, PostgresSettings, PostgresUrl, QuotaServer, Quotas, SentKey, Source, upstream_tls, values,
+    HttpQuotas, Key, PostgresSettings, PostgresUrl, QuotaServer, Quotas, Source, upstream_tls, values,
 };
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
@@ -18,22 +18,16 @@ const QUERY: &str = "query = \"select rates, tier, exempt, block from plans wher
 const KEY: &str = "{key}";
 /// Where `{key}` stands, while the rest of a URL is checked.
 const STAND_IN: &str = "KEY";
-const OF_POSTGRES: [&str; 2] = ["query", "channel"];
 /// The longest name of a channel in PostgreSQL, in bytes.
 const MAX_CHANNEL: usize = 63;
-/// The most keys whose quotas are cached.
-const MOST_CACHED: u64 = 10_000_000;
 
 /// Reads the section, if there is one. `key` is that of the limit.
 pub(super) fn read(
     section: &Section<'_>,
-    limit: &str,
     (key, has_rates): (Option<&Key>, bool),
     system: &SystemAuthorities,
 ) -> Option<Quotas> {
-    let field = section.field("quotas")?;
-    let title = format!("[limits.{limit}.quotas]");
-    let section = field.section(title)?;
+    let section = section.table(&limit::quotas)?;
     if !has_rates {
         let help = "add rates to the limit: they hold for keys that the source does not know, and while it is away";
         section.source.report(section.span.clone(), "the limit has no rates that quotas could replace", help);
@@ -43,16 +37,10 @@ pub(super) fn read(
         let message = "every request has the key `global`, so there is nothing to ask the source about";
         section.source.report(section.span.clone(), message, help);
     }
-    let located = section.required("source", &format!("add where quotas are: {SOURCE}"));
+    let located = section.required(&quotas::source, &format!("add where quotas are: {SOURCE}"));
     let server = located.and_then(|field| server(&section, &field, system));
-    let (mut cache_for, mut timeout) = (Duration::from_secs(60), Duration::from_millis(20));
-    let day = Duration::from_secs(86_400);
-    set(&mut cache_for, values::wait(&section, "cache_for", Duration::from_secs(1)..=day));
-    set(&mut timeout, values::wait(&section, "timeout", Duration::from_millis(1)..=Duration::from_secs(5)));
-    let cached = section.field("max_cached").and_then(|field| field.integer(1..=MOST_CACHED));
-    let max_cached = cached.and_then(|most| usize::try_from(most).ok()).unwrap_or(100_000);
-    let mut send = SentKey::Key;
-    set(&mut send, section.choice("send", &[("key", SentKey::Key), ("sha256", SentKey::Sha256)]));
+    let (cache_for, timeout) = (section.read(&quotas::cache_for), section.read(&quotas::timeout));
+    let (max_cached, send) = (section.read(&quotas::max_cached), section.read(&quotas::send));
     section.close();
     Some(Quotas { server: server?, cache_for, max_cached, timeout, send })
 }
@@ -73,7 +61,8 @@ fn server(section: &Section<'_>, field: &Field<'_>, system: &SystemAuthorities) 
     if text.starts_with("postgres://") || text.starts_with("postgresql://") {
         return postgres((section, field), &text, refuse, system).map(QuotaServer::Postgres);
     }
-    section.misplaced(&OF_POSTGRES, "a source that begins with postgres://", "remove it");
+    let of_postgres = [quotas::query.name, quotas::channel.name];
+    section.misplaced(&of_postgres, "a source that begins with postgres://", "remove it");
     let url = match http(&text) {
         Ok(url) if is_named => Url { target: url.target.with_secret_path(), ..url },
         Ok(url) => url,
@@ -133,9 +122,9 @@ fn postgres(
     let wrong = |why| Wrong::new(format!("the source cannot be used: {why}"), SOURCE);
     let url = PostgresUrl::parse(text).map(|url| url.with_secret_database(secret::is_named(field)));
     let url = url.map_err(|why| refuse(wrong(why))).ok();
-    let query = section.required("query", &format!("add what is asked about a key: {QUERY}"));
+    let query = section.required(&quotas::query, &format!("add what is asked about a key: {QUERY}"));
     let query = query.and_then(|field| field.parse(query_of_key));
-    let channel = match section.field("channel") {
+    let channel = match section.field(&quotas::channel) {
         Some(field) => Some(field.parse(channel)?),
         None => None,
     };

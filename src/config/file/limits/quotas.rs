@@ -14,6 +14,7 @@ use crate::config::file::named_file::{MOST_REPORTED, NamedFile};
 use crate::config::read::{Section, Source, Wrong};
 use crate::config::regular_file::{self, RegularFile};
 use crate::config::report::{self, quoted};
+use crate::config::settings::{limit, overrides_file};
 use crate::config::texts::{Texts, place};
 use crate::config::values;
 use crate::limit::overrides::{Allowance, Builder, Pattern};
@@ -25,7 +26,7 @@ const ROW: &str = "after the key write `exempt`, `block`, or rates with spaces b
 
 /// Reads the file that `overrides_file` names into `overrides`.
 pub(super) fn read(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rates: bool, overrides: &mut Builder) {
-    let Some(field) = section.field("overrides_file") else { return };
+    let Some(field) = section.field(&limit::overrides_file) else { return };
     let Some(file) = NamedFile::new(&field) else { return };
     let path = file.path();
     let name = file.name;
@@ -63,15 +64,12 @@ impl Quotas<'_> {
         let (table, errors) = DeTable::parse_recoverable(text);
         let source = Source::new(&texts, self.file.field.source.folder, report::all_syntax(text, 0, &errors));
         if errors.is_empty() {
-            let root = Section::root(&table, &source);
-            if let Some(list) =
-                root.required("overrides", "a file of overrides is a list of [[overrides]], each with `keys`")
-            {
-                for field in list.list("").unwrap_or_default() {
-                    let Some(section) = field.section("[[overrides]]") else { continue };
-                    entry(&section, self.terms, (self.kinds, self.has_rates), MOST_KEYS, overrides);
-                    section.close();
-                }
+            let root = Section::root(&table, &overrides_file::TABLE, &source);
+            let help = "a file of overrides is a list of [[overrides]], each with `keys`";
+            root.required(&overrides_file::overrides, help);
+            for section in root.tables(&overrides_file::overrides) {
+                entry(&section, self.terms, (self.kinds, self.has_rates), overrides);
+                section.close();
             }
             root.close();
         }

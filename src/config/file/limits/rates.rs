@@ -4,15 +4,19 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use crate::base::units;
-use crate::config::read::{Field, Section, Wrong, set};
+use crate::config::read::{Field, Section, Setting, Wrong};
 use crate::config::report::{nearest, quoted};
-use crate::config::{Limit, RateTextError, values};
-use crate::limit::{self, Calendar, Edge, MAX_PRECISION, Rate, RateError, Strategy, Unit};
+use crate::config::settings::{Counting, limit};
+use crate::config::{Limit, RateTextError};
+use crate::limit::{Calendar, MAX_LOG, Rate, RateError, Strategy, Unit, zones};
 
-const RATES: &str = "[\"10/s\", \"3000/10m\"]";
 const RATE: &str = "a rate is N/PERIOD, where PERIOD is s, m, h, d or a duration, like \"10/s\" or \"3000/10m\", or day or \
                     month of the calendar";
-const OF_SLIDING: [&str; 2] = ["precision", "edge"];
+
+/// The keys of sliding windows.
+fn of_sliding() -> [&'static str; 2] {
+    [limit::precision.name, limit::edge.name]
+}
 
 /// How all rates of a limit are counted: its own and those of its tiers and overrides.
 pub(super) struct Terms {
@@ -25,41 +29,22 @@ pub(super) struct Terms {
     uses_strategy: Cell<bool>,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Name {
-    Sliding,
-    Fixed,
-    Moving,
-    Bucket,
-}
-
 impl Terms {
     pub(super) fn read(section: &Section<'_>) -> Self {
-        let names = [
-            ("sliding-window", Name::Sliding),
-            ("fixed-window", Name::Fixed),
-            ("moving-window", Name::Moving),
-            ("token-bucket", Name::Bucket),
-        ];
-        let field = section.field("strategy");
-        let name = field.map_or(Some(Name::Sliding), |field| field.choice(&names));
-        let strategy = match name {
-            Some(Name::Fixed) => Strategy::FixedWindow,
-            Some(Name::Moving) => Strategy::SlidingLog,
-            // Each rate has its own burst.
-            Some(Name::Bucket) => Strategy::TokenBucket { burst: 1 },
-            Some(Name::Sliding) | None => Strategy::default(),
-        };
-        let strategy = match strategy {
-            Strategy::SlidingWindow { .. } => sliding(section),
-            other => {
-                let help = "remove it, or use that strategy";
-                section.misplaced(&OF_SLIDING, "`strategy = \"sliding-window\"`", help);
-                other
+        let strategy = match section.read(&limit::strategy) {
+            Counting::Sliding => {
+                Strategy::SlidingWindow { precision: section.read(&limit::precision), edge: section.read(&limit::edge) }
             }
+            Counting::Fixed => Strategy::FixedWindow,
+            Counting::Moving => Strategy::SlidingLog,
+            // Each rate has its own burst.
+            Counting::Bucket => Strategy::TokenBucket { burst: 1 },
         };
-        let zone = section.field("timezone").and_then(|field| field.parse(zone));
-        let calendar = zone.unwrap_or(Calendar::utc(Unit::Day));
+        if !matches!(strategy, Strategy::SlidingWindow { .. }) {
+            let help = "remove it, or use that strategy";
+            section.misplaced(&of_sliding(), "`strategy = \"sliding-window\"`", help);
+        }
+        let calendar = section.read_as(&limit::timezone, |field| field.parse(zone));
         Self { strategy, calendar, uses_calendar: Cell::default(), uses_strategy: Cell::default() }
     }
 
@@ -80,9 +65,9 @@ impl Terms {
     }
 
     /// Reads a list of rates.
-    pub(super) fn rates(&self, field: &Field<'_>) -> Option<Vec<Rate>> {
+    pub(super) fn rates(&self, field: &Field<'_>, key: &Setting<()>) -> Option<Vec<Rate>> {
         let mut rates: Vec<Rate> = Vec::new();
-        for field in field.some(RATES, values::MOST)? {
+        for field in field.list(key)? {
             let Some(rate) = field.parse(|text| self.rate(text)) else { continue };
             if let Some(wrong) = same_period(&rates, &rate) {
                 field.refuse(wrong);
@@ -116,8 +101,7 @@ impl Terms {
         }
         let shown = rate.to_string();
         rate.with_strategy(strategy).map_err(|_| {
-            let most = limit::MAX_LOG;
-            let help = format!("allowed: at most {most}; a sliding window with `precision = 60` is nearly as exact");
+            let help = format!("allowed: at most {MAX_LOG}; a sliding window with `precision = 60` is nearly as exact");
             Wrong::new(format!("\"{shown}\" is too large for a moving window, which stores every request"), help)
         })
     }
@@ -130,18 +114,16 @@ impl Terms {
         }
         if !self.uses_calendar.get() {
             let help = "remove it, or count by the calendar, like \"5000/day\" or \"1000000/month\"";
-            section.refuse(&["timezone"], "needs a rate per calendar day or month", help);
+            section.refuse(&[limit::timezone.name], "needs a rate per calendar day or month", help);
         }
         if !self.uses_calendar.get() && !self.uses_strategy.get() {
             let help = "remove it, or add rates: `max_in_flight` counts requests, and ignores their cost";
-            section.refuse(
-                &["strategy", "precision", "edge", "cost", "count"],
-                "needs rates, and this limit has none",
-                help,
-            );
+            let [precision, edge] = of_sliding();
+            let of_rates = [limit::strategy.name, precision, edge, limit::cost.name, limit::count.name];
+            section.refuse(&of_rates, "needs rates, and this limit has none", help);
         } else if !self.uses_strategy.get() {
             let help = "remove it: calendar days and months have no buckets and no edge";
-            section.refuse(&OF_SLIDING, "needs a rate with a sliding window, and this limit has none", help);
+            section.refuse(&of_sliding(), "needs a rate with a sliding window, and this limit has none", help);
         }
     }
 }
@@ -174,17 +156,9 @@ pub(super) fn same_period(rates: &[Rate], rate: &Rate) -> Option<Wrong> {
     Some(Wrong::new(format!("\"{rate}\" has the same period as \"{earlier}\""), help))
 }
 
-fn sliding(section: &Section<'_>) -> Strategy {
-    let precision = section.field("precision").and_then(|field| field.integer(1..=u64::from(MAX_PRECISION)));
-    let precision = precision.and_then(|precision| u32::try_from(precision).ok()).unwrap_or(1);
-    let mut edge = Edge::Weighted;
-    set(&mut edge, section.choice("edge", &[("weighted", Edge::Weighted), ("whole", Edge::Whole)]));
-    Strategy::SlidingWindow { precision, edge }
-}
-
 fn zone(name: &str) -> Result<Calendar, Wrong> {
     Calendar::utc(Unit::Day).in_zone(name).ok_or_else(|| {
-        let zones = limit::zones();
+        let zones = zones();
         let help = "a time zone is an IANA name, like \"UTC\", \"Europe/Berlin\" or \"America/New_York\"";
         let help = match nearest(name, zones.iter().map(String::as_str)) {
             Some(near) => format!("did you mean \"{near}\"? {help}"),

@@ -1,12 +1,12 @@
 //! Overrides of the admin API: for one key and for a while. They are read by the same rules as overrides in the file.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::exceptions;
 use super::rates::{Terms, same_period};
-use crate::config::read::Section;
+use crate::config::read::{Section, Setting};
+use crate::config::settings::temporary;
 use crate::config::{Limit, values};
 use crate::limit::Rate;
 use crate::limit::overrides::Allowance;
@@ -14,14 +14,12 @@ use crate::limit::overrides::Allowance;
 const EXAMPLE: &str =
     "an override is \"rates\": [\"100/s\"], \"exempt\": true or \"block\": true, with \"for\": \"1h\"";
 
+const KEYS: [&Setting<()>; 3] = [&temporary::rates, &temporary::exempt, &temporary::block];
+
 /// Reads what an override of this limit grants, and for how long.
-pub(in crate::config) fn temporary(
-    section: Section<'_>,
-    limit: &Limit,
-    span: RangeInclusive<Duration>,
-) -> Option<(Allowance, Duration)> {
-    let allowance = exceptions::allowance(&section, &Terms::of(limit), !limit.rates.is_empty(), EXAMPLE);
-    let lasts = section.required("for", EXAMPLE).and_then(|_| values::wait(&section, "for", span));
+pub(in crate::config) fn temporary(section: Section<'_>, limit: &Limit) -> Option<(Allowance, Duration)> {
+    let allowance = exceptions::allowance(&section, KEYS, &Terms::of(limit), !limit.rates.is_empty(), EXAMPLE);
+    let lasts = section.required(&temporary::r#for, EXAMPLE).and_then(|_| section.given(&temporary::r#for));
     section.close();
     allowance.zip(lasts)
 }

@@ -1,0 +1,164 @@
+//! The kinds of keys whose values are read in the same way wherever they are: numbers, durations, sizes, words.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::read::{Field, Kind, Shape, Wrong};
+use super::report::quoted;
+use super::{UNLIMITED, values};
+use crate::base::units;
+
+/// The allowed range of timeouts.
+pub(super) const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=LONGEST;
+/// The same, where zero is allowed.
+pub(super) const WAIT_OR_ZERO: RangeInclusive<Duration> = Duration::ZERO..=LONGEST;
+/// The longest timeout.
+pub(super) const LONGEST: Duration = Duration::from_secs(7 * 86_400);
+
+const fn kind<T>(shape: Shape, read: fn(&Field<'_>, &Kind<T>) -> Option<T>) -> Kind<T> {
+    Kind { shape, words: &[], read, at_start: false, required: false }
+}
+
+/// A value of this form that the sections read themselves.
+pub(super) const fn shaped(shape: Shape) -> Kind<()> {
+    kind(shape, |_, _| Some(()))
+}
+
+/// A text that the sections read themselves.
+pub(super) const fn text() -> Kind<()> {
+    shaped(Shape::Text)
+}
+
+/// `true` or `false`.
+pub(super) const fn flag() -> Kind<bool> {
+    kind(Shape::Flag, |field, _| field.boolean())
+}
+
+/// An integer.
+pub(super) const fn number<T: TryFrom<u64>>(least: u64, most: u64) -> Kind<T> {
+    kind(Shape::Number(least, most), |field, kind| match kind.shape {
+        Shape::Number(least, most) => T::try_from(field.integer(least..=most)?).ok(),
+        _ => None,
+    })
+}
+
+/// A status of a response.
+pub(super) const fn status_code(least: u64, most: u64) -> Kind<StatusCode> {
+    kind(Shape::Number(least, most), |field, kind| match kind.shape {
+        Shape::Number(least, most) => values::status(field, least..=most),
+        _ => None,
+    })
+}
+
+/// A number from 0 to 1.
+pub(super) const fn fraction() -> Kind<f64> {
+    kind(Shape::Share, |field, _| field.fraction())
+}
+
+/// A number from 0 to 1, in thousandths.
+pub(super) const fn share() -> Kind<u32> {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and 1000")]
+    kind(Shape::Share, |field, _| field.fraction().map(|share| (share * 1000.0).round() as u32))
+}
+
+/// One of several words.
+pub(super) const fn words<T: Copy>(words: &'static [(&'static str, T)]) -> Kind<T> {
+    let read: fn(&Field<'_>, &Kind<T>) -> Option<T> = |field, kind| field.choice(kind.words);
+    Kind { words, ..kind(Shape::Words, read) }
+}
+
+/// The path of a file.
+pub(super) const fn file() -> Kind<PathBuf> {
+    kind(Shape::Text, |field, _| field.path(field.text()?))
+}
+
+/// A duration.
+pub(super) const fn wait(allowed: RangeInclusive<Duration>) -> Kind<Duration> {
+    kind(Shape::Duration(allowed), |field, kind| match &kind.shape {
+        Shape::Duration(allowed) => texts(field, "a duration", DURATION)?.parse(|text| duration(text, allowed)),
+        _ => None,
+    })
+}
+
+/// A duration, or "0" for no limit.
+pub(super) const fn wait_or_none() -> Kind<Option<Duration>> {
+    kind(Shape::DurationOrNone, |field, _| {
+        texts(field, "a duration", DURATION)?.parse(|text| match units::duration(text) {
+            Ok(Duration::ZERO) => Ok(None),
+            _ => duration(text, &WAIT).map(Some).map_err(unless_zero),
+        })
+    })
+}
+
+/// A number of bytes. If it may be zero, that needs no unit.
+pub(super) const fn size<T: TryFrom<u64>>(allowed: RangeInclusive<u64>) -> Kind<T> {
+    kind(Shape::Size(allowed), |field, kind| {
+        let Shape::Size(allowed) = &kind.shape else { return None };
+        let bytes = size_field(field)?.parse(|text| match text {
+            "0" if *allowed.start() == 0 => Ok(0),
+            _ => bytes(text, allowed),
+        })?;
+        T::try_from(bytes).ok()
+    })
+}
+
+/// The largest body, or "0" for no limit.
+pub(super) const fn body_size() -> Kind<u64> {
+    kind(Shape::Size(0..=LARGEST_BODY), |field, _| {
+        size_field(field)?.parse(|text| match text.trim_end_matches(|last: char| last.is_ascii_alphabetic()) {
+            "0" => Ok(UNLIMITED),
+            _ => bytes(text, &(1..=LARGEST_BODY)).map_err(unless_zero),
+        })
+    })
+}
+
+const LARGEST_BODY: u64 = 1 << 50;
+const DURATION: &str = "a duration is a string with a unit (ms, s, m, h, d), like \"250ms\", \"10s\" or \"1h\"";
+const SIZE: &str = "a size is a string with a unit (B, KB, MB, KiB, MiB), like \"16KiB\" or \"1MiB\"";
+
+/// The field, if it is a text.
+fn texts<'f, 'a>(field: &'f Field<'a>, expected: &str, help: impl Into<String>) -> Option<&'f Field<'a>> {
+    if !field.is_text() {
+        field.mistyped(expected, help);
+        return None;
+    }
+    Some(field)
+}
+
+/// The field, if it is a text. A number without a unit is probably one of bytes, so the help shows how to write that.
+fn size_field<'f, 'a>(field: &'f Field<'a>) -> Option<&'f Field<'a>> {
+    let spelled = |bytes| format!("write \"{}\": {SIZE}", units::spelled_size(bytes));
+    texts(field, "a size", field.number().map_or(SIZE.to_owned(), spelled))
+}
+
+/// Adds to an error that "0" is allowed too.
+fn unless_zero(wrong: Wrong) -> Wrong {
+    Wrong { help: format!("{}; or \"0\" for no limit", wrong.help), ..wrong }
+}
+
+fn duration(text: &str, allowed: &RangeInclusive<Duration>) -> Result<Duration, Wrong> {
+    let value = units::duration(text)
+        .map_err(|error| Wrong::new(format!("{} is not a duration: {error}", quoted(text)), DURATION))?;
+    if allowed.contains(&value) {
+        return Ok(value);
+    }
+    let (least, most) = (units::spelled_duration(*allowed.start()), units::spelled_duration(*allowed.end()));
+    Err(Wrong::new(format!("{} is out of range", quoted(text)), format!("allowed: {least} to {most}")))
+}
+
+fn bytes(text: &str, allowed: &RangeInclusive<u64>) -> Result<u64, Wrong> {
+    let value = units::size(text).ok_or_else(|| {
+        let help = match text.trim().parse::<u64>() {
+            Ok(number) => format!("did you mean \"{number}B\"? {SIZE}"),
+            Err(_) => SIZE.to_owned(),
+        };
+        Wrong::new(format!("{} is not a size", quoted(text)), help)
+    })?;
+    let spelled = |bytes: &u64| if *bytes == 0 { "0".to_owned() } else { units::spelled_size(*bytes) };
+    let (least, most) = (spelled(allowed.start()), spelled(allowed.end()));
+    let wrong = || Wrong::new(format!("{} is out of range", quoted(text)), format!("allowed: {least} to {most}"));
+    Some(value).filter(|value| allowed.contains(value)).ok_or_else(wrong)
+}

@@ -1,0 +1,188 @@
+//! What is known of a key of the file: its name, what it takes, and what holds without it.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use super::{Field, Source};
+
+/// A key of the file.
+pub(in crate::config) struct Setting<T: 'static> {
+    pub(in crate::config) name: &'static str,
+    /// What it is for.
+    pub(in crate::config) help: &'static str,
+    pub(in crate::config) kind: Kind<T>,
+    /// What holds without it, as the file would say it; empty where nothing does.
+    pub(in crate::config) default: &'static str,
+    /// What the file may say; empty where the default shows it.
+    pub(in crate::config) example: &'static str,
+}
+
+/// What a key takes. For `()`, the sections that have it read its value themselves.
+pub(in crate::config) struct Kind<T: 'static> {
+    pub(in crate::config) shape: Shape,
+    /// The words that it takes, and what each of them means.
+    pub(in crate::config) words: &'static [(&'static str, T)],
+    /// Reads a value, or reports it.
+    pub(in crate::config) read: fn(&Field<'_>, &Self) -> Option<T>,
+    /// Whether a change needs a restart.
+    pub(in crate::config) at_start: bool,
+    /// Whether its table must have it.
+    pub(in crate::config) required: bool,
+}
+
+/// The form of a value.
+pub(in crate::config) enum Shape {
+    Flag,
+    /// An integer within these bounds.
+    Number(u64, u64),
+    /// A number from 0 to 1.
+    Share,
+    Duration(RangeInclusive<Duration>),
+    /// A duration, or "0" for no limit.
+    DurationOrNone,
+    /// A number of bytes.
+    Size(RangeInclusive<u64>),
+    /// One of the words of the key.
+    Words,
+    Text,
+    /// A text that fits a regular expression.
+    Pattern(&'static str),
+    /// One of these values of TOML, which are written as a list of it.
+    Values(&'static str),
+    /// A list of so many elements, from the least to the most.
+    List(&'static Shape, usize, usize),
+    Table(&'static Table),
+    /// Tables, or other values, with names that the user chooses.
+    Named(&'static Shape),
+    /// One of several forms.
+    Or(&'static [Shape]),
+}
+
+impl Shape {
+    /// The least and the most elements of the list that it is, or may be.
+    pub(in crate::config) fn bounds(&self) -> Option<(usize, usize)> {
+        match self {
+            Self::List(_, least, most) => Some((*least, *most)),
+            Self::Or(shapes) => shapes.iter().find_map(Self::bounds),
+            _ => None,
+        }
+    }
+
+    /// The table that it is, or that its elements are.
+    fn table(&self) -> Option<&'static Table> {
+        match self {
+            Self::Table(table) => Some(table),
+            Self::List(shape, ..) | Self::Named(shape) => shape.table(),
+            Self::Or(shapes) => shapes.iter().find_map(Self::table),
+            _ => None,
+        }
+    }
+}
+
+/// All keys of a table of the file.
+pub(in crate::config) struct Table {
+    /// What it is for.
+    pub(in crate::config) help: &'static str,
+    /// Its name in messages; empty for that of the table above with its key.
+    pub(in crate::config) title: &'static str,
+    pub(in crate::config) names: &'static [&'static str],
+    /// Each key for the schema.
+    pub(in crate::config) keys: fn() -> Vec<Described>,
+}
+
+/// A key without the type of its values.
+pub(in crate::config) struct Described {
+    pub(in crate::config) name: &'static str,
+    pub(in crate::config) help: &'static str,
+    pub(in crate::config) default: &'static str,
+    pub(in crate::config) example: &'static str,
+    pub(in crate::config) shape: &'static Shape,
+    pub(in crate::config) words: Vec<&'static str>,
+    pub(in crate::config) at_start: bool,
+    pub(in crate::config) required: bool,
+}
+
+impl<T> Setting<T> {
+    pub(in crate::config) fn described(&'static self) -> Described {
+        let Self { name, help, default, example, kind } = self;
+        let words = kind.words.iter().map(|(word, _)| *word).collect();
+        let Kind { shape, at_start, required, .. } = kind;
+        Described { name, help, default, example, shape, words, at_start: *at_start, required: *required }
+    }
+
+    /// What `read` makes of the default.
+    pub(super) fn default<R>(&self, source: &Source<'_>, read: impl Fn(&Field<'_>) -> Option<R>) -> R {
+        let value = DeValue::parse(self.default).ok();
+        let field = value.as_ref().map(|value| Field {
+            what: format!("`{}`", self.name),
+            span: 0..0,
+            value: value.get_ref(),
+            source,
+        });
+        let read = field.and_then(|field| read(&field));
+        // Tests read every section without its keys.
+        read.unwrap_or_else(|| unreachable!("the default of `{}` is valid", self.name))
+    }
+
+    /// The keys of its table, or of its tables.
+    pub(super) fn table(&self) -> &'static Table {
+        self.kind.shape.table().unwrap_or_else(|| unreachable!("`{}` has a table", self.name))
+    }
+
+    /// An example of its value.
+    pub(in crate::config) fn example(&self) -> &'static str {
+        if self.example.is_empty() { self.default } else { self.example }
+    }
+}
+
+impl<T> Kind<T> {
+    /// The same, where a change needs a restart.
+    pub(in crate::config) const fn at_start(self) -> Self {
+        Self { at_start: true, ..self }
+    }
+
+    /// The same, where the table must have the key.
+    pub(in crate::config) const fn required(self) -> Self {
+        Self { required: true, ..self }
+    }
+}
+
+/// The name of a key, which may be a word of Rust: `r#type`.
+pub(in crate::config) const fn name(identifier: &'static str) -> &'static str {
+    match identifier.as_bytes() {
+        [b'r', b'#', ..] => identifier.split_at(2).1,
+        _ => identifier,
+    }
+}
+
+/// Tables of the file as modules, with a [`Setting`] for each key: its help, its name, what it takes, its default, and an
+/// example behind `=>`.
+macro_rules! tables {
+    ($($(#[doc = $about:literal])+ $table:ident $($title:literal)? {
+        $($(#[doc = $help:literal])+ $key:ident: $value:ty = $kind:expr $(, $default:tt)? $(=> $example:tt)?;)*
+    })*) => { $(
+        $(#[doc = $about])+
+        #[allow(non_upper_case_globals, reason = "keys have the names that they have in the file")]
+        pub(in crate::config) mod $table {
+            use super::*;
+
+            $($(#[doc = $help])+ pub(in crate::config) static $key: Setting<$value> = Setting {
+                name: name(stringify!($key)),
+                help: concat!($($help),+),
+                kind: $kind,
+                default: concat!($(stringify!($default))?),
+                example: concat!($(stringify!($example))?),
+            };)*
+
+            pub(in crate::config) static TABLE: Table = Table {
+                help: concat!($($about),+),
+                title: concat!($($title)?),
+                names: &[$(name(stringify!($key))),*],
+                keys: || vec![$($key.described()),*],
+            };
+        }
+    )* };
+}
+pub(in crate::config) use tables;

@@ -1,0 +1,47 @@
+//! All keys of the file, each with what it takes, its default, and what it is for.
+//!
+//! The readers in `file` take keys from here only. The JSON schema and docs/reference.md are made from here, too.
+
+mod clients;
+mod operation;
+mod forwarding;
+mod limiting;
+mod routing;
+
+use super::kinds::shaped;
+use super::read::{Setting, Shape, Table, name, tables};
+
+pub(super) use clients::{MOST_CONNECTIONS, certificate, http2, listener, server, shed, tls};
+pub(super) use forwarding::{Balancing, adaptive, eject, health, retry, upstream, upstream_server, upstream_tls};
+pub(super) use limiting::{
+    Counting, cost, count, exception, jwt, limit, overrides_file, quotas, temporary, temporary_overrides, tier,
+};
+pub(super) use operation::{admin, log, store, tracing};
+pub(super) use routing::{cors, header_changes, redirect, respond, route};
+
+/// A status as a number or a text, or a class of them.
+const STATUS: &Shape = &Shape::Or(&[Shape::Number(100, 599), Shape::Pattern("^[1-5](xx|XX|[0-9][0-9])$")]);
+
+tables! {
+    /// The configuration of a gateway.
+    root "the file" {
+        /// How clients connect, and what they may do.
+        server: () = shaped(Shape::Table(&server::TABLE));
+        /// What is written to standard error.
+        log: () = shaped(Shape::Table(&log::TABLE));
+        /// A listener for operators; without it there is none.
+        admin: () = shaped(Shape::Table(&admin::TABLE));
+        /// Spans of requests for a collector of OpenTelemetry; without it there are none.
+        tracing: () = shaped(Shape::Table(&tracing::TABLE));
+        /// Where counters live.
+        store: () = shaped(Shape::Table(&store::TABLE));
+        /// Servers that answer requests, by the name that routes use.
+        upstreams: () = shaped(Shape::Named(&Shape::Table(&upstream::TABLE)));
+        /// Whose tokens are believed, by the name that sources of keys use.
+        jwt: () = shaped(Shape::Named(&Shape::Table(&jwt::TABLE)));
+        /// What is counted, and how much is allowed, by the name that routes use.
+        limits: () = shaped(Shape::Named(&Shape::Table(&limit::TABLE)));
+        /// Which requests are answered, and how.
+        routes: () = shaped(Shape::List(&Shape::Table(&route::TABLE), 0, usize::MAX));
+    }
+}

@@ -1,0 +1,125 @@
+//! Keys about clients: `[server]` and its tables.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::config::kinds::{
+    WAIT, WAIT_OR_ZERO, body_size, flag, number, shaped, share, size, status_code, text, wait, words,
+};
+use crate::config::read::{Setting, Shape, Table, name, tables};
+use crate::config::{EscapedSlashes, PathMatching};
+use crate::net::tls::MinVersion;
+
+/// More than any machine can have.
+pub(in crate::config) const MOST_CONNECTIONS: u64 = 100_000_000;
+
+const LISTENER: Shape = Shape::Or(&[Shape::Text, Shape::Table(&listener::TABLE)]);
+
+tables! {
+    /// How clients connect, and what they may do.
+    server {
+        /// Where clients connect: an address, or a list of them. With port 0 the system chooses a port, which is logged;
+        /// `"[::]:8080"` accepts IPv4 too, unless an IPv4 address with the same port is listed.
+        listen: () = shaped(Shape::Or(&[LISTENER, Shape::List(&LISTENER, 1, 64)])), "127.0.0.1:8080"
+            => ["127.0.0.1:8080"];
+        /// Worker threads; 0 is one per core.
+        workers: usize = number(0, 1024).at_start(), 0;
+        /// Networks whose X-Forwarded-For or Forwarded is trusted; the right-most address outside of them is the client
+        /// (docs/clients.md).
+        trusted_proxies: () = shaped(Shape::List(&Shape::Text, 0, usize::MAX)), [] => ["10.0.0.0/8"];
+        /// Whether every connection begins with the PROXY protocol (1 or 2), which names the client. Only the proxy may
+        /// reach the listeners then (docs/clients.md).
+        proxy_protocol: bool = flag(), false;
+        /// Whether upstreams get the client, the host and the scheme in `Forwarded` (RFC 7239), too (docs/clients.md).
+        forwarded: bool = flag(), false;
+        /// The longest time for a client to send a request head; then 408.
+        header_timeout: Duration = wait(WAIT), "10s";
+        /// The longest time that a connection stays open between requests.
+        idle_timeout: Duration = wait(WAIT), "75s";
+        /// The longest time in which a client sends no more of a request body; then 408. Also the longest time in which it
+        /// reads nothing of a response; then the connection is closed.
+        body_timeout: Duration = wait(WAIT), "60s";
+        /// Open client connections of all workers together. `"auto"`: as many as the limit of file handles (raised at the
+        /// start) allows, with one upstream connection for each. At the maximum, idle connections are closed, the longest
+        /// idle first; if none is idle, new ones wait.
+        max_connections: () = shaped(Shape::Or(&[Shape::Values("[\"auto\"]"), Shape::Number(1, MOST_CONNECTIONS)])),
+            "auto";
+        /// Open connections per address, IPv6 by its /64; further ones are closed at once. 0 is no limit; `trusted_proxies`
+        /// are not counted.
+        max_connections_per_ip: usize = number(0, MOST_CONNECTIONS), 0;
+        /// Larger request heads are answered 431.
+        max_header_size: usize = size(8 << 10..=1 << 20).at_start(), "64KiB";
+        /// Larger request bodies are answered 413 and charged to no limit; `"0"` is no limit. A route may have its own.
+        max_body_size: u64 = body_size(), "0" => "1MiB";
+        /// How long `/readyz` answers 503 after SIGTERM before the listeners close, so that load balancers can choose other
+        /// servers first.
+        drain_delay: Duration = wait(WAIT_OR_ZERO), "0s";
+        /// The longest time that SIGTERM waits for requests in flight.
+        drain_timeout: Duration = wait(WAIT_OR_ZERO), "30s";
+        /// `"forgiving"`: one final slash and `;parameters` are ignored; `"exact"`: they make a different path
+        /// (docs/paths.md).
+        path_matching: PathMatching =
+            words(&[("forgiving", PathMatching::Forgiving), ("exact", PathMatching::Exact)]), "forgiving";
+        /// What `%2F` and `%5C` in a path are: refused (400), kept as a part of the segment, or a slash, also for the
+        /// upstream (docs/paths.md).
+        escaped_slashes: EscapedSlashes = words(&[
+            ("reject", EscapedSlashes::Reject), ("keep", EscapedSlashes::Keep), ("decode", EscapedSlashes::Decode),
+        ]), "reject";
+        /// TLS for clients; without it, listeners speak plain HTTP.
+        tls: () = shaped(Shape::Table(&tls::TABLE));
+        /// HTTP/2, which is always on: by ALPN in TLS, with prior knowledge without.
+        http2: () = shaped(Shape::Table(&http2::TABLE));
+        /// Under overload, requests of low priorities are answered at once (docs/overload.md); without it none is.
+        shed: () = shaped(Shape::Table(&shed::TABLE));
+    }
+
+    /// A listener that says what it speaks.
+    listener "a listener" {
+        /// The address.
+        address: () = text().required() => "0.0.0.0:8443";
+        /// Whether it speaks TLS; without this key it does if there is a `[server.tls]`.
+        tls: bool = flag() => true;
+    }
+
+    /// TLS for clients; its files are read again when they change (docs/protocols.md).
+    tls {
+        /// The certificates; several are chosen by SNI.
+        certificates: () = shaped(Shape::List(&Shape::Table(&certificate::TABLE), 1, 10_000)).required()
+            => [{ cert = "tls/site.pem", key = "tls/site.key" }];
+        /// The authorities of clients' certificates; with it, clients are asked for one.
+        client_ca: () = text() => "tls/clients-ca.pem";
+        /// Whether a client must show a certificate; needs `client_ca`.
+        client_auth: bool = words(&[("require", true), ("optional", false)]), "require";
+        /// The oldest version of TLS that is spoken.
+        min_version: MinVersion = words(&[("1.2", MinVersion::Tls12), ("1.3", MinVersion::Tls13)]), "1.2";
+    }
+
+    /// A certificate.
+    certificate "this certificate" {
+        /// The file of its chain.
+        cert: () = text().required() => "tls/site.pem";
+        /// The file of its private key.
+        key: () = text().required() => "tls/site.key";
+        /// The file of a response of OCSP, which is stapled.
+        ocsp: () = text() => "tls/site.ocsp";
+    }
+
+    /// HTTP/2, which is always on: by ALPN in TLS, with prior knowledge without.
+    http2 {
+        /// Requests at once on a connection.
+        max_streams: u32 = number(1, 65_535), 250;
+        /// Larger request heads are answered 431.
+        max_header_list: u32 = size(8 << 10..=1 << 20), "64KiB";
+    }
+
+    /// Under overload, requests of low priorities are answered at once (docs/overload.md).
+    shed {
+        /// The wanted share of the processors in use, above 0.
+        cpu: u32 = share() => 0.9;
+        /// The wanted time until the head of an upstream's response.
+        latency: Duration = wait(WAIT) => "500ms";
+        /// The status of requests that are shed.
+        status: StatusCode = status_code(400, 599), 503;
+    }
+}

@@ -1,0 +1,143 @@
+//! docs/reference.md: it is what `gateway schema` says, as a page.
+
+use std::fmt::Write;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::schema::schema;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference.md");
+
+const HEAD: &str = "\
+# All keys of gateway.toml
+
+This page is made from the table in [src/config/settings.rs](../src/config/settings.rs), from which the gateway reads the
+file, too. `UPDATE=1 cargo test --test it reference` writes it again. `gateway schema` prints the same for editors: with
+
+    gateway schema > gateway.schema.json
+
+beside a file whose first line is `#:schema ./gateway.schema.json`, an editor with
+[Taplo](https://taplo.tamasfe.dev) (in Visual Studio Code: Even Better TOML) completes keys, shows what they mean, and marks
+what is not valid.
+
+A change takes effect at a reload, unless the key is one that needs a restart. A *duration* is a text such as `\"250ms\"`,
+`\"10s\"`, `\"10m\"`, `\"1h\"` or `\"7d\"`; a *size* one such as `\"64KiB\"` or `\"1MiB\"`.
+";
+
+/// A value as TOML, on one line.
+fn toml(value: &Value) -> String {
+    match value {
+        Value::Array(elements) => format!("[{}]", elements.iter().map(toml).collect::<Vec<_>>().join(", ")),
+        Value::Object(entries) if entries.is_empty() => "{}".to_owned(),
+        Value::Object(entries) => {
+            let entries: Vec<_> = entries.iter().map(|(key, value)| format!("{key} = {}", toml(value))).collect();
+            format!("{{ {} }}", entries.join(", "))
+        }
+        scalar => scalar.to_string(),
+    }
+}
+
+fn code(value: &Value) -> String {
+    format!("`{}`", toml(value).replace('|', "\\|"))
+}
+
+/// What a key takes, in words.
+fn takes(schema: &Value) -> String {
+    let choice = |list: &[String]| match list {
+        [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
+        list => list.concat(),
+    };
+    if let Some(title) = schema["title"].as_str() {
+        return title.to_owned();
+    }
+    if let Some(values) = schema["enum"].as_array() {
+        return choice(&values.iter().map(code).collect::<Vec<_>>());
+    }
+    if let Some(forms) = schema["anyOf"].as_array() {
+        return choice(&forms.iter().map(takes).collect::<Vec<_>>());
+    }
+    match schema["type"].as_str().unwrap() {
+        "boolean" => "`true` or `false`".to_owned(),
+        "integer" | "number" => format!("{} to {}", schema["minimum"], schema["maximum"]),
+        "array" => {
+            let bounds = match (schema["minItems"].as_u64(), schema["maxItems"].as_u64()) {
+                (None, None) => String::new(),
+                (None, Some(most)) => format!(" of at most {most}"),
+                (Some(least), None) => format!(" of at least {least}"),
+                (Some(least), Some(most)) => format!(" of {least} to {most}"),
+            };
+            format!("list{bounds}: {}", takes(&schema["items"]))
+        }
+        "object" if schema["properties"].is_object() => "table".to_owned(),
+        "object" => format!("{} by name", takes(&schema["additionalProperties"])),
+        _ => "text".to_owned(),
+    }
+}
+
+/// All tables in a value, each with its title.
+fn tables<'a>(path: &str, is_list: bool, schema: &'a Value, found: &mut Vec<(String, &'a Value)>) {
+    schema["anyOf"].as_array().into_iter().flatten().for_each(|form| tables(path, is_list, form, found));
+    if schema["items"].is_object() {
+        tables(path, true, &schema["items"], found);
+    }
+    if schema["additionalProperties"].is_object() {
+        tables(&format!("{path}.NAME"), false, &schema["additionalProperties"], found);
+    }
+    let Some(keys) = schema["properties"].as_object() else { return };
+    let title = if is_list { format!("[[{path}]]") } else { format!("[{path}]") };
+    if found.iter().all(|(other, _)| other.trim_matches(['[', ']']) != path) {
+        found.push((title, schema));
+        for (key, schema) in keys {
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            tables(&path, false, schema, found);
+        }
+    }
+}
+
+/// What a table or a key is for, with links to other pages.
+fn about(schema: &Value) -> String {
+    let text = schema["description"].as_str().unwrap().replace('|', "\\|");
+    let mut parts = text.split("(docs/");
+    let mut linked = parts.next().unwrap().to_owned();
+    for part in parts {
+        let (page, rest) = part.split_once(')').unwrap();
+        write!(linked, "([{page}]({page})){rest}").unwrap();
+    }
+    linked
+}
+
+fn page() -> String {
+    let (schema, mut found, mut page) = (schema(), Vec::new(), HEAD.to_owned());
+    tables("", false, &schema, &mut found);
+    for (title, table) in &found[1..] {
+        write!(
+            page,
+            "\n## {title}\n\n{}\n\n| key | takes | default | example | meaning |\n|---|---|---|---|---|\n",
+            about(table)
+        )
+        .unwrap();
+        for (name, key) in table["properties"].as_object().unwrap() {
+            let is_required =
+                table["required"].as_array().is_some_and(|required| required.iter().any(|other| other == name));
+            let default =
+                if is_required { "required".to_owned() } else { key.get("default").map_or(String::new(), code) };
+            let example = key["examples"].get(0).map_or(String::new(), code);
+            writeln!(page, "| `{name}` | {} | {default} | {example} | {} |", takes(key), about(key)).unwrap();
+        }
+    }
+    page
+}
+
+#[test]
+fn the_reference_is_what_the_gateway_reads() {
+    let page = page();
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(PAGE, &page).unwrap();
+    }
+    assert_eq!(
+        page,
+        fs::read_to_string(PAGE).unwrap_or_default(),
+        "UPDATE=1 cargo test --test it reference writes it again"
+    );
+}

@@ -1,0 +1,134 @@
+//! `gateway schema`: it accepts the configurations of the documentation, and refuses what the gateway refuses, as far as it can.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use jsonschema::Validator;
+use serde_json::Value;
+
+use crate::harness::run;
+
+/// The schema that the gateway prints.
+pub(crate) fn schema() -> Value {
+    let output = run(&["schema"]);
+    assert!(output.status.success() && output.stderr.is_empty());
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The files in a folder of the repository whose names end like this.
+fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()
+}
+
+fn parsed(text: &str) -> Option<Value> {
+    text.parse::<toml::Table>().ok().map(|table| serde_json::to_value(table).unwrap())
+}
+
+#[track_caller]
+fn accepts(validator: &Validator, text: &str) {
+    let json = parsed(text).unwrap_or_else(|| panic!("this is no TOML:\n{text}"));
+    let errors = validator.iter_errors(&json).map(|error| format!("{}: {error}", error.instance_path()));
+    assert_eq!(errors.collect::<Vec<_>>(), [] as [String; 0], "{text}");
+}
+
+/// The same schema for a part of a file, which need not have all keys.
+fn of_parts(schema: &mut Value) {
+    match schema {
+        Value::Object(entries) => {
+            entries.retain(|key, value| key != "required" || !value.is_array());
+            entries.values_mut().for_each(of_parts);
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(of_parts),
+        _ => {}
+    }
+}
+
+/// The parts of a page that are configurations: code, or files in it, that begins with the title of a table and is TOML.
+fn parts(page: &str) -> Vec<String> {
+    let mut blocks = vec![String::new()];
+    let mut is_fenced = false;
+    for line in page.lines() {
+        let fence = line.strip_prefix("```");
+        is_fenced = fence.map_or(is_fenced, |_| !is_fenced);
+        let code = if is_fenced { Some(line) } else { line.strip_prefix("    ") };
+        match code.filter(|code| fence.is_none() && *code != "END" && !code.ends_with("<<'END'")) {
+            Some(code) => blocks.last_mut().unwrap().extend([code, "\n"]),
+            None => blocks.push(String::new()),
+        }
+    }
+    let is_configuration = |block: &&String| {
+        let is_title = |line: &str| line.starts_with("[[") || (line.starts_with('[') && line.trim_end().ends_with(']'));
+        block.lines().find(|line| !line.starts_with('#')).is_some_and(is_title) && !block.starts_with("[[overrides]]")
+    };
+    blocks.iter().filter(is_configuration).filter(|block| parsed(block).is_some()).cloned().collect()
+}
+
+#[test]
+fn what_is_shipped_and_documented_is_accepted() {
+    let schema = schema();
+    jsonschema::draft7::meta::validate(&schema).unwrap();
+    let shipped = fs::read_to_string(root().join("gateway.toml")).unwrap();
+    accepts(&jsonschema::draft7::new(&schema).unwrap(), &shipped);
+    let mut lenient = schema.clone();
+    of_parts(&mut lenient);
+    let lenient = jsonschema::draft7::new(&lenient).unwrap();
+    let mut checked = 0;
+    for page in files("docs", "md").into_iter().chain([root().join("README.md")]) {
+        for part in parts(&fs::read_to_string(&page).unwrap()) {
+            accepts(&lenient, &part);
+            checked += 1;
+        }
+    }
+    assert!(checked > 40, "{checked}");
+    // What is commented out, table by table.
+    let uncommented = shipped.lines().map(|line| match line.strip_prefix("# ") {
+        Some(code) if code.starts_with('[') || code.split_whitespace().nth(1) == Some("=") => code,
+        _ => line,
+    });
+    let lines: Vec<_> = uncommented.filter(|line| !line.starts_with('#')).collect();
+    let mut tables: Vec<String> = Vec::new();
+    for line in lines {
+        if line.starts_with('[') || tables.is_empty() {
+            tables.push(String::new());
+        }
+        tables.last_mut().unwrap().extend([line, "\n"]);
+    }
+    tables.iter().for_each(|table| accepts(&lenient, table));
+    assert!(tables.len() > 15, "{}", tables.len());
+}
+
+#[test]
+fn what_the_gateway_warns_about_is_accepted() {
+    let validator = jsonschema::draft7::new(&schema()).unwrap();
+    let warned = files("tests/warned", "toml");
+    assert!(warned.len() > 5);
+    warned.iter().for_each(|file| accepts(&validator, &fs::read_to_string(file).unwrap()));
+}
+
+#[test]
+fn unknown_keys_wrong_types_and_numbers_out_of_range_are_refused() {
+    let validator = jsonschema::draft7::new(&schema()).unwrap();
+    // What is said of a key, with its name in backticks. Which keys a store needs, and the range of a text, is not said.
+    let is_expressible = |message: &str| {
+        let is_of_key = message.starts_with('`') || message.starts_with("each of `");
+        let is_range =
+            message.contains(" is out of range: ") || message.contains(" must be ") || message.ends_with(" is empty");
+        message.starts_with("unknown key ") || message.contains(" is not a value of `") || (is_of_key && is_range)
+    };
+    let mut checked = 0;
+    for file in files("tests/broken", "toml") {
+        let said = fs::read_to_string(file.with_extension("stderr")).unwrap();
+        if !said.lines().filter_map(|line| line.strip_prefix("error: ")).any(is_expressible) {
+            continue;
+        }
+        let Some(json) = fs::read_to_string(&file).ok().and_then(|text| parsed(&text)) else { continue };
+        assert!(!validator.is_valid(&json), "{}", file.display());
+        checked += 1;
+    }
+    assert!(checked > 30, "{checked}");
+}
