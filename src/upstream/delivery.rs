@@ -1,106 +1,136 @@
-//! Sends a request to one endpoint, over a connection from the pool or a new one.
+//! One attempt to send a request: over a connection that is there, or a new one.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
 
+use super::attempts::Attempts;
 use super::body::UpstreamBody;
+use super::cold::cold;
 use super::connection::UpstreamConnection;
 use super::connector::Announced;
 use super::endpoint::Endpoint;
-use super::error::{Failed, SendAgain, UpstreamError};
+use super::error::{Failed, UpstreamError};
 use super::exchange::Exchange;
-use super::http2::Spoken;
+use super::http2::{OpenStream, Spoken};
+use super::in_flight::InFlight;
 use super::outgoing_body::BodySource;
 use super::pool::ConnectionPools;
 use super::request::UpstreamRequest;
 use super::stream::Offered;
 use super::{Upstream, http1, http2, request_headers};
 
+/// What carries a request.
+#[derive(Debug)]
+pub(super) enum Connection {
+    /// One of HTTP/1.1, which nobody else uses.
+    Http1(Box<UpstreamConnection>),
+    /// A stream on one of HTTP/2.
+    Http2(OpenStream),
+}
+
 impl Upstream {
-    /// Sends the request to this endpoint. If a connection of HTTP/1.1 from the pool ends before a byte of the response has
-    /// come, and the request may be sent twice, it is sent again on a new connection.
-    pub(super) async fn send_to(
+    /// Sends the request once. While there is no connection, the endpoint may change to another address of its server.
+    pub(super) async fn attempt(
         &self,
-        endpoint: &Arc<Endpoint>,
         pools: &Rc<ConnectionPools>,
+        in_flight: &mut InFlight,
         request: &UpstreamRequest<'_>,
-        body: &mut BodySource,
+        attempts: &mut Attempts<'_>,
         headers: &mut HeaderMap,
     ) -> Result<(StatusCode, UpstreamBody), Failed> {
-        let target = &endpoint.target;
-        let exchange = Exchange {
-            request,
-            named: &request_headers::named_by_connection(request.headers)?,
-            authority: (!request.preserve_host).then_some(&target.authority),
-            timeout: request.timeout.unwrap_or(self.timeout),
-            read_timeout: self.read_timeout,
+        let named = &request_headers::named_by_connection(request.headers)?;
+        let is_repeated = attempts.is_repeated;
+        let connection = match self.take(pools, in_flight.endpoint(), request, is_repeated) {
+            Some(connection) => Ok(connection),
+            None if self.needs_race(in_flight.endpoint(), pools, request) => {
+                cold(self.race(pools, in_flight, request, attempts)).await
+            }
+            None => cold(self.open(pools, in_flight.endpoint(), request, is_repeated)).await,
         };
-        if target.is_offered_http2(request.asks_for_websocket) {
-            // This future is large, and requests over HTTP/1.1 need not have room for it.
-            let sent = Box::pin(self.send_over_http2(endpoint, pools, &exchange, body, headers)).await;
-            if let Some(response) = sent? {
-                return Ok(response);
-            }
+        let endpoint = in_flight.endpoint();
+        if let Some(spans) = request.spans() {
+            spans.attempt_at(endpoint.server());
         }
-        let pool = (pools, endpoint.id);
-        if let Some(connection) = pools.take(endpoint.id, self.announced(request), self.keep) {
-            match http1::send(&exchange, connection, body.next.take(), pool, headers).await {
-                // The server may have closed the connection before the request came. If the server closes it because of
-                // the request, the second attempt costs only one more connection.
-                Err(UpstreamError::Closed(_)) if request.method.is_idempotent() && body.is_whole() => body.rewind(),
-                sent => return Ok(sent?),
-            }
-        }
-        let connection = self.connect(pools, endpoint, request).await?;
-        Ok(http1::send(&exchange, connection, body.next.take(), pool, headers).await?)
+        let connection = connection.map_err(Failed::to_connect)?;
+        self.exchange(connection, endpoint, pools, (request, named), &mut attempts.body, headers).await
     }
 
-    /// Sends the request over HTTP/2; `None` if the server has chosen HTTP/1.1. The request is sent again once if the server
-    /// has certainly not processed it, or if a connection that was used before ends and the request may be sent twice.
-    async fn send_over_http2(
-        &self,
-        endpoint: &Arc<Endpoint>,
-        pools: &Rc<ConnectionPools>,
-        exchange: &Exchange<'_>,
-        body: &mut BodySource,
-        headers: &mut HeaderMap,
-    ) -> Result<Option<(StatusCode, UpstreamBody)>, Failed> {
-        let mut is_sent = false;
-        loop {
-            let request = exchange.request;
-            let found = pools.http2.stream(endpoint, &self.connector, self.timeout, request, (self.keep, pools.now()));
-            let found = found.await?;
-            let Spoken::Http2 { stream, is_new } = found else { return Ok(None) };
-            let failed = match http2::send(exchange, stream, &mut body.next, headers).await {
-                Ok(response) => return Ok(Some(response)),
-                Err(failed) => failed,
-            };
-            let may_send_again = match failed.again {
-                SendAgain::Any => true,
-                SendAgain::Idempotent => !is_new && failed.has_ended && request.method.is_idempotent(),
-                SendAgain::No => false,
-            };
-            if is_sent || !may_send_again || !body.is_whole() {
-                return Err(failed);
-            }
-            body.rewind();
-            is_sent = true;
-        }
-    }
-
-    /// A new connection of HTTP/1.1 to this endpoint.
-    pub(super) async fn connect(
+    /// A connection that is there and can carry the request.
+    fn take(
         &self,
         pools: &ConnectionPools,
         endpoint: &Endpoint,
         request: &UpstreamRequest<'_>,
-    ) -> Result<Box<UpstreamConnection>, UpstreamError> {
+        is_repeated: bool,
+    ) -> Option<Connection> {
+        if endpoint.target.is_offered_http2(request.asks_for_websocket) {
+            return pools.http2.take(endpoint, request, (self.keep, pools.now())).map(Connection::Http2);
+        }
+        self.take_http1(pools, endpoint, request, is_repeated)
+    }
+
+    /// The same of HTTP/1.1. After one of them has ended, others may end soon.
+    fn take_http1(
+        &self,
+        pools: &ConnectionPools,
+        endpoint: &Endpoint,
+        request: &UpstreamRequest<'_>,
+        is_repeated: bool,
+    ) -> Option<Connection> {
+        let take = || pools.take(endpoint.id, self.announced(request), self.keep);
+        if is_repeated { None } else { take().map(Connection::Http1) }
+    }
+
+    /// A connection to this endpoint that can carry the request: a new one, if the server does not choose HTTP/1.1 and one of
+    /// these is there.
+    pub(super) async fn open(
+        &self,
+        pools: &Rc<ConnectionPools>,
+        endpoint: &Arc<Endpoint>,
+        request: &UpstreamRequest<'_>,
+        is_repeated: bool,
+    ) -> Result<Connection, UpstreamError> {
+        if endpoint.target.is_offered_http2(request.asks_for_websocket) {
+            let keep = (self.keep, pools.now());
+            let found = pools.http2.stream(endpoint, &self.connector, self.timeout, request, keep);
+            if let Spoken::Http2(stream) = found.await? {
+                return Ok(Connection::Http2(stream));
+            }
+            if let Some(connection) = self.take_http1(pools, endpoint, request, is_repeated) {
+                return Ok(connection);
+            }
+        }
         let announced = self.proxy_protocol.map(|version| Announced { version, client: request.client });
         let stream = self.connector.connect(endpoint, announced, Offered::Http1).await?;
         let failed = |error| UpstreamError::of_connecting(error, endpoint.was_reached());
         let connection = UpstreamConnection::new(stream, pools.now()).map_err(failed)?;
-        Ok(connection.announced_to_be(self.announced(request)))
+        Ok(Connection::Http1(connection.announced_to_be(self.announced(request))))
+    }
+
+    /// Sends the request over this connection to the endpoint, and waits for the head of the response.
+    pub(super) async fn exchange(
+        &self,
+        connection: Connection,
+        endpoint: &Endpoint,
+        pools: &Rc<ConnectionPools>,
+        (request, named): (&UpstreamRequest<'_>, &[&[u8]]),
+        body: &mut BodySource,
+        headers: &mut HeaderMap,
+    ) -> Result<(StatusCode, UpstreamBody), Failed> {
+        let exchange = Exchange {
+            request,
+            named,
+            authority: (!request.preserve_host).then_some(&endpoint.target.authority),
+            timeout: request.timeout.unwrap_or(self.timeout),
+            read_timeout: self.read_timeout,
+        };
+        match connection {
+            Connection::Http1(connection) => {
+                http1::send(&exchange, connection, body.next.take(), (pools, endpoint.id), headers).await
+            }
+            Connection::Http2(stream) => cold(http2::send(&exchange, stream, &mut body.next, headers)).await,
+        }
     }
 }

@@ -65,7 +65,10 @@ pub(super) async fn check(
     let pools = Rc::new(ConnectionPools::default());
     let mut response = HeaderMap::new();
     let mut body = BodySource::new(None, None);
-    let sent = upstream.send_to(endpoint, &pools, &request, &mut body, &mut response);
+    let sent = async {
+        let connection = upstream.open(&pools, endpoint, &request, false).await?;
+        upstream.exchange(connection, endpoint, &pools, (&request, &[]), &mut body, &mut response).await
+    };
     Some(match timeout(rules.timeout, sent).await {
         Ok(Ok((status, _))) if rules.statuses.iter().any(|good| good.contains(&status.as_u16())) => Ok(()),
         Ok(Ok((status, _))) => Err(format!("its status is {}", status.as_u16())),

@@ -18,7 +18,7 @@ use http::{HeaderMap, StatusCode};
 pub(super) use response_body::ResponseBody;
 
 use super::connection::UpstreamConnection;
-use super::error::{RequestBodyError, UpstreamError};
+use super::error::{Failed, RequestBodyError, UpstreamError};
 use super::exchange::Exchange;
 use super::outgoing_body::OutgoingBody;
 use super::pool::ConnectionPools;
@@ -32,14 +32,14 @@ use response_head::Head;
 /// Its headers go to `headers`. After the body, the connection returns to its pool, with the id of its server.
 ///
 /// # Errors
-/// An [`UpstreamError`] if no head comes.
+/// [`Failed`] if no head comes.
 pub(super) async fn send<B: From<ResponseBody>>(
     exchange: &Exchange<'_>,
     mut connection: Box<UpstreamConnection>,
     body: Option<OutgoingBody>,
     pool: (&Rc<ConnectionPools>, usize),
     headers: &mut HeaderMap,
-) -> Result<(StatusCode, B), UpstreamError> {
+) -> Result<(StatusCode, B), Failed> {
     let Exchange { request, named, authority, timeout, read_timeout } = *exchange;
     request.progress.is_begun.set(true);
     let mut body = RequestBody::new(body, request, named);
@@ -62,7 +62,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
             Stalled::Upstream(limit) => UpstreamError::Timeout(limit),
         }))
     });
-    let head = head.await?;
+    let head = head.await.map_err(|error| Failed::over_http1(error, connection.is_new))?;
     let status = head.status;
     connection.stall.begin(request.body_timeout, read_timeout);
     let response = ResponseBody::new(connection, head, pool);

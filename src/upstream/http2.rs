@@ -22,34 +22,37 @@ use h2::RecvStream;
 use h2::client::ResponseFuture;
 use http::{HeaderMap, Response, StatusCode, Version};
 
+pub(super) use connection::OpenStream;
 pub(super) use pool::{Http2Pool, Spoken};
 pub(super) use response_body::ResponseBody;
 
-use super::error::{Failed, RequestBodyError, SendAgain, UpstreamError};
+use super::again::Ending;
+use super::error::{Failed, RequestBodyError, UpstreamError};
 use super::exchange::Exchange;
 use super::outgoing_body::OutgoingBody;
 use super::response_rules::{Interim, interim_head};
 use super::stall::Stalled;
-use connection::{OpenStream, failure};
+use connection::failure;
 use request_body::RequestBody;
 
 impl Failed {
-    /// For an error that the library has reported before the head of a response.
-    fn of_stream(error: h2::Error, stream: &OpenStream) -> Self {
+    /// For an error that the library has reported before the head of a response, of which `nothing_came`, or interim ones.
+    fn of_stream(error: h2::Error, stream: &OpenStream, nothing_came: bool) -> Self {
         stream.has_ended();
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
         if is_refused {
             stream.connection().refuses();
         }
         // The library reports a GOAWAY only to streams above the last one that the server may have processed.
-        let again = if error.is_remote() && (is_refused || error.is_go_away()) {
-            SendAgain::Any
+        let ending = if error.is_remote() && (is_refused || error.is_go_away()) {
+            Ending::NotProcessed
+        } else if error.is_io() && nothing_came && !stream.is_new {
+            Ending::Stale
         } else {
-            SendAgain::Idempotent
+            Ending::Unknown
         };
-        let has_ended = error.is_io();
         let error = stream.connection().why_closed().map_or_else(|| failure(error), UpstreamError::Closed);
-        Self { error, again, has_ended }
+        Self { error, ending }
     }
 }
 
@@ -69,9 +72,9 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let (mut response, sender) = match stream.send(head, body.is_none()) {
         Ok(sent) => sent,
         // The connection has ended, or the server has said that it will.
-        Err(error) => return Err(Failed { error: failure(error), again: SendAgain::Any, has_ended: true }),
+        Err(error) => return Err(Failed { error: failure(error), ending: Ending::NotProcessed }),
     };
-    let was_begun = request.progress.is_begun.replace(true);
+    request.progress.is_begun.set(true);
     let mut request_body = body.take().map(|body| RequestBody::new(body, sender, &stream, request, named));
     stream.stall().begin(request.body_timeout, Some(timeout));
     let mut interim = Interim::new(request.interim);
@@ -103,9 +106,6 @@ pub(super) async fn send<B: From<ResponseBody>>(
         }
         Err(failed) => {
             *body = request_body.and_then(RequestBody::unused);
-            if failed.again == SendAgain::Any {
-                request.progress.is_begun.set(was_begun);
-            }
             Err(failed)
         }
     }
@@ -136,5 +136,5 @@ fn advance(
         }
     }
     let response = ready!(Future::poll(std::pin::Pin::new(response), cx));
-    Poll::Ready(response.map_err(|error| Failed::of_stream(error, stream)))
+    Poll::Ready(response.map_err(|error| Failed::of_stream(error, stream, interim.is_none())))
 }

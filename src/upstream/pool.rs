@@ -91,6 +91,7 @@ impl ConnectionPools {
 
     /// Takes a connection back after a complete response.
     pub(super) fn put(&self, server: usize, mut connection: Box<UpstreamConnection>) {
+        connection.is_new = false;
         connection.idle_since = self.now();
         let mut idle = self.idle.borrow_mut();
         let connections = &mut idle.entry(server).or_default().connections;

@@ -74,38 +74,34 @@ pub struct Progress {
 pub struct Timing<'a> {
     has_body: bool,
     begun: Cell<Option<Monotonic>>,
-    body_sent: Cell<Option<Monotonic>>,
-    /// Is told, the first time, since when a server can answer.
+    complete: Cell<Option<Monotonic>>,
+    /// Is told, of each attempt, since when a server can answer.
     told: &'a dyn Fn(Monotonic),
 }
 
 impl<'a> Timing<'a> {
     /// Of a request that is not sent yet. `told` learns since when a server can answer.
     pub fn new(has_body: bool, told: &'a dyn Fn(Monotonic)) -> Self {
-        Self { has_body, begun: Cell::new(None), body_sent: Cell::new(None), told }
+        Self { has_body, begun: Cell::new(None), complete: Cell::new(None), told }
     }
 
-    /// When a server was chosen first, which is after the request has waited for one. `None` if none was.
+    /// When it was sent first, which is after it has waited for a server. `None` if it was not sent.
     pub fn begun(&self) -> Option<Monotonic> {
         self.begun.get()
     }
 
-    /// A server was chosen.
+    /// An attempt to send it begins.
     pub(super) fn begin(&self, now: Monotonic) {
-        if self.begun.get().is_none() {
-            self.begun.set(Some(now));
-            if !self.has_body {
-                (self.told)(now);
-            }
+        self.begun.set(self.begun.get().or(Some(now)));
+        self.complete.set(None);
+        if !self.has_body {
+            self.is_complete(now);
         }
     }
 
-    fn body_is_sent(&self) {
-        if self.has_body && self.body_sent.get().is_none() {
-            let now = clock::monotonic();
-            self.body_sent.set(Some(now));
-            (self.told)(now);
-        }
+    fn is_complete(&self, now: Monotonic) {
+        self.complete.set(Some(now));
+        (self.told)(now);
     }
 
     /// Whether it has a body.
@@ -113,10 +109,10 @@ impl<'a> Timing<'a> {
         self.has_body
     }
 
-    /// Since when a server that got the request at `begun` can answer it; `None` if its body was not sent completely. The time
-    /// before that depends on the client, so it is no latency of the server.
-    pub(super) fn complete_since(&self, begun: Monotonic) -> Option<Monotonic> {
-        if self.has_body { self.body_sent.get().map(|sent| sent.max(begun)) } else { Some(begun) }
+    /// Since when the server of this attempt can answer it; `None` if its body was not sent completely. The time before that
+    /// depends on the client, so it is no latency of the server.
+    pub(super) fn complete(&self) -> Option<Monotonic> {
+        self.complete.get()
     }
 }
 
@@ -134,7 +130,9 @@ impl UpstreamRequest<'_> {
 
     /// Notes that all of its body was sent.
     pub(super) fn is_sent(&self) {
-        self.timing.body_is_sent();
+        if self.timing.complete.get().is_none() {
+            self.timing.is_complete(clock::monotonic());
+        }
     }
 
     /// The Host header that the route sets.

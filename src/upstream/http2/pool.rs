@@ -82,6 +82,24 @@ impl Server {
         let made = self.connections.iter().filter(|connection| connection.is_owned() == are_owned);
         made.count() + self.attempts.iter().filter(|attempt| attempt.owner.is_some() == are_owned).count()
     }
+
+    /// Whether there may be a further connection to this endpoint, for a client that is the `owner` of some or shares them.
+    fn may_spread(&mut self, endpoint: &Endpoint, owner: Option<SocketAddr>) -> bool {
+        self.connections.retain(|connection| connection.is_open());
+        self.count(owner.is_some()) < MOST_SPREAD && !endpoint.places.are_taken()
+    }
+
+    /// The connection that suits a request best, unless all are worse than `worst`.
+    fn best(
+        &self,
+        (owner, has_body): (Option<SocketAddr>, bool),
+        worst: Fit,
+        (keep, now): (Keep, Instant),
+    ) -> Option<&Rc<Http2Connection>> {
+        let usable = |one: &&Rc<Http2Connection>| now < one.connected_at + keep.age && !one.is_full();
+        let best = self.connections.iter().filter(usable).min_by_key(|one| one.fit(owner, has_body));
+        best.filter(|best| best.fit(owner, has_body) <= worst)
+    }
 }
 
 /// What a server speaks.
@@ -89,16 +107,27 @@ impl Server {
 pub(in crate::upstream) enum Spoken {
     /// HTTP/1.1, although it was offered HTTP/2.
     Http1,
-    /// HTTP/2. The stream is on a connection that `is_new`, or on one that other requests have used.
-    Http2 {
-        /// A stream of a connection.
-        stream: OpenStream,
-        /// Whether the connection was made for this request.
-        is_new: bool,
-    },
+    /// HTTP/2, on this stream.
+    Http2(OpenStream),
 }
 
 impl Http2Pool {
+    /// A stream on a connection that is there, if it suits the request well enough.
+    pub(in crate::upstream) fn take(
+        &self,
+        endpoint: &Endpoint,
+        request: &UpstreamRequest<'_>,
+        kept: (Keep, Instant),
+    ) -> Option<OpenStream> {
+        let mut servers = self.servers.borrow_mut();
+        let server = servers.get_mut(&endpoint.id)?;
+        let has_body = request.timing.has_body();
+        let client = server.clients.begin(address(request), has_body);
+        let worst = if server.may_spread(endpoint, client.owner) { Fit::Well } else { Fit::Crowded(usize::MAX) };
+        let connection = server.best((client.owner, has_body), worst, kept)?;
+        Some(connection.begin(client, false))
+    }
+
     /// A stream to this endpoint for this request, over a connection that may be used at `now`. Requests have the time limit
     /// `timeout`.
     ///
@@ -110,7 +139,7 @@ impl Http2Pool {
         connector: &Connector,
         timeout: Duration,
         request: &UpstreamRequest<'_>,
-        (keep, now): (Keep, Instant),
+        kept: (Keep, Instant),
     ) -> Result<Spoken, UpstreamError> {
         let has_body = request.timing.has_body();
         let begin = |server: &mut Server| server.clients.begin(address(request), has_body);
@@ -120,19 +149,14 @@ impl Http2Pool {
             let mut result = {
                 let mut servers = self.servers.borrow_mut();
                 let server = servers.entry(endpoint.id).or_default();
-                server.connections.retain(|connection| connection.is_open());
-                let usable = |connection: &&Rc<Http2Connection>| {
-                    now < connection.connected_at + keep.age && !connection.is_full()
-                };
-                let best = server.connections.iter().filter(usable).min_by_key(|one| one.fit(owner, has_body));
-                let may_spread = server.count(owner.is_some()) < MOST_SPREAD && !endpoint.places.are_taken();
+                let may_spread = server.may_spread(endpoint, owner);
                 let worst = match (is_new || failed.is_some(), may_spread) {
                     (true, _) => Fit::Badly,
                     (false, true) => Fit::Well,
                     (false, false) => Fit::Crowded(usize::MAX),
                 };
-                if let Some(connection) = best.filter(|best| best.fit(owner, has_body) <= worst) {
-                    return Ok(Spoken::Http2 { stream: connection.begin(client), is_new });
+                if let Some(connection) = server.best((owner, has_body), worst, kept) {
+                    return Ok(Spoken::Http2(connection.begin(client, is_new)));
                 }
                 if let Some(error) = failed {
                     return Err(error);
@@ -155,7 +179,7 @@ impl Http2Pool {
                     match many.map(|client| endpoint.places.share(client)).transpose() {
                         Ok(share) => {
                             let result =
-                                self.connect(endpoint, connector, timeout, now, (server.streams.clone(), share));
+                                self.connect(endpoint, connector, timeout, kept.1, (server.streams.clone(), share));
                             server.attempts.push(Attempt { owner, result: result.clone(), waiting: 1 });
                             result
                         }
