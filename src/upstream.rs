@@ -63,7 +63,10 @@ pub use health::Availability;
 pub use keep::{Keep, Keeps};
 pub use names::Names;
 pub use pool::ConnectionPools;
-pub use request::{ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, Timing, UpstreamRequest};
+pub use request::{
+    BodyRules, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, RequestClient, RequestHead,
+    UpstreamRequest,
+};
 pub use upstream_state::RetryCounts;
 pub use watch::UpstreamWatch;
 
@@ -77,6 +80,7 @@ use balancer::{Balancer, Choice, Wish};
 use call_deadline::CallDeadline;
 use cold::cold;
 use connector::Connector;
+use delivery::Delivery;
 use error::Failed;
 use in_flight::InFlight;
 use servers::Servers;
@@ -230,7 +234,9 @@ impl Upstream {
     ) -> Result<(StatusCode, UpstreamBody), Unanswered> {
         self.state.begin();
         let mut attempts = Attempts::new(self, request, body);
-        let wish = Wish { key: request.balanced_by, tried: &[] };
+        let delivery = Delivery { upstream: self, pools, request };
+        let key = request.client.and_then(|client| client.balanced_by);
+        let wish = Wish { key, tried: &[] };
         let mut in_flight = match self.choose(wish) {
             Choice::Endpoint(endpoint) => self.in_flight(endpoint, request),
             Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
@@ -242,10 +248,7 @@ impl Upstream {
             if let Some(spans) = request.spans() {
                 spans.begin_attempt(clock::now());
             }
-            if in_flight.endpoint().places.are_taken() {
-                pools.make_room(in_flight.endpoint().id, self.announced(request)).await;
-            }
-            let sent = self.attempt(pools, &mut in_flight, request, &mut attempts, headers).await;
+            let sent = delivery.attempt(&mut in_flight, &mut attempts, headers).await;
             if let Some(spans) = request.spans() {
                 let status = sent.as_ref().map(|(status, _)| *status);
                 spans.end_attempt(status.map_err(|failed| failed.error.reason().name()), clock::now());
@@ -261,7 +264,7 @@ impl Upstream {
                 Err(failed) => self.failed(&in_flight, failed),
             }
             // It has had its turn already, so it does not wait behind others again.
-            let wish = Wish { key: request.balanced_by, tried: &attempts.tried };
+            let wish = Wish { key, tried: &attempts.tried };
             match again.map(|_| self.balancer.choose(wish)) {
                 Some(Choice::Endpoint(next)) => {
                     if let Err(Failed { error, .. }) = sent {
@@ -279,11 +282,6 @@ impl Upstream {
                 }
             }
         }
-    }
-
-    /// The client that is announced to servers, so that the connection can be used for no other.
-    fn announced(&self, request: &UpstreamRequest<'_>) -> Option<SocketAddr> {
-        self.proxy_protocol.and(request.client)
     }
 
     /// Chooses an endpoint for a request that was not sent yet.

@@ -30,7 +30,7 @@ impl<'a> Attempts<'a> {
     /// Before the first attempt.
     pub(super) fn new(upstream: &'a Upstream, request: &'a UpstreamRequest<'_>, body: Option<ClientBody>) -> Self {
         let retry = &upstream.retry;
-        let keep = (retry.retries > 0 && request.method.is_idempotent()).then_some(retry.max_body);
+        let keep = (retry.retries > 0 && request.head.method.is_idempotent()).then_some(retry.max_body);
         let body = BodySource::new(body, keep);
         Self { upstream, request, tried: SmallVec::new(), retries: 0, is_repeated: false, was_begun: false, body }
     }
@@ -53,7 +53,7 @@ impl<'a> Attempts<'a> {
         }
         self.was_begun = progress.is_begun.get();
         let situation = Situation {
-            is_idempotent: self.request.method.is_idempotent(),
+            is_idempotent: self.request.head.method.is_idempotent(),
             has_whole_body: self.body.is_whole(),
             has_response: progress.has_response.get(),
             is_repeated: self.is_repeated,

@@ -2,10 +2,7 @@
 
 use std::pin::Pin;
 
-/// A future whose room and code the function that awaits it need not have.
-pub(super) type Cold<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
-
-/// The same future behind a pointer.
-pub(super) fn cold<'a, T>(future: impl Future<Output = T> + 'a) -> Cold<'a, T> {
+/// The same future, of whose room and code the function that awaits it has none.
+pub(super) fn cold<'a, T>(future: impl Future<Output = T> + 'a) -> Pin<Box<dyn Future<Output = T> + 'a>> {
     Box::pin(future)
 }

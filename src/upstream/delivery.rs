@@ -1,5 +1,6 @@
 //! One attempt to send a request: over a connection that is there, or a new one.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -30,101 +31,94 @@ pub(super) enum Connection {
     Http2(OpenStream),
 }
 
-impl Upstream {
+/// A request, the upstream that it is for, and the connections of the worker that sends it.
+#[derive(Clone, Copy)]
+pub(super) struct Delivery<'a> {
+    pub(super) upstream: &'a Upstream,
+    pub(super) pools: &'a Rc<ConnectionPools>,
+    pub(super) request: &'a UpstreamRequest<'a>,
+}
+
+impl Delivery<'_> {
     /// Sends the request once. While there is no connection, the endpoint may change to another address of its server.
     pub(super) async fn attempt(
-        &self,
-        pools: &Rc<ConnectionPools>,
+        self,
         in_flight: &mut InFlight,
-        request: &UpstreamRequest<'_>,
         attempts: &mut Attempts<'_>,
         headers: &mut HeaderMap,
     ) -> Result<(StatusCode, UpstreamBody), Failed> {
-        let named = &request_headers::named_by_connection(request.headers)?;
-        let is_repeated = attempts.is_repeated;
-        let connection = match self.take(pools, in_flight.endpoint(), request, is_repeated) {
+        let named = &request_headers::named_by_connection(self.request.head.headers)?;
+        let endpoint = in_flight.endpoint();
+        if endpoint.places.are_taken() {
+            self.pools.make_room(endpoint.id, self.announced()).await;
+        }
+        let connection = match self.take(endpoint, attempts.is_repeated) {
             Some(connection) => Ok(connection),
-            None if self.needs_race(in_flight.endpoint(), pools, request) => {
-                cold(self.race(pools, in_flight, request, attempts)).await
-            }
-            None => cold(self.open(pools, in_flight.endpoint(), request, is_repeated)).await,
+            None if self.needs_race(endpoint) => cold(self.race(in_flight, attempts)).await,
+            None => cold(self.open(endpoint)).await,
         };
         let endpoint = in_flight.endpoint();
-        if let Some(spans) = request.spans() {
+        if let Some(spans) = self.request.spans() {
             spans.attempt_at(endpoint.server());
         }
         let connection = connection.map_err(Failed::to_connect)?;
-        self.exchange(connection, endpoint, pools, (request, named), &mut attempts.body, headers).await
+        self.exchange(connection, endpoint, named, &mut attempts.body, headers).await
     }
 
-    /// A connection that is there and can carry the request.
-    fn take(
-        &self,
-        pools: &ConnectionPools,
-        endpoint: &Endpoint,
-        request: &UpstreamRequest<'_>,
-        is_repeated: bool,
-    ) -> Option<Connection> {
-        if endpoint.target.is_offered_http2(request.asks_for_websocket) {
-            return pools.http2.take(endpoint, request, (self.keep, pools.now())).map(Connection::Http2);
+    /// Whether the endpoint is offered HTTP/2 for the request: one that has chosen HTTP/1.1 is not.
+    pub(super) fn is_offered_http2(self, endpoint: &Endpoint) -> bool {
+        endpoint.target.is_offered_http2(self.request.head.asks_for_websocket)
+            && !self.pools.http2.chooses_http1(endpoint.id)
+    }
+
+    /// The client that is announced to servers, so that the connection can be used for no other.
+    pub(super) fn announced(self) -> Option<SocketAddr> {
+        self.upstream.proxy_protocol.and(self.request.address())
+    }
+
+    /// A connection that is there and can carry the request. After one of HTTP/1.1 has ended, others may end soon.
+    fn take(self, endpoint: &Endpoint, is_repeated: bool) -> Option<Connection> {
+        let Self { upstream: Upstream { keep, .. }, pools, request } = self;
+        if self.is_offered_http2(endpoint) {
+            return pools.http2.take(endpoint, request, (*keep, pools.now())).map(Connection::Http2);
         }
-        self.take_http1(pools, endpoint, request, is_repeated)
+        if is_repeated { None } else { pools.take(endpoint.id, self.announced(), *keep).map(Connection::Http1) }
     }
 
-    /// The same of HTTP/1.1. After one of them has ended, others may end soon.
-    fn take_http1(
-        &self,
-        pools: &ConnectionPools,
-        endpoint: &Endpoint,
-        request: &UpstreamRequest<'_>,
-        is_repeated: bool,
-    ) -> Option<Connection> {
-        let take = || pools.take(endpoint.id, self.announced(request), self.keep);
-        if is_repeated { None } else { take().map(Connection::Http1) }
-    }
-
-    /// A connection to this endpoint that can carry the request: a new one, if the server does not choose HTTP/1.1 and one of
-    /// these is there.
-    pub(super) async fn open(
-        &self,
-        pools: &Rc<ConnectionPools>,
-        endpoint: &Arc<Endpoint>,
-        request: &UpstreamRequest<'_>,
-        is_repeated: bool,
-    ) -> Result<Connection, UpstreamError> {
-        if endpoint.target.is_offered_http2(request.asks_for_websocket) {
-            let keep = (self.keep, pools.now());
-            let found = pools.http2.stream(endpoint, &self.connector, self.timeout, request, keep);
+    /// A connection to this endpoint that can carry the request, mostly a new one.
+    pub(super) async fn open(self, endpoint: &Arc<Endpoint>) -> Result<Connection, UpstreamError> {
+        let Self { upstream, pools, request } = self;
+        if self.is_offered_http2(endpoint) {
+            let kept = (upstream.keep, pools.now());
+            let found = pools.http2.stream(endpoint, &upstream.connector, upstream.timeout, request, kept);
             if let Spoken::Http2(stream) = found.await? {
                 return Ok(Connection::Http2(stream));
             }
-            if let Some(connection) = self.take_http1(pools, endpoint, request, is_repeated) {
-                return Ok(connection);
-            }
         }
-        let announced = self.proxy_protocol.map(|version| Announced { version, client: request.client });
-        let stream = self.connector.connect(endpoint, announced, Offered::Http1).await?;
+        let announced = upstream.proxy_protocol.map(|version| Announced { version, client: request.address() });
+        let stream = upstream.connector.connect(endpoint, announced, Offered::Http1).await?;
         let failed = |error| UpstreamError::of_connecting(error, endpoint.was_reached());
         let connection = UpstreamConnection::new(stream, pools.now()).map_err(failed)?;
-        Ok(Connection::Http1(connection.announced_to_be(self.announced(request))))
+        Ok(Connection::Http1(connection.announced_to_be(self.announced())))
     }
 
-    /// Sends the request over this connection to the endpoint, and waits for the head of the response.
+    /// Sends the request over this connection to the endpoint, and waits for the head of the response. Connection names the
+    /// headers in `named`.
     pub(super) async fn exchange(
-        &self,
+        self,
         connection: Connection,
         endpoint: &Endpoint,
-        pools: &Rc<ConnectionPools>,
-        (request, named): (&UpstreamRequest<'_>, &[&[u8]]),
+        named: &[&[u8]],
         body: &mut BodySource,
         headers: &mut HeaderMap,
     ) -> Result<(StatusCode, UpstreamBody), Failed> {
+        let Self { upstream, pools, request } = self;
         let exchange = Exchange {
             request,
             named,
-            authority: (!request.preserve_host).then_some(&endpoint.target.authority),
-            timeout: request.timeout.unwrap_or(self.timeout),
-            read_timeout: self.read_timeout,
+            authority: (!request.head.preserve_host).then_some(&endpoint.target.authority),
+            timeout: request.timeout.unwrap_or(upstream.timeout),
+            read_timeout: upstream.read_timeout,
         };
         match connection {
             Connection::Http1(connection) => {

@@ -4,46 +4,42 @@
 //! that accepts gets the request (RFC 8305, section 5). The slower address has failed, so that it is ejected if that goes on.
 
 use std::pin::pin;
-use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::Upstream;
 use super::attempts::Attempts;
-use super::delivery::Connection;
+use super::delivery::{Connection, Delivery};
 use super::endpoint::Endpoint;
 use super::error::UpstreamError;
 use super::in_flight::InFlight;
-use super::pool::ConnectionPools;
-use super::request::UpstreamRequest;
 
 /// How long the first address is tried alone: the Connection Attempt Delay of RFC 8305.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-impl Upstream {
+impl Delivery<'_> {
     /// A connection to the endpoint that accepts one first: that of `in_flight`, or its sibling of the other family, at which the
     /// request is in flight then. An endpoint that accepts none has been tried.
     ///
     /// # Errors
     /// When neither accepts a connection.
     pub(super) async fn race(
-        &self,
-        pools: &Rc<ConnectionPools>,
+        self,
         in_flight: &mut InFlight,
-        request: &UpstreamRequest<'_>,
         attempts: &mut Attempts<'_>,
     ) -> Result<Connection, UpstreamError> {
+        let Self { upstream, request, .. } = self;
         let endpoint = in_flight.endpoint().clone();
-        let mut first = pin!(self.open(pools, &endpoint, request, attempts.is_repeated));
+        let mut first = pin!(self.open(&endpoint));
         if let Ok(opened) = timeout(ATTEMPT_DELAY, first.as_mut()).await {
             return opened;
         }
-        let Some(sibling) = self.balancer.sibling(&endpoint).map(|sibling| self.in_flight(sibling, request)) else {
+        let Some(sibling) = upstream.balancer.sibling(&endpoint).map(|sibling| upstream.in_flight(sibling, request))
+        else {
             return first.await;
         };
         let other = sibling.endpoint().clone();
-        let mut second = pin!(self.open(pools, &other, request, false));
+        let mut second = pin!(self.open(&other));
         let (is_first, opened) = tokio::select! {
             opened = first.as_mut() => (true, opened),
             opened = second.as_mut() => (false, opened),
@@ -51,13 +47,13 @@ impl Upstream {
         let (is_first, opened) = match opened {
             Ok(connection) => {
                 if !is_first {
-                    self.failed_at(&endpoint, &UpstreamError::ConnectTimeout(ATTEMPT_DELAY));
+                    upstream.failed_at(&endpoint, &UpstreamError::ConnectTimeout(ATTEMPT_DELAY));
                 }
                 (is_first, Ok(connection))
             }
             Err(error) => {
                 let failed = if is_first { &endpoint } else { &other };
-                self.failed_at(failed, &error);
+                upstream.failed_at(failed, &error);
                 attempts.tried.push(failed.id);
                 (!is_first, if is_first { second.await } else { first.await })
             }
@@ -70,14 +66,7 @@ impl Upstream {
     }
 
     /// Whether the endpoint has a sibling of the other family, and no connection of its own.
-    pub(super) fn needs_race(
-        &self,
-        endpoint: &Endpoint,
-        pools: &ConnectionPools,
-        request: &UpstreamRequest<'_>,
-    ) -> bool {
-        endpoint.state.has_sibling()
-            && !(endpoint.target.is_offered_http2(request.asks_for_websocket) && pools.http2.is_connected(endpoint.id))
-            && !pools.has_idle(endpoint.id, self.announced(request))
+    pub(super) fn needs_race(self, endpoint: &Endpoint) -> bool {
+        endpoint.state.has_sibling() && !(self.is_offered_http2(endpoint) && self.pools.http2.is_connected(endpoint.id))
     }
 }

@@ -44,10 +44,10 @@ pub(super) async fn send<B: From<ResponseBody>>(
     request.progress.is_begun.set(true);
     let mut body = RequestBody::new(body, request, named);
     connection.sending.clear();
-    connection.serves(request.forwarded.version);
-    request_head::encode(&mut connection.sending, request, named, authority, body.framing());
-    connection.stall.begin(request.body_timeout, Some(timeout));
-    let mut interim = Interim::new(request.interim);
+    connection.serves(request.head.forwarded.version);
+    request_head::encode(&mut connection.sending, &request.head, named, authority, body.framing());
+    connection.stall.begin(request.body_timeout(), Some(timeout));
+    let mut interim = Interim::new(request.client.and_then(|client| client.interim));
     let head = poll_fn(|cx| {
         let advanced = advance(request, cx, &mut connection, &mut body, (&mut interim, headers));
         if body.is_over() {
@@ -64,7 +64,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     });
     let head = head.await.map_err(|error| Failed::over_http1(error, connection.is_new))?;
     let status = head.status;
-    connection.stall.begin(request.body_timeout, read_timeout);
+    connection.stall.begin(request.body_timeout(), read_timeout);
     let response = ResponseBody::new(connection, head, pool);
     Ok((status, B::from(if body.is_over() { response } else { response.uploading(body) })))
 }
@@ -85,8 +85,8 @@ fn advance(
     }
     loop {
         if !connection.received.is_empty() {
-            let (received, asked) = (&mut connection.received, request.asks_for_websocket);
-            if let Some(head) = response_head::parse(received, request.method, asked, interim, headers)? {
+            let (received, asked) = (&mut connection.received, request.head.asks_for_websocket);
+            if let Some(head) = response_head::parse(received, request.head.method, asked, interim, headers)? {
                 return Poll::Ready(Ok(head));
             }
         }

@@ -75,9 +75,11 @@ pub(super) async fn send<B: From<ResponseBody>>(
         Err(error) => return Err(Failed { error: failure(error), ending: Ending::NotProcessed }),
     };
     request.progress.is_begun.set(true);
-    let mut request_body = body.take().map(|body| RequestBody::new(body, sender, &stream, request, named));
-    stream.stall().begin(request.body_timeout, Some(timeout));
-    let mut interim = Interim::new(request.interim);
+    let content = body.take().zip(request.body);
+    let mut request_body =
+        content.map(|(body, rules)| RequestBody::new(body, sender, &stream, (&request.head, rules), named));
+    stream.stall().begin(request.body_timeout(), Some(timeout));
+    let mut interim = Interim::new(request.client.and_then(|client| client.interim));
     let head = poll_fn(|cx| {
         let advanced = advance(cx, &stream, &mut response, request_body.as_mut(), &mut interim);
         if request_body.as_ref().is_none_or(RequestBody::is_over) {
@@ -94,12 +96,12 @@ pub(super) async fn send<B: From<ResponseBody>>(
     });
     let head = head
         .await
-        .and_then(|response| Ok(response_head::check(response, request.method).map_err(UpstreamError::from)?));
+        .and_then(|response| Ok(response_head::check(response, request.head.method).map_err(UpstreamError::from)?));
     match head {
         Ok(head) => {
-            stream.stall().begin(request.body_timeout, read_timeout);
+            stream.stall().begin(request.body_timeout(), read_timeout);
             let request_body = request_body.filter(|request_body| !request_body.is_over());
-            let ends_at_length = request.forwarded.version < Version::HTTP_2;
+            let ends_at_length = request.head.forwarded.version < Version::HTTP_2;
             let body = |received| B::from(ResponseBody::new(stream, received, head.end, request_body, ends_at_length));
             *headers = head.headers;
             Ok((head.status, body(head.received)))

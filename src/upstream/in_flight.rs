@@ -29,14 +29,14 @@ impl InFlight {
     /// A request that the state of the endpoint counts already, and that is not sent yet. The limit of the endpoint
     /// `is_adaptive` if it follows the latency of requests.
     pub(super) fn new(endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>, is_adaptive: bool) -> Self {
-        let has_body = request.timing.has_body();
+        let has_body = request.body.is_some();
         Self { endpoint, is_adaptive, sent: Cell::new(None), has_body, share: None }
     }
 
     /// The request is sent, for the first time or again.
     pub(super) fn begin(&self, request: &UpstreamRequest<'_>) {
         let now = clock::monotonic();
-        request.timing.begin(now);
+        request.begin(now);
         self.sent.set(Some(now).filter(|_| self.is_adaptive));
     }
 
@@ -48,8 +48,8 @@ impl InFlight {
     /// The head of its response is there, and is no failure of the server.
     pub(super) fn answered(&self, status: StatusCode, request: &UpstreamRequest<'_>) {
         // A client may send its body as slowly as it likes, which says nothing about the endpoint.
-        let latency = request.timing.complete().map(micros_since);
-        self.endpoint.state.succeeded(latency, request.worker);
+        let latency = request.progress.complete().map(micros_since);
+        self.endpoint.state.succeeded(latency, request.client.map_or(0, |client| client.worker));
         // An error can be much faster than the work would have been.
         if self.sent.take().is_some()
             && let Some(latency) = latency.filter(|_| !status.is_server_error())

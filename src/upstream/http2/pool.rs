@@ -121,7 +121,7 @@ impl Http2Pool {
     ) -> Option<OpenStream> {
         let mut servers = self.servers.borrow_mut();
         let server = servers.get_mut(&endpoint.id)?;
-        let has_body = request.timing.has_body();
+        let has_body = request.body.is_some();
         let client = server.clients.begin(address(request), has_body);
         let worst = if server.may_spread(endpoint, client.owner) { Fit::Well } else { Fit::Crowded(usize::MAX) };
         let connection = server.best((client.owner, has_body), worst, kept)?;
@@ -141,7 +141,7 @@ impl Http2Pool {
         request: &UpstreamRequest<'_>,
         kept: (Keep, Instant),
     ) -> Result<Spoken, UpstreamError> {
-        let has_body = request.timing.has_body();
+        let has_body = request.body.is_some();
         let begin = |server: &mut Server| server.clients.begin(address(request), has_body);
         let client = begin(self.servers.borrow_mut().entry(endpoint.id).or_default());
         let (owner, mut is_new, mut failed) = (client.owner, false, None);
@@ -197,6 +197,11 @@ impl Http2Pool {
                 None => return Err(UpstreamError::Connect(io::Error::other("the attempt ended unexpectedly"))),
             }
         }
+    }
+
+    /// Whether the endpoint with this id was offered HTTP/2 and has chosen HTTP/1.1.
+    pub(in crate::upstream) fn chooses_http1(&self, endpoint: usize) -> bool {
+        self.servers.borrow().get(&endpoint).is_some_and(|server| server.speaks_http1_since.is_some())
     }
 
     /// Whether there is a connection to the endpoint with this id.
@@ -271,8 +276,8 @@ impl Http2Pool {
 /// The address by which the client of a request is told from others. The connections of HTTP/1.1 that one has are not.
 fn address(request: &UpstreamRequest<'_>) -> SocketAddr {
     let of_connection =
-        |client: &SocketAddr| if request.forwarded.version == Version::HTTP_2 { client.port() } else { 0 };
-    let client = request.client.map(|client| SocketAddr::new(client.ip(), of_connection(&client)));
+        |client: &SocketAddr| if request.head.forwarded.version == Version::HTTP_2 { client.port() } else { 0 };
+    let client = request.address().map(|client| SocketAddr::new(client.ip(), of_connection(&client)));
     client.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
 }
 
