@@ -34,10 +34,8 @@ impl Delivery<'_> {
         if let Ok(opened) = timeout(ATTEMPT_DELAY, first.as_mut()).await {
             return opened;
         }
-        let Some(sibling) = upstream.balancer.sibling(&endpoint).map(|sibling| upstream.in_flight(sibling, request))
-        else {
-            return first.await;
-        };
+        let Some(sibling) = upstream.balancer.sibling(&endpoint, &attempts.tried) else { return first.await };
+        let sibling = upstream.in_flight(sibling, request);
         let other = sibling.endpoint().clone();
         let mut second = pin!(self.open(&other));
         let (is_first, opened) = tokio::select! {
