@@ -14,7 +14,7 @@ use super::connector::Announced;
 use super::endpoint::Endpoint;
 use super::error::{Failed, UpstreamError};
 use super::exchange::Exchange;
-use super::http2::{OpenStream, Spoken};
+use super::http2::OpenStream;
 use super::in_flight::InFlight;
 use super::outgoing_body::BodySource;
 use super::pool::ConnectionPools;
@@ -91,14 +91,14 @@ impl Delivery<'_> {
         if self.is_offered_http2(endpoint) {
             let kept = (upstream.keep, pools.now());
             let found = pools.http2.stream(endpoint, &upstream.connector, upstream.timeout, request, kept);
-            if let Spoken::Http2(stream) = found.await? {
+            if let Some(stream) = found.await? {
                 return Ok(Connection::Http2(stream));
             }
         }
         let announced = upstream.proxy_protocol.map(|version| Announced { version, client: request.address() });
-        let stream = upstream.connector.connect(endpoint, announced, Offered::Http1).await?;
         let failed = |error| UpstreamError::of_connecting(error, endpoint.was_reached());
-        let connection = UpstreamConnection::new(stream, pools.now()).map_err(failed)?;
+        let begin = async |stream| UpstreamConnection::new(stream, pools.now()).map_err(failed);
+        let connection = upstream.connector.connect(endpoint, announced, Offered::Http1, begin).await?;
         Ok(Connection::Http1(connection.announced_to_be(self.announced())))
     }
 

@@ -25,6 +25,7 @@ use super::pool::ConnectionPools;
 use super::request::UpstreamRequest;
 use super::response_rules::{BadHead, Interim};
 use super::stall::Stalled;
+use crate::base::clock;
 use request_body::RequestBody;
 use response_head::Head;
 
@@ -51,7 +52,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let head = poll_fn(|cx| {
         let advanced = advance(request, cx, &mut connection, &mut body, (&mut interim, headers));
         if body.is_over() {
-            request.is_sent();
+            request.progress.is_sent(clock::monotonic);
         }
         if advanced.is_ready() {
             return advanced;

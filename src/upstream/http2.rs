@@ -23,7 +23,7 @@ use h2::client::ResponseFuture;
 use http::{HeaderMap, Response, StatusCode, Version};
 
 pub(super) use connection::OpenStream;
-pub(super) use pool::{Http2Pool, Spoken};
+pub(super) use pool::Http2Pool;
 pub(super) use response_body::ResponseBody;
 
 use super::again::Ending;
@@ -32,6 +32,7 @@ use super::exchange::Exchange;
 use super::outgoing_body::OutgoingBody;
 use super::response_rules::{Interim, interim_head};
 use super::stall::Stalled;
+use crate::base::clock;
 use connection::failure;
 use request_body::RequestBody;
 
@@ -83,7 +84,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let head = poll_fn(|cx| {
         let advanced = advance(cx, &stream, &mut response, request_body.as_mut(), &mut interim);
         if request_body.as_ref().is_none_or(RequestBody::is_over) {
-            request.is_sent();
+            request.progress.is_sent(clock::monotonic);
         }
         if advanced.is_ready() {
             return advanced;

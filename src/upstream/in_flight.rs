@@ -36,7 +36,7 @@ impl InFlight {
     /// The request is sent, for the first time or again.
     pub(super) fn begin(&self, request: &UpstreamRequest<'_>) {
         let now = clock::monotonic();
-        request.begin(now);
+        request.progress.begin(now, self.has_body);
         self.sent.set(Some(now).filter(|_| self.is_adaptive));
     }
 

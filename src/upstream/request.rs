@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Response, Version, header};
 
-use crate::base::clock::{self, Monotonic};
+use crate::base::clock::Monotonic;
 use crate::base::http::request_id::RequestId;
 use crate::base::http::trace_context::TraceContext;
 use crate::base::spans::RequestSpans;
@@ -94,6 +94,24 @@ impl<'a> Progress<'a> {
         Self { is_begun, has_response, begun: Cell::default(), complete: Cell::default(), told }
     }
 
+    /// An attempt to send it begins, with a body or without.
+    pub(super) fn begin(&self, now: Monotonic, has_body: bool) {
+        self.begun.set(self.begun.get().or(Some(now)));
+        self.complete.set(None);
+        if !has_body {
+            self.is_sent(|| now);
+        }
+    }
+
+    /// Notes that all of its body was sent.
+    pub(super) fn is_sent(&self, now: impl FnOnce() -> Monotonic) {
+        if self.complete.get().is_none() {
+            let now = now();
+            self.complete.set(Some(now));
+            (self.told)(now);
+        }
+    }
+
     /// When it was sent first, which is after it has waited for a server. `None` if it was not sent.
     pub fn begun(&self) -> Option<Monotonic> {
         self.begun.get()
@@ -104,31 +122,9 @@ impl<'a> Progress<'a> {
     pub(super) fn complete(&self) -> Option<Monotonic> {
         self.complete.get()
     }
-
-    fn is_complete(&self, now: Monotonic) {
-        self.complete.set(Some(now));
-        (self.told)(now);
-    }
 }
 
 impl UpstreamRequest<'_> {
-    /// An attempt to send it begins.
-    pub(super) fn begin(&self, now: Monotonic) {
-        let Progress { begun, complete, .. } = self.progress;
-        begun.set(begun.get().or(Some(now)));
-        complete.set(None);
-        if self.body.is_none() {
-            self.progress.is_complete(now);
-        }
-    }
-
-    /// Notes that all of its body was sent.
-    pub(super) fn is_sent(&self) {
-        if self.progress.complete().is_none() {
-            self.progress.is_complete(clock::monotonic());
-        }
-    }
-
     /// The client's address; `None` if the gateway itself asks.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.client.map(|client| client.address)
@@ -219,4 +215,26 @@ pub struct ForwardedHeader {
     pub keeps: bool,
     /// How the peer has sent the request on its connection.
     pub hop: Scheme,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_attempt_has_its_own_time() {
+        let told = Cell::new(None);
+        let tell = |now| told.set(Some(now));
+        let progress = Progress::new(&tell);
+        let [one, two, three, four] = [1, 2, 3, 4].map(Monotonic::from_micros);
+        progress.begin(one, true);
+        assert_eq!((progress.begun(), progress.complete(), told.get()), (Some(one), None, None));
+        progress.is_sent(|| two);
+        progress.is_sent(|| three);
+        assert_eq!((progress.complete(), told.get()), (Some(two), Some(two)));
+        progress.begin(three, true);
+        assert_eq!((progress.begun(), progress.complete()), (Some(one), None), "its body is sent again");
+        progress.begin(four, false);
+        assert_eq!((progress.begun(), progress.complete()), (Some(one), Some(four)));
+    }
 }

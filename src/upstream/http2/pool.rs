@@ -102,15 +102,6 @@ impl Server {
     }
 }
 
-/// What a server speaks.
-#[derive(Debug)]
-pub(in crate::upstream) enum Spoken {
-    /// HTTP/1.1, although it was offered HTTP/2.
-    Http1,
-    /// HTTP/2, on this stream.
-    Http2(OpenStream),
-}
-
 impl Http2Pool {
     /// A stream on a connection that is there, if it suits the request well enough.
     pub(in crate::upstream) fn take(
@@ -128,8 +119,8 @@ impl Http2Pool {
         Some(connection.begin(client, false))
     }
 
-    /// A stream to this endpoint for this request, over a connection that may be used at `now`. Requests have the time limit
-    /// `timeout`.
+    /// A stream to this endpoint for this request, over a connection that may be used at `now`; `None` if the server chooses
+    /// HTTP/1.1. Requests have the time limit `timeout`.
     ///
     /// # Errors
     /// Why there is no connection.
@@ -140,7 +131,7 @@ impl Http2Pool {
         timeout: Duration,
         request: &UpstreamRequest<'_>,
         kept: (Keep, Instant),
-    ) -> Result<Spoken, UpstreamError> {
+    ) -> Result<Option<OpenStream>, UpstreamError> {
         let has_body = request.body.is_some();
         let begin = |server: &mut Server| server.clients.begin(address(request), has_body);
         let client = begin(self.servers.borrow_mut().entry(endpoint.id).or_default());
@@ -156,13 +147,13 @@ impl Http2Pool {
                     (false, false) => Fit::Crowded(usize::MAX),
                 };
                 if let Some(connection) = server.best((owner, has_body), worst, kept) {
-                    return Ok(Spoken::Http2(connection.begin(client, is_new)));
+                    return Ok(Some(connection.begin(client, is_new)));
                 }
                 if let Some(error) = failed {
                     return Err(error);
                 }
                 if server.speaks_http1_since.is_some() {
-                    return Ok(Spoken::Http1);
+                    return Ok(None);
                 }
                 if is_new && server.connections.is_empty() {
                     // The server accepts connections and closes them at once.
@@ -295,5 +286,5 @@ async fn connect(
         }
         Http2Connection::open(stream, timeout, now, counts).await.map(Some)
     };
-    connector.connect_and(endpoint, None, Offered::Http2, open).await
+    connector.connect(endpoint, None, Offered::Http2, open).await
 }
