@@ -1,14 +1,16 @@
 //! Forwards a request to an upstream and returns the response.
 //!
 //! An upstream is a balancer over endpoints. A connection to an endpoint comes from the pool of the worker or from the
-//! connector, and a protocol carries the request over it. Only this file decides which endpoint gets the request, and
-//! whether the request is sent a second time.
+//! connector, and a protocol carries the request over it. Only this file sends a request to one endpoint after the other, as
+//! `again.rs` decides.
 
 mod health;
 mod adaptive_limit;
 mod places;
 mod endpoint_state;
 mod retry_budget;
+mod again;
+mod cold;
 mod upstream_state;
 mod endpoint;
 mod in_flight;
@@ -61,7 +63,10 @@ pub use health::Availability;
 pub use keep::{Keep, Keeps};
 pub use names::Names;
 pub use pool::ConnectionPools;
-pub use request::{ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, Timing, UpstreamRequest};
+pub use request::{
+    BodyRules, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, RequestClient, RequestHead,
+    UpstreamRequest,
+};
 pub use upstream_state::RetryCounts;
 pub use watch::UpstreamWatch;
 
@@ -69,11 +74,14 @@ use crate::base::clock;
 use crate::config;
 use crate::request::decide::ConcurrencyPermit;
 use crate::server::ClientBody;
+use again::Again;
 use attempts::Attempts;
 use balancer::{Balancer, Choice, Wish};
 use call_deadline::CallDeadline;
+use cold::cold;
 use connector::Connector;
-use error::{Failed, SendAgain};
+use delivery::Delivery;
+use error::Failed;
 use in_flight::InFlight;
 use servers::Servers;
 use upstream_state::UpstreamState;
@@ -204,8 +212,7 @@ impl Upstream {
         on_failure: &OnFailedAttempt<'_>,
     ) -> Result<(StatusCode, UpstreamBody), Unanswered> {
         let deadline = CallDeadline::new(limit);
-        // This future is large, and other requests need not have room for it.
-        let sent = timeout_at(deadline.at(), Box::pin(self.send(pools, request, body, headers, on_failure))).await;
+        let sent = timeout_at(deadline.at(), cold(self.send(pools, request, body, headers, on_failure))).await;
         let over = || Err(Unanswered { endpoint: None, error: UpstreamError::Deadline(limit) });
         let (status, body) = sent.unwrap_or_else(|_| over())?;
         Ok((status, body.until(deadline)))
@@ -226,95 +233,59 @@ impl Upstream {
         on_failure: &OnFailedAttempt<'_>,
     ) -> Result<(StatusCode, UpstreamBody), Unanswered> {
         self.state.begin();
-        let mut attempts = Attempts::new(&self.retry, request, body);
-        let wish = Wish { key: request.balanced_by, tried: &[] };
-        let mut in_flight = match self.begin(wish) {
+        let mut attempts = Attempts::new(self, request, body);
+        let delivery = Delivery { upstream: self, pools, request };
+        let key = request.client.and_then(|client| client.balanced_by);
+        let wish = Wish { key, tried: &[] };
+        let mut in_flight = match self.choose(wish) {
             Choice::Endpoint(endpoint) => self.in_flight(endpoint, request),
             Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
-            Choice::Full => Box::pin(self.wait(wish, request)).await?,
+            Choice::Full => cold(self.wait(wish, request)).await?,
         };
         let share = share(in_flight.endpoint(), request)?;
         loop {
+            in_flight.begin(request);
             if let Some(spans) = request.spans() {
                 spans.begin_attempt(clock::now());
             }
-            if in_flight.endpoint().places.are_taken() {
-                pools.make_room(in_flight.endpoint().id, self.announced(request)).await;
-            }
-            let is_doubtful = self.needs_race(in_flight.endpoint(), pools, request);
-            let raced = if is_doubtful { Box::pin(self.race(pools, &mut in_flight, request)).await } else { Ok(()) };
-            let endpoint = in_flight.endpoint();
-            if let Some(spans) = request.spans() {
-                spans.attempt_at(endpoint.server());
-            }
-            let sent = match raced {
-                Ok(()) => self.send_to(endpoint, pools, request, &mut attempts.body, headers).await,
-                Err(error) => Err(Failed::from(error)),
-            };
+            let sent = delivery.attempt(&mut in_flight, &mut attempts, headers).await;
             if let Some(spans) = request.spans() {
                 let status = sent.as_ref().map(|(status, _)| *status);
                 spans.end_attempt(status.map_err(|failed| failed.error.reason().name()), clock::now());
             }
-            let next = match sent {
-                Ok((status, mut body)) => {
-                    self.answered(&in_flight, status, request);
-                    let again = attempts.after_status(status);
-                    let Some(next) = self.next(&mut attempts, again, request, endpoint) else {
-                        in_flight.share = share;
-                        body.count(in_flight);
-                        return Ok((status, body));
-                    };
-                    next
-                }
-                Err(Failed { error, again, .. }) => {
-                    self.failed(&in_flight, &error);
-                    let Some(next) = self.next(&mut attempts, again, request, endpoint) else {
-                        return Err(Unanswered { endpoint: Some(endpoint.clone()), error });
-                    };
-                    on_failure(endpoint, &error);
-                    next
-                }
-            };
-            headers.clear();
-            in_flight = next;
-        }
-    }
-
-    /// The request at another endpoint, if it is to be sent again.
-    fn next(
-        &self,
-        attempts: &mut Attempts<'_>,
-        again: SendAgain,
-        request: &UpstreamRequest<'_>,
-        endpoint: &Endpoint,
-    ) -> Option<InFlight> {
-        if again == SendAgain::No {
-            return None;
-        }
-        attempts.tried.push(endpoint.id);
-        if attempts.tried.len() >= self.balancer.count() || !attempts.may_send_again(again, request) {
-            return None;
-        }
-        if again == SendAgain::Idempotent && !self.state.take_retry(self.retry.budget, clock::monotonic()) {
-            return None;
-        }
-        // It has had its turn already, so it does not wait behind others again.
-        match self.balancer.choose(Wish { key: request.balanced_by, tried: &attempts.tried }) {
-            Choice::Endpoint(next) => {
-                attempts.begin_again(again);
-                Some(self.in_flight(next, request))
+            let endpoint = in_flight.endpoint();
+            let ending = sent.as_ref().map_or_else(|failed| failed.ending, |(status, _)| attempts.answered(*status));
+            let again = attempts.again(ending, endpoint.id);
+            if again == Some(Again::Same) {
+                continue;
             }
-            Choice::Full | Choice::None => None,
+            match &sent {
+                Ok((status, _)) => self.answered(&in_flight, *status, request),
+                Err(failed) => self.failed(&in_flight, failed),
+            }
+            // It has had its turn already, so it does not wait behind others again.
+            let wish = Wish { key, tried: &attempts.tried };
+            match again.map(|_| self.balancer.choose(wish)) {
+                Some(Choice::Endpoint(next)) => {
+                    if let Err(Failed { error, .. }) = sent {
+                        on_failure(endpoint, &error);
+                    }
+                    headers.clear();
+                    in_flight = self.in_flight(next, request);
+                }
+                Some(Choice::Full | Choice::None) | None => {
+                    let unanswered = |Failed { error, .. }| Unanswered { endpoint: Some(endpoint.clone()), error };
+                    let (status, mut body) = sent.map_err(unanswered)?;
+                    in_flight.share = share;
+                    body.count(in_flight);
+                    return Ok((status, body));
+                }
+            }
         }
-    }
-
-    /// The client that is announced to servers, so that the connection can be used for no other.
-    fn announced(&self, request: &UpstreamRequest<'_>) -> Option<SocketAddr> {
-        self.proxy_protocol.and(request.client)
     }
 
     /// Chooses an endpoint for a request that was not sent yet.
-    fn begin(&self, wish: Wish<'_>) -> Choice {
+    fn choose(&self, wish: Wish<'_>) -> Choice {
         // Those that wait are first.
         if self.overload.max_waiting > 0 && self.state.waiting() > 0 {
             return Choice::Full;
@@ -322,11 +293,9 @@ impl Upstream {
         self.balancer.choose(wish)
     }
 
-    /// The request, which is sent to this endpoint now.
+    /// The request, which is to be sent to this endpoint.
     fn in_flight(&self, endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>) -> InFlight {
-        let now = clock::monotonic();
-        request.timing.begin(now);
-        InFlight::new(endpoint, request, now, self.overload.adaptive.is_some())
+        InFlight::new(endpoint, request, self.overload.adaptive.is_some())
     }
 
     /// Waits until an endpoint has room for the request, as long as the configuration allows. Those that have waited longer are

@@ -20,8 +20,8 @@ use crate::request::decide::CostKnown;
 use crate::request::identify::client::Client;
 use crate::server::IncomingRequest;
 use crate::upstream::{
-    Endpoint, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, Timing, Unanswered, UpstreamBody,
-    UpstreamError, UpstreamRequest,
+    BodyRules, Endpoint, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, RequestClient, RequestHead,
+    Unanswered, UpstreamBody, UpstreamError, UpstreamRequest,
 };
 
 /// When a client may try again if the servers have too many requests: nobody knows, but mostly soon.
@@ -80,8 +80,8 @@ impl UpstreamCall<'_> {
     ) -> (Outcome, CostKnown) {
         let IncomingRequest { head, body, asks_for_websocket, interim, .. } = request;
         let key = (*asks_for_websocket && head.version == Version::HTTP_2).then(new_key);
-        if key.is_some() {
-            head.headers.remove(header::SEC_WEBSOCKET_KEY);
+        if let Some(Ok(key)) = key.as_deref().map(HeaderValue::from_str) {
+            head.headers.insert(header::SEC_WEBSOCKET_KEY, key);
         }
         let Forwarding { upstream, path, preserve_host } = self.forwarding;
         let (request_headers, response_headers) = self.changes;
@@ -96,7 +96,11 @@ impl UpstreamCall<'_> {
         name_host(&head.uri, &mut head.headers);
         // A client may send no Host header in HTTP/1.0, and an empty one in HTTP/1.1. The upstream always gets one.
         let preserve_host = *preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
-        let progress = Progress::default();
+        // If requests are shed, it is measured how long this one waits for its response.
+        let shedding = self.route.shedding.as_ref();
+        let waiting = shedding.map(|shedding| shedding.meter.wait(self.connection.worker.index));
+        let tell = |now| waiting.iter().for_each(|waiting| waiting.begin(now));
+        let progress = Progress::new(&tell);
         let pass = interim.as_ref().map(|client| {
             |mut response: Response<()>| {
                 progress.has_response.set(true);
@@ -106,12 +110,7 @@ impl UpstreamCall<'_> {
                 client.send(response);
             }
         });
-        // If requests are shed, it is measured how long this one waits for its response.
-        let shedding = self.route.shedding.as_ref();
-        let waiting = shedding.map(|shedding| shedding.meter.wait(self.connection.worker.index));
-        let tell = |now| waiting.iter().for_each(|waiting| waiting.begin(now));
-        let timing = Timing::new(body.is_some(), &tell);
-        let outbound = UpstreamRequest {
+        let head = RequestHead {
             method: &head.method,
             target: &target,
             headers: &head.headers,
@@ -127,30 +126,35 @@ impl UpstreamCall<'_> {
                 origin: Some(Origin { id: record.request_id(), trace: self.trace.as_ref(), spans: record.spans() }),
             },
             changes: request_headers,
-            counted: &self.route.single,
-            timeout: self.route.timeout,
-            body_timeout: self.gateway.body_timeout,
-            max_body_size: self.route.max_body_size,
             asks_for_websocket: *asks_for_websocket,
-            websocket_key: key.as_deref(),
-            client: Some(self.client_socket()),
-            worker: self.connection.worker.index,
-            balanced_by: self.balanced_by,
+        };
+        let call_timeout = grpc::content_type(head.method, head.headers).and_then(|_| grpc::timeout(head.headers));
+        let body = body.take();
+        let outbound = UpstreamRequest {
+            head,
+            body: body.as_ref().map(|_| BodyRules {
+                counted: &self.route.single,
+                timeout: self.gateway.body_timeout,
+                max_size: self.route.max_body_size,
+            }),
+            timeout: self.route.timeout,
+            client: Some(RequestClient {
+                address: self.client_socket(),
+                balanced_by: self.balanced_by,
+                interim: pass.as_ref().map(|pass| pass as &PassInterim<'_>),
+                worker: self.connection.worker.index,
+            }),
             progress: &progress,
-            interim: pass.as_ref().map(|pass| pass as &PassInterim<'_>),
-            call_timeout: grpc::content_type(&head.method, &head.headers).and_then(|_| grpc::timeout(&head.headers)),
-            timing: &timing,
         };
         let on_failure = |endpoint: &Endpoint, error: &UpstreamError| {
             record.failed_attempt(error.reason(), endpoint, error);
         };
         let (pools, headers) = (&self.connection.worker.pools, response.headers_mut());
-        let body = body.take();
-        let mut sent = match outbound.call_timeout {
+        let mut sent = match call_timeout {
             None => upstream.send(pools, &outbound, body, headers, &on_failure).await,
             Some(limit) => upstream.send_within(limit, pools, &outbound, body, headers, &on_failure).await,
         };
-        let begun = timing.begun();
+        let (begun, is_begun) = (progress.begun(), progress.is_begun.get());
         waiting.into_iter().for_each(|waiting| measure(waiting, &sent));
         if let (Some(key), Ok((status, _))) = (&key, &sent)
             && *status == StatusCode::SWITCHING_PROTOCOLS
@@ -168,7 +172,6 @@ impl UpstreamCall<'_> {
                 (Outcome::Forwarded, CostKnown::FromResponse)
             }
             Err(unanswered) => {
-                let is_begun = progress.is_begun.get();
                 let cost = if is_begun { CostKnown::Never } else { CostKnown::FromResponse };
                 (fail(record, response, &unanswered), cost)
             }

@@ -1,54 +1,72 @@
-//! The attempts to get a response to one request: which endpoints have failed, and whether there may be another attempt.
+//! The attempts to get a response to one request.
 
 use http::StatusCode;
 use smallvec::SmallVec;
 
-use super::error::SendAgain;
+use super::Upstream;
+use super::again::{Again, Ending, Situation};
 use super::outgoing_body::BodySource;
 use super::request::UpstreamRequest;
-use crate::config::Retry;
+use crate::base::clock;
 use crate::server::ClientBody;
 
 /// See the head of this file.
 pub(super) struct Attempts<'a> {
-    retry: &'a Retry,
+    upstream: &'a Upstream,
+    request: &'a UpstreamRequest<'a>,
     /// The ids of the endpoints that have failed.
     pub(super) tried: SmallVec<[usize; 4]>,
-    /// How often the request was sent again although an endpoint may have processed it.
+    /// How often the request was sent to another endpoint although one may have processed it.
     retries: u32,
+    /// Whether it is sent to the same endpoint for the second time.
+    pub(super) is_repeated: bool,
+    /// Whether a server may have got a part of it before the current attempt.
+    was_begun: bool,
     /// What is sent.
     pub(super) body: BodySource,
 }
 
 impl<'a> Attempts<'a> {
     /// Before the first attempt.
-    pub(super) fn new(retry: &'a Retry, request: &UpstreamRequest<'_>, body: Option<ClientBody>) -> Self {
-        let keep = (retry.retries > 0 && request.method.is_idempotent()).then_some(retry.max_body);
-        Self { retry, tried: SmallVec::new(), retries: 0, body: BodySource::new(body, keep) }
+    pub(super) fn new(upstream: &'a Upstream, request: &'a UpstreamRequest<'_>, body: Option<ClientBody>) -> Self {
+        let retry = &upstream.retry;
+        let keep = (retry.retries > 0 && request.head.method.is_idempotent()).then_some(retry.max_body);
+        let body = BodySource::new(body, keep);
+        Self { upstream, request, tried: SmallVec::new(), retries: 0, is_repeated: false, was_begun: false, body }
     }
 
-    /// Whether a request that got a response with this status may be sent again.
-    pub(super) fn after_status(&self, status: StatusCode) -> SendAgain {
-        let is_listed = self.retry.statuses.iter().any(|statuses| statuses.contains(&status.as_u16()));
-        if is_listed { SendAgain::Idempotent } else { SendAgain::No }
+    /// How an attempt has ended that got a response with this status.
+    pub(super) fn answered(&self, status: StatusCode) -> Ending {
+        let is_listed = self.upstream.retry.statuses.iter().any(|statuses| statuses.contains(&status.as_u16()));
+        if is_listed { Ending::Listed } else { Ending::Final }
     }
 
-    /// Whether the request may be sent again after an attempt that ended so. The method decides, unless nothing was processed
-    /// (RFC 9110, section 9.2.2).
-    pub(super) fn may_send_again(&self, again: SendAgain, request: &UpstreamRequest<'_>) -> bool {
-        let may = match again {
-            SendAgain::Any => true,
-            SendAgain::Idempotent => request.method.is_idempotent() && self.retries < self.retry.retries,
-            SendAgain::No => false,
-        };
-        may && self.body.is_whole() && !request.progress.has_response.get()
-    }
-
-    /// Before a further attempt.
-    pub(super) fn begin_again(&mut self, again: SendAgain) {
-        if again == SendAgain::Idempotent {
-            self.retries += 1;
+    /// Whether the request is sent again after an attempt at this endpoint that has ended so, and where.
+    pub(super) fn again(&mut self, ending: Ending, endpoint: usize) -> Option<Again> {
+        if ending == Ending::Final {
+            return None;
         }
+        let Upstream { retry, balancer, state, .. } = self.upstream;
+        let progress = self.request.progress;
+        if ending.is_unprocessed() {
+            progress.is_begun.set(self.was_begun);
+        }
+        self.was_begun = progress.is_begun.get();
+        let situation = Situation {
+            is_idempotent: self.request.head.method.is_idempotent(),
+            has_whole_body: self.body.is_whole(),
+            has_response: progress.has_response.get(),
+            is_repeated: self.is_repeated,
+            has_other: self.tried.len() + 1 < balancer.count(),
+            retries: retry.retries - self.retries,
+        };
+        let again = ending.again(situation, || state.take_retry(retry.budget, clock::monotonic()))?;
+        self.is_repeated = again == Again::Same;
+        if !self.is_repeated {
+            self.tried.push(endpoint);
+        }
+        self.retries += u32::from(again == Again::Retry);
         self.body.rewind();
+        Some(again)
     }
 }

@@ -133,12 +133,13 @@ impl Balancer {
         usable.any(|other| other.endpoint.id != than.id && availability(other) == Availability::Available)
     }
 
-    /// An endpoint that gets requests, at an address of the same name and of the other family. It counts a request as begun.
-    pub(super) fn sibling(&self, of: &Endpoint) -> Option<Arc<Endpoint>> {
+    /// An endpoint that gets requests and is not among those that were `tried`, at an address of the same name and of the other
+    /// family. It counts a request as begun.
+    pub(super) fn sibling(&self, of: &Endpoint, tried: &[usize]) -> Option<Arc<Endpoint>> {
         let current = self.candidates.load();
         let usable = current.usable.iter().filter_map(|index| current.all.get(*index));
-        let mut siblings = usable.filter(|weighted| of.target.is_sibling(&weighted.endpoint.target));
-        siblings.find(|weighted| self.begin(&weighted.endpoint)).map(|weighted| weighted.endpoint.clone())
+        let mut siblings = usable.map(|weighted| &weighted.endpoint).filter(|one| of.target.is_sibling(&one.target));
+        siblings.find(|one| !tried.contains(&one.id) && self.begin(one)).cloned()
     }
 
     /// How many requests this endpoint may have in flight.

@@ -42,6 +42,8 @@ pub(super) struct UpstreamConnection {
     pub(super) stall: StallTimer,
     /// The client for which it was made, if the server was told so; then it is for no other.
     pub(super) announced: Option<SocketAddr>,
+    /// Whether it has carried no request yet.
+    pub(super) is_new: bool,
     /// When it was made, by the clock of its pool.
     pub(super) connected_at: Instant,
     /// When it was last put into its pool, by the clock of the pool.
@@ -81,6 +83,7 @@ impl UpstreamConnection {
             large_read: LARGE_READ,
             stall,
             announced: None,
+            is_new: true,
             connected_at: now,
             idle_since: now,
         }))

@@ -36,26 +36,13 @@ impl Connector {
         Self { timeout, names }
     }
 
-    /// A stream to this endpoint, to whose server the client is `announced` first, and these protocols are `offered` if it
-    /// speaks TLS.
+    /// Makes a stream to this endpoint, to whose server the client is `announced` first, and these protocols are `offered` if it
+    /// speaks TLS. Does `then` with it, in the same time.
     ///
     /// # Errors
     /// When the name has no address, no address accepts the connection, the server does not speak TLS or its certificate is
-    /// not valid, or the time is over.
-    pub(super) async fn connect(
-        &self,
-        endpoint: &Endpoint,
-        announced: Option<Announced>,
-        offered: Offered,
-    ) -> Result<UpstreamStream, UpstreamError> {
-        self.connect_and(endpoint, announced, offered, async |stream| Ok(stream)).await
-    }
-
-    /// The same, and what has to be done `then` in the same time.
-    ///
-    /// # Errors
-    /// As above, and those of `then`.
-    pub(super) async fn connect_and<T>(
+    /// not valid, or the time is over; and those of `then`.
+    pub(super) async fn connect<T>(
         &self,
         endpoint: &Endpoint,
         announced: Option<Announced>,

@@ -1,106 +1,130 @@
-//! Sends a request to one endpoint, over a connection from the pool or a new one.
+//! One attempt to send a request: over a connection that is there, or a new one.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
 
+use super::attempts::Attempts;
 use super::body::UpstreamBody;
+use super::cold::cold;
 use super::connection::UpstreamConnection;
 use super::connector::Announced;
 use super::endpoint::Endpoint;
-use super::error::{Failed, SendAgain, UpstreamError};
+use super::error::{Failed, UpstreamError};
 use super::exchange::Exchange;
-use super::http2::Spoken;
+use super::http2::OpenStream;
+use super::in_flight::InFlight;
 use super::outgoing_body::BodySource;
 use super::pool::ConnectionPools;
 use super::request::UpstreamRequest;
 use super::stream::Offered;
 use super::{Upstream, http1, http2, request_headers};
 
-impl Upstream {
-    /// Sends the request to this endpoint. If a connection of HTTP/1.1 from the pool ends before a byte of the response has
-    /// come, and the request may be sent twice, it is sent again on a new connection.
-    pub(super) async fn send_to(
-        &self,
-        endpoint: &Arc<Endpoint>,
-        pools: &Rc<ConnectionPools>,
-        request: &UpstreamRequest<'_>,
+/// What carries a request.
+#[derive(Debug)]
+pub(super) enum Connection {
+    /// One of HTTP/1.1, which nobody else uses.
+    Http1(Box<UpstreamConnection>),
+    /// A stream on one of HTTP/2.
+    Http2(OpenStream),
+}
+
+/// A request, the upstream that it is for, and the connections of the worker that sends it.
+#[derive(Clone, Copy)]
+pub(super) struct Delivery<'a> {
+    pub(super) upstream: &'a Upstream,
+    pub(super) pools: &'a Rc<ConnectionPools>,
+    pub(super) request: &'a UpstreamRequest<'a>,
+}
+
+impl Delivery<'_> {
+    /// Sends the request once. While there is no connection, the endpoint may change to another address of its server.
+    pub(super) async fn attempt(
+        self,
+        in_flight: &mut InFlight,
+        attempts: &mut Attempts<'_>,
+        headers: &mut HeaderMap,
+    ) -> Result<(StatusCode, UpstreamBody), Failed> {
+        let named = &request_headers::named_by_connection(self.request.head.headers)?;
+        let endpoint = in_flight.endpoint();
+        if endpoint.places.are_taken() {
+            self.pools.make_room(endpoint.id, self.announced()).await;
+        }
+        let connection = match self.take(endpoint, attempts.is_repeated) {
+            Some(connection) => Ok(connection),
+            None if self.needs_race(endpoint) => cold(self.race(in_flight, attempts)).await,
+            None => cold(self.open(endpoint)).await,
+        };
+        let endpoint = in_flight.endpoint();
+        if let Some(spans) = self.request.spans() {
+            spans.attempt_at(endpoint.server());
+        }
+        let connection = connection.map_err(Failed::to_connect)?;
+        self.exchange(connection, endpoint, named, &mut attempts.body, headers).await
+    }
+
+    /// Whether the endpoint is offered HTTP/2 for the request: one that has chosen HTTP/1.1 is not.
+    pub(super) fn is_offered_http2(self, endpoint: &Endpoint) -> bool {
+        endpoint.target.is_offered_http2(self.request.head.asks_for_websocket)
+            && !self.pools.http2.chooses_http1(endpoint.id)
+    }
+
+    /// The client that is announced to servers, so that the connection can be used for no other.
+    pub(super) fn announced(self) -> Option<SocketAddr> {
+        self.upstream.proxy_protocol.and(self.request.address())
+    }
+
+    /// A connection that is there and can carry the request. After one of HTTP/1.1 has ended, others may end soon.
+    fn take(self, endpoint: &Endpoint, is_repeated: bool) -> Option<Connection> {
+        let Self { upstream: Upstream { keep, .. }, pools, request } = self;
+        if self.is_offered_http2(endpoint) {
+            return pools.http2.take(endpoint, request, (*keep, pools.now())).map(Connection::Http2);
+        }
+        if is_repeated { None } else { pools.take(endpoint.id, self.announced(), *keep).map(Connection::Http1) }
+    }
+
+    /// A connection to this endpoint that can carry the request, mostly a new one.
+    pub(super) async fn open(self, endpoint: &Arc<Endpoint>) -> Result<Connection, UpstreamError> {
+        let Self { upstream, pools, request } = self;
+        if self.is_offered_http2(endpoint) {
+            let kept = (upstream.keep, pools.now());
+            let found = pools.http2.stream(endpoint, &upstream.connector, upstream.timeout, request, kept);
+            if let Some(stream) = found.await? {
+                return Ok(Connection::Http2(stream));
+            }
+        }
+        let announced = upstream.proxy_protocol.map(|version| Announced { version, client: request.address() });
+        let failed = |error| UpstreamError::of_connecting(error, endpoint.was_reached());
+        let begin = async |stream| UpstreamConnection::new(stream, pools.now()).map_err(failed);
+        let connection = upstream.connector.connect(endpoint, announced, Offered::Http1, begin).await?;
+        Ok(Connection::Http1(connection.announced_to_be(self.announced())))
+    }
+
+    /// Sends the request over this connection to the endpoint, and waits for the head of the response. Connection names the
+    /// headers in `named`.
+    pub(super) async fn exchange(
+        self,
+        connection: Connection,
+        endpoint: &Endpoint,
+        named: &[&[u8]],
         body: &mut BodySource,
         headers: &mut HeaderMap,
     ) -> Result<(StatusCode, UpstreamBody), Failed> {
-        let target = &endpoint.target;
+        let Self { upstream, pools, request } = self;
         let exchange = Exchange {
             request,
-            named: &request_headers::named_by_connection(request.headers)?,
-            authority: (!request.preserve_host).then_some(&target.authority),
-            timeout: request.timeout.unwrap_or(self.timeout),
-            read_timeout: self.read_timeout,
+            named,
+            authority: (!request.head.preserve_host).then_some(&endpoint.target.authority),
+            timeout: request.timeout.unwrap_or(upstream.timeout),
+            read_timeout: upstream.read_timeout,
         };
-        if target.is_offered_http2(request.asks_for_websocket) {
-            // This future is large, and requests over HTTP/1.1 need not have room for it.
-            let sent = Box::pin(self.send_over_http2(endpoint, pools, &exchange, body, headers)).await;
-            if let Some(response) = sent? {
-                return Ok(response);
+        match connection {
+            Connection::Http1(connection) => {
+                http1::send(&exchange, connection, body.next.take(), (pools, endpoint.id), headers).await
             }
+            Connection::Http2(stream) => cold(http2::send(&exchange, stream, &mut body.next, headers)).await,
         }
-        let pool = (pools, endpoint.id);
-        if let Some(connection) = pools.take(endpoint.id, self.announced(request), self.keep) {
-            match http1::send(&exchange, connection, body.next.take(), pool, headers).await {
-                // The server may have closed the connection before the request came. If the server closes it because of
-                // the request, the second attempt costs only one more connection.
-                Err(UpstreamError::Closed(_)) if request.method.is_idempotent() && body.is_whole() => body.rewind(),
-                sent => return Ok(sent?),
-            }
-        }
-        let connection = self.connect(pools, endpoint, request).await?;
-        Ok(http1::send(&exchange, connection, body.next.take(), pool, headers).await?)
-    }
-
-    /// Sends the request over HTTP/2; `None` if the server has chosen HTTP/1.1. The request is sent again once if the server
-    /// has certainly not processed it, or if a connection that was used before ends and the request may be sent twice.
-    async fn send_over_http2(
-        &self,
-        endpoint: &Arc<Endpoint>,
-        pools: &Rc<ConnectionPools>,
-        exchange: &Exchange<'_>,
-        body: &mut BodySource,
-        headers: &mut HeaderMap,
-    ) -> Result<Option<(StatusCode, UpstreamBody)>, Failed> {
-        let mut is_sent = false;
-        loop {
-            let request = exchange.request;
-            let found = pools.http2.stream(endpoint, &self.connector, self.timeout, request, (self.keep, pools.now()));
-            let found = found.await?;
-            let Spoken::Http2 { stream, is_new } = found else { return Ok(None) };
-            let failed = match http2::send(exchange, stream, &mut body.next, headers).await {
-                Ok(response) => return Ok(Some(response)),
-                Err(failed) => failed,
-            };
-            let may_send_again = match failed.again {
-                SendAgain::Any => true,
-                SendAgain::Idempotent => !is_new && failed.has_ended && request.method.is_idempotent(),
-                SendAgain::No => false,
-            };
-            if is_sent || !may_send_again || !body.is_whole() {
-                return Err(failed);
-            }
-            body.rewind();
-            is_sent = true;
-        }
-    }
-
-    /// A new connection of HTTP/1.1 to this endpoint.
-    pub(super) async fn connect(
-        &self,
-        pools: &ConnectionPools,
-        endpoint: &Endpoint,
-        request: &UpstreamRequest<'_>,
-    ) -> Result<Box<UpstreamConnection>, UpstreamError> {
-        let announced = self.proxy_protocol.map(|version| Announced { version, client: request.client });
-        let stream = self.connector.connect(endpoint, announced, Offered::Http1).await?;
-        let failed = |error| UpstreamError::of_connecting(error, endpoint.was_reached());
-        let connection = UpstreamConnection::new(stream, pools.now()).map_err(failed)?;
-        Ok(connection.announced_to_be(self.announced(request)))
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::StatusCode;
 use rustix::io::Errno;
 
+use super::again::Ending;
 use super::response_rules::BadHead;
 use crate::base::reason::Reason;
 use crate::server::ClientBodyError;
@@ -100,12 +101,12 @@ impl UpstreamError {
         }
     }
 
-    /// Which requests may be sent again to another endpoint.
-    pub(super) fn again(&self) -> SendAgain {
+    /// How an attempt ends with this error, as far as the error says it.
+    pub(super) fn ending(&self) -> Ending {
         match self {
-            Self::Connect(_) | Self::Tls(_) | Self::ConnectTimeout(_) => SendAgain::Any,
-            Self::Closed(_) | Self::Bad(_) | Self::BadHttp2(_) | Self::Timeout(_) => SendAgain::Idempotent,
-            _ => SendAgain::No,
+            Self::Connect(_) | Self::Tls(_) | Self::ConnectTimeout(_) => Ending::NotConnected,
+            Self::Closed(_) | Self::Bad(_) | Self::BadHttp2(_) | Self::Timeout(_) => Ending::Unknown,
+            _ => Ending::Final,
         }
     }
 
@@ -169,32 +170,32 @@ impl fmt::Display for UpstreamError {
     }
 }
 
-/// Which requests may be sent again after a failure. None whose response has begun may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SendAgain {
-    /// Each: nothing was sent, or the server has certainly not processed it (RFC 9113, section 8.7).
-    Any,
-    /// An idempotent one: nobody knows whether the server has processed it.
-    Idempotent,
-    /// None.
-    No,
-}
-
-/// A request that got no response.
+/// An attempt that got no response.
 #[derive(Debug)]
 pub(super) struct Failed {
     /// Why.
     pub(super) error: UpstreamError,
-    /// Which requests may be sent again.
-    pub(super) again: SendAgain,
-    /// Whether the connection had ended. If it was used before, a new one to the same endpoint may do.
-    pub(super) has_ended: bool,
+    /// How it has ended.
+    pub(super) ending: Ending,
+}
+
+impl Failed {
+    /// There is no connection.
+    pub(super) fn to_connect(error: UpstreamError) -> Self {
+        let is_own = error.ending() == Ending::Final;
+        Self { error, ending: if is_own { Ending::Final } else { Ending::NotConnected } }
+    }
+
+    /// An exchange over a connection of HTTP/1.1, which `is_new` or has carried other requests, has failed.
+    pub(super) fn over_http1(error: UpstreamError, is_new: bool) -> Self {
+        let is_stale = !is_new && matches!(error, UpstreamError::Closed(_));
+        Self { ending: if is_stale { Ending::Stale } else { error.ending() }, error }
+    }
 }
 
 impl From<UpstreamError> for Failed {
     fn from(error: UpstreamError) -> Self {
-        let (again, has_ended) = (error.again(), matches!(error, UpstreamError::Closed(_)));
-        Self { error, again, has_ended }
+        Self { ending: error.ending(), error }
     }
 }
 

@@ -3,17 +3,16 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue, Method, Version, header};
+use http::{HeaderMap, HeaderValue, Method, header};
 use tokio::time::timeout;
 
 use super::Upstream;
+use super::delivery::Delivery;
 use super::endpoint::Endpoint;
 use super::error::{Failed, UpstreamError};
 use super::outgoing_body::BodySource;
-use super::pool::ConnectionPools;
-use super::request::{ForwardedHeader, ForwardedInfo, Progress, Timing, UpstreamRequest};
-use crate::config::{HealthCheck, Scheme, UNLIMITED};
-use crate::request::identify::ambiguity::SingleSources;
+use super::request::{ForwardedInfo, Progress, RequestHead, UpstreamRequest};
+use crate::config::HealthCheck;
 
 /// How the gateway calls itself.
 const USER_AGENT: HeaderValue = HeaderValue::from_static("gateway-health-check");
@@ -30,42 +29,24 @@ pub(super) async fn check(
     let mut headers = HeaderMap::new();
     headers.insert(header::USER_AGENT, USER_AGENT);
     headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
-    let request = UpstreamRequest {
+    let head = RequestHead {
         method: &Method::GET,
         target: &rules.path,
         headers: &headers,
         preserve_host: false,
-        forwarded: ForwardedInfo {
-            peer: "127.0.0.1",
-            client: None,
-            trusted: false,
-            version: Version::HTTP_11,
-            scheme: Scheme::Http,
-            header: ForwardedHeader::default(),
-            certificate: None,
-            origin: None,
-        },
-        counted: &Arc::new(SingleSources::new([], &[])),
-        body_timeout: rules.timeout,
-        max_body_size: UNLIMITED,
-        asks_for_websocket: false,
-        websocket_key: None,
-        interim: None,
-        client: None,
-        // It is not measured.
-        worker: 0,
-        balanced_by: None,
-        progress: &Progress::default(),
-        timing: &Timing::new(false, &|_| {}),
+        forwarded: ForwardedInfo::OWN,
         changes: None,
-        timeout: None,
-        call_timeout: None,
+        asks_for_websocket: false,
     };
+    let progress = Progress::new(&|_| {});
+    let request = UpstreamRequest { head, body: None, timeout: None, client: None, progress: &progress };
     // No connection of other requests is used, and none is kept.
-    let pools = Rc::new(ConnectionPools::default());
-    let mut response = HeaderMap::new();
-    let mut body = BodySource::new(None, None);
-    let sent = upstream.send_to(endpoint, &pools, &request, &mut body, &mut response);
+    let delivery = Delivery { upstream, pools: &Rc::default(), request: &request };
+    let (mut response, mut body) = (HeaderMap::new(), BodySource::new(None, None));
+    let sent = async {
+        let connection = delivery.open(endpoint).await?;
+        delivery.exchange(connection, endpoint, &[], &mut body, &mut response).await
+    };
     Some(match timeout(rules.timeout, sent).await {
         Ok(Ok((status, _))) if rules.statuses.iter().any(|good| good.contains(&status.as_u16())) => Ok(()),
         Ok(Ok((status, _))) => Err(format!("its status is {}", status.as_u16())),

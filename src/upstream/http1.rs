@@ -18,13 +18,14 @@ use http::{HeaderMap, StatusCode};
 pub(super) use response_body::ResponseBody;
 
 use super::connection::UpstreamConnection;
-use super::error::{RequestBodyError, UpstreamError};
+use super::error::{Failed, RequestBodyError, UpstreamError};
 use super::exchange::Exchange;
 use super::outgoing_body::OutgoingBody;
 use super::pool::ConnectionPools;
 use super::request::UpstreamRequest;
 use super::response_rules::{BadHead, Interim};
 use super::stall::Stalled;
+use crate::base::clock;
 use request_body::RequestBody;
 use response_head::Head;
 
@@ -32,26 +33,26 @@ use response_head::Head;
 /// Its headers go to `headers`. After the body, the connection returns to its pool, with the id of its server.
 ///
 /// # Errors
-/// An [`UpstreamError`] if no head comes.
+/// [`Failed`] if no head comes.
 pub(super) async fn send<B: From<ResponseBody>>(
     exchange: &Exchange<'_>,
     mut connection: Box<UpstreamConnection>,
     body: Option<OutgoingBody>,
     pool: (&Rc<ConnectionPools>, usize),
     headers: &mut HeaderMap,
-) -> Result<(StatusCode, B), UpstreamError> {
+) -> Result<(StatusCode, B), Failed> {
     let Exchange { request, named, authority, timeout, read_timeout } = *exchange;
     request.progress.is_begun.set(true);
     let mut body = RequestBody::new(body, request, named);
     connection.sending.clear();
-    connection.serves(request.forwarded.version);
-    request_head::encode(&mut connection.sending, request, named, authority, body.framing());
-    connection.stall.begin(request.body_timeout, Some(timeout));
-    let mut interim = Interim::new(request.interim);
+    connection.serves(request.head.forwarded.version);
+    request_head::encode(&mut connection.sending, &request.head, named, authority, body.framing());
+    connection.stall.begin(request.body_timeout(), Some(timeout));
+    let mut interim = Interim::new(request.client.and_then(|client| client.interim));
     let head = poll_fn(|cx| {
         let advanced = advance(request, cx, &mut connection, &mut body, (&mut interim, headers));
         if body.is_over() {
-            request.is_sent();
+            request.progress.is_sent(clock::monotonic);
         }
         if advanced.is_ready() {
             return advanced;
@@ -62,9 +63,9 @@ pub(super) async fn send<B: From<ResponseBody>>(
             Stalled::Upstream(limit) => UpstreamError::Timeout(limit),
         }))
     });
-    let head = head.await?;
+    let head = head.await.map_err(|error| Failed::over_http1(error, connection.is_new))?;
     let status = head.status;
-    connection.stall.begin(request.body_timeout, read_timeout);
+    connection.stall.begin(request.body_timeout(), read_timeout);
     let response = ResponseBody::new(connection, head, pool);
     Ok((status, B::from(if body.is_over() { response } else { response.uploading(body) })))
 }
@@ -85,8 +86,8 @@ fn advance(
     }
     loop {
         if !connection.received.is_empty() {
-            let (received, asked) = (&mut connection.received, request.asks_for_websocket);
-            if let Some(head) = response_head::parse(received, request.method, asked, interim, headers)? {
+            let (received, asked) = (&mut connection.received, request.head.asks_for_websocket);
+            if let Some(head) = response_head::parse(received, request.head.method, asked, interim, headers)? {
                 return Poll::Ready(Ok(head));
             }
         }

@@ -22,34 +22,38 @@ use h2::RecvStream;
 use h2::client::ResponseFuture;
 use http::{HeaderMap, Response, StatusCode, Version};
 
-pub(super) use pool::{Http2Pool, Spoken};
+pub(super) use connection::OpenStream;
+pub(super) use pool::Http2Pool;
 pub(super) use response_body::ResponseBody;
 
-use super::error::{Failed, RequestBodyError, SendAgain, UpstreamError};
+use super::again::Ending;
+use super::error::{Failed, RequestBodyError, UpstreamError};
 use super::exchange::Exchange;
 use super::outgoing_body::OutgoingBody;
 use super::response_rules::{Interim, interim_head};
 use super::stall::Stalled;
-use connection::{OpenStream, failure};
+use crate::base::clock;
+use connection::failure;
 use request_body::RequestBody;
 
 impl Failed {
-    /// For an error that the library has reported before the head of a response.
-    fn of_stream(error: h2::Error, stream: &OpenStream) -> Self {
+    /// For an error that the library has reported before the head of a response, of which `nothing_came`, or interim ones.
+    fn of_stream(error: h2::Error, stream: &OpenStream, nothing_came: bool) -> Self {
         stream.has_ended();
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
         if is_refused {
             stream.connection().refuses();
         }
         // The library reports a GOAWAY only to streams above the last one that the server may have processed.
-        let again = if error.is_remote() && (is_refused || error.is_go_away()) {
-            SendAgain::Any
+        let ending = if error.is_remote() && (is_refused || error.is_go_away()) {
+            Ending::NotProcessed
+        } else if error.is_io() && nothing_came && !stream.is_new {
+            Ending::Stale
         } else {
-            SendAgain::Idempotent
+            Ending::Unknown
         };
-        let has_ended = error.is_io();
         let error = stream.connection().why_closed().map_or_else(|| failure(error), UpstreamError::Closed);
-        Self { error, again, has_ended }
+        Self { error, ending }
     }
 }
 
@@ -69,16 +73,18 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let (mut response, sender) = match stream.send(head, body.is_none()) {
         Ok(sent) => sent,
         // The connection has ended, or the server has said that it will.
-        Err(error) => return Err(Failed { error: failure(error), again: SendAgain::Any, has_ended: true }),
+        Err(error) => return Err(Failed { error: failure(error), ending: Ending::NotProcessed }),
     };
-    let was_begun = request.progress.is_begun.replace(true);
-    let mut request_body = body.take().map(|body| RequestBody::new(body, sender, &stream, request, named));
-    stream.stall().begin(request.body_timeout, Some(timeout));
-    let mut interim = Interim::new(request.interim);
+    request.progress.is_begun.set(true);
+    let content = body.take().zip(request.body);
+    let mut request_body =
+        content.map(|(body, rules)| RequestBody::new(body, sender, &stream, (&request.head, rules), named));
+    stream.stall().begin(request.body_timeout(), Some(timeout));
+    let mut interim = Interim::new(request.client.and_then(|client| client.interim));
     let head = poll_fn(|cx| {
         let advanced = advance(cx, &stream, &mut response, request_body.as_mut(), &mut interim);
         if request_body.as_ref().is_none_or(RequestBody::is_over) {
-            request.is_sent();
+            request.progress.is_sent(clock::monotonic);
         }
         if advanced.is_ready() {
             return advanced;
@@ -91,21 +97,18 @@ pub(super) async fn send<B: From<ResponseBody>>(
     });
     let head = head
         .await
-        .and_then(|response| Ok(response_head::check(response, request.method).map_err(UpstreamError::from)?));
+        .and_then(|response| Ok(response_head::check(response, request.head.method).map_err(UpstreamError::from)?));
     match head {
         Ok(head) => {
-            stream.stall().begin(request.body_timeout, read_timeout);
+            stream.stall().begin(request.body_timeout(), read_timeout);
             let request_body = request_body.filter(|request_body| !request_body.is_over());
-            let ends_at_length = request.forwarded.version < Version::HTTP_2;
+            let ends_at_length = request.head.forwarded.version < Version::HTTP_2;
             let body = |received| B::from(ResponseBody::new(stream, received, head.end, request_body, ends_at_length));
             *headers = head.headers;
             Ok((head.status, body(head.received)))
         }
         Err(failed) => {
             *body = request_body.and_then(RequestBody::unused);
-            if failed.again == SendAgain::Any {
-                request.progress.is_begun.set(was_begun);
-            }
             Err(failed)
         }
     }
@@ -136,5 +139,5 @@ fn advance(
         }
     }
     let response = ready!(Future::poll(std::pin::Pin::new(response), cx));
-    Poll::Ready(response.map_err(|error| Failed::of_stream(error, stream)))
+    Poll::Ready(response.map_err(|error| Failed::of_stream(error, stream, interim.is_none())))
 }

@@ -16,25 +16,28 @@ use crate::request::decide::ConcurrencyPermit;
 #[derive(Debug)]
 pub(super) struct InFlight {
     endpoint: Arc<Endpoint>,
-    begun: Monotonic,
-    /// Whether the limit of the endpoint follows its latency, and has not learned that of this request yet.
-    is_adaptive: Cell<bool>,
+    /// Whether the limit of the endpoint follows the latency of requests.
+    is_adaptive: bool,
+    /// Since when it is sent, if that limit has not learned its latency yet.
+    sent: Cell<Option<Monotonic>>,
     has_body: bool,
     /// What it takes of its client's share of connections.
     pub(super) share: Option<ConcurrencyPermit>,
 }
 
 impl InFlight {
-    /// A request that the state of the endpoint counts already, and that is sent at `begun`. The limit of the endpoint
+    /// A request that the state of the endpoint counts already, and that is not sent yet. The limit of the endpoint
     /// `is_adaptive` if it follows the latency of requests.
-    pub(super) fn new(
-        endpoint: Arc<Endpoint>,
-        request: &UpstreamRequest<'_>,
-        begun: Monotonic,
-        is_adaptive: bool,
-    ) -> Self {
-        let has_body = request.timing.has_body();
-        Self { endpoint, begun, is_adaptive: Cell::new(is_adaptive), has_body, share: None }
+    pub(super) fn new(endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>, is_adaptive: bool) -> Self {
+        let has_body = request.body.is_some();
+        Self { endpoint, is_adaptive, sent: Cell::new(None), has_body, share: None }
+    }
+
+    /// The request is sent, for the first time or again.
+    pub(super) fn begin(&self, request: &UpstreamRequest<'_>) {
+        let now = clock::monotonic();
+        request.progress.begin(now, self.has_body);
+        self.sent.set(Some(now).filter(|_| self.is_adaptive));
     }
 
     /// Where it is in flight.
@@ -45,10 +48,10 @@ impl InFlight {
     /// The head of its response is there, and is no failure of the server.
     pub(super) fn answered(&self, status: StatusCode, request: &UpstreamRequest<'_>) {
         // A client may send its body as slowly as it likes, which says nothing about the endpoint.
-        let latency = request.timing.complete_since(self.begun).map(micros_since);
-        self.endpoint.state.succeeded(latency, request.worker);
+        let latency = request.progress.complete().map(micros_since);
+        self.endpoint.state.succeeded(latency, request.client.map_or(0, |client| client.worker));
         // An error can be much faster than the work would have been.
-        if self.is_adaptive.take()
+        if self.sent.take().is_some()
             && let Some(latency) = latency.filter(|_| !status.is_server_error())
         {
             self.endpoint.state.adaptive().record(latency);
@@ -57,8 +60,8 @@ impl InFlight {
 
     /// There is no response, or none that says how long the work takes.
     pub(super) fn failed(&self, error: Option<&UpstreamError>) {
-        if self.is_adaptive.take() && error.is_some_and(|error| error.reason() == Reason::Timeout) {
-            self.endpoint.state.adaptive().record(micros_since(self.begun));
+        if let Some(sent) = self.sent.take().filter(|_| error.is_some_and(|error| error.reason() == Reason::Timeout)) {
+            self.endpoint.state.adaptive().record(micros_since(sent));
         }
     }
 }
@@ -72,11 +75,10 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         // A client that does not wait any longer shows how long a response takes at least. One that goes away early shows
         // nothing, and shall not make the server look fast.
-        if self.is_adaptive.take() && !self.has_body {
-            let waited = micros_since(self.begun);
-            if self.endpoint.state.latency().is_some_and(|latency| waited > clock::micros(latency)) {
-                self.endpoint.state.adaptive().record(waited);
-            }
+        if let Some(waited) = self.sent.take().filter(|_| !self.has_body).map(micros_since)
+            && self.endpoint.state.latency().is_some_and(|latency| waited > clock::micros(latency))
+        {
+            self.endpoint.state.adaptive().record(waited);
         }
         self.endpoint.state.end();
         self.endpoint.upstream.has_room();

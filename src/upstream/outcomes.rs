@@ -5,8 +5,9 @@ use std::fmt::Display;
 use http::StatusCode;
 
 use super::Upstream;
+use super::again::Ending;
 use super::endpoint::Endpoint;
-use super::error::{SendAgain, UpstreamError};
+use super::error::{Failed, UpstreamError};
 use super::in_flight::InFlight;
 use super::request::UpstreamRequest;
 use crate::base::clock;
@@ -22,14 +23,14 @@ impl Upstream {
     }
 
     /// Records that a request got no response, if the endpoint caused that.
-    pub(super) fn failed(&self, in_flight: &InFlight, error: &UpstreamError) {
-        in_flight.failed(Some(error));
-        self.failed_at(in_flight.endpoint(), error);
+    pub(super) fn failed(&self, in_flight: &InFlight, failed: &Failed) {
+        in_flight.failed(Some(&failed.error));
+        self.failed_at(in_flight.endpoint(), &failed.error);
     }
 
-    /// Records that an endpoint accepts no connection.
+    /// Records that an endpoint has failed so.
     pub(super) fn failed_at(&self, endpoint: &Endpoint, error: &UpstreamError) {
-        if error.again() != SendAgain::No {
+        if error.ending() != Ending::Final {
             self.failed_with(endpoint, error);
         }
     }

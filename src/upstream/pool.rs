@@ -82,15 +82,9 @@ impl ConnectionPools {
         found
     }
 
-    /// Whether a connection to this server is idle, for a client that is `announced`, or for any.
-    pub(super) fn has_idle(&self, server: usize, announced: Option<SocketAddr>) -> bool {
-        let idle = self.idle.borrow();
-        let mut connections = idle.get(&server).into_iter().flat_map(|idle| &idle.connections);
-        connections.any(|connection| connection.announced == announced)
-    }
-
     /// Takes a connection back after a complete response.
     pub(super) fn put(&self, server: usize, mut connection: Box<UpstreamConnection>) {
+        connection.is_new = false;
         connection.idle_since = self.now();
         let mut idle = self.idle.borrow_mut();
         let connections = &mut idle.entry(server).or_default().connections;

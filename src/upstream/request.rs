@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Response, Version, header};
 
-use crate::base::clock::{self, Monotonic};
+use crate::base::clock::Monotonic;
 use crate::base::http::request_id::RequestId;
 use crate::base::http::trace_context::TraceContext;
 use crate::base::spans::RequestSpans;
@@ -20,6 +20,20 @@ pub type PassInterim<'a> = dyn Fn(Response<()>) + 'a;
 
 /// A request to an upstream.
 pub struct UpstreamRequest<'a> {
+    /// What its head is made of.
+    pub head: RequestHead<'a>,
+    /// What holds for its body; `None` if it has none.
+    pub body: Option<BodyRules<'a>>,
+    /// The longest time that the upstream may take for the head of its response, instead of its own limit.
+    pub timeout: Option<Duration>,
+    /// For whom it is; `None` if the gateway itself asks.
+    pub client: Option<RequestClient<'a>>,
+    /// How far it has come.
+    pub progress: &'a Progress<'a>,
+}
+
+/// What the head of a request is made of.
+pub struct RequestHead<'a> {
     /// The method.
     pub method: &'a Method,
     /// The path and query, in origin form.
@@ -33,114 +47,111 @@ pub struct UpstreamRequest<'a> {
     pub forwarded: ForwardedInfo<'a>,
     /// What the route changes about the headers, after everything else is written.
     pub changes: Option<&'a HeaderChanges<HeaderValue>>,
-    /// The sources of keys and costs, which must not be in trailers too.
-    pub counted: &'a Arc<SingleSources>,
-    /// The longest time that the upstream may take for the head of its response, instead of its own limit.
-    pub timeout: Option<Duration>,
-    /// The longest time for which the client may send nothing of an incomplete body.
-    pub body_timeout: Duration,
-    /// The most bytes that its body may have.
-    pub max_body_size: u64,
     /// Whether the upstream is asked for a WebSocket. Then the response may be 101, and its body becomes a tunnel.
     pub asks_for_websocket: bool,
-    /// The Sec-WebSocket-Key for the upstream instead of the client's: in HTTP/2 a handshake has none.
-    pub websocket_key: Option<&'a str>,
-    /// Takes interim responses other than `100 Continue`, each as soon as it has come; `None` if they are dropped.
-    pub interim: Option<&'a PassInterim<'a>>,
-    /// The client's address, with port 0 if only a proxy in front knows the port; `None` if the gateway itself asks.
-    pub client: Option<SocketAddr>,
-    /// The index of the worker that sends it.
-    pub worker: usize,
+}
+
+/// What holds for the body of a request.
+#[derive(Clone, Copy)]
+pub struct BodyRules<'a> {
+    /// The sources of keys and costs, which must not be in trailers too.
+    pub counted: &'a Arc<SingleSources>,
+    /// The longest time for which the client may send nothing of an incomplete body.
+    pub timeout: Duration,
+    /// The most bytes that it may have.
+    pub max_size: u64,
+}
+
+/// The client for whom a request is sent.
+#[derive(Clone, Copy)]
+pub struct RequestClient<'a> {
+    /// Its address, with port 0 if only a proxy in front knows the port.
+    pub address: SocketAddr,
     /// The hash of the key by which the upstream chooses a server, if it does so by keys and the request has one.
     pub balanced_by: Option<u64>,
-    /// How far it has come.
-    pub progress: &'a Progress,
-    /// The time that the client gives the whole call, if it says so.
-    pub call_timeout: Option<Duration>,
-    /// Learns when it is sent.
-    pub timing: &'a Timing<'a>,
+    /// Takes interim responses other than `100 Continue`, each as soon as it has come; `None` if they are dropped.
+    pub interim: Option<&'a PassInterim<'a>>,
+    /// The index of the worker that serves it.
+    pub worker: usize,
 }
 
 /// How far a request has come, over all attempts to send it.
-#[derive(Debug, Default)]
-pub struct Progress {
+pub struct Progress<'a> {
     /// Whether a server may have got a part of it, and may have acted on it.
     pub is_begun: Cell<bool>,
     /// Whether a part of a response was passed on. From then on the request is not sent again.
     pub has_response: Cell<bool>,
-}
-
-/// When a request was sent.
-pub struct Timing<'a> {
-    has_body: bool,
     begun: Cell<Option<Monotonic>>,
-    body_sent: Cell<Option<Monotonic>>,
-    /// Is told, the first time, since when a server can answer.
+    complete: Cell<Option<Monotonic>>,
+    /// Is told, of each attempt, since when a server can answer.
     told: &'a dyn Fn(Monotonic),
 }
 
-impl<'a> Timing<'a> {
-    /// Of a request that is not sent yet. `told` learns since when a server can answer.
-    pub fn new(has_body: bool, told: &'a dyn Fn(Monotonic)) -> Self {
-        Self { has_body, begun: Cell::new(None), body_sent: Cell::new(None), told }
+impl<'a> Progress<'a> {
+    /// Of a request that is not sent yet. `told` learns, of each attempt, since when a server can answer.
+    pub fn new(told: &'a dyn Fn(Monotonic)) -> Self {
+        let (is_begun, has_response) = Default::default();
+        Self { is_begun, has_response, begun: Cell::default(), complete: Cell::default(), told }
     }
 
-    /// When a server was chosen first, which is after the request has waited for one. `None` if none was.
-    pub fn begun(&self) -> Option<Monotonic> {
-        self.begun.get()
-    }
-
-    /// A server was chosen.
-    pub(super) fn begin(&self, now: Monotonic) {
-        if self.begun.get().is_none() {
-            self.begun.set(Some(now));
-            if !self.has_body {
-                (self.told)(now);
-            }
+    /// An attempt to send it begins, with a body or without.
+    pub(super) fn begin(&self, now: Monotonic, has_body: bool) {
+        self.begun.set(self.begun.get().or(Some(now)));
+        self.complete.set(None);
+        if !has_body {
+            self.is_sent(|| now);
         }
     }
 
-    fn body_is_sent(&self) {
-        if self.has_body && self.body_sent.get().is_none() {
-            let now = clock::monotonic();
-            self.body_sent.set(Some(now));
+    /// Notes that all of its body was sent.
+    pub(super) fn is_sent(&self, now: impl FnOnce() -> Monotonic) {
+        if self.complete.get().is_none() {
+            let now = now();
+            self.complete.set(Some(now));
             (self.told)(now);
         }
     }
 
-    /// Whether it has a body.
-    pub(super) fn has_body(&self) -> bool {
-        self.has_body
+    /// When it was sent first, which is after it has waited for a server. `None` if it was not sent.
+    pub fn begun(&self) -> Option<Monotonic> {
+        self.begun.get()
     }
 
-    /// Since when a server that got the request at `begun` can answer it; `None` if its body was not sent completely. The time
-    /// before that depends on the client, so it is no latency of the server.
-    pub(super) fn complete_since(&self, begun: Monotonic) -> Option<Monotonic> {
-        if self.has_body { self.body_sent.get().map(|sent| sent.max(begun)) } else { Some(begun) }
+    /// Since when the server of the current attempt can answer; `None` if the body was not sent completely. The time before
+    /// that depends on the client, so it is no latency of the server.
+    pub(super) fn complete(&self) -> Option<Monotonic> {
+        self.complete.get()
     }
 }
 
 impl UpstreamRequest<'_> {
+    /// The client's address; `None` if the gateway itself asks.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        self.client.map(|client| client.address)
+    }
+
     /// The address of its client if that may send many requests at a time. Clients behind a trusted proxy share its connections.
     pub(super) fn many_from(&self) -> Option<IpAddr> {
-        let ForwardedInfo { version, trusted, .. } = self.forwarded;
-        self.client.filter(|_| version == Version::HTTP_2 && !trusted).map(|client| client.ip())
+        let ForwardedInfo { version, trusted, .. } = self.head.forwarded;
+        self.address().filter(|_| version == Version::HTTP_2 && !trusted).map(|client| client.ip())
+    }
+
+    /// How long the client may send nothing of its body, if there is one.
+    pub(super) fn body_timeout(&self) -> Option<Duration> {
+        self.body.map(|body| body.timeout)
     }
 
     /// Its spans, if they are recorded.
     pub(super) fn spans(&self) -> Option<&RequestSpans> {
-        self.forwarded.origin.and_then(|origin| origin.spans)
+        self.head.forwarded.origin.and_then(|origin| origin.spans)
     }
+}
 
-    /// Notes that all of its body was sent.
-    pub(super) fn is_sent(&self) {
-        self.timing.body_is_sent();
-    }
-
-    /// The Host header that the route sets.
-    pub(super) fn host(&self) -> Option<&HeaderValue> {
-        let (_, host) = self.changes?.set.iter().find(|(name, _)| *name == header::HOST)?;
-        Some(host)
+impl RequestHead<'_> {
+    /// The Host header, if the server has this `authority` and the client's does not pass.
+    pub(super) fn host<'h>(&'h self, authority: Option<&'h HeaderValue>) -> Option<&'h HeaderValue> {
+        let set = self.changes.and_then(|changes| changes.set.iter().find(|(name, _)| *name == header::HOST));
+        set.map(|(_, host)| host).or(authority).or_else(|| self.headers.get(header::HOST))
     }
 }
 
@@ -163,6 +174,20 @@ pub struct ForwardedInfo<'a> {
     pub certificate: Option<&'a ClientCertificate>,
     /// By what the request is found again; `None` for a request of the gateway itself.
     pub origin: Option<Origin<'a>>,
+}
+
+impl ForwardedInfo<'_> {
+    /// For a request of the gateway itself.
+    pub(super) const OWN: Self = Self {
+        peer: "127.0.0.1",
+        client: None,
+        trusted: false,
+        version: Version::HTTP_11,
+        scheme: Scheme::Http,
+        header: ForwardedHeader { keeps: false, hop: None },
+        certificate: None,
+        origin: None,
+    };
 }
 
 /// By what a request of a client is found again.
@@ -190,4 +215,26 @@ pub struct ForwardedHeader {
     pub keeps: bool,
     /// How the peer has sent the request on its connection, if an element for the peer is written.
     pub hop: Option<Scheme>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_attempt_has_its_own_time() {
+        let told = Cell::new(None);
+        let tell = |now| told.set(Some(now));
+        let progress = Progress::new(&tell);
+        let [one, two, three, four] = [1, 2, 3, 4].map(Monotonic::from_micros);
+        progress.begin(one, true);
+        assert_eq!((progress.begun(), progress.complete(), told.get()), (Some(one), None, None));
+        progress.is_sent(|| two);
+        progress.is_sent(|| three);
+        assert_eq!((progress.complete(), told.get()), (Some(two), Some(two)));
+        progress.begin(three, true);
+        assert_eq!((progress.begun(), progress.complete()), (Some(one), None), "its body is sent again");
+        progress.begin(four, false);
+        assert_eq!((progress.begun(), progress.complete()), (Some(one), Some(four)));
+    }
 }

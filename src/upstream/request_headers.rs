@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::error::UpstreamError;
 use super::forwarded;
 use super::header_policy::{HeaderAction, header_action};
-use super::request::{ForwardedInfo, UpstreamRequest};
+use super::request::{ForwardedInfo, RequestHead};
 use crate::base::http::header_list;
 use crate::base::http::header_rules::{
     FORWARDED, FORWARDED_CLIENT_CERT, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, REAL_IP, REQUEST_ID,
@@ -38,9 +38,9 @@ pub(super) trait HeaderSink {
 }
 
 /// Passes each header of a request to `sink`. Those that are `named` are left out, and the changes of its route are made.
-pub(super) fn each(request: &UpstreamRequest<'_>, named: &[&[u8]], sink: &mut impl HeaderSink) {
-    let Some(changes) = request.changes else { return unchanged(request.headers, named, &request.forwarded, sink) };
-    unchanged(request.headers, named, &request.forwarded, &mut ChangedHeaders { changes, sink });
+pub(super) fn each(head: &RequestHead<'_>, named: &[&[u8]], sink: &mut impl HeaderSink) {
+    let Some(changes) = head.changes else { return unchanged(head.headers, named, &head.forwarded, sink) };
+    unchanged(head.headers, named, &head.forwarded, &mut ChangedHeaders { changes, sink });
     // Each protocol has its own form for Host.
     for (name, value) in changes.set.iter().filter(|(name, _)| *name != header::HOST).chain(&changes.add) {
         sink.pass(name, value);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use super::header_policy::may_trail;
-use super::request::UpstreamRequest;
+use super::request::{BodyRules, RequestHead};
 use crate::base::http::header_spelling::is_same_variable;
 use crate::request::identify::ambiguity::SingleSources;
 
@@ -22,11 +22,11 @@ pub(super) struct TrailerFilter {
 }
 
 impl TrailerFilter {
-    /// For the trailers of this request, in whose Connection header these headers are `named`.
-    pub(super) fn new(request: &UpstreamRequest<'_>, named: &[&[u8]]) -> Self {
+    /// For the trailers of this body of a request, in whose Connection header these headers are `named`.
+    pub(super) fn new(head: &RequestHead<'_>, body: BodyRules<'_>, named: &[&[u8]]) -> Self {
         let named = named.iter().filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
-        let replaced = request.changes.map(|changes| changes.replaced().cloned().collect()).unwrap_or_default();
-        Self { counted: request.counted.clone(), named, replaced }
+        let replaced = head.changes.map(|changes| changes.replaced().cloned().collect()).unwrap_or_default();
+        Self { counted: body.counted.clone(), named, replaced }
     }
 
     /// Whether a trailer with this name is forwarded.

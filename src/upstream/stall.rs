@@ -30,8 +30,9 @@ pub(super) enum Stalled {
 #[derive(Debug)]
 pub(super) struct StallTimer {
     deadline: Deadline,
-    client: Duration,
     /// `None` if it is not limited.
+    client: Option<Duration>,
+    /// The same.
     upstream: Option<Duration>,
     /// The position at which the current wait began.
     waiting: Option<Position>,
@@ -40,11 +41,11 @@ pub(super) struct StallTimer {
 impl StallTimer {
     /// It has to be created in a runtime with timers.
     pub(super) fn new() -> Self {
-        Self { deadline: Deadline::now(), client: Duration::ZERO, upstream: None, waiting: None }
+        Self { deadline: Deadline::now(), client: None, upstream: None, waiting: None }
     }
 
     /// Begins a part of an exchange with its own limits.
-    pub(super) fn begin(&mut self, client: Duration, upstream: Option<Duration>) {
+    pub(super) fn begin(&mut self, client: Option<Duration>, upstream: Option<Duration>) {
         (self.client, self.upstream, self.waiting) = (client, upstream, None);
     }
 
@@ -55,7 +56,7 @@ impl StallTimer {
 
     /// Ready when the exchange has waited at this position until the limit.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, position: Position) -> Poll<Stalled> {
-        let limit = if position.for_client { Some(self.client) } else { self.upstream };
+        let limit = if position.for_client { self.client } else { self.upstream };
         let Some(limit) = limit else { return Poll::Pending };
         if self.waiting != Some(position) {
             self.waiting = Some(position);
@@ -91,13 +92,13 @@ mod tests {
     #[tokio::test]
     async fn each_side_has_its_limit() {
         let mut timer = StallTimer::new();
-        timer.begin(SHORT, Some(LONG));
+        timer.begin(Some(SHORT), Some(LONG));
         assert!(is_pending(&mut timer, at(false, 0, 0)).await);
         assert_eq!(stalls(&mut timer, at(true, 0, 0)).await, Stalled::Client(SHORT));
-        timer.begin(LONG, Some(SHORT));
+        timer.begin(Some(LONG), Some(SHORT));
         assert!(is_pending(&mut timer, at(true, 0, 0)).await);
         assert_eq!(stalls(&mut timer, at(false, 0, 5)).await, Stalled::Upstream(SHORT));
-        timer.begin(SHORT, None);
+        timer.begin(Some(SHORT), None);
         tokio::time::sleep(2 * SHORT).await;
         assert!(is_pending(&mut timer, at(false, 0, 0)).await, "there is no limit");
     }
@@ -108,7 +109,7 @@ mod tests {
         const LIMIT: Duration = Duration::from_millis(1_500);
         const PAUSE: Duration = Duration::from_millis(400);
         let mut timer = StallTimer::new();
-        timer.begin(LIMIT, Some(LIMIT));
+        timer.begin(Some(LIMIT), Some(LIMIT));
         let begun = Instant::now();
         for (taken, unsent) in [(0, 9), (0, 4), (7, 4), (7, 0)] {
             assert!(is_pending(&mut timer, at(false, taken, unsent)).await);

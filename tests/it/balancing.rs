@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use crate::harness::http2_server::Http2Server;
-use crate::harness::{Gateway, Upstream, full_queue, reply, until};
+use crate::harness::{Gateway, Upstream, closed_port, full_queue, reply, until};
 
 const ROUTE: &str = "[[routes]]\npath = \"/{tenant}/*\"\nupstream = \"up\"\n";
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -179,6 +179,36 @@ fn a_name_with_a_family_that_does_not_work_fails_no_request() {
     for _ in 0..30 {
         let response = client.call("POST /a/ HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab");
         assert_eq!(response.text(), "ok");
+    }
+}
+
+#[test]
+fn a_request_that_closes_the_connection_that_a_race_has_made_is_sent_once() {
+    let up = Upstream::raw(|mut wire, _| _ = wire.head());
+    let more = "retries = 0\n[upstreams.up.eject]\nfailures = 1000";
+    let Some((gateway, _folder)) = with_name(&["127.0.0.1", "::1"], up.address().port(), more) else {
+        return eprintln!("skipped: no namespaces for users here");
+    };
+    until("both are known", PATIENCE, || endpoints(&gateway).len() == 2);
+    for count in 1..=5 {
+        gateway.client().get("/a/").expect_problem(502);
+        assert_eq!(up.connections(), count);
+    }
+}
+
+#[test]
+fn each_family_is_tried_once_if_none_works() {
+    let Some((_held, address, _queue)) = one_family_swallows(closed_port) else {
+        return eprintln!("skipped: no IPv6");
+    };
+    let more = "connect_timeout = \"1s\"\n[upstreams.up.eject]\nfailures = 1000";
+    for _ in 0..4 {
+        let Some((gateway, _folder)) = with_name(&["127.0.0.1", "::1"], address.port(), more) else {
+            return eprintln!("skipped: no namespaces for users here");
+        };
+        until("both are known", PATIENCE, || endpoints(&gateway).len() == 2);
+        assert!(gateway.client().get("/a/").status >= 502);
+        assert_eq!(gateway.metric("gateway_upstream_server_failures_total"), Some(2.0));
     }
 }
 

@@ -16,8 +16,8 @@ use h2::server::Builder;
 use http::{HeaderMap, Request, Response, StatusCode};
 use tokio::sync::Semaphore;
 
-use crate::harness::http2::{END_STREAM, RawHttp2, Reaction, frame, headers, kind};
-use crate::harness::http2_server::{Http2Server, read};
+use crate::harness::http2::{END_HEADERS, END_STREAM, RawHttp2, Reaction, block, frame, headers, kind};
+use crate::harness::http2_server::{Frames, Http2Server, over_http2, read};
 use crate::harness::{Framing, Gateway, Upstream, limited, reply, until};
 
 const BOUND: Duration = Duration::from_secs(20);
@@ -364,4 +364,34 @@ fn nothing_is_sent_again_once_a_part_of_a_response_was_passed_on() {
     // A client of HTTP/1.1 is passed no hints, so its response has not begun.
     assert_eq!(gateway.client().get("/").status, 200);
     assert_eq!(gateway.metric("gateway_upstream_retries_total"), Some(1.0));
+}
+
+#[test]
+fn a_connection_of_http_2_that_ends_after_hints_is_no_reason_to_send_again() {
+    for is_passed in [true, false] {
+        let came = Arc::new(Mutex::new(Vec::new()));
+        let record = came.clone();
+        // Each connection answers its first request, and ends after hints for the second.
+        let address = Frames::serve(move |mut frames, number| {
+            while let Ok(head) = frames.until(kind::HEADERS) {
+                record.lock().unwrap().push(number);
+                if head.stream > 1 {
+                    frames.send(kind::HEADERS, END_HEADERS, head.stream, &block(&[(b":status", b"103")]));
+                    return;
+                }
+                frames.answer(head.stream, "ok");
+            }
+        });
+        let gateway = Gateway::with_server("workers = 1", &over_http2("http", address, ""));
+        if is_passed {
+            run(async {
+                let mut requests = connect(&gateway).await;
+                assert_eq!(statuses(requests.send_request(get(), true).unwrap().0).await, [200]);
+                assert_eq!(statuses(requests.send_request(get(), true).unwrap().0).await, [103, 502]);
+            });
+        } else {
+            assert_eq!([(); 2].map(|()| gateway.client().get("/").status), [200, 502]);
+        }
+        assert_eq!(*came.lock().unwrap(), [0, 0], "the client gets the hints: {is_passed}");
+    }
 }

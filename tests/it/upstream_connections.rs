@@ -72,6 +72,9 @@ fn a_request_that_makes_the_upstream_close_is_sent_at_most_twice() {
     assert_eq!(up.deliveries(), 1, "not every POST may be sent twice");
     client.call("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx").expect_problem(502);
     assert_eq!(up.deliveries(), 2, "its body was kept");
+    let large = "x".repeat(100_000);
+    client.call(format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n{large}")).expect_problem(502);
+    assert_eq!(up.deliveries(), 1, "its body is too large to be kept");
 }
 
 #[test]

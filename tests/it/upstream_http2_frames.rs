@@ -10,7 +10,7 @@ use h2::Reason;
 use socket2::SockRef;
 
 use crate::harness::http2::{END_HEADERS, END_STREAM, block, kind};
-use crate::harness::http2_server::{Frames, over_http2};
+use crate::harness::http2_server::{Frames, Http2Server, over_http2};
 use crate::harness::{Gateway, Upstream, until};
 
 const BOUND: Duration = Duration::from_secs(10);
@@ -309,6 +309,19 @@ fn a_server_that_closes_every_connection_at_once_is_502() {
         gateway.client().get("/").expect_problem(502);
     }
     assert!(up.connections() <= 10, "{}", up.connections());
+}
+
+#[test]
+fn where_no_connection_can_be_made_any_request_goes_to_another_server() {
+    let (bad, good) = (Upstream::raw(|_, _| ()), Http2Server::echo(None));
+    let servers = format!("servers = [\"http://{}\", \"http://{}\"]\nhttp2 = true", bad.address(), good.address);
+    let more = "balance = \"round-robin\"\nretries = 0\n[upstreams.up.eject]\nfailures = 1000";
+    let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"";
+    let gateway = Gateway::with_server("workers = 1", &format!("[upstreams.up]\n{servers}\n{more}\n{route}\n"));
+    for _ in 0..4 {
+        assert_eq!(gateway.client().call(POST).text(), "hello", "nothing was sent, so any method may be");
+    }
+    assert!(bad.connections() > 0);
 }
 
 #[test]

@@ -36,12 +36,14 @@ impl RequestBody {
     pub(super) fn new(body: Option<OutgoingBody>, request: &UpstreamRequest<'_>, named: &[&[u8]]) -> Self {
         let framing = match body.as_ref().map_or(Some(0), |body| body.size_hint().exact()) {
             // Some requests state that they have no body, others need not (RFC 9110, section 8.6).
-            Some(0) if !request.headers.contains_key(CONTENT_LENGTH) => Framing::None,
+            Some(0) if !request.head.headers.contains_key(CONTENT_LENGTH) => Framing::None,
             Some(length) => Framing::Length(length),
             None => Framing::Chunked,
         };
-        let trailers = (framing == Framing::Chunked).then(|| TrailerFilter::new(request, named));
-        Self { body, framing, trailers, taken: 0, most: request.max_body_size, over: false }
+        let (rules, head) = (request.body, &request.head);
+        let chunked = rules.filter(|_| framing == Framing::Chunked);
+        let trailers = chunked.map(|rules| TrailerFilter::new(head, rules, named));
+        Self { body, framing, trailers, taken: 0, most: rules.map_or(0, |rules| rules.max_size), over: false }
     }
 
     pub(super) fn framing(&self) -> Framing {

@@ -1,8 +1,8 @@
 //! The head of a request in HTTP/1.1.
 
-use http::{HeaderName, HeaderValue, header};
+use http::{HeaderName, HeaderValue};
 
-use crate::upstream::request::UpstreamRequest;
+use crate::upstream::request::RequestHead;
 use crate::upstream::request_headers::{self, HeaderSink};
 
 /// How the upstream learns where the body ends.
@@ -20,25 +20,22 @@ pub(super) enum Framing {
 /// or else `authority`, or else the client's.
 pub(super) fn encode(
     out: &mut Vec<u8>,
-    request: &UpstreamRequest<'_>,
+    head: &RequestHead<'_>,
     named: &[&[u8]],
     authority: Option<&HeaderValue>,
     framing: Framing,
 ) {
-    out.extend_from_slice(request.method.as_str().as_bytes());
+    out.extend_from_slice(head.method.as_str().as_bytes());
     out.push(b' ');
-    out.extend_from_slice(request.target.as_bytes());
+    out.extend_from_slice(head.target.as_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    if let Some(host) = request.host().or(authority).or_else(|| request.headers.get(header::HOST)) {
+    if let Some(host) = head.host(authority) {
         line(out, "host", host.as_bytes());
     }
-    request_headers::each(request, named, &mut Lines(out));
-    if request.asks_for_websocket {
+    request_headers::each(head, named, &mut Lines(out));
+    if head.asks_for_websocket {
         line(out, "connection", b"upgrade");
         line(out, "upgrade", b"websocket");
-        if let Some(key) = request.websocket_key {
-            line(out, "sec-websocket-key", key.as_bytes());
-        }
     }
     match framing {
         Framing::None => {}
@@ -82,18 +79,13 @@ fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 #[cfg(test)]
 mod tests {
 
-    use std::sync::Arc;
-    use std::time::Duration;
-
     use http::{HeaderMap, Method};
 
     use super::*;
     use crate::base::http::request_id::RequestId;
     use crate::base::http::trace_context::TraceContext;
     use crate::base::random::Random;
-    use crate::config::Scheme;
-    use crate::request::identify::ambiguity::SingleSources;
-    use crate::upstream::request::{ForwardedHeader, ForwardedInfo, Origin, Progress, Timing};
+    use crate::upstream::request::{ForwardedInfo, Origin};
 
     #[test]
     fn says_where_the_body_ends() {
@@ -112,35 +104,18 @@ mod tests {
             headers.insert("traceparent", line.clone());
             let random = Random::seeded().unwrap();
             let trace = TraceContext::of(Some(&line), &random, None);
-            let request = UpstreamRequest {
+            let request = RequestHead {
                 method: &Method::POST,
                 target: "/a?b",
                 headers: &headers,
                 preserve_host: true,
                 forwarded: ForwardedInfo {
                     peer: "::1",
-                    client: None,
-                    trusted: false,
-                    version: http::Version::HTTP_11,
-                    scheme: Scheme::Http,
-                    header: ForwardedHeader::default(),
-                    certificate: None,
                     origin: Some(Origin { id: &RequestId::of(Some(&id), &random), trace: trace.as_ref(), spans: None }),
+                    ..ForwardedInfo::OWN
                 },
                 changes: None,
-                counted: &Arc::new(SingleSources::new([], &[])),
-                timeout: None,
-                body_timeout: Duration::ZERO,
-                max_body_size: 0,
                 asks_for_websocket: false,
-                websocket_key: None,
-                interim: None,
-                client: None,
-                worker: 0,
-                balanced_by: None,
-                progress: &Progress::default(),
-                timing: &Timing::new(false, &|_| {}),
-                call_timeout: None,
             };
             for (authority, host) in [(None, "client"), (Some("up:1"), "up:1")] {
                 let mut out = Vec::new();

@@ -210,8 +210,8 @@ impl Http2Connection {
         are_taken(&self.places)
     }
 
-    /// Begins a stream for this request.
-    pub(super) fn begin(self: &Rc<Self>, client: ClientRequest) -> OpenStream {
+    /// Begins a stream for this request, for which the connection was made if it `is_new`.
+    pub(super) fn begin(self: &Rc<Self>, client: ClientRequest, is_new: bool) -> OpenStream {
         let State { streams, of_server, begun, .. } = &*self.state;
         if self.is_idle() {
             self.owner.set(client.owner);
@@ -220,7 +220,7 @@ impl Http2Connection {
         of_server.set(of_server.get() + 1);
         begun.set(begun.get() + 1);
         let stall = self.timers.borrow_mut().pop();
-        OpenStream { connection: self.clone(), client, is_sent: Cell::new(false), stall }
+        OpenStream { connection: self.clone(), client, is_new, is_sent: Cell::new(false), stall }
     }
 
     /// Looks whether the server still answers, and whether the connection is used. Returns since when it has no stream;
@@ -303,6 +303,8 @@ pub(super) fn failure(error: h2::Error) -> UpstreamError {
 pub(in crate::upstream) struct OpenStream {
     connection: Rc<Http2Connection>,
     client: ClientRequest,
+    /// Whether the connection was made for this request; else others have used it.
+    pub(super) is_new: bool,
     /// Whether the server has the request and neither side has ended the stream.
     is_sent: Cell<bool>,
     stall: Option<StallTimer>,

@@ -82,25 +82,45 @@ impl Server {
         let made = self.connections.iter().filter(|connection| connection.is_owned() == are_owned);
         made.count() + self.attempts.iter().filter(|attempt| attempt.owner.is_some() == are_owned).count()
     }
-}
 
-/// What a server speaks.
-#[derive(Debug)]
-pub(in crate::upstream) enum Spoken {
-    /// HTTP/1.1, although it was offered HTTP/2.
-    Http1,
-    /// HTTP/2. The stream is on a connection that `is_new`, or on one that other requests have used.
-    Http2 {
-        /// A stream of a connection.
-        stream: OpenStream,
-        /// Whether the connection was made for this request.
-        is_new: bool,
-    },
+    /// Whether there may be a further connection to this endpoint, for a client that is the `owner` of some or shares them.
+    fn may_spread(&mut self, endpoint: &Endpoint, owner: Option<SocketAddr>) -> bool {
+        self.connections.retain(|connection| connection.is_open());
+        self.count(owner.is_some()) < MOST_SPREAD && !endpoint.places.are_taken()
+    }
+
+    /// The connection that suits a request best, unless all are worse than `worst`.
+    fn best(
+        &self,
+        (owner, has_body): (Option<SocketAddr>, bool),
+        worst: Fit,
+        (keep, now): (Keep, Instant),
+    ) -> Option<&Rc<Http2Connection>> {
+        let usable = |one: &&Rc<Http2Connection>| now < one.connected_at + keep.age && !one.is_full();
+        let best = self.connections.iter().filter(usable).min_by_key(|one| one.fit(owner, has_body));
+        best.filter(|best| best.fit(owner, has_body) <= worst)
+    }
 }
 
 impl Http2Pool {
-    /// A stream to this endpoint for this request, over a connection that may be used at `now`. Requests have the time limit
-    /// `timeout`.
+    /// A stream on a connection that is there, if it suits the request well enough.
+    pub(in crate::upstream) fn take(
+        &self,
+        endpoint: &Endpoint,
+        request: &UpstreamRequest<'_>,
+        kept: (Keep, Instant),
+    ) -> Option<OpenStream> {
+        let mut servers = self.servers.borrow_mut();
+        let server = servers.get_mut(&endpoint.id)?;
+        let has_body = request.body.is_some();
+        let client = server.clients.begin(address(request), has_body);
+        let worst = if server.may_spread(endpoint, client.owner) { Fit::Well } else { Fit::Crowded(usize::MAX) };
+        let connection = server.best((client.owner, has_body), worst, kept)?;
+        Some(connection.begin(client, false))
+    }
+
+    /// A stream to this endpoint for this request, over a connection that may be used at `now`; `None` if the server chooses
+    /// HTTP/1.1. Requests have the time limit `timeout`.
     ///
     /// # Errors
     /// Why there is no connection.
@@ -110,9 +130,9 @@ impl Http2Pool {
         connector: &Connector,
         timeout: Duration,
         request: &UpstreamRequest<'_>,
-        (keep, now): (Keep, Instant),
-    ) -> Result<Spoken, UpstreamError> {
-        let has_body = request.timing.has_body();
+        kept: (Keep, Instant),
+    ) -> Result<Option<OpenStream>, UpstreamError> {
+        let has_body = request.body.is_some();
         let begin = |server: &mut Server| server.clients.begin(address(request), has_body);
         let client = begin(self.servers.borrow_mut().entry(endpoint.id).or_default());
         let (owner, mut is_new, mut failed) = (client.owner, false, None);
@@ -120,25 +140,20 @@ impl Http2Pool {
             let mut result = {
                 let mut servers = self.servers.borrow_mut();
                 let server = servers.entry(endpoint.id).or_default();
-                server.connections.retain(|connection| connection.is_open());
-                let usable = |connection: &&Rc<Http2Connection>| {
-                    now < connection.connected_at + keep.age && !connection.is_full()
-                };
-                let best = server.connections.iter().filter(usable).min_by_key(|one| one.fit(owner, has_body));
-                let may_spread = server.count(owner.is_some()) < MOST_SPREAD && !endpoint.places.are_taken();
+                let may_spread = server.may_spread(endpoint, owner);
                 let worst = match (is_new || failed.is_some(), may_spread) {
                     (true, _) => Fit::Badly,
                     (false, true) => Fit::Well,
                     (false, false) => Fit::Crowded(usize::MAX),
                 };
-                if let Some(connection) = best.filter(|best| best.fit(owner, has_body) <= worst) {
-                    return Ok(Spoken::Http2 { stream: connection.begin(client), is_new });
+                if let Some(connection) = server.best((owner, has_body), worst, kept) {
+                    return Ok(Some(connection.begin(client, is_new)));
                 }
                 if let Some(error) = failed {
                     return Err(error);
                 }
                 if server.speaks_http1_since.is_some() {
-                    return Ok(Spoken::Http1);
+                    return Ok(None);
                 }
                 if is_new && server.connections.is_empty() {
                     // The server accepts connections and closes them at once.
@@ -155,7 +170,7 @@ impl Http2Pool {
                     match many.map(|client| endpoint.places.share(client)).transpose() {
                         Ok(share) => {
                             let result =
-                                self.connect(endpoint, connector, timeout, now, (server.streams.clone(), share));
+                                self.connect(endpoint, connector, timeout, kept.1, (server.streams.clone(), share));
                             server.attempts.push(Attempt { owner, result: result.clone(), waiting: 1 });
                             result
                         }
@@ -173,6 +188,11 @@ impl Http2Pool {
                 None => return Err(UpstreamError::Connect(io::Error::other("the attempt ended unexpectedly"))),
             }
         }
+    }
+
+    /// Whether the endpoint with this id was offered HTTP/2 and has chosen HTTP/1.1.
+    pub(in crate::upstream) fn chooses_http1(&self, endpoint: usize) -> bool {
+        self.servers.borrow().get(&endpoint).is_some_and(|server| server.speaks_http1_since.is_some())
     }
 
     /// Whether there is a connection to the endpoint with this id.
@@ -247,8 +267,8 @@ impl Http2Pool {
 /// The address by which the client of a request is told from others. The connections of HTTP/1.1 that one has are not.
 fn address(request: &UpstreamRequest<'_>) -> SocketAddr {
     let of_connection =
-        |client: &SocketAddr| if request.forwarded.version == Version::HTTP_2 { client.port() } else { 0 };
-    let client = request.client.map(|client| SocketAddr::new(client.ip(), of_connection(&client)));
+        |client: &SocketAddr| if request.head.forwarded.version == Version::HTTP_2 { client.port() } else { 0 };
+    let client = request.address().map(|client| SocketAddr::new(client.ip(), of_connection(&client)));
     client.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
 }
 
@@ -266,5 +286,5 @@ async fn connect(
         }
         Http2Connection::open(stream, timeout, now, counts).await.map(Some)
     };
-    connector.connect_and(endpoint, None, Offered::Http2, open).await
+    connector.connect(endpoint, None, Offered::Http2, open).await
 }

@@ -12,7 +12,7 @@ use super::connection::{OpenStream, Upload};
 use crate::server::poll_granted;
 use crate::upstream::error::RequestBodyError;
 use crate::upstream::outgoing_body::OutgoingBody;
-use crate::upstream::request::UpstreamRequest;
+use crate::upstream::request::{BodyRules, RequestHead};
 use crate::upstream::request_trailers::TrailerFilter;
 use crate::upstream::stall::Position;
 
@@ -37,11 +37,11 @@ impl RequestBody {
         body: OutgoingBody,
         sender: SendStream<Bytes>,
         stream: &OpenStream,
-        request: &UpstreamRequest<'_>,
+        (head, rules): (&RequestHead<'_>, BodyRules<'_>),
         named: &[&[u8]],
     ) -> Self {
-        let (waiting, trailers) = (Bytes::new(), TrailerFilter::new(request, named));
-        let (most, upload) = (request.max_body_size, Some(stream.upload()));
+        let (waiting, trailers) = (Bytes::new(), TrailerFilter::new(head, rules, named));
+        let (most, upload) = (rules.max_size, Some(stream.upload()));
         Self { body: Some(body), sender, waiting, trailers, taken: 0, most, upload }
     }
 

@@ -19,8 +19,8 @@ pub(super) fn head(
     scheme: &Scheme,
     body: Option<&OutgoingBody>,
 ) -> Result<Request<()>, UpstreamError> {
-    let request = exchange.request;
-    let host = request.host().or(exchange.authority).or_else(|| request.headers.get(header::HOST));
+    let request = &exchange.request.head;
+    let host = request.host(exchange.authority);
     let authority = host.and_then(|host| Authority::from_maybe_shared(Bytes::copy_from_slice(host.as_bytes())).ok());
     let target = PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(request.target.as_bytes()));
     let uri = Uri::builder().scheme(scheme.clone());
