@@ -11,12 +11,12 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
 
-use super::client_body::ClientBody;
 use super::http2_head::ambiguity;
 use super::http2_response::complete;
 use super::interim_responses::InterimResponses;
 use super::request_guard::RequestGuard;
 use super::send_window::poll_granted;
+use super::stream_body::StreamBody;
 use super::stream_tunnel::StreamTunnel;
 use super::streams::Stream;
 use super::tunnel::take_extended_connect;
@@ -36,7 +36,7 @@ pub(super) async fn serve<H: Handler>(
     let ambiguity = ambiguity(&head);
     let (body, through) = match asks_for_websocket {
         true => (None, Some(received)),
-        false => (body(&head, received, &stream), None),
+        false => (body(&head, received, &stream).map(Into::into), None),
     };
     let interim = Some(InterimResponses::new(stream.clone()));
     let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, interim, tunnel: None };
@@ -69,7 +69,7 @@ pub(super) async fn serve<H: Handler>(
 }
 
 /// The body of a request that has one.
-fn body(head: &Parts, received: RecvStream, stream: &Rc<Stream>) -> Option<ClientBody> {
+fn body(head: &Parts, received: RecvStream, stream: &Rc<Stream>) -> Option<StreamBody> {
     if received.is_end_stream() {
         return None;
     }
@@ -79,7 +79,7 @@ fn body(head: &Parts, received: RecvStream, stream: &Rc<Stream>) -> Option<Clien
     }
     // The library has checked that it is a number.
     let length = head.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    Some(ClientBody::http2(received, stream.clone(), length))
+    Some(StreamBody::new(received, stream.clone(), length))
 }
 
 /// Lets the handler fill the response. Returns whether it has: not if the client does not wait for it any more.

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::connection_state::ConnectionState;
+use super::lifecycle::Event;
 use super::streams::Stream;
 use crate::base::reason::Reason;
 
@@ -17,14 +18,15 @@ pub struct RequestGuard {
 impl RequestGuard {
     /// Begins a request on this connection.
     pub(super) fn new(connection: Rc<ConnectionState>, stream: Option<Rc<Stream>>) -> Self {
-        connection.begin_request();
+        connection.record(Event::RequestBegins);
         Self { connection, stream }
     }
 
     /// Why the gateway has closed the connection or the stream during the request; `None` if it has not, or if the client
     /// has gone.
     pub fn cut_off(&self) -> Option<Reason> {
-        let is_stalled = self.connection.is_stalled() || self.stream.as_ref().is_some_and(|stream| stream.is_reset());
+        let is_stalled =
+            self.connection.lifecycle().is_stalled() || self.stream.as_ref().is_some_and(|stream| stream.is_reset());
         is_stalled.then_some(Reason::BodyTimeout)
     }
 
@@ -36,6 +38,6 @@ impl RequestGuard {
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.connection.end_request();
+        self.connection.record(Event::RequestEnds);
     }
 }
