@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use super::message_body::MessageBody;
-use super::stream_body::StreamBody;
+use super::http1::MessageBody;
+use super::http2::StreamBody;
 
 /// See the head of this file.
 #[derive(Debug)]

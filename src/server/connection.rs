@@ -1,5 +1,5 @@
 //! One connection from its first byte to its last: what a proxy says in front of it, TLS, the protocol that the client
-//! speaks, and resting.
+//! speaks, resting, and what is read after the end.
 
 use std::future::poll_fn;
 use std::io;
@@ -18,8 +18,8 @@ use tokio::time::timeout;
 use super::connection_limits::{ConnectionLimits, ConnectionPermit};
 use super::connection_state::ConnectionState;
 use super::connections::Connections;
-use super::frames::PREFACE;
 use super::http1::Next;
+use super::http2::PREFACE;
 use super::lifecycle::{Event, Step};
 use super::time_limits::{SILENCE, TimeLimits};
 use super::{Acceptor, ConnectedClient, Handler, TlsPeer, http1, http2};

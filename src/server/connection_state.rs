@@ -2,6 +2,7 @@
 //! it, and its task learns from it what to do next. What follows from what is the matter of [`lifecycle`](super::lifecycle).
 
 use std::cell::{Ref, RefCell};
+use std::fmt::Debug;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Waker};
@@ -10,9 +11,14 @@ use std::time::Duration;
 use tokio::time::{Sleep, sleep_until};
 
 use super::lifecycle::{Event, Lifecycle, Step};
-use super::streams::Streams;
 use super::time_limits::TimeLimits;
 use super::worker_state::{Coarse, WorkerState};
+
+/// The streams of a connection of HTTP/2, which have a time limit of their own.
+pub(super) trait TimedStreams: Debug {
+    /// Resets those that have waited for their client for as long as `limit`.
+    fn reset_stalled(&self, now: Coarse, limit: Coarse);
+}
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -20,8 +26,7 @@ pub(super) struct ConnectionState {
     lifecycle: RefCell<Lifecycle>,
     /// Wakes the task when its last step does not hold any more. Few connections need it.
     timer: RefCell<Option<Pin<Box<Sleep>>>>,
-    /// The streams of HTTP/2.
-    streams: RefCell<Option<Rc<Streams>>>,
+    streams: RefCell<Option<Rc<dyn TimedStreams>>>,
     waker: RefCell<Option<Waker>>,
     worker: Rc<WorkerState>,
 }
@@ -50,7 +55,7 @@ impl ConnectionState {
     }
 
     /// Watches these streams from now on.
-    pub(super) fn set_streams(&self, streams: Rc<Streams>) {
+    pub(super) fn set_streams(&self, streams: Rc<dyn TimedStreams>) {
         *self.streams.borrow_mut() = Some(streams);
     }
 

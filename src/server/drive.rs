@@ -1,4 +1,5 @@
-//! Drives the HTTP library of a connection until that ends by itself, or until the rule says that the connection ends.
+//! Drives the HTTP library of a connection until that ends by itself, or until the rule says that the connection ends. Only here it is
+//! known whether the library was told so.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};

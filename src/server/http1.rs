@@ -1,4 +1,9 @@
-//! HTTP/1.1 with a client: requests come one after the other, and the HTTP library reads them.
+//! HTTP/1.1 with a client: requests come one after the other, and the HTTP library reads them. What is known of
+//! a request beyond that it is in flight belongs to its future here: its tunnel, its ambiguity, and its answer.
+
+mod client_io;
+mod framing_check;
+mod message_body;
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -13,12 +18,15 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 
-use super::client_io::ClientIo;
+pub(super) use message_body::MessageBody;
+
+use client_io::ClientIo;
+use message_body::Messages;
+
 use super::connection_limits::ConnectionLimits;
 use super::connection_state::ConnectionState;
 use super::drive::{Ended, drive};
 use super::lifecycle::{CloseReason, Event};
-use super::message_body::{MessageBody, Messages};
 use super::request_guard::RequestGuard;
 use super::tunnel::{Tunnel, TunnelStream, asks_for_websocket};
 use super::{Handler, HeadError, IncomingRequest};

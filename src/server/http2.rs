@@ -2,7 +2,20 @@
 //! bounded in time by itself.
 //!
 //! The HTTP library bounds what a client can make it keep. It does not end a stream whose client grants no more window, and
-//! goes on with some floods; [`streams`](super::streams) and [`frame_check`](super::frame_check) do that.
+//! goes on with some floods; [`streams`] and [`frame_check`] do that.
+
+mod frame_check;
+mod frames;
+mod interim_responses;
+mod multiplexed_io;
+mod request_head;
+mod request_stream;
+mod response_head;
+mod send_window;
+mod stream_body;
+mod stream_tunnel;
+mod streams;
+mod trailer_check;
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -15,16 +28,22 @@ use h2::server::{Builder, Connection, Handshake, SendResponse};
 use http::Request;
 use tokio::task::spawn_local;
 
+pub use frames::{Frames, PREFACE, Piece, kind};
+pub use interim_responses::InterimResponses;
+pub use send_window::poll_granted;
+pub(super) use stream_body::StreamBody;
+
+use frame_check::Violation;
+use multiplexed_io::MultiplexedIo;
+use streams::Streams;
+
+use super::Handler;
 use super::connection_limits::ConnectionLimits;
 use super::connection_state::ConnectionState;
 use super::drive::{Ended, drive};
-use super::frame_check::Violation;
 use super::http2_errors::ErrorCode;
 use super::lifecycle::{CloseReason, Event};
-use super::multiplexed_io::MultiplexedIo;
 use super::request_guard::RequestGuard;
-use super::streams::Streams;
-use super::{Handler, http2_stream};
 use crate::config::Http2;
 use crate::net::ClientStream;
 
@@ -59,7 +78,7 @@ pub(super) async fn serve<H: Handler>(
                 served += 1;
                 let stream = streams.begin(responder);
                 let guard = RequestGuard::new(state.clone(), Some(stream.clone()));
-                spawn_local(http2_stream::serve(handler.clone(), request, stream, guard));
+                spawn_local(request_stream::serve(handler.clone(), request, stream, guard));
             }
             Poll::Ready(Ok::<_, h2::Error>(()))
         },

@@ -1,23 +1,31 @@
 //! A request in flight, as its connection counts it.
 
+use std::fmt::Debug;
 use std::rc::Rc;
 
 use super::connection_state::ConnectionState;
 use super::lifecycle::Event;
-use super::streams::Stream;
 use crate::base::reason::Reason;
+
+/// The stream of a request in HTTP/2.
+pub(super) trait RequestStream: Debug {
+    /// Whether it is reset because its client grants no window.
+    fn is_reset(&self) -> bool;
+
+    /// Whether a part of the response waits for window, or has waited for it to the end of the stream.
+    fn is_waiting(&self) -> bool;
+}
 
 /// A request is in flight until this is dropped.
 #[derive(Debug)]
 pub struct RequestGuard {
     connection: Rc<ConnectionState>,
-    /// Its stream in HTTP/2.
-    stream: Option<Rc<Stream>>,
+    stream: Option<Rc<dyn RequestStream>>,
 }
 
 impl RequestGuard {
     /// Begins a request on this connection.
-    pub(super) fn new(connection: Rc<ConnectionState>, stream: Option<Rc<Stream>>) -> Self {
+    pub(super) fn new(connection: Rc<ConnectionState>, stream: Option<Rc<dyn RequestStream>>) -> Self {
         connection.record(Event::RequestBegins);
         Self { connection, stream }
     }

@@ -11,17 +11,17 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
 
-use super::http2_head::ambiguity;
-use super::http2_response::complete;
 use super::interim_responses::InterimResponses;
-use super::request_guard::RequestGuard;
+use super::request_head::ambiguity;
+use super::response_head::complete;
 use super::send_window::poll_granted;
 use super::stream_body::StreamBody;
 use super::stream_tunnel::StreamTunnel;
 use super::streams::Stream;
-use super::tunnel::take_extended_connect;
-use super::{Handler, IncomingRequest};
 use crate::base::content::has_no_content;
+use crate::server::request_guard::RequestGuard;
+use crate::server::tunnel::take_extended_connect;
+use crate::server::{Handler, IncomingRequest};
 
 /// Serves a request. Ends at once if the client resets the stream, or the connection ends.
 pub(super) async fn serve<H: Handler>(

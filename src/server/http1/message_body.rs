@@ -81,7 +81,7 @@ async fn read(mut body: impl Body<Data = Bytes> + Unpin) {
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(super) struct MessageBody {
+pub(in crate::server) struct MessageBody {
     received: Incoming,
     messages: Rc<Messages>,
     is_over: bool,

@@ -12,14 +12,14 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connection_limits::ConnectionLimits;
-use super::connection_state::ConnectionState;
 use super::frame_check::{FrameCheck, Violation};
 use super::frames::{Frames, Piece, kind};
-use super::http2_errors::{ErrorCode, Http2Errors};
-use super::lifecycle::Event;
 use super::streams::Streams;
 use crate::net::ClientStream;
+use crate::server::connection_limits::ConnectionLimits;
+use crate::server::connection_state::ConnectionState;
+use crate::server::http2_errors::{ErrorCode, Http2Errors};
+use crate::server::lifecycle::Event;
 
 /// See the head of this file. Clones refer to the same stream.
 #[derive(Clone)]

@@ -1,5 +1,5 @@
 //! A client's stream as the HTTP library uses it. It records in the state of the connection when bytes are received and
-//! sent, and whether they could be read in two ways.
+//! sent, and shows them to the check of their framing. Only here it is known whether the client takes what is sent.
 
 use std::io;
 use std::pin::Pin;
@@ -9,10 +9,10 @@ use std::task::{Context, Poll, ready};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connection_state::ConnectionState;
-use super::lifecycle::Event;
 use super::message_body::Messages;
 use crate::net::ClientStream;
+use crate::server::connection_state::ConnectionState;
+use crate::server::lifecycle::Event;
 
 /// See the head of this file.
 pub(super) struct ClientIo {

@@ -12,7 +12,7 @@ use super::streams::Stream;
 
 /// See the head of this file. The library checks that it has the length that its head states.
 #[derive(Debug)]
-pub(super) struct StreamBody {
+pub(in crate::server) struct StreamBody {
     received: RecvStream,
     stream: Rc<Stream>,
     /// How many bytes are still to come, if that is known.

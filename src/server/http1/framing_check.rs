@@ -3,6 +3,9 @@
 //! The HTTP library reads such bytes in one way without an error: a bare line feed ends a line, and if a head has both a
 //! length and chunks, the chunks count. It is also tolerant of the lines between chunks. A proxy in front of the gateway
 //! may read them in the other way (RFC 9112, sections 2.2 and 11.2), and then sees other requests on the connection.
+//!
+//! Only here it is known where messages begin and end in the bytes: the library shows no head before it is complete, and does not
+//! say how much of a body is still to come.
 
 use memchr::memchr;
 

@@ -3,9 +3,9 @@
 use http::header;
 use http::response::Parts;
 
-use super::worker_state::WorkerState;
 use crate::base::clock;
 use crate::base::http::header_rules::remove_hop_by_hop;
+use crate::server::worker_state::WorkerState;
 
 /// Completes the head of a response: it gets a Date, and the `length` of its content if that is known.
 pub(super) fn complete(head: &mut Parts, length: Option<u64>, worker: &WorkerState) {
