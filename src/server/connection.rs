@@ -4,7 +4,6 @@
 use std::future::poll_fn;
 use std::io;
 use std::ops::ControlFlow;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -52,21 +51,20 @@ pub(super) async fn serve<C, H>(
     {
         return;
     }
-    let mut is_in_body = false;
-    while connection.rest().await.is_continue() {
+    let is_in_body = loop {
+        if connection.rest().await.is_break() {
+            break false;
+        }
         // The state of the HTTP library is large. In a box it takes no memory while the connection rests.
         match Box::pin(connection.serve_requests(&acceptor)).await {
             Next::Rest => {}
-            Next::Close { is_in_body: is_so } => {
-                is_in_body = is_so;
-                break;
-            }
+            Next::Close { is_in_body } => break is_in_body,
             Next::Tunnel(begin, stream) => {
                 begin(stream).await;
-                break;
+                break false;
             }
         }
-    }
+    };
     connection.end(is_in_body, &acceptor.limits).await;
     drop(connection);
     drop(registration);
@@ -86,15 +84,8 @@ impl Connection {
         self.rest().await?;
         self.state.record(Event::HandshakeBegins);
         let Self { stream, client, state } = self;
-        let read = {
-            // In a box it takes no memory afterwards.
-            let mut reading = Box::pin(stream.take_preamble());
-            poll_fn(|cx| match state.step(cx, || true) {
-                Step::Close(_) => Poll::Ready(Err(PreambleError::TooLate)),
-                _ => reading.as_mut().poll(cx),
-            })
-            .await
-        };
+        // In a box it takes no memory afterwards.
+        let read = state.in_time(Box::pin(stream.take_preamble())).await.unwrap_or(Err(PreambleError::TooLate));
         match read {
             Ok(preamble) => client.address = preamble.client.unwrap_or(client.address),
             // Whoever only tries whether somebody listens does nothing wrong.
@@ -122,21 +113,15 @@ impl Connection {
         self.state.record(Event::HandshakeBegins);
         let Self { stream, client, state } = self;
         let mut is_plain_http = false;
-        let shaken = {
-            let mut handshake = pin!(async {
-                // A record of TLS never begins with a letter, and the method of a request does.
-                is_plain_http = stream.first_byte().await.is_some_and(|byte| byte.is_ascii_alphabetic());
-                if is_plain_http {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "HTTP without TLS"));
-                }
-                stream.start_tls(config).await
-            });
-            poll_fn(|cx| match state.step(cx, || true) {
-                Step::Close(_) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-                _ => handshake.as_mut().poll(cx),
-            })
-            .await
+        let handshake = async {
+            // A record of TLS never begins with a letter, and the method of a request does.
+            is_plain_http = stream.first_byte().await.is_some_and(|byte| byte.is_ascii_alphabetic());
+            if is_plain_http {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "HTTP without TLS"));
+            }
+            stream.start_tls(config).await
         };
+        let shaken = state.in_time(handshake).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()));
         acceptor.tls.count(&shaken);
         if let Err(error) = shaken {
             tracing::debug!(%error, peer = %client.address, "no TLS handshake");
@@ -183,33 +168,21 @@ impl Connection {
         let Self { stream, client, state } = self;
         state.record(Event::Wakes);
         let handler = Rc::new((acceptor.connected)(client));
-        match self.protocol().await {
-            Protocol::Http1 => {
-                http1::serve(&acceptor.http1, &acceptor.limits, (handler, client.address), stream, state).await
-            }
-            Protocol::Http2 => {
-                http2::serve(&acceptor.limits, (handler, client.address), stream, state).await;
-                Next::Close { is_in_body: false }
-            }
+        if self.speaks_http2().await {
+            http2::serve(&acceptor.limits, (handler, client.address), stream, state).await;
+            return Next::Close { is_in_body: false };
         }
+        http1::serve(&acceptor.http1, &acceptor.limits, (handler, client.address), stream, state).await
     }
 
-    /// What the client speaks: in TLS what was agreed on, else HTTP/2 if it begins with the preface of that (RFC 9113,
-    /// section 3.3).
-    async fn protocol(&self) -> Protocol {
+    /// Whether the client speaks HTTP/2: in TLS if that was agreed on, else if it begins with the preface (RFC 9113, section 3.3).
+    async fn speaks_http2(&self) -> bool {
         let Self { stream, state, .. } = self;
-        if let Some(is_http2) = stream.of_tls(|tls| tls.alpn_protocol() == Some(ALPN_HTTP2)) {
-            return if is_http2 { Protocol::Http2 } else { Protocol::Http1 };
+        match stream.of_tls(|tls| tls.alpn_protocol() == Some(ALPN_HTTP2)) {
+            Some(is_agreed_on) => is_agreed_on,
+            None if state.lifecycle().is_fresh() => state.in_time(stream.begins_with(PREFACE)).await == Some(true),
+            None => false,
         }
-        if !state.lifecycle().is_fresh() {
-            return Protocol::Http1;
-        }
-        let mut begins = pin!(stream.begins_with(PREFACE));
-        poll_fn(|cx| match state.step(cx, || true) {
-            Step::Close(_) => Poll::Ready(Protocol::Http1),
-            _ => begins.as_mut().poll(cx).map(|begins| if begins { Protocol::Http2 } else { Protocol::Http1 }),
-        })
-        .await
     }
 
     /// Tells the client that nothing more is sent, and receives what it still sends until it knows.
@@ -225,15 +198,6 @@ impl Connection {
             let _ = timeout(longest, stream.discard(Duration::from_millis(SILENCE))).await;
         }
     }
-}
-
-/// What a client speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Protocol {
-    /// HTTP/1.1 or HTTP/1.0
-    Http1,
-    /// HTTP/2
-    Http2,
 }
 
 /// Removes a connection from those of its worker and frees its place, however its task ends.

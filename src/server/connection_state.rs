@@ -3,10 +3,10 @@
 
 use std::cell::{Ref, RefCell};
 use std::fmt::Debug;
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Waker};
-use std::time::Duration;
+use std::task::{Context, Poll, Waker};
 
 use tokio::time::{Sleep, sleep_until};
 
@@ -114,8 +114,13 @@ impl ConnectionState {
         step
     }
 
-    /// The time since the phase of the connection began.
-    pub(super) fn age(&self) -> Duration {
-        Duration::from_millis(self.worker.now() - self.lifecycle().since())
+    /// What a handshake returns; `None` if the connection ends at once before that.
+    pub(super) async fn in_time<F: Future>(&self, handshake: F) -> Option<F::Output> {
+        let mut handshake = pin!(handshake);
+        poll_fn(|cx| match self.step(cx, || true) {
+            Step::Close(_) => Poll::Ready(None),
+            _ => handshake.as_mut().poll(cx).map(Some),
+        })
+        .await
     }
 }

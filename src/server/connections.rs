@@ -201,5 +201,5 @@ impl Connections {
 /// Since when a connection is idle, if it is.
 fn idle_since(state: &ConnectionState) -> Option<Coarse> {
     let lifecycle = state.lifecycle();
-    lifecycle.is_idle().then(|| lifecycle.since())
+    lifecycle.is_idle().then(|| lifecycle.since)
 }

@@ -10,6 +10,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_body::Body;
@@ -58,7 +59,7 @@ pub(super) async fn serve<H: Handler>(
     let accepted = Rc::new(Cell::new(None));
     let (asked, requests, followed, tunnel) = (handler.clone(), state.clone(), messages.clone(), accepted.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        let message = requests.lifecycle().taken();
+        let message = requests.lifecycle().taken;
         let ambiguity = followed.framing.borrow().is_ambiguous_at(message).then_some(TWO_READINGS);
         let guard = RequestGuard::new(requests.clone(), None);
         let (handler, state, accepted) = (handler.clone(), requests.clone(), accepted.clone());
@@ -122,7 +123,7 @@ pub(super) async fn serve<H: Handler>(
         }
         Ended::Cut(CloseReason::NotReading) => limits.stalled(peer),
         Ended::Failed(error) => match refusal(&error) {
-            Some(why) => refuse(&*asked, stream, state, why, state.lifecycle().is_answered()),
+            Some(why) => refuse(&*asked, stream, state, why, state.lifecycle().is_answered),
             None => tracing::debug!(%error, %peer, "connection failed"),
         },
     }
@@ -157,7 +158,8 @@ pub(super) fn refuse<H: Handler>(
     (status, reason): (StatusCode, Reason),
     is_answered: bool,
 ) {
-    let answer = handler.refused(&HeadError { status, reason, took: state.age() });
+    let took = Duration::from_millis(state.worker().now() - state.lifecycle().since);
+    let answer = handler.refused(&HeadError { status, reason, took });
     if !is_answered && !state.lifecycle().is_unsent() {
         // The response is short. If the system does not take all of it at once, the client does not read.
         let _ = stream.try_write(&answer);

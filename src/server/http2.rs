@@ -6,11 +6,9 @@
 
 mod frame_check;
 mod frames;
-mod interim_responses;
 mod multiplexed_io;
 mod request_head;
 mod request_stream;
-mod response_head;
 mod send_window;
 mod stream_body;
 mod stream_tunnel;
@@ -29,9 +27,9 @@ use http::Request;
 use tokio::task::spawn_local;
 
 pub use frames::{Frames, PREFACE, Piece, kind};
-pub use interim_responses::InterimResponses;
 pub use send_window::poll_granted;
 pub(super) use stream_body::StreamBody;
+pub use streams::InterimResponses;
 
 use frame_check::Violation;
 use multiplexed_io::MultiplexedIo;

@@ -112,13 +112,13 @@ enum Readiness {
 pub(super) struct Lifecycle {
     phase: Phase,
     /// When the phase began.
-    since: Coarse,
+    pub(super) since: Coarse,
     end: Option<End>,
     readiness: Readiness,
     tells_its_end: bool,
     /// How many requests have begun to come since the connection woke, and how many of them have begun.
     come: u64,
-    taken: u64,
+    pub(super) taken: u64,
     /// Since when the head of a request is incomplete, where other requests may be in flight at the same time.
     head_since: Option<Coarse>,
     /// Since when bytes wait to be sent, because the client does not read.
@@ -126,7 +126,7 @@ pub(super) struct Lifecycle {
     /// Whether the library has a response that is not sent completely.
     is_answering: bool,
     /// Whether a part of that was sent, or of the response to the request in flight.
-    is_answered: bool,
+    pub(super) is_answered: bool,
     is_upgrading: bool,
     /// Set if the client sends no more: the moment when that was noticed, or a later one at which a request began or
     /// bytes were read that the client had sent before.
@@ -299,11 +299,6 @@ impl Lifecycle {
         (!self.is_unsent()).then(|| Duration::from_millis(longest))
     }
 
-    /// When the phase began.
-    pub(super) fn since(&self) -> Coarse {
-        self.since
-    }
-
     /// Whether no request has begun to come on the connection.
     pub(super) fn is_fresh(&self) -> bool {
         self.phase == Phase::Fresh
@@ -337,19 +332,9 @@ impl Lifecycle {
         }
     }
 
-    /// How many requests have begun since the connection woke.
-    pub(super) fn taken(&self) -> u64 {
-        self.taken
-    }
-
     /// Whether bytes wait to be sent because the client does not read.
     pub(super) fn is_unsent(&self) -> bool {
         self.unsent.is_some()
-    }
-
-    /// Whether a part of the response to the last request was sent, which is not sent completely.
-    pub(super) fn is_answered(&self) -> bool {
-        self.is_answered
     }
 
     /// Whether the library was given nothing to send.

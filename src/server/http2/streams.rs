@@ -176,6 +176,18 @@ impl RequestStream for Stream {
     }
 }
 
+/// Where the interim responses to a request go (RFC 9110, section 15.2), such as Early Hints. The HTTP library can send none to
+/// a client of HTTP/1.1.
+#[derive(Debug)]
+pub struct InterimResponses(pub(super) Rc<Stream>);
+
+impl InterimResponses {
+    /// Sends one at once, without the headers of a connection. It is dropped if all of them together become too large.
+    pub fn send(&self, response: Response<()>) {
+        self.0.inform(response);
+    }
+}
+
 /// How many bytes these fields have, and at least one for each response, so that their number is bounded too.
 fn size(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() + 1
