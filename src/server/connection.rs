@@ -1,10 +1,9 @@
 //! One connection from its first byte to its last: what a proxy says in front of it, TLS, the protocol that the client
-//! speaks, and resting.
+//! speaks, resting, and what is read after the end.
 
 use std::future::poll_fn;
 use std::io;
 use std::ops::ControlFlow;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -13,14 +12,15 @@ use std::time::Duration;
 use http::StatusCode;
 use rustls::server::ServerConfig;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::connection_limits::{ConnectionLimits, ConnectionPermit};
 use super::connection_state::ConnectionState;
 use super::connections::Connections;
-use super::end::{End, Step, Work, step};
-use super::frames::PREFACE;
 use super::http1::Next;
-use super::patience::Patience;
+use super::http2::PREFACE;
+use super::lifecycle::{Event, Step};
+use super::time_limits::{SILENCE, TimeLimits};
 use super::{Acceptor, ConnectedClient, Handler, TlsPeer, http1, http2};
 use crate::base::reason::Reason;
 use crate::net::tls::ALPN_HTTP2;
@@ -51,28 +51,22 @@ pub(super) async fn serve<C, H>(
     {
         return;
     }
-    let mut unread_for = Duration::ZERO;
-    while connection.rest().await.is_continue() {
+    let is_in_body = loop {
+        if connection.rest().await.is_break() {
+            break false;
+        }
         // The state of the HTTP library is large. In a box it takes no memory while the connection rests.
         match Box::pin(connection.serve_requests(&acceptor)).await {
             Next::Rest => {}
-            Next::Close(may_be_unread_for) => {
-                unread_for = may_be_unread_for;
-                break;
-            }
+            Next::Close { is_in_body } => break is_in_body,
             Next::Tunnel(begin, stream) => {
                 begin(stream).await;
-                break;
+                break false;
             }
         }
-    }
-    let Connection { stream, state, .. } = connection;
-    if !state.is_unsent() {
-        linger(&stream, state.is_in_body(), unread_for).await;
-        // With TLS, a client could not tell otherwise whether the last response is complete (RFC 8446, section 6.1).
-        stream.finish();
-    }
-    drop(stream);
+    };
+    connection.end(is_in_body, &acceptor.limits).await;
+    drop(connection);
     drop(registration);
 }
 
@@ -88,17 +82,10 @@ impl Connection {
     /// connection, without an answer, if there is none or the address has too many connections.
     async fn read_preamble(&mut self, limits: &ConnectionLimits, place: &mut ConnectionPermit) -> ControlFlow<()> {
         self.rest().await?;
-        self.state.begins_handshake();
+        self.state.record(Event::HandshakeBegins);
         let Self { stream, client, state } = self;
-        let read = {
-            // In a box it takes no memory afterwards.
-            let mut reading = Box::pin(stream.take_preamble());
-            poll_fn(|cx| match state.poll_end(cx) {
-                Some(End::Now(_)) => Poll::Ready(Err(PreambleError::TooLate)),
-                _ => reading.as_mut().poll(cx),
-            })
-            .await
-        };
+        // In a box it takes no memory afterwards.
+        let read = state.in_time(Box::pin(stream.take_preamble())).await.unwrap_or(Err(PreambleError::TooLate));
         match read {
             Ok(preamble) => client.address = preamble.client.unwrap_or(client.address),
             // Whoever only tries whether somebody listens does nothing wrong.
@@ -111,7 +98,7 @@ impl Connection {
         if !place.count_for(client.address.ip()) {
             return ControlFlow::Break(());
         }
-        state.ends_handshake();
+        state.record(Event::HandshakeEnds);
         ControlFlow::Continue(())
     }
 
@@ -123,24 +110,18 @@ impl Connection {
         H: Handler,
     {
         self.rest().await?;
-        self.state.begins_handshake();
+        self.state.record(Event::HandshakeBegins);
         let Self { stream, client, state } = self;
         let mut is_plain_http = false;
-        let shaken = {
-            let mut handshake = pin!(async {
-                // A record of TLS never begins with a letter, and the method of a request does.
-                is_plain_http = stream.first_byte().await.is_some_and(|byte| byte.is_ascii_alphabetic());
-                if is_plain_http {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "HTTP without TLS"));
-                }
-                stream.start_tls(config).await
-            });
-            poll_fn(|cx| match state.poll_end(cx) {
-                Some(End::Now(_)) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-                _ => handshake.as_mut().poll(cx),
-            })
-            .await
+        let handshake = async {
+            // A record of TLS never begins with a letter, and the method of a request does.
+            is_plain_http = stream.first_byte().await.is_some_and(|byte| byte.is_ascii_alphabetic());
+            if is_plain_http {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "HTTP without TLS"));
+            }
+            stream.start_tls(config).await
         };
+        let shaken = state.in_time(handshake).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()));
         acceptor.tls.count(&shaken);
         if let Err(error) = shaken {
             tracing::debug!(%error, peer = %client.address, "no TLS handshake");
@@ -150,7 +131,7 @@ impl Connection {
             return ControlFlow::Break(());
         }
         client.tls = stream.of_tls(TlsPeer::of).map(Rc::new);
-        state.ends_handshake();
+        state.record(Event::HandshakeEnds);
         ControlFlow::Continue(())
     }
 
@@ -163,23 +144,17 @@ impl Connection {
         let Self { stream, client, state } = self;
         let why = (StatusCode::BAD_REQUEST, Reason::PlainHttp);
         http1::refuse(&(acceptor.connected)(client), stream, state, why, false);
-        linger(stream, false, Duration::ZERO).await;
+        self.end(false, &acceptor.limits).await;
     }
 
     /// Waits, with nothing but the socket, until the client sends something or the connection has to end.
     async fn rest(&self) -> ControlFlow<()> {
-        self.state.rests();
-        let mut patience = Patience::default();
-        poll_fn(|cx| {
-            let end = self.state.poll_end(cx);
-            // A client that has just connected is about to send its request, and cannot know that nobody waits for it.
-            let mut is_expected = || self.state.drains_unused() && patience.lasts(cx);
-            let work = || Work { is_busy: false, is_unread: self.stream.has_more(), is_expected: is_expected() };
-            match step(end, work) {
-                Step::Close(_) => Poll::Ready(ControlFlow::Break(())),
-                // The next read finds an error, if there is one.
-                Step::GoOn | Step::Finish => self.stream.poll_readable(cx).map(ControlFlow::Continue),
-            }
+        let Self { stream, state, .. } = self;
+        state.record(Event::Rests);
+        poll_fn(|cx| match state.step(cx, || stream.has_more()) {
+            Step::Close(_) => Poll::Ready(ControlFlow::Break(())),
+            // The next read finds an error, if there is one.
+            _ => stream.poll_readable(cx).map(ControlFlow::Continue),
         })
         .await
     }
@@ -191,56 +166,37 @@ impl Connection {
         H: Handler,
     {
         let Self { stream, client, state } = self;
-        state.wakes();
+        state.record(Event::Wakes);
         let handler = Rc::new((acceptor.connected)(client));
-        match self.protocol().await {
-            Protocol::Http1 => {
-                http1::serve(&acceptor.http1, &acceptor.limits, (handler, client.address), stream, state).await
-            }
-            Protocol::Http2 => {
-                Next::Close(http2::serve(&acceptor.limits, (handler, client.address), stream, state).await)
-            }
+        if self.speaks_http2().await {
+            http2::serve(&acceptor.limits, (handler, client.address), stream, state).await;
+            return Next::Close { is_in_body: false };
         }
+        http1::serve(&acceptor.http1, &acceptor.limits, (handler, client.address), stream, state).await
     }
 
-    /// What the client speaks: in TLS what was agreed on, else HTTP/2 if it begins with the preface of that (RFC 9113,
-    /// section 3.3).
-    async fn protocol(&self) -> Protocol {
+    /// Whether the client speaks HTTP/2: in TLS if that was agreed on, else if it begins with the preface (RFC 9113, section 3.3).
+    async fn speaks_http2(&self) -> bool {
         let Self { stream, state, .. } = self;
-        if let Some(is_http2) = stream.of_tls(|tls| tls.alpn_protocol() == Some(ALPN_HTTP2)) {
-            return if is_http2 { Protocol::Http2 } else { Protocol::Http1 };
+        match stream.of_tls(|tls| tls.alpn_protocol() == Some(ALPN_HTTP2)) {
+            Some(is_agreed_on) => is_agreed_on,
+            None if state.lifecycle().is_fresh() => state.in_time(stream.begins_with(PREFACE)).await == Some(true),
+            None => false,
         }
-        if !state.is_fresh() {
-            return Protocol::Http1;
-        }
-        let mut begins = pin!(stream.begins_with(PREFACE));
-        poll_fn(|cx| match state.poll_end(cx) {
-            Some(End::Now(_)) => Poll::Ready(Protocol::Http1),
-            _ => begins.as_mut().poll(cx).map(|begins| if begins { Protocol::Http2 } else { Protocol::Http1 }),
-        })
-        .await
     }
-}
 
-/// What a client speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Protocol {
-    /// HTTP/1.1 or HTTP/1.0
-    Http1,
-    /// HTTP/2
-    Http2,
-}
-
-/// If the client still sends when the socket is closed, the system resets the connection, and the client may lose the
-/// response. So what it sends is discarded for a while, until it has noticed that the gateway sends no more: for as long as
-/// `unread_for` if it sends because it reads, unless it is silent.
-async fn linger(stream: &ClientStream, is_in_body: bool, unread_for: Duration) {
-    const SILENCE: Duration = Duration::from_secs(2);
-    let is_sending = is_in_body || stream.has_more();
-    let longest = if is_sending { unread_for.max(SILENCE) } else { unread_for };
-    if !longest.is_zero() {
+    /// Tells the client that nothing more is sent, and receives what it still sends until it knows.
+    async fn end(&self, is_in_body: bool, limits: &ConnectionLimits) {
+        let Self { stream, state, .. } = self;
+        let time_limits = TimeLimits::new(&limits.server(), Duration::ZERO);
+        let is_sending = is_in_body || stream.has_more();
+        let lingers_for = state.lifecycle().lingers_for(is_sending, &time_limits, state.worker().now());
+        let Some(longest) = lingers_for else { return };
+        // With TLS, a client could not tell otherwise whether the last response is complete (RFC 8446, section 6.1).
         stream.finish();
-        let _ = tokio::time::timeout(longest, stream.discard(SILENCE)).await;
+        if !longest.is_zero() {
+            let _ = timeout(longest, stream.discard(Duration::from_millis(SILENCE))).await;
+        }
     }
 }
 

@@ -12,11 +12,10 @@ use std::time::Duration;
 
 use slab::Slab;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::connection_limits::{ConnectionLimits, ConnectionPermit};
 use super::connection_state::ConnectionState;
-use super::end::End;
+use super::lifecycle::Event;
 use super::time_limits::TimeLimits;
 use super::worker_state::{Coarse, WorkerState};
 
@@ -60,7 +59,6 @@ impl Connections {
     /// ends.
     pub(super) fn enter(&self, listener: usize) -> (usize, Rc<ConnectionState>) {
         let state = Rc::new(ConnectionState::new(self.worker.clone()));
-        self.worker.add_idle();
         (self.open.borrow_mut().insert(OpenConnection { listener, state: state.clone() }), state)
     }
 
@@ -75,16 +73,14 @@ impl Connections {
 
     /// Ends connections that have exceeded their time limits. It never returns. A reload may change the limits.
     pub(super) async fn watch(&self) {
-        let begun = Instant::now();
         loop {
             let server = self.limits().server().clone();
             let shortest = server.header_timeout.min(server.idle_timeout).min(server.body_timeout);
             let tick = (shortest / CHECKS_PER_LIMIT).clamp(TICK_RANGE.0, TICK_RANGE.1);
             tokio::time::sleep(tick).await;
-            self.worker.set_now(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
-            let time_limits = TimeLimits::new(&server, tick);
+            let (now, time_limits) = (self.worker.begin_check(), TimeLimits::new(&server, tick));
             for (_, connection) in &*self.open.borrow() {
-                connection.state.check(&time_limits, self.worker.now());
+                connection.state.check(&time_limits, now);
             }
         }
     }
@@ -158,8 +154,9 @@ impl Connections {
             while let Some((since, place)) = idle.pop() {
                 // It may have got a request since then, or its index may belong to another connection now.
                 let state = open.get(place).map(|connection| &connection.state);
-                if let Some(state) = state.filter(|state| state.is_idle() && state.since() == since) {
-                    state.end(End::AfterRequest);
+                let is_still = |state: &&Rc<ConnectionState>| idle_since(state) == Some(since);
+                if let Some(state) = state.filter(is_still) {
+                    state.record(Event::Ends);
                     return true;
                 }
             }
@@ -167,8 +164,7 @@ impl Connections {
             if !self.worker.take_has_idle() {
                 return false;
             }
-            let states = open.iter().map(|(place, connection)| (place, &connection.state));
-            idle.extend(states.filter(|(_, state)| state.is_idle()).map(|(place, state)| (state.since(), place)));
+            idle.extend(open.iter().filter_map(|(place, connection)| Some((idle_since(&connection.state)?, place))));
             idle.sort_unstable_by(|one, other| other.cmp(one));
         }
     }
@@ -180,7 +176,7 @@ impl Connections {
 
     fn end_all(&self, ends: impl Fn(&OpenConnection) -> bool) {
         for (_, connection) in self.open.borrow().iter().filter(|(_, connection)| ends(connection)) {
-            connection.state.drain();
+            connection.state.record(Event::Drains);
         }
     }
 
@@ -198,6 +194,12 @@ impl Connections {
 
     /// How many requests are in flight on all connections.
     pub(super) fn requests(&self) -> usize {
-        self.open.borrow().iter().map(|(_, connection)| connection.state.requests()).sum()
+        self.open.borrow().iter().map(|(_, connection)| connection.state.lifecycle().requests()).sum()
     }
+}
+
+/// Since when a connection is idle, if it is.
+fn idle_since(state: &ConnectionState) -> Option<Coarse> {
+    let lifecycle = state.lifecycle();
+    lifecycle.is_idle().then(|| lifecycle.since)
 }

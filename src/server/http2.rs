@@ -2,14 +2,23 @@
 //! bounded in time by itself.
 //!
 //! The HTTP library bounds what a client can make it keep. It does not end a stream whose client grants no more window, and
-//! goes on with some floods; [`streams`](super::streams) and [`frame_check`](super::frame_check) do that.
+//! goes on with some floods; [`streams`] and [`frame_check`] do that.
 
-use std::future::poll_fn;
+mod frame_check;
+mod frames;
+mod multiplexed_io;
+mod request_head;
+mod request_stream;
+mod send_window;
+mod stream_body;
+mod stream_tunnel;
+mod streams;
+mod trailer_check;
+
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use h2::RecvStream;
@@ -17,16 +26,22 @@ use h2::server::{Builder, Connection, Handshake, SendResponse};
 use http::Request;
 use tokio::task::spawn_local;
 
+pub use frames::{Frames, PREFACE, Piece, kind};
+pub use send_window::poll_granted;
+pub(super) use stream_body::StreamBody;
+pub use streams::InterimResponses;
+
+use frame_check::Violation;
+use multiplexed_io::MultiplexedIo;
+use streams::Streams;
+
+use super::Handler;
 use super::connection_limits::ConnectionLimits;
 use super::connection_state::ConnectionState;
-use super::end::{CloseReason, End, Step, Work, step};
-use super::frame_check::Violation;
+use super::drive::{Ended, drive};
 use super::http2_errors::ErrorCode;
-use super::multiplexed_io::MultiplexedIo;
-use super::patience::Patience;
+use super::lifecycle::{CloseReason, Event};
 use super::request_guard::RequestGuard;
-use super::streams::Streams;
-use super::{Handler, http2_stream};
 use crate::config::Http2;
 use crate::net::ClientStream;
 
@@ -36,62 +51,45 @@ const SEND_BUFFER: usize = 64 << 10;
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
-/// Serves requests until the connection ends. Returns how long the client may take to read what was sent to it: it grants
-/// window for what it reads, and the system would drop the rest if nobody received that.
+/// Serves requests until the connection ends.
 pub(super) async fn serve<H: Handler>(
     limits: &ConnectionLimits,
     (handler, peer): (Rc<H>, SocketAddr),
     stream: &ClientStream,
     state: &Rc<ConnectionState>,
-) -> Duration {
+) {
+    state.record(Event::TellsItsEnd);
     let streams = Rc::new(Streams::new(state.worker().clone()));
     state.set_streams(streams.clone());
     let io = MultiplexedIo::new(stream.clone(), state.clone(), streams.clone());
     let mut requests = Requests::new(io.clone(), limits.server().http2);
     let mut served = 0;
-    let mut patience = Patience::default();
-    let ended = poll_fn(|cx| {
-        let end = state.poll_end(cx);
-        match end {
-            Some(End::Now(reason)) => return Poll::Ready(Err(reason)),
-            Some(End::AfterRequest) => requests.finish(),
-            None => {}
-        }
-        // What has come and what can be sent is looked at before the connection may end.
-        while let Poll::Ready(next) = requests.poll_next(cx) {
-            let (request, responder) = match next {
-                Some(Ok(next)) => next,
-                Some(Err(error)) => return Poll::Ready(Ok(Err(error))),
-                None => return Poll::Ready(Ok(Ok(()))),
-            };
-            served += 1;
-            let stream = streams.begin(responder);
-            let guard = RequestGuard::new(state.clone(), Some(stream.clone()));
-            spawn_local(http2_stream::serve(handler.clone(), request, stream, guard));
-        }
-        let work = || {
-            let is_busy = state.is_busy();
-            if is_busy {
-                patience.begin_anew();
+    // The library reads all that has come, and the client is told whether that was served.
+    let ended = drive(
+        state,
+        || false,
+        |cx, finishes| {
+            if finishes {
+                requests.finish();
             }
-            // The client closes the connection, or answers that it has been told that the connection ends.
-            Work { is_busy, is_unread: false, is_expected: !is_busy && patience.lasts(cx) }
-        };
-        match step(end, work) {
-            Step::Close(reason) => Poll::Ready(Err(reason)),
-            Step::GoOn | Step::Finish => Poll::Pending,
-        }
-    });
+            while let Some((request, responder)) = ready!(requests.poll_next(cx)).transpose()? {
+                served += 1;
+                let stream = streams.begin(responder);
+                let guard = RequestGuard::new(state.clone(), Some(stream.clone()));
+                spawn_local(request_stream::serve(handler.clone(), request, stream, guard));
+            }
+            Poll::Ready(Ok::<_, h2::Error>(()))
+        },
+    );
     let ended = ended.await;
     let refused = io.opened().saturating_sub(served);
     if refused > 0 {
         limits.http2_errors().refused(refused);
         tracing::debug!(refused, %peer, "requests were not valid or too large, or there were too many at once");
     }
-    let is_in_order = matches!(ended, Ok(Ok(())) | Err(CloseReason::Idle));
     match ended {
-        Ok(Ok(())) | Err(CloseReason::Gone) => {}
-        Ok(Err(error)) => {
+        Ended::Closed | Ended::Rests | Ended::Cut(CloseReason::Gone) => {}
+        Ended::Failed(error) => {
             tracing::debug!(%error, %peer, "connection failed");
             match io.violation() {
                 Some(Violation::Flood) => io.go_away(ErrorCode::ENHANCE_YOUR_CALM),
@@ -99,15 +97,9 @@ pub(super) async fn serve<H: Handler>(
                 None => {}
             }
         }
-        Err(CloseReason::Idle) => io.go_away(ErrorCode::NO_ERROR),
-        Err(CloseReason::SlowHead) => io.go_away(ErrorCode::ENHANCE_YOUR_CALM),
-        Err(CloseReason::NotReading) => limits.stalled(peer),
-    }
-    if is_in_order && !state.is_fresh() {
-        // The age is the time since the last response was given to the system.
-        limits.server().body_timeout.saturating_sub(state.age())
-    } else {
-        Duration::ZERO
+        Ended::Cut(CloseReason::Idle) => io.go_away(ErrorCode::NO_ERROR),
+        Ended::Cut(CloseReason::SlowHead) => io.go_away(ErrorCode::ENHANCE_YOUR_CALM),
+        Ended::Cut(CloseReason::NotReading) => limits.stalled(peer),
     }
 }
 

@@ -1,30 +1,40 @@
 //! A request in flight, as its connection counts it.
 
+use std::fmt::Debug;
 use std::rc::Rc;
 
 use super::connection_state::ConnectionState;
-use super::streams::Stream;
+use super::lifecycle::Event;
 use crate::base::reason::Reason;
+
+/// The stream of a request in HTTP/2.
+pub(super) trait RequestStream: Debug {
+    /// Whether it is reset because its client grants no window.
+    fn is_reset(&self) -> bool;
+
+    /// Whether a part of the response waits for window, or has waited for it to the end of the stream.
+    fn is_waiting(&self) -> bool;
+}
 
 /// A request is in flight until this is dropped.
 #[derive(Debug)]
 pub struct RequestGuard {
     connection: Rc<ConnectionState>,
-    /// Its stream in HTTP/2.
-    stream: Option<Rc<Stream>>,
+    stream: Option<Rc<dyn RequestStream>>,
 }
 
 impl RequestGuard {
     /// Begins a request on this connection.
-    pub(super) fn new(connection: Rc<ConnectionState>, stream: Option<Rc<Stream>>) -> Self {
-        connection.begin_request();
+    pub(super) fn new(connection: Rc<ConnectionState>, stream: Option<Rc<dyn RequestStream>>) -> Self {
+        connection.record(Event::RequestBegins);
         Self { connection, stream }
     }
 
     /// Why the gateway has closed the connection or the stream during the request; `None` if it has not, or if the client
     /// has gone.
     pub fn cut_off(&self) -> Option<Reason> {
-        let is_stalled = self.connection.is_stalled() || self.stream.as_ref().is_some_and(|stream| stream.is_reset());
+        let is_stalled =
+            self.connection.lifecycle().is_stalled() || self.stream.as_ref().is_some_and(|stream| stream.is_reset());
         is_stalled.then_some(Reason::BodyTimeout)
     }
 
@@ -36,6 +46,6 @@ impl RequestGuard {
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.connection.end_request();
+        self.connection.record(Event::RequestEnds);
     }
 }

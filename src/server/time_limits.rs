@@ -13,7 +13,15 @@ const HALF_CLOSED: Duration = Duration::from_secs(1);
 /// again takes microseconds.
 const RESTS_AFTER: Duration = Duration::from_secs(1);
 
+/// How long a client is waited for that may not know yet that its connection ends, in milliseconds. A request that was sent
+/// before the client knew comes within this time, unless the client is very far away.
+pub(super) const EXPECTED_FOR: Coarse = 1000;
+
+/// How long a client may be silent, in milliseconds, that still sends when its connection has ended.
+pub(super) const SILENCE: Coarse = 2000;
+
 /// See the head of this file.
+#[derive(Debug)]
 pub(super) struct TimeLimits {
     pub(super) header: Coarse,
     pub(super) idle: Coarse,

@@ -2,16 +2,20 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::connection_limits::ConnectionLimits;
 use super::date_header::DateHeader;
 
-/// Milliseconds since the worker began to check its connections, as of the last check.
+/// Milliseconds since the worker began, mostly as of the last check of its connections.
 pub(super) type Coarse = u64;
 
 /// See the head of this file.
 #[derive(Debug)]
 pub(super) struct WorkerState {
+    begun: Instant,
     now: Cell<Coarse>,
     /// Whether a connection may have become idle since the last call of [`WorkerState::take_has_idle`].
     has_idle: Cell<bool>,
@@ -22,7 +26,13 @@ pub(super) struct WorkerState {
 impl WorkerState {
     /// For a worker whose connections have these limits.
     pub(super) fn new(limits: Arc<ConnectionLimits>) -> Self {
-        Self { now: Cell::new(0), has_idle: Cell::new(false), date: DateHeader::default(), limits }
+        Self {
+            begun: Instant::now(),
+            now: Cell::new(0),
+            has_idle: Cell::new(false),
+            date: DateHeader::default(),
+            limits,
+        }
     }
 
     pub(super) fn limits(&self) -> &Arc<ConnectionLimits> {
@@ -34,14 +44,25 @@ impl WorkerState {
         &self.date
     }
 
-    /// The time.
+    /// The time as of the last check.
     pub(super) fn now(&self) -> Coarse {
         self.now.get()
     }
 
-    /// Sets the time.
-    pub(super) fn set_now(&self, now: Coarse) {
-        self.now.set(now);
+    /// The time as of this moment, which takes a look at the clock.
+    pub(super) fn exact_now(&self) -> Coarse {
+        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// When a time is, for a timer.
+    pub(super) fn instant(&self, time: Coarse) -> Instant {
+        self.begun + Duration::from_millis(time)
+    }
+
+    /// Begins a check of the connections. Returns the time.
+    pub(super) fn begin_check(&self) -> Coarse {
+        self.now.set(self.exact_now());
+        self.now()
     }
 
     /// Records that there is an idle connection.
@@ -52,11 +73,5 @@ impl WorkerState {
     /// Whether there may be idle connections that were not there at the last call.
     pub(super) fn take_has_idle(&self) -> bool {
         self.has_idle.replace(false)
-    }
-
-    /// Records that a connection has become idle. Returns whether it has to end because another one needs its place.
-    pub(super) fn is_place_needed(&self) -> bool {
-        self.add_idle();
-        self.limits.claim()
     }
 }

@@ -3,6 +3,7 @@
 use std::net::TcpStream;
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -142,7 +143,7 @@ fn a_response_that_the_client_has_not_read_is_finished_too() {
     gateway.wait_message("request");
     gateway.signal(Signal::TERM);
     gateway.wait_message("draining");
-    std::thread::sleep(Duration::from_millis(100));
+    sleep(Duration::from_millis(100));
     assert_eq!(client.response(false).body.len(), body.len());
     assert_eq!(gateway.wait_exit().code(), Some(0));
 }
@@ -193,5 +194,26 @@ fn all_admissions_are_written_before_the_end() {
         gateway.signal(Signal::TERM);
         assert_eq!(gateway.wait_exit().code(), Some(0));
         assert_eq!(memcached.counted(), 20, "{workers} workers");
+    }
+}
+
+#[test]
+fn a_request_whose_head_has_begun_is_answered() {
+    for before in [0, 1] {
+        let mut gateway = Gateway::start("[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n");
+        let mut client = gateway.client();
+        for _ in 0..before {
+            assert_eq!(client.get("/").status, 200);
+        }
+        client.send("GET / HTTP/1.1\r\nHo");
+        // Nothing shows that the gateway has read it.
+        sleep(Duration::from_millis(200));
+        gateway.signal(Signal::TERM);
+        gateway.wait_message("draining");
+        sleep(Duration::from_millis(200));
+        client.send("st: a\r\n\r\n");
+        assert_eq!(client.response(false).status, 200, "after {before}");
+        assert!(client.closed().is_empty());
+        assert_eq!(gateway.wait_exit().code(), Some(0));
     }
 }

@@ -11,8 +11,10 @@ use h2::server::SendResponse;
 use h2::{Reason, SendStream};
 use http::{HeaderMap, Response, StatusCode};
 
-use super::worker_state::{Coarse, WorkerState};
 use crate::base::http::header_rules::remove_hop_by_hop;
+use crate::server::connection_state::TimedStreams;
+use crate::server::request_guard::RequestStream;
+use crate::server::worker_state::{Coarse, WorkerState};
 
 /// How many bytes the fields of all interim responses to one request may have. They are queued whether the client reads or
 /// not. Early hints are a few links.
@@ -72,9 +74,10 @@ impl Streams {
         self.unsent_interim.set(unsent.saturating_sub(1));
         unsent > 0
     }
+}
 
-    /// Resets the streams that have waited for their client for as long as `limit`.
-    pub(super) fn reset_stalled(&self, now: Coarse, limit: Coarse) {
+impl TimedStreams for Streams {
+    fn reset_stalled(&self, now: Coarse, limit: Coarse) {
         self.waiting.borrow_mut().retain(|stream| {
             let Some(stream) = stream.upgrade() else { return false };
             if stream.waits_since.get().is_some_and(|since| now - since >= limit) {
@@ -161,15 +164,27 @@ impl Stream {
     pub(super) fn goes_on(&self) {
         self.waits_since.set(None);
     }
+}
 
-    /// Whether a part of the response waits for window, or has waited for it to the end of the stream.
-    pub(super) fn is_waiting(&self) -> bool {
-        self.waits_since.get().is_some()
+impl RequestStream for Stream {
+    fn is_reset(&self) -> bool {
+        self.is_reset.get()
     }
 
-    /// Whether the stream is reset because its client grants no window.
-    pub(super) fn is_reset(&self) -> bool {
-        self.is_reset.get()
+    fn is_waiting(&self) -> bool {
+        self.waits_since.get().is_some()
+    }
+}
+
+/// Where the interim responses to a request go (RFC 9110, section 15.2), such as Early Hints. The HTTP library can send none to
+/// a client of HTTP/1.1.
+#[derive(Debug)]
+pub struct InterimResponses(pub(super) Rc<Stream>);
+
+impl InterimResponses {
+    /// Sends one at once, without the headers of a connection. It is dropped if all of them together become too large.
+    pub fn send(&self, response: Response<()>) {
+        self.0.inform(response);
     }
 }
 

@@ -11,17 +11,18 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
 
-use super::client_body::ClientBody;
-use super::http2_head::ambiguity;
-use super::http2_response::complete;
-use super::interim_responses::InterimResponses;
-use super::request_guard::RequestGuard;
+use super::request_head::ambiguity;
 use super::send_window::poll_granted;
+use super::stream_body::StreamBody;
 use super::stream_tunnel::StreamTunnel;
-use super::streams::Stream;
-use super::tunnel::take_extended_connect;
-use super::{Handler, IncomingRequest};
+use super::streams::{InterimResponses, Stream};
+use crate::base::clock;
 use crate::base::content::has_no_content;
+use crate::base::http::header_rules::remove_hop_by_hop;
+use crate::server::request_guard::RequestGuard;
+use crate::server::tunnel::take_extended_connect;
+use crate::server::worker_state::WorkerState;
+use crate::server::{Handler, IncomingRequest};
 
 /// Serves a request. Ends at once if the client resets the stream, or the connection ends.
 pub(super) async fn serve<H: Handler>(
@@ -36,9 +37,9 @@ pub(super) async fn serve<H: Handler>(
     let ambiguity = ambiguity(&head);
     let (body, through) = match asks_for_websocket {
         true => (None, Some(received)),
-        false => (body(&head, received, &stream), None),
+        false => (body(&head, received, &stream).map(Into::into), None),
     };
-    let interim = Some(InterimResponses::new(stream.clone()));
+    let interim = Some(InterimResponses(stream.clone()));
     let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, interim, tunnel: None };
     let mut response = Response::default();
     if !respond(&*handler, (&mut incoming, &mut response), &stream, guard).await {
@@ -55,7 +56,7 @@ pub(super) async fn serve<H: Handler>(
     let (mut head, body) = response.into_parts();
     let is_over = body.is_end_stream();
     let length = if is_over || head.status == StatusCode::NO_CONTENT { None } else { body.size_hint().exact() };
-    complete(&mut head, length, stream.worker());
+    complete(&mut head.headers, length, stream.worker());
     let is_end = tunnel.is_none() && (is_over || has_no_content);
     let sender = match stream.respond(Response::from_parts(head, ()), is_end) {
         Ok(sender) => sender,
@@ -68,8 +69,18 @@ pub(super) async fn serve<H: Handler>(
     }
 }
 
+/// Makes the fields of a response those of HTTP/2 (RFC 9113, section 8.2.2), with a Date, and the `length` of its content if that
+/// is known.
+fn complete(headers: &mut HeaderMap, length: Option<u64>, worker: &WorkerState) {
+    remove_hop_by_hop(headers);
+    headers.entry(header::DATE).or_insert_with(|| worker.date().at(clock::now()));
+    if let Some(length) = length {
+        headers.entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
+    }
+}
+
 /// The body of a request that has one.
-fn body(head: &Parts, received: RecvStream, stream: &Rc<Stream>) -> Option<ClientBody> {
+fn body(head: &Parts, received: RecvStream, stream: &Rc<Stream>) -> Option<StreamBody> {
     if received.is_end_stream() {
         return None;
     }
@@ -79,7 +90,7 @@ fn body(head: &Parts, received: RecvStream, stream: &Rc<Stream>) -> Option<Clien
     }
     // The library has checked that it is a number.
     let length = head.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    Some(ClientBody::http2(received, stream.clone(), length))
+    Some(StreamBody::new(received, stream.clone(), length))
 }
 
 /// Lets the handler fill the response. Returns whether it has: not if the client does not wait for it any more.

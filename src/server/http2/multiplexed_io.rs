@@ -12,13 +12,14 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connection_limits::ConnectionLimits;
-use super::connection_state::ConnectionState;
 use super::frame_check::{FrameCheck, Violation};
 use super::frames::{Frames, Piece, kind};
-use super::http2_errors::{ErrorCode, Http2Errors};
 use super::streams::Streams;
 use crate::net::ClientStream;
+use crate::server::connection_limits::ConnectionLimits;
+use crate::server::connection_state::ConnectionState;
+use crate::server::http2_errors::{ErrorCode, Http2Errors};
+use crate::server::lifecycle::Event;
 
 /// See the head of this file. Clones refer to the same stream.
 #[derive(Clone)]
@@ -78,7 +79,7 @@ impl MultiplexedIo {
     pub(super) fn go_away(&self, code: ErrorCode) {
         let followed = &mut *self.followed.borrow_mut();
         followed.limits.http2_errors().connection(code);
-        if !followed.sent.is_between() || self.state.is_unsent() {
+        if !followed.sent.is_between() || self.state.lifecycle().is_unsent() {
             return;
         }
         let mut frame = vec![0, 0, 8, kind::GOAWAY, 0, 0, 0, 0, 0];
@@ -148,7 +149,7 @@ impl AsyncRead for MultiplexedIo {
         ready!(Pin::new(stream).poll_read(cx, buf))?;
         let Followed { received, violation, .. } = &mut *followed.borrow_mut();
         let followed = received.follow(&buf.filled()[before..], state.worker().now());
-        state.set_in_head(received.is_in_head());
+        state.record(Event::HeadIsIncomplete(received.is_in_head()));
         *violation = followed.err();
         Poll::Ready(followed.map_err(|violation| io::Error::new(io::ErrorKind::InvalidData, violation.name())))
     }
@@ -158,7 +159,7 @@ impl AsyncWrite for MultiplexedIo {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let Self { stream, state, followed } = self.get_mut();
         let written = Pin::new(stream).poll_write(cx, bytes);
-        state.set_unsent(written.is_pending());
+        state.record(Event::Sent(written.is_ready()));
         if let Poll::Ready(Ok(length)) = written {
             followed.borrow_mut().sent(&bytes[..length]);
         }
@@ -168,7 +169,7 @@ impl AsyncWrite for MultiplexedIo {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { stream, state, .. } = self.get_mut();
         let flushed = Pin::new(stream).poll_flush(cx);
-        state.set_unsent(flushed.is_pending());
+        state.record(Event::Sent(flushed.is_ready()));
         flushed
     }
 

@@ -6,7 +6,7 @@
 
 use super::frames::{FrameHead, Frames, PREFACE, Piece, flag, kind};
 use super::trailer_check::TrailerCheck;
-use super::worker_state::Coarse;
+use crate::server::worker_state::Coarse;
 
 /// How many streams a client may reset, and how many frames that carry nothing it may send, at once and in each second. A
 /// page that is left resets some hundred streams at once.

@@ -1,5 +1,5 @@
 //! A client's stream as the HTTP library uses it. It records in the state of the connection when bytes are received and
-//! sent, and whether they could be read in two ways.
+//! sent, and shows them to the check of their framing. Only here it is known whether the client takes what is sent.
 
 use std::io;
 use std::pin::Pin;
@@ -9,20 +9,21 @@ use std::task::{Context, Poll, ready};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connection_state::ConnectionState;
-use super::framing_check::FramingCheck;
+use super::message_body::Messages;
 use crate::net::ClientStream;
+use crate::server::connection_state::ConnectionState;
+use crate::server::lifecycle::Event;
 
 /// See the head of this file.
 pub(super) struct ClientIo {
     stream: ClientStream,
     state: Rc<ConnectionState>,
-    framing: FramingCheck,
+    messages: Rc<Messages>,
 }
 
 impl ClientIo {
-    pub(super) fn new(stream: ClientStream, state: Rc<ConnectionState>) -> TokioIo<Self> {
-        TokioIo::new(Self { stream, state, framing: FramingCheck::default() })
+    pub(super) fn new(stream: ClientStream, state: Rc<ConnectionState>, messages: Rc<Messages>) -> TokioIo<Self> {
+        TokioIo::new(Self { stream, state, messages })
     }
 }
 
@@ -30,15 +31,16 @@ impl AsyncRead for ClientIo {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buf.filled().len();
-        let in_body = this.framing.is_in_body();
         ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
         let received = &buf.filled()[before..];
         if !received.is_empty() {
-            this.framing.follow(received);
-            this.state.received(&this.framing);
+            let mut framing = this.messages.framing.borrow_mut();
+            let in_body = framing.is_in_body();
+            framing.follow(received);
+            this.state.record(Event::Received(framing.begun()));
             // The request may be on its way to an upstream already. The error breaks it off, so that the upstream does
             // not take what has come for all of it. If the head was ambiguous, the handler refuses the request.
-            if in_body && this.framing.is_ambiguous() {
+            if in_body && framing.is_ambiguous() {
                 return Poll::Ready(Err(io::Error::new(
                     io::ErrorKind::InvalidData,
                     "the body can be read in two ways",
@@ -52,13 +54,12 @@ impl AsyncRead for ClientIo {
 impl AsyncWrite for ClientIo {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        if this.state.is_unasked() {
+        if this.state.lifecycle().is_unasked() {
             // The library responds to something that is not a request. The connection's task has a better response.
-            this.state.unanswered();
             return Poll::Ready(Ok(bytes.len()));
         }
         let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
-        this.state.sent(written.is_ready());
+        this.state.record(Event::Sent(written.is_ready()));
         written
     }
 
@@ -67,15 +68,15 @@ impl AsyncWrite for ClientIo {
         // With TLS, bytes that were taken may have to wait here.
         let flushed = Pin::new(&mut this.stream).poll_flush(cx);
         if flushed.is_pending() {
-            this.state.sent(false);
+            this.state.record(Event::Sent(false));
             return Poll::Pending;
         }
-        if this.state.is_unsent() {
-            this.state.sent(true);
+        if this.state.lifecycle().is_unsent() {
+            this.state.record(Event::Sent(true));
         }
         // The library flushes when it has written everything. It may have read the next request before that: it does so
         // when it drains a request's body after the response.
-        this.state.flushed();
+        this.state.record(Event::Flushed);
         flushed
     }
 

@@ -3,6 +3,9 @@
 //! The HTTP library reads such bytes in one way without an error: a bare line feed ends a line, and if a head has both a
 //! length and chunks, the chunks count. It is also tolerant of the lines between chunks. A proxy in front of the gateway
 //! may read them in the other way (RFC 9112, sections 2.2 and 11.2), and then sees other requests on the connection.
+//!
+//! Only here it is known where messages begin and end in the bytes: the library shows no head before it is complete, and does not
+//! say how much of a body is still to come.
 
 use memchr::memchr;
 
@@ -49,10 +52,10 @@ impl FramingCheck {
         self.first_ambiguous.is_some()
     }
 
-    /// The first message that could be read in two ways, from 0. Messages before it are not affected. In a tunnel, the
-    /// bytes behind the request are no message at all.
-    pub(super) fn first_ambiguous(&self) -> Option<u64> {
-        self.first_ambiguous
+    /// Whether the message with this number, from 0, or one before it could be read in two ways. Messages before that are not
+    /// affected. In a tunnel, the bytes behind the request are no message at all.
+    pub(super) fn is_ambiguous_at(&self, message: u64) -> bool {
+        self.first_ambiguous.is_some_and(|first| first <= message)
     }
 
     fn found_ambiguity(&mut self) {
@@ -64,9 +67,13 @@ impl FramingCheck {
         matches!(self.state, State::Body(_) | State::ChunkSize | State::ChunkData(_) | State::Trailers)
     }
 
-    /// Whether a head has begun and is incomplete.
-    pub(super) fn is_in_head(&self) -> bool {
-        self.state == State::Head && (self.head.begun || !self.carried.is_empty())
+    /// How many messages have begun. Empty lines begin none, and what cannot be followed may be any number.
+    pub(super) fn begun(&self) -> u64 {
+        match self.state {
+            State::Head => self.complete + u64::from(self.head.begun || !self.carried.is_empty()),
+            State::Body(_) | State::ChunkSize | State::ChunkData(_) | State::Trailers => self.complete + 1,
+            State::Lost => u64::MAX,
+        }
     }
 
     /// Follows the bytes that came next.
@@ -240,8 +247,9 @@ mod tests {
                 let text = format!("{before}{text}");
                 let requests = if at < 2 { 1 } else { 2 };
                 for step in [1, 3, 1000] {
-                    let first = follow(text.as_bytes(), step).first_ambiguous();
-                    assert_eq!(first, Some(requests), "{text:?} by {step}");
+                    let framing = follow(text.as_bytes(), step);
+                    assert_eq!(framing.first_ambiguous, Some(requests), "{text:?} by {step}");
+                    assert!(!framing.is_ambiguous_at(requests - 1) && framing.is_ambiguous_at(requests + 1));
                 }
             }
         }
@@ -263,6 +271,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_message_begins_with_its_first_line() {
+        let text = b"\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n\r\nPOST / HTTP/1.1\r\nContent-Length: 1\r\n\r\na\r\n";
+        let second = text.windows(4).position(|four| four == b"POST").unwrap();
+        let mut framing = FramingCheck::default();
+        for (at, byte) in text.iter().enumerate() {
+            framing.follow(&[*byte]);
+            // The first byte of an empty line may be that of a message.
+            if *byte != b'\r' {
+                let begun = u64::from(at >= 2) + u64::from(at >= second);
+                assert_eq!(framing.begun(), begun, "{at}");
+            }
+        }
+        assert_eq!(follow(b"GET / HTTP/1.1\r\nContent-Length: x\r\n", 1000).begun(), u64::MAX);
     }
 
     #[test]

@@ -1,0 +1,123 @@
+//! The body of a request in HTTP/1.1, which is followed by the next request. Of one that nobody reads any more, a short rest is
+//! read, so that the client can use its connection again. Otherwise the client is told that the connection ends.
+//!
+//! The HTTP library reads what has come already. If there is more, it closes the connection after the response, and a
+//! client that was not told so may send its next request into the close. Only [`FramingCheck`] knows how much of a body has
+//! come, and only this file whether anybody wants it.
+
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, EXPECT};
+use http::request::Parts;
+use http::{HeaderValue, Response};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use super::framing_check::FramingCheck;
+
+/// The longest rest that is read, in bytes.
+const MOST: usize = 64 << 10;
+/// How long the response waits for the rest: clients send head and body at nearly the same time.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// The messages of a connection.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    pub(super) framing: RefCell<FramingCheck>,
+    /// Whether the body of the request in flight was left before all of it had come. Then it is the last request.
+    has_left_body: Cell<bool>,
+}
+
+impl Messages {
+    /// Whether more of a body is to come.
+    pub(super) fn is_in_body(&self) -> bool {
+        self.framing.borrow().is_in_body()
+    }
+
+    /// Whether all of this body has come, so that the connection can go on although it is not read. The library reads on over
+    /// a body with a length, but not over several chunks.
+    fn has_come(&self, body: &impl Body) -> bool {
+        body.is_end_stream() || body.size_hint().exact().is_some() && !self.is_in_body()
+    }
+
+    /// Ends the body of a request, if the handler has left it, before this response is sent. A body that is still on its way
+    /// to an upstream is left when the response ends, which one without a body does at once.
+    pub(super) async fn end_body<B: Body>(
+        &self,
+        body: Option<impl Body<Data = Bytes> + Unpin>,
+        request: &Parts,
+        response: &mut Response<B>,
+    ) {
+        // A client that waits until it is asked for its body does not send it after a response (RFC 9110, section 10.1.1).
+        if let Some(body) = body
+            && !response.headers().contains_key(CONNECTION)
+            && !request.headers.contains_key(EXPECT)
+            && body.size_hint().lower() <= MOST as u64
+            && !self.has_come(&body)
+        {
+            let _ = tokio::time::timeout(LONGEST, read(body)).await;
+        }
+        if self.has_left_body.get() || response.body().is_end_stream() && self.is_in_body() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+    }
+}
+
+/// Reads a body until it ends, or until it is too long.
+async fn read(mut body: impl Body<Data = Bytes> + Unpin) {
+    let mut left = MOST;
+    while let Some(Ok(frame)) = body.frame().await {
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        let Some(rest) = left.checked_sub(length) else { return };
+        left = rest;
+    }
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(in crate::server) struct MessageBody {
+    received: Incoming,
+    messages: Rc<Messages>,
+    is_over: bool,
+}
+
+impl MessageBody {
+    pub(super) fn new(received: Incoming, messages: Rc<Messages>) -> Self {
+        messages.has_left_body.set(false);
+        Self { received, messages, is_over: false }
+    }
+}
+
+impl Body for MessageBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = ready!(Pin::new(&mut self.received).poll_frame(cx));
+        // Nothing follows trailers.
+        self.is_over = polled.as_ref().is_none_or(|frame| frame.as_ref().is_ok_and(Frame::is_trailers));
+        Poll::Ready(polled)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_over || self.received.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.received.size_hint()
+    }
+}
+
+impl Drop for MessageBody {
+    fn drop(&mut self) {
+        if !self.messages.has_come(self) {
+            self.messages.has_left_body.set(true);
+        }
+    }
+}

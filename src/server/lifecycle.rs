@@ -1,0 +1,352 @@
+//! The life cycle of a connection: what happens on it, which of its deadlines have passed, and when it ends. This is one rule
+//! for both protocols: they only report what happens, and carry out what the rule says. Pure: the time is an argument.
+
+use std::time::Duration;
+
+use super::time_limits::{EXPECTED_FOR, SILENCE, TimeLimits};
+use super::worker_state::Coarse;
+
+/// What happens on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A preamble of the PROXY protocol or a handshake begins, which has as much time as the head of a request.
+    HandshakeBegins,
+    /// It has ended. No request has come yet.
+    HandshakeEnds,
+    /// The connection has only its socket.
+    Rests,
+    /// It has the buffers and the handler that requests need.
+    Wakes,
+    /// It speaks a protocol that tells the client that the connection ends, and which of its requests are served: HTTP/2.
+    TellsItsEnd,
+    /// Bytes have come. So many requests have begun to come since the connection woke.
+    Received(u64),
+    /// The head of a request is incomplete or is not, where a connection has many requests at once.
+    HeadIsIncomplete(bool),
+    /// The system has taken some of the bytes that are to be sent, or none, because the client does not read.
+    Sent(bool),
+    /// Everything that the library has written was sent.
+    Flushed,
+    /// A request begins. Others may be in flight at the same time.
+    RequestBegins,
+    /// A request ends.
+    RequestEnds,
+    /// The library is given a response.
+    Answers,
+    /// The connection may become a tunnel after the request in flight, or does not.
+    Upgrades(bool),
+    /// The client sends no more. It may still read a response, or not.
+    HalfClosed,
+    /// The connection has broken, or what the client has sent cannot be understood.
+    Broken,
+    /// The connection has to end after what has come: its place is needed.
+    Ends,
+    /// The same, because its listener is closed. The first request is still waited for.
+    Drains,
+}
+
+/// What becomes of a connection next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It goes on.
+    GoOn,
+    /// It drops what requests need until the next one comes.
+    Rest,
+    /// It goes on until what has come is done. The client is told to send no more requests here.
+    Finish,
+    /// It ends, for this reason.
+    Close(CloseReason),
+}
+
+/// Why a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CloseReason {
+    /// The head of a request was not complete in time.
+    SlowHead,
+    /// No request is in flight, and none is waited for any more.
+    Idle,
+    /// The client does not read what is sent to it.
+    NotReading,
+    /// The client has closed the connection.
+    Gone,
+}
+
+/// When a connection has to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// After the requests in flight, and those that have come and are not read yet.
+    AfterRequest,
+    /// The same, but not before the first request.
+    AfterFirstRequest,
+    /// At once, for this reason.
+    Now(CloseReason),
+}
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No request has begun to come yet.
+    Fresh,
+    /// A request has begun to come.
+    Head,
+    /// So many requests are in flight, at least one.
+    Busy(u32),
+    /// Between requests.
+    Idle,
+}
+
+/// Whether a connection has the buffers and the handler that requests need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Readiness {
+    /// It has them.
+    Awake,
+    /// No request has come for a while, so it has to drop them.
+    Tired,
+    /// It has only its socket.
+    Resting,
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate observation")]
+pub(super) struct Lifecycle {
+    phase: Phase,
+    /// When the phase began.
+    pub(super) since: Coarse,
+    end: Option<End>,
+    readiness: Readiness,
+    tells_its_end: bool,
+    /// How many requests have begun to come since the connection woke, and how many of them have begun.
+    come: u64,
+    pub(super) taken: u64,
+    /// Since when the head of a request is incomplete, where other requests may be in flight at the same time.
+    head_since: Option<Coarse>,
+    /// Since when bytes wait to be sent, because the client does not read.
+    unsent: Option<Coarse>,
+    /// Whether the library has a response that is not sent completely.
+    is_answering: bool,
+    /// Whether a part of that was sent, or of the response to the request in flight.
+    pub(super) is_answered: bool,
+    is_upgrading: bool,
+    /// Set if the client sends no more: the moment when that was noticed, or a later one at which a request began or
+    /// bytes were read that the client had sent before.
+    closed_at: Option<Coarse>,
+    /// Since when the connection only waits for a client that may not know that it ends.
+    expected_since: Option<Coarse>,
+}
+
+impl Lifecycle {
+    /// A new connection.
+    pub(super) fn new(now: Coarse) -> Self {
+        Self {
+            phase: Phase::Fresh,
+            since: now,
+            end: None,
+            readiness: Readiness::Resting,
+            tells_its_end: false,
+            come: 0,
+            taken: 0,
+            head_since: None,
+            unsent: None,
+            is_answering: false,
+            is_answered: false,
+            is_upgrading: false,
+            closed_at: None,
+            expected_since: None,
+        }
+    }
+
+    fn enter(&mut self, phase: Phase, now: Coarse) {
+        (self.phase, self.since, self.expected_since) = (phase, now, None);
+    }
+
+    /// Records what happens.
+    pub(super) fn record(&mut self, event: Event, now: Coarse) {
+        match event {
+            Event::HandshakeBegins => self.enter(Phase::Head, now),
+            Event::HandshakeEnds => self.enter(Phase::Fresh, now),
+            Event::Rests => self.readiness = Readiness::Resting,
+            Event::Wakes => {
+                (self.readiness, self.come, self.taken, self.expected_since) = (Readiness::Awake, 0, 0, None);
+            }
+            Event::TellsItsEnd => self.tells_its_end = true,
+            Event::Received(come) => {
+                self.come = come;
+                // The client had sent these bytes before it closed its side.
+                self.closed_at = self.closed_at.map(|_| now);
+                if matches!(self.phase, Phase::Fresh | Phase::Idle) && come > self.taken {
+                    self.enter(Phase::Head, now);
+                }
+            }
+            Event::HeadIsIncomplete(is_so) => self.head_since = is_so.then(|| self.head_since.unwrap_or(now)),
+            Event::Sent(took_some) => self.sent(took_some, now),
+            Event::Flushed if self.is_in_flight() => {}
+            Event::Flushed => (self.is_answering, self.is_answered) = (false, false),
+            Event::RequestBegins => {
+                let earlier = if let Phase::Busy(requests) = self.phase { requests } else { 0 };
+                self.enter(Phase::Busy(earlier + 1), now);
+                self.taken += 1;
+                (self.is_answering, self.is_answered) = (false, false);
+                // The client had sent it together with an earlier one. Each of them has the whole time.
+                self.closed_at = self.closed_at.map(|_| now);
+            }
+            Event::RequestEnds => match self.phase {
+                Phase::Busy(requests @ 2..) => self.phase = Phase::Busy(requests - 1),
+                // A part of the next request may have come together with this one.
+                _ => self.enter(if self.come > self.taken { Phase::Head } else { Phase::Idle }, now),
+            },
+            Event::Answers => self.is_answering = true,
+            Event::Upgrades(is_so) => self.is_upgrading = is_so,
+            Event::HalfClosed => self.closed_at = Some(now),
+            Event::Broken => self.end(End::Now(CloseReason::Gone)),
+            Event::Ends => self.end(End::AfterRequest),
+            Event::Drains => self.end(End::AfterFirstRequest),
+        }
+    }
+
+    fn sent(&mut self, took_some: bool, now: Coarse) {
+        let has_waited = self.unsent.is_some();
+        self.unsent = (!took_some).then(|| self.unsent.unwrap_or(now));
+        // If no response was given to the library, these are the bytes of an interim response.
+        self.is_answered |= took_some && self.is_answering;
+        match self.phase {
+            // The end of a response is sent after its request has ended. This time does not count for the next request.
+            Phase::Head if took_some && self.is_answering => self.enter(Phase::Head, now),
+            // Only now is the connection idle.
+            Phase::Idle if took_some && has_waited => self.enter(Phase::Idle, now),
+            _ => {}
+        }
+    }
+
+    /// A connection that ends at once does not wait for its requests any more.
+    fn end(&mut self, end: End) {
+        if !matches!(self.end, Some(End::Now(_))) {
+            self.end = Some(end);
+        }
+    }
+
+    /// Looks for deadlines that have passed. Returns whether the task of the connection has to ask for its next step.
+    pub(super) fn check(&mut self, limits: &TimeLimits, now: Coarse) -> bool {
+        let is_over = |since: Coarse, limit: Coarse| now - since >= limit;
+        let is_past = |since: Option<Coarse>, limit: Coarse| since.is_some_and(|since| is_over(since, limit));
+        let is_sent = self.unsent.is_none();
+        // Once a response has begun, the client gets all of it unless its connection is found to be broken.
+        let waits_since = self.closed_at.filter(|_| !self.is_answered);
+        self.end(match self.phase {
+            _ if is_past(self.unsent, limits.body) => End::Now(CloseReason::NotReading),
+            _ if is_past(self.head_since, limits.header) => End::Now(CloseReason::SlowHead),
+            Phase::Fresh if is_over(self.since, limits.header) => End::Now(CloseReason::Idle),
+            Phase::Head if is_sent && is_over(self.since, limits.header) => End::Now(CloseReason::SlowHead),
+            // A request that has come meanwhile is served.
+            Phase::Idle if is_sent && is_over(self.since, limits.idle) => End::AfterRequest,
+            Phase::Fresh | Phase::Idle if is_sent && is_over(self.since, limits.rest) => {
+                let is_awake = self.readiness == Readiness::Awake;
+                if is_awake {
+                    self.readiness = Readiness::Tired;
+                }
+                return is_awake;
+            }
+            Phase::Busy(_) if is_past(waits_since, limits.half_closed) => End::Now(CloseReason::Gone),
+            _ => return false,
+        });
+        true
+    }
+
+    /// What becomes of the connection next. Whether bytes have come that nobody has looked at, which may be a request, is only
+    /// asked for where it matters, and so is the time. A connection that ends after its requests never ends before them.
+    pub(super) fn step(&mut self, now: impl FnOnce() -> Coarse, is_unread: impl FnOnce() -> bool) -> Step {
+        match self.end {
+            None if self.readiness == Readiness::Tired && !self.is_busy() && !self.tells_its_end => Step::Rest,
+            None => Step::GoOn,
+            Some(End::Now(reason)) => Step::Close(reason),
+            Some(_) if self.is_busy() || self.is_upgrading => {
+                self.expected_since = None;
+                // The response to a handshake ends HTTP on this connection, or else the connection ends after it. And the
+                // library would not wait for the rest of a head.
+                let can_be_told = self.tells_its_end || self.is_in_flight() && !self.is_upgrading;
+                if can_be_told { Step::Finish } else { Step::GoOn }
+            }
+            // A client that has just connected is about to send its request, and cannot know that nobody waits for it. One
+            // that is told closes the connection, or answers that it was told.
+            Some(end) => {
+                let is_waited_for = self.tells_its_end || end == End::AfterFirstRequest && self.is_fresh();
+                let is_expected = is_waited_for && {
+                    let now = now();
+                    now - *self.expected_since.get_or_insert(now) < EXPECTED_FOR
+                };
+                match is_expected {
+                    true if self.tells_its_end => Step::Finish,
+                    false if !is_unread() => Step::Close(CloseReason::Idle),
+                    _ => Step::GoOn,
+                }
+            }
+        }
+    }
+
+    /// Until when the last step holds if nothing happens.
+    pub(super) fn expected_until(&self) -> Option<Coarse> {
+        self.expected_since.map(|since| since + EXPECTED_FOR)
+    }
+
+    /// How long what a client still sends is received and dropped after the end, because the system would otherwise reset the
+    /// connection, and the client may lose the response. One that was told also sends because it reads: for as long as it may
+    /// take to read what was sent last. `None` if it does not read, so that it cannot even be told.
+    pub(super) fn lingers_for(&self, is_sending: bool, limits: &TimeLimits, now: Coarse) -> Option<Duration> {
+        let is_in_order = !matches!(self.end, Some(End::Now(reason)) if reason != CloseReason::Idle);
+        let may_read = self.tells_its_end && is_in_order && !self.is_fresh();
+        let reads_for = if may_read { limits.body.saturating_sub(now - self.since) } else { 0 };
+        let longest = if is_sending { reads_for.max(SILENCE) } else { reads_for };
+        (!self.is_unsent()).then(|| Duration::from_millis(longest))
+    }
+
+    /// Whether no request has begun to come on the connection.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.phase == Phase::Fresh
+    }
+
+    /// Whether a request is in flight.
+    pub(super) fn is_in_flight(&self) -> bool {
+        matches!(self.phase, Phase::Busy(_))
+    }
+
+    /// Whether a request has begun to come or is in flight, or its response is not sent completely.
+    fn is_busy(&self) -> bool {
+        self.is_unsent() || self.head_since.is_some() || matches!(self.phase, Phase::Head | Phase::Busy(_))
+    }
+
+    /// Whether the connection does not end, and has nothing to do.
+    pub(super) fn is_idle(&self) -> bool {
+        self.end.is_none() && !self.is_busy()
+    }
+
+    /// Whether the connection has to end.
+    pub(super) fn has_to_end(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// How many requests have begun to come or are in flight, or have responses that are not sent completely.
+    pub(super) fn requests(&self) -> usize {
+        match self.phase {
+            Phase::Busy(requests) => usize::try_from(requests).unwrap_or(usize::MAX),
+            _ => usize::from(self.is_busy()),
+        }
+    }
+
+    /// Whether bytes wait to be sent because the client does not read.
+    pub(super) fn is_unsent(&self) -> bool {
+        self.unsent.is_some()
+    }
+
+    /// Whether the library was given nothing to send.
+    pub(super) fn is_unasked(&self) -> bool {
+        !self.is_in_flight() && !self.is_answering
+    }
+
+    /// Whether the connection ends because the client does not read.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.end == Some(End::Now(CloseReason::NotReading))
+    }
+}
+
+#[cfg(test)]
+mod tests;

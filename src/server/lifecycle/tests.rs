@@ -1,0 +1,337 @@
+//! Connections with a client, a library and a handler that do anything in any order: a model of them knows what is there, and
+//! checks what the rule says.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// How often the connection is checked, and the limits with which that is done.
+const TICK: Coarse = 100;
+const LIMITS: TimeLimits = TimeLimits { header: 3000, idle: 5000, body: 4000, half_closed: 1000, rest: 700 };
+
+/// What happens next.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// The client sends a part of a head.
+    SendPart,
+    /// The client sends the rest of a head, or all of one.
+    SendHead,
+    /// The client sends an empty line, or a ping.
+    SendNothing,
+    /// The client stops to read, and reads again.
+    StopReading,
+    Read,
+    /// The client sends no more.
+    HalfClose,
+    Break,
+    /// The handler answers the oldest request.
+    Answer,
+    /// An Upgrade is asked for, or declined.
+    Upgrade(bool),
+    Ends,
+    Drains,
+    Wait(Coarse),
+}
+
+/// The client and the HTTP library as the model knows them.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate observation")]
+struct World {
+    connection: Lifecycle,
+    now: Coarse,
+    is_http2: bool,
+    /// How many heads and parts of them are in the system, which nobody has read.
+    unread: Vec<Act>,
+    /// How many heads have begun to come, how many are complete, and how many were passed on.
+    heads: (u64, u64, u64),
+    in_flight: u32,
+    is_resting: bool,
+    is_upgrading: bool,
+    has_served: bool,
+    is_blocked: bool,
+    /// The last moment at which there was an excuse for each deadline.
+    no_part_at: Coarse,
+    reads_at: Coarse,
+    has_work_at: Coarse,
+    is_whole_at: Coarse,
+    is_broken: bool,
+    asked_at: Option<Coarse>,
+    told_at: Option<Coarse>,
+    closed: Option<CloseReason>,
+}
+
+impl World {
+    fn new(is_http2: bool) -> Self {
+        Self {
+            connection: Lifecycle::new(0),
+            now: 0,
+            is_http2,
+            unread: Vec::new(),
+            heads: (0, 0, 0),
+            in_flight: 0,
+            is_resting: true,
+            is_upgrading: false,
+            has_served: false,
+            is_blocked: false,
+            no_part_at: 0,
+            reads_at: 0,
+            has_work_at: 0,
+            is_whole_at: 0,
+            is_broken: false,
+            asked_at: None,
+            told_at: None,
+            closed: None,
+        }
+    }
+
+    fn record(&mut self, event: Event) {
+        self.connection.record(event, self.now);
+    }
+
+    /// Whether a request has come that is not answered completely, or a part of one.
+    fn has_work(&self) -> bool {
+        self.in_flight > 0 || self.is_blocked || self.heads.0 > self.heads.2
+    }
+
+    /// Keeps in mind until when there was an excuse for what waits now.
+    fn remember(&mut self) {
+        let has_work = self.has_work();
+        let waits_for_head = self.heads.0 > self.heads.2 && (self.is_http2 || self.in_flight == 0);
+        for (has_excuse, at) in [
+            (!waits_for_head || !self.is_http2 && self.is_blocked, &mut self.no_part_at),
+            (!self.is_blocked, &mut self.reads_at),
+            (has_work, &mut self.has_work_at),
+        ] {
+            if has_excuse {
+                *at = self.now;
+            }
+        }
+    }
+
+    /// The library does what it can: it reads a head of HTTP/1 only when the response before it is sent.
+    fn look(&mut self) {
+        loop {
+            let can_begin = self.is_http2 || self.in_flight == 0 && !self.is_blocked;
+            if can_begin && self.heads.1 > self.heads.2 {
+                self.heads.2 += 1;
+                self.in_flight += 1;
+                self.is_whole_at = self.now;
+                self.record(Event::RequestBegins);
+                continue;
+            }
+            if !can_begin || self.unread.is_empty() {
+                return;
+            }
+            let act = self.unread.remove(0);
+            let is_incomplete = self.heads.0 > self.heads.1;
+            match act {
+                Act::SendPart if !is_incomplete => self.heads.0 += 1,
+                Act::SendHead => {
+                    self.heads.0 += u64::from(!is_incomplete);
+                    self.heads.1 = self.heads.0;
+                }
+                _ => {}
+            }
+            self.is_whole_at = self.now;
+            match self.is_http2 {
+                true => self.record(Event::HeadIsIncomplete(self.heads.0 > self.heads.1)),
+                false => self.record(Event::Received(self.heads.0)),
+            }
+        }
+    }
+
+    /// The task of the connection runs.
+    fn run(&mut self) {
+        let (mut has_looked, now) = (false, self.now);
+        while self.closed.is_none() {
+            let is_unread = match self.is_resting {
+                true => !self.unread.is_empty(),
+                false => !has_looked || !self.is_http2 && !self.unread.is_empty(),
+            };
+            let step = self.connection.step(|| now, || is_unread);
+            match step {
+                Step::Close(reason) => {
+                    self.check_close(reason, has_looked || self.is_resting);
+                    self.closed = Some(reason);
+                }
+                Step::Rest => {
+                    assert!(!self.has_work() && !self.is_http2 && self.asked_at.is_none(), "it rests: {self:?}");
+                    // It wakes as soon as there is something to read.
+                    self.is_resting = true;
+                    self.record(Event::Rests);
+                    continue;
+                }
+                Step::Finish => {
+                    assert!(self.is_http2 || self.in_flight > 0 && !self.is_upgrading, "it cannot be told: {self:?}");
+                    self.told_at.get_or_insert(now);
+                    // The library of HTTP/1 ends by itself after this request.
+                }
+                Step::GoOn => {}
+            }
+            if has_looked || self.is_resting && self.unread.is_empty() {
+                return;
+            }
+            if std::mem::take(&mut self.is_resting) {
+                self.heads = (0, 0, 0);
+                self.record(Event::Wakes);
+                if self.is_http2 {
+                    self.record(Event::TellsItsEnd);
+                }
+                continue;
+            }
+            self.look();
+            has_looked = true;
+        }
+    }
+
+    /// The reason has to be one that the model knows.
+    fn check_close(&self, reason: CloseReason, has_looked: bool) {
+        let lasts = |since: Coarse| self.now - since;
+        let is_right = match reason {
+            CloseReason::Idle => {
+                let is_told = match self.is_http2 && !self.is_resting {
+                    true => self.told_at.is_some_and(|at| lasts(at) >= EXPECTED_FOR),
+                    false => self.unread.is_empty(),
+                };
+                let is_done = has_looked && is_told && !self.has_work() && !self.is_upgrading;
+                let may_end = self.asked_at.is_some() || lasts(self.has_work_at) >= LIMITS.idle;
+                is_done && may_end || !self.has_served && self.in_flight == 0 && self.now >= LIMITS.header
+            }
+            CloseReason::SlowHead => lasts(self.no_part_at) >= LIMITS.header,
+            CloseReason::NotReading => self.is_blocked && lasts(self.reads_at) >= LIMITS.body,
+            CloseReason::Gone => self.is_broken || self.in_flight > 0 && lasts(self.is_whole_at) >= LIMITS.half_closed,
+        };
+        assert!(is_right, "{reason:?}: {self:?}");
+    }
+
+    fn act(&mut self, act: Act) {
+        match act {
+            Act::SendPart | Act::SendHead | Act::SendNothing => self.unread.push(act),
+            Act::StopReading if self.has_served || self.in_flight > 0 => {
+                self.is_blocked = true;
+                self.record(Event::Sent(false));
+            }
+            Act::Read if self.is_blocked => {
+                self.is_blocked = false;
+                self.record(Event::Sent(true));
+                self.record(Event::Flushed);
+            }
+            Act::HalfClose if !self.is_http2 && self.in_flight > 0 => {
+                self.is_whole_at = self.now;
+                self.record(Event::HalfClosed);
+            }
+            Act::Break => {
+                self.is_broken = true;
+                self.record(Event::Broken);
+            }
+            Act::Answer if self.in_flight > 0 => {
+                if !self.is_http2 {
+                    self.record(Event::Answers);
+                }
+                (self.in_flight, self.has_served, self.is_upgrading) = (self.in_flight - 1, true, false);
+                self.record(Event::Upgrades(false));
+                self.record(Event::RequestEnds);
+                if !self.is_blocked {
+                    self.record(Event::Flushed);
+                }
+            }
+            Act::Upgrade(is_so) if !self.is_http2 && self.in_flight > 0 => {
+                self.is_upgrading = is_so;
+                self.record(Event::Upgrades(is_so));
+            }
+            Act::Ends | Act::Drains => {
+                self.asked_at.get_or_insert(self.now);
+                self.record(if let Act::Ends = act { Event::Ends } else { Event::Drains });
+            }
+            Act::Wait(time) => {
+                let until = self.now + time;
+                while self.now < until && self.closed.is_none() {
+                    self.now += TICK;
+                    let _ = self.connection.check(&LIMITS, self.now);
+                    self.run();
+                    self.remember();
+                }
+            }
+            _ => {}
+        }
+        self.run();
+        self.remember();
+    }
+
+    fn after(is_http2: bool, acts: Vec<Act>) -> Self {
+        let mut world = Self::new(is_http2);
+        acts.into_iter().for_each(|act| world.act(act));
+        world
+    }
+
+    /// The handler answers everything, and nothing else happens for so long.
+    fn closes_within(mut self, time: Coarse) -> Result<(), TestCaseError> {
+        for _ in 0..time / TICK {
+            while self.in_flight > 0 {
+                self.act(Act::Answer);
+            }
+            self.act(Act::Wait(TICK));
+        }
+        prop_assert!(self.closed.is_some(), "it goes on for ever: {:?}", self);
+        Ok(())
+    }
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    const OFTEN: &[Act] = &[Act::SendPart, Act::SendHead, Act::SendHead, Act::SendNothing, Act::Answer, Act::Answer];
+    const SELDOM: &[Act] = &[
+        Act::StopReading,
+        Act::Read,
+        Act::HalfClose,
+        Act::Upgrade(true),
+        Act::Upgrade(false),
+        Act::Ends,
+        Act::Drains,
+        Act::Break,
+    ];
+    let act = prop_oneof![
+        6 => prop::sample::select(OFTEN).boxed(),
+        2 => prop::sample::select(SELDOM).boxed(),
+        3 => (0..20_u64).prop_map(|ticks| Act::Wait(ticks * TICK)).boxed(),
+    ];
+    prop::collection::vec(act, 0..30)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// [`World::check_close`] finds it if a connection is closed without a reason.
+    #[test]
+    fn a_connection_is_closed_for_a_reason(is_http2: bool, acts in acts()) {
+        World::after(is_http2, acts);
+    }
+
+    #[test]
+    fn a_drain_ends_every_connection_in_a_bounded_time(is_http2: bool, acts in acts()) {
+        let mut world = World::after(is_http2, acts);
+        world.act(Act::Drains);
+        world.closes_within(LIMITS.header + LIMITS.body + EXPECTED_FOR + 2 * TICK)?;
+    }
+
+    #[test]
+    fn a_client_that_does_nothing_more_is_let_go(is_http2: bool, acts in acts()) {
+        let bound = LIMITS.header + LIMITS.body + LIMITS.idle + EXPECTED_FOR + 2 * TICK;
+        World::after(is_http2, acts).closes_within(bound)?;
+    }
+
+    #[test]
+    fn bytes_of_a_head_do_not_prolong_its_time(is_http2: bool, acts in acts(), drains: bool) {
+        let mut world = World::after(is_http2, acts);
+        if drains {
+            world.act(Act::Drains);
+        }
+        for _ in 0..(LIMITS.header + LIMITS.body + EXPECTED_FOR) / TICK + 2 {
+            while world.in_flight > 0 {
+                world.act(Act::Answer);
+            }
+            world.act(Act::SendPart);
+            world.act(Act::Wait(TICK));
+        }
+        prop_assert!(world.closed.is_some(), "a slow client lives for ever: {:?}", world);
+    }
+}
