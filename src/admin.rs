@@ -47,7 +47,7 @@ use tokio::task::{spawn_local, yield_now};
 
 use crate::base::clock::{self, Time};
 use crate::base::local_runtime::local_runtime;
-use crate::config::{Config, ConfigSource, LOG_LEVELS};
+use crate::config::{Config, LOG_LEVELS};
 use crate::net::tls::ListenerTls;
 use crate::proxy::log::{DroppedLines, LogLevel};
 use crate::proxy::respond::{self, LocalResponse};
@@ -64,12 +64,13 @@ pub use connections::{AdminChange, AdminListener};
 pub use overrides::{OverrideChange, OverrideRequest, channel as override_channel};
 pub use recent_reloads::RecentReloads;
 pub use reload::{ReloadAnswer, ReloadResult, channel as reload_channel};
+pub use source::{ConfigOrigin, RemoteStatus};
 pub use top_keys::KeyMask;
 
 /// What the admin listener shows and changes.
 pub struct View {
     /// Where the configuration comes from.
-    pub source: ConfigSource,
+    pub source: Box<dyn ConfigOrigin>,
     /// The configuration in force.
     pub config: ArcSwap<Config>,
     /// The metrics of routes, limits and upstreams.

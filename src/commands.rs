@@ -24,8 +24,8 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use crate::admin::describe;
 use crate::base::background::Background;
 use crate::base::clock;
-use crate::config::{self, Config, ConfigSource, Loaded, NoStart, Problems};
-use crate::process::{self, Start, Stopped};
+use crate::config::{self, Config, Problems};
+use crate::process::{self, ConfigSource, Loaded, NoStart, Start, Stopped};
 use crate::proxy::log;
 
 use admin_client::{AdminClient, AdminLocation, TOKEN_VARIABLE, TokenSource};

@@ -1,9 +1,9 @@
 //! The configuration as it runs: every value is checked, and every default is filled in.
 //!
-//! [`ConfigSource::load`] and [`parse`] are the only ways to make one, for running, checking and reloading alike.
+//! A [`Document`] is the only way to make one, for running, checking and reloading alike. Where its bytes come from is not known
+//! here; files that it names are read here, so that what is wrong with them is told at the key that names them.
 
 pub mod regular_file;
-mod folder;
 mod texts;
 mod report;
 mod refusal;
@@ -17,8 +17,6 @@ mod file;
 mod check;
 mod merge;
 mod document;
-mod remote;
-mod source;
 mod admin;
 mod tls;
 mod upstream;
@@ -51,12 +49,10 @@ mod tests;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use document::Document;
-
 pub use admin::{Admin, AdminAddress, AdminToken};
 pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
 pub use cors::{Cors, OriginPattern};
-pub use folder::{Version, files as folder_files};
+pub use document::{Document, ReadFile};
 pub use header_changes::{HeaderChanges, HeaderText, is_secret};
 pub use jwt::{Jwks, Jwt};
 pub use key::{Key, Missing, Source};
@@ -69,13 +65,11 @@ pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};
 pub use rate_text::RateTextError;
 pub use redirect::Redirect;
 pub use refusal::Refusal;
-pub use remote::{Remote, RemoteDocument, RemoteStatus};
 pub use report::Problems;
 pub use route::{Action, HeaderMatch, Host, PathPattern, Route, Scheme, Segment, SentPath};
 pub use schema::schema;
 pub use server::{EscapedSlashes, Http2, Listener, MaxConnections, PathMatching, PathRules, Server, UNLIMITED};
 pub use shed::Shed;
-pub use source::{ConfigSource, Loaded, NoStart};
 pub use store::{OnError, SharedStore, Store};
 pub use template::{Template, TemplatePart};
 pub use temporary::{quota_rates, temporary_again, temporary_override};
@@ -83,6 +77,7 @@ pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
 pub use traces::{Collector, Tracing};
 pub use upstream::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer};
 pub use upstream_tls::UpstreamTls;
+pub use values::document_url;
 #[cfg(not(feature = "postgres"))]
 pub use without_postgres::PostgresUrl;
 

@@ -4,7 +4,7 @@
 
 // What one can type.
 pub mod commands;
-// The life of the process: start, reload, signals, drain.
+// The life of the process: the source of its configuration, start, reload, signals, drain.
 pub mod process;
 // What operators see and change: the API, metrics and the dashboard.
 pub mod admin;

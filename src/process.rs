@@ -13,6 +13,7 @@ mod polls;
 mod reload;
 mod service_manager;
 mod signals;
+mod source;
 mod stores;
 mod watches;
 mod workers;
@@ -38,7 +39,7 @@ use crate::base::clock::{self, Time};
 use crate::base::local_runtime::local_runtime;
 use crate::base::metrics::{Counter, PerWorker};
 use crate::base::random::Random;
-use crate::config::{self, ConfigSource, Loaded, Refusal, Remote};
+use crate::config::{self, Refusal};
 use crate::net::tls::ListenerTls;
 use crate::proxy::log::{Logging, panic_text};
 use crate::proxy::snapshot::{SharedState, Snapshot};
@@ -58,6 +59,7 @@ use polls::Polls;
 use reload::{Reloads, Waiters};
 use service_manager::Watchdog;
 use signals::Signals;
+pub use source::{ConfigSource, Loaded, NoStart, Remote};
 use stores::Stores;
 use watches::Watches;
 
@@ -164,7 +166,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     }
     let polls = Polls::new(source.remote().map(Remote::every), instead_of.map(Refusal::from));
     let view = Arc::new(View {
-        source,
+        source: Box::new(source.clone()),
         config: ArcSwap::from_pointee(config),
         shared,
         snapshot: gateway.clone(),
@@ -185,7 +187,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         view.reloads_so_far.refused(clock::now(), why);
     }
     admin::start(changes.admin, view.clone())?;
-    let in_force = InForce { snapshot: gateway.clone(), view, listeners, stores };
+    let in_force = InForce { source, snapshot: gateway.clone(), view, listeners, stores };
     let reloads = Reloads::new(reload::LIMIT);
     let tls_reloads = Reloads::new(reload::LIMIT);
     let waiters = Waiters::default();

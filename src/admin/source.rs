@@ -1,6 +1,9 @@
 //! Where the configuration comes from, whether what is there now is in force, and how a server that has it does: as JSON and
 //! as metrics.
 
+use std::fmt;
+use std::time::Duration;
+
 use prometheus::proto::{MetricFamily, MetricType};
 use serde_json::{Value, json};
 
@@ -8,18 +11,42 @@ use super::View;
 use super::families::{counter, family, gauged, whole};
 use super::reload::as_json;
 use crate::base::clock::Time;
-use crate::config::RemoteStatus;
+
+/// Where the configuration comes from, as operators are told. It is written without secrets.
+pub trait ConfigOrigin: fmt::Display + Send + Sync {
+    /// How its server does, if it is one.
+    fn server(&self) -> Option<RemoteStatus>;
+}
+
+/// How a source that is a server does.
+#[derive(Clone, Debug)]
+pub struct RemoteStatus {
+    /// How often it is asked.
+    pub every: Duration,
+    /// Fetches that brought another document than the one before.
+    pub changed: u64,
+    /// Fetches that brought the same document.
+    pub unchanged: u64,
+    /// Fetches that failed.
+    pub failed: u64,
+    /// When the last fetch succeeded.
+    pub last_fetch: Option<Time>,
+    /// Why the last fetch failed, if it did.
+    pub error: Option<String>,
+    /// When the copy was saved, if it is in force.
+    pub copy_saved: Option<Time>,
+}
 
 /// The source, and how it does at `now`.
 pub(super) fn describe(view: &View, now: Time) -> Value {
-    let remote = view.source.remote().map(|remote| {
-        let RemoteStatus { changed, unchanged, failed, last_fetch, error, copy_saved, .. } = remote.status();
+    let remote = view.source.server().map(|status| {
+        let RemoteStatus { every, changed, unchanged, failed, last_fetch, error, copy_saved } = status;
         let copy = copy_saved.map(|saved| {
             let age = now.micros_since(saved) / 1_000_000;
             json!({ "saved": saved.seconds(), "age_seconds": age })
         });
         json!({
-            "every_seconds": remote.every().as_secs(),
+            "every_seconds": every.as_secs(),
             "last_fetch": last_fetch.map(Time::seconds),
             "error": error,
             "fetches": { "changed": changed, "unchanged": unchanged, "failed": failed },
@@ -40,8 +67,8 @@ pub(super) fn describe(view: &View, now: Time) -> Value {
 
 /// The metrics; none if the source is no server.
 pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
-    let Some(remote) = view.source.remote() else { return Vec::new() };
-    let RemoteStatus { changed, unchanged, failed, last_fetch, copy_saved, .. } = remote.status();
+    let Some(status) = view.source.server() else { return Vec::new() };
+    let RemoteStatus { changed, unchanged, failed, last_fetch, copy_saved, .. } = status;
     let fetches = [("changed", changed), ("unchanged", unchanged), ("failed", failed)];
     let seconds = |time: Option<Time>| whole(time.map_or(0, Time::seconds));
     vec![

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{ConfigSource, Remote};
+use crate::process::{ConfigSource, Remote};
 
 /// The environment variable with a bearer token for the server of the configuration.
 pub(super) const TOKEN_VARIABLE: &str = "GATEWAY_CONFIG_TOKEN";

@@ -1,12 +1,12 @@
 //! A configuration as it is written: in one file, in the files of a folder, or in a document of a server.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::folder::ReadFile;
 use super::merge::Merge;
 use super::read::Source;
 use super::report::{self, Problem};
@@ -17,8 +17,11 @@ use super::{Admin, Config, Problems, check, file};
 const NO_FILE: &str =
     "it is a symbolic link that leads nowhere, or it was removed just now: remove the link, or try again";
 
+/// A file with its bytes, or why it cannot be read.
+pub type ReadFile = (PathBuf, io::Result<Vec<u8>>);
+
 /// See the head of this file.
-pub(super) struct Document<'a> {
+pub struct Document<'a> {
     texts: Arc<Texts>,
     /// Where the texts begin that can be parsed.
     starts: Vec<usize>,
@@ -30,7 +33,7 @@ pub(super) struct Document<'a> {
 
 impl<'a> Document<'a> {
     /// One text.
-    pub(super) fn one(name: &str, bytes: Vec<u8>, folder: Option<&'a Path>) -> Self {
+    pub fn one(name: &str, bytes: Vec<u8>, folder: Option<&'a Path>) -> Self {
         match text(bytes) {
             Ok(text) => Self { texts: Texts::one(name, text).into(), starts: vec![0], problems: Vec::new(), folder },
             Err((text, problem)) => {
@@ -40,7 +43,7 @@ impl<'a> Document<'a> {
     }
 
     /// All files of a folder.
-    pub(super) fn of_folder(folder: &'a Path, files: Vec<ReadFile>) -> Self {
+    pub fn of_folder(folder: &'a Path, files: Vec<ReadFile>) -> Self {
         // What is said of no file is said of the folder.
         let mut texts = Texts::without_text(&folder.display().to_string());
         let (mut starts, mut problems) = (Vec::new(), Vec::new());
@@ -68,7 +71,7 @@ impl<'a> Document<'a> {
     ///
     /// # Errors
     /// All problems at once.
-    pub(super) fn config(self) -> Result<Config, Problems> {
+    pub fn config(self) -> Result<Config, Problems> {
         let Parsed { table, problems, is_broken } = self.parse();
         let source = Source::new(&self.texts, self.folder, problems);
         // After a syntax error, the recovered table is not what the user wrote, so its values are not checked.
@@ -83,7 +86,7 @@ impl<'a> Document<'a> {
     ///
     /// # Errors
     /// If that section is wrong, or if there is none and other problems may be the reason.
-    pub(super) fn admin(self) -> Result<Option<Admin>, Problems> {
+    pub fn admin(self) -> Result<Option<Admin>, Problems> {
         let Parsed { table, problems, .. } = self.parse();
         let source = Source::new(&self.texts, self.folder, problems);
         match file::read_admin(&table, &source) {

@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 /// The largest file that is read, in bytes. A million lines with hashes of 64 digits take 80 MB.
-pub(super) const MAX_BYTES: u64 = 256 << 20;
+pub const MAX_BYTES: u64 = 256 << 20;
 
 /// The bits of a file's mode that let its group or everybody write it.
 const OTHERS_WRITE: u32 = 0o022;

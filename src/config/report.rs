@@ -95,7 +95,7 @@ impl Problems {
     }
 
     /// The one problem of what has no text, with this name.
-    pub(super) fn without_text(name: &str, message: String, help: &str) -> Self {
+    pub fn without_text(name: &str, message: String, help: &str) -> Self {
         let problem = Problem { span: 0..0, message, help: Some(help.to_owned()) };
         Self::new(Arc::new(Texts::without_text(name)), vec![problem])
     }

@@ -145,6 +145,18 @@ pub(super) fn document(text: &str) -> Read<Url> {
     Ok(url)
 }
 
+/// The same of a URL that is in no file.
+///
+/// # Errors
+/// What is wrong, without the URL.
+pub fn document_url(text: &str) -> Result<Url, String> {
+    document(text).map_err(
+        |Wrong { message, help, .. }| {
+            if help.is_empty() { message } else { format!("{message}: {help}") }
+        },
+    )
+}
+
 /// Whether the server of a URL is on this machine.
 pub(super) fn is_here(url: &Url) -> bool {
     url.host == "localhost" || url.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())

@@ -8,10 +8,11 @@ use arc_swap::ArcSwap;
 use super::inherited::InheritedSockets;
 use super::listeners::{ListenerPlan, Listeners, OpenListeners};
 use super::reload::{self, Cause};
+use super::source::{ConfigSource, Loaded, RemoteDocument};
 use super::stores::Stores;
 use crate::admin::View;
 use crate::base::clock;
-use crate::config::{self, Address, Config, ConfigSource, Loaded, Problems, Refusal, RemoteDocument, Tls};
+use crate::config::{self, Address, Config, Problems, Refusal, Tls};
 use crate::limit::overrides::Changes;
 use crate::process::echo;
 use crate::proxy::snapshot::{self, SharedState, Snapshot};
@@ -23,6 +24,7 @@ const TOO_LONG: &str = "it took too long";
 
 /// Everything that a new configuration has to be applied to.
 pub(super) struct InForce {
+    pub(super) source: ConfigSource,
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) view: Arc<View>,
     pub(super) listeners: Listeners,
@@ -126,7 +128,7 @@ impl InForce {
         self.view.config.store(Arc::new(config));
         // New listeners find the new routes.
         self.listeners.apply(listeners);
-        if let (Some(remote), Some(document)) = (self.view.source.remote(), &document) {
+        if let (Some(remote), Some(document)) = (self.source.remote(), &document) {
             remote.applied(document);
         }
         self.view.reloads_so_far.succeeded(clock::now());

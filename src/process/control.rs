@@ -174,7 +174,7 @@ impl Control {
     /// Begins to load the configuration in another thread.
     fn load(&mut self, cause: Cause) {
         self.reloading_since = clock::now();
-        let (source, running) = (self.in_force.view.source.clone(), self.in_force.config());
+        let (source, running) = (self.in_force.source.clone(), self.in_force.config());
         let (shared, listeners) = (self.in_force.view.shared.clone(), self.in_force.listeners.open());
         let snapshot = self.in_force.snapshot.clone();
         let load = move |is_wanted: &dyn Fn() -> bool| {
@@ -227,7 +227,7 @@ impl Control {
 
     /// Records that a configuration is refused, unless this is known since the last poll.
     fn refuse(&mut self, cause: Cause, why: &Refusal) {
-        if let Some(remote) = self.in_force.view.source.remote() {
+        if let Some(remote) = self.in_force.source.remote() {
             remote.refused();
         }
         if self.polls.is_new(cause, why) {

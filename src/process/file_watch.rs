@@ -14,8 +14,8 @@ use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
+use super::source::{Version, folder_files};
 use crate::base::clock::Time;
-use crate::config::{self, Version};
 
 /// Files are replaced in several steps. A change is told after so much time without a further one.
 const SETTLES_AFTER: Duration = Duration::from_millis(500);
@@ -125,7 +125,7 @@ impl FileWatch {
 
 /// Where what is at this path changes: for a folder of configuration files, also where its files do.
 fn all_folders(path: &Path) -> impl Iterator<Item = PathBuf> {
-    let of_files = config::folder_files(path).unwrap_or_default();
+    let of_files = folder_files(path).unwrap_or_default();
     let folder = path.is_dir().then(|| path.to_owned());
     folders(path).chain(folder).chain(of_files.into_iter().flat_map(|file| folders(&file).collect::<Vec<_>>()))
 }
@@ -138,7 +138,7 @@ fn missing_folder(file: &Path) -> Option<&Path> {
 
 /// Whether a file, or one of a folder, was changed or replaced at this time or later.
 fn has_changed(path: &Path, since: Time) -> bool {
-    let mut files = config::folder_files(path).unwrap_or_default();
+    let mut files = folder_files(path).unwrap_or_default();
     files.push(path.to_owned());
     files.iter().any(|file| file_has_changed(file, since))
 }

@@ -1,12 +1,12 @@
 //! Describes what a reload does.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use super::listener;
-use crate::config::{self, Config, ConfigSource, Recounted};
+use crate::config::{self, Config, Recounted};
 
 /// Describes what a reload does that replaces `old`, read from `name`, with `new`.
-pub fn describe_reload(name: &ConfigSource, old: &Config, new: &Config) -> String {
+pub fn describe_reload(name: &impl Display, old: &Config, new: &Config) -> String {
     let mut text = format!("\na reload that replaces {name}\n");
     if let Some(setting) = config::needs_restart(old, new) {
         // Writing to a string cannot fail.

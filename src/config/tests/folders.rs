@@ -9,12 +9,20 @@ use proptest::prelude::*;
 use super::super::document::Document;
 use super::super::texts::Texts;
 use super::super::{Config, Problems, parse};
-use super::{FULL, LIMITS, load};
+use super::{FULL, LIMITS};
 
 fn read(texts: &[String]) -> Result<Config, Problems> {
     let files = texts.iter().enumerate();
     let files = files.map(|(index, text)| (PathBuf::from(format!("{index}.toml")), Ok(text.clone().into_bytes())));
     Document::of_folder(Path::new("conf"), files.collect()).config()
+}
+
+fn load(folder: &Path) -> Result<Config, Problems> {
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+    files.sort();
+    let read = |path: PathBuf| (path.clone(), fs::read(path));
+    Document::of_folder(folder, files.into_iter().map(read).collect()).config()
 }
 
 /// The configuration without what depends on the names of its files.

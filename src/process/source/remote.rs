@@ -15,11 +15,11 @@ use http::{HeaderMap, HeaderValue, header};
 use parking_lot::Mutex;
 use tokio::runtime::Builder;
 
-use super::document::Document;
-use super::{Admin, Config, Problems};
+use crate::admin::RemoteStatus;
 use crate::base::background::Background;
 use crate::base::clock::{self, Time};
 use crate::base::metrics::Counter;
+use crate::config::{Admin, Config, Document, Problems};
 use crate::net::fetch::{self, Fetched};
 use crate::net::tls::{Authorities, ConnectorTls};
 
@@ -77,23 +77,6 @@ pub struct RemoteDocument {
     etag: Option<HeaderValue>,
 }
 
-/// How a source that is a server does.
-#[derive(Clone, Debug)]
-pub struct RemoteStatus {
-    /// Fetches that brought another document than the one before.
-    pub changed: u64,
-    /// Fetches that brought the same document.
-    pub unchanged: u64,
-    /// Fetches that failed.
-    pub failed: u64,
-    /// When the last fetch succeeded.
-    pub last_fetch: Option<Time>,
-    /// Why the last fetch failed, if it did.
-    pub error: Option<String>,
-    /// When the copy was saved, if it is in force.
-    pub copy_saved: Option<Time>,
-}
-
 impl Remote {
     /// The configuration at a URL, which is asked so often. The copy is in the folder `state`.
     ///
@@ -127,6 +110,7 @@ impl Remote {
         let Fetches { changed, unchanged, failed } = &self.fetches;
         let state = self.state.lock();
         RemoteStatus {
+            every: self.every,
             changed: changed.get(),
             unchanged: unchanged.get(),
             failed: failed.get(),

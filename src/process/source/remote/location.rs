@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
 
 use crate::base::percent;
-use crate::config::values;
+use crate::config::document_url;
 use crate::net::fetch::Url;
 
 /// A URL, and what its server wants to be shown. It is written without its secrets.
@@ -40,10 +40,7 @@ impl Location {
             }
             None => (None, authority),
         };
-        let url = values::document(&format!("{scheme}://{host}{target}")).map_err(|wrong| {
-            let help = if wrong.help.is_empty() { String::new() } else { format!(": {}", wrong.help) };
-            format!("{}{help}", wrong.message)
-        })?;
+        let url = document_url(&format!("{scheme}://{host}{target}"))?;
         let authorization = match (user, token) {
             (Some(_), Some(_)) => return Err("there is both a user name and a token: remove one of them".to_owned()),
             (Some(user), None) => Some(basic(user)?),

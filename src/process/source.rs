@@ -1,11 +1,18 @@
 //! Where a configuration comes from. Nothing else has to know what kind of source it is.
 
+mod folder;
+mod remote;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::document::Document;
-use super::{Admin, Config, Problems, Remote, RemoteDocument, folder, regular_file};
+use crate::admin::{ConfigOrigin, RemoteStatus};
+use crate::config::{Admin, Config, Document, Problems, regular_file};
+
+pub(super) use folder::{Version, files as folder_files};
+pub use remote::Remote;
+pub(super) use remote::RemoteDocument;
 
 /// A source that can be loaded again and again.
 #[derive(Clone, Debug)]
@@ -155,6 +162,12 @@ fn read(path: &Path) -> Result<Document<'_>, Problems> {
     Ok(Document::one(&path.display().to_string(), bytes, Some(folder)))
 }
 
+impl ConfigOrigin for ConfigSource {
+    fn server(&self) -> Option<RemoteStatus> {
+        self.remote().map(Remote::status)
+    }
+}
+
 /// Writes it without secrets.
 impl fmt::Display for ConfigSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -162,5 +175,22 @@ impl fmt::Display for ConfigSource {
             Self::Path(path) => path.display().fmt(f),
             Self::Remote(remote) => remote.fmt(f),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(path: &Path) -> String {
+        ConfigSource::Path(path.to_owned()).load().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn unreadable_files_are_explained() {
+        let missing = problems(Path::new("/nonexistent/gateway.toml"));
+        assert!(missing.contains("No such file") && missing.contains("--> /nonexistent/gateway.toml"), "{missing}");
+        let folder = problems(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+        assert!(folder.contains("the folder has no file whose name ends with .toml"), "{folder}");
     }
 }

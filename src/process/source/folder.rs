@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::regular_file::{self, MAX_BYTES};
+use crate::config::ReadFile;
+use crate::config::regular_file::{self, MAX_BYTES};
 
 /// The most files of a folder.
 const MOST_FILES: usize = 10_000;
@@ -22,14 +23,11 @@ const MOST_FILES: usize = 10_000;
 const ATTEMPTS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A file with its bytes, or why it cannot be read.
-pub(super) type ReadFile = (PathBuf, io::Result<Vec<u8>>);
-
 /// The files of a folder that are part of the configuration, in the order of their names.
 ///
 /// # Errors
 /// When the folder cannot be read, or has too many files.
-pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+pub(in crate::process) fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
@@ -85,7 +83,7 @@ fn read_once(files: &[PathBuf]) -> Vec<ReadFile> {
 
 /// A version of what is at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Version {
+pub(in crate::process) enum Version {
     /// A file, or something else that is no folder.
     File {
         /// The file system.
@@ -103,7 +101,7 @@ pub enum Version {
 
 impl Version {
     /// The version of what is at this path now, behind symbolic links; `None` if there is nothing that can be read.
-    pub fn of(path: &Path) -> Option<Self> {
+    pub(in crate::process) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         if metadata.is_dir() {
             let files = files(path).ok()?;
