@@ -10,10 +10,11 @@ use crate::schema::schema;
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference.md");
 
 const HEAD: &str = "\
-# All keys of gateway.toml
+# Reference
 
-This page is made from the table in [src/config/settings.rs](../src/config/settings.rs), from which the gateway reads the
-file, too. `UPDATE=1 cargo test --test it reference` writes it again. `gateway schema` prints the same for editors: with
+All keys of gateway.toml. This page is made from the table in [src/config/settings.rs](../src/config/settings.rs), from which the
+gateway reads the file, too. `UPDATE=1 cargo test --test it reference` writes it again. `gateway schema` prints the same for
+editors: with
 
     gateway schema > gateway.schema.json
 
@@ -23,6 +24,24 @@ what is not valid.
 
 A change takes effect at a reload, unless the key is one that needs a restart. A *duration* is a text such as `\"250ms\"`,
 `\"10s\"`, `\"10m\"`, `\"1h\"` or `\"7d\"`; a *size* one such as `\"64KiB\"` or `\"1MiB\"`.
+";
+
+const TAIL: &str = "
+## Other maxima
+
+| what | at most |
+|---|---|
+| the number in a rate, a burst, a cost | 4 294 967 296 (2^32) |
+| the period of a rate | 1 s to 31 days |
+| the number in a rate of a moving window | 10 000 |
+| keys in a file of overrides; known keys | 1 000 000 |
+| patterns with `*` of a limit | 1 000 |
+| overrides of the admin API at the same time; the time of one | 10 000; 1 s to 31 days |
+| a file that the configuration names | 256 MiB |
+| names of limits, upstreams and captures; the prefix in Memcached | 64 characters |
+| headers for a collector of traces | 16 |
+
+A larger value is an error, whose message contains the allowed range.
 ";
 
 /// A value as TOML, on one line.
@@ -60,15 +79,10 @@ fn takes(schema: &Value) -> String {
     match schema["type"].as_str().unwrap() {
         "boolean" => "`true` or `false`".to_owned(),
         "integer" | "number" => format!("{} to {}", schema["minimum"], schema["maximum"]),
-        "array" => {
-            let bounds = match (schema["minItems"].as_u64(), schema["maxItems"].as_u64()) {
-                (None, None) => String::new(),
-                (None, Some(most)) => format!(" of at most {most}"),
-                (Some(least), None) => format!(" of at least {least}"),
-                (Some(least), Some(most)) => format!(" of {least} to {most}"),
-            };
-            format!("list{bounds}: {}", takes(&schema["items"]))
-        }
+        "array" => match schema["maxItems"].as_u64() {
+            Some(most) => format!("list of up to {most}: {}", takes(&schema["items"])),
+            None => format!("list: {}", takes(&schema["items"])),
+        },
         "object" if schema["properties"].is_object() => "table".to_owned(),
         "object" => format!("{} by name", takes(&schema["additionalProperties"])),
         _ => "text".to_owned(),
@@ -126,7 +140,7 @@ fn page() -> String {
             writeln!(page, "| `{name}` | {} | {default} | {example} | {} |", takes(key), about(key)).unwrap();
         }
     }
-    page
+    page + TAIL
 }
 
 #[test]
