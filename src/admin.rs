@@ -2,6 +2,10 @@
 //!
 //! It has a thread of its own, so that no request of a client waits for it, and it waits neither for a reload nor for
 //! anything else that the process does.
+//!
+//! It only reads what workers count. Only reloads and overrides need the control thread, and a request for one waits
+//! for the result in a channel. Each answer other than a probe's is one turn of the thread, so that a client with many
+//! requests gets no more turns than the others.
 
 pub mod describe;
 pub mod dashboard;

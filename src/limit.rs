@@ -1,6 +1,10 @@
 //! Rate limits: what is counted for a key, and what the counts allow. The module does no I/O and reads no clock: every
 //! function takes the moment as an argument, so each decision can be repeated in a test.
 //!
+//! The same code decides with counts in memory and with counts from Memcached, and does not know how the configuration
+//! spells a rate. Each strategy is one file with one trait (`counting.rs`), so a cell treats all states alike. Tests
+//! compare each strategy with an oracle that stores every request (`tests/oracle.rs`).
+//!
 //! A [`Rate`] is a quota per window and the [`Strategy`] by which requests are counted. A [`Limit`] is one or more rates
 //! that must all hold. For each key a store keeps a [`Cell`], the state of all rates of one limit. [`Limit::decide`] decides
 //! about a request and charges it if it is admitted. A refused request changes nothing.

@@ -1,4 +1,7 @@
 //! Starts the gateway; the rest is in the library.
+//!
+//! The allocator is jemalloc, because one of its threads returns freed memory to the system. The allocator of the C
+//! library cannot return it, because live blocks lie between the freed ones.
 
 use std::process::ExitCode;
 

@@ -1,8 +1,10 @@
 //! What the gateway has counted over the last minutes and the last hour, in bounded memory: the requests of each second by
 //! outcome, and the refusals of each limit by minute.
 //!
-//! The dashboard shows it as soon as a page is opened. Requests are kept as totals, not as differences, so that a second
-//! that is missing distorts nothing.
+//! The dashboard shows it as soon as a page is opened. Requests are kept as totals, not as differences, so that a
+//! second that is missing distorts nothing. The thread of the admin listener reads them from the workers' counters once
+//! a second, which costs the workers nothing. The page computes rates from the differences, for the history and for
+//! what follows alike.
 
 use std::collections::{BTreeMap, VecDeque};
 

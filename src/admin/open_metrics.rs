@@ -2,6 +2,10 @@
 //!
 //! It differs from Prometheus' text format in that a counter's family is named without `_total`, a family may have a unit,
 //! numbers are written as floats where they are floats, and a last line says that nothing is missing.
+//!
+//! The metrics are those that the crate `prometheus` has collected. The crate `prometheus-client` writes OpenMetrics
+//! only, and no crate writes both formats. Tests read both with promtool and with Prometheus' library for Python, and
+//! compare the samples.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};

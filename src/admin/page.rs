@@ -2,6 +2,9 @@
 //!
 //! The page holds no secrets and shows what the API answers to it, so it needs no token. It asks for the token and sends it
 //! with each request.
+//!
+//! It is compiled into the binary. Its Content-Security-Policy has the hashes of its style and its script, computed
+//! from the same texts.
 
 use std::sync::LazyLock;
 

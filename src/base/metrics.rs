@@ -1,4 +1,5 @@
-//! Counters, histograms and peaks: plain atomics that one thread adds to and any thread may read.
+//! Counters, histograms and peaks: plain atomics that one thread adds to and any thread may read. Each worker has its
+//! own, and they are added up when they are read.
 
 mod peak;
 

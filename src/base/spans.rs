@@ -3,6 +3,10 @@
 //!
 //! A span has no header, no query and no key of a limit, because they may be secret. Texts of clients are cut, so that a
 //! trace has a bounded size.
+//!
+//! They are recorded without the SDK of OpenTelemetry, which would bring its own context, processors, random numbers
+//! and HTTP client beside those that are here. A request that is not sampled pays one branch for each place where a
+//! span could begin. One that is sampled collects its spans in one box, which the worker sends when the request ends.
 
 mod channel;
 

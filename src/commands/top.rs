@@ -2,7 +2,11 @@
 //! gateway, which may run on another machine.
 //!
 //! One thread draws, one reads keys, and the main thread follows the gateway and waits for signals. So the program ends even
-//! if the terminal takes no more output.
+//! if the terminal takes no more output; numbers that it has no time for are dropped.
+//!
+//! It reads events with the same types that the admin listener writes (`admin/dashboard.rs`), so that no field can be
+//! renamed on one side alone. All texts that it receives are made printable where they are read, so no panel can forget
+//! it.
 
 mod format;
 mod recent;

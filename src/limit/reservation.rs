@@ -3,6 +3,9 @@
 //! If too much was reserved, the rest is given back where it was counted, and the state is as if it had never been counted.
 //! If a request costs more, the difference is charged at the moment at which that is known. At the moment of the
 //! reservation it might not matter any more, so clients could avoid their limits with requests that take long.
+//!
+//! A request whose cost is not known is charged like any other, so that parallel requests cannot pass together. If it
+//! ends without telling its cost, what was reserved stays charged.
 
 use smallvec::SmallVec;
 

@@ -4,6 +4,10 @@
 //! With `elapsed` of the newest bucket gone, the share of the oldest that still lies in the window is
 //! `(width - elapsed) / width`; its requests are assumed to have come at a fixed rate. The method is the
 //! one that Cloudflare described in 2017 ("How we built rate limiting capable of scaling to millions of domains").
+//!
+//! Buckets are aligned to the Unix clock, so that all gateways use the same names for them. If the length of a window
+//! is not a multiple of its number of buckets, the length of a bucket is rounded up: then the buckets cover slightly
+//! more than the window, and the limit holds all the same.
 
 use std::cmp::Ordering;
 

@@ -1,5 +1,9 @@
 //! The socket of a client. Its bytes are read and written, while the task of the connection watches whether the client
 //! still exists.
+//!
+//! The system reports the end of the client's data and a reset as separate events (EPOLLRDHUP, EPOLLERR), even if
+//! unread data is still in front of them. So bytes behind a request hide nothing. hyper would instead read ahead, into
+//! a buffer that it allocates for every request, because the previous buffer is still in use.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,4 +1,7 @@
 //! Applies configurations: each is loaded, checked and built, and then replaces the one in force as a whole.
+//!
+//! Some settings are used only at the start: workers, the size of heads, the log format and the bounds of the memory
+//! store. A configuration that changes one of them is refused and names it, so that no change is applied only in part.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,7 @@
 //! The listening sockets of the process. A reload opens those that are new, and closes those that are gone.
+//!
+//! The sockets of new ones are opened before anything else changes, so that an address which cannot be had refuses the
+//! reload. Each worker gets its changes over a channel, from the first listener on.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;

@@ -1,4 +1,8 @@
 //! When a source that is a server is asked again, and what is known about its last answer.
+//!
+//! A poll is a reload that may find nothing new, so at most one of both runs, and both have the same time limit. A text
+//! that is in force is not parsed again. One that was refused is, at each poll, because files that it names may be
+//! there by now.
 
 use std::future::pending;
 use std::time::Duration;

@@ -2,6 +2,9 @@
 //!
 //! A request stays with the store that it began with, so that what was reserved for it is settled there. A store that is
 //! not in force any more closes when its last request has ended.
+//!
+//! Each worker hears of every store, because it carries messages to the driver of each until that is closed. At the end
+//! the control thread closes the last one and waits for all.
 
 use std::panic::resume_unwind;
 use std::sync::{Arc, Weak};

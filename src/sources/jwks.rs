@@ -1,6 +1,9 @@
 //! The keys of the issuers of tokens, for all workers. One thread fetches them from their servers.
 //!
 //! A request never waits for a fetch: it uses the last keys that were fetched. They stay while a server does not answer.
+//!
+//! They are fetched with hyper's client, not with the gateway's own for upstreams, which is made for requests of
+//! clients.
 
 use std::io;
 use std::sync::Arc;

@@ -3,6 +3,13 @@
 //! Keys are spread over shards. Each shard is a least-recently-used map with its own lock. A decision takes the locks
 //! of its shards in ascending order, so it is atomic and cannot deadlock. Eviction from another shard only tries its
 //! lock.
+//!
+//! The size of cells is counted as the allocator rounds it. One number holds the sum of all shards, which changes only
+//! when a cell is created, dropped or grows. If it becomes too large, the shards drop their least recently used cells
+//! in turn, an eighth of a shard at a time, because the nodes of a map are freed only together.
+//!
+//! A new key that is refused gets no cell, so a flood of new keys behind a global limit evicts no other key. A sweep
+//! visits all shards every half minute and drops cells that have no effect any more.
 
 mod shard;
 mod migrating;

@@ -2,6 +2,12 @@
 //!
 //! A limit is identified by its name and the layout of its cells. A replaced limit is remembered for as long as its
 //! counts can matter, so that each of its keys can be migrated when it is used next.
+//!
+//! A change of overrides is a reload of single keys. A key whose cells get another layout is migrated at its next
+//! request, nobody waits for it, and of other keys nothing is forgotten or given back.
+//!
+//! A limit with a source of quotas may get cells of any layout at any time. So none of its cells is dropped for its
+//! layout, but only when it has no effect any more.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};

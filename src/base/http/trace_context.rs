@@ -3,6 +3,11 @@
 //!
 //! Where no span is recorded, a valid `traceparent` passes as it is, unless its flags would make the upstream record what
 //! the gateway has decided against. `tracestate` passes only beside a valid `traceparent`.
+//!
+//! Flags are believed only from trusted proxies: a flag costs a client nothing, and makes every system behind it record
+//! and export.
+//!
+//! A trace is looked for only if the request is forwarded or logged, and made only if requests are traced.
 
 use std::fmt::{self, Display};
 

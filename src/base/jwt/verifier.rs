@@ -1,4 +1,6 @@
 //! What a token has to be: signed with a key of its issuer, for this audience, and valid now.
+//!
+//! The crate would read the clock itself, so `exp` and `nbf` are compared here.
 
 use jsonwebtoken::dangerous::insecure_decode_claims;
 use jsonwebtoken::errors::ErrorKind;

@@ -1,4 +1,8 @@
 //! The highest share of something that was used in the last seconds.
+//!
+//! A decision says how much of a quota is left, so it costs one division and some comparisons to see how full keys are.
+//! To ask the store for its fullest key would mean to visit all cells, and Memcached cannot be asked at all. Which key
+//! it was is not kept, because metrics name no keys.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,5 +1,7 @@
 //! The way of finished traces from the workers to who exports them: bounded, and never waited for. What does not fit is
 //! dropped and counted.
+//!
+//! Whoever exports them is woken by the first trace of a batch, not by each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

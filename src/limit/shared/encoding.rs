@@ -13,10 +13,15 @@
 //! Counters are not part of it. No entry of the log begins with two zeros, since its cost is never 0. Of version 2, which had
 //! other operations, the state is read without what was appended to it.
 //!
-//! A state has a time of its own: that of the fastest clock among the gateways that have written it. A reader whose clock
-//! is behind that reads the state as of its latest moment and remembers the difference, and what it writes is as much ahead
-//! of its own clock. So a state never goes back in time. If it did, a reader whose clock is faster would believe that what
-//! was counted a moment ago is old, and would admit as much again.
+//! A state has a time of its own: that of the fastest clock among the gateways that have written it. A reader whose
+//! clock is behind that reads the state as of its latest moment and remembers the difference, and what it writes is as
+//! much ahead of its own clock. So a state never goes back in time. If it did, a reader whose clock is faster would
+//! believe that what was counted a moment ago is old, and would admit as much again. Gateways that write in turns would
+//! then make it older with every turn, and two seconds between their clocks would make any limit ineffective.
+//!
+//! This works for any difference, so no maximum has to be configured. At the first read a gateway does not know the age
+//! of a state, up to the difference. So it may refuse for that much longer, but at most for one window, after which the
+//! server has dropped the state.
 
 use super::super::cell::Cell;
 use super::super::log::Log;

@@ -4,6 +4,8 @@
 //! rule, so all readers agree which requests were admitted: one that does not fit is skipped by everybody, is charged
 //! nowhere and need not be taken back. Each group has the number of its writer and a sequence number, by which the writer
 //! finds it again if it got no answer.
+//!
+//! If gateways replaced the state instead, one that is far from the server would come too late every time.
 
 use smallvec::SmallVec;
 

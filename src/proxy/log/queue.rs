@@ -1,5 +1,8 @@
 //! A queue of lines for a writer that may block. Adding a line never waits: if the queue is full, the line is dropped and
 //! counted.
+//!
+//! Lines go into one buffer, and a thread writes all of it at once. A reader that stops would otherwise block every
+//! worker, which is worse than missing lines.
 
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;

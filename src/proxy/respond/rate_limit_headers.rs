@@ -3,6 +3,10 @@
 //! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-10; the X-RateLimit headers are those
 //! of GitHub. All policies are listed, but only one state is sent: that of the policy with the least remaining, or of
 //! the one that refuses the request for longest. Limits that are silent or only report send nothing.
+//!
+//! A repeated refusal is detected by comparing its verdicts, before any text is written. Its response is the one that
+//! was written before: the headers have a place for the identifier of the request, and a problem document ends with it,
+//! so both are copied once.
 
 use std::sync::{Arc, OnceLock};
 

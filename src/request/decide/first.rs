@@ -4,6 +4,9 @@
 //! verified is refused before that if these limits are known to refuse it. If its token turns out not to be valid, it is
 //! charged to them, whatever becomes of it: otherwise wrong tokens would cost their clients nothing. A request whose token is
 //! valid is charged as any other, to all limits or to none, by one question to the store.
+//!
+//! To charge these limits before each verification, and to give that back if another limit refuses, would be a second
+//! exchange with Memcached for each new token. So only what is known in this process is looked at before.
 
 use std::ops::ControlFlow;
 

@@ -2,6 +2,10 @@
 //!
 //! Each worker counts in its own sketches, which are added up when they are shown. A worker waits for nobody: while its
 //! sketches are being read, it only counts how many keys it could not record, and that becomes part of the error.
+//!
+//! A key that has a place in a sketch costs about 100 instructions, one that is new in a flood of new keys about 250.
+//! The text of a key is read from the request when the key gets a place in a sketch that has room, or when it comes
+//! again, because most invented keys come once.
 
 use parking_lot::Mutex;
 

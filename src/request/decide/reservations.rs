@@ -1,4 +1,6 @@
 //! What requests cost. Some costs are known before the decision, others only from the response.
+//!
+//! A limit that only reports also reserves, but refuses nothing.
 
 use http::{HeaderMap, HeaderName, StatusCode};
 

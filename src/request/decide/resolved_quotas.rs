@@ -1,4 +1,6 @@
 //! What sources of quotas grant the keys of a request, found before the decision.
+//!
+//! A route whose limits have no source pays one branch. The cache is asked by the fingerprint that is computed anyway.
 
 use std::sync::Arc;
 

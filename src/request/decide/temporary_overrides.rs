@@ -2,6 +2,13 @@
 //!
 //! A key is kept as it was written, together with all its fingerprints: when a reload changes a limit, its keys and rates are
 //! read again by what the limit is now.
+//!
+//! They are part of the snapshot. A request borrows its rates from there, so a change is a new snapshot with other rate
+//! tables, which replaces the old one as a reload does. No file is read, and upstreams, connections and metrics stay
+//! the same. The control thread makes one for all changes that wait, and when an override ends.
+//!
+//! Overrides are found by the fingerprint by which a key is counted, so a limit without any pays one branch, and one
+//! with ten thousand pays one lookup. They end by the monotonic clock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! Queues of requests that are held until their limit has room: first come, first served.
+//!
+//! Only the first request of a queue asks the store.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -3,6 +3,11 @@
 //!
 //! A key is unambiguous if the request has it exactly once, in exactly its own spelling. Which other spellings count is
 //! decided by what servers do, not by standards: see the tables in the tests.
+//!
+//! If a header is there twice, some servers read the first and others the last. The gateway cannot know how an upstream
+//! reads, so it refuses a request that any known server reads differently. What has to be checked is computed per route
+//! when the configuration is built. If no limit reads a header, cookie, parameter or token, requests pay nothing for
+//! this.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -2,6 +2,10 @@
 //!
 //! To check a signature takes longer than all other steps of a request together. So only the tokens that the limits of
 //! a route use are verified, and each worker caches the valid ones.
+//!
+//! A token is found in the cache by a hash of its text, of the settings and of the keys. So a reload or new keys need
+//! not find and drop anything: what was valid before is not found any more. Tokens that are not valid are not cached,
+//! because clients can invent them without end.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -4,6 +4,10 @@
 //! limits. So each path is normalized first, and a path that servers read differently is refused. The upstream gets the
 //! path as the client wrote it, except where servers could still read that differently ([`onward`]). docs/paths.md
 //! lists the spellings and the servers.
+//!
+//! A path is decoded as far as any server decodes it. It is not replaced by that, because upstreams distinguish
+//! `/admin` from `/admin/`, and use parameters. Most paths are already normalized, which one pass over the bytes
+//! detects.
 
 use std::borrow::Cow;
 

@@ -2,6 +2,9 @@
 //!
 //! Only those messages and fields are here that the gateway sends or reads. The numbers of the fields are those of
 //! `opentelemetry/proto/trace/v1/trace.proto` and the files that it imports.
+//!
+//! The crate with all messages needs the SDK of OpenTelemetry. So these are written here, `prost` encodes them, and
+//! tests decode them with OpenTelemetry's library for Python.
 
 use prost::{Enumeration, Message, Oneof};
 

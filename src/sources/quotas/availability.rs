@@ -1,4 +1,8 @@
 //! Whether a source can be asked, as seen from the ends of its lookups.
+//!
+//! A source is away if a lookup fails and none was answered since that was begun, so one slow key among many is no
+//! failure of all. To find out whether it is back, it is asked about whatever key a request asks for next: if it were
+//! asked about the failed one alone, one key that it cannot answer would hide all others.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -2,6 +2,9 @@
 //!
 //! Clients can invent keys, and cannot make a source know them. So where there is no room, the keys that it does not know go
 //! first, except for a small share of the room, and lookups under way are kept apart from both.
+//!
+//! That is why none of the crates for caches is used: they evict by how often something was used, and not by what the
+//! source has said.
 
 use std::collections::HashMap;
 use std::sync::Arc;

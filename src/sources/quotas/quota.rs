@@ -1,6 +1,7 @@
 //! A quota: what a source grants a key, read by the terms of the limit that asks.
 //!
-//! A million customers may have the same plan, so equal rates are stored once.
+//! A million customers may have the same plan, so equal rates are stored once. The one copy also keeps the texts that
+//! responses have about it.
 
 use std::any::Any;
 use std::collections::HashMap;

@@ -1,4 +1,6 @@
 //! One source of quotas, as workers see it: a cache, and two bounded queues to the thread that asks.
+//!
+//! One of the queues is for keys that are cached, so that invented keys do not keep these from being renewed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

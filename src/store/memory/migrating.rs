@@ -2,6 +2,13 @@
 //!
 //! A reload may replace the limit of a request in flight. Its reservation is then given back to the migrated cell. If
 //! it was held and asks again, it is decided by the limit that counts its key now.
+//!
+//! A reload itself does not touch cells, because a million of them would take too long. If a key has no cell, the store
+//! looks for its cell of the previous limit, and moves it with both shards locked. To detect that such a cell may exist
+//! takes one comparison of times, only for keys without a cell, and only until the longest period is over.
+//!
+//! Several reloads are applied together, from the oldest to the newest, so that a rate that is missing in between is
+//! not lost. The sweep drops the cells of removed limits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

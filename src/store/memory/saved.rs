@@ -8,8 +8,11 @@
 //!   its rate, its bucket and its count; 0 for the end;
 //! - the BLAKE3 hash of everything before it (32 bytes).
 //!
-//! Numbers are of variable length (LEB128). Every cell is as of the moment of saving. It is restored as of that moment, and
-//! advanced when it is used next, just as if the process had gone on: so counts leave when they would have left.
+//! Numbers are of variable length (LEB128). Every cell is as of the moment of saving. It is restored as of that moment,
+//! and advanced when it is used next, just as if the process had gone on: so counts leave when they would have left. A
+//! clock that was set back meanwhile is dealt with by the same code. Keys are found by fingerprints, which are the same
+//! in every process, and limits by their ids, so a quota may differ. Keys that were not used since a reload are
+//! migrated before they are saved.
 
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::collections::{BTreeMap, HashMap};

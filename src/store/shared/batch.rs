@@ -2,6 +2,9 @@
 //!
 //! A request that waits, or a charge that other gateways have to see soon, wants an exchange. Other charges are
 //! pending: they are written with the next exchange that is wanted, or after a moment if there is none.
+//!
+//! Each server has one connection, on which exchanges are pipelined. Another exchange begins while one is in flight
+//! only if enough cells wait, because fewer are cheaper in the next exchange.
 
 use std::collections::VecDeque;
 use std::time::Duration;

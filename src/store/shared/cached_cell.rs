@@ -30,6 +30,13 @@
 //! ```
 //! With `strict`, whatever is admitted is charged provisionally (`provisional.rs`). So is, while its server answers, what is
 //! charged to a state that is kept as one value, whether it was read or not: the exchange that writes it says if it fits.
+//!
+//! # Why a count that was just read is used again
+//!
+//! The increments of other gateways may arrive a millisecond late anyway, so a read of the last millisecond is good
+//! enough where there is plenty of room and no bucket has begun since. A key that is asked for all the time then costs
+//! one exchange per millisecond instead of one per round trip, and most of its requests do not wait. Near the limit,
+//! and with `strict`, every decision waits for a read.
 
 mod exchange;
 mod filled;

@@ -10,7 +10,11 @@
 //! replaced if it still is what was read. If another gateway was faster, it is read again.
 //!
 //! What a gateway that has not reloaded yet admits in the meantime is counted in the old counters. It is carried over
-//! when that gateway reloads, but only as far as it exceeds what the others have admitted since.
+//! when that gateway reloads, but only as far as it exceeds what the others have admitted since. So what gateways with
+//! the old and with the new configuration admit at the same time counts only once: nobody can tell it from what was
+//! carried over.
+//!
+//! A cell without an open migration only compares two numbers.
 
 use std::rc::Rc;
 

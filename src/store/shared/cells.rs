@@ -3,6 +3,8 @@
 //! They stand side by side and are given out by their place, since finding and reordering would cost more than all else
 //! that is done with them. Which one makes room is found by a hand that goes round and spares, once, whoever was used
 //! since it last came by: the clock algorithm.
+//!
+//! A list in the order of use would write to neighbouring cells for every decision.
 
 use std::collections::HashMap;
 use std::ops::Range;

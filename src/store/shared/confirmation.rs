@@ -11,6 +11,15 @@
 //! a new bucket begins, a charge to the old one is late: a gateway that counts in the new one may have read the old one
 //! before. So the charge is checked again after the new bucket was read; then at least one of the two gateways knows of
 //! the other.
+//!
+//! Where there is plenty of room, that exchange is the one which a decision needs anyway, and no second one has to
+//! write the increment. Near the limit the counters are read first, because a flood of refused requests would otherwise
+//! inflate them. If a decision is about several limits, either all of its charges are confirmed or all are given back.
+//! The latest charge is given back first.
+//!
+//! Without `strict` a key has at most one provisional charge at a time, and only after it was read. Gateways then
+//! assume that counts only grow, unless the key may be leased. So a charge that is given back remains in the known
+//! counts of others, and must be small.
 
 use smallvec::SmallVec;
 

@@ -10,6 +10,9 @@
 //! take a lease for admissions until its rest is given back; therefore it is no more than what the gateway has admitted in
 //! as long a time before, and a small part of what is left. If the exchange of a lease is not answered, nobody knows
 //! whether it was charged: like any such charge it stays so, and nobody spends it.
+//!
+//! A gateway that leases a key, or sees that others charge one that can be leased, believes lower counts, as with
+//! reservations. It remembers a refusal only briefly if others have just charged the key.
 
 use std::time::Duration;
 

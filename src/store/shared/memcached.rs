@@ -1,7 +1,8 @@
 //! Memcached: its text protocol, as far as counting needs it.
 //!
 //! Decisions use a client of this project, whose commands of an exchange are written and read together (`commands.rs`,
-//! `replies.rs`). The crate `memcache` asks for statistics.
+//! `replies.rs`). The crate `memcache` asks for statistics. It allocates for each operation, so it is used for nothing
+//! else.
 
 mod replies;
 mod commands;

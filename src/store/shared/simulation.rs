@@ -5,6 +5,10 @@
 //! time it is, and calls [`SimulatedGateway::wake`] when [`SimulatedGateway::next_wake`] says so.
 //!
 //! It stands for a gateway whose worker ends its turn after each request, and whose code takes no time.
+//!
+//! A model of the gateway would only show what its author believes. The simulation that replays a log found that
+//! gateways read too few counters after a pause. What is promised of a fleet's limits is a list of assertions
+//! (`benches/fleet/bounds.rs`), which tests check with six gateways and the bench with up to 32.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The sweep after a reload: cells of limits that were removed are dropped, some at a time. On the server their counters
-//! expire by themselves.
+//! The sweep after a reload: cells of limits that were removed are dropped, some at a time. On the server their
+//! counters expire by themselves. Whatever was charged to them is written first.
 
 use std::time::Duration;
 

@@ -1,5 +1,9 @@
 //! Decisions that get no answer, because a server is away or too slow: they are made from what was known
 //! last, or dropped. And servers that come and go.
+//!
+//! Requests do not discover that a server is away: its connection's task knows it, and reconnects in the background.
+//! Then what is pending is written. No key moves to another server, because each gateway would move it at another time,
+//! and they would count separately.
 
 use tokio::time::Instant;
 

@@ -10,6 +10,9 @@
 //!    only 20 commands of a connection at a time (`-R`) and sends what it has so far after each such turn, and after each
 //!    `gets`. Items come in the order of their names; those that are missing are left out.
 //!
+//! If each write had a reply, an exchange about 64 or 128 keys would cost Memcached 17 to 27 % more, because it sends
+//! the replies in several pieces.
+//!
 //! An error has no tag. So when a write failed, it is often unknown which one, and what became of the other quiet
 //! writes.
 //!
