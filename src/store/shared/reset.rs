@@ -9,6 +9,8 @@
 //! gateway that resets the key has not written before, it need not write any more: the exchange stands for that, too.
 //! If two gateways reset the key at the same time, the lower number may be written last. Then no item has the higher one, and
 //! who knows that believes the lower one.
+//!
+//! A reset goes through the coordinator like all else, so it is in order with the decisions of its gateway.
 
 use std::mem;
 

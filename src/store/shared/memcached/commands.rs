@@ -14,7 +14,7 @@
 //! the replies in several pieces.
 //!
 //! An error has no tag. So when a write failed, it is often unknown which one, and what became of the other quiet
-//! writes.
+//! writes: they are treated like writes that got no answer.
 //!
 //! Source: <https://github.com/memcached/memcached/blob/master/doc/protocol.txt>.
 
