@@ -2,6 +2,10 @@
 //!
 //! Each worker has its own socket for every address, and the kernel spreads connections over the workers. This module
 //! passes requests to a handler and does not know what the handler does with them.
+//!
+//! The handler borrows the request and fills the response in its place, and an upstream writes the headers of its
+//! response there. The HTTP library moves both several times between its layers, and to move 200 bytes that were just
+//! written costs about 0.4 % of a refused request.
 
 mod connection;
 mod connections;

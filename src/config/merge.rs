@@ -2,6 +2,9 @@
 //!
 //! Tables are united, and lists of `[[tables]]` are concatenated in the order of the files. Everything else is written once,
 //! and so is each limit, upstream and token: its keys are in one file.
+//!
+//! This is done before anything is checked. So no check knows that there may be several files, and problems between
+//! files have the same form as those within one.
 
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};

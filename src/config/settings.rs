@@ -1,6 +1,7 @@
 //! All keys of the file, each with what it takes, its default, and what it is for.
 //!
-//! The readers in `file` take keys from here only. The JSON schema and docs/reference.md are made from here, too.
+//! The readers in `file` take keys from here only. The JSON schema and docs/reference.md are made from here, too. A
+//! default is read like a value of the file. So none of these can say anything else than what is read.
 
 mod clients;
 mod operation;

@@ -1,5 +1,15 @@
 //! One connection from its first byte to its last: what a proxy says in front of it, TLS, the protocol that the client
 //! speaks, resting, and what is read after the end.
+//!
+//! An idle connection is little more than a socket. After one second without a request it drops the HTTP library's
+//! state, its buffers and its keys, and makes them again when data arrives; a new connection begins so, too. With 4000
+//! idle connections each takes 2.0 KiB instead of 16.7.
+//!
+//! The task of a connection answers and records input that never becomes a request, and heads that arrive too slowly.
+//! If a connection were closed while its client still sends, it would be reset and the response lost. So input is read
+//! and discarded for up to two seconds. A client of HTTP/2 sends while it reads, because it grants window, and what it
+//! has not read may be megabytes in the buffers of the system. So it is listened to until it is silent for two seconds,
+//! or `body_timeout` has passed since the last response.
 
 use std::future::poll_fn;
 use std::io;

@@ -1,5 +1,7 @@
 //! Drives the HTTP library of a connection until that ends by itself, or until the rule says that the connection ends. Only here it is
 //! known whether the library was told so.
+//!
+//! Before the rule is asked, what has come is looked at, and what can be sent is sent.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};

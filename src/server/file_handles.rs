@@ -1,4 +1,7 @@
 //! How many connections the system's limit of file handles allows.
+//!
+//! `max_connections = "auto"` is half of them, because each client may need a connection to an upstream as well. The
+//! limit of the system is raised as far as allowed, because its low default exists for programs that use `select`.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -1,5 +1,12 @@
 //! HTTP/1.1 with a client: requests come one after the other, and the HTTP library reads them. What is known of
 //! a request beyond that it is in flight belongs to its future here: its tunnel, its ambiguity, and its answer.
+//!
+//! hyper closes an idle connection at once when it is told to end, even if a part of the next head has come. So it is
+//! told only while a request is in flight.
+//!
+//! The end of the client's data does not mean that the client is gone: `printf ... | nc` also closes its sending side
+//! and waits for the response. So the response to such a client has to begin within one second. Then the client gets
+//! all of it, unless its connection is reset; a client that is gone resets it as soon as data is sent to it.
 
 mod client_io;
 mod framing_check;

@@ -3,6 +3,10 @@
 //!
 //! The HTTP library bounds what a client can make it keep. It does not end a stream whose client grants no more window, and
 //! goes on with some floods; [`streams`] and [`frame_check`] do that.
+//!
+//! The library is h2 without hyper's server around it, which can send no interim response in HTTP/2, and hides whether
+//! a response waits for window. Each request has a task of its own, so a stream that waits holds up no other. The
+//! frames of all streams that had something to send leave in one write.
 
 mod frame_check;
 mod frames;

@@ -1,5 +1,9 @@
 //! The life cycle of a connection: what happens on it, which of its deadlines have passed, and when it ends. This is one rule
 //! for both protocols: they only report what happens, and carry out what the rule says. Pure: the time is an argument.
+//!
+//! A drain, a reload, a place that is needed and `idle_timeout` all ask for an end after the requests that have come,
+//! so none of them drops a response. A model of a client, a library and a handler that do anything in any order checks
+//! that no connection ends without a reason, and that each ends in a bounded time.
 
 use std::time::Duration;
 

@@ -1,4 +1,7 @@
 //! The listeners of one worker. A reload may open and close some while it runs.
+//!
+//! The task of a closed listener accepts what the kernel has accepted already, and its connections end after the
+//! request in flight.
 
 use std::cell::Cell;
 use std::io;

@@ -2,6 +2,9 @@
 //!
 //! A server may get a request twice only if its method is idempotent (RFC 9110, section 9.2.2), or if the server has certainly
 //! not processed it (RFC 9113, section 8.7).
+//!
+//! What decides is the reason for which the attempt has ended, the method, what is left of the body, and what the
+//! client has got. It is pure, so a test goes through all combinations.
 
 /// How an attempt to send a request has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

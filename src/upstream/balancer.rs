@@ -1,7 +1,7 @@
 //! Chooses an endpoint for each request.
 //!
-//! The candidates are the endpoints that get requests now. They are computed when that changes, and a request reads them
-//! without a lock.
+//! The candidates are the endpoints that get requests now. They are computed when that changes, and a request reads
+//! them without a lock. They are replaced as a whole, so a request pays with a handful of locked instructions.
 
 mod rendezvous;
 mod schedule;

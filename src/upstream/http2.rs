@@ -3,6 +3,9 @@
 //!
 //! The task of the request drives its stream, as with HTTP/1.1. Only the connection has a task of its own, which belongs to
 //! the library.
+//!
+//! This is the library h2 without hyper's client around it, which would send each body in a task of its own. Such a
+//! task goes on when the request has ended, and does not show whether it waits for the client or for the server.
 
 mod clients;
 mod connection;

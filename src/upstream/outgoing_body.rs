@@ -1,4 +1,5 @@
-//! The body of a request on its way to an endpoint. A small one can be kept, so that it can be sent again to another endpoint.
+//! The body of a request on its way to an endpoint. A small one can be kept, so that it can be sent again to another
+//! endpoint. It is kept only if that may happen: of an idempotent method, up to `retry.max_body`.
 
 use std::cell::RefCell;
 use std::pin::Pin;

@@ -1,5 +1,8 @@
 //! A client's stream as the HTTP library uses it. It records in the state of the connection when bytes are received and
 //! sent, and shows them to the check of their framing. Only here it is known whether the client takes what is sent.
+//!
+//! For input that it cannot parse, hyper writes a response without a body on its own. What it writes while no request
+//! waits for a response is discarded here, and the gateway derives its own response from hyper's error.
 
 use std::io;
 use std::pin::Pin;

@@ -6,6 +6,9 @@
 //!
 //! Only here it is known where messages begin and end in the bytes: the library shows no head before it is complete, and does not
 //! say how much of a body is still to come.
+//!
+//! Bytes behind the handshake of a tunnel need not be HTTP. So messages are counted, and only the one that it is about
+//! is refused.
 
 use memchr::memchr;
 

@@ -3,6 +3,10 @@
 //!
 //! The library itself ends a connection for too many CONTINUATION frames, small DATA frames, refused or invalid streams,
 //! resets of streams that it has not read yet, and for fields that grow too much when they are decompressed.
+//!
+//! The heads of frames, nine bytes each, are read as they pass, without an allocation. Frames that carry nothing, such
+//! as pings, take from a budget, which time and responses fill up again. When a connection has to end, the library is
+//! given an error, and the gateway writes the GOAWAY itself, if what was sent before ends where a frame ends.
 
 use super::frames::{FrameHead, Frames, PREFACE, Piece, flag, kind};
 use super::trailer_check::TrailerCheck;

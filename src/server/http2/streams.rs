@@ -1,6 +1,15 @@
 //! The streams of a connection of HTTP/2: what the task of each shares with its request, and with the checks of the time
 //! limits. A client may stop to grant window to a stream for as long as it likes; after `body_timeout` the stream is reset,
 //! and the other streams of the connection go on.
+//!
+//! The library is given no more of a response than the client has granted window for. The rest waits in the task of the
+//! stream, which records since when.
+//!
+//! Interim responses are passed on without waiting: whoever reads a response from an upstream calls a function for each
+//! as it comes, if the client can be sent any. Nothing bounds what the library queues for a client that does not read,
+//! so their size is bounded for each request, and hints beyond that are dropped. `100 Continue` is sent when the side
+//! of the upstream first asks for the body and none of it is there. So a client that is refused learns that before it
+//! sends anything.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};

@@ -7,6 +7,8 @@
 //!
 //! An endpoint that has more than its share of the requests in flight, and a quarter more, is left out, so that keys that are
 //! busy do not overrun it (Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2016).
+//!
+//! A ring would need a table. The cost of scores grows with the number of servers, which are few.
 
 use std::hash::BuildHasher;
 

@@ -1,4 +1,7 @@
 //! One connection of HTTP/2 to an upstream server, and the streams on it.
+//!
+//! A new one is used when the settings of its server have come. Otherwise more requests would be sent on it than the
+//! server allows, and would wait in the library for others to end.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;

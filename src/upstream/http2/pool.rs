@@ -5,6 +5,10 @@
 //!
 //! Requests that need a connection at the same time wait for one attempt to connect, as many of them as one connection may
 //! carry. An attempt has its own task, so that it goes on if the request that began it is cancelled.
+//!
+//! The server grants one window for the bodies of all requests on a connection, and nobody knows which of them it does
+//! not read. So bodies are spread over connections, and frames are followed (`followed_stream.rs`) to see how much
+//! window is left. To be held up is better than to be refused.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

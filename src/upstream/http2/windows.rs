@@ -5,8 +5,9 @@
 //! stream when there were fewer. So streams that begin one after another and are never read take the budget once, and half of it
 //! for each time that their number has doubled, and the smallest window each.
 //!
-//! The window of a connection is so large that all streams always fit into it, whatever the server knows of their windows. So
-//! a stream whose client does not read never keeps others from receiving. Pure.
+//! The window of a connection is so large that all streams always fit into it, whatever the server knows of their
+//! windows. So a stream whose client does not read never keeps others from receiving, although the library
+//! grants the window of a stream and that of the connection only together. Pure.
 
 /// How many streams of a connection are used at most, if the server allows as many.
 pub(super) const MOST_STREAMS: u32 = 100;
