@@ -3,7 +3,7 @@
 //! It differs from Prometheus' text format in that a counter's family is named without `_total`, a family may have a unit,
 //! numbers are written as floats where they are floats, and a last line says that nothing is missing.
 //!
-//! The metrics are those that the crate `prometheus` has collected. The crate `prometheus-client` writes OpenMetrics
+//! It writes the families that the crate `prometheus` writes as text. The crate `prometheus-client` writes OpenMetrics
 //! only, and no crate writes both formats. Tests read both with promtool and with Prometheus' library for Python, and
 //! compare the samples.
 

@@ -3,9 +3,6 @@
 //! A poll is a reload that may find nothing new, so at most one of both runs, and both have the same time limit. A text
 //! that is in force is not parsed again. One that was refused is, at each poll, because files that it names may be
 //! there by now.
-//!
-//! The copy of an answer is written before its configuration is put in force. A gateway that can keep no copy logs
-//! that, and goes on.
 
 use std::future::pending;
 use std::time::Duration;

@@ -1,4 +1,6 @@
 //! A configuration that a server has: it is asked again and again, and the last good answer is kept in a file.
+//!
+//! The copy is written before its configuration is put in force. A gateway that can keep no copy logs that, and goes on.
 
 mod copy;
 mod location;
