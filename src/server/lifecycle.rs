@@ -242,7 +242,7 @@ impl Lifecycle {
             Phase::Fresh if is_over(self.since, limits.header) => End::Now(CloseReason::Idle),
             Phase::Head if is_sent && is_over(self.since, limits.header) => End::Now(CloseReason::SlowHead),
             // A request that has come meanwhile is served.
-            Phase::Idle if is_sent && is_over(self.since, limits.idle) => End::AfterRequest,
+            Phase::Idle if !self.is_busy() && is_over(self.since, limits.idle) => End::AfterRequest,
             Phase::Fresh | Phase::Idle if is_sent && is_over(self.since, limits.rest) => {
                 let is_awake = self.readiness == Readiness::Awake;
                 if is_awake {

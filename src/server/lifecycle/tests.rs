@@ -106,6 +106,10 @@ impl World {
                 *at = self.now;
             }
         }
+        // What comes later is served, and does not keep the connection.
+        if self.now - self.has_work_at >= LIMITS.idle {
+            self.asked_at.get_or_insert(self.now);
+        }
     }
 
     /// The library does what it can: it reads a head of HTTP/1 only when the response before it is sent.
@@ -207,7 +211,8 @@ impl World {
     fn act(&mut self, act: Act) {
         match act {
             Act::SendPart | Act::SendHead | Act::SendNothing => self.unread.push(act),
-            Act::StopReading if self.has_served || self.in_flight > 0 => {
+            // With HTTP/1, everything was sent where no request is in flight.
+            Act::StopReading if self.in_flight > 0 || self.is_http2 && self.has_served => {
                 self.is_blocked = true;
                 self.record(Event::Sent(false));
             }
