@@ -69,6 +69,7 @@ pub use report::Problems;
 pub use route::{Action, HeaderMatch, Host, PathPattern, Route, Scheme, Segment, SentPath};
 pub use schema::schema;
 pub use server::{EscapedSlashes, Http2, Listener, MaxConnections, PathMatching, PathRules, Server, UNLIMITED};
+pub use settings::Word;
 pub use shed::Shed;
 pub use store::{OnError, SharedStore, Store};
 pub use template::{Template, TemplatePart};

@@ -62,16 +62,6 @@ pub enum SentKey {
     Sha256,
 }
 
-impl SentKey {
-    /// Its name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Key => "key",
-            Self::Sha256 => "sha256",
-        }
-    }
-}
-
 /// Without what may be secret.
 impl fmt::Display for QuotaServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -9,8 +9,13 @@ mod forwarding;
 mod limiting;
 mod routing;
 
+use ::tracing::Level;
+
 use super::kinds::shaped;
 use super::read::{Setting, Shape, Table, name, tables};
+use super::{AccessFormat, EscapedSlashes, HeaderStyle, LogFormat, Missing, OnError, PathMatching, SentKey};
+use crate::limit::Edge;
+use crate::net::tls::MinVersion;
 
 pub(super) use clients::{MOST_CONNECTIONS, certificate, http2, listener, server, shed, tls};
 pub(super) use forwarding::{Balancing, adaptive, eject, health, retry, upstream, upstream_server, upstream_tls};
@@ -22,6 +27,36 @@ pub(super) use routing::{cors, header_changes, redirect, respond, route};
 
 /// A status as a number or a text, or a class of them.
 const STATUS: &Shape = &Shape::Or(&[Shape::Number(100, 599), Shape::Pattern("^[1-5](xx|XX|[0-9][0-9])$")]);
+
+/// A value that is a word in the file.
+pub trait Word {
+    /// The word.
+    fn word(self) -> &'static str;
+}
+
+macro_rules! words {
+    ($($value:ty: $key:path;)*) => { $(
+        impl Word for $value {
+            fn word(self) -> &'static str {
+                $key.word(self)
+            }
+        }
+    )* };
+}
+
+words! {
+    PathMatching: server::path_matching;
+    EscapedSlashes: server::escaped_slashes;
+    MinVersion: tls::min_version;
+    Level: log::level;
+    LogFormat: log::format;
+    AccessFormat: log::access_format;
+    OnError: store::on_error;
+    Edge: limit::edge;
+    HeaderStyle: limit::headers;
+    Missing: limit::missing;
+    SentKey: quotas::send;
+}
 
 tables! {
     /// The configuration of a gateway.

@@ -55,14 +55,3 @@ pub enum OnError {
     /// They are answered 503.
     Reject,
 }
-
-impl OnError {
-    /// Its name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Allow => "allow",
-            Self::Reject => "reject",
-        }
-    }
-}

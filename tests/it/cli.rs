@@ -44,7 +44,7 @@ fn help_and_version() {
     let output = run(&["--help"]);
     let (out, err) = texts(&output);
     assert!(output.status.success() && err.is_empty());
-    for word in ["--config", "check", "top", "Usage"] {
+    for word in ["--config", "check", "schema", "top", "Usage"] {
         assert!(out.contains(word), "no {word} in:\n{out}");
     }
     let output = run(&["--version"]);

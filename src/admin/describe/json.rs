@@ -13,10 +13,9 @@ use super::{SECRET, shown_value};
 use crate::base::jwt;
 use crate::base::units;
 use crate::config::{
-    AccessFormat, AccessLog, Admin, CertificateFiles, Config, EscapedSlashes, Jwks, Jwt, Key, Log, LogFormat,
-    MaxConnections, PathMatching, Server, Shed, Store, Tls, Tracing, UNLIMITED, is_secret,
+    AccessLog, Admin, CertificateFiles, Config, Jwks, Jwt, Key, Log, MaxConnections, Server, Shed, Store, Tls, Tracing,
+    UNLIMITED, Word, is_secret,
 };
-use crate::net::tls::MinVersion;
 
 /// The configuration as JSON.
 pub fn json(config: &Config) -> Value {
@@ -81,15 +80,6 @@ fn header_text(name: &HeaderName, value: &str) -> String {
 fn server(server: &Server) -> Value {
     let listen =
         |listener: &crate::config::Listener| json!({ "address": listener.address.to_string(), "tls": listener.tls });
-    let matching = match server.paths.matching {
-        PathMatching::Forgiving => "forgiving",
-        PathMatching::Exact => "exact",
-    };
-    let slashes = match server.paths.escaped_slashes {
-        EscapedSlashes::Reject => "reject",
-        EscapedSlashes::Keep => "keep",
-        EscapedSlashes::Decode => "decode",
-    };
     let most = match server.max_connections {
         MaxConnections::Auto => json!("auto"),
         MaxConnections::Number(most) => json!(most),
@@ -107,8 +97,8 @@ fn server(server: &Server) -> Value {
         "max_connections": most,
         "max_connections_per_ip": server.max_connections_per_ip,
         "max_body_size": body_size(server.max_body_size),
-        "escaped_slashes": slashes,
-        "path_matching": matching,
+        "escaped_slashes": server.paths.escaped_slashes.word(),
+        "path_matching": server.paths.matching.word(),
         "drain_delay": span(server.drain_delay),
         "drain_timeout": span(server.drain_timeout),
         "tls": server.tls.as_ref().map(tls),
@@ -126,10 +116,7 @@ fn tls(tls: &Tls) -> Value {
         "certificates": tls.certificates.iter().map(certificate).collect::<Vec<_>>(),
         "client_ca": ca.map(|ca| ca.path.display().to_string()),
         "client_auth": ca.map(|ca| if ca.is_required { "require" } else { "optional" }),
-        "min_version": match tls.settings.min_version {
-            MinVersion::Tls12 => "1.2",
-            MinVersion::Tls13 => "1.3",
-        },
+        "min_version": tls.settings.min_version.word(),
     })
 }
 
@@ -156,21 +143,12 @@ fn log(log: &Log) -> Value {
         AccessLog::Sampled => json!("sampled"),
         AccessLog::Off => json!(false),
     };
-    let format = match log.format {
-        LogFormat::Auto => "auto",
-        LogFormat::Pretty => "pretty",
-        LogFormat::Json => "json",
-    };
-    let access_format = log.access_format.map(|format| match format {
-        AccessFormat::Json => "json",
-        AccessFormat::Combined => "combined",
-    });
     json!({
-        "level": log.level.as_str().to_ascii_lowercase(),
-        "format": format,
+        "level": log.level.word(),
+        "format": log.format.word(),
         "access": access,
         "access_file": log.access_file,
-        "access_format": access_format,
+        "access_format": log.access_format.map(Word::word),
     })
 }
 
@@ -208,7 +186,7 @@ fn store(store: &Store) -> Value {
             "servers": memcached.servers,
             "prefix": memcached.prefix,
             "timeout": span(memcached.timeout),
-            "on_error": memcached.on_error.name(),
+            "on_error": memcached.on_error.word(),
             "strict": memcached.strict,
         }),
     }

@@ -5,7 +5,7 @@ use prometheus::proto::{MetricFamily, MetricType};
 use super::super::View;
 use super::super::families::{counted, counter, family, gauge, gauged, histogram, real};
 use crate::base::metrics::{Counter, HistogramSnapshot};
-use crate::config::OnError;
+use crate::config::{OnError, Word};
 use crate::store::Store;
 use crate::store::shared::{Health, Server};
 
@@ -52,7 +52,7 @@ fn health(health: &Health, on_error: OnError) -> Vec<MetricFamily> {
         family(name, help, MetricType::GAUGE, metrics)
     };
     vec![
-        modes(&[("shared", answers(true)), (on_error.name(), answers(false))]),
+        modes(&[("shared", answers(true)), (on_error.word(), answers(false))]),
         keys(health.keys()),
         counted(
             "gateway_store_decisions_total",

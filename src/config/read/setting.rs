@@ -137,6 +137,13 @@ impl<T> Setting<T> {
     }
 }
 
+impl<T: Copy + PartialEq> Setting<T> {
+    /// The word that means this value.
+    pub(in crate::config) fn word(&self, value: T) -> &'static str {
+        self.kind.words.iter().find(|(_, one)| *one == value).map_or("", |(word, _)| word)
+    }
+}
+
 impl<T> Kind<T> {
     /// The same, where a change needs a restart.
     pub(in crate::config) const fn at_start(self) -> Self {

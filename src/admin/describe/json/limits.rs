@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::key;
 use crate::admin::describe::{MOST_TEXTS, statuses_in_words};
-use crate::config::{Cost, HeaderStyle, Limit, Missing, QuotaServer, Quotas};
+use crate::config::{Cost, Limit, QuotaServer, Quotas, Word};
 use crate::limit::overrides::Allowance;
-use crate::limit::{Edge, Rate, Strategy};
+use crate::limit::{Rate, Strategy};
 
 /// One limit.
 pub(super) fn limit(limit: &Limit) -> Value {
@@ -16,8 +16,7 @@ pub(super) fn limit(limit: &Limit) -> Value {
         _ => None,
     });
     let (precision, edge) = match strategy {
-        Some(Strategy::SlidingWindow { precision, edge: Edge::Weighted }) => (Some(precision), Some("weighted")),
-        Some(Strategy::SlidingWindow { precision, edge: Edge::Whole }) => (Some(precision), Some("whole")),
+        Some(Strategy::SlidingWindow { precision, edge }) => (Some(precision), Some(edge.word())),
         _ => (None, None),
     };
     let (max_delay, max_delayed) = limit.on_limit.delay().unzip();
@@ -42,17 +41,8 @@ pub(super) fn limit(limit: &Limit) -> Value {
         "on_limit": limit.on_limit.word(),
         "max_delay": max_delay.map(super::span),
         "max_delayed": max_delayed,
-        "missing": match limit.missing {
-            Missing::Shared => "shared",
-            Missing::Skip => "skip",
-            Missing::Reject => "reject",
-        },
-        "headers": match limit.headers {
-            HeaderStyle::Draft => "draft",
-            HeaderStyle::Github => "github",
-            HeaderStyle::Both => "both",
-            HeaderStyle::None => "none",
-        },
+        "missing": limit.missing.word(),
+        "headers": limit.headers.word(),
         "status": limit.status.as_u16(),
         "body": limit.body,
         "content_type": String::from_utf8_lossy(limit.content_type.as_bytes()),
@@ -107,7 +97,7 @@ fn quotas(quotas: &Quotas) -> Value {
         "cache_for": super::span(quotas.cache_for),
         "max_cached": quotas.max_cached,
         "timeout": super::span(quotas.timeout),
-        "send": quotas.send.name(),
+        "send": quotas.send.word(),
     })
 }
 
