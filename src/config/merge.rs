@@ -9,15 +9,18 @@
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::read::quoted_key;
+use super::read::{Shape, quoted_key};
 use super::report::Problem;
+use super::settings::root;
 use super::texts::Texts;
 
 type Key<'a> = Spanned<DeString<'a>>;
 type Value<'a> = Spanned<DeValue<'a>>;
 
-/// Sections whose tables have names that the user chooses.
-const NAMED: [&str; 3] = ["limits", "upstreams", "jwt"];
+/// Whether the tables of a section have names that the user chooses.
+fn is_named(section: &str) -> bool {
+    (root::TABLE.keys)().iter().any(|key| key.name == section && matches!(key.shape, Shape::Named(_)))
+}
 
 /// The tables of files, united so far.
 pub(super) struct Merge<'a> {
@@ -66,7 +69,7 @@ impl<'a> Merge<'a> {
         let are_lists = open(place.start, "[[") && open(span.start, "[[");
         match (known.into_inner(), value.into_inner()) {
             (DeValue::Table(mut table), DeValue::Table(added)) if !is_inline => {
-                let is_named = matches!(&self.path[..], [section] if NAMED.contains(&section.as_str()));
+                let is_named = matches!(&self.path[..], [section] if is_named(section));
                 let (was_titled, is_titled) = (open(place.start, "["), open(span.start, "["));
                 let is_written =
                     |table: &DeTable<'_>, titled| titled || table.values().any(|value| !self.is_below(value));
@@ -106,7 +109,7 @@ impl<'a> Merge<'a> {
         let first = self.texts.place(first.span().start);
         let name = again.get_ref();
         let (message, help) = match &self.path[..] {
-            [section] if NAMED.contains(&section.as_str()) => (
+            [section] if is_named(section) => (
                 format!("[{section}.{}] is defined twice: first at {first}", quoted_key(name).trim_matches('`')),
                 format!("remove one of them, or give it another name: [{section}.NAME]"),
             ),
