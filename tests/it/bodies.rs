@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Framing, Gateway, Pattern, Upstream, Wire, alone, reply, until};
+use crate::harness::{Framing, Gateway, Pattern, Upstream, Wire, reply, until};
 
 const MIB: usize = 1 << 20;
 /// How much more memory the gateway may use for a body of any size.
@@ -78,80 +78,6 @@ fn small_bodies() {
             round_trip(&gateway, length, chunked, back_chunked);
         }
     }
-}
-
-#[test]
-fn bodies_of_64_mib() {
-    let _alone = alone();
-    let up = mirror();
-    let gateway = Gateway::start(&up.everything());
-    for (chunked, back_chunked) in WAYS {
-        round_trip(&gateway, 64 * MIB, chunked, back_chunked);
-    }
-}
-
-#[test]
-fn a_body_of_1_gib_takes_no_memory() {
-    let _alone = alone();
-    let up = mirror();
-    let gateway = Gateway::start(&up.everything());
-    round_trip(&gateway, MIB, false, false);
-    let before = gateway.memory("VmRSS");
-    round_trip(&gateway, 1024 * MIB, false, false);
-    // The peak, because memory may be larger between two measurements.
-    let grown = gateway.memory("VmHWM").saturating_sub(before);
-    assert!(grown < ROOM, "{} MiB more", grown >> 20);
-}
-
-#[test]
-fn a_client_that_does_not_read_stops_the_upstream() {
-    let _alone = alone();
-    let sent = Arc::new(AtomicU64::new(0));
-    let counter = Arc::clone(&sent);
-    let up = Upstream::raw(move |mut wire, _| {
-        let _ = wire.head();
-        let _ = wire.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4294967296\r\n\r\n");
-        let piece = vec![b'x'; 65_536];
-        while wire.write(&piece).is_ok() {
-            counter.fetch_add(piece.len() as u64, Ordering::SeqCst);
-        }
-    });
-    let gateway = Gateway::start(&up.everything());
-    let before = gateway.memory("VmRSS");
-    let mut client = gateway.client();
-    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    client.try_head().unwrap();
-    let (mut last, mut since) = (0, Instant::now());
-    until("the upstream is held back", Duration::from_secs(15), || {
-        let now = sent.load(Ordering::SeqCst);
-        if now != last {
-            (last, since) = (now, Instant::now());
-        }
-        now > 0 && since.elapsed() > Duration::from_millis(500)
-    });
-    // What the sockets of the system hold, and no more.
-    assert!(last < ROOM, "{} MiB were taken", last >> 20);
-    assert!(gateway.memory("VmHWM").saturating_sub(before) < ROOM / 4);
-}
-
-#[test]
-fn an_upstream_that_does_not_read_stops_the_client() {
-    let _alone = alone();
-    let up = Upstream::raw(|mut wire, _| {
-        let _ = wire.head();
-        thread::sleep(Duration::from_secs(60));
-    });
-    let gateway = Gateway::start(&up.everything());
-    let before = gateway.memory("VmRSS");
-    let mut client = gateway.client();
-    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4294967296\r\n\r\n");
-    client.wire.stream().set_write_timeout(Some(Duration::from_secs(1))).unwrap();
-    let (piece, mut sent) = (vec![b'x'; 65_536], 0);
-    while sent < ROOM * 2 && client.wire.write(&piece).is_ok() {
-        sent += piece.len() as u64;
-    }
-    assert!(sent < ROOM, "{} MiB were taken", sent >> 20);
-    assert!(gateway.memory("VmHWM").saturating_sub(before) < ROOM / 4);
 }
 
 #[test]
@@ -247,4 +173,79 @@ fn an_early_response_does_not_wait_for_the_body() {
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nthe beginning");
     let response = client.response(false);
     assert_eq!((response.status, response.text()), (413, "too long"));
+}
+
+/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn bodies_of_64_mib() {
+        let up = mirror();
+        let gateway = Gateway::start(&up.everything());
+        for (chunked, back_chunked) in WAYS {
+            round_trip(&gateway, 64 * MIB, chunked, back_chunked);
+        }
+    }
+
+    #[test]
+    fn a_body_of_1_gib_takes_no_memory() {
+        let up = mirror();
+        let gateway = Gateway::start(&up.everything());
+        round_trip(&gateway, MIB, false, false);
+        let before = gateway.memory("VmRSS");
+        round_trip(&gateway, 1024 * MIB, false, false);
+        // The peak, because memory may be larger between two measurements.
+        let grown = gateway.memory("VmHWM").saturating_sub(before);
+        assert!(grown < ROOM, "{} MiB more", grown >> 20);
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_stops_the_upstream() {
+        let sent = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&sent);
+        let up = Upstream::raw(move |mut wire, _| {
+            let _ = wire.head();
+            let _ = wire.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4294967296\r\n\r\n");
+            let piece = vec![b'x'; 65_536];
+            while wire.write(&piece).is_ok() {
+                counter.fetch_add(piece.len() as u64, Ordering::SeqCst);
+            }
+        });
+        let gateway = Gateway::start(&up.everything());
+        let before = gateway.memory("VmRSS");
+        let mut client = gateway.client();
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.try_head().unwrap();
+        let (mut last, mut since) = (0, Instant::now());
+        until("the upstream is held back", Duration::from_secs(15), || {
+            let now = sent.load(Ordering::SeqCst);
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+            now > 0 && since.elapsed() > Duration::from_millis(500)
+        });
+        // What the sockets of the system hold, and no more.
+        assert!(last < ROOM, "{} MiB were taken", last >> 20);
+        assert!(gateway.memory("VmHWM").saturating_sub(before) < ROOM / 4);
+    }
+
+    #[test]
+    fn an_upstream_that_does_not_read_stops_the_client() {
+        let up = Upstream::raw(|mut wire, _| {
+            let _ = wire.head();
+            thread::sleep(Duration::from_secs(60));
+        });
+        let gateway = Gateway::start(&up.everything());
+        let before = gateway.memory("VmRSS");
+        let mut client = gateway.client();
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4294967296\r\n\r\n");
+        client.wire.stream().set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+        let (piece, mut sent) = (vec![b'x'; 65_536], 0);
+        while sent < ROOM * 2 && client.wire.write(&piece).is_ok() {
+            sent += piece.len() as u64;
+        }
+        assert!(sent < ROOM, "{} MiB were taken", sent >> 20);
+        assert!(gateway.memory("VmHWM").saturating_sub(before) < ROOM / 4);
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Gateway, Upstream, alone, limited, until};
+use crate::harness::{Client, Gateway, Upstream, limited, until};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 /// The shortest time limit sets the interval at which idle time is measured: 10 ms here.
@@ -198,39 +198,6 @@ fn auto_allows_as_many_as_there_are_file_handles_for() {
     assert_eq!(gateway.metric("gateway_accept_failures_total"), Some(0.0));
 }
 
-#[test]
-fn exhausted_file_handles_are_logged_once_a_second() {
-    let _alone = alone();
-    let (up, release) = held_back();
-    let rest = limited("global", "1000/d", "max_in_flight = 100") + &up.section();
-    let rest = rest.replace("respond = { status = 200 }", "upstream = \"up\"");
-    let gateway = Gateway::with_handles(70, "workers = 1\nmax_connections = 1000", &rest);
-    gateway.wait_message("there are too few file handles for max_connections");
-    let mut clients: Vec<_> = (0..100).map(|_| gateway.client()).collect();
-    clients.iter_mut().for_each(|client| client.send(ASK));
-    gateway.wait_message("cannot accept connections");
-    let begun = Instant::now();
-    let before = cpu(&gateway);
-    sleep(Duration::from_secs(3));
-    let lines = gateway.log().iter().filter(|line| line.contains("cannot accept connections")).count();
-    let (used, waited) = (cpu(&gateway).saturating_sub(before), begun.elapsed());
-    assert!(lines as u64 <= 3 + waited.as_secs(), "{lines} lines in {waited:?}");
-    assert!(used < waited / 3, "{used:?} of processor time to wait for {waited:?}");
-    // A connection that ends frees its place.
-    clients.drain(..90);
-    for _ in 0..200 {
-        release.send(()).unwrap();
-    }
-    for client in &mut clients {
-        assert!([200, 503].contains(&client.response(false).status));
-    }
-    drop(clients);
-    until("it serves as ever", Duration::from_secs(10), || {
-        let mut client = gateway.client();
-        client.wire.write(ASK.as_bytes()).is_ok() && client.try_response(false).is_ok_and(|answer| answer.status == 200)
-    });
-}
-
 /// The processor time that the process has used.
 fn cpu(gateway: &Gateway) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", gateway.pid().as_raw_nonzero())).unwrap();
@@ -252,4 +219,42 @@ fn keep_alive_probes_are_sent_to_silent_clients() {
     // The kind of the timer that runs: 02 is the one of keep-alive.
     let timer = row.expect("the connection")[5].to_owned();
     assert!(timer.starts_with("02:"), "{timer}");
+}
+
+/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn exhausted_file_handles_are_logged_once_a_second() {
+        let (up, release) = held_back();
+        let rest = limited("global", "1000/d", "max_in_flight = 100") + &up.section();
+        let rest = rest.replace("respond = { status = 200 }", "upstream = \"up\"");
+        let gateway = Gateway::with_handles(70, "workers = 1\nmax_connections = 1000", &rest);
+        gateway.wait_message("there are too few file handles for max_connections");
+        let mut clients: Vec<_> = (0..100).map(|_| gateway.client()).collect();
+        clients.iter_mut().for_each(|client| client.send(ASK));
+        gateway.wait_message("cannot accept connections");
+        let begun = Instant::now();
+        let before = cpu(&gateway);
+        sleep(Duration::from_secs(3));
+        let lines = gateway.log().iter().filter(|line| line.contains("cannot accept connections")).count();
+        let (used, waited) = (cpu(&gateway).saturating_sub(before), begun.elapsed());
+        assert!(lines as u64 <= 3 + waited.as_secs(), "{lines} lines in {waited:?}");
+        assert!(used < waited / 3, "{used:?} of processor time to wait for {waited:?}");
+        // A connection that ends frees its place.
+        clients.drain(..90);
+        for _ in 0..200 {
+            release.send(()).unwrap();
+        }
+        for client in &mut clients {
+            assert!([200, 503].contains(&client.response(false).status));
+        }
+        drop(clients);
+        until("it serves as ever", Duration::from_secs(10), || {
+            let mut client = gateway.client();
+            client.wire.write(ASK.as_bytes()).is_ok()
+                && client.try_response(false).is_ok_and(|answer| answer.status == 200)
+        });
+    }
 }

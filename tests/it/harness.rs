@@ -18,7 +18,7 @@ mod upstream;
 mod wire;
 
 pub(crate) use client::{Client, Response, over_http2};
-pub(crate) use clock::{align, alone, unix, until};
+pub(crate) use clock::{align, unix, until};
 pub(crate) use collector::{Collector, Span, decode};
 pub(crate) use fault::{Fault, Mode};
 pub(crate) use gateway::{Gateway, limited, run, run_with_handles};

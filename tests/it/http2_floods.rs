@@ -8,7 +8,7 @@ use crate::harness::http2::{
     ACK, CANCEL, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Frame, RawHttp2, Reaction, block, frame, headers, kind,
     setting,
 };
-use crate::harness::{Gateway, Upstream, alone, receive, reply, until};
+use crate::harness::{Gateway, Upstream, receive, reply, until};
 
 const GET: &[(&[u8], &[u8])] = &[(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
 const POST: &[(&[u8], &[u8])] =
@@ -113,105 +113,6 @@ fn flood(gateway: &Gateway, settings: &[(u16, u32)], next: impl Fn(u32) -> Vec<u
     ending
 }
 
-/// Fails unless the connection of such a flood ends with ENHANCE_YOUR_CALM, and the metrics count that.
-#[track_caller]
-fn calmed(next: impl Fn(u32) -> Vec<u8> + Clone + Send + Sync + 'static) {
-    let _alone = alone();
-    let target = Target::start("", Upstream::start(|_| reply(200, "hello")));
-    let ended = target.attacked(|gateway| flood(gateway, &[], next.clone()));
-    assert_eq!(ended, [Reaction::GoAway(ENHANCE_YOUR_CALM); ATTACKERS]);
-    let metric = "gateway_http2_connection_errors_total{error=\"enhance_your_calm\"}";
-    let count = f64::from(u32::try_from(ATTACKERS).unwrap());
-    until("they are counted", Duration::from_secs(5), || target.gateway.metric(metric) == Some(count));
-}
-
-#[test]
-fn pings() {
-    calmed(|_| frame(kind::PING, 0, 0, b"gateway!"));
-}
-
-#[test]
-fn acknowledgements_of_pings() {
-    calmed(|_| frame(kind::PING, ACK, 0, b"gateway!"));
-}
-
-#[test]
-fn settings() {
-    calmed(|number| frame(kind::SETTINGS, 0, 0, &setting(4, 1000 + number % 2)));
-}
-
-#[test]
-fn priorities() {
-    calmed(|number| frame(kind::PRIORITY, 0, 2 * number + 1, &[0, 0, 0, 0, 16]));
-}
-
-#[test]
-fn windows() {
-    calmed(|_| frame(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]));
-}
-
-#[test]
-fn frames_of_unknown_types() {
-    calmed(|_| frame(0x42, 0xff, 0, b"anything"));
-}
-
-#[test]
-fn requests_that_are_reset_at_once() {
-    calmed(|number| {
-        let stream = 2 * number + 1;
-        [headers(stream, END_STREAM, GET), frame(kind::RST_STREAM, 0, stream, &[0, 0, 0, 8])].concat()
-    });
-}
-
-#[test]
-fn requests_that_are_reset_as_soon_as_they_are_read() {
-    let _alone = alone();
-    // The upstream never answers, so each request is in flight, or waits for its place there, when it is reset. If each made a
-    // connection, some would fail, and who is answered may reset more.
-    let never = never_answering("/never");
-    let upstream = format!("[upstreams.never]\nservers = [\"http://{}\"]\n", never.address());
-    let waits = "max_in_flight = 1\nmax_waiting = 1000\nmax_wait = \"60s\"\n";
-    let route = "[[routes]]\npath = \"/never\"\nupstream = \"never\"\n";
-    let up = Upstream::start(|_| reply(200, "hello"));
-    let target = Target::with_routes("", up, &format!("{upstream}{waits}{route}"));
-    let ended = target.attacked(|gateway| {
-        let begun = Instant::now();
-        let mut client = RawHttp2::connect(gateway.http, &[]);
-        let get = [&GET[..3], &[(b":path", b"/never")]].concat();
-        for number in (0..MOST_FRAMES).step_by(20) {
-            let streams = || (number..number + 20).map(|number| 2 * number + 1);
-            let requests: Vec<_> = streams().flat_map(|stream| headers(stream, END_STREAM, &get)).collect();
-            let sent = client.send(&requests).and_then(|()| {
-                // Until this is answered, the requests have been read.
-                client.send(&frame(kind::PING, 0, 0, &u64::from(number).to_be_bytes()))
-            });
-            let end = Instant::now() + Duration::from_secs(10);
-            let answered = sent.and_then(|()| {
-                loop {
-                    match client.next(end)? {
-                        Some(frame) if frame.kind == kind::PING && frame.flags == ACK => break Ok(None),
-                        Some(frame) if frame.kind == kind::GOAWAY => break Ok(Some(frame.payload[7])),
-                        Some(_) => {}
-                        None => break Ok(Some(0)),
-                    }
-                }
-            });
-            match answered {
-                Ok(None) => {}
-                Ok(Some(code)) => return (number, u32::from(code), begun.elapsed()),
-                Err(error) => panic!("{error} after {number} requests"),
-            }
-            streams().for_each(|stream| _ = client.send(&frame(kind::RST_STREAM, 0, stream, &[0, 0, 0, 8])));
-        }
-        (MOST_FRAMES, 0, begun.elapsed())
-    });
-    for (number, code, lasted) in ended {
-        assert_eq!(code, ENHANCE_YOUR_CALM, "after {number}");
-        // A thousand at once, and a hundred in each second.
-        assert!(u64::from(number) <= 1200 + 100 * lasted.as_secs(), "{number} in {lasted:?}");
-    }
-}
-
 #[test]
 fn requests_that_are_reset_when_their_bodies_are_wanted() {
     let up = Upstream::start(|_| reply(200, "hello"));
@@ -234,112 +135,6 @@ fn requests_that_are_reset_when_their_bodies_are_wanted() {
 }
 
 #[test]
-fn heads_that_go_on_and_on() {
-    calmed(|number| match number {
-        0 => frame(kind::HEADERS, 0, 1, b""),
-        _ => frame(kind::CONTINUATION, 0, 1, b""),
-    });
-    calmed(|number| match number {
-        0 => frame(kind::HEADERS, 0, 1, &block(GET)),
-        _ => frame(kind::CONTINUATION, 0, 1, &block(&[(b"x", &[b'y'; 16_000])])),
-    });
-}
-
-#[test]
-fn data_without_bytes() {
-    calmed(|number| match number {
-        0 => headers(1, 0, POST),
-        _ => frame(kind::DATA, 0, 1, b""),
-    });
-    // Padding is not content.
-    calmed(|number| match number {
-        0 => headers(1, 0, POST),
-        _ => frame(kind::DATA, 8, 1, &[8, 0, 0, 0, 0, 0, 0, 0, 0]),
-    });
-}
-
-#[test]
-fn fields_that_grow_when_they_are_decompressed() {
-    // The first head puts a field of 4 KB into the table; each of the others names it 4000 times, with a byte for each.
-    calmed(|number| {
-        let large = [&b"\x40\x01x\x7f\xa1\x1e"[..], &[b'y'; 4000]].concat();
-        let many = [&block(GET)[..], &[0xbe; 4000]].concat();
-        match number {
-            0 => frame(kind::HEADERS, END_HEADERS | END_STREAM, 1, &[block(GET), large].concat()),
-            _ => frame(kind::HEADERS, END_HEADERS | END_STREAM, 2 * number + 1, &many),
-        }
-    });
-}
-
-#[test]
-fn more_streams_than_allowed() {
-    // They stay open, since their bodies do not come.
-    calmed(|number| headers(2 * number + 1, 0, POST));
-}
-
-#[test]
-fn streams_that_are_made_to_be_reset() {
-    calmed(|number| headers(2 * number + 1, END_STREAM, &[GET, &[(b"content-length", b"5")]].concat()));
-}
-
-#[test]
-fn windows_that_stay_closed() {
-    let _alone = alone();
-    let get = [&GET[..3], &[(b":path", b"/large")]].concat();
-    // No stream gets more window than this.
-    for window in [0, 1, 20_000] {
-        let large = "x".repeat(256 << 10);
-        let up = Upstream::start(move |request| reply(200, if request.target == "/large" { &large } else { "hello" }));
-        let target = Target::start("body_timeout = \"1s\"", up);
-        let resets = target.attacked(|gateway| {
-            let mut client = RawHttp2::connect(gateway.http, &[(4, window)]);
-            client.send(&frame(kind::WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes())).unwrap();
-            (0..250).for_each(|number| client.send(&headers(2 * number + 1, END_STREAM, &get)).unwrap());
-            let is_reset = |frame: &Frame| frame.kind == kind::RST_STREAM;
-            (0..250).map(|_| client.find("reset", is_reset).payload[3]).collect::<Vec<_>>()
-        });
-        assert!(resets.concat().iter().all(|code| u32::from(*code) == CANCEL), "{resets:?}");
-        let metric = "gateway_http2_stream_errors_total{error=\"cancel\"}";
-        until("all are counted", Duration::from_secs(5), || target.gateway.metric(metric) == Some(1000.0));
-    }
-}
-
-#[test]
-fn streams_whose_bodies_do_not_come() {
-    let _alone = alone();
-    let target = Target::start("body_timeout = \"1s\"", Upstream::start(|_| reply(200, "hello")));
-    let answers = target.attacked(|gateway| {
-        let mut client = RawHttp2::connect(gateway.http, &[]);
-        (0..250).for_each(|number| client.send(&headers(2 * number + 1, 0, POST)).unwrap());
-        (0..250).map(|_| client.find("answer", |frame| frame.kind == kind::HEADERS)).count()
-    });
-    assert_eq!(answers, [250; ATTACKERS]);
-    // Some may have found no place in the queue of the upstream's socket.
-    let failed = || target.gateway.metric("gateway_request_failures_total") == Some(1000.0);
-    until("all are counted", Duration::from_secs(5), failed);
-}
-
-#[test]
-fn connections_on_which_nothing_comes() {
-    const CONNECTIONS: usize = 250;
-    let _alone = alone();
-    let server = "header_timeout = \"2s\"\nidle_timeout = \"2s\"";
-    let target = Target::start(server, Upstream::start(|_| reply(200, "hello")));
-    // Half of them have had a request, and all of them send pings.
-    let endings = target.attacked(|gateway| {
-        let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| RawHttp2::connect(gateway.http, &[])).collect();
-        clients.iter_mut().step_by(2).for_each(|client| client.send(&headers(1, END_STREAM, GET)).unwrap());
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(1) {
-            clients.iter_mut().for_each(|client| client.send(&frame(kind::PING, 0, 0, b"gateway!")).unwrap());
-            sleep(Duration::from_millis(200));
-        }
-        clients.iter_mut().map(|client| client.find("GOAWAY", |frame| frame.kind == kind::GOAWAY).payload[7]).max()
-    });
-    assert_eq!(endings, [Some(0); ATTACKERS]);
-}
-
-#[test]
 fn a_head_that_is_not_completed_ends_the_connection_although_other_requests_are_in_flight() {
     let up = never_answering("/");
     let gateway = Gateway::with_server("header_timeout = \"1s\"", &up.everything());
@@ -355,5 +150,211 @@ fn a_head_that_is_not_completed_ends_the_connection_although_other_requests_are_
     let end = Instant::now() + Duration::from_secs(3);
     while let Ok(frame) = client.next(end) {
         assert!(frame.is_some_and(|frame| frame.kind == kind::SETTINGS || frame.kind == kind::WINDOW_UPDATE));
+    }
+}
+
+/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+mod alone {
+    use super::*;
+
+    /// Fails unless the connection of such a flood ends with ENHANCE_YOUR_CALM, and the metrics count that.
+    #[track_caller]
+    fn calmed(next: impl Fn(u32) -> Vec<u8> + Clone + Send + Sync + 'static) {
+        let target = Target::start("", Upstream::start(|_| reply(200, "hello")));
+        let ended = target.attacked(|gateway| flood(gateway, &[], next.clone()));
+        assert_eq!(ended, [Reaction::GoAway(ENHANCE_YOUR_CALM); ATTACKERS]);
+        let metric = "gateway_http2_connection_errors_total{error=\"enhance_your_calm\"}";
+        let count = f64::from(u32::try_from(ATTACKERS).unwrap());
+        until("they are counted", Duration::from_secs(5), || target.gateway.metric(metric) == Some(count));
+    }
+
+    #[test]
+    fn pings() {
+        calmed(|_| frame(kind::PING, 0, 0, b"gateway!"));
+    }
+
+    #[test]
+    fn acknowledgements_of_pings() {
+        calmed(|_| frame(kind::PING, ACK, 0, b"gateway!"));
+    }
+
+    #[test]
+    fn settings() {
+        calmed(|number| frame(kind::SETTINGS, 0, 0, &setting(4, 1000 + number % 2)));
+    }
+
+    #[test]
+    fn priorities() {
+        calmed(|number| frame(kind::PRIORITY, 0, 2 * number + 1, &[0, 0, 0, 0, 16]));
+    }
+
+    #[test]
+    fn windows() {
+        calmed(|_| frame(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]));
+    }
+
+    #[test]
+    fn frames_of_unknown_types() {
+        calmed(|_| frame(0x42, 0xff, 0, b"anything"));
+    }
+
+    #[test]
+    fn requests_that_are_reset_at_once() {
+        calmed(|number| {
+            let stream = 2 * number + 1;
+            [headers(stream, END_STREAM, GET), frame(kind::RST_STREAM, 0, stream, &[0, 0, 0, 8])].concat()
+        });
+    }
+
+    #[test]
+    fn requests_that_are_reset_as_soon_as_they_are_read() {
+        // The upstream never answers, so each request is in flight, or waits for its place there, when it is reset. If each made a
+        // connection, some would fail, and who is answered may reset more.
+        let never = never_answering("/never");
+        let upstream = format!("[upstreams.never]\nservers = [\"http://{}\"]\n", never.address());
+        let waits = "max_in_flight = 1\nmax_waiting = 1000\nmax_wait = \"60s\"\n";
+        let route = "[[routes]]\npath = \"/never\"\nupstream = \"never\"\n";
+        let up = Upstream::start(|_| reply(200, "hello"));
+        let target = Target::with_routes("", up, &format!("{upstream}{waits}{route}"));
+        let ended = target.attacked(|gateway| {
+            let begun = Instant::now();
+            let mut client = RawHttp2::connect(gateway.http, &[]);
+            let get = [&GET[..3], &[(b":path", b"/never")]].concat();
+            for number in (0..MOST_FRAMES).step_by(20) {
+                let streams = || (number..number + 20).map(|number| 2 * number + 1);
+                let requests: Vec<_> = streams().flat_map(|stream| headers(stream, END_STREAM, &get)).collect();
+                let sent = client.send(&requests).and_then(|()| {
+                    // Until this is answered, the requests have been read.
+                    client.send(&frame(kind::PING, 0, 0, &u64::from(number).to_be_bytes()))
+                });
+                let end = Instant::now() + Duration::from_secs(10);
+                let answered = sent.and_then(|()| {
+                    loop {
+                        match client.next(end)? {
+                            Some(frame) if frame.kind == kind::PING && frame.flags == ACK => break Ok(None),
+                            Some(frame) if frame.kind == kind::GOAWAY => break Ok(Some(frame.payload[7])),
+                            Some(_) => {}
+                            None => break Ok(Some(0)),
+                        }
+                    }
+                });
+                match answered {
+                    Ok(None) => {}
+                    Ok(Some(code)) => return (number, u32::from(code), begun.elapsed()),
+                    Err(error) => panic!("{error} after {number} requests"),
+                }
+                streams().for_each(|stream| _ = client.send(&frame(kind::RST_STREAM, 0, stream, &[0, 0, 0, 8])));
+            }
+            (MOST_FRAMES, 0, begun.elapsed())
+        });
+        for (number, code, lasted) in ended {
+            assert_eq!(code, ENHANCE_YOUR_CALM, "after {number}");
+            // A thousand at once, and a hundred in each second.
+            assert!(u64::from(number) <= 1200 + 100 * lasted.as_secs(), "{number} in {lasted:?}");
+        }
+    }
+
+    #[test]
+    fn heads_that_go_on_and_on() {
+        calmed(|number| match number {
+            0 => frame(kind::HEADERS, 0, 1, b""),
+            _ => frame(kind::CONTINUATION, 0, 1, b""),
+        });
+        calmed(|number| match number {
+            0 => frame(kind::HEADERS, 0, 1, &block(GET)),
+            _ => frame(kind::CONTINUATION, 0, 1, &block(&[(b"x", &[b'y'; 16_000])])),
+        });
+    }
+
+    #[test]
+    fn data_without_bytes() {
+        calmed(|number| match number {
+            0 => headers(1, 0, POST),
+            _ => frame(kind::DATA, 0, 1, b""),
+        });
+        // Padding is not content.
+        calmed(|number| match number {
+            0 => headers(1, 0, POST),
+            _ => frame(kind::DATA, 8, 1, &[8, 0, 0, 0, 0, 0, 0, 0, 0]),
+        });
+    }
+
+    #[test]
+    fn fields_that_grow_when_they_are_decompressed() {
+        // The first head puts a field of 4 KB into the table; each of the others names it 4000 times, with a byte for each.
+        calmed(|number| {
+            let large = [&b"\x40\x01x\x7f\xa1\x1e"[..], &[b'y'; 4000]].concat();
+            let many = [&block(GET)[..], &[0xbe; 4000]].concat();
+            match number {
+                0 => frame(kind::HEADERS, END_HEADERS | END_STREAM, 1, &[block(GET), large].concat()),
+                _ => frame(kind::HEADERS, END_HEADERS | END_STREAM, 2 * number + 1, &many),
+            }
+        });
+    }
+
+    #[test]
+    fn more_streams_than_allowed() {
+        // They stay open, since their bodies do not come.
+        calmed(|number| headers(2 * number + 1, 0, POST));
+    }
+
+    #[test]
+    fn streams_that_are_made_to_be_reset() {
+        calmed(|number| headers(2 * number + 1, END_STREAM, &[GET, &[(b"content-length", b"5")]].concat()));
+    }
+
+    #[test]
+    fn windows_that_stay_closed() {
+        let get = [&GET[..3], &[(b":path", b"/large")]].concat();
+        // No stream gets more window than this.
+        for window in [0, 1, 20_000] {
+            let large = "x".repeat(256 << 10);
+            let up =
+                Upstream::start(move |request| reply(200, if request.target == "/large" { &large } else { "hello" }));
+            let target = Target::start("body_timeout = \"1s\"", up);
+            let resets = target.attacked(|gateway| {
+                let mut client = RawHttp2::connect(gateway.http, &[(4, window)]);
+                client.send(&frame(kind::WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes())).unwrap();
+                (0..250).for_each(|number| client.send(&headers(2 * number + 1, END_STREAM, &get)).unwrap());
+                let is_reset = |frame: &Frame| frame.kind == kind::RST_STREAM;
+                (0..250).map(|_| client.find("reset", is_reset).payload[3]).collect::<Vec<_>>()
+            });
+            assert!(resets.concat().iter().all(|code| u32::from(*code) == CANCEL), "{resets:?}");
+            let metric = "gateway_http2_stream_errors_total{error=\"cancel\"}";
+            until("all are counted", Duration::from_secs(5), || target.gateway.metric(metric) == Some(1000.0));
+        }
+    }
+
+    #[test]
+    fn streams_whose_bodies_do_not_come() {
+        let target = Target::start("body_timeout = \"1s\"", Upstream::start(|_| reply(200, "hello")));
+        let answers = target.attacked(|gateway| {
+            let mut client = RawHttp2::connect(gateway.http, &[]);
+            (0..250).for_each(|number| client.send(&headers(2 * number + 1, 0, POST)).unwrap());
+            (0..250).map(|_| client.find("answer", |frame| frame.kind == kind::HEADERS)).count()
+        });
+        assert_eq!(answers, [250; ATTACKERS]);
+        // Some may have found no place in the queue of the upstream's socket.
+        let failed = || target.gateway.metric("gateway_request_failures_total") == Some(1000.0);
+        until("all are counted", Duration::from_secs(5), failed);
+    }
+
+    #[test]
+    fn connections_on_which_nothing_comes() {
+        const CONNECTIONS: usize = 250;
+        let server = "header_timeout = \"2s\"\nidle_timeout = \"2s\"";
+        let target = Target::start(server, Upstream::start(|_| reply(200, "hello")));
+        // Half of them have had a request, and all of them send pings.
+        let endings = target.attacked(|gateway| {
+            let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| RawHttp2::connect(gateway.http, &[])).collect();
+            clients.iter_mut().step_by(2).for_each(|client| client.send(&headers(1, END_STREAM, GET)).unwrap());
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(1) {
+                clients.iter_mut().for_each(|client| client.send(&frame(kind::PING, 0, 0, b"gateway!")).unwrap());
+                sleep(Duration::from_millis(200));
+            }
+            clients.iter_mut().map(|client| client.find("GOAWAY", |frame| frame.kind == kind::GOAWAY).payload[7]).max()
+        });
+        assert_eq!(endings, [Some(0); ATTACKERS]);
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::harness::http2::{ACK, END_STREAM, Frame, RawHttp2, Reaction, frame, get, kind};
-use crate::harness::{Authority, Client, Gateway, alone, until};
+use crate::harness::{Authority, Client, Gateway, until};
 
 /// Longer than an idle connection may wait before it ends.
 const LONGER: Duration = Duration::from_millis(1500);
@@ -201,55 +201,6 @@ fn each(test: impl Fn(Ending, bool) + Sync) {
 }
 
 #[test]
-fn a_response_that_is_read_late_is_complete() {
-    let _alone = alone();
-    each(|ending, is_http2| {
-        let mut ended = Ended::new(ending);
-        let mut client = Connection::open(&ended.gateway, is_http2);
-        client.ask("/large");
-        let mut has_begun = false;
-        let length = client.length(&mut || {
-            if has_begun {
-                // As slowly as it takes some seconds, in which the client grants window.
-                thread::sleep(Duration::from_millis(if is_http2 { 10 } else { 40 }));
-            } else if ended.gateway.log().iter().any(|line| line.contains("\"path\":\"/large\"")) {
-                // The request has ended. What is not sent is in the buffers of the gateway and of the system.
-                has_begun = true;
-                ended.begin();
-                thread::sleep(LONGER);
-            }
-        });
-        assert!(has_begun);
-        assert_eq!(length, LARGE, "{ending:?}");
-        client.ends();
-        ended.end();
-    });
-}
-
-#[test]
-fn a_request_that_comes_at_the_same_time_is_answered() {
-    let _alone = alone();
-    each(|ending, is_http2| {
-        let mut ended = Ended::new(ending);
-        let mut client = Connection::open(&ended.gateway, is_http2);
-        client.ask("/fixed");
-        assert_eq!(client.length(&mut || {}), "fixed".len());
-        if ending != Ending::IdleTimeout {
-            thread::sleep(LONGER);
-        }
-        // What comes while it is stopped has all come at the same time.
-        ended.gateway.signal(Signal::STOP);
-        ended.begin();
-        client.ask("/fixed");
-        thread::sleep(LONGER);
-        ended.gateway.signal(Signal::CONT);
-        assert_eq!(client.length(&mut || {}), "fixed".len(), "{ending:?}");
-        client.ends();
-        ended.end();
-    });
-}
-
-#[test]
 fn a_client_that_takes_its_window_back_does_not_keep_a_connection_from_ending() {
     let body = "x".repeat(60_000);
     let fixed = format!("[[routes]]\npath = \"/fixed\"\nrespond = {{ status = 200, body = \"{body}\" }}\n");
@@ -289,4 +240,56 @@ fn a_client_that_goes_on_sending_does_not_keep_a_connection_from_ending() {
     });
     // Far below drain_timeout, which is 30 s.
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+}
+
+/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn a_response_that_is_read_late_is_complete() {
+        each(|ending, is_http2| {
+            let mut ended = Ended::new(ending);
+            let mut client = Connection::open(&ended.gateway, is_http2);
+            client.ask("/large");
+            let mut has_begun = false;
+            let length = client.length(&mut || {
+                if has_begun {
+                    // As slowly as it takes some seconds, in which the client grants window.
+                    thread::sleep(Duration::from_millis(if is_http2 { 10 } else { 40 }));
+                } else if ended.gateway.log().iter().any(|line| line.contains("\"path\":\"/large\"")) {
+                    // The request has ended. What is not sent is in the buffers of the gateway and of the system.
+                    has_begun = true;
+                    ended.begin();
+                    thread::sleep(LONGER);
+                }
+            });
+            assert!(has_begun);
+            assert_eq!(length, LARGE, "{ending:?}");
+            client.ends();
+            ended.end();
+        });
+    }
+
+    #[test]
+    fn a_request_that_comes_at_the_same_time_is_answered() {
+        each(|ending, is_http2| {
+            let mut ended = Ended::new(ending);
+            let mut client = Connection::open(&ended.gateway, is_http2);
+            client.ask("/fixed");
+            assert_eq!(client.length(&mut || {}), "fixed".len());
+            if ending != Ending::IdleTimeout {
+                thread::sleep(LONGER);
+            }
+            // What comes while it is stopped has all come at the same time.
+            ended.gateway.signal(Signal::STOP);
+            ended.begin();
+            client.ask("/fixed");
+            thread::sleep(LONGER);
+            ended.gateway.signal(Signal::CONT);
+            assert_eq!(client.length(&mut || {}), "fixed".len(), "{ending:?}");
+            client.ends();
+            ended.end();
+        });
+    }
 }

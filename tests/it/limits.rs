@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Gateway, Memcached, Response, align, alone, both_stores, unix, until};
+use crate::harness::{Client, Gateway, Memcached, Response, align, both_stores, unix, until};
 
 const WINDOW: Duration = Duration::from_secs(10);
 
@@ -35,36 +35,6 @@ fn flood(clients: Vec<Client>, each: usize) -> (usize, usize) {
 
 fn statuses(client: &mut Client, path: &str, count: usize) -> Vec<u16> {
     (0..count).map(|_| client.get(path).status).collect()
-}
-
-#[test]
-fn a_burst_over_fifty_connections_gets_exactly_its_limit() {
-    let _alone = alone();
-    both_stores(|store| {
-        let limit = "[limits.l]\nkey = \"client-ip\"\nrates = [\"20/10s\"]\n";
-        let gateway = Gateway::start(&format!("{store}{limit}{}", route("in", "\"l\"")));
-        let clients = (0..50).map(|_| gateway.client()).collect();
-        align(WINDOW, Duration::from_secs(3));
-        assert_eq!(flood(clients, 4), (20, 180), "{store}");
-    });
-}
-
-#[test]
-fn gateways_share_the_counters_in_memcached() {
-    let _alone = alone();
-    let memcached = Memcached::start();
-    let store = memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\"");
-    let config = format!("{store}{}{}", limit("l", "\"20/10s\""), route("in", "\"l\""));
-    let gateways = [Gateway::start(&config), Gateway::start(&config)];
-    let connections = 16;
-    let clients = gateways.iter().flat_map(|gateway| (0..connections / 2).map(|_| gateway.client())).collect();
-    align(WINDOW, Duration::from_secs(3));
-    let (admitted, _) = flood(clients, 20);
-    // Two gateways may each admit what is under way before they see the other's increments.
-    assert!((20..=20 + connections).contains(&admitted), "{admitted} admitted");
-    for gateway in &gateways {
-        assert_eq!(gateway.client().get("/in").status, 429);
-    }
 }
 
 #[test]
@@ -107,63 +77,10 @@ fn every_rate_of_a_limit_holds() {
     });
 }
 
-#[test]
-fn a_rejected_request_is_charged_nowhere() {
-    let _alone = alone();
-    both_stores(|store| {
-        let gateway = Gateway::start(&format!("{store}{}{}", limit("l", "\"2/2s\", \"4/d\""), route("in", "\"l\"")));
-        let mut client = gateway.client();
-        align(Duration::from_secs(2), Duration::from_millis(1500));
-        // If the rejected counted, the day would be used up before the short window is over.
-        assert_eq!(statuses(&mut client, "/in", 12)[..4], [200, 200, 429, 429], "{store}");
-        sleep(Duration::from_millis(4100));
-        assert_eq!(statuses(&mut client, "/in", 3), [200, 200, 429], "{store}");
-        sleep(Duration::from_millis(4100));
-        let last = client.get("/in");
-        assert_eq!(last.status, 429, "the day allows four: {store}");
-        assert!(retry_after(&last) > 60, "{last:?}");
-    });
-}
-
 #[track_caller]
 fn retry_after(rejected: &Response) -> u64 {
     assert_eq!(rejected.status, 429, "{rejected:?}");
     rejected.headers.must("retry-after").parse().unwrap()
-}
-
-#[test]
-fn retry_after_is_exact() {
-    let _alone = alone();
-    both_stores(|store| {
-        for rate in ["1/2s", "7/3s", "10/4s"] {
-            let name = format!("l{}", &rate[..1]);
-            let gateway = Gateway::start(&format!(
-                "{store}{}{}",
-                limit(&name, &format!("{rate:?}")),
-                route("in", &format!("{name:?}"))
-            ));
-            let mut client = gateway.client();
-            for _ in 0..2 {
-                let (asked, refused) = loop {
-                    let (asked, response) = (Instant::now(), client.get("/in"));
-                    if response.status != 200 {
-                        break (asked, response);
-                    }
-                };
-                let (seconds, answered) = (retry_after(&refused), Instant::now());
-                // A little before, as the moment at which the gateway decided lies between the two.
-                sleep(Duration::from_millis((seconds * 1000).saturating_sub(1050)).saturating_sub(asked.elapsed()));
-                let early = client.get("/in").status;
-                if asked.elapsed() >= Duration::from_secs(seconds.saturating_sub(1)) && seconds > 1 {
-                    // The machine was too busy to ask early enough.
-                    continue;
-                }
-                assert_eq!(early, 429, "a second before Retry-After: {seconds}, {rate}, {store}");
-                sleep(Duration::from_secs(seconds).saturating_sub(answered.elapsed()) + Duration::from_millis(5));
-                assert_eq!(client.get("/in").status, 200, "at Retry-After: {seconds}, {rate}, {store}");
-            }
-        }
-    });
 }
 
 #[test]
@@ -251,4 +168,89 @@ fn a_flood_of_refused_requests_leaves_memcached_alone() {
     assert!(retry_after(last).abs_diff(midnight) <= 2, "{midnight}: {last:?}");
     assert!(last.headers.must("ratelimit").starts_with("\"l\";r=0"), "{last:?}");
     assert_eq!(last.headers.must("ratelimit-policy"), "\"all\";q=1000;w=86400, \"l\";q=2;w=86400");
+}
+
+/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn a_burst_over_fifty_connections_gets_exactly_its_limit() {
+        both_stores(|store| {
+            let limit = "[limits.l]\nkey = \"client-ip\"\nrates = [\"20/10s\"]\n";
+            let gateway = Gateway::start(&format!("{store}{limit}{}", route("in", "\"l\"")));
+            let clients = (0..50).map(|_| gateway.client()).collect();
+            align(WINDOW, Duration::from_secs(3));
+            assert_eq!(flood(clients, 4), (20, 180), "{store}");
+        });
+    }
+
+    #[test]
+    fn gateways_share_the_counters_in_memcached() {
+        let memcached = Memcached::start();
+        let store = memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\"");
+        let config = format!("{store}{}{}", limit("l", "\"20/10s\""), route("in", "\"l\""));
+        let gateways = [Gateway::start(&config), Gateway::start(&config)];
+        let connections = 16;
+        let clients = gateways.iter().flat_map(|gateway| (0..connections / 2).map(|_| gateway.client())).collect();
+        align(WINDOW, Duration::from_secs(3));
+        let (admitted, _) = flood(clients, 20);
+        // Two gateways may each admit what is under way before they see the other's increments.
+        assert!((20..=20 + connections).contains(&admitted), "{admitted} admitted");
+        for gateway in &gateways {
+            assert_eq!(gateway.client().get("/in").status, 429);
+        }
+    }
+
+    #[test]
+    fn a_rejected_request_is_charged_nowhere() {
+        both_stores(|store| {
+            let gateway =
+                Gateway::start(&format!("{store}{}{}", limit("l", "\"2/2s\", \"4/d\""), route("in", "\"l\"")));
+            let mut client = gateway.client();
+            align(Duration::from_secs(2), Duration::from_millis(1500));
+            // If the rejected counted, the day would be used up before the short window is over.
+            assert_eq!(statuses(&mut client, "/in", 12)[..4], [200, 200, 429, 429], "{store}");
+            sleep(Duration::from_millis(4100));
+            assert_eq!(statuses(&mut client, "/in", 3), [200, 200, 429], "{store}");
+            sleep(Duration::from_millis(4100));
+            let last = client.get("/in");
+            assert_eq!(last.status, 429, "the day allows four: {store}");
+            assert!(retry_after(&last) > 60, "{last:?}");
+        });
+    }
+
+    #[test]
+    fn retry_after_is_exact() {
+        both_stores(|store| {
+            for rate in ["1/2s", "7/3s", "10/4s"] {
+                let name = format!("l{}", &rate[..1]);
+                let gateway = Gateway::start(&format!(
+                    "{store}{}{}",
+                    limit(&name, &format!("{rate:?}")),
+                    route("in", &format!("{name:?}"))
+                ));
+                let mut client = gateway.client();
+                for _ in 0..2 {
+                    let (asked, refused) = loop {
+                        let (asked, response) = (Instant::now(), client.get("/in"));
+                        if response.status != 200 {
+                            break (asked, response);
+                        }
+                    };
+                    let (seconds, answered) = (retry_after(&refused), Instant::now());
+                    // A little before, as the moment at which the gateway decided lies between the two.
+                    sleep(Duration::from_millis((seconds * 1000).saturating_sub(1050)).saturating_sub(asked.elapsed()));
+                    let early = client.get("/in").status;
+                    if asked.elapsed() >= Duration::from_secs(seconds.saturating_sub(1)) && seconds > 1 {
+                        // The machine was too busy to ask early enough.
+                        continue;
+                    }
+                    assert_eq!(early, 429, "a second before Retry-After: {seconds}, {rate}, {store}");
+                    sleep(Duration::from_secs(seconds).saturating_sub(answered.elapsed()) + Duration::from_millis(5));
+                    assert_eq!(client.get("/in").status, 200, "at Retry-After: {seconds}, {rate}, {store}");
+                }
+            }
+        });
+    }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Client, Gateway, Response, alone, until};
+use crate::harness::{Client, Gateway, Response, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -110,42 +110,45 @@ fn a_server_that_is_killed_costs_no_request_that_may_be_sent_again() {
     );
 }
 
-#[test]
-fn a_server_that_is_stopped_is_ejected_and_returns() {
-    let _alone = alone();
-    let servers = [server("one"), server("two")];
-    let gateway =
-        front(&servers, "timeout = \"3s\"\n[upstreams.up.eject]\nfailures = 3\nfor = \"1s\"\nmax_for = \"1s\"");
-    let load = Load::start(&gateway, GET, 4);
-    until("both serve", PATIENCE, || gateway.metric("gateway_upstream_server_requests_total") > Some(300.0));
-    servers[0].signal(Signal::STOP);
-    until("it is ejected", PATIENCE, || has_ejected(&gateway));
-    servers[0].signal(Signal::CONT);
-    gateway.wait_message("a server gets requests");
-    let returned = Instant::now();
-    let mut client = gateway.client();
-    until("it serves again", PATIENCE, || name(&client.get("/")) == "one");
-    let answers = load.end();
-    assert_eq!(
-        statuses(&answers, answers[0].at).keys().collect::<Vec<_>>(),
-        [&200],
-        "each is answered by the other server"
-    );
-    assert!(answers.iter().any(|answer| answer.at > returned));
-}
+/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+mod alone {
+    use super::*;
 
-#[test]
-fn a_server_that_hangs_is_found_by_its_checks_although_it_accepts_connections() {
-    let _alone = alone();
-    let servers = [server("one"), server("two")];
-    let health = "[upstreams.up.health]\npath = \"/\"\ninterval = \"200ms\"\ntimeout = \"2s\"\nunhealthy_after = 2";
-    let gateway = front(&servers, &format!("timeout = \"20s\"\n{health}"));
-    gateway.wait_log("both are healthy", |line| line["message"] == "a server gets requests");
-    servers[0].signal(Signal::STOP);
-    let line = gateway.wait_message("a server gets no requests");
-    assert_eq!(line["server"], servers[0].http.to_string());
-    let mut client = gateway.client();
-    (0..50).for_each(|_| assert_eq!(name(&client.get("/")), "two"));
-    servers[0].signal(Signal::CONT);
-    until("it serves again", PATIENCE, || name(&client.get("/")) == "one");
+    #[test]
+    fn a_server_that_is_stopped_is_ejected_and_returns() {
+        let servers = [server("one"), server("two")];
+        let gateway =
+            front(&servers, "timeout = \"3s\"\n[upstreams.up.eject]\nfailures = 3\nfor = \"1s\"\nmax_for = \"1s\"");
+        let load = Load::start(&gateway, GET, 4);
+        until("both serve", PATIENCE, || gateway.metric("gateway_upstream_server_requests_total") > Some(300.0));
+        servers[0].signal(Signal::STOP);
+        until("it is ejected", PATIENCE, || has_ejected(&gateway));
+        servers[0].signal(Signal::CONT);
+        gateway.wait_message("a server gets requests");
+        let returned = Instant::now();
+        let mut client = gateway.client();
+        until("it serves again", PATIENCE, || name(&client.get("/")) == "one");
+        let answers = load.end();
+        assert_eq!(
+            statuses(&answers, answers[0].at).keys().collect::<Vec<_>>(),
+            [&200],
+            "each is answered by the other server"
+        );
+        assert!(answers.iter().any(|answer| answer.at > returned));
+    }
+
+    #[test]
+    fn a_server_that_hangs_is_found_by_its_checks_although_it_accepts_connections() {
+        let servers = [server("one"), server("two")];
+        let health = "[upstreams.up.health]\npath = \"/\"\ninterval = \"200ms\"\ntimeout = \"2s\"\nunhealthy_after = 2";
+        let gateway = front(&servers, &format!("timeout = \"20s\"\n{health}"));
+        gateway.wait_log("both are healthy", |line| line["message"] == "a server gets requests");
+        servers[0].signal(Signal::STOP);
+        let line = gateway.wait_message("a server gets no requests");
+        assert_eq!(line["server"], servers[0].http.to_string());
+        let mut client = gateway.client();
+        (0..50).for_each(|_| assert_eq!(name(&client.get("/")), "two"));
+        servers[0].signal(Signal::CONT);
+        until("it serves again", PATIENCE, || name(&client.get("/")) == "one");
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use crate::harness::{self, Client, Fault, Gateway, Memcached, Mode, align, alone, unix, until};
+use crate::harness::{self, Client, Fault, Gateway, Memcached, Mode, align, unix, until};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// Who has to wait for Memcached waits, on a busy machine as well.
@@ -66,40 +66,6 @@ fn overload<const PATHS: usize>(clients: Vec<Client>, paths: [&str; PATHS], end:
         let all: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         std::array::from_fn(|at| all.iter().map(|admitted| admitted[at]).sum())
     })
-}
-
-#[test]
-fn strictly_four_gateways_admit_no_more_than_one_might() {
-    const QUOTA: u64 = 200;
-    let _alone = alone();
-    let memcached = Memcached::start();
-    let limit = |edge: &str| {
-        let limit = format!("[limits.{edge}]\nkey = \"global\"\nrates = [\"200/s\"]\nedge = {edge:?}\n");
-        format!("{limit}[[routes]]\npath = \"/{edge}\"\nlimits = [{edge:?}]\nrespond = {{ status = 200 }}\n")
-    };
-    let store = memcached.store_with(&format!("{PATIENT}strict = true"));
-    let gateways = gateways(4, &format!("{store}{}{}", limit("whole"), limit("weighted")));
-    let clients = gateways.iter().flat_map(|gateway| (0..64).map(|_| gateway.client())).collect();
-    let (admitted, counts) = watched(&memcached, SECOND, || {
-        align(SECOND, SECOND);
-        overload(clients, ["/whole", "/weighted"], Instant::now() + Duration::from_millis(9_900))
-    });
-    let (whole, weighted) = (&counts["whole"], &counts["weighted"]);
-    println!("admitted {admitted:?}, {counts:?}");
-    // What was claimed for nothing has been given back.
-    assert_eq!([whole, weighted].map(|counts| counts.values().sum::<u64>()), admitted, "{counts:?}");
-    for (bucket, count) in whole {
-        let both = count + whole.get(&(bucket + 1)).unwrap_or(&0);
-        assert!(both <= QUOTA, "{both} in two buckets from {bucket} on: {whole:?}");
-    }
-    assert!(weighted.values().all(|count| *count <= QUOTA), "{weighted:?}");
-    // Of ten buckets. With a whole edge, whatever a bucket takes, the next one may only take the rest: five pairs, each
-    // with the quota. With a weighted one the first takes all at once, and each that follows takes as much while the
-    // share of the one before fades, which is gone at its end: all but the last tenth of a second's, which is not asked
-    // for.
-    let most = [5 * QUOTA, 10 * QUOTA];
-    let enough = admitted.iter().zip(most).all(|(admitted, most)| admitted * 100 >= most * 97);
-    assert!(enough, "{admitted:?} admitted of {most:?}: {counts:?}");
 }
 
 /// Refused requests from `connections`, `each` on every one, while they last: how long that took.
@@ -175,20 +141,6 @@ fn a_flood_of_refusals_asks_now_and_then_where_counters_shrink() {
     assert!(asked > 20 && f64::from(u32::try_from(asked).unwrap()) <= most, "{asked} commands for {count} refusals");
 }
 
-#[test]
-fn a_burst_gets_exactly_its_limit_whoever_serves_it() {
-    let _alone = alone();
-    for strict in [false, true] {
-        let memcached = Memcached::start();
-        let store = memcached.store_with(&format!("{PATIENT}strict = {strict}"));
-        let gateway = Gateway::start(&format!("{store}{}", limited("20/d", "")));
-        align(Duration::from_hours(24), Duration::from_secs(20));
-        let clients: Vec<_> = (0..50).map(|_| gateway.client()).collect();
-        assert_eq!(burst(clients, "any", 10), 20, "strict: {strict}");
-        until("all is counted, and nothing else", 10 * SECOND, || memcached.counted() == 20);
-    }
-}
-
 /// `each` requests on every connection, all at once, for this key: how many were admitted.
 pub(crate) fn burst(clients: Vec<Client>, key: &str, each: usize) -> usize {
     let field = format!("X-Api-Key: {key}\r\n");
@@ -241,4 +193,55 @@ fn strictly_the_turn_of_a_bucket_lets_no_more_through() {
 /// The bucket that a counter is for.
 fn bucket(name: &str) -> u64 {
     name.rsplit('.').next().unwrap().parse().unwrap()
+}
+
+/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn strictly_four_gateways_admit_no_more_than_one_might() {
+        const QUOTA: u64 = 200;
+        let memcached = Memcached::start();
+        let limit = |edge: &str| {
+            let limit = format!("[limits.{edge}]\nkey = \"global\"\nrates = [\"200/s\"]\nedge = {edge:?}\n");
+            format!("{limit}[[routes]]\npath = \"/{edge}\"\nlimits = [{edge:?}]\nrespond = {{ status = 200 }}\n")
+        };
+        let store = memcached.store_with(&format!("{PATIENT}strict = true"));
+        let gateways = gateways(4, &format!("{store}{}{}", limit("whole"), limit("weighted")));
+        let clients = gateways.iter().flat_map(|gateway| (0..64).map(|_| gateway.client())).collect();
+        let (admitted, counts) = watched(&memcached, SECOND, || {
+            align(SECOND, SECOND);
+            overload(clients, ["/whole", "/weighted"], Instant::now() + Duration::from_millis(9_900))
+        });
+        let (whole, weighted) = (&counts["whole"], &counts["weighted"]);
+        println!("admitted {admitted:?}, {counts:?}");
+        // What was claimed for nothing has been given back.
+        assert_eq!([whole, weighted].map(|counts| counts.values().sum::<u64>()), admitted, "{counts:?}");
+        for (bucket, count) in whole {
+            let both = count + whole.get(&(bucket + 1)).unwrap_or(&0);
+            assert!(both <= QUOTA, "{both} in two buckets from {bucket} on: {whole:?}");
+        }
+        assert!(weighted.values().all(|count| *count <= QUOTA), "{weighted:?}");
+        // Of ten buckets. With a whole edge, whatever a bucket takes, the next one may only take the rest: five pairs, each
+        // with the quota. With a weighted one the first takes all at once, and each that follows takes as much while the
+        // share of the one before fades, which is gone at its end: all but the last tenth of a second's, which is not asked
+        // for.
+        let most = [5 * QUOTA, 10 * QUOTA];
+        let enough = admitted.iter().zip(most).all(|(admitted, most)| admitted * 100 >= most * 97);
+        assert!(enough, "{admitted:?} admitted of {most:?}: {counts:?}");
+    }
+
+    #[test]
+    fn a_burst_gets_exactly_its_limit_whoever_serves_it() {
+        for strict in [false, true] {
+            let memcached = Memcached::start();
+            let store = memcached.store_with(&format!("{PATIENT}strict = {strict}"));
+            let gateway = Gateway::start(&format!("{store}{}", limited("20/d", "")));
+            align(Duration::from_hours(24), Duration::from_secs(20));
+            let clients: Vec<_> = (0..50).map(|_| gateway.client()).collect();
+            assert_eq!(burst(clients, "any", 10), 20, "strict: {strict}");
+            until("all is counted, and nothing else", 10 * SECOND, || memcached.counted() == 20);
+        }
+    }
 }

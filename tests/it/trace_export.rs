@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::harness::{
-    Authority, Collector, Fault, Gateway, Mode, TlsServer, Upstream, alone, closed_port, decode, limited, read_request,
-    reply, until,
+    Authority, Collector, Fault, Gateway, Mode, TlsServer, Upstream, closed_port, decode, limited, read_request, reply,
+    until,
 };
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
@@ -82,24 +82,6 @@ fn a_collector_that_is_away_is_found_again() {
     wait_counted(&gateway, "exported", 5);
     assert_eq!((collector.spans().len(), logged(&gateway, FAILS)), (5, 1));
     assert_eq!(counted(&gateway, "failed") + counted(&gateway, "no_room") + counted(&gateway, "refused"), 0);
-}
-
-#[test]
-fn a_collector_that_hangs_delays_nobody() {
-    let _alone = alone();
-    let fault = Fault::start(Collector::start().0.address(), Mode::Freeze);
-    let gateway = start(&format!("http://{}", fault.address));
-    // The first export hangs from now on.
-    ask(&gateway, 1);
-    until("it exports", BOUND, || fault.open() == 1);
-    let begun = Instant::now();
-    ask(&gateway, 3000);
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    // There is room for 1024 traces besides those of an export.
-    let dropped = counted(&gateway, "no_room");
-    assert!((1..=3000 - 1024).contains(&dropped), "{dropped}");
-    gateway.wait_log("time-out", |line| line["message"] == FAILS && line["error"] == "not done within 5s");
-    assert!(stop(gateway) < Duration::from_secs(10), "far less than the exports would take");
 }
 
 #[test]
@@ -275,4 +257,26 @@ fn a_collector_with_tls_needs_a_certificate_that_the_system_trusts() {
     ask(&gateway, 1);
     let line = gateway.wait_message(FAILS);
     assert!(line["error"].as_str().unwrap().contains("certificate"), "{line}");
+}
+
+/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn a_collector_that_hangs_delays_nobody() {
+        let fault = Fault::start(Collector::start().0.address(), Mode::Freeze);
+        let gateway = start(&format!("http://{}", fault.address));
+        // The first export hangs from now on.
+        ask(&gateway, 1);
+        until("it exports", BOUND, || fault.open() == 1);
+        let begun = Instant::now();
+        ask(&gateway, 3000);
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        // There is room for 1024 traces besides those of an export.
+        let dropped = counted(&gateway, "no_room");
+        assert!((1..=3000 - 1024).contains(&dropped), "{dropped}");
+        gateway.wait_log("time-out", |line| line["message"] == FAILS && line["error"] == "not done within 5s");
+        assert!(stop(gateway) < Duration::from_secs(10), "far less than the exports would take");
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::Duration;
 
-use crate::harness::{Client, Fault, Gateway, Memcached, Mode, align, alone, until};
+use crate::harness::{Client, Fault, Gateway, Memcached, Mode, align, until};
 use crate::shared::{PATIENT, SECOND, gateways};
 
 const QUOTA: usize = 200;
@@ -44,108 +44,109 @@ fn in_turns(clients: &mut [Client], path: &str, pause: Duration) -> usize {
     admitted
 }
 
-#[test]
-fn in_turns_gateways_admit_hardly_more_than_the_limit() {
-    let _alone = alone();
-    for count in [2, 4, 8] {
-        for pause in [Duration::ZERO, Duration::from_micros(200)] {
-            let memcached = Memcached::start();
-            let gateways = gateways(count, &format!("{}{}", memcached.store_with(PATIENT), limits()));
-            // A connection without a request would not last until the next hour.
-            align(Duration::from_hours(1), Duration::from_mins(1));
-            let mut clients: Vec<_> = gateways.iter().map(Gateway::client).collect();
-            for (name, _) in LIMITS {
-                let admitted = in_turns(&mut clients, &format!("/{name}"), pause);
-                println!("{count} gateways, {name}, pause {pause:?}: {admitted}");
-                // What each other gateway has admitted last may be on its way. Of a bucket a few tokens drip in.
-                assert!(
-                    (QUOTA..QUOTA + count + 2).contains(&admitted),
-                    "{admitted} admitted by {count} gateways, {name}, pause {pause:?}"
-                );
-            }
-        }
-    }
-}
+/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+mod alone {
+    use super::*;
 
-/// What was under way when a connection broke is in doubt, and may be counted though it was not admitted.
-#[test]
-fn in_turns_connections_that_break_let_no_more_through() {
-    let _alone = alone();
-    let memcached = Memcached::start();
-    let proxy = Fault::start(memcached.address, Mode::Pass);
-    let config = |server| format!("[store]\ntype = \"memcached\"\nservers = [\"{server}\"]\n{PATIENT}{}", limits());
-    let gateways = [Gateway::start(&config(memcached.address)), Gateway::start(&config(proxy.address))];
-    align(Duration::from_hours(1), Duration::from_mins(1));
-    let mut clients = gateways.each_ref().map(Gateway::client);
-    for (name, _) in LIMITS {
-        let (mut admitted, mut undecided) = (0, 0);
-        for turn in 0..QUOTA + 100 {
-            if turn % 20 == 10 {
-                proxy.set(Mode::Reset);
-            }
-            match clients[turn % 2].get(&format!("/{name}")).status {
-                200 => admitted += 1,
-                429 => {}
-                503 => undecided += 1,
-                other => panic!("{other}"),
-            }
-            if turn % 20 == 12 {
-                proxy.set(Mode::Pass);
-                until("it answers again", 10 * SECOND, || gateways[1].metric("gateway_store_up") == Some(1.0));
-            }
-        }
-        println!("{name}: {admitted} admitted, {undecided} not decided");
-        assert!(admitted <= QUOTA + 2, "{admitted} admitted, {name}");
-        assert!(admitted + 2 * undecided >= QUOTA, "{admitted} admitted, {undecided} not decided, {name}");
-    }
-}
-
-/// Whoever is near replaces the value many times while an exchange of the other one is under way.
-#[test]
-fn a_gateway_that_is_far_from_memcached_does_not_come_second_for_ever() {
-    const FAR: Duration = Duration::from_millis(10);
-    const LIMIT: &str = "rates = [\"1000000/h\"]\nstrategy = \"fixed-window\"";
-    let _alone = alone();
-    let memcached = Memcached::start();
-    let proxy = Fault::start(memcached.address, Mode::Slow(FAR));
-    let config = |server| {
-        let store = format!("[store]\ntype = \"memcached\"\nservers = [\"{server}\"]\ntimeout = \"10s\"\n");
-        let limit = format!("[limits.l]\nkey = \"global\"\n{LIMIT}\n");
-        format!("{store}{limit}[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = {{ status = 200 }}\n")
-    };
-    let (near, far) = (Gateway::start(&config(memcached.address)), Gateway::start(&config(proxy.address)));
-    let end = AtomicBool::new(false);
-    let trips = thread::scope(|scope| {
-        for _ in 0..4 {
-            let (mut client, end) = (near.client(), &end);
-            scope.spawn(move || {
-                while !end.load(Ordering::Relaxed) {
-                    assert_eq!(client.get("/").status, 200);
+    #[test]
+    fn in_turns_gateways_admit_hardly_more_than_the_limit() {
+        for count in [2, 4, 8] {
+            for pause in [Duration::ZERO, Duration::from_micros(200)] {
+                let memcached = Memcached::start();
+                let gateways = gateways(count, &format!("{}{}", memcached.store_with(PATIENT), limits()));
+                // A connection without a request would not last until the next hour.
+                align(Duration::from_hours(1), Duration::from_mins(1));
+                let mut clients: Vec<_> = gateways.iter().map(Gateway::client).collect();
+                for (name, _) in LIMITS {
+                    let admitted = in_turns(&mut clients, &format!("/{name}"), pause);
+                    println!("{count} gateways, {name}, pause {pause:?}: {admitted}");
+                    // What each other gateway has admitted last may be on its way. Of a bucket a few tokens drip in.
+                    assert!(
+                        (QUOTA..QUOTA + count + 2).contains(&admitted),
+                        "{admitted} admitted by {count} gateways, {name}, pause {pause:?}"
+                    );
                 }
-            });
+            }
         }
-        let mut client = far.client();
-        let statuses: Vec<_> = (0..20).map(|_| client.get("/").status).collect();
-        end.store(true, Ordering::Relaxed);
-        assert_eq!(statuses, [200; 20]);
-        far.metric("gateway_store_round_trips_total").unwrap()
-    });
-    println!("{trips} exchanges for 20 requests");
-    assert!(trips <= 100.0, "it needed {trips} exchanges for 20 requests");
-    assert_eq!(far.metric("gateway_store_local_total"), Some(0.0), "it has decided on its own");
-}
+    }
 
-#[test]
-fn in_turns_it_does_not_matter_how_far_gateways_are_from_memcached() {
-    let _alone = alone();
-    let memcached = Memcached::start();
-    let far = Fault::start(memcached.address, Mode::Slow(Duration::from_millis(3)));
-    let config = |server| format!("[store]\ntype = \"memcached\"\nservers = [\"{server}\"]\n{PATIENT}{}", limits());
-    let gateways = [Gateway::start(&config(memcached.address)), Gateway::start(&config(far.address))];
-    align(Duration::from_hours(1), Duration::from_mins(1));
-    let mut clients = gateways.each_ref().map(Gateway::client);
-    for (name, _) in LIMITS {
-        let admitted = in_turns(&mut clients, &format!("/{name}"), Duration::ZERO);
-        assert!((QUOTA..=QUOTA + 2).contains(&admitted), "{admitted} admitted, {name}");
+    /// What was under way when a connection broke is in doubt, and may be counted though it was not admitted.
+    #[test]
+    fn in_turns_connections_that_break_let_no_more_through() {
+        let memcached = Memcached::start();
+        let proxy = Fault::start(memcached.address, Mode::Pass);
+        let config = |server| format!("[store]\ntype = \"memcached\"\nservers = [\"{server}\"]\n{PATIENT}{}", limits());
+        let gateways = [Gateway::start(&config(memcached.address)), Gateway::start(&config(proxy.address))];
+        align(Duration::from_hours(1), Duration::from_mins(1));
+        let mut clients = gateways.each_ref().map(Gateway::client);
+        for (name, _) in LIMITS {
+            let (mut admitted, mut undecided) = (0, 0);
+            for turn in 0..QUOTA + 100 {
+                if turn % 20 == 10 {
+                    proxy.set(Mode::Reset);
+                }
+                match clients[turn % 2].get(&format!("/{name}")).status {
+                    200 => admitted += 1,
+                    429 => {}
+                    503 => undecided += 1,
+                    other => panic!("{other}"),
+                }
+                if turn % 20 == 12 {
+                    proxy.set(Mode::Pass);
+                    until("it answers again", 10 * SECOND, || gateways[1].metric("gateway_store_up") == Some(1.0));
+                }
+            }
+            println!("{name}: {admitted} admitted, {undecided} not decided");
+            assert!(admitted <= QUOTA + 2, "{admitted} admitted, {name}");
+            assert!(admitted + 2 * undecided >= QUOTA, "{admitted} admitted, {undecided} not decided, {name}");
+        }
+    }
+
+    /// Whoever is near replaces the value many times while an exchange of the other one is under way.
+    #[test]
+    fn a_gateway_that_is_far_from_memcached_does_not_come_second_for_ever() {
+        const FAR: Duration = Duration::from_millis(10);
+        const LIMIT: &str = "rates = [\"1000000/h\"]\nstrategy = \"fixed-window\"";
+        let memcached = Memcached::start();
+        let proxy = Fault::start(memcached.address, Mode::Slow(FAR));
+        let config = |server| {
+            let store = format!("[store]\ntype = \"memcached\"\nservers = [\"{server}\"]\ntimeout = \"10s\"\n");
+            let limit = format!("[limits.l]\nkey = \"global\"\n{LIMIT}\n");
+            format!("{store}{limit}[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = {{ status = 200 }}\n")
+        };
+        let (near, far) = (Gateway::start(&config(memcached.address)), Gateway::start(&config(proxy.address)));
+        let end = AtomicBool::new(false);
+        let trips = thread::scope(|scope| {
+            for _ in 0..4 {
+                let (mut client, end) = (near.client(), &end);
+                scope.spawn(move || {
+                    while !end.load(Ordering::Relaxed) {
+                        assert_eq!(client.get("/").status, 200);
+                    }
+                });
+            }
+            let mut client = far.client();
+            let statuses: Vec<_> = (0..20).map(|_| client.get("/").status).collect();
+            end.store(true, Ordering::Relaxed);
+            assert_eq!(statuses, [200; 20]);
+            far.metric("gateway_store_round_trips_total").unwrap()
+        });
+        println!("{trips} exchanges for 20 requests");
+        assert!(trips <= 100.0, "it needed {trips} exchanges for 20 requests");
+        assert_eq!(far.metric("gateway_store_local_total"), Some(0.0), "it has decided on its own");
+    }
+
+    #[test]
+    fn in_turns_it_does_not_matter_how_far_gateways_are_from_memcached() {
+        let memcached = Memcached::start();
+        let far = Fault::start(memcached.address, Mode::Slow(Duration::from_millis(3)));
+        let config = |server| format!("[store]\ntype = \"memcached\"\nservers = [\"{server}\"]\n{PATIENT}{}", limits());
+        let gateways = [Gateway::start(&config(memcached.address)), Gateway::start(&config(far.address))];
+        align(Duration::from_hours(1), Duration::from_mins(1));
+        let mut clients = gateways.each_ref().map(Gateway::client);
+        for (name, _) in LIMITS {
+            let admitted = in_turns(&mut clients, &format!("/{name}"), Duration::ZERO);
+            assert!((QUOTA..=QUOTA + 2).contains(&admitted), "{admitted} admitted, {name}");
+        }
     }
 }

@@ -1,15 +1,7 @@
-//! Waiting: for a condition, for a moment of the Unix clock, for a quiet machine.
+//! Waiting: for a condition, and for a moment of the Unix clock.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-static ALONE: Mutex<()> = Mutex::new(());
-
-/// Held by tests that load the machine and by tests that measure short times, so that they do not meet.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Waits until the condition is true; panics if it is not within `bound`.
 #[track_caller]
