@@ -37,6 +37,7 @@ mod drain;
 mod edge_cases;
 mod endings;
 mod events;
+mod examples;
 mod exceptions;
 mod explain;
 mod explain_agrees;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use jsonschema::Validator;
 use serde_json::Value;
 
+use crate::examples::{documented, shipped};
 use crate::harness::run;
 
 /// The schema that the gateway prints.
@@ -36,70 +37,12 @@ fn accepts(validator: &Validator, text: &str) {
     assert_eq!(errors.collect::<Vec<_>>(), [] as [String; 0], "{text}");
 }
 
-/// The same schema for a part of a file, which need not have all keys.
-fn of_parts(schema: &mut Value) {
-    match schema {
-        Value::Object(entries) => {
-            entries.retain(|key, value| key != "required" || !value.is_array());
-            entries.values_mut().for_each(of_parts);
-        }
-        Value::Array(elements) => elements.iter_mut().for_each(of_parts),
-        _ => {}
-    }
-}
-
-/// The parts of a page that are configurations: code, or files in it, that begins with the title of a table and is TOML.
-fn parts(page: &str) -> Vec<String> {
-    let mut blocks = vec![String::new()];
-    let mut is_fenced = false;
-    for line in page.lines() {
-        let fence = line.strip_prefix("```");
-        is_fenced = fence.map_or(is_fenced, |_| !is_fenced);
-        let code = if is_fenced { Some(line) } else { line.strip_prefix("    ") };
-        match code.filter(|code| fence.is_none() && *code != "END" && !code.ends_with("<<'END'")) {
-            Some(code) => blocks.last_mut().unwrap().extend([code, "\n"]),
-            None => blocks.push(String::new()),
-        }
-    }
-    let is_configuration = |block: &&String| {
-        let is_title = |line: &str| line.starts_with("[[") || (line.starts_with('[') && line.trim_end().ends_with(']'));
-        block.lines().find(|line| !line.starts_with('#')).is_some_and(is_title) && !block.starts_with("[[overrides]]")
-    };
-    blocks.iter().filter(is_configuration).filter(|block| parsed(block).is_some()).cloned().collect()
-}
-
 #[test]
 fn what_is_shipped_and_documented_is_accepted() {
     let schema = schema();
     jsonschema::draft7::meta::validate(&schema).unwrap();
-    let shipped = fs::read_to_string(root().join("gateway.toml")).unwrap();
-    accepts(&jsonschema::draft7::new(&schema).unwrap(), &shipped);
-    let mut lenient = schema.clone();
-    of_parts(&mut lenient);
-    let lenient = jsonschema::draft7::new(&lenient).unwrap();
-    let mut checked = 0;
-    for page in files("docs", "md").into_iter().chain([root().join("README.md")]) {
-        for part in parts(&fs::read_to_string(&page).unwrap()) {
-            accepts(&lenient, &part);
-            checked += 1;
-        }
-    }
-    assert!(checked > 40, "{checked}");
-    // What is commented out, table by table.
-    let uncommented = shipped.lines().map(|line| match line.strip_prefix("# ") {
-        Some(code) if code.starts_with('[') || code.split_whitespace().nth(1) == Some("=") => code,
-        _ => line,
-    });
-    let lines: Vec<_> = uncommented.filter(|line| !line.starts_with('#')).collect();
-    let mut tables: Vec<String> = Vec::new();
-    for line in lines {
-        if line.starts_with('[') || tables.is_empty() {
-            tables.push(String::new());
-        }
-        tables.last_mut().unwrap().extend([line, "\n"]);
-    }
-    tables.iter().for_each(|table| accepts(&lenient, table));
-    assert!(tables.len() > 15, "{}", tables.len());
+    let validator = jsonschema::draft7::new(&schema).unwrap();
+    shipped().iter().chain(&documented()).for_each(|text| accepts(&validator, text));
 }
 
 #[test]

@@ -330,22 +330,3 @@ fn check_and_explain_say_what_is_believed() {
     let text = said(&["explain", "-H", &valid, "/"]);
     assert!(text.contains("limits, checked together\n  l\n") && text.contains("\n  a\n"), "{text}");
 }
-
-#[test]
-fn the_examples_are_valid() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("gateway.toml");
-    let check = |text: String| {
-        fs::write(&path, &text).unwrap();
-        let output = run(&["check", path.to_str().unwrap()]);
-        assert!(output.status.success() && output.stderr.is_empty(), "{output:?} for\n{text}");
-    };
-    let page = include_str!("../../docs/jwt.md");
-    let lines: Vec<_> = page.lines().skip_while(|line| !line.starts_with("    [jwt.")).collect();
-    let example = lines.split(|line| line.starts_with('|')).next().unwrap().join("\n");
-    check(example + "\n[upstreams.api]\nservers = [\"builtin:echo\"]\n");
-    let (before, rest) = include_str!("../../gateway.toml").split_once("# [jwt.site]").unwrap();
-    let (example, after) = rest.split_once("\n\n").unwrap();
-    let text = format!("{before}[jwt.site]{}\n\n{after}", example.replace("\n# ", "\n"));
-    check(text.replace("[\"per-client\"]", "[\"per-client\", \"per-user\"]"));
-}
