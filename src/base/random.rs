@@ -1,5 +1,8 @@
 //! Random numbers that need not be secret, without a system call for each: every worker has its own generator, which the
 //! system seeds.
+//!
+//! Identifiers come from here. A choice, such as that of a server or of a pause, repeats without harm, so it takes `fastrand`'s
+//! own generator. What must not be guessed takes the system's numbers.
 
 use std::cell::RefCell;
 use std::io;
