@@ -210,6 +210,23 @@ fn chunk(line: &[u8]) -> State {
     }
 }
 
+/// What holds for any bytes: it makes no difference how they are cut, and the first ambiguous message stays the same.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn check(bytes: &[u8]) {
+    let all_known = |check: &FramingCheck| (check.state, check.first_ambiguous, check.begun(), check.is_in_body());
+    let mut whole = FramingCheck::default();
+    whole.follow(bytes);
+    for step in [1, 2, 7, 64] {
+        let mut pieces = FramingCheck::default();
+        for piece in bytes.chunks(step) {
+            let first = pieces.first_ambiguous;
+            pieces.follow(piece);
+            assert!(first.is_none() || pieces.first_ambiguous == first, "by {step}");
+        }
+        assert_eq!(all_known(&pieces), all_known(&whole), "by {step}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

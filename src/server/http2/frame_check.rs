@@ -177,6 +177,20 @@ impl Budget {
     }
 }
 
+/// What holds for any bytes: it makes no difference how they are cut.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn check(bytes: &[u8]) {
+    let follow = |step: usize| {
+        let mut check = FrameCheck::new(0);
+        bytes.chunks(step).try_for_each(|piece| check.follow(piece, 0))?;
+        Ok::<_, Violation>((check.is_in_head(), check.last_stream(), check.opened()))
+    };
+    let whole = follow(usize::MAX);
+    for step in [1, 2, 7, 64] {
+        assert_eq!(follow(step), whole, "by {step}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
