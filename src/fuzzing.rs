@@ -16,19 +16,26 @@ use crate::config::{Config, Document, EscapedSlashes, Limit, PathMatching, PathP
 use crate::request::identify::ambiguity::SingleSources;
 use crate::request::identify::client::{Client, client, parse_address, scheme};
 use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
-use crate::request::route::{Routes, path};
+use crate::request::route::{Routes, host, path};
+use crate::store::shared::memcached::Memcached;
+use crate::store::shared::protocol::{Echo, Initial, Lifetime, Protocol, Reader};
 use crate::{net, server};
 
+/// It panics when what has to hold does not.
+type Check = fn(&[u8]);
+
 /// Checks by the names of their targets and folders.
-const CHECKS: [(&str, fn(&[u8])); 8] = [
+const CHECKS: [(&str, Check); 10] = [
     ("preamble", net::check_preamble),
     ("framing", server::check_framing),
     ("frames", server::check_frames),
+    ("hosts", hosts),
     ("paths", paths),
     ("forwarded", forwarded),
     ("keys", keys),
     ("tokens", tokens),
     ("configuration", configuration),
+    ("answers", answers),
 ];
 
 /// Checks what has to hold for any bytes.
@@ -39,6 +46,15 @@ pub fn check(name: &str, bytes: &[u8]) {
     let found = CHECKS.iter().find(|(known, _)| *known == name);
     let (_, check) = found.unwrap_or_else(|| panic!("no check is called {name}"));
     check(bytes);
+}
+
+/// The host of a request. Its normal form stays as it is, and a port makes no other host of it.
+fn hosts(bytes: &[u8]) {
+    let Some(normal) = std::str::from_utf8(bytes).ok().and_then(host::normal) else { return };
+    assert_eq!(host::normal(&normal).as_ref(), Some(&normal));
+    assert!(normal.bytes().all(|byte| byte.is_ascii_graphic() && !byte.is_ascii_uppercase()));
+    let with_port = host::normal(&format!("{normal}:80")).map(String::from);
+    assert_eq!(with_port.as_deref(), Some(&*normal).filter(|name| !name.is_empty()));
 }
 
 /// The target of a request. Its normal form stays as it is, and the upstream gets a path that is read in the same way.
@@ -219,6 +235,34 @@ fn placed(problems: &Problems, text: &str) {
     }
 }
 
+/// Answers of Memcached to a few commands of each kind. They are never read past their end, and alike however they are cut.
+fn answers(bytes: &[u8]) {
+    let reader = || -> Box<dyn Reader> {
+        let mut commands = Memcached.commands();
+        let name = |name: &'static str| move |out: &mut Vec<u8>| out.extend_from_slice(name.as_bytes());
+        let lifetime = Lifetime { seconds: 60, from: 0 };
+        commands.add(&name("a"), 1, Some(Initial { count: 1, lifetime }), Echo::Quiet);
+        commands.add(&name("b"), 1, None, Echo::Count);
+        commands.append(&name("c"), b"more", lifetime);
+        ["a", "b", "c", "d"].into_iter().for_each(|read| commands.read(&name(read)));
+        commands.finish(&mut Vec::new())
+    };
+    let mut at_once = reader();
+    let whole = at_once.read(bytes);
+    for step in [1, 7, 64] {
+        let mut in_pieces = reader();
+        let ends = (0..bytes.len()).step_by(step).chain([bytes.len()]);
+        let last = ends.map(|end| in_pieces.read(&bytes[..end])).find(|read| *read != Ok(None)).unwrap_or(Ok(None));
+        assert_eq!(last, whole, "by {step}");
+        let Ok(Some(length)) = whole else { continue };
+        assert!(length <= bytes.len());
+        let (one, other) = (at_once.replies(bytes), in_pieces.replies(bytes));
+        (0..4).for_each(|place| assert_eq!(one.item(place), other.item(place)));
+        assert_eq!(one.written, other.written);
+        assert_eq!((one.is_read, one.is_failure, one.failure), (other.is_read, other.is_failure, other.failure));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -236,7 +280,9 @@ mod tests {
 
     #[test]
     fn seeds_pass() {
+        let targets = include_str!("../fuzz/Cargo.toml");
         for (name, check) in CHECKS {
+            assert!(targets.contains(&format!("targets/{name}.rs")), "{name}");
             let seeds = seeds(name);
             assert!(seeds.len() >= 10, "{name}");
             for (path, bytes) in seeds {

@@ -58,7 +58,8 @@ fn code(text: &str) -> String {
 #[test]
 fn only_what_is_for_tests_is_no_code() {
     let text = "a;\n#[cfg(test)]\nmod tests;\nb;\nimpl C {\n    #[cfg(test)]\n    #[must_use]\n    fn d() {\n        e();\n    }\n\n    \
-                fn f() {}\n}\n#[cfg(test)]\nuse g::{\n    h,\n};\n#[cfg(test)]\nmod tests {\n    i;\n}\nj;\n";
+                fn f() {}\n}\n#[cfg(test)]\nuse g::{\n    h,\n};\n#[cfg(test)]\nmod tests {\n    i;\n}\nj;\n\
+                #[cfg(any(test, fuzzing))]\nmod k;\n";
     assert_eq!(code(text), "a;\nb;\nimpl C {\n\n    fn f() {}\n}\nj;\n");
 }
 
