@@ -71,7 +71,7 @@ fn paths(bytes: &[u8]) {
             let onward = path::onward(written, 0, rules);
             assert_eq!(path::normal(&onward, rules).as_deref(), Ok(&*normal), "{rules:?} {onward}");
             // What is in normal form already is found by another way than what is not.
-            if normal == written && !written.contains(';') {
+            if normal == written && !written.contains([';', '%']) {
                 assert_eq!(path::normal(&format!("{written}%41"), rules), Ok(format!("{written}A").into()));
             }
             for index in 0..4 {
