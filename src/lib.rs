@@ -28,3 +28,7 @@ pub mod net;
 pub mod limit;
 // Small things.
 pub mod base;
+
+// What has to hold for any bytes. It is no part of the gateway, so it may import all of it.
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;

@@ -18,6 +18,8 @@ use socket2::{SockRef, TcpKeepalive};
 
 pub use client_stream::ClientStream;
 pub use listen::{bind, bind_unix, is_v6_only};
+#[cfg(any(test, fuzzing))]
+pub(crate) use preamble::check as check_preamble;
 pub use preamble::{Preamble, PreambleError};
 pub use rewound::{Duplex, Rewound};
 

@@ -43,6 +43,10 @@ use tokio::task::{JoinSet, spawn_local};
 pub use client_body::{ClientBody, ClientBodyError};
 pub use connection_limits::{ConnectionCounts, ConnectionLimits};
 pub use file_handles::{connections as connections_for, raise as raise_handles};
+#[cfg(any(test, fuzzing))]
+pub(crate) use http1::check_framing;
+#[cfg(any(test, fuzzing))]
+pub(crate) use http2::check_frames;
 pub use http2::{Frames, InterimResponses, PREFACE, Piece, kind as frame_kind, poll_granted};
 pub use http2_errors::Http2Errors;
 pub use listeners::{Listener, ListenerChange};

@@ -170,6 +170,26 @@ fn version_2(bytes: &[u8]) -> Result<Option<Preamble>, PreambleError> {
     preamble(Some(client))
 }
 
+/// What holds for any bytes: as more of them come, a preamble stays the same, and what is refused stays so. The client of one
+/// is named by a line of version 1, too.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn check(bytes: &[u8]) {
+    let mut before = Ok(None);
+    for end in 0..=bytes.len().min(2 * MOST_READ) {
+        let found = read(&bytes[..end]).map_err(|_| ());
+        assert!(before == Ok(None) || found == before, "{before:?}, then {found:?} after {end} bytes");
+        before = found;
+    }
+    let Ok(Some(Preamble { length, client })) = before else { return };
+    assert!(length <= 16 + MOST_MORE);
+    if let Some(client) = client {
+        let (family, ip) = (if client.is_ipv4() { "TCP4" } else { "TCP6" }, client.ip());
+        let line = format!("PROXY {family} {ip} {ip} {} 0\r\n", client.port());
+        let same = read(line.as_bytes()).ok().flatten();
+        assert_eq!(same, Some(Preamble { length: line.len(), client: Some(client) }));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -26,6 +26,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use framing_check::check as check_framing;
 pub(super) use message_body::MessageBody;
 
 use client_io::ClientIo;

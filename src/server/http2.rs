@@ -30,6 +30,8 @@ use h2::server::{Builder, Connection, Handshake, SendResponse};
 use http::Request;
 use tokio::task::spawn_local;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use frame_check::check as check_frames;
 pub use frames::{Frames, PREFACE, Piece, kind};
 pub use send_window::poll_granted;
 pub(super) use stream_body::StreamBody;

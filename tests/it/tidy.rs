@@ -41,7 +41,7 @@ fn code(text: &str) -> String {
     let mut lines = text.lines();
     let mut code = String::new();
     while let Some(line) = lines.next() {
-        if line.trim_start() != "#[cfg(test)]" {
+        if !["#[cfg(test)]", "#[cfg(any(test, fuzzing))]"].contains(&line.trim_start()) {
             code.extend([line, "\n"]);
             continue;
         }
@@ -58,7 +58,8 @@ fn code(text: &str) -> String {
 #[test]
 fn only_what_is_for_tests_is_no_code() {
     let text = "a;\n#[cfg(test)]\nmod tests;\nb;\nimpl C {\n    #[cfg(test)]\n    #[must_use]\n    fn d() {\n        e();\n    }\n\n    \
-                fn f() {}\n}\n#[cfg(test)]\nuse g::{\n    h,\n};\n#[cfg(test)]\nmod tests {\n    i;\n}\nj;\n";
+                fn f() {}\n}\n#[cfg(test)]\nuse g::{\n    h,\n};\n#[cfg(test)]\nmod tests {\n    i;\n}\nj;\n\
+                #[cfg(any(test, fuzzing))]\nmod k;\n";
     assert_eq!(code(text), "a;\nb;\nimpl C {\n\n    fn f() {}\n}\nj;\n");
 }
 
@@ -71,7 +72,7 @@ fn is_test(path: &Path) -> bool {
 /// The modules at the top of `src` in the order of lib.rs.
 fn plan() -> Vec<String> {
     let lib = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs")).unwrap();
-    lib.lines().filter_map(|line| Some(line.strip_prefix("pub mod ")?.strip_suffix(';')?.to_owned())).collect()
+    code(&lib).lines().filter_map(|line| Some(line.strip_prefix("pub mod ")?.strip_suffix(';')?.to_owned())).collect()
 }
 
 #[test]

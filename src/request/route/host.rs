@@ -35,8 +35,10 @@ pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
     let inner = || name.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
     let is_name = kinds & FOREIGN == 0 || inner().is_some();
     let empty_name_with_port = name.is_empty() && !authority.is_empty();
+    // Servers that drop all final dots would read another name than the routes do.
+    let has_empty_end = name == "." || name.ends_with("..");
     let is_port = port.is_empty() || !port.starts_with('+') && port.parse::<u16>().is_ok();
-    if !is_name || empty_name_with_port || !is_port {
+    if !is_name || empty_name_with_port || has_empty_end || !is_port {
         return None;
     }
     // `example.com.` is the same name in its absolute form.
@@ -101,6 +103,9 @@ mod tests {
             "a;b",
             "a=b",
             "[::1%25eth0]",
+            ".",
+            "a..",
+            "..:80",
         ] {
             assert_eq!(normal(written), None, "{written}");
         }

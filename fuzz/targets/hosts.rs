@@ -1,0 +1,5 @@
+//! See `hosts` in src/fuzzing.rs.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| gateway::fuzzing::check("hosts", bytes));

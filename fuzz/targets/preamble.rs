@@ -1,0 +1,5 @@
+//! See `preamble` in src/fuzzing.rs.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| gateway::fuzzing::check("preamble", bytes));
