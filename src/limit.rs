@@ -56,6 +56,7 @@ pub mod overload;
 pub mod heavy_hitters;
 pub mod overrides;
 pub mod known_keys;
+pub mod tokens;
 mod calendar;
 mod rate;
 mod bounds;

@@ -1,0 +1,314 @@
+//! JSON pointers (RFC 6901), and finding what several of them point to while a document is read.
+//!
+//! Servers differ in which members they take for the same. Some compare names without regard to case, and for them `K`
+//! (U+212A) is a `k`, and `ſ` (U+017F) an `s`. So names are compared like that, and what is there twice can be noticed.
+
+use std::fmt;
+use std::str::FromStr;
+
+use smallvec::SmallVec;
+
+use crate::base::json::{Kind, MAX_NAME};
+
+/// The longest name in a pointer, in bytes. A name that is the same without regard to case can be three times as long.
+const MAX_TOKEN: usize = MAX_NAME / 3;
+
+/// A place in a JSON document: `/usage/0/input`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pointer(Box<str>);
+
+impl Pointer {
+    /// The names and indexes that lead to the place.
+    fn tokens(&self) -> impl Iterator<Item = String> {
+        self.0.split('/').skip(1).map(|token| token.replace("~1", "/").replace("~0", "~"))
+    }
+}
+
+impl FromStr for Pointer {
+    type Err = PointerError;
+
+    fn from_str(text: &str) -> Result<Self, PointerError> {
+        if !text.is_empty() && !text.starts_with('/') {
+            return Err(PointerError::Start);
+        }
+        if text.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1'])) {
+            return Err(PointerError::Escape);
+        }
+        let pointer = Self(text.into());
+        let too_long = pointer.tokens().find(|token| token.len() > MAX_TOKEN);
+        too_long.map_or(Ok(pointer), |token| Err(PointerError::TooLong(token)))
+    }
+}
+
+impl fmt::Display for Pointer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Why a text is no pointer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PointerError {
+    /// It does not begin with a slash.
+    Start,
+    /// It has a `~` that is followed by neither 0 nor 1.
+    Escape,
+    /// It has this name, which is too long.
+    TooLong(String),
+}
+
+impl fmt::Display for PointerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start => f.write_str("it does not begin with `/`, as in `/model`"),
+            Self::Escape => f.write_str("in it `~` is written as `~0`, and a `/` that is part of a name as `~1`"),
+            Self::TooLong(name) => write!(f, "the name `{name}` is longer than {MAX_TOKEN} bytes"),
+        }
+    }
+}
+
+impl std::error::Error for PointerError {}
+
+/// Several pointers, as a tree of the places on the way to what they point to.
+#[derive(Debug)]
+pub struct Pointers {
+    /// The first one is the document.
+    places: Vec<Place>,
+    /// For each pointer its index in `places`.
+    ends: Vec<usize>,
+}
+
+#[derive(Debug)]
+struct Place {
+    parent: usize,
+    /// The folded name.
+    name: String,
+    /// The index in an array that the name is, too.
+    index: Option<usize>,
+}
+
+impl Pointers {
+    /// Prepares pointers to be found together.
+    pub fn new<'a>(pointers: impl IntoIterator<Item = &'a Pointer>) -> Self {
+        let mut places = vec![Place { parent: usize::MAX, name: String::new(), index: None }];
+        let mut place = |parent: usize, token: &str| {
+            let name: String = folded(token.as_bytes()).collect();
+            let found = places.iter().position(|place| place.parent == parent && place.name == name);
+            found.unwrap_or_else(|| {
+                let is_index = token == "0" || !token.starts_with(['0', '+']);
+                places.push(Place { parent, name, index: token.parse().ok().filter(|_| is_index) });
+                places.len() - 1
+            })
+        };
+        let ends =
+            pointers.into_iter().map(|pointer| pointer.tokens().fold(0, |at, token| place(at, &token))).collect();
+        Self { places, ends }
+    }
+
+    /// How many places there are: those that are pointed to, and those on the way.
+    pub fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The place that each pointer points to, in the order in which they were given.
+    pub fn ends(&self) -> &[usize] {
+        &self.ends
+    }
+
+    /// This place, and all that it is in.
+    pub fn way(&self, place: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(place), |place| {
+            Some(self.places[*place].parent).filter(|parent| *parent != usize::MAX)
+        })
+    }
+
+    fn member(&self, parent: usize, name: &[u8]) -> Option<usize> {
+        self.places.iter().position(|place| place.parent == parent && is_same(name, &place.name))
+    }
+
+    fn item(&self, parent: usize, index: usize) -> Option<usize> {
+        self.places.iter().position(|place| place.parent == parent && place.index == Some(index))
+    }
+}
+
+/// Without regard to case: the same as Unicode's simple folding, or coarser.
+fn folded(name: &[u8]) -> impl Iterator<Item = char> {
+    let chars = name.utf8_chunks().flat_map(|chunk| {
+        chunk.valid().chars().chain((!chunk.invalid().is_empty()).then_some(char::REPLACEMENT_CHARACTER))
+    });
+    chars.flat_map(char::to_uppercase).flat_map(char::to_lowercase)
+}
+
+fn is_same(name: &[u8], other: &str) -> bool {
+    if name.is_ascii() {
+        return name.eq_ignore_ascii_case(other.as_bytes());
+    }
+    folded(name).eq(other.chars())
+}
+
+/// Where in a document the reader is, as far as pointers need it. It is told about all names and values.
+#[derive(Debug, Default)]
+pub struct Follower {
+    /// The arrays and objects that lead to places, of an array with the index of its next item.
+    inside: SmallVec<[(usize, Option<usize>); 4]>,
+    /// How many arrays and objects deep the reader is in what leads to none.
+    aside: usize,
+    /// The place of the member that comes next.
+    member: Option<usize>,
+}
+
+impl Follower {
+    /// A name was read.
+    pub fn name(&mut self, pointers: &Pointers, name: Option<&[u8]>) {
+        if let (0, Some((parent, _)), Some(name)) = (self.aside, self.inside.last(), name) {
+            self.member = pointers.member(*parent, name);
+        }
+    }
+
+    /// A value begins that has no others in it. Returns its place.
+    pub fn value(&mut self, pointers: &Pointers) -> Option<usize> {
+        if self.aside > 0 {
+            return None;
+        }
+        match self.inside.last_mut() {
+            None => Some(0),
+            Some((_, None)) => self.member.take(),
+            Some((parent, Some(next))) => {
+                *next += 1;
+                pointers.item(*parent, *next - 1)
+            }
+        }
+    }
+
+    /// A value begins. Returns its place.
+    pub fn begin(&mut self, pointers: &Pointers, kind: Kind) -> Option<usize> {
+        let place = self.value(pointers);
+        match (kind, place) {
+            (Kind::String, _) => {}
+            (_, Some(place)) => self.inside.push((place, (kind == Kind::Array).then_some(0))),
+            (_, None) => self.aside += 1,
+        }
+        place
+    }
+
+    /// What began last ends.
+    pub fn end(&mut self, kind: Kind) {
+        match kind {
+            Kind::String => {}
+            _ if self.aside > 0 => self.aside -= 1,
+            _ => {
+                self.inside.pop();
+            }
+        }
+    }
+
+    /// Begins with another document.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use super::*;
+    use crate::base::json::{Reader, Visit};
+
+    #[test]
+    fn a_pointer_is_read_and_written() {
+        for text in ["", "/", "/model", "/a/0/b", "/a~1b/~0", "//", "/~01"] {
+            assert_eq!(text.parse::<Pointer>().unwrap().to_string(), text);
+        }
+        let tokens = |text: &str| text.parse::<Pointer>().unwrap().tokens().collect::<Vec<_>>();
+        assert_eq!(tokens("/a~1b/~01//"), ["a/b", "~1", "", ""]);
+        assert_eq!(tokens(""), [] as [&str; 0]);
+        for (text, error) in
+            [("model", PointerError::Start), ("/a~", PointerError::Escape), ("/~2", PointerError::Escape)]
+        {
+            assert_eq!(text.parse::<Pointer>(), Err(error), "{text}");
+        }
+        assert!(
+            "/a/".parse::<Pointer>().is_ok_and(|_| format!("/{}", "n".repeat(MAX_TOKEN)).parse::<Pointer>().is_ok())
+        );
+        let long = "n".repeat(MAX_TOKEN + 1);
+        assert_eq!(format!("/a/{long}").parse::<Pointer>(), Err(PointerError::TooLong(long)));
+    }
+
+    /// The words that pointers point to.
+    struct Found {
+        pointers: Pointers,
+        follower: Follower,
+        words: Vec<(usize, String)>,
+    }
+
+    impl Visit for Found {
+        fn name(&mut self, name: Option<&[u8]>) {
+            self.follower.name(&self.pointers, name);
+        }
+
+        fn begin(&mut self, kind: Kind, _: usize) {
+            self.follower.begin(&self.pointers, kind);
+        }
+
+        fn text(&mut self, _: &[u8]) {}
+
+        fn end(&mut self, kind: Kind, _: usize) {
+            self.follower.end(kind);
+        }
+
+        fn word(&mut self, word: Option<&[u8]>, _: Range<usize>) {
+            let place = self.follower.value(&self.pointers);
+            let pointer = self.pointers.ends().iter().position(|end| Some(*end) == place);
+            let word = String::from_utf8_lossy(word.unwrap_or_default()).into_owned();
+            self.words.extend(pointer.map(|pointer| (pointer, word)));
+        }
+    }
+
+    #[track_caller]
+    fn check(pointers: &[&str], text: &str, words: &[(usize, &str)]) {
+        let pointers: Vec<Pointer> = pointers.iter().map(|text| text.parse().unwrap()).collect();
+        let mut found = Found { pointers: Pointers::new(&pointers), follower: Follower::default(), words: Vec::new() };
+        let mut reader = Reader::default();
+        reader.read(text.as_bytes(), &mut found);
+        assert!(reader.finish(&mut found), "{text}");
+        let expected: Vec<_> = words.iter().map(|(pointer, word)| (*pointer, (*word).to_owned())).collect();
+        assert_eq!(found.words, expected, "{text}");
+        assert!(found.follower.inside.is_empty() && found.follower.aside == 0);
+    }
+
+    #[test]
+    fn finds_places() {
+        check(&[""], "7", &[(0, "7")]);
+        check(&["/a"], r#"{"b":{"a":1},"c":[{"a":2}],"a":3,"d":"a"}"#, &[(0, "3")]);
+        check(&["/a/b", "/a/c", "/d"], r#"{"a":{"c":1,"x":{"b":2},"b":3},"d":4}"#, &[(1, "1"), (0, "3"), (2, "4")]);
+        check(&["/a/1/b"], r#"{"a":[{"b":1},{"b":2},{"b":3}]}"#, &[(0, "2")]);
+        check(&["/1"], r#"[[0,9],1,"x",3]"#, &[(0, "1")]);
+        check(&["/01", "/-", "/+1"], "[0,1,2]", &[]);
+        check(&["/0"], r#"{"0":1}"#, &[(0, "1")]);
+        check(&["/"], r#"{"":1}"#, &[(0, "1")]);
+        check(&["/a~1b"], r#"{"a/b":1,"a":{"b":2}}"#, &[(0, "1")]);
+    }
+
+    #[test]
+    fn names_are_the_same_under_all_spellings() {
+        check(
+            &["/mask"],
+            r#"{"MASK":1,"mas\u212a":2,"ma\u017Fk":3,"maK":4,"masks":5,"mas":6,"m\u0061ſK":7}"#,
+            &[(0, "1"), (0, "2"), (0, "3"), (0, "7")],
+        );
+        check(&["/Größe"], r#"{"GRÖSSE":1,"grÖße":2,"grosse":3}"#, &[(0, "1"), (0, "2")]);
+    }
+
+    #[test]
+    fn no_spelling_is_too_long() {
+        let name = "s".repeat(MAX_TOKEN);
+        check(
+            &[&format!("/{name}")],
+            &format!(r#"{{"{}":1}}"#, name.replace('s', "\\u212a").replace("212a", "017f")),
+            &[(0, "1")],
+        );
+        let name = "k".repeat(MAX_TOKEN);
+        check(&[&format!("/{name}")], &format!(r#"{{"{}":1}}"#, "\u{212a}".repeat(MAX_TOKEN)), &[(0, "1")]);
+    }
+}
