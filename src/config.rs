@@ -42,6 +42,7 @@ mod store;
 mod key;
 mod on_limit;
 mod limit;
+mod token_cost;
 mod route;
 #[cfg(test)]
 mod tests;
@@ -75,6 +76,7 @@ pub use store::{OnError, SharedStore, Store};
 pub use template::{Template, TemplatePart};
 pub use temporary::{quota_rates, temporary_again, temporary_override};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
+pub use token_cost::{ModelWeights, OnExhausted, TokenCost};
 pub use traces::{Collector, Tracing};
 pub use upstream::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer};
 pub use upstream_tls::UpstreamTls;

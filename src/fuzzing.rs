@@ -174,6 +174,7 @@ fn keys(bytes: &[u8]) {
                 client_cert: None,
                 tokens: &[],
                 route: "r",
+                body: None,
             };
             extractor.extract(&attributes, place, cache)
         };

@@ -6,6 +6,9 @@ pub mod telemetry;
 pub mod log;
 pub mod snapshot;
 mod worker_snapshot;
+mod inspection;
+mod token_meter;
+mod metering;
 mod arrival;
 mod deciding;
 mod decided;
@@ -38,7 +41,7 @@ use crate::request::identify::tokens::{TokenCache, known_tokens};
 use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::request::resolve::{ArrivedRequest, Next, Resolved, Resolver, Target};
 use crate::request::route::{RouteConditions, TemplateInput};
-use crate::server::{ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
+use crate::server::{ClientBody, ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
 use crate::upstream::ConnectionPools;
 
 use respond::rate_limit_headers::RefusalCache;
@@ -105,14 +108,19 @@ impl ConnectionContext {
     }
 
     /// A request on this connection.
-    fn arrived<'a>(&'a self, request: &'a IncomingRequest) -> ArrivedRequest<'a> {
+    fn arrived<'a>(
+        &'a self,
+        head: &'a Parts,
+        body: Option<&ClientBody>,
+        ambiguity: Option<&'static str>,
+    ) -> ArrivedRequest<'a> {
         ArrivedRequest {
-            head: &request.head,
+            head,
             peer: self.peer,
             uses_tls: self.tls.is_some(),
             client_cert: self.certificate().map(|certificate| certificate.subject.as_str()),
-            body: request.body.as_ref().map(|body| body.size_hint().lower()),
-            ambiguity: request.ambiguity,
+            body: body.map(|body| body.size_hint().lower()),
+            ambiguity,
         }
     }
 }
@@ -150,8 +158,10 @@ async fn serve(
     guard: RequestGuard,
 ) {
     let (worker, now) = (&*connection.worker, clock::now());
-    let (gateway, head) = (worker.snapshots.current(), &request.head);
-    let received = connection.arrived(request);
+    let gateway = worker.snapshots.current();
+    let IncomingRequest { head, body, ambiguity, .. } = &mut *request;
+    let head = &*head;
+    let received = connection.arrived(head, body.as_ref(), *ambiguity);
     let Resolved { client, scheme, target, route, next } = gateway.resolver.resolve(received);
     let [id, parent] = header_list::single_lines(&head.headers, [&REQUEST_ID, &TRACEPARENT_HEADER]);
     // Most refusals need no trace.
@@ -179,18 +189,17 @@ async fn serve(
     }
     let attributes = received.attributes(client, &target, &route.metrics.name);
     // What a decision borrows.
-    let (first_quotas, quotas, tokens);
+    let (first_quotas, quotas, tokens, inspection);
     let mut state = DecisionState::new(&gateway.store, worker.index);
     let input = deciding::input(connection, &gateway, route, &attributes, (now, &record));
     let known = known_tokens(&route.tokens, &head.headers, now, worker.index, &mut worker.tokens.borrow_mut());
-    let part = if known.is_some() { Part::All } else { Part::Rest };
-    let (mut decision, verified) = match known {
-        Some(tokens) => (Decision::Admitted, Ok(tokens)),
-        None => {
+    let (part, (mut decision, verified)) = match known {
+        Some(tokens) if route.inspector.is_none() => (Part::All, (Decision::Admitted, Ok(tokens))),
+        known => {
             first_quotas = quotas::resolve((route, Part::First), &attributes, connection, now).await;
+            let input = DecisionInput { quotas: &first_quotas, ..input };
             // This is seldom needed, and would make the future of each request larger.
-            Box::pin(deciding::verify(route, &DecisionInput { quotas: &first_quotas, ..input }, &mut state, worker))
-                .await
+            (Part::Rest, Box::pin(deciding::before_others(route, &input, &mut state, worker, known)).await)
         }
     };
     tokens = match verified {
@@ -200,7 +209,19 @@ async fn serve(
         }
         verified => verified.unwrap_or_default(),
     };
-    let attributes = RequestAttributes { tokens: &tokens, ..attributes };
+    let mut attributes = RequestAttributes { tokens: &tokens, ..attributes };
+    let mut asks_for_usage = false;
+    if let Some(inspector) = route.inspector.as_ref().filter(|_| input.passes(decision)) {
+        match Box::pin(inspection::inspect(inspector, head, body, gateway.body_timeout)).await {
+            Ok(inspected) => inspection = inspected,
+            Err(why) => {
+                let answer = refusal::answer(&why, &mut record);
+                return own(Some(&changes), response, record, Outcome::Refused, head, answer);
+            }
+        }
+        asks_for_usage = inspection.asks_for_usage;
+        attributes.body = Some(&inspection.body);
+    }
     if input.passes(decision) {
         if let Some(answer) = priority::refuse(&gateway, route, &attributes, connection, now) {
             return own(Some(&changes), response, record, Outcome::Shed, head, answer);
@@ -217,6 +238,7 @@ async fn serve(
     }
     record.hold(&mut state.permits);
     let balanced_by = route.balanced_by(&attributes, &connection.key_cache);
+    let metered = metering::request(route, &attributes, asks_for_usage);
 
     let (outcome, cost) = match &route.action {
         Action::Respond { status, body, content_type } => {
@@ -233,12 +255,17 @@ async fn serve(
             let request_headers = route.request_headers.as_ref().map(|changes| changes.of(&input));
             drop(target);
             let (gateway, changes, trace) = (&gateway, (request_headers.as_deref(), changes.headers()), *trace);
+            if let Some(metered) = &metered {
+                inspection::adapt(&mut request.head, metered.hides_usage);
+            }
             let call =
                 UpstreamCall { gateway, route, forwarding, changes, connection, client, scheme, trace, balanced_by };
             call.forward(request, &mut record, response).await
         }
     };
     settle(route, cost, (response.status(), response.headers_mut()), &mut state, now);
+    let metered = (metered, cost);
+    metering::begin(route, metered, (&gateway, worker.index), &mut state, &mut record, response);
     changes.apply(response);
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =
         (response.status(), &route.action)

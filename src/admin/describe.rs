@@ -13,10 +13,11 @@ use http::{HeaderName, HeaderValue};
 use crate::base::jwt;
 use crate::config::{
     Action, Config, Cors, Cost, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit, Listener, MaxConnections,
-    Missing, OnError, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed, Store, UNLIMITED,
-    is_secret,
+    Missing, OnError, OnExhausted, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed, Store,
+    UNLIMITED, is_secret,
 };
 use crate::limit::overrides::Allowance;
+use crate::limit::tokens::Weights;
 use crate::limit::{Edge, Rate, Strategy};
 use crate::request::route;
 use crate::sources::jwks::FETCH_EVERY;
@@ -182,6 +183,18 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
         Cost::RequestHeader(name) => writeln!(f, "    a request costs the number in its header {name}, otherwise 1")?,
         Cost::ResponseHeader { name, reserve } => {
             writeln!(f, "    a request costs the number in the response header {name}; {reserve} until then")?;
+        }
+        Cost::Tokens(cost) => {
+            let cut = match cost.on_exhausted {
+                OnExhausted::Finish => "",
+                OnExhausted::Cut => "; a stream is cut where there is no room for more",
+            };
+            writeln!(f, "    a request costs the tokens that its response says it has used{cut}")?;
+            let models = cost.models.iter().map(|model| (model.pattern.as_str(), model.weights));
+            for (model, Weights { input, cached, output }) in models.chain([("other models", cost.weights)]) {
+                writeln!(f, "      {model}: {input} for input, {cached} for cached input, {output} for output")?;
+            }
+            writeln!(f, "      {} tokens of output are reserved where the request names no maximum", cost.max_output)?;
         }
         Cost::OnStatus(cost, statuses) => {
             let statuses = self::statuses(statuses);

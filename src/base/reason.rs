@@ -29,6 +29,8 @@ pub enum Reason {
     BodyTimeout,
     /// The client's body is larger than it may be.
     MaxBodySize,
+    /// The client's body is larger than what is read of it before the decision.
+    InspectBody,
     /// The client's body is not valid, or its connection ended in the middle of it.
     BadBody,
     /// The request has the key of a limit more than once, or in a spelling that servers read differently.
@@ -47,11 +49,13 @@ pub enum Reason {
     TunnelIdleTimeout,
     /// The time that a client has given a call of gRPC was over.
     GrpcTimeout,
+    /// A stream has used all tokens that its limits allow.
+    TokensExhausted,
 }
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::Connect,
         Self::Tls,
         Self::ConnectTimeout,
@@ -64,6 +68,7 @@ impl Reason {
         Self::Exhausted,
         Self::BodyTimeout,
         Self::MaxBodySize,
+        Self::InspectBody,
         Self::BadBody,
         Self::AmbiguousKey,
         Self::InvalidToken,
@@ -73,6 +78,7 @@ impl Reason {
         Self::PlainHttp,
         Self::TunnelIdleTimeout,
         Self::GrpcTimeout,
+        Self::TokensExhausted,
     ];
 
     /// The name in logs and metrics.
@@ -90,6 +96,7 @@ impl Reason {
             Self::Exhausted => "exhausted",
             Self::BodyTimeout => "body_timeout",
             Self::MaxBodySize => "max_body_size",
+            Self::InspectBody => "inspect_body",
             Self::BadBody => "bad_body",
             Self::AmbiguousKey => "ambiguous_key",
             Self::InvalidToken => "invalid_token",
@@ -99,6 +106,7 @@ impl Reason {
             Self::PlainHttp => "plain_http",
             Self::TunnelIdleTimeout => "tunnel_idle_timeout",
             Self::GrpcTimeout => "grpc_timeout",
+            Self::TokensExhausted => "tokens_exhausted",
         }
     }
 
@@ -125,6 +133,8 @@ impl Reason {
             | Self::HeaderTimeout
             | Self::PlainHttp
             | Self::TunnelIdleTimeout
+            | Self::InspectBody
+            | Self::TokensExhausted
             | Self::GrpcTimeout => false,
         }
     }

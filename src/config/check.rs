@@ -10,7 +10,7 @@ use super::file::{Answer, Draft, RouteDraft};
 use super::read::{Name, Source};
 use super::report::{either, nearest};
 use super::spellings::{unmatchable, ways_around};
-use super::{Action, Balance, Config, Host, PathPattern, Route, Segment, Source as KeySource, Tiers, Upstream};
+use super::{Action, Balance, Config, Cost, Host, PathPattern, Route, Segment, Source as KeySource, Tiers, Upstream};
 use crate::limit::overload::level;
 
 const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"http://127.0.0.1:9000\"]\n\n\
@@ -153,6 +153,16 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
     for name in &route.limits {
         let Some(index) = find(name, &draft.limits, "limit", source) else { continue };
         limits.push(index);
+        let usage = |index: &usize| match &draft.limits[*index].1.as_ref()?.cost {
+            Cost::Tokens(cost) => Some(&cost.pointers),
+            _ => None,
+        };
+        if let Some((one, other)) = limits.iter().find_map(usage).zip(usage(&index))
+            && one != other
+        {
+            let message = "the limits of a route must read the tokens of a response in the same place";
+            source.report(name.span.clone(), message, "give them the same `tokens`, or put them on different routes");
+        }
         if let (Some(limit), Some(path)) = (&draft.limits[index].1, &route.path) {
             let tier = limit.tiers.as_ref().map(|tiers| &tiers.source);
             captures(&limit.name, limit.key.parts.iter().flatten().chain(tier), path, name, source);
@@ -182,6 +192,7 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
         ignore_case: route.ignore_case.unwrap_or(false),
         action,
         limits,
+        inspect_body: route.inspect_body.unwrap_or(draft.server.inspect_body),
         max_body_size: route.max_body_size.unwrap_or(draft.server.max_body_size),
         timeout: route.timeout,
         request_headers: route.request_headers.clone()?,

@@ -125,6 +125,7 @@ fn server(section: Section<'_>, listeners: &mut Vec<(SocketAddr, Range<usize>)>)
         max_connections_per_ip: section.read(&server::max_connections_per_ip),
         max_header_size: section.read(&server::max_header_size),
         max_body_size: section.read(&server::max_body_size),
+        inspect_body: section.read(&server::inspect_body),
         drain_delay: section.read(&server::drain_delay),
         drain_timeout: section.read(&server::drain_timeout),
         paths: PathRules {

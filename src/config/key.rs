@@ -4,6 +4,8 @@ use std::fmt;
 
 use http::HeaderName;
 
+use crate::limit::tokens::pointer::Pointer;
+
 /// What is counted: all parts together are the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
@@ -60,6 +62,8 @@ pub enum Source {
         /// The name of the claim.
         claim: String,
     },
+    /// `json:POINTER`: a text or a number in the JSON body.
+    Json(Pointer),
     /// `global`: one counter for all requests.
     Global,
 }
@@ -68,6 +72,11 @@ impl Source {
     /// Whether clients choose the value, and so can invent as many values as they like.
     pub fn is_chosen_by_clients(&self) -> bool {
         !matches!(self, Self::ClientIp { .. } | Self::ClientCert | Self::Jwt { .. } | Self::Route | Self::Global)
+    }
+
+    /// Whether it is in the body of the request.
+    pub fn is_in_body(&self) -> bool {
+        matches!(self, Self::Json(_))
     }
 
     /// Whether the value says who sends a request, and not only what it asks for.
@@ -104,6 +113,7 @@ impl fmt::Display for Source {
             Self::Route => f.write_str("route"),
             Self::ClientCert => f.write_str("client-cert"),
             Self::Jwt { name, claim } => write!(f, "jwt:{name}:{claim}"),
+            Self::Json(pointer) => write!(f, "json:{pointer}"),
             Self::Global => f.write_str("global"),
         }
     }

@@ -10,6 +10,7 @@ use super::read::{Field, Kind, Shape, Wrong};
 use super::report::quoted;
 use super::{UNLIMITED, values};
 use crate::base::units;
+use crate::limit::tokens::{MAX_WEIGHT, Weight};
 
 /// The allowed range of timeouts.
 pub(super) const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=LONGEST;
@@ -55,13 +56,26 @@ pub(super) const fn status_code(least: u64, most: u64) -> Kind<StatusCode> {
 
 /// A number from 0 to 1.
 pub(super) const fn fraction() -> Kind<f64> {
-    kind(Shape::Share, |field, _| field.fraction())
+    kind(Shape::Decimal(1), |field, _| field.fraction())
+}
+
+/// What a token costs.
+pub(super) const fn weight() -> Kind<Weight> {
+    kind(Shape::Decimal(MAX_WEIGHT), |field, _| {
+        let help = format!("allowed: 0 to {MAX_WEIGHT}, with at most six decimal places, like 0.25");
+        let written = field.written_number(&help)?;
+        let weight = written.parse().ok();
+        if weight.is_none() {
+            field.report(format!("{written} is no weight of tokens"), help);
+        }
+        weight
+    })
 }
 
 /// A number from 0 to 1, in thousandths.
 pub(super) const fn share() -> Kind<u32> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and 1000")]
-    kind(Shape::Share, |field, _| field.fraction().map(|share| (share * 1000.0).round() as u32))
+    kind(Shape::Decimal(1), |field, _| field.fraction().map(|share| (share * 1000.0).round() as u32))
 }
 
 /// One of several words.

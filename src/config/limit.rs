@@ -8,6 +8,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use super::key::{Key, Missing, Source};
 use super::on_limit::OnLimit;
 use super::quotas::Quotas;
+use super::token_cost::TokenCost;
 use crate::limit::Rate;
 use crate::limit::known_keys::KnownKeys;
 use crate::limit::overrides::{Allowance, Overrides};
@@ -53,11 +54,16 @@ impl Limit {
         self.key.parts.iter().flatten().chain(self.tiers.as_ref().map(|tiers| &tiers.source))
     }
 
-    /// Whether it tells clients apart without a verified token. One that all clients share does not: with wrong tokens, a
+    /// Whether it needs the body of a request to decide.
+    pub fn needs_body(&self) -> bool {
+        matches!(self.cost, Cost::Tokens(_)) || self.sources().any(Source::is_in_body)
+    }
+
+    /// Whether it tells clients apart without a verified token and without the body. One that all clients share does not: with wrong tokens, a
     /// client could use up what others need.
     pub fn comes_first(&self) -> bool {
         let needs_token = self.sources().any(|source| matches!(source, Source::Jwt { .. }));
-        !needs_token && self.key.parts.iter().flatten().any(Source::identifies_clients)
+        !needs_token && !self.needs_body() && self.key.parts.iter().flatten().any(Source::identifies_clients)
     }
 
     /// Its own rates and those of its tiers and overrides, all of which are counted in the same way.
@@ -87,6 +93,8 @@ pub enum Cost {
     },
     /// This much is charged until the response arrives; it stays charged if the response has one of these statuses.
     OnStatus(u64, Vec<RangeInclusive<u16>>),
+    /// The tokens of a language model.
+    Tokens(Arc<TokenCost>),
 }
 
 /// Rates by an attribute of the request.
@@ -111,4 +119,8 @@ pub enum HeaderStyle {
     Both,
     /// None.
     None,
+    /// `x-ratelimit-*-requests` and `-tokens`, as OpenAI sends them.
+    OpenAi,
+    /// `anthropic-ratelimit-*`, as Anthropic sends them.
+    Anthropic,
 }

@@ -143,15 +143,20 @@ impl<'a> Field<'a> {
         value
     }
 
-    /// A number from 0 to 1.
-    pub(super) fn fraction(&self) -> Option<f64> {
+    /// A number with a decimal point or without, as it is written.
+    pub(super) fn written_number(&self, help: &str) -> Option<&'a str> {
         let written = self.value.as_float().map(DeFloat::as_str);
         let written = written.or_else(|| self.value.as_integer().map(DeInteger::as_str));
-        let help = "allowed: 0.0 to 1.0, like 0.2 for a fifth";
-        let Some(written) = written else {
+        if written.is_none() {
             self.mistyped("a number", help);
-            return None;
-        };
+        }
+        written
+    }
+
+    /// A number from 0 to 1.
+    pub(super) fn fraction(&self) -> Option<f64> {
+        let help = "allowed: 0.0 to 1.0, like 0.2 for a fifth";
+        let written = self.written_number(help)?;
         let share = written.parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share));
         if share.is_none() {
             self.report(format!("{} is out of range: {written}", self.what), help);

@@ -31,6 +31,8 @@ pub struct Route {
     pub limits: Vec<usize>,
     /// The largest request body in bytes, or [`UNLIMITED`](super::UNLIMITED): the route's own or the server's.
     pub max_body_size: u64,
+    /// The most of a request body that is read before the decision, in bytes: the route's own or the server's.
+    pub inspect_body: usize,
     /// The longest time until the head of the response arrives, instead of that of its upstream.
     pub timeout: Option<Duration>,
     /// What changes about the headers that the upstream gets.

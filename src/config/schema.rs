@@ -58,7 +58,7 @@ fn shape(form: &Shape, words: &[&str]) -> Value {
     match form {
         Shape::Flag => json!({ "type": "boolean" }),
         Shape::Number(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
-        Shape::Share => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
+        Shape::Decimal(most) => json!({ "type": "number", "minimum": 0, "maximum": most }),
         Shape::Duration(_) | Shape::DurationOrNone => {
             json!({ "title": "duration", "type": "string", "pattern": DURATION })
         }

@@ -42,6 +42,8 @@ pub struct Server {
     pub max_header_size: usize,
     /// The largest request body in bytes, or [`UNLIMITED`].
     pub max_body_size: u64,
+    /// The most of a request body that is read before the decision, in bytes.
+    pub inspect_body: usize,
     /// How long `/readyz` answers 503 before the listeners close.
     pub drain_delay: Duration,
     /// How long a shutdown waits for requests in flight.

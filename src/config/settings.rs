@@ -13,14 +13,17 @@ use ::tracing::Level;
 
 use super::kinds::shaped;
 use super::read::{Setting, Shape, Table, name, tables};
-use super::{AccessFormat, EscapedSlashes, HeaderStyle, LogFormat, Missing, OnError, PathMatching, SentKey};
+use super::{
+    AccessFormat, EscapedSlashes, HeaderStyle, LogFormat, Missing, OnError, OnExhausted, PathMatching, SentKey,
+};
 use crate::limit::Edge;
 use crate::net::tls::MinVersion;
 
 pub(super) use clients::{MOST_CONNECTIONS, certificate, http2, listener, server, shed, tls};
 pub(super) use forwarding::{Balancing, adaptive, eject, health, retry, upstream, upstream_server, upstream_tls};
 pub(super) use limiting::{
-    Counting, cost, count, exception, jwt, limit, overrides_file, quotas, temporary, temporary_overrides, tier,
+    Counting, cost, count, exception, jwt, limit, model, overrides_file, quotas, temporary, temporary_overrides, tier,
+    usage,
 };
 pub(super) use operation::{admin, log, store, tracing};
 pub(super) use routing::{cors, header_changes, redirect, respond, route};
@@ -56,6 +59,7 @@ words! {
     HeaderStyle: limit::headers;
     Missing: limit::missing;
     SentKey: quotas::send;
+    OnExhausted: cost::on_exhausted;
 }
 
 tables! {

@@ -44,14 +44,17 @@ impl Weights {
     }
 }
 
-/// A decimal from 0 to 1000, in millionths. It is read from text, since most decimals are no floating-point numbers.
+/// The most that a token may cost.
+pub const MAX_WEIGHT: u32 = 1000;
+
+/// A decimal from 0 to [`MAX_WEIGHT`], in millionths. It is read from text, since most decimals are no floating-point numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Weight(u32);
 
 impl Weight {
     /// A token costs one.
     pub const ONE: Self = Self(1_000_000);
-    const MAX: Self = Self(1000 * Self::ONE.0);
+    const MAX: Self = Self(MAX_WEIGHT * Self::ONE.0);
     /// Digits behind the point.
     const PLACES: usize = 6;
 }

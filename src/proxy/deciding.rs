@@ -36,16 +36,21 @@ where
     }
 }
 
-/// Verifies the tokens of a request, unless the limits that come first refuse it anyway. If a token is not valid, these limits
-/// charge the request: then what is returned is their decision.
-pub(super) async fn verify<'a>(
+/// What is done before the other limits decide, unless those that come first refuse the request anyway: its tokens are
+/// verified, if they are not `known`. If one is not valid, the limits that come first charge the request: then what is returned
+/// is their decision.
+pub(super) async fn before_others<'a>(
     route: &'a CompiledRoute,
     input: &DecisionInput<'a, '_>,
     state: &mut DecisionState<'a>,
     worker: &Worker,
+    known: Option<ValidTokens<'a>>,
 ) -> (Decision, Result<ValidTokens<'a>, TokenProblem>) {
     if let Some(decision) = decide::refuse_first(input, state) {
         return (decision, Ok(ValidTokens::new()));
+    }
+    if let Some(tokens) = known {
+        return (Decision::Admitted, Ok(tokens));
     }
     let (headers, cache) = (input.attributes.headers, &worker.tokens);
     let checked = verify_tokens(&route.tokens, headers, input.now, worker.index, &mut cache.borrow_mut());

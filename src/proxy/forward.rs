@@ -11,7 +11,7 @@ use super::{ConnectionContext, WorkerSnapshot};
 use crate::base::http::request_id::REQUEST_ID;
 use crate::base::http::trace_context::TraceContext;
 use crate::base::reason::Reason;
-use crate::config::{HeaderChanges, Scheme};
+use crate::config::{HeaderChanges, Scheme, UNLIMITED};
 use crate::proxy::respond::{self, grpc};
 use crate::proxy::shed::Waiting;
 use crate::proxy::snapshot::{CompiledRoute, Forwarding};
@@ -135,7 +135,8 @@ impl UpstreamCall<'_> {
             body: body.as_ref().map(|_| BodyRules {
                 counted: &self.route.single,
                 timeout: self.gateway.body_timeout,
-                max_size: self.route.max_body_size,
+                // What was inspected was measured, and may have grown since.
+                max_size: if self.route.inspector.is_some() { UNLIMITED } else { self.route.max_body_size },
             }),
             timeout: self.route.timeout,
             client: Some(RequestClient {

@@ -2,6 +2,7 @@
 //!
 //! Errors are problem documents (RFC 9457) that say what happened.
 
+pub mod providers;
 mod policy;
 pub mod grpc;
 pub mod rate_limit_headers;

@@ -19,6 +19,7 @@ use crate::proxy::shed::{RouteShedding, Shedding};
 use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
 use crate::request::decide::{ConcurrencyLimiter, RateSelector, RateTable, RouteLimit, TemporaryOverrides, WaitQueues};
 use crate::request::identify::ambiguity::SingleSources;
+use crate::request::identify::body::BodyInspector;
 use crate::request::identify::tokens::TokenReader;
 use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::request::resolve::{Resolver, RouteRules};
@@ -99,6 +100,8 @@ pub struct CompiledRoute {
     pub action: Action,
     /// The most bytes that a request's body may have.
     pub max_body_size: u64,
+    /// What is read of its requests' bodies before the decision, if its limits need something of them.
+    pub inspector: Option<Box<BodyInspector>>,
     /// The longest time until the head of the response arrives, instead of that of its upstream.
     pub timeout: Option<Duration>,
     /// What changes about the headers that the upstream gets, if anything does.
@@ -254,6 +257,7 @@ impl Snapshot {
                 limits,
                 action: action(&route.action, &upstreams),
                 max_body_size: rules.max_body_size,
+                inspector: BodyInspector::new(config, route).map(Box::new),
                 timeout: route.timeout,
                 request_headers: PreparedChanges::new(&route.request_headers),
                 response_headers: PreparedChanges::new(&route.response_headers),

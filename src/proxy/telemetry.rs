@@ -21,6 +21,7 @@ use crate::base::http::request_id::RequestId;
 use crate::base::metrics::{Counter, Histogram, PerWorker};
 use crate::base::reason::Reason;
 use crate::base::spans::{RequestEnding, RequestSpans};
+use crate::proxy::token_meter::TokenMeter;
 use crate::request::decide::{ConcurrencyPermit, LimitMetrics};
 use crate::server::RequestGuard;
 
@@ -200,7 +201,6 @@ impl RouteRecorder {
 }
 
 /// The record of one request, which is closed when it is dropped. It is small because it is moved with the response.
-#[derive(Debug)]
 pub struct RequestRecord {
     recorder: Rc<RouteRecorder>,
     begun: Time,
@@ -210,6 +210,8 @@ pub struct RequestRecord {
     spans: Option<Box<RequestSpans>>,
     /// The permits of limits on requests in flight, held until the end.
     permits: Option<Box<[ConcurrencyPermit]>>,
+    /// Charges the tokens that the response says were used, if limits count them.
+    meter: Option<Box<TokenMeter>>,
     guard: RequestGuard,
     status: Option<StatusCode>,
     /// The outcome if the body is sent completely.
@@ -241,6 +243,7 @@ impl RequestRecord {
             entry,
             spans,
             permits: None,
+            meter: None,
             guard,
             status: None,
             expected: Outcome::Abandoned,
@@ -301,6 +304,11 @@ impl RequestRecord {
         }
     }
 
+    /// Meters the tokens of the response until the record is closed.
+    pub fn meter(&mut self, meter: TokenMeter) {
+        self.meter = Some(Box::new(meter));
+    }
+
     /// Records why the request fails. If the upstream caused it, the failure is counted and logged for the upstream
     /// too.
     pub fn fail(&mut self, reason: Reason, server: &dyn Display, error: &dyn Display) {
@@ -356,6 +364,10 @@ impl Drop for RequestRecord {
     fn drop(&mut self) {
         let now = clock::now();
         let micros = now.micros_since(self.begun);
+        if let Some(meter) = self.meter.take() {
+            let used = meter.close();
+            self.entry.iter_mut().for_each(|entry| entry.tokens = Some(used));
+        }
         if self.guard.is_unsent() && matches!(self.outcome, Outcome::Forwarded | Outcome::Responded) {
             self.outcome = Outcome::Abandoned;
         }

@@ -1,6 +1,7 @@
 //! May this request pass? All limits of its route are asked at once, and all are charged or none.
 
 mod key_activity;
+mod token_metrics;
 mod counters;
 mod temporary_overrides;
 mod rate_selector;
@@ -35,9 +36,10 @@ pub use first::{Part, decide_first, refuse_first};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, longest_refusal};
 pub use rate_selector::{RateSelector, RateSet, RateTable, SelectedRates};
-pub use reservations::{CostKnown, Reservations, stated_cost, told_cost};
+pub use reservations::{CostKnown, Reservations, estimated_input, stated_cost, told_cost};
 pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quotas};
 pub use temporary_overrides::{LimitOverrides, MAX_TEMPORARY, NotSet, TemporaryOverrides};
+pub use token_metrics::{TokenCounts, TokenMetrics};
 pub use wait_queues::WaitQueues;
 
 /// One limit as one route applies it.

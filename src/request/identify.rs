@@ -6,6 +6,7 @@
 pub mod ambiguity;
 mod forwarded;
 pub mod client;
+pub mod body;
 pub mod key_text;
 pub mod tokens;
 mod written_key;
@@ -21,6 +22,7 @@ use crate::base::fingerprint::{Domain, Fingerprint};
 use crate::config::{Key, PathPattern, Segment, Source};
 use crate::limit::known_keys::KnownKeys;
 
+use body::InspectedBody;
 use tokens::ValidToken;
 
 pub use written_key::WrittenKey;
@@ -46,6 +48,8 @@ pub struct RequestAttributes<'a> {
     pub tokens: &'a [ValidToken<'a>],
     /// The name of the route.
     pub route: &'a str,
+    /// What the body says; `None` if no limit of the route needs it, or it was not read yet.
+    pub body: Option<&'a InspectedBody<'a>>,
 }
 
 /// How the key of one limit is read from the requests of one route.
@@ -271,6 +275,7 @@ impl Reader {
             Source::Jwt { name, claim } => {
                 self.push(ValidToken::claim(attributes.tokens, name, claim)?.as_bytes(), bytes)
             }
+            Source::Json(pointer) => self.push(attributes.body?.value(pointer)?, bytes),
             Source::Global => self.push(b"*", bytes),
         }
     }
@@ -351,6 +356,7 @@ mod tests {
             client_cert: None,
             tokens: &[],
             route: "r",
+            body: None,
         }
     }
 

@@ -196,6 +196,7 @@ impl<'a> ArrivedRequest<'a> {
             client_cert: self.client_cert,
             tokens: &[],
             route,
+            body: None,
         }
     }
 }

@@ -1,10 +1,12 @@
 //! The body of a request as it comes from the client, in any protocol.
 
 use std::fmt;
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use super::http1::MessageBody;
@@ -18,6 +20,11 @@ pub struct ClientBody(Source);
 enum Source {
     Http1(MessageBody),
     Http2(StreamBody),
+    /// It was read before.
+    Whole {
+        data: Bytes,
+        trailers: Option<HeaderMap>,
+    },
 }
 
 /// The client has broken off its body, or what it has sent is not valid.
@@ -41,6 +48,13 @@ impl From<StreamBody> for ClientBody {
     }
 }
 
+impl ClientBody {
+    /// A body of which all is there.
+    pub fn whole(data: Bytes, trailers: Option<HeaderMap>) -> Self {
+        Self(Source::Whole { data, trailers })
+    }
+}
+
 impl Body for ClientBody {
     type Data = Bytes;
     type Error = ClientBodyError;
@@ -49,6 +63,10 @@ impl Body for ClientBody {
         match &mut self.get_mut().0 {
             Source::Http1(body) => Pin::new(body).poll_frame(cx).map_err(ClientBodyError::Http1),
             Source::Http2(body) => Pin::new(body).poll_frame(cx).map_err(ClientBodyError::Http2),
+            Source::Whole { data, .. } if !data.is_empty() => Poll::Ready(Some(Ok(Frame::data(mem::take(data))))),
+            Source::Whole { trailers, .. } => {
+                Poll::Ready(trailers.take().map(|trailers| Ok(Frame::trailers(trailers))))
+            }
         }
     }
 
@@ -56,6 +74,7 @@ impl Body for ClientBody {
         match &self.0 {
             Source::Http1(body) => body.is_end_stream(),
             Source::Http2(body) => body.is_end_stream(),
+            Source::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
         }
     }
 
@@ -63,6 +82,9 @@ impl Body for ClientBody {
         match &self.0 {
             Source::Http1(body) => body.size_hint(),
             Source::Http2(body) => body.size_hint(),
+            // Trailers need another framing than a length.
+            Source::Whole { trailers: Some(_), .. } => SizeHint::default(),
+            Source::Whole { data, .. } => SizeHint::with_exact(data.len() as u64),
         }
     }
 }

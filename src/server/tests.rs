@@ -42,6 +42,7 @@ fn server() -> Server {
         max_connections_per_ip: 0,
         max_header_size: 16 * 1024,
         max_body_size: UNLIMITED,
+        inspect_body: 0,
         drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(60),
         paths: crate::config::PathRules::default(),

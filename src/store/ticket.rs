@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
+use super::Ask;
 use crate::base::fingerprint::Fingerprint;
+use crate::config::Role;
 use crate::limit::{Limit, Reservation, Verdict};
 
 /// What one key was charged by one limit.
@@ -55,6 +57,12 @@ impl Reserved {
     /// What was charged.
     pub fn cost(&self) -> u64 {
         self.ticket.cost()
+    }
+
+    /// Asks for `more` of what was charged to the same key.
+    pub fn ask_for(&self, more: u64, role: Role) -> Ask<'_> {
+        let Self { place, ticket, asked, .. } = self;
+        Ask { limit: asked, key: ticket.key, need: more, cost: more, settles: true, role, place: *place }
     }
 
     /// The verdict on the request if it costs `cost`, from the verdict when it was admitted.

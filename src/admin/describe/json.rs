@@ -97,6 +97,7 @@ fn server(server: &Server) -> Value {
         "max_connections": most,
         "max_connections_per_ip": server.max_connections_per_ip,
         "max_body_size": body_size(server.max_body_size),
+        "inspect_body": units::spelled_size(server.inspect_body as u64),
         "escaped_slashes": server.paths.escaped_slashes.word(),
         "path_matching": server.paths.matching.word(),
         "drain_delay": span(server.drain_delay),

@@ -54,6 +54,7 @@ impl DescribedLimit<'_> {
             Cost::ResponseHeader { name, reserve } => {
                 format!("{reserve} until the response arrives, then the number in its header {name}")
             }
+            Cost::Tokens(_) => "what is reserved, until the response says how many tokens it has used".to_owned(),
             Cost::OnStatus(cost, _) => format!("{cost}, given back unless the response has a status in `count`"),
         };
         line(text, &format!("    cost     {cost}"));

@@ -100,7 +100,7 @@ impl Needs {
             }
             Source::Query(_) => seen.query,
             Source::Host => seen.host,
-            Source::ClientCert | Source::Jwt { .. } => false,
+            Source::ClientCert | Source::Jwt { .. } | Source::Json(_) => false,
             Source::ClientIp { .. }
             | Source::Path
             | Source::Capture(_)
@@ -145,7 +145,7 @@ fn header_of(source: &Source) -> Option<HeaderName> {
 fn cost_header(cost: &Cost) -> Option<&HeaderName> {
     match cost {
         Cost::RequestHeader(name) => Some(name),
-        Cost::Fixed(_) | Cost::ResponseHeader { .. } | Cost::OnStatus(..) => None,
+        Cost::Fixed(_) | Cost::ResponseHeader { .. } | Cost::OnStatus(..) | Cost::Tokens(_) => None,
     }
 }
 

@@ -138,6 +138,7 @@ fn about_limit(limit: &Limit, has_status: bool) -> Vec<String> {
             notes.push(format!("{name}: responses are taken to come at once, with the status in the log"));
         }
         Cost::OnStatus(..) => notes.push(format!("{name}: no line has a status, so every request is charged")),
+        Cost::Tokens(_) => notes.push(format!("{name}: the log has no bodies: each request costs what is reserved")),
         Cost::Fixed(_) | Cost::RequestHeader(_) => {}
     }
     notes

@@ -2,6 +2,7 @@
 
 mod key;
 mod rates;
+mod tokens;
 mod cost;
 mod action;
 mod exceptions;

@@ -37,8 +37,8 @@ pub(in crate::config) enum Shape {
     Flag,
     /// An integer within these bounds.
     Number(u64, u64),
-    /// A number from 0 to 1.
-    Share,
+    /// A number from 0 to this one.
+    Decimal(u32),
     Duration(RangeInclusive<Duration>),
     /// A duration, or "0" for no limit.
     DurationOrNone,

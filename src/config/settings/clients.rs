@@ -14,6 +14,9 @@ use crate::net::tls::MinVersion;
 /// More than any machine can have.
 pub(in crate::config) const MOST_CONNECTIONS: u64 = 100_000_000;
 
+/// The most of a body that may be read before the decision: each connection may hold as much.
+pub(in crate::config) const LARGEST_INSPECTED: u64 = 64 << 20;
+
 const LISTENER: Shape = Shape::Or(&[Shape::Text, Shape::Table(&listener::TABLE)]);
 
 tables! {
@@ -52,6 +55,9 @@ tables! {
         max_header_size: usize = size(8 << 10..=1 << 20).at_start(), "64KiB";
         /// Larger request bodies are answered 413 and charged to no limit; `"0"` is no limit. A route may have its own.
         max_body_size: u64 = body_size(), "0" => "1MiB";
+        /// The most of a request body that is read before the decision, on routes whose limits need it: for costs in tokens and
+        /// for keys from JSON. A larger body is answered 413 and charged to no limit. A route may have its own.
+        inspect_body: usize = size(1..=LARGEST_INSPECTED), "1MiB";
         /// How long `/readyz` answers 503 after SIGTERM before the listeners close, so that load balancers can choose other
         /// servers first.
         drain_delay: Duration = wait(WAIT_OR_ZERO), "0s";

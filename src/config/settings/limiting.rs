@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use super::STATUS;
 use crate::base::jwt::{ALGORITHMS, Algorithm};
-use crate::config::kinds::{flag, number, shaped, text, wait, words};
+use crate::config::kinds::{flag, number, shaped, text, wait, weight, words};
 use crate::config::read::{Kind, Setting, Shape, Table, name, tables};
-use crate::config::{HeaderStyle, Missing, OnLimit, SentKey, values};
+use crate::config::{HeaderStyle, Missing, OnExhausted, OnLimit, SentKey, values};
 use crate::limit::overload::level;
+use crate::limit::tokens::Weight;
 use crate::limit::{Edge, MAX_PRECISION, MAX_QUOTA};
 
 /// How the requests of a limit are counted.
@@ -49,9 +50,11 @@ tables! {
         timezone: () = text(), "UTC" => "Europe/Berlin";
         /// Requests of a key that are in flight at the same time, in this process; without `rates` or with them.
         max_in_flight: u64 = number(1, MAX_QUOTA) => 10;
-        /// What a request costs: a number, or what a header says.
+        /// What a request costs: a number, what a header says, or the tokens of a language model (docs/tokens.md).
         cost: () = shaped(Shape::Or(&[Shape::Number(1, MAX_QUOTA), Shape::Table(&cost::TABLE)])), 1
             => { request_header = "x-cost" };
+        /// For costs in tokens: models with other weights; the first that matches is used.
+        models: () = shaped(Shape::List(&Shape::Table(&model::TABLE), 0, 1000));
         /// Which responses are charged; without it all are.
         count: () = shaped(Shape::Table(&count::TABLE)) => { status = ["401", "5xx"] };
         /// What happens over the limit: requests are refused, forwarded and only reported, answered 200 without the upstream, or
@@ -68,10 +71,10 @@ tables! {
         /// The type of `body`; without it `application/json` if that is a JSON object or array, otherwise plain text.
         content_type: () = text() => "text/html";
         /// Which headers tell the limit: `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-10, those of
-        /// GitHub (X-RateLimit-*), both, or none.
+        /// GitHub (X-RateLimit-*), both, or none; or those of OpenAI or Anthropic, whose client libraries wait as they say.
         headers: HeaderStyle = words(&[
             ("draft", HeaderStyle::Draft), ("github", HeaderStyle::Github), ("both", HeaderStyle::Both),
-            ("none", HeaderStyle::None),
+            ("none", HeaderStyle::None), ("openai", HeaderStyle::OpenAi), ("anthropic", HeaderStyle::Anthropic),
         ]), "draft";
         /// Requests without the key: they share one counter, skip the limit, or are answered 400.
         missing: Missing =
@@ -91,7 +94,7 @@ tables! {
         quotas: () = shaped(Shape::Table(&quotas::TABLE));
     }
 
-    /// A cost that a header says.
+    /// A cost that a header says, or the response of a language model.
     cost "`cost`" {
         /// The header of the request.
         request_header: () = text() => "x-cost";
@@ -99,6 +102,45 @@ tables! {
         response_header: () = text() => "x-cost";
         /// What is charged until the response arrives; for `response_header`.
         reserve: () = shaped(Shape::Number(1, MAX_QUOTA)), 1;
+        /// The tokens that a language model says that it has used: `"auto"` for OpenAI, Anthropic and Gemini, or where other
+        /// APIs say it.
+        tokens: () = shaped(Shape::Or(&[Shape::Values("[\"auto\"]"), Shape::Table(&usage::TABLE)])) => "auto";
+        /// `tokens`: what a token of the input costs.
+        input: Weight = weight(), 1;
+        /// `tokens`: what a token of the input costs that the provider has read from its cache.
+        cached: Weight = weight(), 1;
+        /// `tokens`: what a token of the output costs.
+        output: Weight = weight(), 1;
+        /// `tokens`: the tokens of output that are reserved where the request names no maximum.
+        max_output: u64 = number(1, MAX_QUOTA), 4096;
+        /// `tokens`: what happens to a stream that needs more than was reserved: it goes on and is charged past the quota, or it
+        /// is cut where there is no room.
+        on_exhausted: OnExhausted = words(&[("finish", OnExhausted::Finish), ("cut", OnExhausted::Cut)]), "finish";
+    }
+
+    /// Where a response says how many tokens were used, as JSON pointers (RFC 6901). Of a stream, the last event that has them
+    /// counts.
+    usage "`tokens`" {
+        /// The tokens of the input.
+        input: () = text() => "/usage/in";
+        /// The tokens of the output.
+        output: () = text() => "/usage/out";
+        /// Those of the input that came from a cache.
+        cached: () = text() => "/usage/cached";
+        /// All of them, if the response does not say the others.
+        total: () = text() => "/usage/total";
+    }
+
+    /// A model with weights of its own; what is not here is as in `cost`.
+    model {
+        /// The name of the model in the request; `*` stands for any text, and case does not matter.
+        r#match: () = text().required() => "gpt-4o*";
+        /// What a token of the input costs.
+        input: Weight = weight() => 2.5;
+        /// What a token of the input costs that the provider has read from its cache.
+        cached: Weight = weight() => 1.25;
+        /// What a token of the output costs.
+        output: Weight = weight() => 10;
     }
 
     /// Which responses are charged. Every request is charged at first, and stays charged only if its response has such a status.

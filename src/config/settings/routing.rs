@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::config::kinds::{WAIT, body_size, flag, number, shaped, status_code, text, wait, words};
+use super::clients::LARGEST_INSPECTED;
+use crate::config::kinds::{WAIT, body_size, flag, number, shaped, size, status_code, text, wait, words};
 use crate::config::read::{Setting, Shape, Table, name, tables};
 use crate::config::{Scheme, values};
 use crate::limit::overload::level;
@@ -45,6 +46,8 @@ tables! {
         limits: () = shaped(Shape::List(&Shape::Text, 0, values::MOST)), [] => ["per-client"];
         /// The largest request body of this route, instead of the server's.
         max_body_size: u64 = body_size() => "1MiB";
+        /// The most of a request body that is read before the decision, where costs or keys need it, instead of the server's.
+        inspect_body: usize = size(1..=LARGEST_INSPECTED) => "4MiB";
         /// The longest time until the head of the response arrives, instead of the upstream's; then 504.
         timeout: Duration = wait(WAIT) => "5s";
         /// Changes of what the upstream gets, applied in the order remove, set, add.

@@ -1,4 +1,5 @@
-//! Takes out of a stream the chunk that only says the usage, where the gateway asked for it and the client did not.
+//! Lets only whole events of a stream pass, so that it can be ended between two of them, and takes out the chunk that only says
+//! the usage, where the gateway asked for it and the client did not.
 //!
 //! All other bytes pass unchanged, as soon as their event is complete.
 
@@ -13,8 +14,10 @@ use super::response::ResponseReader;
 const MAX_HELD: usize = 1 << 20;
 
 /// See the head of this file.
-pub struct UsageFilter {
+pub struct EventFilter {
     reader: ResponseReader,
+    /// Whether the chunk that only says the usage is taken out.
+    hides_usage: bool,
     /// The beginning of the event.
     held: BytesMut,
     /// Whether the beginning of the event has passed, because it was too long to be held.
@@ -23,10 +26,10 @@ pub struct UsageFilter {
     drops_line_feed: bool,
 }
 
-impl UsageFilter {
+impl EventFilter {
     /// Filters what this reader reads.
-    pub fn new(reader: ResponseReader) -> Self {
-        Self { reader, held: BytesMut::new(), has_passed: false, drops_line_feed: false }
+    pub fn new(reader: ResponseReader, hides_usage: bool) -> Self {
+        Self { reader, hides_usage, held: BytesMut::new(), has_passed: false, drops_line_feed: false }
     }
 
     /// The reader, which has read all that was pushed.
@@ -37,12 +40,12 @@ impl UsageFilter {
     /// Reads the next piece, and returns what passes now.
     pub fn push(&mut self, piece: &Bytes) -> impl Iterator<Item = Bytes> + use<> {
         let mut passing = SmallVec::<[Bytes; 2]>::new();
-        let Self { reader, held, has_passed, drops_line_feed } = self;
+        let Self { reader, hides_usage, held, has_passed, drops_line_feed } = self;
         // What comes before `from` has passed or was taken out, and what comes before `until` may pass.
         let mut from = usize::from(mem::take(drops_line_feed) && piece.first() == Some(&b'\n'));
         let mut until = from;
         reader.read_events(piece, |end, only_says_usage| {
-            if only_says_usage && !*has_passed {
+            if only_says_usage && *hides_usage && !*has_passed {
                 held.clear();
                 passing.push(piece.slice(from..until));
                 from = end;
@@ -69,7 +72,7 @@ impl UsageFilter {
     }
 
     /// The stream has ended. Returns what was held.
-    pub fn finish(self) -> Bytes {
-        self.held.freeze()
+    pub fn finish(&mut self) -> Bytes {
+        self.held.split().freeze()
     }
 }

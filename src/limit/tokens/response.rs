@@ -149,6 +149,11 @@ impl ResponseReader {
         self.findings.report.ignored()
     }
 
+    /// Whether this is a stream of events.
+    pub fn is_event_stream(&self) -> bool {
+        self.events().is_some()
+    }
+
     /// The reader of events, if these are some.
     pub(super) fn events(&self) -> Option<&event_stream::Reader> {
         match &self.format {

@@ -17,6 +17,7 @@ use crate::base::clock::{self, Time};
 use crate::base::http::trace_context::TraceId;
 use crate::base::reason::Reason;
 use crate::config::AccessFormat;
+use crate::limit::tokens::Usage;
 use crate::proxy::log::LineWriter;
 use crate::request::decide::LimitMetrics;
 
@@ -51,6 +52,8 @@ pub struct AccessLogEntry {
     pub server: Option<String>,
     /// Microseconds until the head of its response was there.
     pub upstream_micros: Option<u64>,
+    /// The tokens of a language model that it has used, if limits count them.
+    pub tokens: Option<Usage>,
     /// The bytes of the response's body that were sent so far.
     pub bytes: u64,
 }
@@ -73,6 +76,7 @@ impl AccessLogEntry {
             held_micros: None,
             server: None,
             upstream_micros: None,
+            tokens: None,
             bytes: 0,
         }
     }
@@ -151,6 +155,8 @@ impl AccessLine<'_> {
             ("held_micros", entry.held_micros.map(Value::Number)),
             ("server", entry.server.as_deref().map(Value::Text)),
             ("upstream_micros", entry.upstream_micros.map(Value::Number)),
+            ("tokens_input", entry.tokens.map(|tokens| Value::Number(tokens.input.saturating_add(tokens.cached)))),
+            ("tokens_output", entry.tokens.map(|tokens| Value::Number(tokens.output))),
             ("bytes", Some(Value::Number(entry.bytes))),
             ("micros", Some(Value::Number(micros))),
             ("request_id", Some(Value::Text(id))),

@@ -8,6 +8,8 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 
 use super::{Outcome, RequestRecord};
+use crate::base::reason::Reason;
+use crate::proxy::token_meter::TokenMeter;
 use crate::upstream::{BodyError, UpstreamBody};
 
 /// The body of a response, from one of its two sources.
@@ -49,6 +51,12 @@ impl From<Full<Bytes>> for ObservedBody {
     }
 }
 
+impl ObservedBody {
+    fn meter(&self) -> Option<&TokenMeter> {
+        self.record.as_ref()?.meter.as_deref()
+    }
+}
+
 impl Body for ResponseBody {
     type Data = Bytes;
     type Error = BodyError;
@@ -81,8 +89,15 @@ impl Body for ObservedBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Self { content, record } = &mut *self;
-        let polled = Pin::new(&mut *content).poll_frame(cx);
-        let Some(record) = record else { return polled };
+        let Some(record) = record else { return Pin::new(content).poll_frame(cx) };
+        let polled = match &mut record.meter {
+            Some(meter) => meter.poll_frame(content, cx),
+            None => Pin::new(&mut *content).poll_frame(cx),
+        };
+        if record.meter.as_ref().is_some_and(|meter| meter.was_cut()) {
+            record.expected = Outcome::Limited;
+            record.reason = Some(Reason::TokensExhausted);
+        }
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
                 record.sent(frame.data_ref().map_or(0, Bytes::len));
@@ -103,10 +118,11 @@ impl Body for ObservedBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.content.is_end_stream()
+        self.content.is_end_stream() && self.meter().is_none_or(TokenMeter::is_over)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.content.size_hint()
+        let keeps_length = self.meter().is_none_or(TokenMeter::keeps_length);
+        if keeps_length { self.content.size_hint() } else { SizeHint::default() }
     }
 }

@@ -1,6 +1,7 @@
 //! How often each limit has decided what, how full its keys are, and about which keys it decides most often.
 
 use super::key_activity::KeyActivity;
+use super::token_metrics::TokenMetrics;
 use crate::base::clock::Time;
 use crate::base::metrics::{Counter, Peak, PerWorker};
 
@@ -13,6 +14,8 @@ pub struct LimitMetrics {
     pub workers: PerWorker<DecisionCounters>,
     /// The keys that come most often, of each worker.
     pub keys: PerWorker<KeyActivity>,
+    /// The tokens of its requests, if these cost tokens.
+    pub tokens: TokenMetrics,
 }
 
 /// The decisions of one limit on one worker.
@@ -65,7 +68,12 @@ pub const DECISIONS: [(&str, DecisionCounter); 11] = [
 impl LimitMetrics {
     /// Those of a limit, with nothing counted yet, for so many workers.
     pub fn new(name: &str, workers: usize) -> Self {
-        Self { name: name.to_owned(), workers: PerWorker::new(workers), keys: PerWorker::new(workers) }
+        Self {
+            name: name.to_owned(),
+            workers: PerWorker::new(workers),
+            keys: PerWorker::new(workers),
+            tokens: TokenMetrics::default(),
+        }
     }
 
     /// How often all workers have decided so.

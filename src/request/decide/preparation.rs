@@ -102,7 +102,7 @@ impl<'a> DecisionState<'a> {
         }
         let route_limit = &input.limits[place];
         let most = limit.capacity();
-        let cost = reservations::initial_cost_within(&route_limit.cost, most, input.attributes.headers);
+        let cost = reservations::initial_cost_within(&route_limit.cost, most, input.attributes);
         if cost > most && route_limit.on_limit.is_told() {
             route_limit.counters(input.worker).rejected.one();
             route_limit.record_key(input, key, true);

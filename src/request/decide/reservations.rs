@@ -2,37 +2,54 @@
 //!
 //! A limit that only reports also reserves, but refuses nothing.
 
+use std::sync::Arc;
+
 use http::{HeaderMap, HeaderName, StatusCode};
 
 use super::{LimitOutcome, LimitVerdict};
 use crate::base::clock::{self, Time};
-use crate::config::Cost;
+use crate::config::{Cost, TokenCost};
 use crate::limit::MAX_QUOTA;
+use crate::limit::tokens::{Usage, tokens_of};
+use crate::request::identify::RequestAttributes;
+use crate::request::identify::body::InspectedBody;
 use crate::store::{Ask, Reserved, Store};
 
 /// What a request is charged when it is admitted: its cost, or the amount reserved until the cost is known.
-fn initial_cost(cost: &Cost, headers: &HeaderMap) -> u64 {
+fn initial_cost(cost: &Cost, headers: &HeaderMap, body: Option<&InspectedBody<'_>>) -> u64 {
     match cost {
         Cost::Fixed(amount) | Cost::OnStatus(amount, _) => *amount,
         // A client that could send 0 would never be counted.
         Cost::RequestHeader(name) => cost_header(headers, name).unwrap_or(1).max(1),
         Cost::ResponseHeader { reserve, .. } => *reserve,
+        Cost::Tokens(cost) => {
+            let (output, model) = body.map(|body| (body.max_output(), body.model())).unwrap_or_default();
+            let output = output.unwrap_or(cost.max_output);
+            let usage = Usage { input: estimated_input(body), cached: 0, output };
+            cost.weights(model).cost(usage).max(1)
+        }
     }
 }
 
+/// The tokens of a request's own text.
+pub fn estimated_input(body: Option<&InspectedBody<'_>>) -> u64 {
+    tokens_of(body.map_or(0, InspectedBody::text))
+}
+
 /// The same for a limit that allows `most` at once.
-pub(super) fn initial_cost_within(cost: &Cost, most: u64, headers: &HeaderMap) -> u64 {
-    let initial = initial_cost(cost, headers);
+pub(super) fn initial_cost_within(cost: &Cost, most: u64, attributes: &RequestAttributes<'_>) -> u64 {
+    let initial = initial_cost(cost, attributes.headers, attributes.body);
     match cost {
         // A tier or an override may allow less than the limit's own rates, to which the reservation was configured.
-        Cost::ResponseHeader { .. } => initial.min(most),
+        // And a request may name any maximum of output.
+        Cost::ResponseHeader { .. } | Cost::Tokens(_) => initial.min(most),
         _ => initial,
     }
 }
 
 /// Whether the cost of a request is known only from its response.
 pub(super) fn is_settled(cost: &Cost) -> bool {
-    matches!(cost, Cost::ResponseHeader { .. } | Cost::OnStatus(..))
+    matches!(cost, Cost::ResponseHeader { .. } | Cost::OnStatus(..) | Cost::Tokens(_))
 }
 
 /// The cost that a header states. `None` if the header is missing, repeated or not a number. A number that does not fit
@@ -55,7 +72,7 @@ pub fn stated_cost(cost: &Cost, headers: &HeaderMap) -> String {
     match stated {
         Some(digits) if digits.len() <= MOST => digits.to_owned(),
         Some(digits) => format!("{}...", &digits[..MOST]),
-        None => initial_cost(cost, headers).to_string(),
+        None => initial_cost(cost, headers, None).to_string(),
     }
 }
 
@@ -63,6 +80,7 @@ pub fn stated_cost(cost: &Cost, headers: &HeaderMap) -> String {
 pub fn told_cost(cost: &Cost, status: StatusCode, headers: &HeaderMap) -> Option<u64> {
     match cost {
         Cost::ResponseHeader { name, .. } => cost_header(headers, name).map(|cost| cost.min(MAX_QUOTA)),
+        Cost::Tokens(_) if status.as_u16() >= 400 => Some(0),
         Cost::OnStatus(_, statuses) if !statuses.iter().any(|range| range.contains(&status.as_u16())) => Some(0),
         _ => None,
     }
@@ -123,7 +141,8 @@ impl<'a> Reservations<'a> {
     }
 
     /// Replaces what was reserved by the cost that the response tells, and corrects the verdicts accordingly. If the
-    /// response does not tell a cost, the request costs what was reserved. The response arrives when `now` says.
+    /// response does not tell a cost, the request costs what was reserved, unless its body may tell it: see [`Self::open`]. The
+    /// response arrives when `now` says.
     pub fn settle(
         &mut self,
         status: StatusCode,
@@ -133,13 +152,26 @@ impl<'a> Reservations<'a> {
     ) {
         for PendingReservation { cost, ask, reserved } in std::mem::take(&mut self.pending) {
             let Some(reserved) = reserved else { continue };
-            let cost = told_cost(cost, status, headers).unwrap_or(reserved.cost());
+            let told = told_cost(cost, status, headers);
+            if let (None, Cost::Tokens(_)) = (told, cost) {
+                self.pending.push(PendingReservation { cost, ask, reserved: Some(reserved) });
+                continue;
+            }
+            let cost = told.unwrap_or(reserved.cost());
             let verdict = outcomes.iter_mut().find_map(|outcome| match &mut outcome.verdict {
                 LimitVerdict::Rates(verdict) if outcome.place == ask.place => Some(verdict),
                 LimitVerdict::Rates(_) | LimitVerdict::InFlight { .. } | LimitVerdict::Unknown => None,
             });
             self.store.settle(reserved, cost, verdict, (now(), self.worker));
         }
+    }
+
+    /// Those that are settled by what the body of the response says.
+    pub fn open(&mut self) -> impl Iterator<Item = (&'a Arc<TokenCost>, Reserved)> {
+        std::mem::take(&mut self.pending).into_iter().filter_map(|pending| match pending {
+            PendingReservation { cost: Cost::Tokens(cost), reserved: Some(reserved), .. } => Some((cost, reserved)),
+            _ => None,
+        })
     }
 
     /// Leaves charged what was reserved, because there is no response. That is known when `now` says.
@@ -174,7 +206,7 @@ mod tests {
             for value in values {
                 headers.append(&name, HeaderValue::from_bytes(value).unwrap());
             }
-            initial_cost(&cost, &headers)
+            initial_cost(&cost, &headers, None)
         };
         assert_eq!(of(&[b"7"]), 7);
         assert_eq!(of(&[b" 7 "]), 7);

@@ -81,7 +81,7 @@ impl SingleSources {
         for limit in limits {
             let cost = match &limit.cost {
                 Cost::RequestHeader(name) => Some(Source::Header(name.clone())),
-                Cost::Fixed(_) | Cost::ResponseHeader { .. } | Cost::OnStatus(..) => None,
+                Cost::Fixed(_) | Cost::ResponseHeader { .. } | Cost::OnStatus(..) | Cost::Tokens(_) => None,
             };
             limit.sources().chain(&cost).for_each(&mut add);
         }
@@ -148,6 +148,7 @@ impl Rule {
             | Source::Route
             | Source::ClientCert
             | Source::Jwt { .. }
+            | Source::Json(_)
             | Source::Global => return None,
         };
         Some(Self { source: source.clone(), folded, has_spellings })

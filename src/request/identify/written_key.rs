@@ -144,6 +144,7 @@ mod tests {
             client_cert: None,
             tokens: &[],
             route: "r",
+            body: None,
         };
         extractor.extract(&attributes, 0, &mut KeyCache::default()).unwrap_or_else(|| extractor.shared())
     }

@@ -4,8 +4,11 @@ use serde_json::{Value, json};
 
 use super::key;
 use crate::admin::describe::{MOST_TEXTS, statuses_in_words};
-use crate::config::{Cost, Limit, QuotaServer, Quotas, Word};
+use crate::config::{Cost, Limit, ModelWeights, QuotaServer, Quotas, TokenCost, Word};
 use crate::limit::overrides::Allowance;
+use crate::limit::tokens::pointer::Pointer;
+use crate::limit::tokens::response::UsagePointers;
+use crate::limit::tokens::{Weight, Weights};
 use crate::limit::{Rate, Strategy};
 
 /// One limit.
@@ -29,6 +32,7 @@ pub(super) fn limit(limit: &Limit) -> Value {
         "edge": edge,
         "timezone": calendar.map(|calendar| calendar.zone().to_string()),
         "cost": cost(&limit.cost),
+        "models": models(limit),
         "count": match &limit.cost {
             Cost::OnStatus(_, statuses) => json!({ "status": statuses.iter().map(statuses_in_words).collect::<Vec<_>>() }),
             _ => Value::Null,
@@ -68,7 +72,44 @@ fn cost(cost: &Cost) -> Value {
         Cost::Fixed(cost) | Cost::OnStatus(cost, _) => json!(cost),
         Cost::RequestHeader(name) => json!({ "request_header": name.as_str() }),
         Cost::ResponseHeader { name, reserve } => json!({ "response_header": name.as_str(), "reserve": reserve }),
+        Cost::Tokens(cost) => tokens(cost),
     }
+}
+
+fn tokens(cost: &TokenCost) -> Value {
+    let Weights { input, cached, output } = cost.weights;
+    let pointers = cost.pointers.as_ref().map(|UsagePointers { input, output, cached, total }| {
+        let text = |pointer: &Option<Pointer>| pointer.as_ref().map(ToString::to_string);
+        json!({ "input": text(input), "output": text(output), "cached": text(cached), "total": text(total) })
+    });
+    json!({
+        "tokens": pointers.unwrap_or_else(|| json!("auto")),
+        "input": number(input),
+        "cached": number(cached),
+        "output": number(output),
+        "max_output": cost.max_output,
+        "on_exhausted": cost.on_exhausted.word(),
+    })
+}
+
+/// A weight as a number.
+fn number(weight: Weight) -> Value {
+    weight.to_string().parse::<f64>().map_or(Value::Null, |weight| json!(weight))
+}
+
+/// The weights of models, as the file has them.
+fn models(limit: &Limit) -> Vec<Value> {
+    let Cost::Tokens(cost) = &limit.cost else { return Vec::new() };
+    let one = |model: &ModelWeights| {
+        let Weights { input, cached, output } = model.weights;
+        json!({
+            "match": model.pattern,
+            "input": number(input),
+            "cached": number(cached),
+            "output": number(output),
+        })
+    };
+    cost.models.iter().map(one).collect()
 }
 
 /// The overrides by what they grant. Keys are only counted, because only their fingerprints are known.

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{body_size, header_text, header_value, span};
 use crate::admin::describe::first_segments;
+use crate::base::units;
 use crate::config::{Action, Config, Cors, HeaderChanges, HeaderMatch, HeaderText, Host, Route, Scheme, SentPath};
 
 /// One route.
@@ -30,6 +31,7 @@ pub(super) fn route(config: &Config, route: &Route) -> Value {
     shown.insert("scheme".to_owned(), json!(route.scheme.map(Scheme::name)));
     let limits: Vec<_> = route.limits.iter().filter_map(|index| config.limits.get(*index)).collect();
     shown.insert("limits".to_owned(), json!(limits.iter().map(|limit| &limit.name).collect::<Vec<_>>()));
+    shown.insert("inspect_body".to_owned(), json!(units::spelled_size(route.inspect_body as u64)));
     shown.insert("max_body_size".to_owned(), json!(body_size(route.max_body_size)));
     shown.insert("timeout".to_owned(), json!(route.timeout.map(span)));
     shown.insert("priority".to_owned(), json!(route.priority));

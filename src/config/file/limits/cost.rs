@@ -4,19 +4,24 @@ use std::ops::RangeInclusive;
 
 use http::HeaderName;
 
+use super::tokens;
 use crate::config::file::statuses;
 use crate::config::read::{Field, Section, Setting};
 use crate::config::settings::{cost, count, limit};
 use crate::config::{Cost, values};
 use crate::limit::{MAX_QUOTA, Rate};
 
-const COST: &str = "write cost = 5, cost = { request_header = \"x-cost\" } or cost = { response_header = \"x-cost\" }";
+const COST: &str = "write cost = 5, cost = { request_header = \"x-cost\" }, cost = { response_header = \"x-cost\" } or \
+                    cost = { tokens = \"auto\" }";
 
 /// Reads both keys; `rates` are the limit's own.
 pub(super) fn read(section: &Section<'_>, rates: &[Rate]) -> Cost {
     let field = section.field(&limit::cost);
     let statuses = section.field(&limit::count).and_then(|field| count(&field));
-    let cost = field.as_ref().and_then(|field| cost(field, rates)).unwrap_or(Cost::Fixed(1));
+    let cost = field.as_ref().and_then(|field| cost(section, field, rates)).unwrap_or(Cost::Fixed(1));
+    if !matches!(cost, Cost::Tokens(_)) {
+        section.misplaced(&[limit::models.name], "a cost in tokens", "add cost = { tokens = \"auto\" }, or remove it");
+    }
     match (cost, statuses) {
         (cost, None) => cost,
         (Cost::Fixed(cost), Some(statuses)) => Cost::OnStatus(cost, statuses),
@@ -24,7 +29,7 @@ pub(super) fn read(section: &Section<'_>, rates: &[Rate]) -> Cost {
             let help = "remove one of them: with `count`, `cost` must be a number";
             section.source.report(
                 section.key_span(limit::count.name),
-                "`count` cannot be combined with a cost from a header",
+                "`count` can only be combined with a fixed cost",
                 help,
             );
             other
@@ -32,7 +37,7 @@ pub(super) fn read(section: &Section<'_>, rates: &[Rate]) -> Cost {
     }
 }
 
-fn cost(field: &Field<'_>, rates: &[Rate]) -> Option<Cost> {
+fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate]) -> Option<Cost> {
     if !field.is_table() {
         if !field.is_number() {
             field.mistyped("a number or a table", COST);
@@ -44,27 +49,38 @@ fn cost(field: &Field<'_>, rates: &[Rate]) -> Option<Cost> {
     let header = |key: &Setting<()>| table.field(key).and_then(|field: Field<'_>| field.parse(values::header));
     let (request, response): (Option<HeaderName>, Option<HeaderName>) =
         (header(&cost::request_header), header(&cost::response_header));
-    let given =
-        [&cost::request_header, &cost::response_header].into_iter().filter(|key| table.field(key).is_some()).count();
-    match given {
-        0 if field.entries("`cost`")?.iter().all(|(name, _)| name.text == cost::reserve.name) => {
-            field.report("`cost` names no header", COST);
+    let tokens = table.field(&cost::tokens);
+    let sources = [&cost::request_header, &cost::response_header, &cost::tokens];
+    let is_detail = |name: &str| name == cost::reserve.name || tokens::KEYS.contains(&name);
+    match sources.into_iter().filter(|key| table.field(key).is_some()).count() {
+        0 if field.entries("`cost`")?.iter().all(|(name, _)| is_detail(name.text)) => {
+            field.report("`cost` names neither a header nor `tokens`", COST);
         }
         // If there is none, another key is a typing mistake, which `close` reports.
         0 | 1 => {}
-        _ => field.report("`cost` can come from one header only", "remove `request_header` or `response_header`"),
+        _ => field.report(
+            "`cost` can come from one place only",
+            "keep one of `request_header`, `response_header` and `tokens`",
+        ),
     }
-    if request.is_some() && response.is_none() {
-        table.misplaced(
-            &[cost::reserve.name],
-            "a cost from the response",
-            "remove it: the cost in a request header is charged at once",
-        );
+    if response.is_none() {
+        let help = match tokens {
+            Some(_) => "remove it: what is reserved comes from the request and `max_output`",
+            None => "remove it: the cost in a request header is charged at once",
+        };
+        table.misplaced(&[cost::reserve.name], "a cost from the response", help);
     }
-    let reserve = table.field(&cost::reserve).map_or(Some(1), |field| amount(&field, rates, "reserves"));
+    let read = match &tokens {
+        Some(tokens) => tokens::cost(section, &table, tokens),
+        None => {
+            table.misplaced(&tokens::KEYS, "a cost in tokens", "add tokens = \"auto\", or remove it");
+            let reserve = table.field(&cost::reserve).map_or(Some(1), |field| amount(&field, rates, "reserves"));
+            let response = response.zip(reserve).map(|(name, reserve)| Cost::ResponseHeader { name, reserve });
+            request.map(Cost::RequestHeader).or(response)
+        }
+    };
     table.close();
-    let response = response.zip(reserve).map(|(name, reserve)| Cost::ResponseHeader { name, reserve });
-    request.map(Cost::RequestHeader).or(response)
+    read
 }
 
 /// A number that one request may cost in each rate.

@@ -4,6 +4,7 @@ use crate::config::file::jwt::Names;
 use crate::config::read::{Field, Setting, Wrong};
 use crate::config::report::{did_you_mean, quoted};
 use crate::config::{Key, Source, values};
+use crate::limit::tokens::pointer::{Pointer, PointerError};
 
 /// Sources without a name after a colon.
 const PLAIN: [(&str, Source); 8] = [
@@ -16,8 +17,9 @@ const PLAIN: [(&str, Source); 8] = [
     ("client-cert", Source::ClientCert),
     ("global", Source::Global),
 ];
+const POINTER: &str = "a pointer (RFC 6901) begins with a slash, like json:/model or json:/metadata/user";
 const SOURCES: &str = "sources are client-ip, header:NAME, cookie:NAME, query:NAME, bearer, path, path:NAME, host, \
-                       method, route, client-cert, jwt:CLAIM and global";
+                       method, route, client-cert, jwt:CLAIM, json:/POINTER and global";
 
 /// Reads the key of a limit, or what an upstream balances by.
 pub(in crate::config::file) fn key(field: &Field<'_>, key: &Setting<()>, jwts: &Names<'_>) -> Option<Key> {
@@ -54,6 +56,7 @@ pub(super) fn source(word: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
     let Some((kind, name)) = word.split_once(':') else {
         return match word {
             "" => Err(Wrong::new("a source is missing", SOURCES)),
+            "json" => Err(Wrong::new("`json` has no pointer", POINTER)),
             "jwt" => Err(Wrong::new("`jwt` has no claim", "write which one: \"jwt:CLAIM\", or \"jwt:NAME:CLAIM\"")),
             "header" | "cookie" | "query" => {
                 Err(Wrong::new(format!("`{word}` has no name"), format!("write which one: \"{word}:NAME\"")))
@@ -75,6 +78,7 @@ pub(super) fn source(word: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
         "cookie" | "query" => {
             Err(Wrong::new(format!("{} is not the name of a {kind}", quoted(name)), format!("like `{kind}:session`")))
         }
+        "json" => pointer(name).map(Source::Json),
         "path" => values::capture(name).map(|()| Source::Capture(name.to_owned())),
         _ if plain(kind).is_some() => {
             Err(Wrong::new(format!("`{kind}` takes no name"), format!("write `{kind}` alone")))
@@ -83,9 +87,18 @@ pub(super) fn source(word: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
     }
 }
 
+/// A JSON pointer.
+pub(super) fn pointer(text: &str) -> Result<Pointer, Wrong> {
+    if text.is_empty() {
+        return Err(Wrong::new("a JSON pointer is missing", POINTER));
+    }
+    text.parse()
+        .map_err(|why: PointerError| Wrong::new(format!("{} is not a JSON pointer: {why}", quoted(text)), POINTER))
+}
+
 fn unknown(word: &str, kind: &str) -> Wrong {
     let mut names: Vec<_> = PLAIN.iter().map(|(name, _)| *name).collect();
-    names.extend(["header", "cookie", "query", "jwt"]);
+    names.extend(["header", "cookie", "query", "jwt", "json"]);
     Wrong::new(format!("{} is not a source of keys", quoted(word)), did_you_mean(kind, &names, SOURCES))
 }
 
@@ -95,7 +108,7 @@ mod tests {
 
     #[test]
     fn reads_every_source() {
-        let text = "client-ip|client-ip:128|header:x-api-key|cookie:sid|query:q|bearer|path|path:id|host|method|route|client-cert|global";
+        let text = "client-ip|client-ip:128|header:x-api-key|cookie:sid|query:q|bearer|path|path:id|host|method|route|client-cert|json:/a/b|global";
         let sources = part(text, &Names::new(&[])).unwrap();
         assert_eq!(sources.iter().map(ToString::to_string).collect::<Vec<_>>().join("|"), text);
     }
@@ -115,6 +128,8 @@ mod tests {
             "query:",
             "path:",
             "path:a/b",
+            "json:",
+            "json:model",
             "bearer:x",
             "client-cert:CN",
             "ip",

@@ -1,0 +1,91 @@
+//! What a request to a language model costs: `cost = { tokens = ... }`, with the weights of its models.
+
+use crate::limit::tokens::Weights;
+use crate::limit::tokens::response::UsagePointers;
+
+/// What a request to a language model costs, by the tokens that the response says were used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenCost {
+    /// Where a response says how many tokens were used; `None` if as OpenAI, Anthropic and Gemini say it.
+    pub pointers: Option<UsagePointers>,
+    /// What tokens cost.
+    pub weights: Weights,
+    /// The tokens of output that are reserved where a request names no maximum, 1 to 2^32.
+    pub max_output: u64,
+    /// What happens to a stream that needs more than was reserved.
+    pub on_exhausted: OnExhausted,
+    /// Models with other weights; the first that matches is used.
+    pub models: Vec<ModelWeights>,
+}
+
+/// What happens to a stream that needs more than was reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnExhausted {
+    /// It goes on, and is charged past the quota.
+    Finish,
+    /// It ends where there is no room for more.
+    Cut,
+}
+
+/// What the tokens of some models cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelWeights {
+    /// The names of the models; `*` stands for any text.
+    pub pattern: String,
+    /// What their tokens cost.
+    pub weights: Weights,
+}
+
+impl TokenCost {
+    /// What the tokens of a request for this model cost.
+    pub fn weights(&self, model: Option<&[u8]>) -> Weights {
+        let found = model.and_then(|model| self.models.iter().find(|one| one.is_of(model)));
+        found.map_or(self.weights, |one| one.weights)
+    }
+}
+
+impl ModelWeights {
+    /// Whether the pattern matches a name. Case does not matter: for some providers it does not either, and a client must not
+    /// get other weights by it.
+    fn is_of(&self, model: &[u8]) -> bool {
+        let (pattern, model) = (self.pattern.to_ascii_lowercase(), model.to_ascii_lowercase());
+        let Some((head, rest)) = pattern.split_once('*') else { return pattern.as_bytes() == model };
+        let (between, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
+        let inner = model.strip_prefix(head.as_bytes()).and_then(|rest| rest.strip_suffix(tail.as_bytes()));
+        let mut pieces = between.split('*').filter(|piece| !piece.is_empty());
+        let found = inner.and_then(|inner| {
+            pieces.try_fold(inner, |rest, piece| {
+                Some(&rest[memchr::memmem::find(rest, piece.as_bytes())? + piece.len()..])
+            })
+        });
+        found.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_text() {
+        let is_of = |pattern: &str, model: &str| {
+            ModelWeights { pattern: pattern.to_owned(), weights: Weights::default() }.is_of(model.as_bytes())
+        };
+        for (pattern, model) in [
+            ("gpt-4o", "GPT-4o"),
+            ("gpt-4o*", "gpt-4o"),
+            ("gpt-4o*", "gpt-4o-mini"),
+            ("*", ""),
+            ("*-mini", "gpt-4o-mini"),
+            ("g*4*i", "gpt-4o-mini"),
+            ("a*b*b*c", "a-b-b-c"),
+        ] {
+            assert!(is_of(pattern, model), "{pattern} {model}");
+        }
+        for (pattern, model) in
+            [("gpt-4o", "gpt-4o-mini"), ("gpt-4o*", "gpt-4"), ("ab*ba", "aba"), ("a*b*b*c", "a-b-c"), ("", "a")]
+        {
+            assert!(!is_of(pattern, model), "{pattern} {model}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Begins to meter the tokens of a response, if limits of its route count them.
+
+use http::{Response, StatusCode};
+use smallvec::SmallVec;
+
+use super::WorkerSnapshot;
+use super::token_meter::{MeteredLimit, MeteredRequest, TokenMeter};
+use crate::proxy::snapshot::CompiledRoute;
+use crate::proxy::telemetry::{ObservedBody, RequestRecord};
+use crate::request::decide::{CostKnown, DecisionState, estimated_input};
+use crate::request::identify::RequestAttributes;
+
+/// What is known of a request whose response is metered; `None` if no limit of its route counts tokens.
+pub(super) fn request(
+    route: &CompiledRoute,
+    attributes: &RequestAttributes<'_>,
+    hides_usage: bool,
+) -> Option<MeteredRequest> {
+    let body = attributes.body.filter(|_| route.inspector.as_ref().is_some_and(|one| one.usage.is_some()))?;
+    Some(MeteredRequest { input: estimated_input(attributes.body), model: body.model().map(Into::into), hides_usage })
+}
+
+/// Gives what the request has reserved to the meter of its response, if the response tells what the request costs. Else that
+/// stays charged.
+pub(super) fn begin(
+    route: &CompiledRoute,
+    (request, cost): (Option<MeteredRequest>, CostKnown),
+    (gateway, worker): (&WorkerSnapshot, usize),
+    state: &mut DecisionState<'_>,
+    record: &mut RequestRecord,
+    response: &mut Response<ObservedBody>,
+) {
+    let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let usage = route.inspector.as_ref().and_then(|inspector| inspector.usage.as_ref());
+    let Some((request, usage)) = request.zip(usage).filter(|_| cost == CostKnown::FromResponse && !is_tunnel) else {
+        return;
+    };
+    let limits = state.reservations.open().filter_map(|(cost, reserved)| {
+        let route_limit = route.limits.get(reserved.place())?;
+        Some(MeteredLimit {
+            cost: cost.clone(),
+            weights: cost.weights(request.model.as_deref()),
+            role: route_limit.on_limit.role(),
+            metrics: route_limit.metrics.clone(),
+            reserved: SmallVec::from_iter([reserved]),
+        })
+    });
+    let limits: SmallVec<_> = limits.collect();
+    if !limits.is_empty() {
+        record.meter(TokenMeter::new((gateway.store.clone(), worker), limits, request, usage, response.headers_mut()));
+    }
+}

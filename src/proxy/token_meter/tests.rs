@@ -1,0 +1,239 @@
+//! Meters beside each other on one store: what is charged in the end, and what passes until then.
+
+use std::task::Waker;
+
+use http::HeaderValue;
+use proptest::prelude::*;
+
+use super::*;
+use crate::base::fingerprint::Fingerprint;
+use crate::limit::Limit;
+use crate::store::memory::Memory;
+
+const EVENTS: &str = "text/event-stream";
+
+/// A body of pieces that are there.
+#[derive(Default)]
+struct Pieces(VecDeque<Result<Frame<Bytes>, &'static str>>);
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = &'static str;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+        Poll::Ready(self.0.pop_front())
+    }
+}
+
+/// A key of a limit in a store.
+struct Counted {
+    store: Arc<Store>,
+    limit: Arc<Limit>,
+    metrics: Arc<LimitMetrics>,
+}
+
+impl Counted {
+    fn new(rates: &[&str]) -> Self {
+        let rates: Vec<_> = rates.iter().map(|rate| rate.parse().unwrap()).collect();
+        Self {
+            store: Arc::new(Store::Memory(Memory::new(100, usize::MAX))),
+            limit: Arc::new(Limit::new("tokens", &rates)),
+            metrics: Arc::new(LimitMetrics::new("tokens", 1)),
+        }
+    }
+
+    fn key() -> Fingerprint {
+        Fingerprint::of(b"key")
+    }
+
+    fn used(&self) -> u64 {
+        let Store::Memory(memory) = &*self.store else { unreachable!() };
+        memory.peek(&self.limit, Self::key(), clock::now()).rates[0].used
+    }
+
+    /// Reserves; `None` if there is no room.
+    fn reserve(&self, cost: u64, weights: Weights, on_exhausted: OnExhausted) -> Option<MeteredLimit> {
+        let (limit, key, role) = (&self.limit, Self::key(), Role::Refuses);
+        let ask = Ask { limit, key, need: cost, cost, settles: true, role, place: 0 };
+        let Answer::Now(reply) = self.store.decide(&[ask], clock::now(), 0) else { unreachable!() };
+        let cost = TokenCost { pointers: None, weights, max_output: 1, on_exhausted, models: Vec::new() };
+        let reserved: SmallVec<[Reserved; 1]> = reply.reserved.into();
+        let (cost, metrics) = (Arc::new(cost), self.metrics.clone());
+        (!reserved.is_empty()).then_some(MeteredLimit { cost, weights, role, metrics, reserved })
+    }
+
+    fn meter(&self, limit: MeteredLimit, input: u64, kind: &'static str, hides_usage: bool) -> TokenMeter {
+        let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
+        let request = MeteredRequest { input, model: None, hides_usage };
+        let limits = SmallVec::from_iter([limit]);
+        TokenMeter::new((self.store.clone(), 0), limits, request, &Source::Auto, &mut headers)
+    }
+
+    /// Meters one response. Returns what has passed of it, and what the key is charged in the end.
+    fn run(&self, kind: &'static str, cost: u64, pieces: &[&str]) -> (String, u64) {
+        let limit = self.reserve(cost, Weights::default(), OnExhausted::Finish).unwrap();
+        let mut meter = self.meter(limit, 5, kind, true);
+        let mut body = Pieces(pieces.iter().map(|piece| Ok(Frame::data(Bytes::from(piece.to_string())))).collect());
+        let mut passed = Vec::new();
+        while let Some(data) = next(&mut meter, &mut body).unwrap() {
+            passed.extend_from_slice(&data);
+        }
+        let charged = self.used();
+        meter.close();
+        assert_eq!(self.used(), charged, "it is settled before its end has passed");
+        (String::from_utf8(passed).unwrap(), charged)
+    }
+}
+
+fn next(meter: &mut TokenMeter, body: &mut Pieces) -> Result<Option<Bytes>, &'static str> {
+    match meter.poll_frame(body, &mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(frame) => frame.transpose().map(|frame| frame.and_then(|frame| frame.into_data().ok())),
+        Poll::Pending => panic!("all of it is there"),
+    }
+}
+
+fn piece(text: &str) -> String {
+    format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}],\"usage\":null}}\n\n")
+}
+
+const USAGE: &str =
+    "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2,\"total_tokens\":9}}\n\n";
+const DONE: &str = "data: [DONE]\n\n";
+
+#[test]
+fn a_response_costs_what_it_says() {
+    let (four, eight) = (piece("four"), piece("eight   "));
+    for pieces in [&[&*four, &eight, USAGE, DONE][..], &[&[&*four, &eight, USAGE, DONE].concat()]] {
+        let counted = Counted::new(&["100/h"]);
+        let (passed, charged) = counted.run(EVENTS, 50, pieces);
+        assert_eq!((passed, charged), ([&*four, &eight, DONE].concat(), 9));
+        let total = counted.metrics.tokens.total();
+        assert_eq!((total.reserved, total.settled, total.estimated), (50, 9, 0));
+    }
+    let body = r#"{"choices":[{"message":{"content":"hello"}}],"usage":{"prompt_tokens":70,"completion_tokens":50}}"#;
+    assert_eq!(Counted::new(&["100/h"]).run("application/json", 50, &[body]), (body.to_owned(), 120), "past the quota");
+}
+
+#[test]
+fn a_response_that_says_nothing_costs_its_text_and_that_of_the_request() {
+    let counted = Counted::new(&["100/h"]);
+    let (passed, charged) = counted.run(EVENTS, 50, &[&piece("four"), &piece("eight   "), DONE]);
+    assert_eq!((passed, charged), ([piece("four"), piece("eight   "), DONE.to_owned()].concat(), 8));
+    assert_eq!(counted.metrics.tokens.total().estimated, 1);
+    assert_eq!(Counted::new(&["100/h"]).run("text/plain", 50, &["123456789"]).1, 8);
+    assert_eq!(Counted::new(&["100/h"]).run(EVENTS, 50, &[]).1, 5);
+}
+
+#[test]
+fn a_response_that_breaks_off_costs_at_least_what_has_passed() {
+    let begin = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":20,\
+                 \"output_tokens\":1}}}\n\n";
+    let delta =
+        "data: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\",\"text\":\"0123456789ab\"}}\n\n";
+    for fails in [true, false] {
+        let counted = Counted::new(&["100/h"]);
+        let limit = counted.reserve(60, Weights::default(), OnExhausted::Finish).unwrap();
+        let mut meter = counted.meter(limit, 5, EVENTS, false);
+        let pieces = [begin, delta].map(|piece| Ok(Frame::data(Bytes::from(piece))));
+        let mut body = Pieces(pieces.into_iter().chain(fails.then_some(Err("it broke"))).collect());
+        assert_eq!(next(&mut meter, &mut body).unwrap().unwrap(), begin);
+        assert_eq!(next(&mut meter, &mut body).unwrap().unwrap(), delta);
+        assert_eq!(counted.used(), 60, "it is reserved until then");
+        if fails {
+            assert_eq!(next(&mut meter, &mut body).unwrap_err(), "it broke");
+            assert_eq!(counted.used(), 23);
+        }
+        assert_eq!(meter.close(), Usage { input: 20, cached: 0, output: 3 });
+        assert_eq!(counted.used(), 23);
+    }
+}
+
+#[test]
+fn a_stream_is_cut_where_there_is_no_room() {
+    let counted = Counted::new(&["100/h"]);
+    let limit = counted.reserve(20, Weights::default(), OnExhausted::Cut).unwrap();
+    let mut meter = counted.meter(limit, 10, EVENTS, false);
+    // Each has ten tokens.
+    let text = piece(&"x".repeat(40));
+    let mut body = Pieces((0..20).map(|_| Ok(Frame::data(Bytes::from(text.clone())))).collect());
+    for count in 1..=9 {
+        assert_eq!(next(&mut meter, &mut body).unwrap().unwrap(), text, "{count}");
+    }
+    assert!(!meter.was_cut());
+    let last = next(&mut meter, &mut body).unwrap().unwrap();
+    let error = "data: {\"error\":{\"code\":\"rate_limit_exceeded\",";
+    assert!(last.starts_with(error.as_bytes()) && last.ends_with(b"\n\n"), "{last:?}");
+    assert!(meter.was_cut() && meter.is_over() && body.0.is_empty());
+    assert_eq!(next(&mut meter, &mut body), Ok(None));
+    assert_eq!((counted.used(), meter.close().output), (100, 90));
+    let total = counted.metrics.tokens.total();
+    assert_eq!((total.cut, total.settled, total.used.output), (1, 100, 90));
+}
+
+#[test]
+fn what_is_said_at_the_end_cuts_nothing() {
+    let counted = Counted::new(&["100/h"]);
+    let limit = counted.reserve(20, Weights::default(), OnExhausted::Cut).unwrap();
+    let mut meter = counted.meter(limit, 10, EVENTS, false);
+    let usage = USAGE.replace(":2,", ":200,");
+    let pieces = [piece("four"), usage, DONE.to_owned()];
+    let mut body = Pieces(pieces.iter().map(|piece| Ok(Frame::data(Bytes::from(piece.clone())))).collect());
+    for piece in &pieces {
+        assert_eq!(next(&mut meter, &mut body).unwrap().unwrap(), piece);
+    }
+    assert_eq!(next(&mut meter, &mut body), Ok(None));
+    assert_eq!(counted.used(), 207);
+}
+
+#[test]
+fn trailers_come_last() {
+    let counted = Counted::new(&["100/h"]);
+    let limit = counted.reserve(20, Weights::default(), OnExhausted::Finish).unwrap();
+    let mut meter = counted.meter(limit, 10, EVENTS, true);
+    let trailers = HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from_static("1"))]);
+    let (frames, rest) =
+        ([Ok(Frame::data(Bytes::from("data: unfinished"))), Ok(Frame::trailers(trailers.clone()))], "data: unfinished");
+    let mut body = Pieces(frames.into_iter().collect());
+    assert_eq!(next(&mut meter, &mut body).unwrap().unwrap(), rest);
+    let Poll::Ready(Some(Ok(frame))) = meter.poll_frame(&mut body, &mut Context::from_waker(Waker::noop())) else {
+        panic!("the trailers are there")
+    };
+    assert_eq!(frame.into_trailers().unwrap(), trailers);
+    assert!(meter.is_over());
+}
+
+proptest! {
+    /// Streams that are cut never use more than there is, in whatever order their events come; and if all of them are finished,
+    /// what is charged is what they have used.
+    #[test]
+    fn streams_side_by_side_use_what_they_have_together(
+        quota in 1_u64..400,
+        cuts: bool,
+        weight in prop::sample::select(vec!["1", "0.3", "2.5"]),
+        streams in prop::collection::vec((1_u64..60, 0_u64..30, prop::collection::vec(0_usize..120, 0..12)), 1..6),
+        order in prop::collection::vec(0_usize..6, 0..80),
+    ) {
+        let counted = Counted::new(&[&format!("{quota}/31d")]);
+        let weights = Weights { output: weight.parse().unwrap(), ..Weights::default() };
+        let on_exhausted = if cuts { OnExhausted::Cut } else { OnExhausted::Finish };
+        let mut running: Vec<_> = streams.iter().filter_map(|(reserved, input, events)| {
+            let limit = counted.reserve((*reserved).min(quota), weights, on_exhausted)?;
+            // What is reserved has room for the input.
+            let meter = counted.meter(limit, (*input).min(*reserved).min(quota), EVENTS, false);
+            let pieces = events.iter().map(|size| Ok(Frame::data(Bytes::from(piece(&"x".repeat(*size))))));
+            Some((meter, Pieces(pieces.collect())))
+        }).collect();
+        let mut sum = 0;
+        for place in order {
+            if let Some((meter, body)) = running.get_mut(place) {
+                let _ = next(meter, body);
+            }
+            prop_assert!(!cuts || counted.used() <= quota);
+        }
+        for (meter, _) in running {
+            sum += weights.cost(meter.close());
+            prop_assert!(!cuts || counted.used() <= quota);
+        }
+        prop_assert_eq!(counted.used(), sum);
+    }
+}
