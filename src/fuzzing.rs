@@ -1,6 +1,8 @@
 //! What has to hold for any bytes that come from outside. The targets of `fuzz/` run it, and so do the tests, with the seeds
 //! of `fuzz/seeds`. It is no part of the gateway.
 
+mod models;
+
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -25,7 +27,7 @@ use crate::{net, server};
 type Check = fn(&[u8]);
 
 /// Checks by the names of their targets and folders.
-const CHECKS: [(&str, Check); 10] = [
+const CHECKS: [(&str, Check); 12] = [
     ("preamble", net::check_preamble),
     ("framing", server::check_framing),
     ("frames", server::check_frames),
@@ -36,6 +38,8 @@ const CHECKS: [(&str, Check); 10] = [
     ("tokens", tokens),
     ("configuration", configuration),
     ("answers", answers),
+    ("json", models::json),
+    ("responses", models::responses),
 ];
 
 /// Checks what has to hold for any bytes.

@@ -160,7 +160,8 @@ fn files_of_one_folder_import_each_other_one_way() {
 #[test]
 fn the_limiter_imports_only_the_base() {
     // These are about limits, but not about how requests are counted.
-    let others = ["overload", "heavy_hitters", "overrides", "known_keys"].map(|other| format!("limit/{other}"));
+    let others =
+        ["overload", "heavy_hitters", "overrides", "known_keys", "tokens"].map(|other| format!("limit/{other}"));
     let is_other = |name: &str| others.iter().any(|other| name.starts_with(other));
     let limit = |path: &Path| module(path) == "limit" && !is_test(path) && !is_other(&name(path));
     let imported: BTreeSet<_> = sources()

@@ -194,3 +194,6 @@ impl<F: FnMut(usize, bool)> event_stream::Visit for Document<'_, F> {
         (self.ended)(at, only_says_usage);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,5 @@
+//! See `json` in src/fuzzing/models.rs.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| gateway::fuzzing::check("json", bytes));
