@@ -93,6 +93,7 @@ mod overload;
 mod packaging;
 mod panics;
 mod probes;
+mod provider_clients;
 mod proxy;
 mod proxy_protocol;
 mod quotas;
