@@ -80,6 +80,7 @@ mod lookups;
 mod malformed;
 mod memory;
 mod messages;
+mod model_costs;
 mod methods;
 mod metrics;
 mod migrating;
