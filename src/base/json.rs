@@ -216,18 +216,17 @@ impl Reader {
             let has_colon = rest.get(length + 1) == Some(&b':');
             self.state = if has_colon { State::Value } else { State::Colon };
             return length + 1 + usize::from(has_colon);
-        } else {
-            if !part.is_empty() {
-                self.push(part, to);
+        }
+        if !part.is_empty() {
+            self.push(part, to);
+        }
+        match end {
+            Some(b'"') => {
+                self.ended();
+                to.end(Kind::String, at + length + 1);
             }
-            match end {
-                Some(b'"') => {
-                    self.ended();
-                    to.end(Kind::String, at + length + 1);
-                }
-                Some(_) => self.state = State::Escape,
-                None => return length,
-            }
+            Some(_) => self.state = State::Escape,
+            None => return length,
         }
         length + 1
     }
