@@ -203,7 +203,7 @@ impl Reader {
 
     #[inline]
     fn string(&mut self, rest: &[u8], at: usize, to: &mut impl Visit) -> usize {
-        let length = memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
+        let length = plain_length(rest);
         let (part, end) = (&rest[..length], rest.get(length));
         if self.high.is_some() && (!part.is_empty() || end == Some(&b'"')) {
             self.lone_surrogate(to);
@@ -212,19 +212,21 @@ impl Reader {
             let name = self.whole(part, MAX_NAME);
             to.name(name);
             self.forget();
-            self.state = State::Colon;
-        } else {
-            if !part.is_empty() {
-                self.push(part, to);
+            // The colon mostly follows at once.
+            let has_colon = rest.get(length + 1) == Some(&b':');
+            self.state = if has_colon { State::Value } else { State::Colon };
+            return length + 1 + usize::from(has_colon);
+        }
+        if !part.is_empty() {
+            self.push(part, to);
+        }
+        match end {
+            Some(b'"') => {
+                self.ended();
+                to.end(Kind::String, at + length + 1);
             }
-            match end {
-                Some(b'"') => {
-                    self.ended();
-                    to.end(Kind::String, at + length + 1);
-                }
-                Some(_) => self.state = State::Escape,
-                None => return length,
-            }
+            Some(_) => self.state = State::Escape,
+            None => return length,
         }
         length + 1
     }
@@ -341,6 +343,27 @@ impl Reader {
         self.kept.clear();
         self.is_too_long = false;
     }
+}
+
+/// How many bytes come before the next quotation mark or backslash.
+#[inline]
+fn plain_length(rest: &[u8]) -> usize {
+    let mut at = 0;
+    // Most strings are short, so a call would take longer than to look for them here.
+    while let Some(chunk) = rest[at..].first_chunk().filter(|_| at < 24) {
+        let word = u64::from_le_bytes(*chunk);
+        let found = zeros(word ^ 0x2222_2222_2222_2222) | zeros(word ^ 0x5c5c_5c5c_5c5c_5c5c);
+        if found != 0 {
+            return at + found.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    memchr2(b'"', b'\\', &rest[at..]).map_or(rest.len(), |length| at + length)
+}
+
+/// Marks the lowest byte that is zero.
+fn zeros(word: u64) -> u64 {
+    word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080
 }
 
 fn is_of_word(byte: u8) -> bool {

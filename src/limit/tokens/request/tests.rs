@@ -164,7 +164,7 @@ fn what_is_no_json_is_text() {
             "{body}"
         );
     }
-    let stream = format!("{} x", CHAT);
+    let stream = format!("{CHAT} x");
     let read_stream = read(stream.as_bytes(), &[]);
     assert!(!read_stream.streams && read_stream.include_usage.is_none() && read_stream.max_output.is_none());
     assert_eq!(read("\u{feff}{\"m\":\"a\"}".as_bytes(), &["/m"]).found, [value("a")]);

@@ -29,13 +29,13 @@ fn read(content_type: &str, body: &str) -> Read {
     whole
 }
 
-fn usage(input: u64, cached: u64, output: u64) -> Option<Usage> {
-    Some(Usage { input, cached, output })
+fn used(input: u64, cached: u64, output: u64) -> Usage {
+    Usage { input, cached, output }
 }
 
 /// A stream of events with this data.
 fn stream(events: &[&str]) -> String {
-    events.iter().map(|data| format!("data: {data}\n\n")).collect()
+    events.iter().fold(String::new(), |stream, data| stream + "data: " + data + "\n\n")
 }
 
 const OPEN_AI: &str = r#"{
@@ -54,7 +54,7 @@ fn reads_chat_completions() {
     let text = "Hello! Grüße".len() as u64;
     assert_eq!(
         read(JSON, OPEN_AI),
-        Read { usage: usage(195, 1024, 10), text, provider: Some(Provider::OpenAi), ignored: 0 }
+        Read { usage: Some(used(195, 1024, 10)), text, provider: Some(Provider::OpenAi), ignored: 0 }
     );
     let body = r#"{"object":"chat.completion","choices":[{"message":{"role":"assistant","content":null,"tool_calls":
         [{"id":"call_abc","type":"function","function":{"name":"weather","arguments":"{\"in\":\"Paris\"}"}}]}}]}"#;
@@ -72,7 +72,7 @@ fn reads_streams_of_chat_completions() {
         "[DONE]",
     ];
     let provider = Some(Provider::OpenAi);
-    assert_eq!(read(EVENTS, &stream(&chunks)), Read { usage: usage(15, 5, 7), text: 9, provider, ignored: 0 });
+    assert_eq!(read(EVENTS, &stream(&chunks)), Read { usage: Some(used(15, 5, 7)), text: 9, provider, ignored: 0 });
     assert_eq!(read(EVENTS, &stream(&chunks[..4])), Read { usage: None, text: 9, provider, ignored: 0 });
 }
 
@@ -80,9 +80,9 @@ fn reads_streams_of_chat_completions() {
 fn reads_other_apis_of_openai() {
     let provider = Some(Provider::OpenAi);
     let embeddings = r#"{"object":"list","data":[{"object":"embedding","index":0,"embedding":"AAAAvwAA"}],"model":"m","usage":{"prompt_tokens":8,"total_tokens":8}}"#;
-    assert_eq!(read(JSON, embeddings), Read { usage: usage(8, 0, 0), text: 14, provider, ignored: 0 });
+    assert_eq!(read(JSON, embeddings), Read { usage: Some(used(8, 0, 0)), text: 14, provider, ignored: 0 });
     let completion = r#"{"object":"text_completion","choices":[{"text":"abcd","index":0}],"usage":{"prompt_tokens":5,"completion_tokens":1}}"#;
-    assert_eq!(read(JSON, completion), Read { usage: usage(5, 0, 1), text: 4, provider, ignored: 0 });
+    assert_eq!(read(JSON, completion), Read { usage: Some(used(5, 0, 1)), text: 4, provider, ignored: 0 });
     let events = [
         r#"{"type":"response.created","response":{"id":"resp_1","object":"response","instructions":"Be brief","output":[],"usage":null},"sequence_number":0}"#,
         r#"{"type":"response.output_item.added","output_index":0,"item":{"id":"msg_1","type":"message","content":[],"role":"assistant"}}"#,
@@ -91,10 +91,10 @@ fn reads_other_apis_of_openai() {
         r#"{"type":"response.output_text.done","item_id":"msg_1","output_index":0,"content_index":0,"text":"Hi you"}"#,
         r#"{"type":"response.completed","response":{"id":"resp_1","object":"response","output":[{"type":"message","content":[{"type":"output_text","text":"Hi you"}]}],"usage":{"input_tokens":36,"input_tokens_details":{"cached_tokens":30},"output_tokens":87,"output_tokens_details":{"reasoning_tokens":80},"total_tokens":123}}}"#,
     ];
-    assert_eq!(read(EVENTS, &stream(&events)), Read { usage: usage(6, 30, 87), text: 6, provider, ignored: 0 });
+    assert_eq!(read(EVENTS, &stream(&events)), Read { usage: Some(used(6, 30, 87)), text: 6, provider, ignored: 0 });
     assert_eq!(read(EVENTS, &stream(&events[..5])), Read { usage: None, text: 6, provider, ignored: 0 });
     let body = r#"{"id":"resp_1","object":"response","output":[{"type":"message","id":"msg_1","content":[{"type":"output_text","text":"Hi you"}]}],"usage":{"input_tokens":36,"input_tokens_details":{"cached_tokens":0},"output_tokens":87}}"#;
-    assert_eq!(read(JSON, body), Read { usage: usage(36, 0, 87), text: 6, provider, ignored: 0 });
+    assert_eq!(read(JSON, body), Read { usage: Some(used(36, 0, 87)), text: 6, provider, ignored: 0 });
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn reads_messages_of_anthropic() {
         {"type":"text","text":"Hello"},{"type":"tool_use","id":"toolu_1","name":"f","input":{"city":"Paris"}}],"stop_reason":"end_turn","stop_sequence":null,
         "usage":{"input_tokens":10,"cache_creation_input_tokens":200,"cache_read_input_tokens":3000,"cache_creation":{"ephemeral_5m_input_tokens":200},
         "output_tokens":25,"service_tier":"standard"}}"#;
-    assert_eq!(read(JSON, body), Read { usage: usage(210, 3000, 25), text: 12, provider, ignored: 0 });
+    assert_eq!(read(JSON, body), Read { usage: Some(used(210, 3000, 25)), text: 12, provider, ignored: 0 });
     let events = [
         r#"{"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","content":[],"model":"claude","stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":25,"cache_creation_input_tokens":5,"cache_read_input_tokens":70,"output_tokens":1}}}"#,
         r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#,
@@ -116,8 +116,11 @@ fn reads_messages_of_anthropic() {
         r#"{"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"output_tokens":15}}"#,
         r#"{"type":"message_stop"}"#,
     ];
-    assert_eq!(read(EVENTS, &stream(&events)), Read { usage: usage(30, 70, 15), text: 10, provider, ignored: 0 });
-    assert_eq!(read(EVENTS, &stream(&events[..4])), Read { usage: usage(30, 70, 1), text: 5, provider, ignored: 0 });
+    assert_eq!(read(EVENTS, &stream(&events)), Read { usage: Some(used(30, 70, 15)), text: 10, provider, ignored: 0 });
+    assert_eq!(
+        read(EVENTS, &stream(&events[..4])),
+        Read { usage: Some(used(30, 70, 1)), text: 5, provider, ignored: 0 }
+    );
 }
 
 #[test]
@@ -125,11 +128,11 @@ fn reads_what_gemini_generates() {
     let provider = Some(Provider::Gemini);
     let first = r#"{"candidates":[{"content":{"parts":[{"text":"Hello"}],"role":"model"},"index":0}],"usageMetadata":{"promptTokenCount":100,"totalTokenCount":100,"cachedContentTokenCount":60,"promptTokensDetails":[{"modality":"TEXT","tokenCount":100}]},"modelVersion":"gemini-2.5-flash","responseId":"x"}"#;
     let last = r#"{"candidates":[{"content":{"parts":[{"text":" you","thoughtSignature":"Cs4B"},{"functionCall":{"name":"f","args":{"a":"bc"}}}],"role":"model"},"finishReason":"STOP","index":0}],"usageMetadata":{"promptTokenCount":100,"candidatesTokenCount":9,"totalTokenCount":134,"cachedContentTokenCount":60,"toolUsePromptTokenCount":5,"thoughtsTokenCount":20}}"#;
-    let whole = Read { usage: usage(45, 60, 29), text: 11, provider, ignored: 0 };
+    let whole = Read { usage: Some(used(45, 60, 29)), text: 11, provider, ignored: 0 };
     assert_eq!(read(EVENTS, &stream(&[first, last])), whole);
     assert_eq!(read(JSON, &format!("[{first}\n,\r\n{last}]")), whole);
     assert_eq!(read("application/x-ndjson", &format!("{first}\n{last}\n")), whole);
-    assert_eq!(read(JSON, first), Read { usage: usage(40, 60, 0), text: 5, provider, ignored: 0 });
+    assert_eq!(read(JSON, first), Read { usage: Some(used(40, 60, 0)), text: 5, provider, ignored: 0 });
 }
 
 #[test]
@@ -167,14 +170,14 @@ fn what_is_no_count_is_ignored() {
     ] {
         let body = format!(r#"{{"usage":{{"prompt_tokens":{count},"completion_tokens":7.0}}}}"#);
         let found = read(JSON, &body);
-        assert_eq!((found.usage, found.ignored), (usage(0, 0, 7), ignored), "{count}");
+        assert_eq!((found.usage, found.ignored), (Some(used(0, 0, 7)), ignored), "{count}");
     }
     let long = format!(r#"{{"usage":{{"prompt_tokens":{},"completion_tokens":7}}}}"#, "1".repeat(100));
     assert_eq!(read(JSON, &long).ignored, 1);
     let most = r#"{"usage":{"input_tokens":18446744073709551615,"cache_creation_input_tokens":1,"output_tokens":1}}"#;
-    assert_eq!(read(JSON, most).usage, usage(u64::MAX, 0, 1));
+    assert_eq!(read(JSON, most).usage, Some(used(u64::MAX, 0, 1)));
     let more_cached_than_read = r#"{"usage":{"prompt_tokens":5,"prompt_tokens_details":{"cached_tokens":9}}}"#;
-    assert_eq!(read(JSON, more_cached_than_read).usage, usage(0, 5, 0));
+    assert_eq!(read(JSON, more_cached_than_read).usage, Some(used(0, 5, 0)));
 }
 
 #[test]
@@ -191,16 +194,16 @@ fn other_apis_are_read_by_pointers() {
         r#"{"text":"Hi","meta":{"tokens":{"input_tokens":12,"output_tokens":3}},"usage":{"prompt_tokens":99}}"#;
     assert_eq!(
         read(["/meta/tokens/input_tokens", "", "/meta/tokens/output_tokens", ""], JSON, cohere),
-        usage(12, 0, 3)
+        Some(used(12, 0, 3))
     );
     let counts = r#"{"counts":[10,4,3,20]}"#;
-    assert_eq!(read(["/counts/0", "/counts/1", "/counts/2", ""], JSON, counts), usage(6, 4, 3));
-    assert_eq!(read(["/counts/0", "/counts/1", "", "/counts/3"], JSON, counts), usage(6, 4, 10));
-    assert_eq!(read(["/counts/0", "", "/counts/2", "/counts/3"], JSON, counts), usage(10, 0, 3));
-    assert_eq!(read(["", "", "", "/counts/3"], JSON, counts), usage(0, 0, 20));
+    assert_eq!(read(["/counts/0", "/counts/1", "/counts/2", ""], JSON, counts), Some(used(6, 4, 3)));
+    assert_eq!(read(["/counts/0", "/counts/1", "", "/counts/3"], JSON, counts), Some(used(6, 4, 10)));
+    assert_eq!(read(["/counts/0", "", "/counts/2", "/counts/3"], JSON, counts), Some(used(10, 0, 3)));
+    assert_eq!(read(["", "", "", "/counts/3"], JSON, counts), Some(used(0, 0, 20)));
     assert_eq!(read(["/counts/9", "", "/x", ""], JSON, counts), None);
     let events = stream(&[r#"{"in":5,"out":1}"#, r#"{"out":2}"#, r#"{"in":null,"x":{"out":9}}"#, "[DONE]"]);
-    assert_eq!(read(["/in", "", "/out", ""], EVENTS, &events), usage(5, 0, 2));
+    assert_eq!(read(["/in", "", "/out", ""], EVENTS, &events), Some(used(5, 0, 2)));
 }
 
 #[test]
@@ -241,7 +244,7 @@ fn a_broken_event_does_not_spoil_the_next() {
         "{\"usage\":{",
         "data: {",
     ] {
-        assert_eq!(read(EVENTS, &stream(&[broken, last])).usage, usage(5, 0, 6), "{broken}");
+        assert_eq!(read(EVENTS, &stream(&[broken, last])).usage, Some(used(5, 0, 6)), "{broken}");
     }
 }
 
@@ -255,7 +258,7 @@ fn large_responses_are_read() {
     );
     let body = stream(&[&event, "[DONE]"]);
     let found = read_pieces(EVENTS, &Source::Auto, body.as_bytes().chunks(1000));
-    assert_eq!((found.usage, found.text), (usage(5, 0, 0), 8 << 20));
+    assert_eq!((found.usage, found.text), (Some(used(5, 0, 0)), 8 << 20));
     let too_deep = format!(r#"{{"x":{}"#, "[".repeat(json::MAX_DEPTH + 9));
     assert_eq!(read_pieces(EVENTS, &Source::Auto, [stream(&[&too_deep]).as_bytes()]).text, 10);
 }
