@@ -97,7 +97,7 @@ impl Delivery<'_> {
         }
         let announced = upstream.proxy_protocol.map(|version| Announced { version, client: request.address() });
         let failed = |error| UpstreamError::of_connecting(error, endpoint.was_reached());
-        let begin = async |stream| UpstreamConnection::new(stream, pools.now()).map_err(failed);
+        let begin = async |stream| UpstreamConnection::new(stream, &pools.spare_buffers, pools.now()).map_err(failed);
         let connection = upstream.connector.connect(endpoint, announced, Offered::Http1, begin).await?;
         Ok(Connection::Http1(connection.announced_to_be(self.announced())))
     }
