@@ -20,6 +20,7 @@ mod error;
 mod call_deadline;
 mod stall;
 mod stream;
+mod spare_buffers;
 mod connection;
 mod resolver;
 mod names;

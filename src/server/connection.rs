@@ -56,8 +56,9 @@ pub(super) async fn serve<C, H>(
     {
         return;
     }
+    // What happens once is in a box, and takes no memory before and after that.
     if let Some(config) = tls
-        && connection.start_tls(config, &acceptor).await.is_break()
+        && Box::pin(connection.start_tls(config, &acceptor)).await.is_break()
     {
         return;
     }
@@ -75,7 +76,7 @@ pub(super) async fn serve<C, H>(
             }
         }
     };
-    connection.end(is_in_body, &acceptor.limits).await;
+    Box::pin(connection.end(is_in_body, &acceptor.limits)).await;
     drop(connection);
     drop(registration);
 }
@@ -179,7 +180,8 @@ impl Connection {
         state.record(Event::Wakes);
         let handler = Rc::new((acceptor.connected)(client));
         if self.speaks_http2().await {
-            http2::serve(&acceptor.limits, (handler, client.address), stream, state).await;
+            // In HTTP/1.1 it takes no memory.
+            Box::pin(http2::serve(&acceptor.limits, (handler, client.address), stream, state)).await;
             return Next::Close { is_in_body: false };
         }
         http1::serve(&acceptor.http1, &acceptor.limits, (handler, client.address), stream, state).await

@@ -73,18 +73,18 @@ pub(super) async fn serve<H: Handler>(
         let guard = RequestGuard::new(requests.clone(), None);
         let (handler, state, accepted) = (handler.clone(), requests.clone(), accepted.clone());
         let messages = followed.clone();
+        // What is made out here is moved into the future once, and the future has no second place for it.
+        let (head, body) = request.into_parts();
+        let body = (!body.is_end_stream()).then(|| MessageBody::new(body, messages.clone()).into());
+        let has_body = body.is_some();
+        // The library sets it if there is an Upgrade header, which few requests have.
+        let may_upgrade = head.extensions.get::<OnUpgrade>().is_some();
+        let asks_for_websocket = may_upgrade && asks_for_websocket(&head, has_body);
+        if asks_for_websocket {
+            state.record(Event::Upgrades(true));
+        }
+        let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, interim: None, tunnel: None };
         async move {
-            let (head, body) = request.into_parts();
-            let body = (!body.is_end_stream()).then(|| MessageBody::new(body, messages.clone()).into());
-            let has_body = body.is_some();
-            // The library sets it if there is an Upgrade header, which few requests have.
-            let may_upgrade = head.extensions.get::<OnUpgrade>().is_some();
-            let asks_for_websocket = may_upgrade && asks_for_websocket(&head, has_body);
-            if asks_for_websocket {
-                state.record(Event::Upgrades(true));
-            }
-            let mut incoming =
-                IncomingRequest { head, body, ambiguity, asks_for_websocket, interim: None, tunnel: None };
             let mut response = Response::default();
             handler.handle(&mut incoming, &mut response, guard).await;
             if has_body {

@@ -9,8 +9,10 @@
 
 use std::future::Future;
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -20,17 +22,17 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 
 use super::endpoint::TargetAddress;
 use super::in_flight::InFlight;
+use super::spare_buffers::{SMALL, SpareBuffers};
 use super::stall::StallTimer;
 use super::stream::UpstreamStream;
 use crate::net::{Duplex, Rewound};
 
-/// How many bytes a read may return: enough for a head and a small body at first, and more if a body is large.
-const SMALL_READ: usize = 8 * 1024;
+/// How many bytes a read may return if a body is large. Others have room in a buffer of their worker.
 const LARGE_READ: usize = 64 * 1024;
 /// The same for a client that may have hundreds of requests on one connection, and may read none of the responses.
 const MULTIPLEXED_READ: usize = 16 * 1024;
 
-/// A connection with its buffers.
+/// A connection, with its buffers while something is in them.
 #[derive(Debug)]
 pub(super) struct UpstreamConnection {
     stream: UpstreamStream,
@@ -41,6 +43,7 @@ pub(super) struct UpstreamConnection {
     /// Bytes to be sent.
     pub(super) sending: Vec<u8>,
     sent: usize,
+    spare: Rc<SpareBuffers>,
     large_read: usize,
     /// Limits how long either side may take.
     pub(super) stall: StallTimer,
@@ -71,11 +74,11 @@ impl UpstreamConnection {
         UpstreamTunnel { peer: self.peer, stream: Box::new(stream), _in_flight: None }
     }
 
-    /// Its age counts from `now`.
+    /// Its buffers are those in `spare`, and its age counts from `now`.
     ///
     /// # Errors
     /// When the stream is already closed.
-    pub(super) fn new(stream: UpstreamStream, now: Instant) -> io::Result<Box<Self>> {
+    pub(super) fn new(stream: UpstreamStream, spare: &Rc<SpareBuffers>, now: Instant) -> io::Result<Box<Self>> {
         let peer = stream.peer()?;
         let (received, sending, stall) = (BytesMut::new(), Vec::new(), StallTimer::new());
         Ok(Box::new(Self {
@@ -84,6 +87,7 @@ impl UpstreamConnection {
             received,
             sending,
             sent: 0,
+            spare: spare.clone(),
             large_read: LARGE_READ,
             stall,
             announced: None,
@@ -99,8 +103,9 @@ impl UpstreamConnection {
         self
     }
 
-    /// The next response is for a client that speaks this version.
+    /// The next request is of a client that speaks this version.
     pub(super) fn serves(&mut self, version: Version) {
+        self.sending = self.spare.take_sending();
         self.large_read = if version == Version::HTTP_2 { MULTIPLEXED_READ } else { LARGE_READ };
     }
 
@@ -121,6 +126,19 @@ impl UpstreamConnection {
         Poll::Ready(Ok(()))
     }
 
+    /// Gives its buffer back, because nothing more of the request is to be sent.
+    pub(super) fn end_sending(&mut self) {
+        self.sent = 0;
+        self.spare.put_sending(mem::take(&mut self.sending));
+    }
+
+    /// Gives its buffer back, unless something that was received is in it.
+    pub(super) fn end_receiving(&mut self) {
+        if self.received.is_empty() {
+            self.spare.put_received(mem::take(&mut self.received));
+        }
+    }
+
     /// How many bytes wait to be sent. All that are encrypted already count as one.
     pub(super) fn unsent(&self) -> usize {
         self.sending.len() - self.sent + usize::from(self.stream.is_unsent())
@@ -128,12 +146,18 @@ impl UpstreamConnection {
 
     /// Receives more; 0 if the other side has closed.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>, large: bool) -> Poll<io::Result<usize>> {
+        if self.received.capacity() == 0 && !large {
+            let mut buffer = self.spare.received();
+            let length = ready!(pin!(self.stream.read_buf(&mut *buffer)).poll(cx))?;
+            self.received = mem::take(&mut buffer);
+            return Poll::Ready(Ok(length));
+        }
         if self.received.is_empty() {
             // The next bytes are written to the beginning of the buffer.
             self.received.clear();
         }
         // If the parts of the buffer that were passed on as a body are dropped, their memory is used again.
-        self.received.reserve(if large { self.large_read } else { SMALL_READ });
+        self.received.reserve(if large { self.large_read } else { SMALL });
         pin!(self.stream.read_buf(&mut self.received)).poll(cx)
     }
 

@@ -27,8 +27,8 @@ use super::{Upstream, http1, http2, request_headers};
 pub(super) enum Connection {
     /// One of HTTP/1.1, which nobody else uses.
     Http1(Box<UpstreamConnection>),
-    /// A stream on one of HTTP/2.
-    Http2(OpenStream),
+    /// A stream on one of HTTP/2. In a box it does not make the futures of other requests larger.
+    Http2(Box<OpenStream>),
 }
 
 /// A request, the upstream that it is for, and the connections of the worker that sends it.
@@ -80,7 +80,8 @@ impl Delivery<'_> {
     fn take(self, endpoint: &Endpoint, is_repeated: bool) -> Option<Connection> {
         let Self { upstream: Upstream { keep, .. }, pools, request } = self;
         if self.is_offered_http2(endpoint) {
-            return pools.http2.take(endpoint, request, (*keep, pools.now())).map(Connection::Http2);
+            let stream = pools.http2.take(endpoint, request, (*keep, pools.now()));
+            return stream.map(|stream| Connection::Http2(Box::new(stream)));
         }
         if is_repeated { None } else { pools.take(endpoint.id, self.announced(), *keep).map(Connection::Http1) }
     }
@@ -92,12 +93,12 @@ impl Delivery<'_> {
             let kept = (upstream.keep, pools.now());
             let found = pools.http2.stream(endpoint, &upstream.connector, upstream.timeout, request, kept);
             if let Some(stream) = found.await? {
-                return Ok(Connection::Http2(stream));
+                return Ok(Connection::Http2(Box::new(stream)));
             }
         }
         let announced = upstream.proxy_protocol.map(|version| Announced { version, client: request.address() });
         let failed = |error| UpstreamError::of_connecting(error, endpoint.was_reached());
-        let begin = async |stream| UpstreamConnection::new(stream, pools.now()).map_err(failed);
+        let begin = async |stream| UpstreamConnection::new(stream, &pools.spare_buffers, pools.now()).map_err(failed);
         let connection = upstream.connector.connect(endpoint, announced, Offered::Http1, begin).await?;
         Ok(Connection::Http1(connection.announced_to_be(self.announced())))
     }
@@ -124,7 +125,7 @@ impl Delivery<'_> {
             Connection::Http1(connection) => {
                 http1::send(&exchange, connection, body.next.take(), (pools, endpoint.id), headers).await
             }
-            Connection::Http2(stream) => cold(http2::send(&exchange, stream, &mut body.next, headers)).await,
+            Connection::Http2(stream) => cold(http2::send(&exchange, *stream, &mut body.next, headers)).await,
         }
     }
 }

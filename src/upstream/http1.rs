@@ -44,7 +44,6 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let Exchange { request, named, authority, timeout, read_timeout } = *exchange;
     request.progress.is_begun.set(true);
     let mut body = RequestBody::new(body, request, named);
-    connection.sending.clear();
     connection.serves(request.head.forwarded.version);
     request_head::encode(&mut connection.sending, &request.head, named, authority, body.framing());
     connection.stall.begin(request.body_timeout(), Some(timeout));

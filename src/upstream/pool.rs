@@ -15,6 +15,7 @@ use tokio::task::yield_now;
 use super::connection::UpstreamConnection;
 use super::http2::Http2Pool;
 use super::keep::{Keep, Keeps, LONGEST_INTERVAL};
+use super::spare_buffers::SpareBuffers;
 
 /// How many connections to one server may be idle although they were not needed since the last check. After a burst, each
 /// check closes half of the others.
@@ -24,6 +25,7 @@ const MOST_SPARE: usize = 512;
 #[derive(Debug)]
 pub struct ConnectionPools {
     idle: RefCell<HashMap<usize, Idle, RandomState>>,
+    pub(super) spare_buffers: Rc<SpareBuffers>,
     /// Connections that requests share are not idle, but are checked at the same time.
     pub(super) http2: Rc<Http2Pool>,
     checked_at: Cell<Instant>,
@@ -54,7 +56,8 @@ impl Default for ConnectionPools {
     fn default() -> Self {
         let now = Instant::now();
         let next_check = Cell::new(now + LONGEST_INTERVAL);
-        Self { idle: RefCell::default(), http2: Rc::default(), checked_at: Cell::new(now), next_check }
+        let (idle, spare_buffers, http2) = Default::default();
+        Self { idle, spare_buffers, http2, checked_at: Cell::new(now), next_check }
     }
 }
 
@@ -84,6 +87,7 @@ impl ConnectionPools {
 
     /// Takes a connection back after a complete response.
     pub(super) fn put(&self, server: usize, mut connection: Box<UpstreamConnection>) {
+        connection.end_receiving();
         connection.is_new = false;
         connection.idle_since = self.now();
         let mut idle = self.idle.borrow_mut();
@@ -174,7 +178,7 @@ mod tests {
             let (socket, accepted) = tokio::join!(stream::connect(&address), self.listener.accept());
             let place = self.places.take().unwrap();
             let stream = UpstreamStream::begin(socket.unwrap(), place, None, Offered::Http1).await.unwrap();
-            (UpstreamConnection::new(stream, self.pools.now()).unwrap(), accepted.unwrap().0)
+            (UpstreamConnection::new(stream, &self.pools.spare_buffers, self.pools.now()).unwrap(), accepted.unwrap().0)
         }
     }
 
@@ -189,6 +193,16 @@ mod tests {
         // The system needs some time to notice it.
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(setup.pools.take(0, None, KEEP).is_none());
+    }
+
+    #[tokio::test]
+    async fn what_comes_after_a_response_reaches_no_other_request() {
+        let setup = Setup::new().await;
+        let (mut connection, _open) = setup.connect().await;
+        connection.received.extend_from_slice(b"HTTP/1.1 200 OK");
+        setup.pools.put(0, connection);
+        assert!(setup.pools.take(0, None, KEEP).is_none());
+        assert!(setup.pools.spare_buffers.received().is_empty());
     }
 
     #[tokio::test]

@@ -72,6 +72,7 @@ impl RequestBody {
         }
         let polled = ready!(self.poll_all(cx, connection));
         self.over = true;
+        connection.end_sending();
         Poll::Ready(polled)
     }
 
