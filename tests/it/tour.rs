@@ -59,8 +59,15 @@ fn steps(page: &str) -> Vec<Step> {
 /// there is room again, bars, and how columns are aligned.
 fn steady(line: &str) -> String {
     let mut line = line.split_whitespace().collect::<Vec<_>>().join(" ");
-    let variable =
-        ["\"timestamp\":\"", "\"until\":\"", "\"request_id\":\"", "micros\":", "\"reset\":", "\"retry_after\":"];
+    let variable = [
+        "\"timestamp\":\"",
+        "\"seconds\":",
+        "\"until\":\"",
+        "\"request_id\":\"",
+        "micros\":",
+        "\"reset\":",
+        "\"retry_after\":",
+    ];
     for before in variable.into_iter().chain(["retry-after: ", ";t="]) {
         let mut from = 0;
         while let Some(at) = line[from..].find(before) {
