@@ -131,7 +131,7 @@ impl Shell {
     fn run(&mut self, command: &str) -> Result<String, String> {
         const END: &str = "--- the command has ended ---";
         // The last line may have no end.
-        write!(self.commands, "{command}printf '\\n{END}\\n'\n").unwrap();
+        writeln!(self.commands, "{command}printf '\\n{END}\\n'").unwrap();
         let (end, mut said) = (Instant::now() + PATIENCE, String::new());
         loop {
             let left = end.saturating_duration_since(Instant::now());

@@ -272,3 +272,15 @@ impl Display for Quoted<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_texts_for_people() {
+        let [a, b] = ["a", "b"].map(|name| Arc::new(LimitMetrics::new(name, 1)));
+        assert_eq!(Value::Limits(&[a.clone(), b.clone()]).to_string(), "a b");
+        assert_eq!(Value::Remaining(&[(a, 3), (b, 0)]).to_string(), "a=3 b=0");
+    }
+}
