@@ -54,7 +54,7 @@ pub(super) fn refusal<B>(admin: &Admin, request: &Request<B>, is_open: bool) -> 
 /// could not read it, but would take it from others. The request has passed [`refusal`].
 pub(super) fn refusal_of_foreign<B>(request: &Request<B>) -> Option<LocalResponse> {
     let host = host(request).ok().flatten();
-    let why = "A page of another origin may not have this.";
+    let why = "A page of another origin may not read this.";
     is_from_other_origin(request.headers(), host).then(|| respond::problem(StatusCode::FORBIDDEN, why))
 }
 
@@ -70,8 +70,8 @@ fn host<B>(request: &Request<B>) -> Result<Option<&str>, &'static str> {
     let host = match (lines.next(), lines.next()) {
         (Some(host), None) => Some(host.to_str().map_err(|_| "Host is not valid.")?),
         (None, _) if request.version() == Version::HTTP_10 => None,
-        (None, _) => return Err("The request has no Host."),
-        (Some(_), Some(_)) => return Err("The request has several Hosts."),
+        (None, _) => return Err("The request has no Host header."),
+        (Some(_), Some(_)) => return Err("The request has more than one Host header."),
     };
     match (request.uri().authority().map(http::uri::Authority::as_str), host) {
         (Some(target), Some(host)) if !target.eq_ignore_ascii_case(host) => Err("Host is not that of the target."),

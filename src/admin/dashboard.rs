@@ -296,6 +296,8 @@ pub struct LimitDescription {
     pub name: String,
     /// Its rates, as the configuration writes them.
     pub rates: Vec<String>,
+    /// What happens to requests over it, in the configuration's word.
+    pub on_limit: String,
     /// How many requests of a key may be in flight.
     pub max_in_flight: Option<u64>,
     /// How many keys have overrides in the configuration.

@@ -163,7 +163,8 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
                 Edge::Weighted => "is weighted by its share in the window",
                 Edge::Whole => "counts in full",
             };
-            writeln!(f, "    sliding window of {precision} bucket(s); the oldest bucket {edge}")?;
+            let buckets = if *precision == 1 { "bucket" } else { "buckets" };
+            writeln!(f, "    sliding window of {precision} {buckets}; the oldest bucket {edge}")?;
         }
         Some(Strategy::FixedWindow) => writeln!(f, "    fixed window, which begins with a key's first request")?,
         Some(Strategy::SlidingLog) => writeln!(f, "    moving window, which stores every request")?,

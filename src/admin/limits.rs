@@ -20,6 +20,7 @@ pub(super) fn describe_all(view: &View) -> Limits {
         LimitDescription {
             name: limit.name.clone(),
             rates: limit.rates.iter().map(ToString::to_string).collect(),
+            on_limit: limit.on_limit.word().to_owned(),
             max_in_flight: limit.max_in_flight,
             overrides: limit.overrides.len(),
             temporary_overrides: table.map_or(0, |table| table.temporary_count()),

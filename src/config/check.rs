@@ -88,7 +88,7 @@ fn endless_redirects(draft: &Draft<'_>, source: &Source<'_>) {
     }
     for route in draft.routes.iter().filter(|route| route.scheme.is_none()) {
         if matches!(&route.answer, Some(Answer::Redirect(redirect)) if redirect.is_same_url_over_tls()) {
-            let message = "requests over TLS are sent to the same URL again, without an end";
+            let message = "requests over TLS are redirected to the same URL, in an endless loop";
             source.warn(route.path_span.clone(), message, "add scheme = \"http\" to this route");
         }
     }

@@ -100,7 +100,9 @@ impl PostgresUrl {
                 name if PARAMETERS.contains(&name) => {
                     others.append_pair(name, &value);
                 }
-                name => return Err(format!("the parameter {name} means nothing here: {} do", PARAMETERS.join(", "))),
+                name => {
+                    return Err(format!("the parameter {name} is not known: allowed are {}", PARAMETERS.join(", ")));
+                }
             }
         }
         // A space is `+` in forms alone.

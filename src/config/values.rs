@@ -130,7 +130,7 @@ fn unix(path: &str) -> Read<PathBuf> {
     if path.len() > LONGEST_SOCKET_PATH {
         let message =
             format!("the path of a socket has at most {LONGEST_SOCKET_PATH} bytes, and this one {}", path.len());
-        return Err(Wrong::new(message, "the system accepts no longer ones"));
+        return Err(Wrong::new(message, "the system does not accept longer ones"));
     }
     Ok(PathBuf::from(path))
 }
@@ -140,7 +140,9 @@ pub(super) fn document(text: &str) -> Read<Url> {
     let help = "write https://, or http:// for a server on this machine, like \"http://127.0.0.1:9000/keys\"";
     let url = url(text, "documents", help)?;
     if url.server_name.is_none() && !is_here(&url) {
-        return Err(Wrong::new("without TLS anybody on the way could change the document", help).at(0.."http://".len()));
+        return Err(
+            Wrong::new("without TLS others in the network could change the document", help).at(0.."http://".len())
+        );
     }
     Ok(url)
 }

@@ -122,7 +122,7 @@ impl InForce {
         }
         self.view.connections.reload(config.server.clone());
         if let Err(error) = self.view.tls.apply(config.server.tls.as_ref().map(|tls| &tls.settings)) {
-            tracing::error!(%error, "new connections use the TLS settings of before");
+            tracing::error!(%error, "new connections use the previous TLS settings");
         }
         warn(&config);
         let running = self.config();
@@ -165,7 +165,7 @@ impl InForce {
         let Some(running) = config.server.tls.as_ref().filter(has_same_files) else { return };
         if *running == tls {
             if self.view.certificate_reloads.recovered() {
-                tracing::info!("the files of the certificates have again what is in use");
+                tracing::info!("the files of the certificates match those in use again");
             }
             return;
         }
@@ -182,13 +182,13 @@ impl InForce {
     /// Records that the files of certificates cannot be used. Those of before stay in use.
     pub(super) fn refuse_certificates(&self, why: &Refusal) {
         self.view.certificate_reloads.refused(clock::now(), why);
-        tracing::error!(problems = %why, "the certificates are refused: those of before stay in use");
+        tracing::error!(problems = %why, "the certificates are refused: the previous ones stay in use");
     }
 
     /// Records that the source has again what is in force, after a poll that failed.
     pub(super) fn recover(&self) {
         if self.view.reloads_so_far.recovered() {
-            tracing::info!("the source can be used again, and has what is in force");
+            tracing::info!("the source can be used again, and matches the configuration in force");
         }
     }
 

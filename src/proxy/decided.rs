@@ -22,8 +22,10 @@ pub(super) fn record(
     decision: Decision,
     state: &DecisionState<'_>,
 ) {
-    record.decided(state.held_since, remaining(route, &state.outcomes));
-    let refused_by = refusing(decision, state).and_then(|place| Some(&route.limits.get(place)?.metrics));
+    let metrics = |place: usize| Some(&route.limits.get(place)?.metrics);
+    let shadowed = state.shadowed.iter().filter_map(|place| metrics(*place));
+    record.decided(state.held_since, shadowed, remaining(route, &state.outcomes));
+    let refused_by = refusing(decision, state).and_then(metrics);
     record.refused_by(refused_by);
     // Without limits, nothing was decided.
     if let (Some(begun), Some(spans), false) = (begun, record.spans(), route.limits.is_empty()) {

@@ -154,7 +154,7 @@ impl KeySource {
                     jwt = name,
                     error,
                     keys,
-                    "cannot fetch the keys of an issuer: those of before stay in use"
+                    "cannot fetch the keys of an issuer: the previous ones stay in use"
                 );
             }
         }

@@ -70,7 +70,7 @@ impl Names {
                 self.failures.fetch_add(1, Ordering::Relaxed);
                 if !known.is_failing {
                     let addresses = &known.addresses;
-                    tracing::warn!(name, %error, ?addresses, "the name of a server is not found: what is known stays");
+                    tracing::warn!(name, %error, ?addresses, "the name of a server is not found: its known addresses stay in use");
                 }
                 known.is_failing = true;
             }

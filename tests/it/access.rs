@@ -1,4 +1,5 @@
-//! What the access log contains about limits: the limit that refused a request, and how long a request was held.
+//! What the access log contains about limits: the limit that refused a request, those that only report that they would
+//! have, and how long a request was held.
 
 use std::collections::BTreeMap;
 
@@ -26,6 +27,10 @@ key = "header:x-key"
 rates = ["1/d"]
 missing = "reject"
 overrides = [{ keys = ["thief"], block = true }]
+[limits.trial]
+key = "client-ip"
+rates = ["1/d"]
+on_limit = "shadow"
 [limits.slow]
 key = "client-ip"
 rates = ["5/s burst 1"]
@@ -77,6 +82,22 @@ fn the_limit_that_refuses_is_named() {
         assert_eq!(limits("/costly"), [Some("costly")], "{store}");
         assert_eq!(limits("/keyed"), [Some("keyed"); 2], "{store}");
         assert!(lines.values().flatten().all(|line| line["held_micros"].is_null()), "{store}");
+    });
+}
+
+#[test]
+fn the_limits_that_would_have_refused_are_named() {
+    both_stores(|store| {
+        let routes = route("/tried", "\"trial\"") + &route("/both", "\"few\", \"trial\"");
+        let gateway = Gateway::start(&format!("{store}{LIMITS}{routes}"));
+        let mut client = gateway.client();
+        let mut get = |path: &str| client.get(path).status;
+        assert_eq!([get("/tried"), get("/tried"), get("/both"), get("/both")], [200, 200, 200, 429], "{store}");
+        let lines = lines(&gateway, 4);
+        let told = |path: &str| lines[path].iter().map(|line| [&line["limit"], &line["shadowed"]]).collect::<Vec<_>>();
+        let trial = Value::from(vec!["trial"]);
+        assert_eq!(told("/tried"), [[&Value::Null; 2], [&Value::Null, &trial]], "{store}");
+        assert_eq!(told("/both"), [[&Value::Null, &trial], [&"few".into(), &trial]], "{store}");
     });
 }
 

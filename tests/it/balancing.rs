@@ -159,7 +159,7 @@ fn all_addresses_of_a_name_are_servers_and_changes_are_followed() {
         endpoints(&gateway) == [format!("127.0.0.1:{port}"), format!("127.0.0.8:{port}")]
     });
     write_hosts(&folder, &[]);
-    gateway.wait_message("the name of a server is not found: what is known stays");
+    gateway.wait_message("the name of a server is not found: its known addresses stay in use");
     assert_eq!(endpoints(&gateway).len(), 2);
     assert_eq!(client.get("/a/").status, 200);
     assert!(gateway.metric("gateway_upstream_failed_lookups_total").unwrap() >= 1.0);

@@ -275,7 +275,7 @@ fn a_source_that_was_away_for_a_moment_is_no_reason_to_reload() {
             .map(|result| gateway.metric(&format!("gateway_config_reloads_total{{result=\"{result}\"}}")));
         assert_eq!((gateway.reloads(), reloads), (0, [Some(0.0), Some(f64::from(times))]));
     }
-    gateway.wait_message("the source can be used again, and has what is in force");
+    gateway.wait_message("the source can be used again, and matches the configuration in force");
 }
 
 #[test]
@@ -584,7 +584,7 @@ fn the_command_line_says_what_does_not_go_together() {
         (&["--watch", "--config", &url][..], "--watch is for files: a URL is asked again and again"),
         (&["--config-every", "5s", "--config", file.to_str().unwrap()], "--config-every is for a URL"),
         (&["--config-every", "500ms", "--config", &url], "it is 1s to 1d"),
-        (&["--config", "http://192.0.2.1/gateway.toml"], "without TLS anybody on the way could change the document"),
+        (&["--config", "http://192.0.2.1/gateway.toml"], "without TLS others in the network could change the document"),
         (&["--config", "ftp://conf.test/"], "is not a scheme of documents"),
         (&["--config", "env:NOT_SET_ANYWHERE"], "there is no environment variable \"NOT_SET_ANYWHERE\""),
     ] {

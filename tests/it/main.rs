@@ -134,6 +134,7 @@ mod token_keys;
 mod tokens;
 mod top;
 mod top_keys;
+mod tour;
 mod trace_export;
 mod tracing;
 mod trailers;

@@ -326,6 +326,8 @@ block = true
         assert_eq!([&limit["exempt"], &limit["blocked"], &limit["keys"]], [20, 7, 2], "{on_limit}: {report:#}");
         let limited = if on_limit.contains("shadow") { 0 } else { 10 };
         assert_eq!([&report["requests"], &report["limited"]], [37, limited], "{on_limit}: {report:#}");
+        let is_told = report["notes"].to_string().contains("what it rejects is forwarded");
+        assert_eq!(is_told, on_limit.contains("shadow"), "{on_limit}: {report:#}");
     }
 }
 

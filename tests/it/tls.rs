@@ -121,7 +121,7 @@ fn new_certificates_are_used_as_soon_as_they_are_there() {
     // A certificate without its key is refused, and the old pair serves on.
     let next = authority.issue("next", "site", &["newer.test"]);
     std::fs::rename(&next.cert, &site.cert).unwrap();
-    let refused = gateway.wait_message("the certificates are refused: those of before stay in use");
+    let refused = gateway.wait_message("the certificates are refused: the previous ones stay in use");
     let problem = refused["problems"].as_str().unwrap();
     assert!(problem.ends_with("site.key: the private key does not belong to the certificate"), "{problem}");
     assert!(get(&gateway, &authority, "new.test", &[]).0.starts_with("HTTP/1.1 200"));
@@ -164,7 +164,7 @@ fn certificates_are_refused_until_their_files_are_right_again() {
     let gateway = Gateway::with_server(&server(&[&site], ""), &limited("client-ip", "1000/s", ""));
     let key = std::fs::read(&site.key).unwrap();
     std::fs::write(&site.key, "this is no key").unwrap();
-    let refused = gateway.wait_message("the certificates are refused: those of before stay in use");
+    let refused = gateway.wait_message("the certificates are refused: the previous ones stay in use");
     assert!(refused["problems"].as_str().unwrap().contains("site.key"), "{refused}");
     until("it is counted", Duration::from_secs(20), || states(&gateway) == [true, false]);
     let certificates = || gateway.admin("/api/source").json()["certificates"].clone();

@@ -96,7 +96,7 @@ fn the_last_keys_stay_whatever_a_server_answers() {
         assert_eq!(status(&gateway, &old), 200);
         *answer.lock().unwrap() = broken;
         assert_eq!(status(&gateway, &signer("new")), 401);
-        let line = gateway.wait_message("cannot fetch the keys of an issuer: those of before stay in use");
+        let line = gateway.wait_message("cannot fetch the keys of an issuer: the previous ones stay in use");
         assert!(line["error"].as_str().unwrap().contains(why), "{why}: {line}");
         assert_eq!((&line["jwt"], &line["keys"]), (&"site".into(), &1.into()));
         assert_eq!(status(&gateway, &old), 200, "{why}");
@@ -159,7 +159,7 @@ fn a_server_is_asked_in_tls_and_needs_a_certificate_that_the_system_trusts() {
     assert_eq!(status(&gateway, &signer), 200);
     let gateway = Gateway::with_variable("SSL_CERT_FILE", &other.ca(), &config);
     assert_eq!(status(&gateway, &signer), 401);
-    let line = gateway.wait_message("cannot fetch the keys of an issuer: those of before stay in use");
+    let line = gateway.wait_message("cannot fetch the keys of an issuer: the previous ones stay in use");
     assert!(line["error"].as_str().unwrap().contains("certificate"), "{line}");
 }
 

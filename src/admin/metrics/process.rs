@@ -25,12 +25,12 @@ pub(super) fn families(view: &View) -> [MetricFamily; 9] {
         ),
         gauged(
             "gateway_config_last_reload_successful",
-            "Whether the configuration that is there now is in force: 0 if it was refused, so that the one before is.",
+            "Whether the latest configuration is in force: 0 if it was refused, so that the previous one is.",
             usize::from(view.reloads_so_far.is_last_good()),
         ),
         family(
             "gateway_config_refused",
-            "Always 1, while the configuration that is there now is refused; the label is the file, line and column of its first problem.",
+            "Always 1, while the latest configuration is refused; the label is the file, line and column of its first problem.",
             MetricType::GAUGE,
             view.reloads_so_far.refused_at().map(|place| gauge(1, &[("place", &place)])),
         ),
@@ -48,7 +48,7 @@ pub(super) fn families(view: &View) -> [MetricFamily; 9] {
         ),
         gauged(
             "gateway_tls_certificate_last_reload_successful",
-            "Whether the files of the certificates can be used: 0 if they were refused, so that those of before stay in use.",
+            "Whether the files of the certificates can be used: 0 if they were refused, so that the previous ones stay in use.",
             usize::from(view.certificate_reloads.is_last_good()),
         ),
         counted(

@@ -7,7 +7,7 @@ use super::input::Input;
 use super::needs::{Needs, Unknown, field_hint};
 use super::replay::Replay;
 use super::report::percent;
-use crate::config::{Config, Cost, Limit, Store};
+use crate::config::{Config, Cost, Limit, Role, Store};
 use crate::limit::Rate;
 
 /// The longest window of a rate, in seconds, for which it matters that a log has only whole seconds.
@@ -126,6 +126,11 @@ fn about_limit(limit: &Limit, has_status: bool) -> Vec<String> {
     }
     if limit.max_in_flight.is_some() {
         notes.push(format!("{name}: max_in_flight is not simulated, since requests are taken to end at once"));
+    }
+    if limit.on_limit.role() == Role::Reports {
+        notes.push(format!(
+            "{name}: on_limit = \"shadow\": what it rejects is forwarded, unless another limit refuses it"
+        ));
     }
     if limit.on_limit.delay().is_some() {
         notes.push(format!("{name}: requests that would be held are counted as rejected"));

@@ -93,7 +93,7 @@ fn check_trusted(origins: &[(OriginPattern, Field<'_>)]) {
             }
             OriginPattern::Exact(origin) if origin == "null" => {
                 let help = "every page can open a frame with this origin: remove it, or remove `credentials`";
-                field.report("with `credentials`, the origin \"null\" is as good as every origin", help);
+                field.report("with `credentials`, the origin \"null\" allows every page", help);
             }
             OriginPattern::Exact(_) | OriginPattern::Under { .. } => {}
         }

@@ -33,7 +33,7 @@ impl<'a> Names<'a> {
         let Some(first) = names.first() else {
             return Err(Wrong::new(
                 "there is no [jwt.*], so there are no claims",
-                "define whose tokens are believed: [jwt.site]",
+                "define whose tokens are accepted: [jwt.site]",
             ));
         };
         let split = text.split_once(':').filter(|(name, _)| names.contains(name));
@@ -147,7 +147,7 @@ fn from(text: &str) -> Result<Source, Wrong> {
         Some(("header", name)) => match values::header(name)? {
             header::AUTHORIZATION => {
                 let help = "write \"bearer\", which reads Authorization: Bearer";
-                Err(Wrong::new("this header has more in it than a token", help))
+                Err(Wrong::new("this header contains more than a token", help))
             }
             name => Ok(Source::Header(name)),
         },

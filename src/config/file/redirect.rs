@@ -40,7 +40,7 @@ fn parts(text: &str, path: &PathPattern) -> Result<Vec<TemplatePart>, Wrong> {
     let mut parts: Vec<_> = placed.into_iter().map(|(part, _)| part).collect();
     add_query(text, &mut parts);
     if parts[..] == [TemplatePart::Path, TemplatePart::QueryIfAny] {
-        return Err(Wrong::new("this sends every request to itself again", EXAMPLE));
+        return Err(Wrong::new("this redirects every request to the same URL again", EXAMPLE));
     }
     Ok(parts)
 }

@@ -65,7 +65,7 @@ impl Placeholders {
             (None, Some(part)) => Ok(part),
             (Some(segment), None) => Ok(TemplatePart::Segment(segment)),
             (Some(_), Some(_)) => {
-                let message = format!("{{{name}}} could be the segment of the path or what is built in");
+                let message = format!("{{{name}}} is ambiguous: a capture of the path, and a built-in placeholder");
                 Err(Wrong::new(message, "give the capture of the path another name"))
             }
             (None, None) if name == "rest" => {

@@ -115,14 +115,14 @@ pub(super) fn report(file: &NamedFile<'_>, error: &FileError) {
 fn help(error: &PemError) -> &'static str {
     match error {
         PemError::Missing("private key") | PemError::Key(_) => {
-            "a key is a section PRIVATE KEY, RSA PRIVATE KEY or EC PRIVATE KEY in PEM: RSA, ECDSA or Ed25519"
+            "a key is a PRIVATE KEY, RSA PRIVATE KEY or EC PRIVATE KEY section in PEM: RSA, ECDSA or Ed25519"
         }
         PemError::Encrypted => {
             "remove the password, and let the file be read by the gateway's user only: openssl pkey -in OLD -out NEW"
         }
         PemError::Mismatch => "the key has to be the one with which the first certificate of the file was made",
         PemError::Missing(_) | PemError::Pem(_) | PemError::Certificate(..) | PemError::TooMany => {
-            "certificates are sections CERTIFICATE in PEM; in a chain, that of the private key is the first"
+            "certificates are CERTIFICATE sections in PEM; in a chain, the one of the private key comes first"
         }
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<T
         Some(_) => Some(tls(&field, system)?),
     };
     if tls.is_none() && !headers.is_empty() && !values::is_here(&url) {
-        let message = "the headers are sent without TLS, so anybody on the way can read them";
+        let message = "the headers are sent without TLS, so others in the network can read them";
         field.warn(message, "use an https:// endpoint");
     }
     Some(Tracing { sample, collector: Arc::new(Collector { url, tls, headers, service_name, timeout }) })

@@ -19,8 +19,8 @@ tables! {
         format: LogFormat = words(&[
             ("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json),
         ]).at_start(), "auto";
-        /// Whether each request gets a line, with the `limit` that refused it, what is `remaining` of each limit as far as
-        /// that is known, the time `held_micros` for which a limit held it, the `server` that responded and its
+        /// Whether each request gets a line, with the `limit` that refused it, those with `on_limit = "shadow"` that would
+        /// have (`shadowed`), what is `remaining` of each limit as far as that is known, the time `held_micros` for which a limit held it, the `server` that responded and its
         /// `upstream_micros`, the `protocol`, the version of `tls`, the `request_id` and the `trace_id`; never a header or a
         /// query, because they may contain keys. `"sampled"`: of the refusals of a client (IPv6 by its /64) only five lines
         /// per second and worker, then one line that counts the others; clients beyond 256 are counted together.

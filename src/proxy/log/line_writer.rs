@@ -86,7 +86,7 @@ impl Write for ReopenedFile {
                 Ok(file) => self.file = file,
                 Err(error) => {
                     let file = self.path.display();
-                    tracing::error!(%file, %error, "cannot open the access log again: the file of before is used");
+                    tracing::error!(%file, %error, "cannot open the access log again: the previous file is used");
                 }
             }
         }

@@ -44,6 +44,8 @@ pub struct AccessLogEntry {
     pub trace: Option<TraceId>,
     /// The limit that refused it.
     pub limit: Option<Arc<LimitMetrics>>,
+    /// The limits that only report, and would have refused it.
+    pub shadowed: SmallVec<[Arc<LimitMetrics>; 1]>,
     /// How many more requests each limit that has decided admits.
     pub remaining: SmallVec<[(Arc<LimitMetrics>, u64); 2]>,
     /// Microseconds for which a limit held it back.
@@ -72,6 +74,7 @@ impl AccessLogEntry {
             user_agent: None,
             trace: None,
             limit: None,
+            shadowed: SmallVec::new(),
             remaining: SmallVec::new(),
             held_micros: None,
             server: None,
@@ -138,6 +141,7 @@ impl AccessLine<'_> {
     /// Calls `write` with each field that is known.
     fn fields<E>(&self, mut write: impl FnMut(&'static str, Value<'_>) -> Result<(), E>) -> Result<(), E> {
         let Self { entry, route, outcome, reason, status, micros, id } = *self;
+        let shadowed = Some(entry.shadowed.as_slice()).filter(|limits| !limits.is_empty());
         let remaining = Some(entry.remaining.as_slice()).filter(|limits| !limits.is_empty());
         let fields = [
             ("client", Some(Value::Plain(&entry.client))),
@@ -151,6 +155,7 @@ impl AccessLine<'_> {
             ("outcome", Some(Value::Text(outcome.name()))),
             ("reason", reason.map(|reason| Value::Text(reason.name()))),
             ("limit", entry.limit.as_ref().map(|limit| Value::Text(&limit.name))),
+            ("shadowed", shadowed.map(Value::Limits)),
             ("remaining", remaining.map(Value::Remaining)),
             ("held_micros", entry.held_micros.map(Value::Number)),
             ("server", entry.server.as_deref().map(Value::Text)),
@@ -217,6 +222,8 @@ enum Value<'a> {
     Debug(&'a dyn fmt::Debug),
     Text(&'a str),
     Number(u64),
+    /// A list of the limits' names, or a text such as `a b`.
+    Limits(&'a [Arc<LimitMetrics>]),
     /// How many more requests each limit admits: an object by the limits' names, or a text such as `a=3 b=0`.
     Remaining(&'a [(Arc<LimitMetrics>, u64)]),
 }
@@ -228,6 +235,7 @@ impl Serialize for Value<'_> {
             Self::Debug(value) => serializer.collect_str(&format_args!("{value:?}")),
             Self::Text(text) => serializer.serialize_str(text),
             Self::Number(number) => serializer.serialize_u64(*number),
+            Self::Limits(limits) => serializer.collect_seq(limits.iter().map(|limit| &limit.name)),
             Self::Remaining(limits) => {
                 serializer.collect_map(limits.iter().map(|(limit, remaining)| (limit.name.as_str(), remaining)))
             }
@@ -243,11 +251,17 @@ impl Display for Value<'_> {
             // With its control characters escaped, so that a client cannot write lines.
             Self::Text(text) => write!(f, "{text:?}"),
             Self::Number(number) => write!(f, "{number}"),
-            Self::Remaining(limits) => limits.iter().enumerate().try_for_each(|(at, (limit, remaining))| {
-                write!(f, "{}{}={remaining}", if at == 0 { "" } else { " " }, limit.name)
-            }),
+            Self::Limits(limits) => separated(f, limits.iter().map(|limit| &limit.name)),
+            Self::Remaining(limits) => {
+                separated(f, limits.iter().map(|(limit, remaining)| format!("{}={remaining}", limit.name)))
+            }
         }
     }
+}
+
+/// Writes items with a space between them.
+fn separated(f: &mut fmt::Formatter<'_>, items: impl Iterator<Item = impl Display>) -> fmt::Result {
+    items.enumerate().try_for_each(|(at, item)| write!(f, "{}{item}", if at == 0 { "" } else { " " }))
 }
 
 /// A text between quotes. Bytes that would end it or the line are written as `\xhh`, as httpd and nginx do.
@@ -262,5 +276,17 @@ impl Display for Quoted<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_texts_for_people() {
+        let [a, b] = ["a", "b"].map(|name| Arc::new(LimitMetrics::new(name, 1)));
+        assert_eq!(Value::Limits(&[a.clone(), b.clone()]).to_string(), "a b");
+        assert_eq!(Value::Remaining(&[(a, 3), (b, 0)]).to_string(), "a=3 b=0");
     }
 }

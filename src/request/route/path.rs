@@ -43,7 +43,7 @@ impl BadPath {
             Self::Control => "The path has a control character.",
             Self::EscapedSlash => "The path has an encoded slash or a backslash.",
             Self::EscapedTwice => "The path has a character that is escaped twice.",
-            Self::Overlong => "The path has a character in more bytes of UTF-8 than it takes.",
+            Self::Overlong => "The path has a character in overlong UTF-8.",
         }
     }
 }

@@ -83,11 +83,6 @@ fn start(make: impl FnOnce(&Path, SocketAddr) -> (String, Vec<&'static str>)) ->
 /// A gateway with one worker and this block of the page.
 #[track_caller]
 pub(super) fn gateway(name: &str, upstream: &Upstream) -> Gateway {
-    Gateway::with_server("proxy_protocol = true\nworkers = 1", &completed(name, upstream.address()))
-}
-
-/// The block of this name with the upstream that it lacks.
-#[track_caller]
-pub(super) fn completed(name: &str, upstream: SocketAddr) -> String {
-    format!("{}\n[upstreams.app]\nservers = [\"http://{upstream}\"]\n", block("toml", name))
+    let text = format!("{}\n[upstreams.app]\nservers = [\"http://{}\"]\n", block("toml", name), upstream.address());
+    Gateway::with_server("proxy_protocol = true\nworkers = 1", &text)
 }

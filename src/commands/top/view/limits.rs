@@ -56,11 +56,13 @@ fn row<'a>(view: &View<'_>, limit: &'a LimitNumbers, has_rates: bool, chart: usi
     let hour = minutes.iter().fold(0, |sum: u64, minute| sum.saturating_add(*minute));
     let is_refusing = refused.is_some_and(|rate| rate > 0.0);
     let style = if is_refusing { view.theme.refused() } else { Style::new() };
+    let described = view.model.described(&limit.name);
     // A limit that only reports refuses nothing.
-    let name = if limit.decisions.shadowed > 0 { format!("{} (shadow)", limit.name) } else { limit.name.clone() };
+    let only_reports = described.is_some_and(|known| known.on_limit == "shadow");
+    let name = if only_reports { format!("{} (shadow)", limit.name) } else { limit.name.clone() };
     let mut cells = vec![Cell::from(name)];
     if has_rates {
-        cells.push(Cell::from(view.model.described(&limit.name).map_or(String::new(), |known| known.rates.join(" "))));
+        cells.push(Cell::from(described.map_or(String::new(), |known| known.rates.join(" "))));
     }
     cells.extend([
         panel::number(format::rate(admitted)),

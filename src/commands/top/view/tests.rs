@@ -97,6 +97,7 @@ fn keys() -> Limits {
     let limit = |name: &str, refused: &str| LimitDescription {
         name: name.to_owned(),
         rates: vec!["10/s".to_owned()],
+        on_limit: if name == "per-tenant" { "shadow" } else { "reject" }.to_owned(),
         max_in_flight: None,
         overrides: 0,
         temporary_overrides: 0,
@@ -165,7 +166,7 @@ fn a_small_terminal_shows_all_that_matters() {
             "served             90     90 %",
             "over a limit       10     10 %",
             "per-client                 90        10     6,000",
-            "per-tenant                 90         0         0",
+            "per-tenant (shadow         90         0         0",
             " 900 admitted, 100 rejected ━",
             "Keys of per-client since 22:00",
             "ab…yz#12345678         55       70",

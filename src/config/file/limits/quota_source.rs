@@ -93,7 +93,7 @@ fn http(text: &str) -> Result<Url, Wrong> {
     }
     let url = values::url(&text.replacen(KEY, STAND_IN, 1), "quotas", help)?;
     if url.server_name.is_none() && !values::is_here(&url) {
-        let message = "without TLS anybody on the way could read keys and change quotas";
+        let message = "without TLS others in the network could read keys and change quotas";
         return Err(Wrong::new(message, help).at(0.."http://".len()));
     }
     // The place is the same in the target, which is the end of the text, or that end after a slash.
