@@ -155,8 +155,8 @@ impl Reader {
                 self.state = State::Word;
                 return 0;
             }
-            // A byte order mark.
-            (State::Value, _) if self.depth == 0 && [0xef, 0xbb, 0xbf].get(at) == Some(&byte) => {}
+            // A byte order mark. In so few bytes, nothing else gets here.
+            (State::Value, _) if [0xef, 0xbb, 0xbf].get(at) == Some(&byte) => {}
             _ => {
                 self.state = State::Broken;
                 return 0;

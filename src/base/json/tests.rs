@@ -109,6 +109,7 @@ fn reads_no_more_behind_what_is_no_json() {
         assert_eq!((count, is_whole), (length, false), "{text}");
         assert_eq!(read(text.as_bytes().chunks(1)), (told, count, is_whole), "{text}");
     }
+    assert_eq!(read([&b"[\xbb1]"[..]]).1, 1, "a part of a byte order mark, in its place");
 }
 
 #[test]

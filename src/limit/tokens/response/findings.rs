@@ -104,11 +104,11 @@ impl Findings {
         let document = &mut self.document;
         let member = mem::take(&mut document.member);
         match (document.place, member) {
-            (Place::Response, Member::Usage) if document.depth == 1 => document.has_usage = kind == Some(Kind::Object),
-            (Place::Response, Member::Choices) if document.depth == 1 => {
-                document.has_no_choices = kind == Some(Kind::Array);
-            }
             (Place::Choices, _) => document.has_no_choices = false,
+            // An array of responses does not only say the usage.
+            _ if document.place != Place::Response || document.depth != 1 => {}
+            (_, Member::Usage) => document.has_usage = kind == Some(Kind::Object),
+            (_, Member::Choices) => document.has_no_choices = kind == Some(Kind::Array),
             _ => {}
         }
         member
@@ -174,9 +174,8 @@ impl Visit for Findings {
             (Place::Response, Kind::Array, Member::Choices) => Place::Choices,
             _ => Place::Elsewhere,
         };
-        match document.places.get_mut(document.depth) {
-            Some(place) => *place = document.place,
-            None => document.place = Place::Elsewhere,
+        if let Some(place) = document.places.get_mut(document.depth) {
+            *place = document.place;
         }
         document.depth += 1;
     }

@@ -213,6 +213,8 @@ fn what_is_text_depends_on_what_is_there() {
         (JSON, r#"{"answer":"abc","content":"d"}"#, 1),
         (JSON, r#"{"content":["a",{"x":["b"],"id":"no","data":{"content":"no"}}],"x":"no"}"#, 2),
         (JSON, r#"{"content":{"delta":"ab"},"delta":1,"text":"c"}"#, 3),
+        (JSON, r#"{"content":{"delta":{"x":"ab"},"y":"c"},"x":"no"}"#, 3),
+        (JSON, r#"{"answer":"abc","logprobs":{"content":[{"text":"no"}]}}"#, 3),
         (EVENTS, "data: {\"content\":\"abc\"}\n\ndata: {\"delta\":{\"content\":\"d\"}}\n\n", 1),
         (EVENTS, "data: {\"content\":\"abc\",\"delta\":1}\n\n", 3),
         (EVENTS, "data: {\"text\":\ndata: \"abc\"}\n\n", 3),
