@@ -33,9 +33,9 @@ pub struct Inspected {
 /// How the body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// One value, in UTF-8.
+    /// It begins with a value, in UTF-8.
     Json,
-    /// Something else. Some servers read the beginning of it, or what is no JSON quite.
+    /// Something else.
     Other,
     /// Perhaps JSON in UTF-16 or UTF-32, which some servers read.
     OtherEncoding,
@@ -70,17 +70,31 @@ fn has_other_encoding(body: &[u8]) -> bool {
 
 /// Reads a whole body.
 pub fn inspect(body: &[u8], pointers: &Pointers) -> Inspected {
-    let mut inspection = Inspection::new(pointers);
-    let mut reader = Reader::default();
-    let is_utf8 = !has_other_encoding(body);
-    if is_utf8 {
-        reader.read(body, &mut inspection);
+    if has_other_encoding(body) {
+        return Inspected {
+            form: Form::OtherEncoding,
+            text: body.len() as u64,
+            ..Inspection::new(pointers).result(body)
+        };
     }
-    if reader.finish(&mut inspection) {
-        return inspection.result(body);
+    let (said, length) = first_value(body, pointers);
+    if let Some(said) = said {
+        return said;
     }
-    let form = if is_utf8 { Form::Other } else { Form::OtherEncoding };
-    Inspected { form, text: body.len() as u64, ..Inspection::new(pointers).result(body) }
+    // Behind an object that is whole there may be something else: some servers read the first, and leave that.
+    let first = body[..length].trim_ascii_end();
+    let said = first.ends_with(b"}").then(|| first_value(first, pointers).0).flatten();
+    match said {
+        Some(said) => Inspected { text: body.len() as u64, include_usage: None, ..said },
+        None => Inspected { form: Form::Other, text: body.len() as u64, ..Inspection::new(pointers).result(body) },
+    }
+}
+
+/// What a body says that is one value, and how much of it could be read.
+fn first_value(body: &[u8], pointers: &Pointers) -> (Option<Inspected>, usize) {
+    let (mut inspection, mut reader) = (Inspection::new(pointers), Reader::default());
+    let length = reader.read(body, &mut inspection);
+    (reader.finish(&mut inspection).then(|| inspection.result(body)), length)
 }
 
 /// The members that mean something to the gateway.
