@@ -198,10 +198,11 @@ impl TokenMeter {
         }
     }
 
-    /// Asks for room if new text needs more than is reserved and a limit cuts. What waits for it is sent otherwise. At the end
-    /// of a stream there is none, so what a response says only then cuts nothing.
+    /// Asks for room if new text of a stream needs more than is reserved and a limit cuts. What waits for it is sent otherwise.
+    /// At the end of a stream there is no new text, so what a response says only then cuts nothing.
     fn ask(&mut self, extra: Extra) {
-        if self.reader().text() == self.passed || !self.limits.iter().any(MeteredLimit::cuts) {
+        let is_stream = matches!(self.reading, Reading::Filtered(_));
+        if !is_stream || self.reader().text() == self.passed || !self.limits.iter().any(MeteredLimit::cuts) {
             return self.pass();
         }
         let usage = self.used(End::Broken);

@@ -171,6 +171,23 @@ fn a_stream_is_cut_where_there_is_no_room() {
 }
 
 #[test]
+fn only_streams_are_cut() {
+    for kind in ["application/json", "application/x-ndjson", "text/plain"] {
+        let counted = Counted::new(&["100/h"]);
+        let limit = counted.reserve(20, Weights::default(), OnExhausted::Cut).unwrap();
+        let mut meter = counted.meter(limit, 10, kind, false);
+        let pieces: Vec<_> =
+            (0..20).map(|place| if place == 0 { format!("\"{:x<39}", "") } else { "x".repeat(40) }).collect();
+        let mut body = Pieces(pieces.iter().map(|piece| Ok(Frame::data(Bytes::from(piece.clone())))).collect());
+        for piece in &pieces {
+            assert_eq!(next(&mut meter, &mut body).unwrap().unwrap(), piece, "{kind}");
+        }
+        assert_eq!(next(&mut meter, &mut body), Ok(None));
+        assert_eq!(counted.used(), 210, "{kind}");
+    }
+}
+
+#[test]
 fn what_is_said_at_the_end_cuts_nothing() {
     let counted = Counted::new(&["100/h"]);
     let limit = counted.reserve(20, Weights::default(), OnExhausted::Cut).unwrap();
