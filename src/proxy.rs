@@ -335,26 +335,17 @@ fn refusal(
     now: Time,
     last: &mut RefusalCache,
 ) -> LocalResponse {
-    let name = |place: usize| route.limits.get(place).map_or("", |route_limit| route_limit.rates.own().name());
+    let told = &route.rate_limit_headers;
     match decision {
-        Decision::Rejected => route.rate_limit_headers.reject(&state.outcomes, now, last),
-        Decision::Silenced(place) => route.rate_limit_headers.silence(place),
+        Decision::Rejected => told.reject(&state.outcomes, now, last),
+        Decision::Silenced(place) => told.silence(place),
         Decision::TooCostly { place, most } => {
             let cost = route.limits.get(place).map(|route_limit| decide::stated_cost(&route_limit.cost, headers));
-            route.rate_limit_headers.too_costly(place, &cost.unwrap_or_default(), most)
+            told.too_costly(place, &cost.unwrap_or_default(), most)
         }
-        Decision::Blocked(place) => {
-            let why = format!("The limit \"{}\" blocks this client.", name(place));
-            respond::problem(StatusCode::FORBIDDEN, &why)
-        }
-        Decision::NoKey(place) => {
-            let why = format!("The request has no key for the limit \"{}\".", name(place));
-            respond::problem(StatusCode::BAD_REQUEST, &why)
-        }
-        Decision::Admitted | Decision::Unknown => {
-            let why = "The store of the rate limits does not answer.";
-            respond::problem(StatusCode::SERVICE_UNAVAILABLE, why)
-        }
+        Decision::Blocked(place) => told.blocked(place),
+        Decision::NoKey(place) => told.keyless(place),
+        Decision::Admitted | Decision::Unknown => told.unknown(),
     }
 }
 

@@ -124,3 +124,10 @@ pub enum HeaderStyle {
     /// `anthropic-ratelimit-*`, as Anthropic sends them.
     Anthropic,
 }
+
+impl HeaderStyle {
+    /// Whether it is that of a provider of language models, which has a form of errors too.
+    pub fn is_of_provider(self) -> bool {
+        matches!(self, Self::OpenAi | Self::Anthropic)
+    }
+}

@@ -247,12 +247,12 @@ impl Snapshot {
             let limits: Vec<_> = limits_and_rates().map(route_limit).collect();
             let told =
                 limits_and_rates().zip(&limits).map(|((limit, _), route_limit)| (limit, route_limit.rates.profiles()));
+            let rate_limit_headers = Arc::new(RateLimitHeaders::new(told));
             CompiledRoute {
                 metrics: shared.route(&route::label(route)),
                 path: route.path.text.clone(),
                 single: rules.single.clone(),
                 tokens: readers.iter().filter(|reader| config.uses_token(route, reader.name())).cloned().collect(),
-                rate_limit_headers: Arc::new(RateLimitHeaders::new(told)),
                 has_quotas: limits.iter().any(|limit| limit.quotas.is_some()),
                 limits,
                 action: action(&route.action, &upstreams),
@@ -261,7 +261,8 @@ impl Snapshot {
                 timeout: route.timeout,
                 request_headers: PreparedChanges::new(&route.request_headers),
                 response_headers: PreparedChanges::new(&route.response_headers),
-                cors: route.cors.as_ref().map(|cors| Box::new(CorsPolicy::new(cors))),
+                cors: route.cors.as_ref().map(|cors| Box::new(CorsPolicy::new(cors, &rate_limit_headers))),
+                rate_limit_headers,
                 balance_key: upstream(route).and_then(|upstream| match &upstream.balance {
                     Balance::Hash(key) => Some(KeyExtractor::new(&upstream.name, key, &route.path)),
                     Balance::RoundRobin | Balance::LeastRequests => None,

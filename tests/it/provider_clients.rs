@@ -1,8 +1,46 @@
-//! What clients of language models get: the responses of their providers, and refusals in the same forms.
+//! What clients of language models get: the responses of their providers, and refusals in the same forms. The libraries of the
+//! providers read both, which `scripts/test --all` installs.
+
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Client, Event, Framing, Gateway, ModelServer, Used};
+
+/// The libraries: what runs them, which program uses them, and whose they are.
+const LIBRARIES: [Library; 4] = [
+    ("python3", "provider_clients.py", "openai"),
+    ("node", "provider_clients.js", "openai"),
+    ("python3", "provider_clients.py", "anthropic"),
+    ("node", "provider_clients.js", "anthropic"),
+];
+
+type Library = (&'static str, &'static str, &'static str);
+
+/// What calls of these kinds return, and what was sent and received. A call that is refused is made again `retries` times at most.
+fn calls(
+    (interpreter, program, provider): Library,
+    gateway: &Gateway,
+    retries: u32,
+    kinds: &[&str],
+) -> [Vec<Value>; 2] {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(interpreter);
+    command.env("PYTHONPATH", root.join("target").join(provider));
+    command.env("NODE_PATH", root.join("target/provider-clients/node_modules"));
+    command.arg(root.join("tests/it").join(program)).args([provider, &gateway.http.to_string(), &retries.to_string()]);
+    let output = command.args(kinds).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    ["results", "exchanges"].map(|name| printed[name].as_array().unwrap().clone())
+}
+
+/// The server as an upstream, with a limit with the headers of this provider.
+fn limited(server: &ModelServer, provider: &str, rate: &str, more: &str) -> String {
+    let limit = format!("[limits.l]\nkey = \"global\"\nrates = [{rate:?}]\nheaders = {provider:?}\n{more}\n");
+    format!("{limit}{}limits = [\"l\"]\n", server.up.everything())
+}
 
 /// Sends a request with a body of JSON.
 fn post(client: &mut Client, path: &str, body: &Value) {
@@ -94,4 +132,114 @@ fn a_stream_passes_event_by_event() {
     server.go_on();
     let rest = String::from_utf8(third.closed()).unwrap();
     assert!(!rest.contains("world!") && !rest.ends_with("0\r\n\r\n"), "{rest}");
+}
+
+#[test]
+#[ignore = "needs the libraries of providers of language models"]
+fn libraries_get_what_the_model_says() {
+    for library in LIBRARIES {
+        let usage = Used { input: 10, cached: 4, output: 7 };
+        let server = ModelServer::start(Answer { usage: Some(usage), ..Answer::default() });
+        let cost = "cost = { tokens = \"auto\", max_output = 50 }";
+        let gateway = Gateway::start(&limited(&server, library.2, "10000/d", cost));
+        // Chunks with the usage come only to a client that has asked for them.
+        let (kinds, used): (&[_], &[_]) = if library.2 == "openai" {
+            (&["stream", "usage", "responses", "create"], &[None, Some(7), Some(7), Some(7)])
+        } else {
+            (&["stream", "create"], &[Some(7), Some(7)])
+        };
+        let [results, exchanges] = calls(library, &gateway, 0, kinds);
+        let expected: Vec<_> = used.iter().map(|used| json!({ "text": "Hello, world!", "used": used })).collect();
+        assert_eq!(results, expected, "{library:?}");
+        let headers = &exchanges.last().unwrap()["headers"];
+        let told = |name: &str| {
+            let name = if library.2 == "openai" {
+                format!("x-ratelimit-{name}-tokens")
+            } else {
+                format!("anthropic-ratelimit-tokens-{name}")
+            };
+            headers[&name].as_str().unwrap_or_else(|| panic!("no {name}: {headers}")).parse::<u64>().unwrap()
+        };
+        assert_eq!(told("limit"), 10_000);
+        // All before the last were settled by what they have used, and that is reserved.
+        let before = u64::try_from(exchanges.len() - 1).unwrap() * 21;
+        assert!((1..100).contains(&(10_000 - before - told("remaining"))), "{headers}");
+    }
+}
+
+#[test]
+#[ignore = "needs the libraries of providers of language models"]
+fn libraries_wait_as_long_as_they_are_told() {
+    for library in LIBRARIES {
+        let server = ModelServer::start(Answer::default());
+        let gateway = Gateway::start(&limited(&server, library.2, "30/m burst 1", "strategy = \"token-bucket\""));
+        let [results, exchanges] = calls(library, &gateway, 2, &["create", "create"]);
+        let whole = json!({ "text": "Hello, world!", "used": 3 });
+        assert_eq!(results, [whole.clone(), whole], "{library:?}");
+        let number = |value: &Value| value.as_str().unwrap().parse::<f64>().unwrap();
+        let refused: Vec<_> = exchanges.windows(2).filter(|pair| pair[0]["status"] == 429).collect();
+        assert!(!refused.is_empty(), "{exchanges:?}");
+        for [refusal, next] in refused.iter().map(|pair| [&pair[0], &pair[1]]) {
+            let headers = &refusal["headers"];
+            let told = match headers.get("retry-after-ms") {
+                Some(millis) => number(millis) / 1000.0,
+                None => number(&headers["retry-after"]),
+            };
+            let waited = next["sent"].as_f64().unwrap() - refusal["received"].as_f64().unwrap();
+            // Timers of JavaScript count milliseconds from when they were set, rounded down.
+            assert!(told > 0.0 && told <= 2.0 && waited >= told - 0.002, "{waited} s instead of {told} s: {headers}");
+            assert_eq!(headers.get("retry-after-ms").is_some(), library.2 == "openai", "{headers}");
+        }
+        assert_eq!(server.received().len(), 2, "a refused call does not reach the model");
+    }
+}
+
+#[test]
+#[ignore = "needs the libraries of providers of language models"]
+fn libraries_raise_their_own_errors() {
+    for library in LIBRARIES {
+        let server = ModelServer::start(Answer::default());
+        let cost = "cost = { tokens = \"auto\", max_output = 5 }";
+        let gateway = Gateway::start(&limited(&server, library.2, "1/d", cost));
+        let [results, _] = calls(library, &gateway, 0, &["create", "create", "stream"]);
+        for refused in &results[1..] {
+            assert_eq!(
+                (&refused["error"]["class"], &refused["text"]),
+                (&json!("RateLimitError"), &json!("")),
+                "{refused}"
+            );
+            let error = of_limit(library, &refused["error"]["body"]);
+            assert!(error["message"].as_str().unwrap().contains("allows 1/d"), "{error}");
+        }
+        assert_eq!(results[0]["text"], "Hello, world!");
+    }
+}
+
+#[test]
+#[ignore = "needs the libraries of providers of language models"]
+fn libraries_notice_that_a_stream_is_cut() {
+    for library in LIBRARIES {
+        let pieces = vec!["Hello".to_owned(), "a text that was not paid for ".repeat(8), "end".to_owned()];
+        let server = ModelServer::start(Answer { pieces, held_after: Some(2), ..Answer::default() });
+        let cost = "cost = { tokens = \"auto\", max_output = 5, on_exhausted = \"cut\" }";
+        let kinds: &[_] = if library.2 == "openai" { &["stream", "responses"] } else { &["stream"] };
+        for kind in kinds {
+            let gateway = Gateway::start(&limited(&server, library.2, "30/d", cost));
+            let [results, _] = calls(library, &gateway, 0, &[kind]);
+            assert_eq!(results[0]["text"], "Hello", "{library:?} {kind} {results:?}");
+            of_limit(library, &results[0]["error"]["body"]);
+            // The model need not go on.
+            server.wait(Event::Gone);
+        }
+    }
+}
+
+/// What an error says, whose body is that of a limit of tokens.
+fn of_limit(library: Library, body: &Value) -> &Value {
+    if library.2 == "openai" {
+        assert_eq!((&body["type"], &body["code"]), (&json!("tokens"), &json!("rate_limit_exceeded")), "{body}");
+        return body;
+    }
+    assert_eq!((&body["type"], &body["error"]["type"]), (&json!("error"), &json!("rate_limit_error")), "{body}");
+    &body["error"]
 }

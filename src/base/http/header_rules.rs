@@ -84,6 +84,19 @@ pub const TABLE: &[Listed] = &[
     ("x-ratelimit-limit", &[OwnInResponses]),
     ("x-ratelimit-remaining", &[OwnInResponses]),
     ("x-ratelimit-reset", &[OwnInResponses]),
+    ("retry-after-ms", &[OwnInResponses]),
+    ("x-ratelimit-limit-requests", &[OwnInResponses]),
+    ("x-ratelimit-remaining-requests", &[OwnInResponses]),
+    ("x-ratelimit-reset-requests", &[OwnInResponses]),
+    ("x-ratelimit-limit-tokens", &[OwnInResponses]),
+    ("x-ratelimit-remaining-tokens", &[OwnInResponses]),
+    ("x-ratelimit-reset-tokens", &[OwnInResponses]),
+    ("anthropic-ratelimit-requests-limit", &[OwnInResponses]),
+    ("anthropic-ratelimit-requests-remaining", &[OwnInResponses]),
+    ("anthropic-ratelimit-requests-reset", &[OwnInResponses]),
+    ("anthropic-ratelimit-tokens-limit", &[OwnInResponses]),
+    ("anthropic-ratelimit-tokens-remaining", &[OwnInResponses]),
+    ("anthropic-ratelimit-tokens-reset", &[OwnInResponses]),
     (FORWARDED_FOR, &[TrustedAsWritten]),
     (FORWARDED_PROTO, &[TrustedAsWritten]),
     (FORWARDED_HOST, &[TrustedAsWritten]),
@@ -151,7 +164,7 @@ struct Index {
 }
 
 /// Every listed name is shorter.
-const LENGTHS: usize = 32;
+const LENGTHS: usize = 40;
 
 impl Index {
     const fn new() -> Self {

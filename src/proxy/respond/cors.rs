@@ -9,7 +9,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
-use super::rate_limit_headers::RATE_LIMIT_HEADERS;
+use super::rate_limit_headers::RateLimitHeaders;
 use super::{LocalBody, LocalResponse, with_headers};
 use crate::base::http::header_list;
 use crate::base::http::request_id::REQUEST_ID;
@@ -62,11 +62,11 @@ pub struct CorsHeaders<'p> {
 }
 
 impl CorsPolicy {
-    /// Prepares the headers.
-    pub fn new(cors: &Cors) -> Self {
+    /// Prepares the headers for a route with these limits.
+    pub fn new(cors: &Cors, limits: &RateLimitHeaders) -> Self {
         let Cors { origins, methods, headers, expose, credentials, max_age } = cors;
         // Pages need these to wait as long as they are told, and to name a request that has failed.
-        let own: Vec<_> = RATE_LIMIT_HEADERS.into_iter().chain([REQUEST_ID]).collect();
+        let own: Vec<_> = limits.names().into_iter().chain([REQUEST_ID]).collect();
         let more = expose.iter().filter(|name| !own.contains(name));
         Self {
             origins: origins.clone(),
@@ -202,6 +202,10 @@ mod tests {
         headers
     }
 
+    fn policy(cors: &Cors) -> CorsPolicy {
+        CorsPolicy::new(cors, &RateLimitHeaders::default())
+    }
+
     fn lines(headers: &HeaderMap) -> Vec<String> {
         headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect()
     }
@@ -224,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_preflight_is_told_what_is_allowed_and_a_foreign_one_nothing() {
-        let policy = CorsPolicy::new(&cors(&["https://a.test", "null"]));
+        let policy = policy(&cors(&["https://a.test", "null"]));
         let asked = ("access-control-request-headers", "content-type, x-a");
         let told = |origin| policy.preflight(&headers(&[("origin", origin), asked])).headers().clone();
         assert_eq!(
@@ -247,7 +251,7 @@ mod tests {
     fn only_names_are_reflected_and_listed_headers_are_told_to_all() {
         let ask = |cors: &Cors, asked: &'static str| {
             let request = headers(&[("origin", "https://a.test"), ("access-control-request-headers", asked)]);
-            let answer = CorsPolicy::new(cors).preflight(&request);
+            let answer = policy(cors).preflight(&request);
             answer.headers().get(ACCESS_CONTROL_ALLOW_HEADERS).map(|names| names.to_str().unwrap().to_owned())
         };
         let reflecting = cors(&["https://a.test"]);
@@ -262,7 +266,7 @@ mod tests {
 
     #[test]
     fn responses_replace_what_the_upstream_says() {
-        let policy = CorsPolicy::new(&Cors { credentials: true, ..cors(&["https://a.test"]) });
+        let policy = policy(&Cors { credentials: true, ..cors(&["https://a.test"]) });
         let upstream = [
             ("access-control-allow-origin", "*"),
             ("access-control-allow-origin", "https://evil.test"),
@@ -300,7 +304,7 @@ mod tests {
     fn vary_is_added_where_it_is_missing_and_matters() {
         let vary = |origins: &[&str], upstream: &'static str| {
             let mut response = headers(&[("vary", upstream)]);
-            CorsPolicy::new(&cors(origins)).headers(&Method::GET, &HeaderMap::new()).apply(&mut response);
+            policy(&cors(origins)).headers(&Method::GET, &HeaderMap::new()).apply(&mut response);
             (response.get_all(VARY).iter().count(), allowed(&response) == Some("*"))
         };
         assert_eq!(vary(&["https://a.test"], "accept, origins"), (2, false));

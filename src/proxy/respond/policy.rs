@@ -40,9 +40,11 @@ pub(super) struct Policy {
     name: String,
     /// What it allows: the beginning of a sentence.
     allows: String,
+    /// The end of that sentence if nothing is left.
+    used_up: String,
     status: StatusCode,
     /// The problem document for a request that is refused because nothing is left.
-    used_up: Bytes,
+    used_up_document: Bytes,
 }
 
 /// The parts of a policy in the draft's terms.
@@ -99,16 +101,18 @@ impl Policies {
                 _ = item.parameter(BURST, integer(burst));
             }
             let state = ItemSerializer::new().bare_item(&name).parameter(KeyRef::constant("r"), 0).finish();
-            let detail = format!("{}, {}.", terms.allows, terms.used_up);
-            Policy {
+            let mut policy = Policy {
                 state: state.trim_end_matches('0').to_owned(),
                 capacity: terms.burst.unwrap_or(terms.quota),
                 fills_within_a_second: terms.fills_within_a_second,
-                used_up: Bytes::copy_from_slice(&refusal(status, &detail, name.as_str())),
                 name: name.as_str().to_owned(),
                 allows: terms.allows,
+                used_up: terms.used_up,
                 status,
-            }
+                used_up_document: Bytes::new(),
+            };
+            policy.used_up_document = Bytes::copy_from_slice(&policy.document(&policy.detail(0, 1)));
+            policy
         });
         let rates = policies.by_ref().take(limit.rates().len()).collect();
         let in_flight = policies.next();
@@ -131,18 +135,21 @@ impl Policies {
 impl Policy {
     /// The problem document for a request that needs room for `need` where only `remaining` is left.
     pub(super) fn refusal(&self, remaining: u64, need: u64) -> Bytes {
+        if remaining == 0 { self.used_up_document.clone() } else { self.document(&self.detail(remaining, need)) }
+    }
+
+    /// What it says, as a sentence.
+    pub(super) fn detail(&self, remaining: u64, need: u64) -> String {
         if remaining == 0 {
-            return self.used_up.clone();
+            return format!("{}, {}.", self.allows, self.used_up);
         }
         let are = is_or_are(remaining);
-        let detail = format!("{}, of which {remaining} {are} left, and this request costs {need}.", self.allows);
-        refusal(self.status, &detail, &self.name)
+        format!("{}, of which {remaining} {are} left, and this request costs {need}.", self.allows)
     }
-}
 
-/// The problem document of a policy that is violated.
-fn refusal(status: StatusCode, detail: &str, name: &str) -> Bytes {
-    Problem { violated: &[name], ..Problem::new(status, QUOTA_EXCEEDED, detail) }.write()
+    fn document(&self, detail: &str) -> Bytes {
+        Problem { violated: &[&self.name], ..Problem::new(self.status, QUOTA_EXCEEDED, detail) }.write()
+    }
 }
 
 fn of_rate(limit: &Limit, rate: &Rate, name: String) -> PolicyTerms {

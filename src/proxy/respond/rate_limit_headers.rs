@@ -1,13 +1,16 @@
 //! What clients learn about limits: the headers of every limited response, and the response to a refused request.
 //!
-//! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-10; the X-RateLimit headers are those
-//! of GitHub. All policies are listed, but only one state is sent: that of the policy with the least remaining, or of
-//! the one that refuses the request for longest. Limits that are silent or only report send nothing.
+//! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-10; others are those of GitHub, OpenAI and
+//! Anthropic. All policies are listed, but only one state is sent in each form: that of the policy with the least remaining, or
+//! of the one that refuses the request for longest. Limits that are silent or only report send nothing.
 //!
 //! A repeated refusal is detected by comparing its verdicts, before any text is written. Its response is the one that
 //! was written before: the headers have a place for the identifier of the request, and a problem document ends with it,
 //! so both are copied once.
 
+mod forms;
+
+use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -17,35 +20,34 @@ use sfv::{ListSerializer, StringRef};
 use smallvec::SmallVec;
 
 use super::policy::{Policies, Policy};
-use super::{LocalBody, LocalResponse, PROBLEM, problem, with_body, with_headers};
+use super::{LocalBody, LocalResponse, PROBLEM, problem, providers, with_body, with_headers};
 use crate::base::clock::Time;
 use crate::base::http::request_id::REQUEST_ID;
-use crate::config::{self, HeaderStyle};
+use crate::config::{self, Cost, HeaderStyle};
 use crate::request::decide::{LimitOutcome, LimitVerdict, RateSet, longest_refusal};
+use forms::{FORMS, Form, RETRY_AFTER_MS, Unit, millis, reset, seconds};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const SHADOW: HeaderName = HeaderName::from_static("ratelimit-shadow");
-const GITHUB_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-const GITHUB_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-const GITHUB_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-/// The headers by which clients learn about limits that are told, and when to try again.
-pub const RATE_LIMIT_HEADERS: [HeaderName; 6] =
-    [RETRY_AFTER, LIMIT, POLICY, GITHUB_LIMIT, GITHUB_REMAINING, GITHUB_RESET];
-const SECOND: u64 = 1_000_000;
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The headers and refusals of all limits of one route.
 #[derive(Debug, Default)]
 pub struct RateLimitHeaders {
     limits: Vec<LimitHeaders>,
+    /// The forms of headers that these limits have, besides those of the draft.
+    forms: Vec<&'static Form>,
 }
 
 /// What one limit sends to clients.
 #[derive(Debug)]
 struct LimitHeaders {
     name: String,
-    draft: bool,
-    github: bool,
+    /// `None` if clients are not told about it.
+    style: HeaderStyle,
+    /// What its rates count.
+    unit: Unit,
     /// Whether a header names it if it only reports and would have refused the request.
     shadow: bool,
     status: StatusCode,
@@ -78,8 +80,8 @@ struct SentVerdict {
     /// The index of the rate; `None` for the bound on requests in flight, and if nothing is known.
     rate: Option<usize>,
     remaining: Option<u64>,
-    /// Whole seconds until more remains.
-    seconds: Option<u64>,
+    /// Until more remains: in whole seconds, or in milliseconds where a form has them.
+    wait: Option<u64>,
     /// That moment in seconds since the Unix epoch.
     reset: Option<u64>,
 }
@@ -87,7 +89,27 @@ struct SentVerdict {
 impl RateLimitHeaders {
     /// For these limits in the order of the route, each with the number of its sets of rates.
     pub fn new<'a>(limits: impl IntoIterator<Item = (&'a config::Limit, usize)>) -> Self {
-        Self { limits: limits.into_iter().map(|(limit, profiles)| LimitHeaders::new(limit, profiles)).collect() }
+        let limits: Vec<_> = limits.into_iter().map(|(limit, profiles)| LimitHeaders::new(limit, profiles)).collect();
+        let forms = FORMS.iter().filter(|form| limits.iter().any(|limit| form.is_of(limit.style))).collect();
+        Self { limits, forms }
+    }
+
+    /// The headers by which clients learn about limits, and when to try again. Those of providers are among them if these limits
+    /// have them.
+    pub fn names(&self) -> Vec<HeaderName> {
+        let mut names = vec![RETRY_AFTER, LIMIT, POLICY];
+        let is_sent =
+            |form: &&Form| form.is_of(HeaderStyle::Github) || self.forms.iter().any(|own| ptr::eq(*own, *form));
+        names.extend(FORMS.iter().filter(is_sent).flat_map(|form| form.names.iter().cloned()));
+        if self.has_millis() {
+            names.push(RETRY_AFTER_MS);
+        }
+        names
+    }
+
+    /// Whether a form of these limits tells milliseconds.
+    fn has_millis(&self) -> bool {
+        self.forms.iter().any(|form| form.is_of(HeaderStyle::OpenAi))
     }
 
     /// Adds the headers for these outcomes, and the header that names the limits at the places `shadowed`, which only
@@ -128,12 +150,17 @@ impl RateLimitHeaders {
     fn refusal(self: &Arc<Self>, outcomes: &[LimitOutcome<'_>], now: Time) -> Option<Refusal> {
         let longest = longest_refusal(outcomes)?;
         let limit_headers = self.limits.get(longest.place)?;
+        let (style, status) = (limit_headers.style, limit_headers.status);
         let (kind, body) = match (&limit_headers.body, self.policy(longest)) {
             (Some((kind, body)), _) => (kind.clone(), LocalBody::Fixed(body.clone())),
             (None, policy) => {
-                let remaining = longest.verdict.remaining().unwrap_or(0);
-                let refusal = |policy: &Policy| policy.refusal(remaining, longest.need);
-                (PROBLEM, LocalBody::Problem(policy.map(refusal).unwrap_or_default()))
+                let (remaining, need) = (longest.verdict.remaining().unwrap_or(0), longest.need);
+                let detail = policy.filter(|_| style.is_of_provider()).map(|policy| policy.detail(remaining, need));
+                let unit = limit_headers.unit_of(&longest.verdict).name();
+                let error = detail.and_then(|detail| providers::error(style, status, Some(unit), &detail));
+                let problem =
+                    || LocalBody::Problem(policy.map(|policy| policy.refusal(remaining, need)).unwrap_or_default());
+                error.map_or_else(|| (PROBLEM, problem()), |error| (JSON, LocalBody::Fixed(error)))
             }
         };
         let mut headers = HeaderMap::new();
@@ -141,12 +168,15 @@ impl RateLimitHeaders {
         if let Some(wait) = longest.verdict.wait() {
             // Rounded up, so that the request passes then if no other comes before.
             headers.insert(RETRY_AFTER, digits(seconds(wait)));
+            if style == HeaderStyle::OpenAi {
+                headers.insert(RETRY_AFTER_MS, digits(millis(wait)));
+            }
         }
         self.write(&mut headers, outcomes, now);
         // Each request replaces it, for which a copy of these headers need not grow.
         headers.insert(REQUEST_ID, HeaderValue::from_static(""));
-        let verdicts = outcomes.iter().map(|outcome| SentVerdict::new(outcome, now)).collect();
-        let response = with_headers(limit_headers.status, headers, body);
+        let verdicts = outcomes.iter().map(|outcome| self.sent(outcome, now)).collect();
+        let response = with_headers(status, headers, body);
         Some(Refusal { rate_limit_headers: self.clone(), verdicts, response })
     }
 
@@ -163,21 +193,49 @@ impl RateLimitHeaders {
 
     /// The response to a request that costs more than the limit allows at once, so that waiting cannot help.
     pub fn too_costly(&self, place: usize, cost: &str, most: u64) -> LocalResponse {
-        let name = self.limits.get(place).map_or("", |limit_headers| &limit_headers.name);
-        let detail = format!(
-            "The request costs {cost}, and the limit \"{name}\" never allows more than {most} at once: it can never pass."
-        );
-        problem(StatusCode::PAYLOAD_TOO_LARGE, &detail)
+        self.error(Some(place), StatusCode::PAYLOAD_TOO_LARGE, |name| {
+            format!("The request costs {cost}, and the limit \"{name}\" never allows more than {most} at once: it can never pass.")
+        })
     }
 
-    /// The outcome whose state is sent, among those of the limits that `sends` accepts: the refusal that takes longest,
-    /// or else the outcome with the least remaining. One of which nothing is known is the last.
+    /// The response to a request whose key the limit blocks.
+    pub fn blocked(&self, place: usize) -> LocalResponse {
+        self.error(Some(place), StatusCode::FORBIDDEN, |name| format!("The limit \"{name}\" blocks this client."))
+    }
+
+    /// The response to a request without the key that the limit requires.
+    pub fn keyless(&self, place: usize) -> LocalResponse {
+        self.error(Some(place), StatusCode::BAD_REQUEST, |name| {
+            format!("The request has no key for the limit \"{name}\".")
+        })
+    }
+
+    /// The response if the store does not answer.
+    pub fn unknown(&self) -> LocalResponse {
+        let place = self.limits.iter().position(|limit_headers| limit_headers.style.is_of_provider());
+        let detail = |_: &str| "The store of the rate limits does not answer.".to_owned();
+        self.error(place, StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+
+    /// An error in the form that clients of the limit at `place` read. `detail` is told its name.
+    fn error(&self, place: Option<usize>, status: StatusCode, detail: impl Fn(&str) -> String) -> LocalResponse {
+        let limit_headers = place.and_then(|place| self.limits.get(place));
+        let (name, style) = limit_headers.map_or(("", HeaderStyle::None), |limit| (&*limit.name, limit.style));
+        let detail = detail(name);
+        let error = providers::error(style, status, None, &detail);
+        error.map_or_else(|| problem(status, &detail), |error| with_body(status, JSON, error))
+    }
+
+    /// The outcome whose state is sent, among those that `sends` accepts: the refusal that takes longest, or else the outcome
+    /// with the least remaining. One of which nothing is known is the last.
     fn binding<'o, 'a>(
         &self,
         outcomes: &'o [LimitOutcome<'a>],
-        sends: impl Fn(&LimitHeaders) -> bool,
+        sends: impl Fn(&LimitHeaders, &LimitVerdict) -> bool,
     ) -> Option<&'o LimitOutcome<'a>> {
-        let sent = outcomes.iter().filter(|outcome| self.limits.get(outcome.place).is_some_and(&sends));
+        let sent = outcomes.iter().filter(|outcome| {
+            self.limits.get(outcome.place).is_some_and(|limit_headers| sends(limit_headers, &outcome.verdict))
+        });
         sent.min_by_key(|outcome| match (outcome.verdict.admitted(), outcome.verdict.remaining()) {
             (false, _) => (0, u64::MAX - outcome.verdict.wait().unwrap_or(u64::MAX)),
             (true, Some(remaining)) => (1, remaining),
@@ -209,7 +267,7 @@ impl RateLimitHeaders {
         if let Some(line) = self.policy_line(outcomes) {
             headers.insert(POLICY, line);
         }
-        let draft = self.binding(outcomes, |limit_headers| limit_headers.draft);
+        let draft = self.binding(outcomes, |limit_headers, _| limit_headers.has_draft());
         if let Some((policy, outcome, remaining)) = draft.and_then(|outcome| self.state(outcome)) {
             // A structured integer is written as its digits, so the numbers are appended to the text that never
             // changes.
@@ -227,21 +285,20 @@ impl RateLimitHeaders {
                 headers.insert(LIMIT, line);
             }
         }
-        let github = self.binding(outcomes, |limit_headers| limit_headers.github);
-        if let Some((policy, outcome, remaining)) = github.and_then(|outcome| self.state(outcome)) {
-            headers.insert(GITHUB_LIMIT, digits(policy.capacity));
-            headers.insert(GITHUB_REMAINING, digits(remaining));
-            if let Some(wait) = outcome.verdict.wait() {
-                headers.insert(GITHUB_RESET, digits(reset(now, wait)));
+        for form in &self.forms {
+            let told = self.binding(outcomes, |limit_headers, verdict| {
+                form.tells(limit_headers.style, limit_headers.unit_of(verdict))
+            });
+            if let Some((policy, outcome, remaining)) = told.and_then(|outcome| self.state(outcome)) {
+                form.write(headers, policy.capacity, remaining, outcome.verdict.wait(), now);
             }
         }
     }
 
     /// The policies of all limits with an outcome, in the order of the route.
     fn policy_line(&self, outcomes: &[LimitOutcome<'_>]) -> Option<HeaderValue> {
-        let drafts = outcomes
-            .iter()
-            .filter(|outcome| self.limits.get(outcome.place).is_some_and(|limit_headers| limit_headers.draft));
+        let drafts =
+            outcomes.iter().filter(|outcome| self.limits.get(outcome.place).is_some_and(LimitHeaders::has_draft));
         // A limit with rates and `max_in_flight` has two outcomes in a row.
         let mut last = None;
         let mut lines = drafts.filter(|outcome| last.replace(outcome.place) != Some(outcome.place));
@@ -252,6 +309,19 @@ impl RateLimitHeaders {
         }
         let lines: Vec<&[u8]> = std::iter::once(first).chain(rest).map(HeaderValue::as_bytes).collect();
         HeaderValue::from_maybe_shared(Bytes::from(lines.join(&b", "[..]))).ok()
+    }
+
+    /// What the response to a request with this outcome depends on.
+    fn sent(&self, outcome: &LimitOutcome<'_>, now: Time) -> SentVerdict {
+        let LimitOutcome { place, profile, need, verdict, .. } = *outcome;
+        let (admitted, remaining, wait) = (verdict.admitted(), verdict.remaining(), verdict.wait());
+        let rate = match verdict {
+            LimitVerdict::Rates(verdict) => Some(verdict.rate),
+            LimitVerdict::InFlight { .. } | LimitVerdict::Unknown => None,
+        };
+        let reset = wait.map(|wait| reset(now, wait));
+        let wait = wait.map(if self.has_millis() { millis } else { seconds });
+        SentVerdict { place, profile: profile.id(), need, admitted, rate, remaining, wait, reset }
     }
 }
 
@@ -264,23 +334,11 @@ impl RefusalCache {
         else {
             return false;
         };
-        let is_same = |(sent, outcome): (&SentVerdict, &LimitOutcome<'_>)| *sent == SentVerdict::new(outcome, now);
+        let is_same =
+            |(sent, outcome): (&SentVerdict, &LimitOutcome<'_>)| *sent == rate_limit_headers.sent(outcome, now);
         last.verdicts.len() == outcomes.len()
             && last.verdicts.iter().zip(outcomes).all(is_same)
             && last.verdicts.iter().filter(|sent| !sent.admitted).count() == 1
-    }
-}
-
-impl SentVerdict {
-    fn new(outcome: &LimitOutcome<'_>, now: Time) -> Self {
-        let LimitOutcome { place, profile, need, verdict, .. } = *outcome;
-        let (admitted, remaining, wait) = (verdict.admitted(), verdict.remaining(), verdict.wait());
-        let rate = match verdict {
-            LimitVerdict::Rates(verdict) => Some(verdict.rate),
-            LimitVerdict::InFlight { .. } | LimitVerdict::Unknown => None,
-        };
-        let (seconds, reset) = (wait.map(seconds), wait.map(|wait| reset(now, wait)));
-        Self { place, profile: profile.id(), need, admitted, rate, remaining, seconds, reset }
     }
 }
 
@@ -289,8 +347,8 @@ impl LimitHeaders {
         let told = limit.on_limit.is_told();
         Self {
             name: limit.name.clone(),
-            draft: told && matches!(limit.headers, HeaderStyle::Draft | HeaderStyle::Both),
-            github: told && matches!(limit.headers, HeaderStyle::Github | HeaderStyle::Both),
+            style: if told { limit.headers } else { HeaderStyle::None },
+            unit: if matches!(limit.cost, Cost::Tokens(_)) { Unit::Tokens } else { Unit::Requests },
             shadow: limit.headers != HeaderStyle::None,
             status: limit.status,
             body: (!limit.body.is_empty())
@@ -299,21 +357,21 @@ impl LimitHeaders {
             profiles: (0..profiles).map(|_| OnceLock::new()).collect(),
         }
     }
+
+    /// Whether it is told in the headers of the draft.
+    fn has_draft(&self) -> bool {
+        matches!(self.style, HeaderStyle::Draft | HeaderStyle::Both)
+    }
+
+    /// What a verdict counts.
+    fn unit_of(&self, verdict: &LimitVerdict) -> Unit {
+        if matches!(verdict, LimitVerdict::InFlight { .. }) { Unit::Requests } else { self.unit }
+    }
 }
 
 /// A response without a body or a content type.
 fn empty(status: StatusCode) -> LocalResponse {
     with_headers(status, HeaderMap::new(), LocalBody::Fixed(Bytes::new()))
-}
-
-/// `wait` microseconds in whole seconds, rounded up.
-fn seconds(wait: u64) -> u64 {
-    wait.div_ceil(SECOND)
-}
-
-/// The first whole second since the Unix epoch at which `wait` microseconds from `now` are over.
-fn reset(now: Time, wait: u64) -> u64 {
-    seconds(now.micros().saturating_add(wait))
 }
 
 /// A number as a header value. This allocates once; the library's own conversion allocates twice.
@@ -323,8 +381,11 @@ fn digits(value: u64) -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
-    use crate::config::{Key, Missing, OnLimit, Source};
+    use crate::config::{Key, Missing, OnExhausted, OnLimit, Source, TokenCost};
+    use crate::limit::tokens::Weights;
     use crate::limit::{Limit, Verdict};
 
     fn limit(name: &str, rates: &[&str], headers: HeaderStyle) -> config::Limit {
@@ -431,6 +492,116 @@ mod tests {
         assert_eq!(sent(&[limit("a", &["10/s"], HeaderStyle::None)], &passed), Vec::<String>::new());
     }
 
+    /// A limit of tokens, and one of requests, with the headers of a provider.
+    fn of_provider(style: HeaderStyle) -> [config::Limit; 2] {
+        let (pointers, weights, models) = (None, Weights::default(), Vec::new());
+        let cost = TokenCost { pointers, weights, max_output: 10, on_exhausted: OnExhausted::Finish, models };
+        let tokens = config::Limit { cost: Cost::Tokens(cost.into()), ..limit("t", &["1000/m", "5000/d"], style) };
+        [tokens, config::Limit { max_in_flight: Some(4), ..limit("r", &["10/s"], style) }]
+    }
+
+    #[test]
+    fn providers_tell_tokens_and_requests_apart() {
+        let verdicts = [verdict(true, 1, 70, 360_000_000), verdict(true, 0, 9, 119_001)];
+        assert_eq!(
+            sent(&of_provider(HeaderStyle::OpenAi), &verdicts),
+            [
+                "x-ratelimit-limit-requests: 10",
+                "x-ratelimit-remaining-requests: 9",
+                "x-ratelimit-reset-requests: 120ms",
+                "x-ratelimit-limit-tokens: 5000",
+                "x-ratelimit-remaining-tokens: 70",
+                "x-ratelimit-reset-tokens: 6m0s",
+            ]
+        );
+        assert_eq!(
+            sent(&of_provider(HeaderStyle::Anthropic)[..1], &verdicts),
+            [
+                "anthropic-ratelimit-tokens-limit: 5000",
+                "anthropic-ratelimit-tokens-remaining: 70",
+                "anthropic-ratelimit-tokens-reset: 2023-11-14T22:19:21Z",
+            ]
+        );
+        // What a limit of tokens allows at the same time is requests, and nobody knows when there is more.
+        let [tokens, _] = of_provider(HeaderStyle::Anthropic);
+        let both = [config::Limit { max_in_flight: Some(4), ..tokens }];
+        assert_eq!(
+            sent(&both, &[LimitVerdict::InFlight { admitted: true, remaining: 3 }]),
+            ["anthropic-ratelimit-requests-limit: 4", "anthropic-ratelimit-requests-remaining: 3"]
+        );
+    }
+
+    #[test]
+    fn what_an_upstream_tells_under_the_same_names_is_replaced() {
+        let mut headers = HeaderMap::new();
+        let names = ["x-ratelimit-limit-requests", "x-ratelimit-reset-requests", "x-ratelimit-limit-tokens"];
+        for name in names {
+            headers.append(name, HeaderValue::from_static("upstream"));
+        }
+        let limits = &of_provider(HeaderStyle::OpenAi)[1..];
+        let verdicts = [LimitVerdict::InFlight { admitted: true, remaining: 3 }];
+        rate_limit_headers(limits).add_headers(&mut headers, &outcomes(&compiled(limits), &verdicts), &[], NOW);
+        let values = names.map(|name| headers.get(name).map(|value| value.to_str().unwrap()));
+        assert_eq!(values, [Some("4"), None, Some("upstream")], "its limit of tokens is another one");
+    }
+
+    #[test]
+    fn errors_have_the_form_of_the_provider() {
+        let all = |style, unit: usize| {
+            let limits = &of_provider(style)[unit..];
+            let (told, compiled) = (rate_limit_headers(limits), compiled(limits));
+            let refusing = outcomes(&compiled, &[verdict(false, 0, 2, 12_000_001)]);
+            let rejected = told.reject(&refusing, NOW, &mut RefusalCache::default());
+            let others = [told.too_costly(0, "7", 5), told.blocked(0), told.keyless(0), told.unknown()];
+            let wait = [RETRY_AFTER, RETRY_AFTER_MS].map(|name| rejected.headers().get(name).cloned());
+            let errors = [rejected].into_iter().chain(others).map(|response| {
+                assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
+                let status = response.status().as_u16();
+                (status, serde_json::from_slice(&response.into_body().into_bytes()).unwrap())
+            });
+            (wait, errors.collect::<Vec<(u16, Value)>>())
+        };
+        let used_up = "The limit \"t\" allows 1000/m, of which 2 are left, and this request costs 1.";
+        let openai = |kind: &str, code: Option<&str>, message: &str| json!({ "error": { "message": message, "type": kind, "param": null, "code": code } });
+        let (wait, errors) = all(HeaderStyle::OpenAi, 0);
+        assert_eq!(wait, ["13", "12001"].map(|value| Some(HeaderValue::from_static(value))));
+        assert_eq!(errors[0], (429, openai("tokens", Some("rate_limit_exceeded"), used_up)));
+        let blocked = "The limit \"t\" blocks this client.";
+        assert_eq!(errors[2], (403, openai("invalid_request_error", None, blocked)));
+        let unknown = "The store of the rate limits does not answer.";
+        assert_eq!(errors[4], (503, openai("server_error", None, unknown)));
+        assert_eq!(all(HeaderStyle::OpenAi, 1).1[0].1["error"]["type"], "requests");
+
+        let (wait, errors) = all(HeaderStyle::Anthropic, 0);
+        assert_eq!(wait, [Some(HeaderValue::from_static("13")), None]);
+        assert_eq!(
+            errors[0].1,
+            json!({ "type": "error", "error": { "type": "rate_limit_error", "message": used_up } })
+        );
+        let kinds: Vec<_> =
+            errors.iter().map(|(status, error)| (*status, error["error"]["type"].as_str().unwrap())).collect();
+        assert_eq!(
+            kinds[1..],
+            [(413, "request_too_large"), (403, "permission_error"), (400, "invalid_request_error"), (503, "api_error")]
+        );
+        // A limit that has a body of its own says that.
+        let [tokens, _] = of_provider(HeaderStyle::OpenAi);
+        let limits = [config::Limit { body: "slow".to_owned(), ..tokens }];
+        let compiled = compiled(&limits);
+        let refusing = outcomes(&compiled, &[verdict(false, 0, 0, 1)]);
+        let response = rate_limit_headers(&limits).reject(&refusing, NOW, &mut RefusalCache::default());
+        assert_eq!(response.headers()[CONTENT_TYPE], "text/plain");
+        assert_eq!(response.into_body(), LocalBody::Fixed("slow".into()));
+    }
+
+    #[test]
+    fn only_routes_with_the_headers_of_a_provider_expose_them() {
+        let count = |limits: &[config::Limit]| rate_limit_headers(limits).names().len();
+        assert_eq!(count(&[limit("a", &["1/s"], HeaderStyle::Github)]), 6);
+        assert_eq!(count(&of_provider(HeaderStyle::OpenAi)), 13);
+        assert_eq!(count(&of_provider(HeaderStyle::Anthropic)), 12);
+    }
+
     #[test]
     fn a_rejection_says_when_and_why() {
         let limits = [limit("a", &["10/s", "20/m"], HeaderStyle::Draft)];
@@ -452,6 +623,7 @@ mod tests {
             config::Limit { status: StatusCode::SERVICE_UNAVAILABLE, ..limit("b", &["5/s"], HeaderStyle::None) };
         let limits = [limit("a", &["10/s", "20/m"], HeaderStyle::Both), other];
         let (routes, compiled) = ([rate_limit_headers(&limits), rate_limit_headers(&limits[..1])], compiled(&limits));
+        let with_millis = rate_limit_headers(&of_provider(HeaderStyle::OpenAi)[1..]);
         let mut cache = RefusalCache::default();
         let mut check = |rate_limit_headers: &Arc<RateLimitHeaders>, now: Time, outcomes: &[LimitOutcome<'_>]| {
             let fresh = rate_limit_headers.reject(outcomes, now, &mut RefusalCache::default());
@@ -463,6 +635,10 @@ mod tests {
         {
             let outcomes = outcomes(&compiled[..1], &[verdict(false, rate, 0, wait)]);
             check(&routes[route], Time::from_micros(micros), &outcomes);
+        }
+        // Milliseconds are told anew.
+        for wait in [800_000, 799_001, 799_000, 700_000] {
+            check(&with_millis, Time::from_micros(0), &outcomes(&compiled[..1], &[verdict(false, 0, 0, wait)]));
         }
         // Of two that refuse, within one second first the one and then the other takes longest.
         for (first, second) in [((true, 800_000), 800_000), ((false, 900_000), 800_000), ((false, 800_000), 900_000)] {

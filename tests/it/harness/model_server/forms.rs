@@ -103,7 +103,7 @@ impl Reply<'_> {
         let response = json!({
             "id": "resp_1", "object": "response", "created_at": 1, "status": status, "model": self.model, "output": output,
             "error": null, "incomplete_details": null, "instructions": null, "metadata": {}, "parallel_tool_calls": true,
-            "tool_choice": "auto", "tools": [], "temperature": 1, "top_p": 1,
+            "text": { "format": { "type": "text" } }, "tool_choice": "auto", "tools": [], "temperature": 1, "top_p": 1,
         });
         let usage = self.answer.usage.map(|Used { input, cached, output }| {
             json!({

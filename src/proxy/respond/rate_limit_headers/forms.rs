@@ -1,0 +1,206 @@
+//! The headers that tell a rate in three values: what it allows, what remains of it, and when there is more. GitHub, OpenAI and
+//! Anthropic have names of their own for them, and a form of their own for the moment.
+
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+use super::digits;
+use crate::base::clock::Time;
+use crate::config::HeaderStyle;
+
+/// When to try again, in milliseconds. Clients of OpenAI read it before Retry-After.
+pub(super) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+const MILLISECOND: u64 = 1000;
+const SECOND: u64 = 1_000_000;
+
+/// What a rate counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    Requests,
+    /// Those of language models.
+    Tokens,
+}
+
+impl Unit {
+    /// The name that the providers have for it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Tokens => "tokens",
+        }
+    }
+}
+
+/// Three headers.
+#[derive(Debug)]
+pub(super) struct Form {
+    /// The style of the limits that it tells.
+    style: HeaderStyle,
+    /// Which of their rates it tells; `None` for all.
+    unit: Option<Unit>,
+    /// The names of what is allowed, of what remains, and of the moment when there is more.
+    pub(super) names: [HeaderName; 3],
+    /// That moment, so many microseconds from now.
+    moment: fn(Time, u64) -> Option<HeaderValue>,
+}
+
+/// All forms.
+pub(super) static FORMS: [Form; 5] = [
+    Form {
+        style: HeaderStyle::Github,
+        unit: None,
+        names: names("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"),
+        moment: |now, wait| Some(digits(reset(now, wait))),
+    },
+    Form {
+        style: HeaderStyle::OpenAi,
+        unit: Some(Unit::Requests),
+        names: names("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
+        moment: duration,
+    },
+    Form {
+        style: HeaderStyle::OpenAi,
+        unit: Some(Unit::Tokens),
+        names: names("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
+        moment: duration,
+    },
+    Form {
+        style: HeaderStyle::Anthropic,
+        unit: Some(Unit::Requests),
+        names: names(
+            "anthropic-ratelimit-requests-limit",
+            "anthropic-ratelimit-requests-remaining",
+            "anthropic-ratelimit-requests-reset",
+        ),
+        moment: date,
+    },
+    Form {
+        style: HeaderStyle::Anthropic,
+        unit: Some(Unit::Tokens),
+        names: names(
+            "anthropic-ratelimit-tokens-limit",
+            "anthropic-ratelimit-tokens-remaining",
+            "anthropic-ratelimit-tokens-reset",
+        ),
+        moment: date,
+    },
+];
+
+const fn names(limit: &'static str, remaining: &'static str, reset: &'static str) -> [HeaderName; 3] {
+    [HeaderName::from_static(limit), HeaderName::from_static(remaining), HeaderName::from_static(reset)]
+}
+
+impl Form {
+    /// Whether limits of this style are told so.
+    pub(super) fn is_of(&self, style: HeaderStyle) -> bool {
+        style == self.style || style == HeaderStyle::Both && self.style == HeaderStyle::Github
+    }
+
+    /// Whether a rate is told so that counts this, of a limit of this style.
+    pub(super) fn tells(&self, style: HeaderStyle, unit: Unit) -> bool {
+        self.is_of(style) && self.unit.is_none_or(|own| own == unit)
+    }
+
+    /// Writes what a rate allows, what remains of it, and that there is more in `wait` microseconds. The upstream's own headers
+    /// of these names are about another limit, so none stays.
+    pub(super) fn write(&self, headers: &mut HeaderMap, allowed: u64, remaining: u64, wait: Option<u64>, now: Time) {
+        let values = [Some(digits(allowed)), Some(digits(remaining)), wait.and_then(|wait| (self.moment)(now, wait))];
+        for (name, value) in self.names.iter().zip(values) {
+            match value {
+                Some(value) => drop(headers.insert(name, value)),
+                None => drop(headers.remove(name)),
+            }
+        }
+    }
+}
+
+/// `wait` microseconds in whole seconds, rounded up.
+pub(super) fn seconds(wait: u64) -> u64 {
+    wait.div_ceil(SECOND)
+}
+
+/// `wait` microseconds in whole milliseconds, rounded up.
+pub(super) fn millis(wait: u64) -> u64 {
+    wait.div_ceil(MILLISECOND)
+}
+
+/// The first whole second since the Unix epoch at which `wait` microseconds from `now` are over.
+pub(super) fn reset(now: Time, wait: u64) -> u64 {
+    seconds(now.micros().saturating_add(wait))
+}
+
+/// That second as RFC 3339 writes it. `None` beyond the year 9999.
+fn date(now: Time, wait: u64) -> Option<HeaderValue> {
+    let moment = Time::from_micros(reset(now, wait).saturating_mul(SECOND)).timestamp()?;
+    HeaderValue::try_from(moment.to_string()).ok()
+}
+
+/// A time as OpenAI writes it, which is the way of the language Go: `1h0m0s`, `6m0s`, `1.5s` or `120ms`.
+fn duration(_: Time, wait: u64) -> Option<HeaderValue> {
+    let millis = millis(wait);
+    let (seconds, rest) = (millis / 1000, millis % 1000);
+    let (hours, minutes) = (seconds / 3600, seconds / 60);
+    let fraction = format!(".{rest:03}");
+    let last = format!("{}{}s", seconds % 60, fraction.trim_end_matches('0').trim_end_matches('.'));
+    let text = match (hours, minutes, seconds) {
+        (0, 0, 0) if rest > 0 => format!("{rest}ms"),
+        (0, 0, _) => last,
+        (0, ..) => format!("{minutes}m{last}"),
+        _ => format!("{hours}h{}m{last}", minutes % 60),
+    };
+    HeaderValue::try_from(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn written(wait: u64) -> String {
+        duration(Time::from_micros(0), wait).unwrap().to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn durations_are_written_as_openai_does() {
+        for (wait, text) in [
+            (0, "0s"),
+            (1, "1ms"),
+            (120_000, "120ms"),
+            (999_001, "1s"),
+            (1_000_000, "1s"),
+            (1_500_000, "1.5s"),
+            (59_950_000, "59.95s"),
+            (60_000_000, "1m0s"),
+            (86_400_000, "1m26.4s"),
+            (360_000_000, "6m0s"),
+            (3_600_000_000, "1h0m0s"),
+            (90_061_001_000, "25h1m1.001s"),
+        ] {
+            assert_eq!(written(wait), text, "{wait}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_duration_is_what_remains_rounded_up_to_milliseconds(wait in 0_u64..1 << 50, shift in 0_u32..50) {
+            let wait = wait >> shift;
+            let text = written(wait);
+            let read = humantime::parse_duration(&spelled(&text)).unwrap();
+            prop_assert_eq!(read.as_millis(), u128::from(wait.div_ceil(1000)), "{}", text);
+        }
+    }
+
+    /// The same in words that have no fractions: `1m1.5s` is `1m1s500ms`.
+    fn spelled(text: &str) -> String {
+        let Some((whole, fraction)) = text.trim_end_matches('s').split_once('.') else { return text.to_owned() };
+        format!("{whole}s{fraction:0<3}ms")
+    }
+
+    #[test]
+    fn dates_are_whole_seconds() {
+        let now = Time::from_micros(1_700_000_000_300_000);
+        assert_eq!(date(now, 900_000).unwrap(), "2023-11-14T22:13:22Z");
+        assert_eq!(date(now, 700_000).unwrap(), "2023-11-14T22:13:21Z");
+        assert_eq!(date(now, u64::MAX), None);
+    }
+}
