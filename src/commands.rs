@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bytes::Bytes;
 use clap::{CommandFactory, Parser, Subcommand};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 
@@ -116,9 +117,12 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Explain {
-    /// The method.
-    #[arg(short = 'X', long, value_name = "METHOD", default_value = "GET")]
-    request: Method,
+    /// The method [default: GET, or POST with --data].
+    #[arg(short = 'X', long, value_name = "METHOD")]
+    request: Option<Method>,
+    /// The body, or @ and the file that has it; for limits that need it.
+    #[arg(short, long, value_name = "BODY", value_parser = values::body)]
+    data: Option<Bytes>,
     /// A header; can be repeated.
     #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = values::header)]
     header: Vec<(HeaderName, HeaderValue)>,
@@ -328,11 +332,13 @@ fn serve(start: Start) -> ExitCode {
 
 fn explained(config: &Config, asked: &Explain) -> ExitCode {
     let (mut head, ()) = Request::new(()).into_parts();
-    (head.method, head.uri) = (asked.request.clone(), asked.url.clone());
+    let default = if asked.data.is_some() { Method::POST } else { Method::GET };
+    (head.method, head.uri) = (asked.request.clone().unwrap_or(default), asked.url.clone());
     for (name, value) in &asked.header {
         head.headers.append(name, value.clone());
     }
-    match explain::explain(config, Question { head, peer: asked.from, show_keys: asked.show_keys }) {
+    let question = Question { head, body: asked.data.clone(), peer: asked.from, show_keys: asked.show_keys };
+    match explain::explain(config, question) {
         Ok(text) => printed(&text),
         Err(why) => {
             complain(&format!("error: {why}"));

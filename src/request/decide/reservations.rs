@@ -23,12 +23,16 @@ fn initial_cost(cost: &Cost, headers: &HeaderMap, body: Option<&InspectedBody<'_
         Cost::RequestHeader(name) => cost_header(headers, name).unwrap_or(1).max(1),
         Cost::ResponseHeader { reserve, .. } => *reserve,
         Cost::Tokens(cost) => {
-            let (output, model) = body.map(|body| (body.max_output(), body.model())).unwrap_or_default();
-            let output = output.unwrap_or(cost.max_output);
-            let usage = Usage { input: estimated_input(body), cached: 0, output };
-            cost.weights(model).cost(usage).max(1)
+            let model = body.and_then(InspectedBody::model);
+            cost.weights(model).cost(reserved_tokens(cost, body)).max(1)
         }
     }
+}
+
+/// The tokens that are reserved for a request: those of its text, and the most output that it may get.
+pub fn reserved_tokens(cost: &TokenCost, body: Option<&InspectedBody<'_>>) -> Usage {
+    let output = body.and_then(InspectedBody::max_output).unwrap_or(cost.max_output);
+    Usage { input: estimated_input(body), cached: 0, output }
 }
 
 /// The tokens of a request's own text.
@@ -37,7 +41,7 @@ pub fn estimated_input(body: Option<&InspectedBody<'_>>) -> u64 {
 }
 
 /// The same for a limit that allows `most` at once.
-pub(super) fn initial_cost_within(cost: &Cost, most: u64, attributes: &RequestAttributes<'_>) -> u64 {
+pub fn initial_cost_within(cost: &Cost, most: u64, attributes: &RequestAttributes<'_>) -> u64 {
     let initial = initial_cost(cost, attributes.headers, attributes.body);
     match cost {
         // A tier or an override may allow less than the limit's own rates, to which the reservation was configured.
