@@ -148,7 +148,7 @@ struct Simulate {
     /// Print sections with rates to paste, which would have touched few keys. With --json they are part of it.
     #[arg(long)]
     suggest: bool,
-    /// The field of JSON lines that has the client, time, method, path, host, status or header:NAME; can be repeated.
+    /// The field of JSON lines that has the client, time, method, path, host, status, cost or header:NAME; can be repeated.
     #[arg(long, value_name = "NAME=FIELD")]
     field: Vec<Field>,
     /// How much later than others a line may be; later ones are skipped.

@@ -154,9 +154,19 @@ impl<'a> Reservations<'a> {
         outcomes: &mut [LimitOutcome<'_>],
         now: impl Fn() -> Time,
     ) {
+        self.settle_by(|cost| told_cost(cost, status, headers), outcomes, now);
+    }
+
+    /// The same, for costs that are `told` elsewhere.
+    pub fn settle_by(
+        &mut self,
+        told: impl Fn(&Cost) -> Option<u64>,
+        outcomes: &mut [LimitOutcome<'_>],
+        now: impl Fn() -> Time,
+    ) {
         for PendingReservation { cost, ask, reserved } in std::mem::take(&mut self.pending) {
             let Some(reserved) = reserved else { continue };
-            let told = told_cost(cost, status, headers);
+            let told = told(cost);
             if let (None, Cost::Tokens(_)) = (told, cost) {
                 self.pending.push(PendingReservation { cost, ask, reserved: Some(reserved) });
                 continue;
@@ -200,6 +210,18 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+    use crate::limit::tokens::Weights;
+
+    #[test]
+    fn without_a_body_the_most_output_is_reserved() {
+        let (pointers, models, on_exhausted) = (None, Vec::new(), crate::config::OnExhausted::Finish);
+        let weights = Weights { output: "2.5".parse().unwrap(), ..Weights::default() };
+        let cost = Cost::Tokens(Arc::new(TokenCost { pointers, weights, max_output: 101, on_exhausted, models }));
+        let headers = HeaderMap::new();
+        assert_eq!(initial_cost(&cost, &headers, None), 253);
+        assert_eq!(told_cost(&cost, StatusCode::OK, &headers), None);
+        assert_eq!(told_cost(&cost, StatusCode::BAD_REQUEST, &headers), Some(0));
+    }
 
     #[test]
     fn a_cost_is_digits_and_nothing_else() {
@@ -227,11 +249,11 @@ mod tests {
         let name = HeaderName::from_static("x-cost");
         let of = |value: &str| {
             let headers = HeaderMap::from_iter([(name.clone(), HeaderValue::from_str(value).unwrap())]);
-            stated_cost(&Cost::RequestHeader(name.clone()), &headers)
+            stated_cost(&Cost::RequestHeader(name.clone()), &attributes(&headers))
         };
         assert_eq!(of("18446744073709551616"), "18446744073709551616");
         assert_eq!(of(&"9".repeat(30)), "9".repeat(30));
         assert_eq!(of(&"9".repeat(9_000)), format!("{}...", "9".repeat(30)));
-        assert_eq!(stated_cost(&Cost::Fixed(7), &HeaderMap::new()), "7");
+        assert_eq!(stated_cost(&Cost::Fixed(7), &attributes(&HeaderMap::new())), "7");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::key::pointer;
 use crate::config::read::{Field, Section, Setting, Wrong};
-use crate::config::report::quoted;
+use crate::config::report::{did_you_mean, quoted};
 use crate::config::settings::{cost, limit, model, usage};
 use crate::config::{Cost, ModelWeights, TokenCost};
 use crate::limit::tokens::Weights;
@@ -12,6 +12,8 @@ use crate::limit::tokens::response::UsagePointers;
 
 const USAGE: &str =
     "write tokens = \"auto\", or where responses say it: tokens = { input = \"/usage/in\", output = \"/usage/out\" }";
+
+const MATCH: &str = "write which models: match = \"gpt-4o*\"";
 
 /// The keys of `cost` that only a cost in tokens has.
 pub(super) const KEYS: [&str; 5] =
@@ -34,7 +36,10 @@ fn pointers(field: &Field<'_>) -> Option<Option<UsagePointers>> {
     if field.is_text() {
         return field.parse(|text| match text {
             "auto" => Ok(None),
-            _ => Err(Wrong::new(format!("{} is not a value of `tokens`", quoted(text)), USAGE)),
+            _ => {
+                let help = did_you_mean(text, &["auto"], USAGE);
+                Err(Wrong::new(format!("{} is not a value of `tokens`", quoted(text)), help))
+            }
         });
     }
     if !field.is_table() {
@@ -54,12 +59,18 @@ fn pointers(field: &Field<'_>) -> Option<Option<UsagePointers>> {
 
 /// One of the models. What it does not say is as in `cost`.
 fn model(section: Section<'_>, cost: Weights) -> Option<ModelWeights> {
-    let pattern = section.required(&model::r#match, "add which models, like match = \"gpt-4o*\"");
+    let pattern = section.required(&model::r#match, MATCH);
+    let pattern = pattern.and_then(|field| {
+        field.parse(|text| match text {
+            "" => Err(Wrong::new("`match` is empty, so no model matches", MATCH)),
+            _ => Ok(text.to_owned()),
+        })
+    });
     let weights = Weights {
         input: section.given(&model::input).unwrap_or(cost.input),
         cached: section.given(&model::cached).unwrap_or(cost.cached),
         output: section.given(&model::output).unwrap_or(cost.output),
     };
     section.close();
-    Some(ModelWeights { pattern: pattern?.text()?.to_owned(), weights })
+    Some(ModelWeights { pattern: pattern?, weights })
 }
