@@ -18,7 +18,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bytes::Bytes;
 use clap::{CommandFactory, Parser, Subcommand};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 
@@ -122,7 +121,7 @@ struct Explain {
     request: Option<Method>,
     /// The body, or @ and the file that has it; for limits that need it.
     #[arg(short, long, value_name = "BODY", value_parser = values::body)]
-    data: Option<Bytes>,
+    data: Option<bytes::Bytes>,
     /// A header; can be repeated.
     #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = values::header)]
     header: Vec<(HeaderName, HeaderValue)>,
@@ -332,11 +331,9 @@ fn serve(start: Start) -> ExitCode {
 
 fn explained(config: &Config, asked: &Explain) -> ExitCode {
     let (mut head, ()) = Request::new(()).into_parts();
-    let default = if asked.data.is_some() { Method::POST } else { Method::GET };
+    let default = asked.data.as_ref().map_or(Method::GET, |_| Method::POST);
     (head.method, head.uri) = (asked.request.clone().unwrap_or(default), asked.url.clone());
-    for (name, value) in &asked.header {
-        head.headers.append(name, value.clone());
-    }
+    head.headers.extend(asked.header.iter().cloned());
     let question = Question { head, body: asked.data.clone(), peer: asked.from, show_keys: asked.show_keys };
     match explain::explain(config, question) {
         Ok(text) => printed(&text),
