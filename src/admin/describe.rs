@@ -17,7 +17,8 @@ use crate::config::{
     UNLIMITED, is_secret,
 };
 use crate::limit::overrides::Allowance;
-use crate::limit::tokens::{UsagePointers, Weights};
+use crate::limit::tokens::Weights;
+use crate::limit::tokens::response::UsagePointers;
 use crate::limit::{Edge, Rate, Strategy};
 use crate::request::identify::body::BodyInspector;
 use crate::request::route;
@@ -98,8 +99,8 @@ impl Display for Description<'_> {
             if route.max_body_size != UNLIMITED {
                 writeln!(f, "    accepts bodies of at most {} bytes", route.max_body_size)?;
             }
-            if BodyInspector::new(config, route).is_some() {
-                writeln!(f, "    reads bodies of at most {} bytes before the decision", route.inspect_body)?;
+            if let Some(BodyInspector { most, .. }) = BodyInspector::new(config, route) {
+                writeln!(f, "    reads bodies of at most {most} bytes before the decision")?;
             }
             if let Some(limit) = route.timeout {
                 writeln!(f, "    waits at most {limit:?} for the head of the response")?;
