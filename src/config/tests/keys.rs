@@ -104,13 +104,14 @@ cors = { origins = ["https://a.test"], methods = ["GET"], headers = ["x-a"], exp
 [[routes]]
 path = "/b"
 upstream = "b"
-limits = ["d", "e"]
+limits = ["d"]
 inspect_body = "4MiB"
 [[routes]]
 path = "/c"
 redirect = { to = "/d", status = 302 }
 [[routes]]
 path = "/d"
+limits = ["e"]
 respond = { status = 200, body = "<p>", content_type = "text/html" }
 "#;
 
