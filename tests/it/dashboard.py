@@ -90,7 +90,7 @@ def follows(page):
     page.wait_text("#state-text", "ready")
     page.wait("requests are counted", lambda: number(page.text("#tile-requests .big").replace("–", "0")) > 5)
     page.wait_text("#limits .limit-name", "per-key")
-    page.wait_text("#limits .limit-name", "5/h per header:x-api-key")
+    page.wait_text("#limits .limit-name", "5/h tokens per header:x-api-key")
     refused = page.text("#limits dl div:nth-child(3) dd")
     page.wait("refusals grow", lambda: number(page.text("#limits dl div:nth-child(3) dd")) > number(refused))
     page.wait("the chart is drawn", lambda: len(page.find("#requests-chart path.line.limited").get_attribute("d")) > 40)

@@ -70,7 +70,7 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate]) -> Option<Cost
         table.misplaced(&[cost::reserve.name], "a cost from the response", help);
     }
     let read = match &tokens {
-        Some(tokens) => tokens::cost(section, &table, tokens),
+        Some(tokens) => Some(tokens::cost(section, &table, tokens)),
         None => {
             table.misplaced(&tokens::KEYS, "a cost in tokens", "add tokens = \"auto\", or remove it");
             let reserve = table.field(&cost::reserve).map_or(Some(1), |field| amount(&field, rates, "reserves"));

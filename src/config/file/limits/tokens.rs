@@ -20,7 +20,7 @@ pub(super) const KEYS: [&str; 5] =
     [cost::input.name, cost::cached.name, cost::output.name, cost::max_output.name, cost::on_exhausted.name];
 
 /// Reads a cost whose table has `tokens`.
-pub(super) fn cost(limit: &Section<'_>, table: &Section<'_>, tokens: &Field<'_>) -> Option<Cost> {
+pub(super) fn cost(limit: &Section<'_>, table: &Section<'_>, tokens: &Field<'_>) -> Cost {
     let weights = Weights {
         input: table.read(&cost::input),
         cached: table.read(&cost::cached),
@@ -28,19 +28,20 @@ pub(super) fn cost(limit: &Section<'_>, table: &Section<'_>, tokens: &Field<'_>)
     };
     let (max_output, on_exhausted) = (table.read(&cost::max_output), table.read(&cost::on_exhausted));
     let models = limit.tables(&limit::models).filter_map(|section| model(section, weights)).collect();
-    Some(Cost::Tokens(Arc::new(TokenCost { pointers: pointers(tokens)?, weights, max_output, on_exhausted, models })))
+    Cost::Tokens(Arc::new(TokenCost { pointers: pointers(tokens), weights, max_output, on_exhausted, models }))
 }
 
-/// Where a response says its usage; the inner `None` is where the known APIs say it.
-fn pointers(field: &Field<'_>) -> Option<Option<UsagePointers>> {
+/// Where a response says its usage; `None` is where the known APIs say it, or that something is wrong, which was reported.
+fn pointers(field: &Field<'_>) -> Option<UsagePointers> {
     if field.is_text() {
-        return field.parse(|text| match text {
-            "auto" => Ok(None),
+        field.parse(|text| match text {
+            "auto" => Ok(()),
             _ => {
                 let help = did_you_mean(text, &["auto"], USAGE);
                 Err(Wrong::new(format!("{} is not a value of `tokens`", quoted(text)), help))
             }
         });
+        return None;
     }
     if !field.is_table() {
         field.mistyped("\"auto\" or a table", USAGE);
@@ -48,13 +49,14 @@ fn pointers(field: &Field<'_>) -> Option<Option<UsagePointers>> {
     }
     let table = field.section(usage::TABLE.title, &usage::TABLE)?;
     let at = |key: &Setting<()>| table.field(key).and_then(|field| field.parse(pointer));
-    let [input, output, cached, total] = [&usage::input, &usage::output, &usage::cached, &usage::total].map(at);
+    let [input, cached, output, total] = [&usage::input, &usage::cached, &usage::output, &usage::total].map(at);
     let is_given = |key: &Setting<()>| table.field(key).is_some();
-    if !is_given(&usage::total) && !(is_given(&usage::input) && is_given(&usage::output)) {
+    let is_enough = is_given(&usage::total) || is_given(&usage::input) && is_given(&usage::output);
+    if !is_enough {
         field.report("`tokens` says neither both `input` and `output` nor `total`", USAGE);
     }
     table.close();
-    Some(Some(UsagePointers { input, output, cached, total }))
+    Some(UsagePointers { input, cached, output, total })
 }
 
 /// One of the models. What it does not say is as in `cost`.
