@@ -116,9 +116,12 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Explain {
-    /// The method.
-    #[arg(short = 'X', long, value_name = "METHOD", default_value = "GET")]
-    request: Method,
+    /// The method [default: GET, or POST with --data].
+    #[arg(short = 'X', long, value_name = "METHOD")]
+    request: Option<Method>,
+    /// The body, or @ and the file that has it; for limits that need it.
+    #[arg(short, long, value_name = "BODY", value_parser = values::body)]
+    data: Option<bytes::Bytes>,
     /// A header; can be repeated.
     #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = values::header)]
     header: Vec<(HeaderName, HeaderValue)>,
@@ -144,7 +147,7 @@ struct Simulate {
     /// Print sections with rates to paste, which would have touched few keys. With --json they are part of it.
     #[arg(long)]
     suggest: bool,
-    /// The field of JSON lines that has the client, time, method, path, host, status or header:NAME; can be repeated.
+    /// The field of JSON lines that has the client, time, method, path, host, status, cost or header:NAME; can be repeated.
     #[arg(long, value_name = "NAME=FIELD")]
     field: Vec<Field>,
     /// How much later than others a line may be; later ones are skipped.
@@ -328,11 +331,11 @@ fn serve(start: Start) -> ExitCode {
 
 fn explained(config: &Config, asked: &Explain) -> ExitCode {
     let (mut head, ()) = Request::new(()).into_parts();
-    (head.method, head.uri) = (asked.request.clone(), asked.url.clone());
-    for (name, value) in &asked.header {
-        head.headers.append(name, value.clone());
-    }
-    match explain::explain(config, Question { head, peer: asked.from, show_keys: asked.show_keys }) {
+    let default = asked.data.as_ref().map_or(Method::GET, |_| Method::POST);
+    (head.method, head.uri) = (asked.request.clone().unwrap_or(default), asked.url.clone());
+    head.headers.extend(asked.header.iter().cloned());
+    let question = Question { head, body: asked.data.clone(), peer: asked.from, show_keys: asked.show_keys };
+    match explain::explain(config, question) {
         Ok(text) => printed(&text),
         Err(why) => {
             complain(&format!("error: {why}"));

@@ -51,6 +51,7 @@ use snapshot::{Action, CompiledRoute, Forwarding};
 use telemetry::{AccessLogEntry, MethodClass, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
 
 pub use decided::settle;
+pub use inspection::read as read_body;
 pub use response_changes::ResponseChanges;
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 

@@ -306,10 +306,42 @@ pub struct LimitDescription {
     pub temporary_overrides: usize,
     /// How often it has decided what.
     pub decisions: Decisions,
+    /// The tokens of its requests; `None` if these do not cost tokens.
+    pub tokens: Option<TokenNumbers>,
     /// The keys that it has refused most often.
     pub most_refused: Vec<KeyCount>,
     /// The keys with the most requests.
     pub most_busy: Vec<KeyCount>,
+}
+
+/// The tokens of language models that the requests of a limit have used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenNumbers {
+    /// What requests were charged until their responses have ended.
+    pub reserved: u64,
+    /// What the same requests have cost in the end.
+    pub settled: u64,
+    /// The responses whose tokens were estimated.
+    pub estimated: u64,
+    /// The streams that were cut.
+    pub cut: u64,
+    /// The models whose requests have cost most, the first one most.
+    pub models: Vec<ModelNumbers>,
+}
+
+/// The tokens of one model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelNumbers {
+    /// Its name in requests.
+    pub model: String,
+    /// Tokens of the input that were not in the provider's cache.
+    pub input: u64,
+    /// Those that were.
+    pub cached: u64,
+    /// Tokens of the output.
+    pub output: u64,
+    /// What requests have cost in the end.
+    pub settled: u64,
 }
 
 /// A frequent key.

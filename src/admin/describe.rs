@@ -18,7 +18,9 @@ use crate::config::{
 };
 use crate::limit::overrides::Allowance;
 use crate::limit::tokens::Weights;
+use crate::limit::tokens::response::UsagePointers;
 use crate::limit::{Edge, Rate, Strategy};
+use crate::request::identify::body::BodyInspector;
 use crate::request::route;
 use crate::sources::jwks::FETCH_EVERY;
 
@@ -96,6 +98,9 @@ impl Display for Description<'_> {
             }
             if route.max_body_size != UNLIMITED {
                 writeln!(f, "    accepts bodies of at most {} bytes", route.max_body_size)?;
+            }
+            if let Some(BodyInspector { most, .. }) = BodyInspector::new(config, route) {
+                writeln!(f, "    reads bodies of at most {most} bytes before the decision")?;
             }
             if let Some(limit) = route.timeout {
                 writeln!(f, "    waits at most {limit:?} for the head of the response")?;
@@ -186,16 +191,21 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
             writeln!(f, "    a request costs the number in the response header {name}; {reserve} until then")?;
         }
         Cost::Tokens(cost) => {
-            let cut = match cost.on_exhausted {
-                OnExhausted::Finish => "",
-                OnExhausted::Cut => "; a stream is cut where there is no room for more",
-            };
-            writeln!(f, "    a request costs the tokens that its response says it has used{cut}")?;
+            writeln!(f, "    a request costs the tokens that its response says it has used")?;
+            if let Some(UsagePointers { input, output, cached, total }) = &cost.pointers {
+                let named = [("input", input), ("output", output), ("cached", cached), ("total", total)];
+                let shown = named.into_iter().filter_map(|(name, at)| Some(format!("{name} at {}", at.as_ref()?)));
+                writeln!(f, "      {}", shown.collect::<Vec<_>>().join(", "))?;
+            }
+            let others = if cost.models.is_empty() { "all models" } else { "other models" };
             let models = cost.models.iter().map(|model| (model.pattern.as_str(), model.weights));
-            for (model, Weights { input, cached, output }) in models.chain([("other models", cost.weights)]) {
+            for (model, Weights { input, cached, output }) in models.chain([(others, cost.weights)]) {
                 writeln!(f, "      {model}: {input} for input, {cached} for cached input, {output} for output")?;
             }
             writeln!(f, "      {} tokens of output are reserved where the request names no maximum", cost.max_output)?;
+            if cost.on_exhausted == OnExhausted::Cut {
+                writeln!(f, "      a stream that needs more than was reserved is cut where there is no room for it")?;
+            }
         }
         Cost::OnStatus(cost, statuses) => {
             let statuses = self::statuses(statuses);

@@ -1,12 +1,18 @@
 //! `/api/limits`: each limit with its rates, decisions and most frequent keys.
 
+use std::cmp::Reverse;
+
 use super::View;
 use super::overrides::moment;
 use super::top_keys;
-use crate::admin::dashboard::{Decisions, LimitDescription, Limits};
+use crate::admin::dashboard::{Decisions, LimitDescription, Limits, ModelNumbers, TokenNumbers};
 use crate::base::clock;
-use crate::config::Limit;
-use crate::request::decide::{DecisionCounter, LimitMetrics, shown_since};
+use crate::config::{Cost, Limit};
+use crate::limit::tokens::Usage;
+use crate::request::decide::{DecisionCounter, LimitMetrics, TokenCounts, shown_since};
+
+/// How many models are shown of a limit.
+const MOST_MODELS: usize = 10;
 
 /// All limits of the configuration, in its order.
 pub(super) fn describe_all(view: &View) -> Limits {
@@ -25,6 +31,7 @@ pub(super) fn describe_all(view: &View) -> Limits {
             overrides: limit.overrides.len(),
             temporary_overrides: table.map_or(0, |table| table.temporary_count()),
             decisions: decisions(counted),
+            tokens: matches!(limit.cost, Cost::Tokens(_)).then(|| counted.map(tokens).unwrap_or_default()),
             most_refused: top_keys::describe(limit, &top.most_refused, mask),
             most_busy: top_keys::describe(limit, &top.most_busy, mask),
         }
@@ -50,12 +57,41 @@ pub(super) fn decisions(counted: Option<&LimitMetrics>) -> Decisions {
     }
 }
 
+/// The tokens of a limit, and the models whose requests have cost most.
+fn tokens(counted: &LimitMetrics) -> TokenNumbers {
+    let TokenCounts { reserved, settled, estimated, cut, .. } = counted.tokens.total();
+    let model = |(model, TokenCounts { used, settled, .. })| {
+        let Usage { input, cached, output } = used;
+        ModelNumbers { model, input, cached, output, settled }
+    };
+    let mut models: Vec<_> = counted.tokens.by_model().into_iter().map(model).collect();
+    models.sort_by_key(|model| Reverse(model.settled));
+    models.truncate(MOST_MODELS);
+    TokenNumbers { reserved, settled, estimated, cut, models }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
     use super::*;
     use crate::request::decide::DECISIONS;
+
+    #[test]
+    fn the_dearest_models_are_shown_first() {
+        let limit = LimitMetrics::new("l", 1);
+        for number in 0..12_u64 {
+            let used = Usage { input: number, cached: 1, output: 2 };
+            let counts = TokenCounts { used, reserved: 100, settled: number, estimated: 1, ..TokenCounts::default() };
+            limit.tokens.record(Some(format!("m-{number}").as_bytes()), counts);
+        }
+        let shown = tokens(&limit);
+        assert_eq!((shown.reserved, shown.settled, shown.estimated, shown.cut), (1_200, 66, 12, 0));
+        assert_eq!(shown.models.len(), MOST_MODELS);
+        let first = ModelNumbers { model: "m-11".to_owned(), input: 11, cached: 1, output: 2, settled: 11 };
+        assert_eq!(shown.models[0], first);
+        assert_eq!(shown.models[9].model, "m-2");
+    }
 
     #[test]
     fn each_decision_is_shown_by_its_name() {

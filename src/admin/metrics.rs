@@ -1,8 +1,9 @@
 //! `/metrics`: all metrics, as families. No client's key is ever a label, and all other values of labels are from the
-//! configuration or from fixed lists, so that clients cannot create series.
+//! configuration or from fixed lists, so that clients cannot create series; but for a bounded number of names of models.
 
 mod connections;
 mod limits;
+mod models;
 mod process;
 mod quotas;
 mod requests;
@@ -27,6 +28,7 @@ pub(super) fn respond(view: &View, headers: &HeaderMap) -> LocalResponse {
     families.extend(system::families());
     families.extend(requests::families(view));
     families.extend(limits::families(view));
+    families.extend(models::families(view));
     families.extend(upstreams::metrics(view));
     families.extend(shed::metrics(view));
     families.extend(connections::families(view));

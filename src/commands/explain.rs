@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::HeaderMap;
 use http::request::Parts;
 
@@ -16,13 +17,13 @@ use super::told_request;
 use crate::admin::describe::shown_value;
 use crate::base::clock;
 use crate::config::{self, Config};
-use crate::proxy::ResponseChanges;
 use crate::proxy::respond;
 use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, SharedState, Snapshot};
+use crate::proxy::{self, ResponseChanges};
 use crate::request::decide::Part;
 use crate::request::identify::tokens::{TokenCache, TokenProblem, ValidTokens, verify_tokens};
 use crate::request::identify::{KeyCache, RequestAttributes};
-use crate::request::resolve::{Next, Resolved, Target};
+use crate::request::resolve::{ArrivedRequest, Next, Refusal, Resolved, Target};
 use crate::request::route::{self, RouteConditions, TemplateInput, mismatch, rewrite};
 use crate::sources::jwks;
 use crate::store::Store;
@@ -33,8 +34,10 @@ use limit::DescribedLimit;
 
 /// The arguments of `gateway explain`.
 pub struct Question {
-    /// Everything but the body of the request; its target has a host or not.
+    /// The head of the request; its target has a host or not.
     pub head: Parts,
+    /// Its body.
+    pub body: Option<Bytes>,
     /// The address of the connection.
     pub peer: IpAddr,
     /// Whether keys are printed as they are.
@@ -46,11 +49,12 @@ pub struct Question {
 /// # Errors
 /// A message, when the request would be refused before its route is known.
 pub fn explain(config: &Config, question: Question) -> Result<String, String> {
-    let Question { mut head, peer, show_keys } = question;
+    let Question { mut head, body, peer, show_keys } = question;
     let authority = head.uri.authority().map(|authority| authority.as_str().to_owned());
     told_request::name_host(&mut head, authority.as_deref());
     // The scheme of the URL is that of the connection, behind a trusted proxy or not.
     let request = told_request::arrived(&head, peer, head.uri.scheme_str() == Some("https"));
+    let request = body.as_ref().map_or(request, |body| ArrivedRequest { body: Some(body.len() as u64), ..request });
     let store = Arc::new(Store::Memory(Memory::new(config.limits.len().max(1), usize::MAX)));
     let gateway = Snapshot::build(config, &SharedState::new(1, 1), store);
     let Resolved { client, scheme, target, route, next } = gateway.resolver.resolve(request);
@@ -74,11 +78,7 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
     let mut changes = ResponseChanges::new(served, conditions, &input);
     match next {
         Next::Refuse(why) => {
-            let mut answer = respond::refused(&why);
-            changes.apply(&mut answer);
-            let status = answer.status().as_u16();
-            line(&mut text, &format!("\nanswered {status} and counted by no limit: {}", why.detail));
-            headers_of(&mut text, answer.headers());
+            refused(&mut text, &why, &changes);
             others(&mut text, config, Some(index), conditions, &target);
             return Ok(text);
         }
@@ -104,6 +104,19 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
         line(&mut text, &format!("\nanswered 401 and counted by no limit: {why}"));
         others(&mut text, config, Some(index), conditions, &target);
         return Ok(text);
+    }
+    let inspected;
+    let mut attributes = attributes;
+    if let (Some(inspector), None) = (&served.inspector, problem) {
+        match proxy::read_body(inspector, &head.headers, &body.unwrap_or_default()) {
+            Ok((read, _)) => inspected = read,
+            Err(why) => {
+                refused(&mut text, &why, &changes);
+                others(&mut text, config, Some(index), conditions, &target);
+                return Ok(text);
+            }
+        }
+        attributes.body = Some(&inspected);
     }
     if let (Some(shedding), None) = (&served.shedding, problem) {
         let priority = shedding.priority(&served.limits, &attributes, &mut KeyCache::default());
@@ -198,6 +211,14 @@ fn sent(text: &mut String, config: &Config, served: &CompiledRoute, head: &Parts
             line(text, &format!("  {verb} the request header {name}: {}", shown_value(name, value)));
         }
     }
+}
+
+/// Adds the answer to a request that is refused before a limit is asked.
+fn refused(text: &mut String, why: &Refusal, changes: &ResponseChanges<'_>) {
+    let mut answer = respond::refused(why);
+    changes.apply(&mut answer);
+    line(text, &format!("\nanswered {} and counted by no limit: {}", answer.status().as_u16(), why.detail));
+    headers_of(text, answer.headers());
 }
 
 fn headers_of(text: &mut String, headers: &HeaderMap) {

@@ -1,9 +1,11 @@
 //! The values of arguments.
 
 use std::borrow::Cow;
+use std::fs;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Uri};
 
 use crate::base::units;
@@ -32,6 +34,14 @@ pub(super) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let value =
         HeaderValue::from_str(value.trim()).map_err(|_| "the value has characters that a header cannot have")?;
     Ok((name, value))
+}
+
+/// The body of a request, as it is, or the file that has it after `@`.
+pub(super) fn body(text: &str) -> Result<Bytes, String> {
+    match text.strip_prefix('@') {
+        Some(file) => fs::read(file).map(Bytes::from).map_err(|error| format!("{file} cannot be read: {error}")),
+        None => Ok(Bytes::copy_from_slice(text.as_bytes())),
+    }
 }
 
 /// A path, or a URL that may lack its scheme.

@@ -62,13 +62,8 @@ pub(super) const fn fraction() -> Kind<f64> {
 /// What a token costs.
 pub(super) const fn weight() -> Kind<Weight> {
     kind(Shape::Decimal(MAX_WEIGHT), |field, _| {
-        let help = format!("allowed: 0 to {MAX_WEIGHT}, with at most six decimal places, like 0.25");
-        let written = field.written_number(&help)?;
-        let weight = written.parse().ok();
-        if weight.is_none() {
-            field.report(format!("{written} is no weight of tokens"), help);
-        }
-        weight
+        let help = format!("allowed: 0 to {MAX_WEIGHT} with at most six decimal places and no exponent, like 0.25");
+        field.decimal(&help, |written| written.strip_prefix('+').unwrap_or(written).parse().ok())
     })
 }
 

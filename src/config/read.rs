@@ -143,25 +143,25 @@ impl<'a> Field<'a> {
         value
     }
 
-    /// A number with a decimal point or without, as it is written.
-    pub(super) fn written_number(&self, help: &str) -> Option<&'a str> {
+    /// A number with a decimal point or without, which `read` reads as it is written, unless it is out of range.
+    pub(super) fn decimal<T>(&self, help: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
         let written = self.value.as_float().map(DeFloat::as_str);
-        let written = written.or_else(|| self.value.as_integer().map(DeInteger::as_str));
-        if written.is_none() {
+        let Some(written) = written.or_else(|| self.value.as_integer().map(DeInteger::as_str)) else {
             self.mistyped("a number", help);
+            return None;
+        };
+        let number = read(written);
+        if number.is_none() {
+            self.report(format!("{} is out of range: {written}", self.what), help);
         }
-        written
+        number
     }
 
     /// A number from 0 to 1.
     pub(super) fn fraction(&self) -> Option<f64> {
-        let help = "allowed: 0.0 to 1.0, like 0.2 for a fifth";
-        let written = self.written_number(help)?;
-        let share = written.parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share));
-        if share.is_none() {
-            self.report(format!("{} is out of range: {written}", self.what), help);
-        }
-        share
+        self.decimal("allowed: 0.0 to 1.0, like 0.2 for a fifth", |written| {
+            written.parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share))
+        })
     }
 
     /// The elements of a list, as many as the key may have.

@@ -39,8 +39,12 @@ pub struct ModelWeights {
 impl TokenCost {
     /// What the tokens of a request for this model cost.
     pub fn weights(&self, model: Option<&[u8]>) -> Weights {
-        let found = model.and_then(|model| self.models.iter().find(|one| one.is_of(model)));
-        found.map_or(self.weights, |one| one.weights)
+        self.model(model).map_or(self.weights, |one| one.weights)
+    }
+
+    /// Which of the models with other weights this is; `None` if it is none of them.
+    pub fn model(&self, name: Option<&[u8]>) -> Option<&ModelWeights> {
+        name.and_then(|name| self.models.iter().find(|one| one.is_of(name)))
     }
 }
 

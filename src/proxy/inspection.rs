@@ -12,6 +12,7 @@ use http_body::Body;
 use tokio::time::timeout;
 
 use crate::base::reason::Reason;
+use crate::limit::tokens::request::Patch;
 use crate::request::identify::body::{BodyInspector, BodyProblem, InspectedBody};
 use crate::request::resolve::Refusal;
 use crate::server::ClientBody;
@@ -42,7 +43,7 @@ pub(super) async fn inspect<'a>(
         Some(body) => collect(body, inspector, limit).await?,
         None => (Bytes::new(), None),
     };
-    let (inspected, patch) = inspector.inspect(&head.headers, &bytes).map_err(|problem| refusal(&problem))?;
+    let (inspected, patch) = read(inspector, &head.headers, &bytes)?;
     let asks_for_usage = patch.is_some();
     if let Some(patch) = patch {
         let end = bytes.get(patch.at.end..).unwrap_or_default();
@@ -50,6 +51,18 @@ pub(super) async fn inspect<'a>(
     }
     *body = body.is_some().then(|| ClientBody::whole(bytes, trailers));
     Ok(Inspection { body: inspected, asks_for_usage })
+}
+
+/// What a body says that is there, and what makes it ask for what the gateway has to know.
+pub fn read<'a>(
+    inspector: &'a BodyInspector,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<(InspectedBody<'a>, Option<Patch>), Refusal> {
+    if body.len() as u64 > inspector.most {
+        return Err(too_large(inspector));
+    }
+    inspector.inspect(headers, body).map_err(|problem| refusal(&problem))
 }
 
 /// Makes the head of a request one whose response the gateway can read, and which is true of the body that is sent.
@@ -65,10 +78,8 @@ async fn collect(
     inspector: &BodyInspector,
     limit: Duration,
 ) -> Result<(Bytes, Option<HeaderMap>), Refusal> {
-    let BodyInspector { most, bound, .. } = *inspector;
-    let too_large = || broken(StatusCode::PAYLOAD_TOO_LARGE, bound, "is too large");
-    if body.size_hint().lower() > most {
-        return Err(too_large());
+    if body.size_hint().lower() > inspector.most {
+        return Err(too_large(inspector));
     }
     let (mut bytes, mut trailers) = (BytesMut::new(), None);
     loop {
@@ -82,7 +93,7 @@ async fn collect(
             }
         };
         match frame.into_data() {
-            Ok(data) if (bytes.len() + data.len()) as u64 > most => return Err(too_large()),
+            Ok(data) if (bytes.len() + data.len()) as u64 > inspector.most => return Err(too_large(inspector)),
             // Most bodies are one piece.
             Ok(data) if bytes.is_empty() && body.is_end_stream() => return Ok((data, None)),
             // It grows with what comes, so that a length that is only stated takes no memory.
@@ -90,6 +101,10 @@ async fn collect(
             Err(frame) => trailers = frame.into_trailers().ok(),
         }
     }
+}
+
+fn too_large(inspector: &BodyInspector) -> Refusal {
+    broken(StatusCode::PAYLOAD_TOO_LARGE, inspector.bound, "is too large")
 }
 
 /// What follows on the connection belongs to the body.

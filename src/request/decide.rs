@@ -36,7 +36,9 @@ pub use first::{Part, decide_first, refuse_first};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, longest_refusal};
 pub use rate_selector::{RateSelector, RateSet, RateTable, SelectedRates};
-pub use reservations::{CostKnown, Reservations, estimated_input, stated_cost, told_cost};
+pub use reservations::{
+    CostKnown, Reservations, estimated_input, initial_cost_within, reserved_tokens, stated_cost, told_cost,
+};
 pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quotas};
 pub use temporary_overrides::{LimitOverrides, MAX_TEMPORARY, NotSet, TemporaryOverrides};
 pub use token_metrics::{TokenCounts, TokenMetrics};

@@ -21,6 +21,8 @@ window.fetch = async (path, options) => {
   if (path !== "/api/limits") return response;
   const body = await response.json();
   body.limits[0].most_refused = [{ key: HOSTILE, count: 12345, error: 0 }, { key: "bu…sy", count: 7, error: 2 }, { key: "bu…sy", count: 6, error: 0 }];
+  const model = { model: HOSTILE, input: 34567, cached: 8, output: 9, settled: 45678 };
+  body.limits[0].tokens = { reserved: 98765, settled: 45678, estimated: 2, cut: 1, models: [model] };
   body.limits[0].most_busy = [{ key: "busy", count: 99, error: 0 }];
   return new Response(JSON.stringify(body), { status: response.status });
 };
@@ -88,7 +90,7 @@ def follows(page):
     page.wait_text("#state-text", "ready")
     page.wait("requests are counted", lambda: number(page.text("#tile-requests .big").replace("–", "0")) > 5)
     page.wait_text("#limits .limit-name", "per-key")
-    page.wait_text("#limits .limit-name", "5/h per header:x-api-key")
+    page.wait_text("#limits .limit-name", "5/h tokens per header:x-api-key")
     refused = page.text("#limits dl div:nth-child(3) dd")
     page.wait("refusals grow", lambda: number(page.text("#limits dl div:nth-child(3) dd")) > number(refused))
     page.wait("the chart is drawn", lambda: len(page.find("#requests-chart path.line.limited").get_attribute("d")) > 40)
@@ -104,7 +106,9 @@ def keys_of_clients(page):
     page.wait_text("#limits .limit-keys", HOSTILE)
     rows = lambda: page.driver.execute_script("return [...document.querySelectorAll('#limits tbody')].map((body) => body.rows.length)")
     assert "12,345" in page.text("#limits .limit-keys") and "≈ 7" in page.text("#limits .limit-keys")
-    assert rows() == [3, 1], rows()
+    assert rows() == [1, 3, 1], rows()
+    used = page.text("#limits .limit-tokens")
+    assert all(part in used for part in [HOSTILE, "34,567", "45,678 charged of 98,765 reserved", "2 responses estimated"]), used
     # The configuration has the text too.
     page.driver.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     page.wait_text("#config", HOSTILE)

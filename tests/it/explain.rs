@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::{Memcached, closed_port, run};
+use crate::harness::{Gateway, Memcached, closed_port, run};
 
 fn explain(config: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let directory = tempfile::tempdir().unwrap();
@@ -215,4 +215,76 @@ fn the_scheme_is_what_a_trusted_proxy_reports_and_methods_are_in_capitals() {
     }
     let (code, text) = explain(config, &["-X", "post", "https://a.test/x"]);
     assert!(code != Some(0) && text.contains("would be answered 400: The method is a standard"), "{text}");
+}
+
+const MODELS: &str = r#"
+[server]
+inspect_body = "100B"
+[limits.tokens]
+key = "json:/user"
+rates = ["2000/m"]
+cost = { tokens = "auto", output = 4 }
+[[limits.tokens.models]]
+match = "big-*"
+input = 2.5
+[[routes]]
+path = "/*"
+limits = ["tokens"]
+respond = { status = 200 }
+"#;
+
+#[test]
+fn a_body_says_what_is_reserved() {
+    let body = r#"{"user":"u-7","model":"big-1","max_tokens":50,"input":"four"}"#;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, body).unwrap();
+    for data in [body.to_owned(), format!("@{}", file.path().display())] {
+        let (code, text) = explain(MODELS, &["--show-keys", "-d", &data, "/v1"]);
+        assert_eq!(code, Some(0), "{text}");
+        for part in [
+            "POST ",
+            "\"u-7\" from json:/user",
+            "cost     208 reserved: 3 tokens of input by its size, 50 of output; weights of big-*: input 2.5, output 4\n",
+            "with empty counters: answered 200",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+    let (_, text) = explain(MODELS, &["-X", "PUT", "--data", body, "/v1"]);
+    assert!(text.contains("PUT ") && !text.contains("u-7"), "{text}");
+    let (_, text) = explain(MODELS, &["/v1"]);
+    let all = "cost     2000 reserved, which is all that there may be: 0 tokens of input by its size, 4096 of output; \
+               weights: input 1, output 4\n";
+    assert!(text.contains("GET ") && text.contains("key      none: ") && text.contains(all), "{text}");
+    let (code, text) = explain(MODELS, &["-d", "@/nowhere", "/v1"]);
+    assert!(code == Some(2) && text.contains("/nowhere cannot be read: "), "{text}");
+}
+
+#[test]
+fn a_body_is_refused_as_the_gateway_refuses_it() {
+    let gateway = Gateway::with_server("inspect_body = \"100B\"\n", MODELS.split_once("100B\"\n").unwrap().1);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let long = "x".repeat(101);
+    for (header, body, status) in [
+        ("x-a: b", r#"{"user":"a"}"#.as_bytes(), 200),
+        ("x-a: b", long.as_bytes(), 413),
+        ("x-a: b", r#"{"user":"a","user":"b"}"#.as_bytes(), 400),
+        ("x-a: b", b"\xff\xfe{\0}\0", 415),
+        ("content-encoding: gzip", b"x", 415),
+        ("content-encoding: gzip", b"", 200),
+    ] {
+        fs::write(&file, body).unwrap();
+        let head = format!("POST / HTTP/1.1\r\nHost: h\r\n{header}\r\nContent-Length: {}\r\n\r\n", body.len());
+        let answer = gateway.client().call([head.as_bytes(), body].concat());
+        let (_, text) = explain(MODELS, &["-H", header, "-d", &format!("@{}", file.path().display()), "http://h/"]);
+        assert_eq!(answer.status, status, "{text}");
+        let expected = match answer.status {
+            200 => "with empty counters: answered 200\n".to_owned(),
+            status => {
+                let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+                format!("\nanswered {status} and counted by no limit: {detail}\n")
+            }
+        };
+        assert!(text.contains(&expected), "{expected}: {text}");
+    }
 }

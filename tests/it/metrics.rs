@@ -90,9 +90,11 @@ impl Everything {
              algorithms = [\"ES256\"]\n\
              [limits.l]\nkey = \"jwt:sub | header:x-api-key\"\nrates = [\"2/d\"]\n\
              [limits.l.quotas]\nsource = \"http://{}/{{key}}\"\ntimeout = \"5s\"\n\
+             [limits.tokens]\nkey = \"global\"\nrates = [\"100000/d\"]\ncost = {{ tokens = \"auto\" }}\n\
              [upstreams.away]\nservers = [\"http://{away}\"]\n\
              [upstreams.up]\nservers = [\"http://{}\"]\nmax_in_flight = 100\n\
              [[routes]]\npath = \"/up\"\nlimits = [\"l\"]\nupstream = \"up\"\n\
+             [[routes]]\npath = \"/tokens\"\nlimits = [\"tokens\"]\nupstream = \"up\"\n\
              [[routes]]\npath = \"/away\"\nupstream = \"away\"\n",
             issuer.address(),
             plans.address(),
@@ -102,9 +104,9 @@ impl Everything {
         let [in_memory, shared] = [String::new(), memcached.store()].map(|store| {
             let gateway = Gateway::with_server(&server, &format!("{store}{rest}"));
             let mut client = gateway.client();
-            let statuses =
-                ["/up", "/up", "/up", "/away", "/none"].map(|path| client.get_with(path, "X-Api-Key: k\r\n"));
-            assert_eq!(statuses.map(|response| response.status), [200, 200, 429, 502, 404]);
+            let statuses = ["/up", "/up", "/up", "/tokens", "/away", "/none"]
+                .map(|path| client.get_with(path, "X-Api-Key: k\r\n"));
+            assert_eq!(statuses.map(|response| response.status), [200, 200, 429, 200, 502, 404]);
             gateway
         });
         let (source, fetched) = Self::fetched();
@@ -277,6 +279,35 @@ fn clients_cannot_create_series() {
         gateway.metric(&format!("gateway_requests_total{{{labels}}}"))
     });
     assert_eq!(methods, [Some(100.0), Some(100.0)]);
+}
+
+#[test]
+fn the_tokens_of_models_are_counted() {
+    let up = Upstream::start(|_| reply(200, ""));
+    let limit = |name: &str, cost: &str| format!("[limits.{name}]\nkey = \"global\"\nrates = [\"10000/d\"]\n{cost}\n");
+    let gateway = Gateway::start(
+        &(limit("tokens", "cost = { tokens = \"auto\", input = 2, max_output = 100 }")
+            + &limit("requests", "")
+            + &up.section()
+            + "[[routes]]\npath = \"/*\"\nlimits = [\"tokens\", \"requests\"]\nupstream = \"up\"\n"),
+    );
+    let ask = |body: &str| {
+        let length = body.len();
+        let request = format!("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n{body}");
+        assert_eq!(gateway.client().call(request).status, 200);
+    };
+    ask(r#"{"model":"m-1","max_tokens":7,"messages":[{"content":"eleven here"}]}"#);
+    ask("");
+    let tokens = |model: &str, kind: &str| {
+        gateway.metric(&format!("gateway_tokens_total{{limit=\"tokens\",model=\"{model}\",kind=\"{kind}\"}}"))
+    };
+    assert_eq!(["input", "cached", "output"].map(|kind| tokens("m-1", kind)), [4.0, 0.0, 0.0].map(Some));
+    assert_eq!(["input", "cached", "output"].map(|kind| tokens("other", kind)), [0.0; 3].map(Some));
+    let of = |name: &str| gateway.metric(&format!("gateway_token_{name}_total{{limit=\"tokens\"}}"));
+    let counts = ["cost_reserved", "cost_settled", "estimates", "streams_cut", "counts_ignored"].map(of);
+    assert_eq!(counts, [115.0, 8.0, 2.0, 0.0, 0.0].map(Some));
+    let others: Vec<_> = names(&gateway).into_iter().filter(|name| name.contains("_token")).collect();
+    assert!(others.iter().all(|name| !name.contains("requests")), "{others:?}");
 }
 
 #[test]

@@ -132,8 +132,11 @@ fn body(path: &str) -> &'static str {
 #[test]
 fn the_document_says_what_the_server_does() {
     let text = limited("header:x-api-key", "5/d", "overrides = [{ keys = [\"in-file\"], block = true }]")
-        + "[upstreams.up]\nservers = [\"http://127.0.0.1:9\"]\n[[routes]]\npath = \"/up\"\nupstream = \"up\"\n";
+        + "[upstreams.up]\nservers = [\"http://127.0.0.1:9\"]\n[[routes]]\npath = \"/up\"\nupstream = \"up\"\n"
+        + "[limits.tokens]\nkey = \"global\"\nrates = [\"100000/d\"]\ncost = { tokens = \"auto\" }\n\
+           [[routes]]\npath = \"/tokens\"\nlimits = [\"tokens\"]\nrespond = { status = 200 }\n";
     let gateway = Gateway::start(&text);
+    assert_eq!(gateway.client().get("/tokens").status, 200);
     assert_eq!(gateway.client().get_with("/", "x-api-key: k\r\n").status, 200);
     assert_eq!(gateway.client().get("/up").status, 502);
     let mut contract = Contract::of(&gateway);

@@ -381,6 +381,60 @@ respond = { status = 200 }
 }
 
 #[test]
+fn requests_cost_what_the_log_says() {
+    let config = r#"
+[limits.tokens]
+key = "client-ip"
+rates = ["100/d"]
+cost = { tokens = "auto", output = 2, max_output = 10 }
+[limits.header]
+key = "client-ip"
+rates = ["100/d"]
+cost = { response_header = "x-cost", reserve = 10 }
+[[routes]]
+path = "/*"
+limits = ["LIMIT"]
+respond = { status = 200 }
+"#;
+    let folder = |limit: &str| Folder::new(&config.replace("LIMIT", limit));
+    let log = |count: u64, status: u16, rest: &str| -> String {
+        let line = |second| {
+            format!(
+                "{{\"time\":{},\"client\":\"192.0.2.1\",\"method\":\"GET\",\"path\":\"/\",\"status\":{status}{rest}}}\n",
+                1_800_000_000 + second
+            )
+        };
+        (0..count).map(line).collect()
+    };
+    // The first limit, the log, the fields, and how many of the requests have no room.
+    for (limit, log, fields, rejected) in [
+        // Each costs 20 of 100, which is what is reserved.
+        ("tokens", log(10, 200, ""), &[][..], 5),
+        // Each costs 10 + 2 * 15 = 40; a third one has room for what is reserved.
+        ("tokens", log(10, 200, r#","tokens_input":10,"tokens_output":15"#), &[], 7),
+        ("tokens", log(10, 200, r#","tokens_input":1,"tokens_output":1,"spent":{"all":40}"#), &["cost=spent.all"], 7),
+        // Each costs 2, but needs 20.
+        ("tokens", log(45, 200, r#","tokens_input":0,"tokens_output":1"#), &[], 4),
+        // They cost nothing.
+        ("tokens", log(20, 404, r#","tokens_input":10,"tokens_output":15"#), &[], 0),
+        ("header", log(20, 200, r#","tokens_input":1,"tokens_output":1"#), &[], 10),
+        ("header", log(20, 200, r#","spent":50"#), &["cost=spent"], 18),
+        ("header", log(20, 200, r#","spent":0"#), &["cost=spent"], 0),
+    ] {
+        let arguments: Vec<_> = fields.iter().flat_map(|field| ["--field", *field]).collect();
+        let report = folder(limit).json(&arguments, &log);
+        let found = &report["limits"][limit];
+        assert_eq!(found["rejected"], rejected, "{limit} {log}: {report:#}");
+        assert_eq!(found["exact"]["wrongly_admitted"], 0, "{limit} {log}: {report:#}");
+        let notes = report["notes"].to_string();
+        let says_tokens = fields.is_empty() && log.contains("tokens_input");
+        assert_eq!(notes.contains("header: the log has no response header x-cost"), fields.is_empty(), "{notes}");
+        assert_eq!(notes.contains("which tokens were cached"), says_tokens, "{notes}");
+        assert_eq!(notes.contains("tokens: no line says"), fields.is_empty() && !says_tokens, "{notes}");
+    }
+}
+
+#[test]
 fn what_a_log_cannot_tell_is_said() {
     let config = r#"
 [limits.failures]

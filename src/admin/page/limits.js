@@ -1,7 +1,7 @@
 // The panel of the limits.
 
-/** How many keys are shown of each list. */
-const SHOWN_KEYS = 3;
+/** How many keys or models are shown of each list. */
+const SHOWN_ROWS = 3;
 
 /** The limits: what they decide now, their refusals over the last hour, and their keys. */
 class Limits {
@@ -49,7 +49,8 @@ class Limits {
         const per = [described?.config?.key ?? []].flat().join(" and ");
         const mode = described?.config?.on_limit ?? "reject";
         setText(shown.querySelector(".limit-name span"), limit.name);
-        const kind = `${rates}${per ? ` per ${per}` : ""}${mode === "reject" ? "" : `, ${mode}`}`;
+        const unit = described?.tokens ? " tokens" : "";
+        const kind = `${rates}${unit}${per ? ` per ${per}` : ""}${mode === "reject" ? "" : `, ${mode}`}`;
         setText(shown.querySelector(".limit-name small"), kind);
         const texts = [
           rate(readings.rate(read(["admitted"]))),
@@ -59,6 +60,7 @@ class Limits {
         shown.querySelectorAll("dd").forEach((number, index) => setText(number, texts[index]));
         setText(shown.querySelector(".over dt"), mode === "shadow" ? "shadowed/s" : "refused/s");
         shown.bars.draw(minutes);
+        this.tokens(shown.querySelector(".limit-tokens"), described?.tokens);
         this.keys(shown, described, onKey);
       },
     );
@@ -66,6 +68,7 @@ class Limits {
 
   create(limit) {
     const number = (name, kind) => element("div", { class: kind }, element("dt", {}, name), element("dd", {}, "–"));
+    const column = (name, index) => element("th", { scope: "col", class: index === 0 ? "" : "number" }, name);
     const bars = element("div", { class: "bars" });
     const made = element(
       "li",
@@ -79,10 +82,37 @@ class Limits {
         number("refused/s", "over"),
         number("last hour", "over"),
       ),
+      element(
+        "table",
+        { class: "limit-tokens", hidden: "" },
+        element("caption"),
+        element("thead", {}, element("tr", {}, ...["model", "input", "cached", "output", "cost"].map(column))),
+        element("tbody"),
+      ),
       element("div", { class: "limit-keys" }),
     );
     made.bars = new MinuteBars(bars, limit.name);
     return made;
+  }
+
+  /** The tokens that requests have used since the start, where they cost tokens, and the models that have cost most. */
+  tokens(table, tokens) {
+    table.hidden = !tokens;
+    if (!tokens) {
+      return;
+    }
+    const { reserved, settled, estimated, cut, models } = tokens;
+    const charged = `${count(settled)} charged of ${count(reserved)} reserved`;
+    setText(table.caption, `${charged} · ${count(estimated)} responses estimated · ${count(cut)} cut`);
+    updateList(
+      table.tBodies[0],
+      models.slice(0, SHOWN_ROWS),
+      ({ model }) => model,
+      () => row(5, 1),
+      (line, { model, input, cached, output, settled: cost }) => {
+        setCells(line, [model, ...[input, cached, output, cost].map(count)]);
+      },
+    );
   }
 
   /** The keys that were refused most and those that are most busy, where the gateway tells them. */
@@ -114,7 +144,7 @@ class Limits {
       (table, [, keys]) => {
         updateList(
           table.tBodies[0],
-          keys.slice(0, SHOWN_KEYS),
+          keys.slice(0, SHOWN_ROWS),
           (found) => found.key,
           () => row(2, 1),
           (line, found) => {

@@ -2,8 +2,10 @@
 
 use super::line;
 use super::quotas::{self, AskedQuota};
-use crate::config::{self, Cost, Missing, Source};
-use crate::request::decide::{RateSet, RouteLimit, SelectedRates};
+use crate::config::{self, Cost, Missing, Source, TokenCost};
+use crate::limit::tokens::{Usage, Weights};
+use crate::request::decide::{self, RateSet, RouteLimit, SelectedRates};
+use crate::request::identify::body::InspectedBody;
 use crate::request::identify::key_text::value_text;
 use crate::request::identify::{KeyCache, RequestAttributes};
 
@@ -54,11 +56,27 @@ impl DescribedLimit<'_> {
             Cost::ResponseHeader { name, reserve } => {
                 format!("{reserve} until the response arrives, then the number in its header {name}")
             }
-            Cost::Tokens(_) => "what is reserved, until the response says how many tokens it has used".to_owned(),
+            Cost::Tokens(cost) => self.reserved(cost, selected),
             Cost::OnStatus(cost, _) => format!("{cost}, given back unless the response has a status in `count`"),
         };
         line(text, &format!("    cost     {cost}"));
         line(text, &format!("    over it  {}", self.limit.on_limit.in_words(self.limit.status)));
+    }
+
+    /// What is reserved for a request that costs tokens.
+    fn reserved(&self, cost: &TokenCost, selected: SelectedRates<'_>) -> String {
+        let SelectedRates::Rates(_, limit) = selected else { return "none".to_owned() };
+        let Usage { input, output, .. } = decide::reserved_tokens(cost, self.attributes.body);
+        let most = limit.capacity();
+        let reserved = decide::initial_cost_within(&self.route_limit.cost, most, self.attributes);
+        let name = self.attributes.body.and_then(InspectedBody::model);
+        let of = cost.model(name).map_or_else(String::new, |model| format!(" of {}", model.pattern));
+        let Weights { input: per_input, output: per_output, .. } = cost.weights(name);
+        let whole = if reserved == most { ", which is all that there may be" } else { "" };
+        format!(
+            "{reserved} reserved{whole}: {input} tokens of input by its size, {output} of output; weights{of}: input \
+             {per_input}, output {per_output}"
+        )
     }
 
     fn key(&self) -> String {

@@ -39,7 +39,7 @@ pub(super) fn read(line: &[u8], needs: &Needs, times: &mut TimeReader) -> Result
             headers.extend(header_value(name, &unescaped(value)));
         }
     }
-    Ok(Box::new(Record { time, client, method, uri, host: None, headers, status }))
+    Ok(Box::new(Record { time, client, method, uri, host: None, headers, status, spent: None }))
 }
 
 /// The header with this value, if the log has one: `-` stands for none.

@@ -20,6 +20,8 @@ pub enum Attribute {
     Host,
     /// The status of the response.
     Status,
+    /// What the request has cost, where the response says it.
+    Cost,
     /// A header of the request.
     Header(HeaderName),
 }
@@ -33,7 +35,7 @@ pub struct Field {
     pub field: String,
 }
 
-const NAMES: [&str; 6] = ["client", "time", "method", "path", "host", "status"];
+const NAMES: [&str; 7] = ["client", "time", "method", "path", "host", "status", "cost"];
 
 /// Writes the attribute as `--field` spells it.
 impl fmt::Display for Attribute {
@@ -45,6 +47,7 @@ impl fmt::Display for Attribute {
             Self::Path => f.write_str("path"),
             Self::Host => f.write_str("host"),
             Self::Status => f.write_str("status"),
+            Self::Cost => f.write_str("cost"),
             Self::Header(name) => write!(f, "header:{name}"),
         }
     }
@@ -66,6 +69,7 @@ impl FromStr for Field {
             "path" => Attribute::Path,
             "host" => Attribute::Host,
             "status" => Attribute::Status,
+            "cost" => Attribute::Cost,
             _ => match name.strip_prefix("header:") {
                 Some(header) => {
                     Attribute::Header(header.parse().map_err(|_| format!("{header:?} is not the name of a header"))?)
@@ -93,9 +97,15 @@ pub(super) struct FieldNames {
     pub(super) path: Vec<String>,
     pub(super) host: Vec<String>,
     pub(super) status: Vec<String>,
+    /// None by default: a number is a cost only in the log of somebody who says so.
+    pub(super) cost: Vec<String>,
     /// For each header that the configuration uses.
     pub(super) headers: Vec<Vec<String>>,
 }
+
+/// The fields of the gateway's own log with the tokens of a language model that a request has used. Tokens that the provider has
+/// read from its cache are in the first.
+pub(super) const TOKENS: [&str; 2] = ["tokens_input", "tokens_output"];
 
 /// A field that holds a whole request line, as `$request` of nginx.
 pub(super) const REQUEST_LINE: &str = "request";
@@ -173,6 +183,7 @@ impl FieldNames {
                 &Attribute::Status,
                 &["status", "status_code", "response_code", "DownstreamStatus", "http.response.status_code"],
             ),
+            cost: names(&Attribute::Cost, &[]),
             headers: headers.iter().map(header).collect(),
         }
     }
@@ -192,6 +203,7 @@ mod tests {
             ("client", "NAME=FIELD"),
             ("client=", "missing"),
             ("clinet=x", "did you mean `client`?"),
+            ("costs=x", "did you mean `cost`?"),
             ("zzzzzzz=x", "is not one of client, time"),
             ("header:a b=x", "is not the name of a header"),
         ] {

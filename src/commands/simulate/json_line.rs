@@ -3,12 +3,13 @@
 use http::{HeaderName, StatusCode};
 
 use super::common_log::{header_value, request, request_line};
-use super::fields::{FieldNames, REQUEST_LINE};
+use super::fields::{FieldNames, REQUEST_LINE, TOKENS};
 use super::json_object::Object;
 use super::log_time::TimeReader;
 use super::needs::Needs;
-use super::record::{Line, Record, Unreadable};
+use super::record::{Line, Record, Spent, Unreadable};
 use crate::base::clock::Time;
+use crate::limit::tokens::Usage;
 use crate::request::identify::client;
 
 /// Reads a line.
@@ -43,7 +44,17 @@ pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames, times: &mut T
     let header = |(name, fields): (&HeaderName, &Vec<String>)| header_value(name.clone(), text(fields)?.as_bytes());
     let headers = needs.headers.iter().zip(&names.headers).filter_map(header).collect();
     let time = Time::from_micros(time.micros().saturating_sub(own_duration(&object)));
-    Ok(Line::Request(Box::new(Record { time, client, method, uri, host, headers, status })))
+    let spent = spent(&object, names);
+    Ok(Line::Request(Box::new(Record { time, client, method, uri, host, headers, status, spent })))
+}
+
+/// What a request has cost, if the line says it.
+fn spent(object: &Object<'_>, names: &FieldNames) -> Option<Spent> {
+    let number = |name: &str| object.text(name).and_then(|number| number.parse().ok());
+    names.cost.iter().find_map(|name| number(name)).map(Spent::Cost).or_else(|| {
+        let [input, output] = TOKENS.map(number);
+        Some(Spent::Tokens(Usage { input: input?, cached: 0, output: output? }))
+    })
 }
 
 /// The microseconds that a request of the gateway's own log took. Its line is written when the request ends.
@@ -104,6 +115,24 @@ mod tests {
         assert_eq!(record.client.unwrap().to_string(), "192.0.2.1");
         assert_eq!((record.method.as_str(), record.headers[0].1.to_str().unwrap()), ("PUT", "K"));
         assert_eq!(line(text, &["client=nobody", "time=when", "method=verb", "path=p"]), Err(Unreadable::NoClient));
+    }
+
+    #[test]
+    fn what_a_request_has_cost_is_read() {
+        let text = |rest: &str| format!(r#"{{"time":1,"client":"192.0.2.1","method":"GET","path":"/"{rest}}}"#);
+        let tokens = |input, output| Some(Spent::Tokens(Usage { input, cached: 0, output }));
+        for (rest, fields, spent) in [
+            ("", &[][..], None),
+            (r#","tokens_input":7,"tokens_output":9"#, &[], tokens(7, 9)),
+            (r#","tokens_input":7"#, &[], None),
+            (r#","cost":5"#, &[], None),
+            (r#","cost":5,"tokens_input":7,"tokens_output":9"#, &["cost=cost"], Some(Spent::Cost(5))),
+            (r#","usage":{"total":"12"}"#, &["cost=usage.total"], Some(Spent::Cost(12))),
+            (r#","cost":-5,"tokens_input":7,"tokens_output":9"#, &["cost=cost"], tokens(7, 9)),
+            (r#","cost":1.5"#, &["cost=cost"], None),
+        ] {
+            assert_eq!(record(&text(rest), fields).spent, spent, "{rest}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use http::{HeaderName, header};
 
 use super::fields::Attribute;
-use super::record::Record;
+use super::record::{Record, Spent};
 use crate::base::http::header_rules::{FORWARDED, FORWARDED_FOR, FORWARDED_PROTO};
 use crate::config::{Config, Cost, Host, Limit, Source, UNLIMITED};
 
@@ -30,6 +30,10 @@ pub(super) struct Seen {
     pub(super) host: bool,
     /// Whether a line has a status.
     pub(super) status: bool,
+    /// Whether a line has a cost.
+    pub(super) cost: bool,
+    /// Whether a line has tokens of a language model.
+    pub(super) tokens: bool,
     /// Whether a time is more exact than a second.
     pub(super) fractions: bool,
     /// Whether a line is JSON.
@@ -61,6 +65,8 @@ impl Seen {
         self.query |= record.uri.query().is_some();
         self.host |= record.host.is_some() || record.uri.authority().is_some();
         self.status |= record.status.is_some();
+        self.cost |= matches!(record.spent, Some(Spent::Cost(_)));
+        self.tokens |= matches!(record.spent, Some(Spent::Tokens(_)));
         self.fractions |= !record.time.micros().is_multiple_of(1_000_000);
     }
 }

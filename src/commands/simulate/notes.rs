@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use super::fields::{Attribute, Field};
 use super::input::Input;
-use super::needs::{Needs, Unknown, field_hint};
+use super::needs::{Needs, Seen, Unknown, field_hint};
 use super::replay::Replay;
 use super::report::percent;
 use crate::config::{Config, Cost, Limit, Role, Store};
 use crate::limit::Rate;
+use crate::limit::tokens::Usage;
 
 /// The longest window of a rate, in seconds, for which it matters that a log has only whole seconds.
 const SHORT_WINDOW: u64 = 10;
@@ -28,7 +29,7 @@ impl Notes<'_> {
     pub(super) fn all(&self) -> Vec<String> {
         let mut notes = self.about_log();
         notes.extend(self.about_configuration());
-        notes.extend(self.config.limits.iter().flat_map(|limit| about_limit(limit, self.input.seen.status)));
+        notes.extend(self.config.limits.iter().flat_map(|limit| about_limit(limit, &self.input.seen)));
         notes
     }
 
@@ -118,7 +119,7 @@ impl Notes<'_> {
 }
 
 /// What a log cannot tell about a limit.
-fn about_limit(limit: &Limit, has_status: bool) -> Vec<String> {
+fn about_limit(limit: &Limit, seen: &Seen) -> Vec<String> {
     let name = &limit.name;
     let mut notes = Vec::new();
     if limit.quotas.is_some() {
@@ -136,14 +137,27 @@ fn about_limit(limit: &Limit, has_status: bool) -> Vec<String> {
         notes.push(format!("{name}: requests that would be held are counted as rejected"));
     }
     match &limit.cost {
+        Cost::ResponseHeader { .. } | Cost::Tokens(_) if seen.cost => {}
         Cost::ResponseHeader { name: header, reserve } => {
-            notes.push(format!("{name}: the log has no response header {header}: each request costs {reserve}"));
+            notes.push(format!(
+                "{name}: the log has no response header {header} (--field cost=NAME): each request costs {reserve}"
+            ));
         }
-        Cost::OnStatus(..) if has_status => {
+        Cost::Tokens(_) if seen.tokens => notes.push(format!(
+            "{name}: the log says neither models nor which tokens were cached: all have the weights of `cost`, as input and \
+             output"
+        )),
+        Cost::Tokens(cost) => {
+            let reserved = cost.weights.cost(Usage { output: cost.max_output, ..Usage::default() }).max(1);
+            notes.push(format!(
+                "{name}: no line says what a request has cost (--field cost=NAME): each costs what is reserved without \
+                 its body, {reserved} or all that there may be"
+            ));
+        }
+        Cost::OnStatus(..) if seen.status => {
             notes.push(format!("{name}: responses are taken to come at once, with the status in the log"));
         }
         Cost::OnStatus(..) => notes.push(format!("{name}: no line has a status, so every request is charged")),
-        Cost::Tokens(_) => notes.push(format!("{name}: the log has no bodies: each request costs what is reserved")),
         Cost::Fixed(_) | Cost::RequestHeader(_) => {}
     }
     notes

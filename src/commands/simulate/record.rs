@@ -7,6 +7,7 @@ use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
 
 use crate::base::clock::Time;
+use crate::limit::tokens::Usage;
 use crate::request::route::host;
 
 /// A request as far as the log tells about it.
@@ -23,6 +24,17 @@ pub(super) struct Record {
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
     /// The status that was answered.
     pub(super) status: Option<StatusCode>,
+    /// What it has cost; `None` if the log does not say it.
+    pub(super) spent: Option<Spent>,
+}
+
+/// What a request has cost, as a log says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spent {
+    /// The cost itself.
+    Cost(u64),
+    /// Tokens of a language model.
+    Tokens(Usage),
 }
 
 impl Record {

@@ -175,7 +175,8 @@ mod tests {
     fn record(seconds: u64) -> Box<Record> {
         let (method, uri) = (Method::GET, Uri::from_static("/"));
         let time = Time::from_micros(seconds * 1_000_000);
-        Box::new(Record { time, client: None, method, uri, host: None, headers: Vec::new(), status: None })
+        let headers = Vec::new();
+        Box::new(Record { time, client: None, method, uri, host: None, headers, status: None, spent: None })
     }
 
     /// The times in the order in which requests are taken, and how many came late.

@@ -9,12 +9,13 @@ use std::task::{Context, Poll, Waker};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 
-use super::record::Record;
+use super::record::{Record, Spent};
 use super::statistics::{Decided, LimitStatistics};
 use crate::base::clock::Time;
 use crate::base::printable::printable;
 use crate::commands::told_request;
-use crate::config::Config;
+use crate::config::{Config, Cost};
+use crate::limit::MAX_QUOTA;
 use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::request::decide::{self, Decision, DecisionInput, DecisionState, Part, RouteLimit};
 use crate::request::identify::key_text::key_text;
@@ -135,12 +136,10 @@ impl<'c> Replay<'c> {
         // The memory store answers at once, and no limit holds requests.
         let decided = pin!(decide::decide(&input, &mut state)).poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(decision) = decided else { return };
-        match record.status {
-            Some(status) if decision == Decision::Admitted => {
-                state.reservations.settle(status, &HeaderMap::new(), &mut [], || record.time);
-            }
-            _ => state.reservations.keep(|| record.time),
+        if decision == Decision::Admitted {
+            state.reservations.settle_by(|cost| told_cost(cost, record), &mut [], || record.time);
         }
+        state.reservations.keep(|| record.time);
         self.totals.limited += u64::from(decision != Decision::Admitted);
         let indices = self.config.routes.get(index).map_or(&[][..], |route| &route.limits);
         let (limits, request) = (&mut self.limits, Request { attributes: &attributes, record });
@@ -150,6 +149,16 @@ impl<'c> Replay<'c> {
             }
         }
     }
+}
+
+/// What a request has cost by its response, as far as the log has it; `None` if it costs what was reserved.
+fn told_cost(cost: &Cost, record: &Record) -> Option<u64> {
+    let by_status = record.status.and_then(|status| decide::told_cost(cost, status, &HeaderMap::new()));
+    by_status.or_else(|| match (cost, record.spent?) {
+        (Cost::Tokens(cost), Spent::Tokens(used)) => Some(cost.weights.cost(used)),
+        (Cost::Tokens(_) | Cost::ResponseHeader { .. }, Spent::Cost(cost)) => Some(cost.min(MAX_QUOTA)),
+        _ => None,
+    })
 }
 
 /// A request that was decided.
@@ -194,15 +203,13 @@ impl Request<'_> {
         }
         let refused = state.outcomes.iter().any(|outcome| outcome.place == place && !outcome.verdict.admitted());
         let is_admitted = !refused && !is_shadowed;
-        let told =
-            self.record.status.and_then(|status| decide::told_cost(&route_limit.cost, status, &HeaderMap::new()));
         let decided = Decided {
             key: ask.key,
             time,
             limit: ask.limit,
             is_own: Arc::ptr_eq(ask.limit, own),
             need: ask.need,
-            cost: told.unwrap_or(ask.cost),
+            cost: told_cost(&route_limit.cost, self.record).unwrap_or(ask.cost),
             is_admitted,
             is_charged: is_admitted && decision == Decision::Admitted,
         };

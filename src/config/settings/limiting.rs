@@ -54,7 +54,7 @@ tables! {
         cost: () = shaped(Shape::Or(&[Shape::Number(1, MAX_QUOTA), Shape::Table(&cost::TABLE)])), 1
             => { request_header = "x-cost" };
         /// For costs in tokens: models with other weights; the first that matches is used.
-        models: () = shaped(Shape::List(&Shape::Table(&model::TABLE), 0, 1000));
+        models: () = shaped(Shape::List(&Shape::Table(&model::TABLE), 0, 1000)) => [{ match = "gpt-4o*", output = 10 }];
         /// Which responses are charged; without it all are.
         count: () = shaped(Shape::Table(&count::TABLE)) => { status = ["401", "5xx"] };
         /// What happens over the limit: requests are refused, forwarded and only reported, answered 200 without the upstream, or

@@ -17,6 +17,7 @@ const OTHERS: &str = r#"
 [server]
 listen = [{ address = "127.0.0.1:8443", tls = true }]
 drain_delay = "1s"
+inspect_body = "2MiB"
 tls = { certificates = [{ cert = "a.pem", key = "a.key", ocsp = "a.ocsp" }], client_ca = "a.pem", client_auth = "optional", min_version = "1.3" }
 http2 = { max_streams = 10, max_header_list = "16KiB" }
 shed = { cpu = 0.9, latency = "500ms", status = 529 }
@@ -78,6 +79,16 @@ tiers = { gold = { rates = ["20/s"], priority = 9 } }
 key = "bearer"
 rates = ["10/s"]
 quotas = { source = "http://127.0.0.1/{key}", cache_for = "1s", max_cached = 10, timeout = "1ms", send = "sha256" }
+[limits.d]
+key = "json:/user"
+rates = ["10000/m"]
+cost = { tokens = "auto", input = 1, cached = 0.1, output = 4, max_output = 2000, on_exhausted = "cut" }
+models = [{ match = "gpt-4o*", input = 2.5, cached = 1.25, output = 10 }]
+headers = "openai"
+[limits.e]
+key = "json:/a/b~1c"
+rates = ["10000/m"]
+cost = { tokens = { input = "/usage/in", output = "/usage/out", cached = "/usage/cached", total = "/usage/all" } }
 [[routes]]
 path = "/a/{b}/*"
 scheme = "https"
@@ -93,11 +104,14 @@ cors = { origins = ["https://a.test"], methods = ["GET"], headers = ["x-a"], exp
 [[routes]]
 path = "/b"
 upstream = "b"
+limits = ["d"]
+inspect_body = "4MiB"
 [[routes]]
 path = "/c"
 redirect = { to = "/d", status = 302 }
 [[routes]]
 path = "/d"
+limits = ["e"]
 respond = { status = 200, body = "<p>", content_type = "text/html" }
 "#;
 

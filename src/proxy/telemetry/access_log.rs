@@ -281,7 +281,26 @@ impl Display for Quoted<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
     use super::*;
+
+    fn written(entry: &AccessLogEntry) -> (String, serde_json::Value) {
+        let (outcome, status) = (Outcome::Forwarded, Some(StatusCode::OK));
+        let line = AccessLine { entry, route: "/*", outcome, reason: None, status, micros: 1, id: "i" };
+        (line.to_string(), serde_json::to_value(&line).unwrap())
+    }
+
+    #[test]
+    fn tokens_are_told_where_they_are_counted() {
+        let mut entry = AccessLogEntry::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let (text, json) = written(&entry);
+        assert!(!text.contains("tokens") && !json.to_string().contains("tokens"), "{text} {json}");
+        entry.tokens = Some(Usage { input: 20, cached: 10, output: 7 });
+        let (text, json) = written(&entry);
+        assert!(text.contains(" tokens_input=30 tokens_output=7 "), "{text}");
+        assert_eq!((&json["tokens_input"], &json["tokens_output"]), (&30.into(), &7.into()), "{json}");
+    }
 
     #[test]
     fn limits_are_texts_for_people() {

@@ -23,12 +23,16 @@ fn initial_cost(cost: &Cost, headers: &HeaderMap, body: Option<&InspectedBody<'_
         Cost::RequestHeader(name) => cost_header(headers, name).unwrap_or(1).max(1),
         Cost::ResponseHeader { reserve, .. } => *reserve,
         Cost::Tokens(cost) => {
-            let (output, model) = body.map(|body| (body.max_output(), body.model())).unwrap_or_default();
-            let output = output.unwrap_or(cost.max_output);
-            let usage = Usage { input: estimated_input(body), cached: 0, output };
-            cost.weights(model).cost(usage).max(1)
+            let model = body.and_then(InspectedBody::model);
+            cost.weights(model).cost(reserved_tokens(cost, body)).max(1)
         }
     }
+}
+
+/// The tokens that are reserved for a request: those of its text, and the most output that it may get.
+pub fn reserved_tokens(cost: &TokenCost, body: Option<&InspectedBody<'_>>) -> Usage {
+    let output = body.and_then(InspectedBody::max_output).unwrap_or(cost.max_output);
+    Usage { input: estimated_input(body), cached: 0, output }
 }
 
 /// The tokens of a request's own text.
@@ -37,7 +41,7 @@ pub fn estimated_input(body: Option<&InspectedBody<'_>>) -> u64 {
 }
 
 /// The same for a limit that allows `most` at once.
-pub(super) fn initial_cost_within(cost: &Cost, most: u64, attributes: &RequestAttributes<'_>) -> u64 {
+pub fn initial_cost_within(cost: &Cost, most: u64, attributes: &RequestAttributes<'_>) -> u64 {
     let initial = initial_cost(cost, attributes.headers, attributes.body);
     match cost {
         // A tier or an override may allow less than the limit's own rates, to which the reservation was configured.
@@ -150,9 +154,19 @@ impl<'a> Reservations<'a> {
         outcomes: &mut [LimitOutcome<'_>],
         now: impl Fn() -> Time,
     ) {
+        self.settle_by(|cost| told_cost(cost, status, headers), outcomes, now);
+    }
+
+    /// The same, for costs that are `told` elsewhere.
+    pub fn settle_by(
+        &mut self,
+        told: impl Fn(&Cost) -> Option<u64>,
+        outcomes: &mut [LimitOutcome<'_>],
+        now: impl Fn() -> Time,
+    ) {
         for PendingReservation { cost, ask, reserved } in std::mem::take(&mut self.pending) {
             let Some(reserved) = reserved else { continue };
-            let told = told_cost(cost, status, headers);
+            let told = told(cost);
             if let (None, Cost::Tokens(_)) = (told, cost) {
                 self.pending.push(PendingReservation { cost, ask, reserved: Some(reserved) });
                 continue;
@@ -196,6 +210,18 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+    use crate::limit::tokens::Weights;
+
+    #[test]
+    fn without_a_body_the_most_output_is_reserved() {
+        let (pointers, models, on_exhausted) = (None, Vec::new(), crate::config::OnExhausted::Finish);
+        let weights = Weights { output: "2.5".parse().unwrap(), ..Weights::default() };
+        let cost = Cost::Tokens(Arc::new(TokenCost { pointers, weights, max_output: 101, on_exhausted, models }));
+        let headers = HeaderMap::new();
+        assert_eq!(initial_cost(&cost, &headers, None), 253);
+        assert_eq!(told_cost(&cost, StatusCode::OK, &headers), None);
+        assert_eq!(told_cost(&cost, StatusCode::BAD_REQUEST, &headers), Some(0));
+    }
 
     #[test]
     fn a_cost_is_digits_and_nothing_else() {

@@ -102,6 +102,7 @@ fn keys() -> Limits {
         overrides: 0,
         temporary_overrides: 0,
         decisions: Decisions::default(),
+        tokens: None,
         most_refused: vec![key(refused, 55, 0), key("fe\u{2026}w#00000001", 5, 0)],
         most_busy: vec![key("bu\u{2026}sy#00000002", 999, 3), key(refused, 70, 0), key("", 1, 0)],
     };

@@ -51,9 +51,8 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate]) -> Option<Cost
         (header(&cost::request_header), header(&cost::response_header));
     let tokens = table.field(&cost::tokens);
     let sources = [&cost::request_header, &cost::response_header, &cost::tokens];
-    let is_detail = |name: &str| name == cost::reserve.name || tokens::KEYS.contains(&name);
     match sources.into_iter().filter(|key| table.field(key).is_some()).count() {
-        0 if field.entries("`cost`")?.iter().all(|(name, _)| is_detail(name.text)) => {
+        0 if field.entries("`cost`")?.iter().all(|(name, _)| name.text == cost::reserve.name) => {
             field.report("`cost` names neither a header nor `tokens`", COST);
         }
         // If there is none, another key is a typing mistake, which `close` reports.
@@ -63,7 +62,7 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate]) -> Option<Cost
             "keep one of `request_header`, `response_header` and `tokens`",
         ),
     }
-    if response.is_none() {
+    if response.is_none() && (request.is_some() || tokens.is_some()) {
         let help = match tokens {
             Some(_) => "remove it: what is reserved comes from the request and `max_output`",
             None => "remove it: the cost in a request header is charged at once",
@@ -71,7 +70,7 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate]) -> Option<Cost
         table.misplaced(&[cost::reserve.name], "a cost from the response", help);
     }
     let read = match &tokens {
-        Some(tokens) => tokens::cost(section, &table, tokens),
+        Some(tokens) => Some(tokens::cost(section, &table, tokens)),
         None => {
             table.misplaced(&tokens::KEYS, "a cost in tokens", "add tokens = \"auto\", or remove it");
             let reserve = table.field(&cost::reserve).map_or(Some(1), |field| amount(&field, rates, "reserves"));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::key::pointer;
 use crate::config::read::{Field, Section, Setting, Wrong};
-use crate::config::report::quoted;
+use crate::config::report::{did_you_mean, quoted};
 use crate::config::settings::{cost, limit, model, usage};
 use crate::config::{Cost, ModelWeights, TokenCost};
 use crate::limit::tokens::Weights;
@@ -13,12 +13,14 @@ use crate::limit::tokens::response::UsagePointers;
 const USAGE: &str =
     "write tokens = \"auto\", or where responses say it: tokens = { input = \"/usage/in\", output = \"/usage/out\" }";
 
+const MATCH: &str = "write which models: match = \"gpt-4o*\"";
+
 /// The keys of `cost` that only a cost in tokens has.
 pub(super) const KEYS: [&str; 5] =
     [cost::input.name, cost::cached.name, cost::output.name, cost::max_output.name, cost::on_exhausted.name];
 
 /// Reads a cost whose table has `tokens`.
-pub(super) fn cost(limit: &Section<'_>, table: &Section<'_>, tokens: &Field<'_>) -> Option<Cost> {
+pub(super) fn cost(limit: &Section<'_>, table: &Section<'_>, tokens: &Field<'_>) -> Cost {
     let weights = Weights {
         input: table.read(&cost::input),
         cached: table.read(&cost::cached),
@@ -26,16 +28,20 @@ pub(super) fn cost(limit: &Section<'_>, table: &Section<'_>, tokens: &Field<'_>)
     };
     let (max_output, on_exhausted) = (table.read(&cost::max_output), table.read(&cost::on_exhausted));
     let models = limit.tables(&limit::models).filter_map(|section| model(section, weights)).collect();
-    Some(Cost::Tokens(Arc::new(TokenCost { pointers: pointers(tokens)?, weights, max_output, on_exhausted, models })))
+    Cost::Tokens(Arc::new(TokenCost { pointers: pointers(tokens), weights, max_output, on_exhausted, models }))
 }
 
-/// Where a response says its usage; the inner `None` is where the known APIs say it.
-fn pointers(field: &Field<'_>) -> Option<Option<UsagePointers>> {
+/// Where a response says its usage; `None` is where the known APIs say it, or that something is wrong, which was reported.
+fn pointers(field: &Field<'_>) -> Option<UsagePointers> {
     if field.is_text() {
-        return field.parse(|text| match text {
-            "auto" => Ok(None),
-            _ => Err(Wrong::new(format!("{} is not a value of `tokens`", quoted(text)), USAGE)),
+        field.parse(|text| match text {
+            "auto" => Ok(()),
+            _ => {
+                let help = did_you_mean(text, &["auto"], USAGE);
+                Err(Wrong::new(format!("{} is not a value of `tokens`", quoted(text)), help))
+            }
         });
+        return None;
     }
     if !field.is_table() {
         field.mistyped("\"auto\" or a table", USAGE);
@@ -43,23 +49,30 @@ fn pointers(field: &Field<'_>) -> Option<Option<UsagePointers>> {
     }
     let table = field.section(usage::TABLE.title, &usage::TABLE)?;
     let at = |key: &Setting<()>| table.field(key).and_then(|field| field.parse(pointer));
-    let [input, output, cached, total] = [&usage::input, &usage::output, &usage::cached, &usage::total].map(at);
+    let [input, cached, output, total] = [&usage::input, &usage::cached, &usage::output, &usage::total].map(at);
     let is_given = |key: &Setting<()>| table.field(key).is_some();
-    if !is_given(&usage::total) && !(is_given(&usage::input) && is_given(&usage::output)) {
+    let is_enough = is_given(&usage::total) || is_given(&usage::input) && is_given(&usage::output);
+    if !is_enough {
         field.report("`tokens` says neither both `input` and `output` nor `total`", USAGE);
     }
     table.close();
-    Some(Some(UsagePointers { input, output, cached, total }))
+    Some(UsagePointers { input, cached, output, total })
 }
 
 /// One of the models. What it does not say is as in `cost`.
 fn model(section: Section<'_>, cost: Weights) -> Option<ModelWeights> {
-    let pattern = section.required(&model::r#match, "add which models, like match = \"gpt-4o*\"");
+    let pattern = section.required(&model::r#match, MATCH);
+    let pattern = pattern.and_then(|field| {
+        field.parse(|text| match text {
+            "" => Err(Wrong::new("`match` is empty, so no model matches", MATCH)),
+            _ => Ok(text.to_owned()),
+        })
+    });
     let weights = Weights {
         input: section.given(&model::input).unwrap_or(cost.input),
         cached: section.given(&model::cached).unwrap_or(cost.cached),
         output: section.given(&model::output).unwrap_or(cost.output),
     };
     section.close();
-    Some(ModelWeights { pattern: pattern?.text()?.to_owned(), weights })
+    Some(ModelWeights { pattern: pattern?, weights })
 }
