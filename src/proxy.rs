@@ -7,7 +7,6 @@ pub mod log;
 pub mod snapshot;
 mod worker_snapshot;
 mod arrival;
-mod deciding;
 mod decided;
 mod quotas;
 mod response_changes;
@@ -15,6 +14,7 @@ mod tunnel;
 mod forward;
 mod refusal;
 mod priority;
+mod deciding;
 mod target;
 
 use std::cell::{LazyCell, RefCell};
@@ -32,10 +32,10 @@ use crate::base::http::trace_context::{TRACEPARENT_HEADER, TraceContext};
 use crate::base::random::Random;
 use crate::config::{AccessLog, PathRules, Redirect};
 use crate::net::tls::ClientCertificate;
-use crate::request::decide::{self, CostKnown, Decision, DecisionInput, DecisionState, Part};
+use crate::request::decide::{self, CostKnown, Decision, DecisionState};
+use crate::request::identify::KeyCache;
 use crate::request::identify::client::Client;
-use crate::request::identify::tokens::{TokenCache, known_tokens};
-use crate::request::identify::{KeyCache, RequestAttributes};
+use crate::request::identify::tokens::TokenCache;
 use crate::request::resolve::{ArrivedRequest, Next, Resolved, Resolver, Target};
 use crate::request::route::{RouteConditions, TemplateInput};
 use crate::server::{ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
@@ -52,8 +52,8 @@ pub use response_changes::ResponseChanges;
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
 use arrival::Arrival;
+use deciding::{Decided, Deciding};
 use forward::UpstreamCall;
-use refusal::outcome;
 use tunnel::Waits;
 
 /// What a worker needs to serve requests.
@@ -179,44 +179,16 @@ async fn serve(
     }
     let attributes = received.attributes(client, &target, &route.metrics.name);
     // What a decision borrows.
-    let (first_quotas, quotas, tokens);
+    let mut quotas = Default::default();
     let mut state = DecisionState::new(&gateway.store, worker.index);
-    let input = deciding::input(connection, &gateway, route, &attributes, (now, &record));
-    let known = known_tokens(&route.tokens, &head.headers, now, worker.index, &mut worker.tokens.borrow_mut());
-    let part = if known.is_some() { Part::All } else { Part::Rest };
-    let (mut decision, verified) = match known {
-        Some(tokens) => (Decision::Admitted, Ok(tokens)),
-        None => {
-            first_quotas = quotas::resolve((route, Part::First), &attributes, connection, now).await;
-            // This is seldom needed, and would make the future of each request larger.
-            Box::pin(deciding::verify(route, &DecisionInput { quotas: &first_quotas, ..input }, &mut state, worker))
-                .await
-        }
+    let decided = Deciding { connection, gateway: &gateway, route, attributes, now }
+        .run(&mut quotas, &mut state, &mut record)
+        .await;
+    let balanced_by = match decided {
+        Decided::Passes(balanced_by) => balanced_by,
+        Decided::Answered(outcome, answer) => return own(Some(&changes), response, record, outcome, head, answer),
     };
-    tokens = match verified {
-        Err(why) if input.passes(decision) => {
-            let answer = decided::unauthorized(&mut record, route, &input, decision, &mut state, why);
-            return own(Some(&changes), response, record, Outcome::Refused, head, answer);
-        }
-        verified => verified.unwrap_or_default(),
-    };
-    let attributes = RequestAttributes { tokens: &tokens, ..attributes };
-    if input.passes(decision) {
-        if let Some(answer) = priority::refuse(&gateway, route, &attributes, connection, now) {
-            return own(Some(&changes), response, record, Outcome::Shed, head, answer);
-        }
-        quotas = quotas::resolve((route, part), &attributes, connection, now).await;
-        let input = DecisionInput { part, attributes: &attributes, quotas: &quotas, ..input };
-        decision = decide::decide(&input, &mut state).await;
-    }
-    decided::record(&mut record, route, input.traced_since, decision, &state);
-    if !input.passes(decision) {
-        let (headers, last) = (attributes.headers, &connection.refusal_cache);
-        let answer = refuse(route, decision, &mut state, headers, now, &mut last.borrow_mut());
-        return own(Some(&changes), response, record, outcome(decision), head, answer);
-    }
     record.hold(&mut state.permits);
-    let balanced_by = route.balanced_by(&attributes, &connection.key_cache);
 
     let (outcome, cost) = match &route.action {
         Action::Respond { status, body, content_type } => {

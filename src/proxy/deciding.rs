@@ -1,16 +1,87 @@
-//! What a decision needs: its input, and which tokens of the request are valid.
+//! The step that decides: which tokens of a request are valid, what sources of quotas grant its keys, and what its limits
+//! say.
+//!
+//! What is needed only for this is in a future of its own, which is gone when the request is forwarded.
 
-use super::{ConnectionContext, Worker, WorkerSnapshot};
+use super::refusal::outcome;
+use super::{ConnectionContext, Worker, WorkerSnapshot, decided, priority, quotas, refuse};
 use crate::base::clock::{self, Time};
 use crate::config::OnError;
+use crate::proxy::respond::LocalResponse;
 use crate::proxy::snapshot::CompiledRoute;
-use crate::proxy::telemetry::RequestRecord;
-use crate::request::decide::{self, Decision, DecisionInput, DecisionState, Part};
+use crate::proxy::telemetry::{Outcome, RequestRecord};
+use crate::request::decide::{self, Decision, DecisionInput, DecisionState, Part, ResolvedQuotas};
 use crate::request::identify::RequestAttributes;
-use crate::request::identify::tokens::{TokenProblem, ValidTokens, verify_tokens};
+use crate::request::identify::tokens::{TokenProblem, ValidTokens, known_tokens, verify_tokens};
+
+/// A request about which its limits decide.
+pub(super) struct Deciding<'a, 'r> {
+    pub(super) connection: &'r ConnectionContext,
+    pub(super) gateway: &'a WorkerSnapshot,
+    pub(super) route: &'a CompiledRoute,
+    /// What keys are read from, without tokens.
+    pub(super) attributes: RequestAttributes<'r>,
+    pub(super) now: Time,
+}
+
+/// What becomes of it.
+pub(super) enum Decided {
+    /// It is served. The hash is that of the key by which the upstream chooses a server, if it does so.
+    Passes(Option<u64>),
+    /// It gets this answer.
+    Answered(Outcome, LocalResponse),
+}
+
+impl<'a> Deciding<'a, '_> {
+    /// Decides. The `state` borrows `quotas`: those of the limits that come first, and those of the others or of all.
+    pub(super) async fn run(
+        &self,
+        [first_quotas, quotas]: &'a mut [ResolvedQuotas; 2],
+        state: &mut DecisionState<'a>,
+        record: &mut RequestRecord,
+    ) -> Decided {
+        let Self { connection, gateway, route, ref attributes, now } = *self;
+        let worker = &*connection.worker;
+        let input = input(connection, gateway, route, attributes, (now, record));
+        let cache = &worker.tokens;
+        let known = known_tokens(&route.tokens, attributes.headers, now, worker.index, &mut cache.borrow_mut());
+        let part = if known.is_some() { Part::All } else { Part::Rest };
+        let (mut decision, verified) = match known {
+            Some(tokens) => (Decision::Admitted, Ok(tokens)),
+            None => {
+                *first_quotas = quotas::resolve((route, Part::First), attributes, connection, now).await;
+                // This is seldom needed, and would make the future of each request larger.
+                Box::pin(verify(route, &DecisionInput { quotas: first_quotas, ..input }, state, worker)).await
+            }
+        };
+        let tokens = match verified {
+            Err(why) if input.passes(decision) => {
+                let answer = decided::unauthorized(record, route, &input, decision, state, why);
+                return Decided::Answered(Outcome::Refused, answer);
+            }
+            verified => verified.unwrap_or_default(),
+        };
+        let attributes = RequestAttributes { tokens: &tokens, ..*attributes };
+        if input.passes(decision) {
+            if let Some(answer) = priority::refuse(gateway, route, &attributes, connection, now) {
+                return Decided::Answered(Outcome::Shed, answer);
+            }
+            *quotas = quotas::resolve((route, part), &attributes, connection, now).await;
+            let input = DecisionInput { part, attributes: &attributes, quotas, ..input };
+            decision = decide::decide(&input, state).await;
+        }
+        decided::record(record, route, input.traced_since, decision, state);
+        if !input.passes(decision) {
+            let last = &mut connection.refusal_cache.borrow_mut();
+            let answer = refuse(route, decision, state, attributes.headers, now, last);
+            return Decided::Answered(outcome(decision), answer);
+        }
+        Decided::Passes(route.balanced_by(&attributes, &connection.key_cache))
+    }
+}
 
 /// The input of a decision of the limits that come first, as long as no source of quotas was asked.
-pub(super) fn input<'a, 'r>(
+fn input<'a, 'r>(
     connection: &'r ConnectionContext,
     gateway: &'a WorkerSnapshot,
     route: &'a CompiledRoute,
@@ -38,7 +109,7 @@ where
 
 /// Verifies the tokens of a request, unless the limits that come first refuse it anyway. If a token is not valid, these limits
 /// charge the request: then what is returned is their decision.
-pub(super) async fn verify<'a>(
+async fn verify<'a>(
     route: &'a CompiledRoute,
     input: &DecisionInput<'a, '_>,
     state: &mut DecisionState<'a>,
