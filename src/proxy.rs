@@ -10,7 +10,6 @@ mod inspection;
 mod token_meter;
 mod metering;
 mod arrival;
-mod deciding;
 mod decided;
 mod quotas;
 mod response_changes;
@@ -18,6 +17,7 @@ mod tunnel;
 mod forward;
 mod refusal;
 mod priority;
+mod deciding;
 mod target;
 
 use std::cell::{LazyCell, RefCell};
@@ -35,10 +35,10 @@ use crate::base::http::trace_context::{TRACEPARENT_HEADER, TraceContext};
 use crate::base::random::Random;
 use crate::config::{AccessLog, PathRules, Redirect};
 use crate::net::tls::ClientCertificate;
-use crate::request::decide::{self, CostKnown, Decision, DecisionInput, DecisionState, Part};
+use crate::request::decide::{self, CostKnown, Decision, DecisionState};
+use crate::request::identify::KeyCache;
 use crate::request::identify::client::Client;
-use crate::request::identify::tokens::{TokenCache, known_tokens};
-use crate::request::identify::{KeyCache, RequestAttributes};
+use crate::request::identify::tokens::TokenCache;
 use crate::request::resolve::{ArrivedRequest, Next, Resolved, Resolver, Target};
 use crate::request::route::{RouteConditions, TemplateInput};
 use crate::server::{ClientBody, ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
@@ -56,8 +56,8 @@ pub use response_changes::ResponseChanges;
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
 use arrival::Arrival;
+use deciding::{Decided, Deciding};
 use forward::UpstreamCall;
-use refusal::outcome;
 use tunnel::Waits;
 
 /// What a worker needs to serve requests.
@@ -190,56 +190,16 @@ async fn serve(
     }
     let attributes = received.attributes(client, &target, &route.metrics.name);
     // What a decision borrows.
-    let (first_quotas, quotas, tokens, inspection);
+    let mut quotas = Default::default();
     let mut state = DecisionState::new(&gateway.store, worker.index);
-    let input = deciding::input(connection, &gateway, route, &attributes, (now, &record));
-    let known = known_tokens(&route.tokens, &head.headers, now, worker.index, &mut worker.tokens.borrow_mut());
-    let (part, (mut decision, verified)) = match known {
-        Some(tokens) if route.inspector.is_none() => (Part::All, (Decision::Admitted, Ok(tokens))),
-        known => {
-            first_quotas = quotas::resolve((route, Part::First), &attributes, connection, now).await;
-            let input = DecisionInput { quotas: &first_quotas, ..input };
-            // This is seldom needed, and would make the future of each request larger.
-            (Part::Rest, Box::pin(deciding::before_others(route, &input, &mut state, worker, known)).await)
-        }
+    let decided = Deciding { connection, gateway: &gateway, route, attributes, now }
+        .run(body, &mut quotas, &mut state, &mut record)
+        .await;
+    let (balanced_by, metered) = match decided {
+        Decided::Passes(balanced_by, metered) => (balanced_by, metered),
+        Decided::Answered(outcome, answer) => return own(Some(&changes), response, record, outcome, head, answer),
     };
-    tokens = match verified {
-        Err(why) if input.passes(decision) => {
-            let answer = decided::unauthorized(&mut record, route, &input, decision, &mut state, why);
-            return own(Some(&changes), response, record, Outcome::Refused, head, answer);
-        }
-        verified => verified.unwrap_or_default(),
-    };
-    let mut attributes = RequestAttributes { tokens: &tokens, ..attributes };
-    let mut asks_for_usage = false;
-    if let Some(inspector) = route.inspector.as_ref().filter(|_| input.passes(decision)) {
-        match Box::pin(inspection::inspect(inspector, head, body, gateway.body_timeout)).await {
-            Ok(inspected) => inspection = inspected,
-            Err(why) => {
-                let answer = refusal::answer(&why, &mut record);
-                return own(Some(&changes), response, record, Outcome::Refused, head, answer);
-            }
-        }
-        asks_for_usage = inspection.asks_for_usage;
-        attributes.body = Some(&inspection.body);
-    }
-    if input.passes(decision) {
-        if let Some(answer) = priority::refuse(&gateway, route, &attributes, connection, now) {
-            return own(Some(&changes), response, record, Outcome::Shed, head, answer);
-        }
-        quotas = quotas::resolve((route, part), &attributes, connection, now).await;
-        let input = DecisionInput { part, attributes: &attributes, quotas: &quotas, ..input };
-        decision = decide::decide(&input, &mut state).await;
-    }
-    decided::record(&mut record, route, input.traced_since, decision, &state);
-    if !input.passes(decision) {
-        let (headers, last) = (attributes.headers, &connection.refusal_cache);
-        let answer = refuse(route, decision, &mut state, headers, now, &mut last.borrow_mut());
-        return own(Some(&changes), response, record, outcome(decision), head, answer);
-    }
     record.hold(&mut state.permits);
-    let balanced_by = route.balanced_by(&attributes, &connection.key_cache);
-    let metered = metering::request(route, &attributes, asks_for_usage);
 
     let (outcome, cost) = match &route.action {
         Action::Respond { status, body, content_type } => {

@@ -1,16 +1,108 @@
-//! What a decision needs: its input, and which tokens of the request are valid.
+//! The step that decides: which tokens of a request are valid, what sources of quotas grant its keys, and what its limits
+//! say.
+//!
+//! What is needed only for this is in a future of its own, which is gone when the request is forwarded.
 
-use super::{ConnectionContext, Worker, WorkerSnapshot};
+use super::refusal::outcome;
+use super::token_meter::MeteredRequest;
+use super::{
+    ConnectionContext, Worker, WorkerSnapshot, decided, inspection::inspect, metering, priority, quotas, refusal,
+    refuse,
+};
 use crate::base::clock::{self, Time};
 use crate::config::OnError;
+use crate::proxy::respond::LocalResponse;
 use crate::proxy::snapshot::CompiledRoute;
-use crate::proxy::telemetry::RequestRecord;
-use crate::request::decide::{self, Decision, DecisionInput, DecisionState, Part};
+use crate::proxy::telemetry::{Outcome, RequestRecord};
+use crate::request::decide::{self, Decision, DecisionInput, DecisionState, Part, ResolvedQuotas};
 use crate::request::identify::RequestAttributes;
-use crate::request::identify::tokens::{TokenProblem, ValidTokens, verify_tokens};
+use crate::request::identify::tokens::{TokenProblem, ValidTokens, known_tokens, verify_tokens};
+use crate::server::ClientBody;
+
+/// A request about which its limits decide.
+pub(super) struct Deciding<'a, 'r> {
+    pub(super) connection: &'r ConnectionContext,
+    pub(super) gateway: &'a WorkerSnapshot,
+    pub(super) route: &'a CompiledRoute,
+    /// What keys are read from, without tokens.
+    pub(super) attributes: RequestAttributes<'r>,
+    pub(super) now: Time,
+}
+
+/// What becomes of it.
+pub(super) enum Decided {
+    /// It is served. The hash is that of the key by which the upstream chooses a server, if it does so. What is known of the
+    /// request is there if limits count the tokens of its response.
+    Passes(Option<u64>, Option<Box<MeteredRequest>>),
+    /// It gets this answer.
+    Answered(Outcome, LocalResponse),
+}
+
+impl<'a> Deciding<'a, '_> {
+    /// Decides. If limits need the `body`, the one that is sent on is in its place then. The `state` borrows `quotas`: those of
+    /// the limits that come first, and those of the others or of all.
+    pub(super) async fn run(
+        &self,
+        body: &mut Option<ClientBody>,
+        [first_quotas, quotas]: &'a mut [ResolvedQuotas; 2],
+        state: &mut DecisionState<'a>,
+        record: &mut RequestRecord,
+    ) -> Decided {
+        let Self { connection, gateway, route, ref attributes, now } = *self;
+        let worker = &*connection.worker;
+        let input = input(connection, gateway, route, attributes, (now, record));
+        let cache = &worker.tokens;
+        let known = known_tokens(&route.tokens, attributes.headers, now, worker.index, &mut cache.borrow_mut());
+        let (part, (mut decision, verified)) = match known {
+            Some(tokens) if route.inspector.is_none() => (Part::All, (Decision::Admitted, Ok(tokens))),
+            known => {
+                *first_quotas = quotas::resolve((route, Part::First), attributes, connection, now).await;
+                let input = DecisionInput { quotas: first_quotas, ..input };
+                // This is seldom needed, and would make the future of each request larger.
+                (Part::Rest, Box::pin(before_others(route, &input, state, worker, known)).await)
+            }
+        };
+        let tokens = match verified {
+            Err(why) if input.passes(decision) => {
+                let answer = decided::unauthorized(record, route, &input, decision, state, why);
+                return Decided::Answered(Outcome::Refused, answer);
+            }
+            verified => verified.unwrap_or_default(),
+        };
+        let mut attributes = RequestAttributes { tokens: &tokens, ..*attributes };
+        let inspection;
+        let mut asks_for_usage = false;
+        if let Some(inspector) = route.inspector.as_ref().filter(|_| input.passes(decision)) {
+            match Box::pin(inspect(inspector, attributes.headers, body, gateway.body_timeout)).await {
+                Ok(inspected) => {
+                    inspection = inspected;
+                    asks_for_usage = inspection.asks_for_usage;
+                    attributes.body = Some(&inspection.body);
+                }
+                Err(why) => return Decided::Answered(Outcome::Refused, refusal::answer(&why, record)),
+            }
+        }
+        if input.passes(decision) {
+            if let Some(answer) = priority::refuse(gateway, route, &attributes, connection, now) {
+                return Decided::Answered(Outcome::Shed, answer);
+            }
+            *quotas = quotas::resolve((route, part), &attributes, connection, now).await;
+            let input = DecisionInput { part, attributes: &attributes, quotas, ..input };
+            decision = decide::decide(&input, state).await;
+        }
+        decided::record(record, route, input.traced_since, decision, state);
+        if !input.passes(decision) {
+            let last = &mut connection.refusal_cache.borrow_mut();
+            let answer = refuse(route, decision, state, attributes.headers, now, last);
+            return Decided::Answered(outcome(decision), answer);
+        }
+        let metered = metering::request(route, &attributes, asks_for_usage).map(Box::new);
+        Decided::Passes(route.balanced_by(&attributes, &connection.key_cache), metered)
+    }
+}
 
 /// The input of a decision of the limits that come first, as long as no source of quotas was asked.
-pub(super) fn input<'a, 'r>(
+fn input<'a, 'r>(
     connection: &'r ConnectionContext,
     gateway: &'a WorkerSnapshot,
     route: &'a CompiledRoute,
@@ -39,7 +131,7 @@ where
 /// What is done before the other limits decide, unless those that come first refuse the request anyway: its tokens are
 /// verified, if they are not `known`. If one is not valid, the limits that come first charge the request: then what is returned
 /// is their decision.
-pub(super) async fn before_others<'a>(
+async fn before_others<'a>(
     route: &'a CompiledRoute,
     input: &DecisionInput<'a, '_>,
     state: &mut DecisionState<'a>,

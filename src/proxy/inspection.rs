@@ -35,7 +35,7 @@ pub(super) struct Inspection<'a> {
 /// Reads all of a body, and puts what is sent on in its place. The client may send nothing of it for `limit` at most.
 pub(super) async fn inspect<'a>(
     inspector: &'a BodyInspector,
-    head: &Parts,
+    headers: &HeaderMap,
     body: &mut Option<ClientBody>,
     limit: Duration,
 ) -> Result<Inspection<'a>, Refusal> {
@@ -43,7 +43,7 @@ pub(super) async fn inspect<'a>(
         Some(body) => collect(body, inspector, limit).await?,
         None => (Bytes::new(), None),
     };
-    let (inspected, patch) = read(inspector, &head.headers, &bytes)?;
+    let (inspected, patch) = read(inspector, headers, &bytes)?;
     let asks_for_usage = patch.is_some();
     if let Some(patch) = patch {
         let end = bytes.get(patch.at.end..).unwrap_or_default();

@@ -24,7 +24,7 @@ pub(super) fn request(
 /// stays charged.
 pub(super) fn begin(
     route: &CompiledRoute,
-    (request, cost): (Option<MeteredRequest>, CostKnown),
+    (request, cost): (Option<Box<MeteredRequest>>, CostKnown),
     (gateway, worker): (&WorkerSnapshot, usize),
     state: &mut DecisionState<'_>,
     record: &mut RequestRecord,
@@ -47,6 +47,6 @@ pub(super) fn begin(
     });
     let limits: SmallVec<_> = limits.collect();
     if !limits.is_empty() {
-        record.meter(TokenMeter::new((gateway.store.clone(), worker), limits, request, usage, response.headers_mut()));
+        record.meter(TokenMeter::new((gateway.store.clone(), worker), limits, *request, usage, response.headers_mut()));
     }
 }

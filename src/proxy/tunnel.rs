@@ -41,7 +41,7 @@ pub(super) fn begin(
     }
     record.accepted_tunnel(response.status());
     request.tunnel = Some(Box::new(move |client| Box::pin(run(client, upstream, record, waits))));
-    *response.body_mut() = ObservedBody::default();
+    response.body_mut().content = ResponseBody::default();
 }
 
 async fn run(client: TunnelStream, upstream: UpstreamTunnel, mut record: RequestRecord, waits: Waits) {

@@ -36,9 +36,13 @@ impl Default for ResponseBody {
     }
 }
 
-/// A response's body with the record that it closes.
+/// A response's body with the record that it closes. It is moved several times on its way to the client, and a response
+/// waits in its request's future: so it is in a box.
+pub type ObservedBody = Box<Observed>;
+
+/// See [`ObservedBody`].
 #[derive(Default)]
-pub struct ObservedBody {
+pub struct Observed {
     /// What is sent.
     pub content: ResponseBody,
     /// `None` until it is settled, and if a tunnel has it.
@@ -47,11 +51,11 @@ pub struct ObservedBody {
 
 impl From<Full<Bytes>> for ObservedBody {
     fn from(body: Full<Bytes>) -> Self {
-        Self { content: ResponseBody::Own(body), record: None }
+        Box::new(Observed { content: ResponseBody::Own(body), record: None })
     }
 }
 
-impl ObservedBody {
+impl Observed {
     fn meter(&self) -> Option<&TokenMeter> {
         self.record.as_ref()?.meter.as_deref()
     }
@@ -83,7 +87,7 @@ impl Body for ResponseBody {
     }
 }
 
-impl Body for ObservedBody {
+impl Body for Observed {
     type Data = Bytes;
     type Error = BodyError;
 
