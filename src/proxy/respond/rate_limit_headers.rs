@@ -395,7 +395,7 @@ mod tests {
             rates: rates.iter().map(|rate| rate.parse().unwrap()).collect(),
             missing: Missing::Shared,
             max_in_flight: None,
-            cost: config::Cost::Fixed(1),
+            cost: Cost::Fixed(1),
             known_keys: None,
             overrides: Arc::default(),
             tiers: None,
