@@ -148,7 +148,10 @@ impl Visit for Findings {
 
     fn begin(&mut self, kind: Kind, _: usize) {
         let member = self.value(Some(kind));
-        let class = self.document.class.of(member);
+        // An event has a whole response before there is text in it, with what the request has said, or repeats it at the end.
+        let is_response = kind == Kind::Object && member == Member::Response;
+        let is_repeated = self.is_stream && is_response && self.document.place == Place::Response;
+        let class = self.document.class.of(if is_repeated { Member::NoText } else { member });
         if matches!(member, Member::Delta | Member::Text) && class != Class::NoText {
             self.seen = self.seen.max(class);
         }
@@ -168,7 +171,7 @@ impl Visit for Findings {
         document.place = match (document.place, kind, member) {
             (Place::Outside, Kind::Array, _) => Place::List,
             (Place::Outside | Place::List, Kind::Object, _) => Place::Response,
-            (Place::Response, Kind::Object, Member::Wrapper) => Place::Wrapped,
+            (Place::Response, Kind::Object, Member::Message | Member::Response) => Place::Wrapped,
             (Place::Response | Place::Wrapped, Kind::Object, Member::Usage | Member::UsageMetadata)
             | (Place::Usage, Kind::Object, Member::Details) => Place::Usage,
             (Place::Response, Kind::Array, Member::Choices) => Place::Choices,

@@ -14,8 +14,10 @@ pub(super) enum Member {
     /// An object in the usage that says what is in the input.
     Details,
     Field(Field),
-    /// What an event may wrap a whole response in.
-    Wrapper,
+    /// What an event may have a message in.
+    Message,
+    /// What an event may have a whole response in.
+    Response,
     Choices,
     Candidates,
     StopReason,
@@ -44,7 +46,8 @@ impl Member {
             b"toolUsePromptTokenCount" => Self::Field(Field::ToolUse),
             b"completion_tokens" | b"output_tokens" | b"candidatesTokenCount" => Self::Field(Field::Output),
             b"thoughtsTokenCount" => Self::Field(Field::Thoughts),
-            b"response" | b"message" => Self::Wrapper,
+            b"message" => Self::Message,
+            b"response" => Self::Response,
             b"choices" => Self::Choices,
             b"candidates" => Self::Candidates,
             b"stop_reason" => Self::StopReason,

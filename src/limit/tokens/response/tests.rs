@@ -93,6 +93,8 @@ fn reads_other_apis_of_openai() {
     ];
     assert_eq!(read(EVENTS, &stream(&events)), Read { usage: Some(used(6, 30, 87)), text: 6, provider, ignored: 0 });
     assert_eq!(read(EVENTS, &stream(&events[..5])), Read { usage: None, text: 6, provider, ignored: 0 });
+    let echo = r#"{"type":"response.created","response":{"object":"response","instructions":"Be brief","text":{"format":{"type":"text"}},"tools":[{"parameters":{"properties":{"text":{"description":"long"}}}}]}}"#;
+    assert_eq!(read(EVENTS, &stream(&[echo])).text, 0, "it is what the request has said");
     let body = r#"{"id":"resp_1","object":"response","output":[{"type":"message","id":"msg_1","content":[{"type":"output_text","text":"Hi you"}]}],"usage":{"input_tokens":36,"input_tokens_details":{"cached_tokens":0},"output_tokens":87}}"#;
     assert_eq!(read(JSON, body), Read { usage: Some(used(36, 0, 87)), text: 6, provider, ignored: 0 });
 }
