@@ -78,7 +78,7 @@ enum Reading {
     /// It passes as it comes.
     Plain(ResponseReader),
     /// Whole events pass, if some must not.
-    Filtered(Box<EventFilter>),
+    Filtered(EventFilter),
 }
 
 /// How a response ended.
@@ -116,7 +116,7 @@ impl TokenMeter {
         let cuts = limits.iter().any(MeteredLimit::cuts);
         let reading = if reader.is_event_stream() && (cuts || request.hides_usage) {
             headers.remove(CONTENT_LENGTH);
-            Reading::Filtered(Box::new(EventFilter::new(reader, request.hides_usage)))
+            Reading::Filtered(EventFilter::new(reader, request.hides_usage))
         } else {
             Reading::Plain(reader)
         };

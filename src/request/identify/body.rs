@@ -6,7 +6,7 @@ use std::fmt;
 use http::{HeaderMap, header};
 
 use crate::base::reason::Reason;
-use crate::config::{Action, Balance, Config, Cost, Route, Source};
+use crate::config::{Action, Balance, Config, Cost, Limit, Route, Source};
 use crate::limit::tokens::pointer::{Pointer, Pointers};
 use crate::limit::tokens::request::{Form, Found, Inspected, Patch, inspect};
 use crate::limit::tokens::response as usage;
@@ -72,7 +72,7 @@ impl BodyInspector {
             Balance::Hash(key) => key.parts.iter().flatten(),
             Balance::RoundRobin | Balance::LeastRequests => [].iter().flatten(),
         });
-        let sources = limits().flat_map(|limit| limit.sources()).chain(balanced);
+        let sources = limits().flat_map(Limit::sources).chain(balanced);
         let mut pointers: Vec<_> = sources
             .filter_map(|source| match source {
                 Source::Json(pointer) => Some(pointer.clone()),
