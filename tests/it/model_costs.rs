@@ -170,10 +170,13 @@ fn a_client_that_hangs_up_pays_for_what_has_passed() {
 #[test]
 fn streams_are_cut_exactly_where_there_is_no_room() {
     both_stores(|store| {
-        let server = ModelServer::start(text(30));
+        let server = ModelServer::start(Answer { held_after: Some(0), ..text(30) });
         let gateway = Gateway::start(&format!("{store}{}", limited(&server, 200, "on_exhausted = \"cut\"", "")));
         let mut clients: Vec<_> = (0..4).map(|_| gateway.client()).collect();
         clients.iter_mut().for_each(|client| send(client, CHAT, &chat(5, true)));
+        // All of them have their reservations before any needs more.
+        (0..4).for_each(|_| server.wait(Event::Held));
+        (0..4).for_each(|_| server.go_on());
         let mut passed = 0;
         for client in &mut clients {
             let response = client.response(false);
@@ -373,12 +376,14 @@ fn a_reload_or_a_reset_during_a_stream_loses_nothing() {
 #[test]
 fn two_gateways_cut_within_what_they_have_together() {
     let memcached = Memcached::start();
-    let server = ModelServer::start(text(30));
+    let server = ModelServer::start(Answer { held_after: Some(0), ..text(30) });
     let store = memcached.store_with("strict = true\ntimeout = \"5s\"");
     let config = format!("{store}{}", limited(&server, 300, "on_exhausted = \"cut\"", ""));
     let gateways = [Gateway::start(&config), Gateway::start(&config)];
     let mut clients: Vec<_> = (0..6).map(|place| gateways[place % 2].client()).collect();
     clients.iter_mut().for_each(|client| send(client, CHAT, &chat(5, true)));
+    (0..6).for_each(|_| server.wait(Event::Held));
+    (0..6).for_each(|_| server.go_on());
     let passed: u64 = clients
         .iter_mut()
         .map(|client| 3 + 10 * client.response(false).text().matches(&"x".repeat(40)).count() as u64)

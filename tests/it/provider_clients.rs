@@ -3,8 +3,10 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use socket2::SockRef;
 
 use crate::harness::{Answer, Client, Event, Framing, Gateway, ModelServer, Used};
 
@@ -118,10 +120,12 @@ fn a_stream_passes_event_by_event() {
     until(client, "[DONE]");
     server.wait(Event::Sent);
     // The server sees that a client has gone away, and a client that the server has.
-    let other = &mut gateway.client();
-    post(other, "/v1/chat/completions", &streamed);
+    let mut other = gateway.client();
+    post(&mut other, "/v1/chat/completions", &streamed);
     server.wait(Event::Held);
-    other.wire.stream().shutdown(std::net::Shutdown::Both).unwrap();
+    // It resets its connection: one that is only closed could be half-closed, and wait for the rest.
+    SockRef::from(other.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(other);
     server.wait(Event::Gone);
     // What has come before a stream breaks off may be lost, unless it was read before.
     server.answer(Answer { held_after: Some(2), broken_after: Some(2), ..Answer::default() });

@@ -86,6 +86,8 @@ impl Findings {
     pub(super) fn text(&self) -> u64 {
         let of = |class: Class| self.text[class as usize];
         let text = match self.seen {
+            // Events have other strings before there is text.
+            Class::Plain if self.is_stream && self.provider.is_some() => 0,
             Class::Plain => of(Class::Plain),
             Class::Delta if self.is_stream => of(Class::Delta),
             _ => of(Class::Text) + of(Class::Delta),
