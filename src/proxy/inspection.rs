@@ -35,7 +35,7 @@ pub(super) struct Inspection<'a> {
 /// Reads all of a body, and puts what is sent on in its place. The client may send nothing of it for `limit` at most.
 pub(super) async fn inspect<'a>(
     inspector: &'a BodyInspector,
-    headers: &HeaderMap,
+    head: (&HeaderMap, &str),
     body: &mut Option<ClientBody>,
     limit: Duration,
 ) -> Result<Inspection<'a>, Refusal> {
@@ -43,7 +43,7 @@ pub(super) async fn inspect<'a>(
         Some(body) => collect(body, inspector, limit).await?,
         None => (Bytes::new(), None),
     };
-    let (inspected, patch) = read(inspector, headers, &bytes)?;
+    let (inspected, patch) = read(inspector, head, &bytes)?;
     let asks_for_usage = patch.is_some();
     if let Some(patch) = patch {
         let end = bytes.get(patch.at.end..).unwrap_or_default();
@@ -53,16 +53,16 @@ pub(super) async fn inspect<'a>(
     Ok(Inspection { body: inspected, asks_for_usage })
 }
 
-/// What a body says that is there, and what makes it ask for what the gateway has to know.
+/// What a body says that is there, and what makes it ask for what the gateway has to know. The head is headers and the path.
 pub fn read<'a>(
     inspector: &'a BodyInspector,
-    headers: &HeaderMap,
+    head: (&HeaderMap, &str),
     body: &[u8],
 ) -> Result<(InspectedBody<'a>, Option<Patch>), Refusal> {
     if body.len() as u64 > inspector.most {
         return Err(too_large(inspector));
     }
-    inspector.inspect(headers, body).map_err(|problem| refusal(&problem))
+    inspector.inspect(head, body).map_err(|problem| refusal(&problem))
 }
 
 /// Makes the head of a request one whose response the gateway can read, and which is true of the body that is sent.

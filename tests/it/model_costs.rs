@@ -121,6 +121,9 @@ fn a_failed_request_costs_nothing() {
             assert_eq!(call(&gateway, CHAT, &chat(30, false)).status, status);
             until("it is given back", PATIENCE, || used(&gateway) == 0);
         }
+        server.answer(Answer::default());
+        assert_eq!(call(&gateway, CHAT, &chat(30, false)).status, 200);
+        until("what succeeds is charged", PATIENCE, || used(&gateway) == 13);
     });
 }
 
@@ -239,6 +242,18 @@ fn the_gateway_asks_for_the_usage_of_a_stream() {
     }
     let (sent, _) = asked(chat(9, false));
     assert_eq!(sent, chat(9, false), "only a stream is asked");
+    // A header does not make it a request of another API, but its path does.
+    let body = chat(9, true).to_string();
+    for (path, is_asked) in [(CHAT, true), ("/v1/messages", false)] {
+        let response = gateway.client().call(format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nAuthorization: other\r\nAnthropic-Version: 2023-06-01\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        assert_eq!(response.status, 200);
+        let sent: Value = serde_json::from_slice(&server.received().pop().unwrap().body).unwrap();
+        assert_eq!(sent["stream_options"]["include_usage"] == true, is_asked, "{path}");
+    }
     until("all are settled", PATIENCE, || used(&gateway) == 7 * 13);
 }
 

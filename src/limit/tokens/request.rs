@@ -231,6 +231,8 @@ impl Visit for Inspection<'_> {
         }
         match Known::at(place) {
             Some(Known::Messages) => self.has_messages |= kind == Kind::Array,
+            // Some servers take the text for the value.
+            Some(Known::Stream) => self.streams |= kind == Kind::String,
             Some(Known::Options) => {
                 self.has_options = true;
                 self.include_usage = (kind == Kind::Object).then_some(Patch { at: at + 1..at + 1, with: MEMBER });
@@ -266,7 +268,7 @@ impl Visit for Inspection<'_> {
         match (known, word) {
             (Some(Known::MaxOutput), _) => self.max_output = self.max_output.max(number),
             (Some(Known::Choices), _) => self.choices = self.choices.max(number.unwrap_or(1)),
-            (Some(Known::Stream), Some(b"true")) => self.streams = true,
+            (Some(Known::Stream), Some(word)) => self.streams |= !matches!(word, b"false" | b"null" | b"0"),
             (Some(Known::Options), _) => {
                 self.has_options = true;
                 self.include_usage = (word == Some(b"null")).then_some(Patch { at, with: "{\"include_usage\":true}" });

@@ -54,8 +54,9 @@ impl fmt::Display for BodyProblem {
     }
 }
 
-/// The header that each request to Anthropic has.
-const ANTHROPIC_VERSION: &str = "anthropic-version";
+/// How the paths end to which messages are sent that are no chat completions, of Anthropic and of others with its models. A
+/// client cannot choose them: another path is another API.
+const NOT_CHAT: [&str; 3] = ["/messages", ":rawPredict", ":streamRawPredict"];
 
 /// Where requests name their model.
 const MODEL: &str = "/model";
@@ -103,7 +104,11 @@ impl BodyInspector {
     ///
     /// # Errors
     /// If it cannot be used.
-    pub fn inspect(&self, headers: &HeaderMap, body: &[u8]) -> Result<(InspectedBody<'_>, Option<Patch>), BodyProblem> {
+    pub fn inspect(
+        &self,
+        (headers, path): (&HeaderMap, &str),
+        body: &[u8],
+    ) -> Result<(InspectedBody<'_>, Option<Patch>), BodyProblem> {
         let is_encoded = headers.get_all(header::CONTENT_ENCODING).iter().any(|coding| coding != "identity");
         if is_encoded && !body.is_empty() {
             return Err(BodyProblem::Encoded);
@@ -116,8 +121,7 @@ impl BodyInspector {
         if let Some((pointer, _)) = ambiguous {
             return Err(BodyProblem::Ambiguous(pointer.clone()));
         }
-        // Requests of Anthropic have messages, too, and responses that say it anyway.
-        let is_chat = said.streams && said.has_messages && !headers.contains_key(ANTHROPIC_VERSION);
+        let is_chat = said.streams && said.has_messages && !NOT_CHAT.iter().any(|end| path.ends_with(end));
         let patch = said.include_usage.take().filter(|_| self.asks_for_usage && is_chat);
         Ok((InspectedBody { inspector: self, said }, patch))
     }

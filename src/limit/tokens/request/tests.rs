@@ -167,6 +167,21 @@ fn a_value_counts_whatever_follows_it() {
 }
 
 #[test]
+fn a_stream_is_whatever_a_server_may_take_for_one() {
+    for (value, streams) in [
+        ("true", true),
+        ("1", true),
+        ("\"true\"", true),
+        ("false", false),
+        ("0", false),
+        ("null", false),
+        ("[]", false),
+    ] {
+        assert_eq!(read(format!("{{\"stream\":{value}}}").as_bytes(), &[]).streams, streams, "{value}");
+    }
+}
+
+#[test]
 fn what_is_no_json_is_text() {
     for body in ["", "model=a", "{\"m\":\"a\"", "{\"m\":\"a\",}", "{'m':'a'}"] {
         let read = read(body.as_bytes(), &["/m"]);
