@@ -185,7 +185,7 @@ fn the_log_is_complete_when_it_ends() {
 fn all_admissions_are_written_before_the_end() {
     for workers in [1, 2] {
         let memcached = Memcached::start();
-        let rest = memcached.store_with("timeout = \"1s\"") + &limited("global", "1000/d", "");
+        let rest = memcached.store_with("timeout = \"5s\"") + &limited("global", "1000/d", "");
         let mut gateway = Gateway::with_server(&format!("workers = {workers}"), &rest);
         let mut client = gateway.client();
         for _ in 0..20 {
