@@ -122,8 +122,8 @@ impl BodyInspector {
             return Err(BodyProblem::Ambiguous(pointer.clone()));
         }
         let is_chat = said.streams && said.has_messages && !NOT_CHAT.iter().any(|end| path.ends_with(end));
-        let patch = said.include_usage.take().filter(|_| self.asks_for_usage && is_chat);
-        Ok((InspectedBody { inspector: self, said }, patch))
+        let change = said.include_usage.take().filter(|_| self.asks_for_usage && is_chat);
+        Ok((InspectedBody { inspector: self, said }, change))
     }
 }
 
