@@ -3,6 +3,8 @@
 //! Each worker has its own socket for every address, and the kernel spreads connections over the workers. This module
 //! passes requests to a handler and does not know what the handler does with them.
 //!
+//! A handler may also leave a request unanswered, for clients to which not even a refusal is sent.
+//!
 //! The handler borrows the request and fills the response in its place, and an upstream writes the headers of its
 //! response there. The HTTP library moves both several times between its layers, and to move 200 bytes that were just
 //! written costs about 0.4 % of a refused request.
@@ -78,6 +80,10 @@ pub struct IncomingRequest {
     pub interim: Option<InterimResponses>,
     /// What becomes of the connection after the response: the handler sets it if its response accepts a WebSocket.
     pub tunnel: Option<Tunnel>,
+    /// Whether the client gets no response: the handler sets it, and what it has filled in is not sent. In HTTP/1.1 the
+    /// connection is closed after the responses to earlier requests. In HTTP/2 the stream is reset, and the third such
+    /// stream ends the connection after the requests in flight.
+    pub is_unanswered: bool,
 }
 
 /// The client of a connection.

@@ -103,7 +103,8 @@ impl Outcome {
     }
 }
 
-/// The classes of statuses. The first is for requests that were abandoned before they had a status.
+/// The classes of statuses. The first is for requests that have no status: they were abandoned before they had one, or are
+/// left unanswered.
 pub const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// The requests of one route.
@@ -356,7 +357,7 @@ impl RequestRecord {
         }
     }
 
-    /// Records how a tunnel ended. Until then, its client counts as having gone away.
+    /// Records how a tunnel ended, or a request that is left unanswered. Until then, its client counts as having gone away.
     pub fn ended(&mut self, outcome: Outcome) {
         self.outcome = outcome;
     }

@@ -71,7 +71,9 @@ impl ConnectionState {
                 lifecycle.record(Event::Ends, self.worker.now());
             }
         }
-        if lifecycle.has_to_end() && matches!(event, Event::Ends | Event::Drains | Event::RequestEnds) {
+        if lifecycle.has_to_end()
+            && matches!(event, Event::Ends | Event::Drains | Event::RequestEnds | Event::LeftUnanswered)
+        {
             self.wake();
         }
     }

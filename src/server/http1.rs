@@ -14,6 +14,7 @@ mod message_body;
 
 use std::cell::Cell;
 use std::convert::Infallible;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -83,10 +84,18 @@ pub(super) async fn serve<H: Handler>(
         if asks_for_websocket {
             state.record(Event::Upgrades(true));
         }
-        let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, interim: None, tunnel: None };
+        let (interim, tunnel, is_unanswered) = (None, None, false);
+        let mut incoming =
+            IncomingRequest { head, body, ambiguity, asks_for_websocket, interim, tunnel, is_unanswered };
         async move {
             let mut response = Response::default();
             handler.handle(&mut incoming, &mut response, guard).await;
+            if incoming.is_unanswered {
+                // If the library got an error, it would drop what is not sent of earlier responses.
+                drop((incoming, response));
+                state.record(Event::LeftUnanswered);
+                return pending().await;
+            }
             if has_body {
                 messages.end_body(incoming.body.take(), &incoming.head, &mut response).await;
             }
@@ -125,7 +134,7 @@ pub(super) async fn serve<H: Handler>(
                 return Next::Tunnel(begin, Box::new(Rewound::new(early, stream.clone())));
             }
         }
-        Ended::Cut(CloseReason::Idle | CloseReason::Gone) => {}
+        Ended::Cut(CloseReason::Idle | CloseReason::Gone | CloseReason::Unanswered) => {}
         Ended::Cut(CloseReason::SlowHead) => {
             let why = (StatusCode::REQUEST_TIMEOUT, Reason::HeaderTimeout);
             refuse(&*asked, stream, state, why, false);

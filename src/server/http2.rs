@@ -25,8 +25,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::RecvStream;
 use h2::server::{Builder, Connection, Handshake, SendResponse};
+use h2::{Reason, RecvStream};
 use http::Request;
 use tokio::task::spawn_local;
 
@@ -78,11 +78,16 @@ pub(super) async fn serve<H: Handler>(
             if finishes {
                 requests.finish();
             }
-            while let Some((request, responder)) = ready!(requests.poll_next(cx)).transpose()? {
+            while let Some((request, mut responder)) = ready!(requests.poll_next(cx)).transpose()? {
+                if state.lifecycle().serves_no_more() {
+                    // The client may not know yet that the connection ends. Others who share it may send theirs again.
+                    responder.send_reset(Reason::REFUSED_STREAM);
+                    continue;
+                }
                 served += 1;
                 let stream = streams.begin(responder);
                 let guard = RequestGuard::new(state.clone(), Some(stream.clone()));
-                spawn_local(request_stream::serve(handler.clone(), request, stream, guard));
+                spawn_local(request_stream::serve(handler.clone(), request, stream, guard, state.clone()));
             }
             Poll::Ready(Ok::<_, h2::Error>(()))
         },
@@ -91,7 +96,7 @@ pub(super) async fn serve<H: Handler>(
     let refused = io.opened().saturating_sub(served);
     if refused > 0 {
         limits.http2_errors().refused(refused);
-        tracing::debug!(refused, %peer, "requests were not valid or too large, or there were too many at once");
+        tracing::debug!(refused, %peer, "requests were not valid, too large, too many at once, or came after the end");
     }
     match ended {
         Ended::Closed | Ended::Rests | Ended::Cut(CloseReason::Gone) => {}
@@ -104,7 +109,7 @@ pub(super) async fn serve<H: Handler>(
             }
         }
         Ended::Cut(CloseReason::Idle) => io.go_away(ErrorCode::NO_ERROR),
-        Ended::Cut(CloseReason::SlowHead) => io.go_away(ErrorCode::ENHANCE_YOUR_CALM),
+        Ended::Cut(CloseReason::SlowHead | CloseReason::Unanswered) => io.go_away(ErrorCode::ENHANCE_YOUR_CALM),
         Ended::Cut(CloseReason::NotReading) => limits.stalled(peer),
     }
 }

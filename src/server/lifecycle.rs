@@ -2,7 +2,8 @@
 //! for both protocols: they only report what happens, and carry out what the rule says. Pure: the time is an argument.
 //!
 //! A drain, a reload, a place that is needed and `idle_timeout` all ask for an end after the requests that have come,
-//! so none of them drops a response. A model of a client, a library and a handler that do anything in any order checks
+//! so none of them drops a response. A request that is left unanswered asks for an end after the requests in flight:
+//! what its client has sent besides is not served. A model of a client, a library and a handler that do anything in any order checks
 //! that no connection ends without a reason, and that each ends in a bounded time.
 
 use std::time::Duration;
@@ -37,6 +38,8 @@ pub(super) enum Event {
     RequestEnds,
     /// The library is given a response.
     Answers,
+    /// A request that has ended gets no response.
+    LeftUnanswered,
     /// The connection may become a tunnel after the request in flight, or does not.
     Upgrades(bool),
     /// The client sends no more. It may still read a response, or not.
@@ -73,7 +76,13 @@ pub(super) enum CloseReason {
     NotReading,
     /// The client has closed the connection.
     Gone,
+    /// Requests were left unanswered.
+    Unanswered,
 }
+
+/// How many requests a connection of HTTP/2 may leave unanswered; then it ends. Others may share the connection with the
+/// client that is meant, so that the first one does not end it.
+const MOST_UNANSWERED: u8 = 2;
 
 /// When a connection has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +91,8 @@ enum End {
     AfterRequest,
     /// The same, but not before the first request.
     AfterFirstRequest,
+    /// After the requests in flight, and when their responses are sent. No other request is served.
+    AfterAnswers,
     /// At once, for this reason.
     Now(CloseReason),
 }
@@ -120,6 +131,8 @@ pub(super) struct Lifecycle {
     end: Option<End>,
     readiness: Readiness,
     tells_its_end: bool,
+    /// How many requests were left unanswered.
+    unanswered: u8,
     /// How many requests have begun to come since the connection woke, and how many of them have begun.
     come: u64,
     pub(super) taken: u64,
@@ -148,6 +161,7 @@ impl Lifecycle {
             end: None,
             readiness: Readiness::Resting,
             tells_its_end: false,
+            unanswered: 0,
             come: 0,
             taken: 0,
             head_since: None,
@@ -200,6 +214,13 @@ impl Lifecycle {
                 _ => self.enter(if self.come > self.taken { Phase::Head } else { Phase::Idle }, now),
             },
             Event::Answers => self.is_answering = true,
+            Event::LeftUnanswered => {
+                self.unanswered = self.unanswered.saturating_add(1);
+                // In HTTP/1.1 the responses to later requests would be taken for the one that is missing.
+                if !self.tells_its_end || self.unanswered > MOST_UNANSWERED {
+                    self.end(End::AfterAnswers);
+                }
+            }
             Event::Upgrades(is_so) => self.is_upgrading = is_so,
             Event::HalfClosed => self.closed_at = Some(now),
             Event::Broken => self.end(End::Now(CloseReason::Gone)),
@@ -222,10 +243,12 @@ impl Lifecycle {
         }
     }
 
-    /// A connection that ends at once does not wait for its requests any more.
+    /// A connection that ends at once does not wait for its requests any more, and one that ends without an answer waits for
+    /// no further ones.
     fn end(&mut self, end: End) {
-        if !matches!(self.end, Some(End::Now(_))) {
-            self.end = Some(end);
+        match (self.end, end) {
+            (Some(End::Now(_)), _) | (Some(End::AfterAnswers), End::AfterRequest | End::AfterFirstRequest) => {}
+            _ => self.end = Some(end),
         }
     }
 
@@ -263,6 +286,15 @@ impl Lifecycle {
             None if self.readiness == Readiness::Tired && !self.is_busy() && !self.tells_its_end => Step::Rest,
             None => Step::GoOn,
             Some(End::Now(reason)) => Step::Close(reason),
+            // In HTTP/2 the library may have the end of a response, which it sends when it is asked to look. In HTTP/1.1 it has
+            // written what it has, and never reads what has come besides.
+            Some(End::AfterAnswers) => {
+                match self.is_in_flight() || self.is_unsent() || self.tells_its_end && is_unread() {
+                    true if self.tells_its_end => Step::Finish,
+                    true => Step::GoOn,
+                    false => Step::Close(CloseReason::Unanswered),
+                }
+            }
             Some(_) if self.is_busy() || self.is_upgrading => {
                 self.expected_since = None;
                 // The response to a handshake ends HTTP on this connection, or else the connection ends after it. And the
@@ -341,9 +373,14 @@ impl Lifecycle {
         self.unsent.is_some()
     }
 
-    /// Whether the library was given nothing to send.
+    /// Whether the library was given nothing to send. Where a request is left unanswered, it may still send an earlier response.
     pub(super) fn is_unasked(&self) -> bool {
-        !self.is_in_flight() && !self.is_answering
+        !self.is_in_flight() && !self.is_answering && !self.serves_no_more()
+    }
+
+    /// Whether no further request is served, because others were left unanswered.
+    pub(super) fn serves_no_more(&self) -> bool {
+        self.end == Some(End::AfterAnswers)
     }
 
     /// Whether the connection ends because the client does not read.

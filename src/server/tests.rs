@@ -1,5 +1,6 @@
 //! Connections from the side of a client, with a handler that numbers its responses.
 
+mod unanswered;
 mod walk;
 
 use std::cell::Cell;
@@ -14,6 +15,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::Notify;
 use tokio::task::yield_now;
 
 use super::*;
@@ -23,6 +25,7 @@ use crate::net::bind;
 const A: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
 const HEAD: &[u8] = b"HEAD /h HTTP/1.1\r\nHost: h\r\n\r\n";
 const CHUNKED: &[u8] = b"POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+const UNANSWERED: &[u8] = b"GET /unanswered HTTP/1.1\r\nHost: h\r\n\r\n";
 const B: &[u8] = b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
 
 /// Time limits that no test exceeds.
@@ -50,7 +53,7 @@ fn server() -> Server {
     }
 }
 
-/// A handler that responds with the number of the response.
+/// A handler that responds with the number of the response, and not at all if it is asked for that.
 #[derive(Clone, Debug, Default)]
 struct Numbering(Rc<Numbers>);
 
@@ -59,15 +62,21 @@ struct Numbers {
     handled: Cell<usize>,
     /// The shortest length of a body.
     padding: Cell<usize>,
+    /// What the responses to some requests wait for.
+    waits: Notify,
 }
 
 impl Handler for Numbering {
     type Body = Guarded;
 
     async fn handle(&self, request: &mut IncomingRequest, response: &mut Response<Guarded>, guard: RequestGuard) {
-        let Numbers { handled, padding } = &*self.0;
+        let Numbers { handled, padding, waits } = &*self.0;
         handled.set(handled.get() + 1);
         let body = Full::from(format!("{:0width$}", handled.get(), width = padding.get()));
+        request.is_unanswered = request.head.uri.path() == "/unanswered";
+        if request.head.uri.path() == "/waits" {
+            waits.notified().await;
+        }
         *response.body_mut() = Guarded(body, Some(guard));
         response.headers_mut().insert("for", request.head.uri.path().parse().unwrap());
     }

@@ -19,6 +19,8 @@ use super::streams::{InterimResponses, Stream};
 use crate::base::clock;
 use crate::base::content::has_no_content;
 use crate::base::http::header_rules::remove_hop_by_hop;
+use crate::server::connection_state::ConnectionState;
+use crate::server::lifecycle::Event;
 use crate::server::request_guard::RequestGuard;
 use crate::server::tunnel::take_extended_connect;
 use crate::server::worker_state::WorkerState;
@@ -30,6 +32,7 @@ pub(super) async fn serve<H: Handler>(
     request: Request<RecvStream>,
     stream: Rc<Stream>,
     guard: RequestGuard,
+    connection: Rc<ConnectionState>,
 ) {
     let (mut head, received) = request.into_parts();
     join_cookies(&mut head.headers);
@@ -39,11 +42,16 @@ pub(super) async fn serve<H: Handler>(
         true => (None, Some(received)),
         false => (body(&head, received, &stream).map(Into::into), None),
     };
-    let interim = Some(InterimResponses(stream.clone()));
-    let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, interim, tunnel: None };
+    let (interim, tunnel, is_unanswered) = (Some(InterimResponses(stream.clone())), None, false);
+    let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, interim, tunnel, is_unanswered };
     let mut response = Response::default();
     if !respond(&*handler, (&mut incoming, &mut response), &stream, guard).await {
         return;
+    }
+    if incoming.is_unanswered {
+        drop((incoming, response));
+        stream.refuse();
+        return connection.record(Event::LeftUnanswered);
     }
     let (method, tunnel) = (std::mem::take(&mut incoming.head.method), incoming.tunnel.take());
     // What nobody wants of the request's body is not kept.

@@ -119,6 +119,12 @@ impl Stream {
         self.responder.borrow_mut().send_response(head, is_end)
     }
 
+    /// Resets the stream instead of a response. The code says that the client asks for too much (RFC 9113, section 7).
+    /// REFUSED_STREAM would let it send the request again at once (section 8.7), and CANCEL says nothing about the reason.
+    pub(super) fn refuse(&self) {
+        self.responder.borrow_mut().send_reset(Reason::ENHANCE_YOUR_CALM);
+    }
+
     /// Sends an interim response without the fields that belong to a connection, unless the response has begun or its interim
     /// responses become too large.
     pub(super) fn inform(&self, mut head: Response<()>) {

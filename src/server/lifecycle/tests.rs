@@ -26,6 +26,8 @@ enum Act {
     Break,
     /// The handler answers the oldest request.
     Answer,
+    /// The handler leaves the oldest request unanswered.
+    LeaveUnanswered,
     /// An Upgrade is asked for, or declined.
     Upgrade(bool),
     Ends,
@@ -45,6 +47,7 @@ struct World {
     /// How many heads have begun to come, how many are complete, and how many were passed on.
     heads: (u64, u64, u64),
     in_flight: u32,
+    unanswered: u32,
     is_resting: bool,
     is_upgrading: bool,
     has_served: bool,
@@ -69,6 +72,7 @@ impl World {
             unread: Vec::new(),
             heads: (0, 0, 0),
             in_flight: 0,
+            unanswered: 0,
             is_resting: true,
             is_upgrading: false,
             has_served: false,
@@ -112,10 +116,19 @@ impl World {
         }
     }
 
-    /// The library does what it can: it reads a head of HTTP/1 only when the response before it is sent.
+    /// Whether requests were left unanswered, so that no other one is served.
+    fn serves_no_more(&self) -> bool {
+        self.unanswered >= if self.is_http2 { 3 } else { 1 }
+    }
+
+    /// The library does what it can: it reads a head of HTTP/1 only when the response before it is sent, and if there is one.
     fn look(&mut self) {
         loop {
-            let can_begin = self.is_http2 || self.in_flight == 0 && !self.is_blocked;
+            let can_begin = self.is_http2 || self.in_flight == 0 && !self.is_blocked && self.unanswered == 0;
+            if can_begin && self.heads.1 > self.heads.2 && self.connection.serves_no_more() {
+                self.heads.2 += 1;
+                continue;
+            }
             if can_begin && self.heads.1 > self.heads.2 {
                 self.heads.2 += 1;
                 self.in_flight += 1;
@@ -167,12 +180,15 @@ impl World {
                 }
                 Step::Finish => {
                     assert!(self.is_http2 || self.in_flight > 0 && !self.is_upgrading, "it cannot be told: {self:?}");
+                    assert!(self.is_http2 || self.unanswered == 0, "nobody hears it: {self:?}");
                     self.told_at.get_or_insert(now);
                     // The library of HTTP/1 ends by itself after this request.
                 }
                 Step::GoOn => {}
             }
             if has_looked || self.is_resting && self.unread.is_empty() {
+                let waits = self.in_flight > 0 || self.is_blocked || self.closed.is_some();
+                assert!(waits || !self.serves_no_more(), "it goes on: {self:?}");
                 return;
             }
             if std::mem::take(&mut self.is_resting) {
@@ -203,6 +219,9 @@ impl World {
             }
             CloseReason::SlowHead => lasts(self.no_part_at) >= LIMITS.header,
             CloseReason::NotReading => self.is_blocked && lasts(self.reads_at) >= LIMITS.body,
+            CloseReason::Unanswered => {
+                self.serves_no_more() && self.in_flight == 0 && !self.is_blocked && (has_looked || !self.is_http2)
+            }
             CloseReason::Gone => self.is_broken || self.in_flight > 0 && lasts(self.is_whole_at) >= LIMITS.half_closed,
         };
         assert!(is_right, "{reason:?}: {self:?}");
@@ -239,6 +258,13 @@ impl World {
                 if !self.is_blocked {
                     self.record(Event::Flushed);
                 }
+            }
+            Act::LeaveUnanswered if self.in_flight > 0 => {
+                (self.in_flight, self.unanswered, self.has_served) = (self.in_flight - 1, self.unanswered + 1, true);
+                self.record(Event::RequestEnds);
+                self.record(Event::LeftUnanswered);
+                let may_send = self.is_http2 || self.closed.is_some() || !self.connection.is_unasked();
+                assert!(may_send, "earlier responses are dropped: {self:?}");
             }
             Act::Upgrade(is_so) if !self.is_http2 && self.in_flight > 0 => {
                 self.is_upgrading = is_so;
@@ -293,6 +319,8 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         Act::Ends,
         Act::Drains,
         Act::Break,
+        Act::LeaveUnanswered,
+        Act::LeaveUnanswered,
     ];
     let act = prop_oneof![
         6 => prop::sample::select(OFTEN).boxed(),
