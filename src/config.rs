@@ -72,7 +72,7 @@ pub use schema::schema;
 pub use server::{EscapedSlashes, Http2, Listener, MaxConnections, PathMatching, PathRules, Server, UNLIMITED};
 pub use settings::Word;
 pub use shed::Shed;
-pub use store::{OnError, SharedStore, Store};
+pub use store::{OnError, Share, SharedStore, Store};
 pub use template::{Template, TemplatePart};
 pub use temporary::{quota_rates, temporary_again, temporary_override};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
@@ -105,6 +105,8 @@ pub struct Config {
     pub tracing: Option<Tracing>,
     /// `[store]`
     pub store: Store,
+    /// How many gateways share the limits, at least 1. It is 1 as the configuration is read if that depends on a name.
+    pub gateways: u64,
     /// `[upstreams.*]`, in the order of the file.
     pub upstreams: Vec<Upstream>,
     /// `[jwt.*]`, in the order of the file.
@@ -119,4 +121,12 @@ pub struct Config {
     pub at_start: Vec<(String, String)>,
     /// Settings that are valid, but probably not intended.
     pub warnings: Problems,
+}
+
+impl Config {
+    /// Lets so many gateways share the limits that are shared. Returns whether this is another number than before.
+    pub fn share_among(&mut self, gateways: u64) -> bool {
+        self.limits.iter_mut().filter_map(|limit| limit.gateways.as_mut()).for_each(|shared| *shared = gateways);
+        std::mem::replace(&mut self.gateways, gateways) != gateways
+    }
 }

@@ -1,5 +1,5 @@
 //! Sockets: listening sockets, the byte stream of a client with what a proxy says in front of it, keep-alive probes
-//! for every connection, and which addresses are one client.
+//! for every connection, which addresses are one client, and the addresses of names.
 
 pub mod tls;
 pub mod fetch;
@@ -8,6 +8,8 @@ mod client_stream;
 mod listen;
 mod preamble;
 mod rewound;
+mod resolver;
+mod names;
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -18,6 +20,7 @@ use socket2::{SockRef, TcpKeepalive};
 
 pub use client_stream::ClientStream;
 pub use listen::{bind, bind_unix, is_v6_only};
+pub use names::Names;
 #[cfg(any(test, fuzzing))]
 pub(crate) use preamble::check as check_preamble;
 pub use preamble::{Preamble, PreambleError};

@@ -50,7 +50,7 @@ use crate::sources::jwks;
 use crate::store::Store;
 use crate::upstream::ConnectionPools;
 
-use apply::{InForce, start_echo, warn, warn_of_source};
+use apply::{InForce, share_first, start_echo, warn, warn_of_source};
 use control::Control;
 use inherited::InheritedSockets;
 use listeners::Listeners;
@@ -122,7 +122,7 @@ pub struct Start {
 /// # Errors
 /// When it cannot start, or one of its workers fails.
 pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
-    let Start { source, loaded: Loaded { config, document, instead_of }, read_since, watch } = start;
+    let Start { source, loaded: Loaded { mut config, document, instead_of }, read_since, watch } = start;
     let workers = match config.server.workers {
         0 => available_parallelism().map_or(1, usize::from),
         workers => workers,
@@ -147,6 +147,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     start_echo(&config, &shared)?;
     let store = Arc::new(Store::open(&config.store, workers)?);
     let (stores, opened) = Stores::new(workers);
+    share_first(&mut config, &shared)?;
     let gateway = Snapshot::build(&config, &shared, store);
     // Clients that connect meanwhile wait. Without the keys their tokens would not be valid.
     jwks::fetch_first(&gateway.key_sources)?;

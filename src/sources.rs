@@ -1,5 +1,7 @@
-//! Threads that talk to other servers beside the requests: for keys of tokens, for quotas of clients, and with traces.
+//! Threads that talk to other servers beside the requests: for keys of tokens, for quotas of clients, for the number of
+//! gateways, and with traces.
 
 pub mod jwks;
 pub mod quotas;
 pub mod otlp;
+pub mod gateways;

@@ -22,8 +22,6 @@ mod stall;
 mod stream;
 mod spare_buffers;
 mod connection;
-mod resolver;
-mod names;
 mod preamble;
 mod connector;
 mod keep;
@@ -62,7 +60,6 @@ pub use endpoint_state::EndpointStatus;
 pub use error::{BodyError, UpstreamError};
 pub use health::Availability;
 pub use keep::{Keep, Keeps};
-pub use names::Names;
 pub use pool::ConnectionPools;
 pub use request::{
     BodyRules, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, RequestClient, RequestHead,
@@ -73,6 +70,7 @@ pub use watch::UpstreamWatch;
 
 use crate::base::clock;
 use crate::config;
+use crate::net::Names;
 use crate::request::decide::ConcurrencyPermit;
 use crate::server::ClientBody;
 use again::Again;

@@ -133,6 +133,8 @@ pub struct MemoryNumbers {
     pub max_bytes: usize,
     /// How many keys were evicted that were in use.
     pub evictions: u64,
+    /// How many gateways share the limits.
+    pub gateways: u64,
 }
 
 /// A store in Memcached.
@@ -294,8 +296,10 @@ pub struct Limits {
 pub struct LimitDescription {
     /// Its name.
     pub name: String,
-    /// Its rates, as the configuration writes them.
+    /// Its rates, as the configuration writes them, or the part of them that this gateway enforces.
     pub rates: Vec<String>,
+    /// How many gateways share the rates of the configuration; 1 if these are the whole rates.
+    pub gateways: u64,
     /// What happens to requests over it, in the configuration's word.
     pub on_limit: String,
     /// How many requests of a key may be in flight.

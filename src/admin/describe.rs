@@ -2,6 +2,7 @@
 
 mod json;
 mod reload;
+mod store;
 mod upstreams;
 
 use std::borrow::Cow;
@@ -13,7 +14,7 @@ use http::{HeaderName, HeaderValue};
 use crate::base::jwt;
 use crate::config::{
     Action, Config, Cors, Cost, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit, Listener, MaxConnections,
-    Missing, OnError, OnExhausted, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed, Store,
+    Missing, OnExhausted, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed, Store,
     UNLIMITED, is_secret,
 };
 use crate::limit::overrides::Allowance;
@@ -88,7 +89,7 @@ impl Display for Description<'_> {
         writeln!(f, "{}", paths(config.server.paths))?;
         config.server.shed.iter().try_for_each(|shed| self::shed(f, shed))?;
         writeln!(f, "\nstore")?;
-        store(f, &config.store)?;
+        store::describe(f, &config.store)?;
         writeln!(f, "\nroutes, in the order they match")?;
         for (_, route) in route::order(&config.routes) {
             writeln!(f, "  {}", route::label(route))?;
@@ -161,6 +162,11 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
     allowed.extend(limit.max_in_flight.map(|most| format!("{most} in flight")));
     writeln!(f, "  {}", limit.name)?;
     writeln!(f, "    {} per {}", allowed.join(" and "), limit.key)?;
+    match limit.gateways {
+        Some(1) => {}
+        Some(_) => writeln!(f, "    of which this gateway enforces {}", joined(&limit.part(&limit.rates)))?,
+        None => writeln!(f, "    on each gateway, whatever `share` says")?,
+    }
     let strategy = limit.all_rates().map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
     match strategy {
         Some(Strategy::SlidingWindow { precision, edge }) => {
@@ -273,31 +279,6 @@ fn statuses(ranges: &[RangeInclusive<u16>]) -> String {
 
 fn statuses_in_words(range: &RangeInclusive<u16>) -> String {
     if range.start() == range.end() { range.start().to_string() } else { format!("{}xx", range.start() / 100) }
-}
-
-fn store(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {
-    match store {
-        Store::Memory { max_keys, max_memory, snapshot } => {
-            writeln!(f, "  memory, at most {max_keys} keys and {} MiB", max_memory >> 20)?;
-            match snapshot {
-                Some(path) => writeln!(f, "  saved to {} at the end, and read from it at the start", path.display()),
-                None => Ok(()),
-            }
-        }
-        Store::Memcached(memcached) => {
-            writeln!(f, "  memcached at {}", memcached.servers.join(", "))?;
-            let away = match memcached.on_error {
-                OnError::Local => "are counted in this process",
-                OnError::Allow => "pass and are not counted",
-                OnError::Reject => "are answered 503",
-            };
-            writeln!(f, "  keys begin with {}:", memcached.prefix)?;
-            if memcached.strict {
-                writeln!(f, "  strict: each admission is confirmed by Memcached first")?;
-            }
-            writeln!(f, "  waits at most {:?}; without an answer requests {away}", memcached.timeout)
-        }
-    }
 }
 
 fn shed(f: &mut fmt::Formatter<'_>, shed: &Shed) -> fmt::Result {

@@ -25,7 +25,8 @@ pub(super) fn describe_all(view: &View) -> Limits {
         let top = top_keys::of(counted, now);
         LimitDescription {
             name: limit.name.clone(),
-            rates: limit.rates.iter().map(ToString::to_string).collect(),
+            rates: limit.part(&limit.rates).iter().map(ToString::to_string).collect(),
+            gateways: limit.gateways.unwrap_or(1),
             on_limit: limit.on_limit.word().to_owned(),
             max_in_flight: limit.max_in_flight,
             overrides: limit.overrides.len(),

@@ -102,6 +102,7 @@ fn store(view: &View) -> Option<StoreNumbers> {
                 bytes: memory.bytes(),
                 max_bytes: *max_memory,
                 evictions: memory.evicted(),
+                gateways: config.gateways,
             }))
         }
         (Store::Shared(shared), _) => Some(StoreNumbers::Memcached(memcached_store(shared.health()))),

@@ -130,11 +130,12 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
         _ => "\nlimits, checked together",
     };
     line(&mut text, heading);
+    let share = config.store.share();
     let limits = served.limits.iter().zip(&config.routes[index].limits).zip(&asked);
     for ((route_limit, limit), asked) in limits.filter(|((limit, _), _)| part.has(limit)) {
         let limit = &config.limits[*limit];
         line(&mut text, &format!("  {}", limit.name));
-        DescribedLimit { route_limit, limit, attributes: &attributes, asked, show_keys }.write(&mut text);
+        DescribedLimit { route_limit, limit, share, attributes: &attributes, asked, show_keys }.write(&mut text);
     }
     let quotas = quotas::resolved(&served.limits, &attributes, asked);
     let routed = Routed { gateway: &gateway, served, request, target: &target, problem };

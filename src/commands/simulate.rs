@@ -173,6 +173,8 @@ fn open(logs: &[PathBuf]) -> Result<Vec<Lines>, String> {
 fn simulated(config: &Config, keyless: &BTreeSet<usize>) -> Config {
     // Nobody asks which keys come most often: the simulation counts that itself.
     let mut simulated = Config { admin: None, ..config.clone() };
+    // Rates are those of all gateways together, and so are suggestions. So the log has to have the requests of all.
+    simulated.share_among(1);
     for limit in &mut simulated.limits {
         if limit.on_limit.role() == Role::Refuses {
             limit.on_limit = OnLimit::Reject;

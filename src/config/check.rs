@@ -35,6 +35,7 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
         log: draft.log,
         admin: draft.admin,
         tracing: draft.tracing,
+        gateways: draft.store.fixed_gateways(),
         store: draft.store,
         upstreams: draft.upstreams.into_iter().filter_map(|(_, upstream)| upstream).collect(),
         jwts: draft.jwts.into_iter().filter_map(|(_, jwt)| jwt).collect(),

@@ -84,7 +84,9 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let tokens = jwt::Names::new(&jwts);
     let upstream =
         |(name, field): (Name<'a>, Field<'a>)| (name.clone(), upstreams::read(&name, &field, &system, &tokens));
-    let limit = |(name, field): (Name<'a>, Field<'a>)| (name.clone(), limits::read(&name, &field, &tokens, &system));
+    let limit =
+        |(name, field): (Name<'a>, Field<'a>)| (name.clone(), limits::read(&name, &field, (&tokens, &system), &store));
+    let limits = limits.into_iter().map(limit).collect();
     Draft {
         server,
         log,
@@ -92,7 +94,7 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
         tracing,
         store,
         upstreams: upstreams.into_iter().map(upstream).collect(),
-        limits: limits.into_iter().map(limit).collect(),
+        limits,
         jwts: jwts.into_iter().map(|(name, field)| (name.clone(), jwt::read(&name, &field, &system))).collect(),
         routes,
         listeners,

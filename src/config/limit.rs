@@ -9,9 +9,9 @@ use super::key::{Key, Missing, Source};
 use super::on_limit::OnLimit;
 use super::quotas::Quotas;
 use super::token_cost::TokenCost;
-use crate::limit::Rate;
 use crate::limit::known_keys::KnownKeys;
 use crate::limit::overrides::{Allowance, Overrides};
+use crate::limit::{self, Rate};
 
 /// `[limits.NAME]`: what is counted, and how much is allowed.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +22,9 @@ pub struct Limit {
     pub key: Key,
     /// A request must fit all of them. Empty only if there is `max_in_flight`. Each rate includes its strategy.
     pub rates: Vec<Rate>,
+    /// How many gateways share its rates and those of its tiers, overrides and sources, each with counters of its own; at least 1. It
+    /// is 1 as the configuration is read if that depends on a name. `None` if each gateway has the whole rates.
+    pub gateways: Option<u64>,
     /// How many requests of a key may be in flight at the same time in this process, 1 to 2^32.
     pub max_in_flight: Option<u64>,
     /// What a request costs, and when that is known.
@@ -64,6 +67,16 @@ impl Limit {
     pub fn comes_first(&self) -> bool {
         let needs_token = self.sources().any(|source| matches!(source, Source::Jwt { .. }));
         !needs_token && !self.needs_body() && self.key.parts.iter().flatten().any(Source::identifies_clients)
+    }
+
+    /// The part of these rates that this gateway enforces. They are those of the limit, of a tier, an override or a source.
+    pub fn part(&self, rates: &[Rate]) -> Vec<Rate> {
+        rates.iter().map(|rate| rate.part(self.gateways.unwrap_or(1))).collect()
+    }
+
+    /// The same as they are counted. Whatever is counted for this limit comes from here.
+    pub fn counted(&self, rates: &[Rate]) -> limit::Limit {
+        limit::Limit::new(&self.name, &self.part(rates))
     }
 
     /// Its own rates and those of its tiers and overrides, all of which are counted in the same way.

@@ -25,7 +25,7 @@ pub(super) use limiting::{
     Counting, cost, count, exception, jwt, limit, model, overrides_file, quotas, temporary, temporary_overrides, tier,
     usage,
 };
-pub(super) use operation::{admin, log, store, tracing};
+pub(super) use operation::{MOST_GATEWAYS, admin, log, store, tracing};
 pub(super) use routing::{cors, header_changes, redirect, respond, route};
 
 /// A status as a number or a text, or a class of them.

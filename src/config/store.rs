@@ -14,12 +14,39 @@ pub enum Store {
         max_memory: usize,
         /// The file to which the counters are written at the end of the process, and from which they are read at the start.
         snapshot: Option<PathBuf>,
+        /// Who else counts the same keys; `None` if nobody does.
+        share: Option<Share>,
     },
     /// In Memcached, shared with other gateways.
     Memcached(SharedStore),
 }
 
+/// How many gateways share the limits, each with counters of its own. Each enforces its part of every rate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// So many, at least 1, this one among them.
+    Gateways(u64),
+    /// As many as this host name has addresses.
+    Name(String),
+}
+
 impl Store {
+    /// Which gateways share the limits, if they count apart.
+    pub fn share(&self) -> Option<&Share> {
+        match self {
+            Self::Memory { share, .. } => share.as_ref(),
+            Self::Memcached(_) => None,
+        }
+    }
+
+    /// How many gateways share the limits, as far as the file alone tells; at least 1.
+    pub fn fixed_gateways(&self) -> u64 {
+        match self.share() {
+            Some(Share::Gateways(gateways)) => *gateways,
+            Some(Share::Name(_)) | None => 1,
+        }
+    }
+
     /// Whether the counters of `other` are where those of this one are, so that one store can serve both.
     pub fn is_same_place(&self, other: &Self) -> bool {
         match (self, other) {

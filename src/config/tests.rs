@@ -214,7 +214,7 @@ fn defaults_are_put_in() {
     let (level, format, access) = (tracing::Level::INFO, LogFormat::Auto, AccessLog::On);
     assert_eq!(config.log, Log { level, format, access, access_file: None, access_format: None });
     assert_eq!(config.admin, None);
-    assert_eq!(config.store, Store::Memory { max_keys: 1_000_000, max_memory: 256 << 20, snapshot: None });
+    assert_eq!(config.store, Store::Memory { max_keys: 1_000_000, max_memory: 256 << 20, snapshot: None, share: None });
     assert_eq!(
         (config.upstreams[0].connect_timeout, config.upstreams[0].timeout),
         (Duration::from_secs(1), Duration::from_secs(30))

@@ -138,6 +138,29 @@ impl Rate {
         Ok(Self { quota: self.quota, window, width, strategy })
     }
 
+    /// The part of the rate that each of so many gateways enforces which count apart: quota and burst are divided, rounded down,
+    /// and at least 1. So together they never admit more than the rate, or one each if it admits fewer than they are.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use gateway::limit::Rate;
+    ///
+    /// let rate = Rate::new(10, Duration::from_secs(1))?;
+    /// assert_eq!(rate.part(3).quota(), 3);
+    /// assert_eq!(rate.part(11).quota(), 1);
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
+    #[must_use]
+    pub fn part(&self, gateways: u64) -> Self {
+        let part = |whole: u64| (whole / gateways.max(1)).max(1);
+        let mut strategy = self.strategy.clone();
+        if let Strategy::TokenBucket { burst } = &mut strategy {
+            *burst = part(*burst);
+        }
+        Self { quota: part(self.quota), strategy, ..*self }
+    }
+
     /// Requests per window, 1 to 2^32.
     pub fn quota(&self) -> u64 {
         self.quota
@@ -308,7 +331,9 @@ impl std::error::Error for RateError {}
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use proptest::prelude::*;
+
+    use super::{Strategy, *};
 
     #[test]
     fn refuses_what_a_strategy_cannot_count() {
@@ -318,6 +343,32 @@ mod tests {
         assert_eq!(rate("1/s").with_strategy(sliding(61)), Err(RateError::Precision));
         assert_eq!(rate("10001/s").with_strategy(Strategy::SlidingLog), Err(RateError::Log));
         assert!(rate("10000/s").with_strategy(Strategy::SlidingLog).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn gateways_together_admit_no_more_than_the_rate_or_one_each(
+            quota in 1..=MAX_QUOTA,
+            burst in 1..=MAX_QUOTA,
+            gateways in 1..=20_000_u64,
+        ) {
+            let rate = Rate::new(quota, Duration::from_secs(60)).unwrap();
+            let log = Rate::new(quota.min(MAX_LOG), Duration::from_secs(60)).unwrap();
+            for rate in [
+                rate.clone(),
+                rate.with_strategy(Strategy::TokenBucket { burst }).unwrap(),
+                log.with_strategy(Strategy::SlidingLog).unwrap(),
+                "9/month".parse().unwrap(),
+            ] {
+                let part = rate.part(gateways);
+                for (part, whole) in [(part.quota(), rate.quota()), (part.capacity(), rate.capacity())] {
+                    prop_assert!(part >= 1 && (part == 1 || part * gateways <= whole));
+                    prop_assert!((part + 1) * gateways > whole, "no part is smaller than need be");
+                }
+                prop_assert!(part.is_kept_like(&rate) && part.window() == rate.window(), "counts go on");
+                prop_assert_eq!(rate.part(1), rate);
+            }
+        }
     }
 
     #[test]

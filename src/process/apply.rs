@@ -62,7 +62,7 @@ impl Candidate {
             Cause::Asked => Some(source.load()?),
             Cause::Poll => source.poll()?,
         };
-        let Some(Loaded { config, document, .. }) = loaded else { return Ok(None) };
+        let Some(Loaded { mut config, document, .. }) = loaded else { return Ok(None) };
         if let Some(setting) = config::needs_restart(running, &config) {
             return Err(format!("{setting} cannot change while the gateway runs: restart it").into());
         }
@@ -78,6 +78,8 @@ impl Candidate {
                     .map_err(|error| format!("cannot open the store: {error}"))?,
             )
         };
+        share_first(&mut config, shared)
+            .map_err(|error| format!("cannot look up the gateways that share the limits: {error}"))?;
         let snapshot = Snapshot::build(&config, shared, store);
         let overrides = config::changed_overrides(running, &config);
         jwks::fetch_first(&snapshot.key_sources)
@@ -104,15 +106,18 @@ impl InForce {
     /// Puts a candidate in force. Requests in flight finish with the snapshot with which they have begun.
     /// The overrides of the admin API stay as far as the limits can still have them.
     pub(super) fn apply(&mut self, candidate: Candidate, temporary: &mut TemporaryOverrides) {
-        let Candidate { config, document, mut snapshot, overrides, listeners } = candidate;
+        let Candidate { mut config, document, mut snapshot, overrides, listeners } = candidate;
+        // There may be other gateways than when it was built.
+        let is_divided = share(&mut config, &self.view.shared);
         for (limit, count) in temporary.reload(&config) {
             let why = "the limit has no such key or no such rates any more";
             tracing::warn!(limit, count, why, "overrides of the admin API are removed");
         }
-        if !temporary.is_empty() {
+        if is_divided || !temporary.is_empty() {
             snapshot = snapshot.with_temporary(&config, &self.view.shared, temporary);
         }
         self.view.shared.keep_only(&snapshot);
+        self.view.shared.gateways().keep_only(config.store.share());
         let store = snapshot.store.clone();
         let before = self.replace(snapshot);
         let has_other_store = !Arc::ptr_eq(&before.store, &store);
@@ -126,6 +131,7 @@ impl InForce {
         }
         warn(&config);
         let running = self.config();
+        tell_of_gateways(running.gateways, &config, &self.view.shared);
         let recounted = if has_other_store { Vec::new() } else { config::recounted(&running, &config) };
         reload::tell(&recounted, &overrides);
         self.view.config.store(Arc::new(config));
@@ -147,6 +153,23 @@ impl InForce {
         if running.limits.iter().any(|rate_table| !rate_table.has_temporary(temporary.of(rate_table.name()))) {
             self.replace(running.with_temporary(&self.config(), &self.view.shared, temporary));
         }
+    }
+
+    /// Divides the limits among the gateways that there are now, if these are more or fewer than before. Counts go on.
+    pub(super) fn share_again(&self, temporary: &mut TemporaryOverrides) {
+        let (running, shared) = (self.config(), &self.view.shared);
+        if shared.gateways().number(running.store.share()) == running.gateways {
+            return;
+        }
+        let mut config = Config::clone(&running);
+        share(&mut config, shared);
+        tell_of_gateways(running.gateways, &config, shared);
+        // What they grant is divided, too.
+        temporary.reload(&config);
+        let snapshot = self.snapshot.load().with_temporary(&config, shared, temporary);
+        shared.quota_sources().apply(&snapshot.quota_sources);
+        self.replace(snapshot);
+        self.view.config.store(Arc::new(config));
     }
 
     /// Replaces the snapshot. Keys that are counted in another way now keep their counts. Returns the one before.
@@ -196,6 +219,29 @@ impl InForce {
     pub(super) fn refuse(&self, why: &Refusal) {
         self.view.reloads_so_far.refused(clock::now(), why);
         tracing::error!(problems = %why, "reload refused");
+    }
+}
+
+/// Divides the limits of a configuration that was read among the gateways. If nothing is known of these, it blocks for up to 2 s.
+pub(super) fn share_first(config: &mut Config, shared: &SharedState) -> io::Result<()> {
+    shared.gateways().look_up_first(config.store.share())?;
+    share(config, shared);
+    Ok(())
+}
+
+/// Divides the limits of a configuration among the gateways that there are, as far as is known. Returns whether these are more or
+/// fewer than before.
+fn share(config: &mut Config, shared: &SharedState) -> bool {
+    config.share_among(shared.gateways().number(config.store.share()))
+}
+
+/// Logs if the limits are shared by more or fewer gateways than they were, or by a number that is not known.
+pub(super) fn tell_of_gateways(was: u64, config: &Config, shared: &SharedState) {
+    let gateways = config.gateways;
+    if let Some(name) = shared.gateways().unknown(config.store.share()) {
+        tracing::warn!(name, "it is not known how many gateways there are: limits have their whole rates until it is");
+    } else if gateways != was {
+        tracing::info!(gateways, was, "limits are shared by another number of gateways");
     }
 }
 

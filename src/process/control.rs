@@ -2,15 +2,16 @@
 
 use std::future::pending;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, Interval, sleep, timeout};
 
-use super::apply::{Candidate, InForce};
+use super::apply::{Candidate, InForce, tell_of_gateways};
 use super::certificates::{LOOK_EVERY, warn_of_expiry};
 use super::counters_file;
 use super::overrides::Overrides;
@@ -71,6 +72,12 @@ impl Control {
         spawn_local(watch.run(move || snapshot.load().upstreams.clone()));
         let (workers, snapshot) = (self.in_force.view.shared.workers(), self.in_force.snapshot.clone());
         spawn_local(ShedWatch::new(workers).run(move || snapshot.load().shedding.clone()));
+        let (view, looked_up) = (self.in_force.view.clone(), Rc::new(Notify::new()));
+        tell_of_gateways(1, &view.config.load(), &view.shared);
+        let (gateways, tell) = (view.shared.gateways().clone(), looked_up.clone());
+        spawn_local(async move {
+            gateways.watch(|| view.config.load().store.share().cloned(), || tell.notify_one()).await;
+        });
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         // A configuration that is read warns of them already.
         let mut expiry = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
@@ -89,6 +96,7 @@ impl Control {
                 }
                 ended = self.reloads.ended() => self.take_over(ended),
                 requests = self.overrides.due() => self.overrides.apply(requests, &self.in_force),
+                () = looked_up.notified() => self.in_force.share_again(self.overrides.temporary()),
                 () = self.watches.certificates.changed() => self.reload_certificates(),
                 () = self.watches.config.changed() => self.reload(),
                 () = self.polls.due() => self.poll(),

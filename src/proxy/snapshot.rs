@@ -192,16 +192,25 @@ impl Snapshot {
         )
     }
 
-    /// The same with these overrides of the admin API. `config` is the configuration that it was built from.
+    /// The same with these overrides of the admin API. `config` is the configuration that it was built from, but maybe shared by
+    /// another number of gateways.
     #[must_use]
     pub fn with_temporary(&self, config: &Config, shared: &SharedState, overrides: &TemporaryOverrides) -> Self {
-        let limits = self.limits.iter().map(|rate_table| match overrides.of(rate_table.name()) {
-            of_limit if rate_table.has_temporary(of_limit) => rate_table.clone(),
-            of_limit => Arc::new(rate_table.with_temporary(of_limit)),
+        let limits = self.limits.iter().zip(&config.limits).map(|(rate_table, limit)| {
+            let is_kept = rate_table.is_shared_like(limit);
+            let rate_table = if is_kept { rate_table.clone() } else { Arc::new(RateTable::new(limit)) };
+            match overrides.of(&limit.name) {
+                of_limit if rate_table.has_temporary(of_limit) => rate_table,
+                of_limit => Arc::new(rate_table.with_temporary(of_limit)),
+            }
         });
+        let with_terms = |one: &LimitSource| {
+            let limit = config.limits.iter().find(|limit| one.is_of(&limit.name));
+            limit.map_or_else(|| one.clone(), |limit| one.with_terms(limit))
+        };
         // Upstreams remember whose turn it is.
         let shared = (shared, self.store.clone());
-        let sources = (self.key_sources.clone(), self.quota_sources.clone());
+        let sources = (self.key_sources.clone(), self.quota_sources.iter().map(with_terms).collect());
         Self::assemble(config, shared, self.upstreams.clone(), limits.collect(), sources)
     }
 

@@ -47,6 +47,12 @@ impl LimitSource {
         &self.limit.name
     }
 
+    /// The same source by the terms of this limit.
+    #[must_use]
+    pub fn with_terms(&self, limit: &config::Limit) -> Self {
+        Self { source: self.source.clone(), limit: limit.clone() }
+    }
+
     /// Whether it is the source of the limit with this name.
     pub fn is_of(&self, limit: &str) -> bool {
         self.limit.name == limit

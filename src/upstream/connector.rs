@@ -10,10 +10,10 @@ use tokio_util::either::Either;
 
 use super::endpoint::{Endpoint, TargetAddress};
 use super::error::UpstreamError;
-use super::names::Names;
 use super::preamble;
 use super::stream::{self, Offered, Socket, UpstreamStream};
 use crate::config::ProxyProtocol;
+use crate::net::Names;
 
 /// Who a server is told that the client is.
 #[derive(Clone, Copy, Debug)]

@@ -7,9 +7,11 @@ use http::HeaderValue;
 
 use super::balancer::Weighted;
 use super::endpoint::{Endpoints, Target, TargetAddress, TargetTls};
-use super::names::Names;
 use crate::config::{self, Address, UpstreamServer, UpstreamTls};
+use crate::net::Names;
 
+/// The most addresses of a name that are used.
+const MOST_ADDRESSES: usize = 256;
 /// What a server without a name is asked for.
 const NO_NAME: HeaderValue = HeaderValue::from_static("localhost");
 
@@ -72,7 +74,7 @@ impl Servers {
         if known.is_empty() {
             return vec![address.clone()];
         }
-        known.iter().map(|known| TargetAddress::Socket(SocketAddr::new(*known, *port))).collect()
+        known.iter().take(MOST_ADDRESSES).map(|known| TargetAddress::Socket(SocketAddr::new(*known, *port))).collect()
     }
 }
 

@@ -16,9 +16,9 @@ use super::Upstream;
 use super::endpoint::{Endpoint, Endpoints};
 use super::health::Availability;
 use super::health_check::check;
-use super::names::Names;
 use crate::base::back_off::jittered;
 use crate::base::clock;
+use crate::net::Names;
 
 /// How often it is looked for what is due.
 const TICK: Duration = Duration::from_millis(100);

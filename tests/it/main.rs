@@ -120,6 +120,7 @@ mod scale;
 mod schema;
 mod server_faults;
 mod several;
+mod share;
 mod shared;
 mod shedding;
 mod simulate;

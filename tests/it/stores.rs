@@ -40,7 +40,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn memory() -> Self {
-        Self::new(&config::Store::Memory { max_keys: 10_000, max_memory: 64 << 20, snapshot: None })
+        Self::new(&config::Store::Memory { max_keys: 10_000, max_memory: 64 << 20, snapshot: None, share: None })
     }
 
     pub(crate) fn memcached(server: &Memcached, strict: bool) -> Self {

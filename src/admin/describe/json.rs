@@ -13,8 +13,8 @@ use super::{SECRET, shown_value};
 use crate::base::jwt;
 use crate::base::units;
 use crate::config::{
-    AccessLog, Admin, CertificateFiles, Config, Jwks, Jwt, Key, Log, MaxConnections, Server, Shed, Store, Tls, Tracing,
-    UNLIMITED, Word, is_secret,
+    AccessLog, Admin, CertificateFiles, Config, Jwks, Jwt, Key, Log, MaxConnections, Server, Share, Shed, Store, Tls,
+    Tracing, UNLIMITED, Word, is_secret,
 };
 
 /// The configuration as JSON.
@@ -24,7 +24,7 @@ pub fn json(config: &Config) -> Value {
         "log": log(&config.log),
         "admin": config.admin.as_ref().map(admin),
         "tracing": config.tracing.as_ref().map(tracing),
-        "store": store(&config.store),
+        "store": store(&config.store, config.gateways),
         "upstreams": named(config.upstreams.iter().map(|upstream| (&upstream.name, upstreams::upstream(upstream)))),
         "jwt": named(config.jwts.iter().map(|jwt| (&jwt.name, self::jwt(jwt)))),
         "limits": named(config.limits.iter().map(|limit| (&limit.name, limits::limit(limit)))),
@@ -174,13 +174,18 @@ fn tracing(tracing: &Tracing) -> Value {
     })
 }
 
-fn store(store: &Store) -> Value {
+fn store(store: &Store, gateways: u64) -> Value {
     match store {
-        Store::Memory { max_keys, max_memory, snapshot } => json!({
+        Store::Memory { max_keys, max_memory, snapshot, share } => json!({
             "type": "memory",
             "max_keys": max_keys,
             "max_memory": size(*max_memory),
             "snapshot": snapshot,
+            "share": share.as_ref().map(|share| match share {
+                Share::Gateways(gateways) => json!(gateways),
+                Share::Name(name) => json!(format!("dns:{name}")),
+            }),
+            "gateways": share.is_some().then_some(gateways),
         }),
         Store::Memcached(memcached) => json!({
             "type": "memcached",

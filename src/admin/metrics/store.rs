@@ -12,7 +12,7 @@ use crate::store::shared::{Health, Server};
 /// The families of the store that the configuration names.
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     let snapshot = view.snapshot.load();
-    match &*snapshot.store {
+    let mut families = match &*snapshot.store {
         Store::Memory(memory) => vec![
             modes(&[("memory", true)]),
             keys(memory.keys()),
@@ -26,7 +26,32 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
             ),
         ],
         Store::Shared(shared) => health(shared.health(), snapshot.on_error),
-    }
+    };
+    families.extend(share(view));
+    families
+}
+
+/// By how many gateways limits are shared, and how well that is known; nothing if they are not.
+fn share(view: &View) -> Vec<MetricFamily> {
+    let (config, gateways) = (view.config.load(), view.shared.gateways());
+    let Some(share) = config.store.share() else { return Vec::new() };
+    vec![
+        gauged(
+            "gateway_share_gateways",
+            "How many gateways share the limits: each enforces its part of every rate.",
+            usize::try_from(config.gateways).unwrap_or(usize::MAX),
+        ),
+        gauged(
+            "gateway_share_known",
+            "1 if it is known how many gateways share the limits, and 0 as long as no lookup of their name has succeeded.",
+            usize::from(gateways.unknown(Some(share)).is_none()),
+        ),
+        counted(
+            "gateway_share_failed_lookups_total",
+            "Lookups of the name of the gateways that failed or had no answer: the last number holds.",
+            gateways.failures(),
+        ),
+    ]
 }
 
 fn keys(count: usize) -> MetricFamily {

@@ -206,6 +206,7 @@ class Store {
       ["keys", `${count(store.keys)} of ${count(store.max_keys)}`, store.keys / store.max_keys],
       ["memory", `${size(store.bytes)} of ${size(store.max_bytes)}`, store.bytes / store.max_bytes],
       ["keys evicted in use", count(store.evictions)],
+      ...(store.gateways > 1 ? [["gateways that share the limits", count(store.gateways)]] : []),
       ["latency", "none: no round trip"],
     ];
   }

@@ -2,7 +2,7 @@
 
 use super::line;
 use super::quotas::{self, AskedQuota};
-use crate::config::{self, Cost, Missing, Source, TokenCost};
+use crate::config::{self, Cost, Missing, Share, Source, TokenCost};
 use crate::limit::tokens::{Usage, Weights};
 use crate::request::decide::{self, RateSet, RouteLimit, SelectedRates};
 use crate::request::identify::body::InspectedBody;
@@ -16,6 +16,8 @@ const MASK: &str = "***";
 pub(super) struct DescribedLimit<'a> {
     pub(super) route_limit: &'a RouteLimit,
     pub(super) limit: &'a config::Limit,
+    /// Which gateways share the limits.
+    pub(super) share: Option<&'a Share>,
     pub(super) attributes: &'a RequestAttributes<'a>,
     pub(super) asked: &'a AskedQuota,
     pub(super) show_keys: bool,
@@ -41,6 +43,18 @@ impl DescribedLimit<'_> {
         let RouteLimit { rates, key: extractor, .. } = self.route_limit;
         let selected = rates.select(extractor, (counted, key.is_some()), self.attributes, key_cache, quota);
         line(text, &format!("    rates    {}", self.rates(selected)));
+        match (self.limit.gateways, self.share) {
+            (Some(1), Some(Share::Name(name))) => {
+                line(
+                    text,
+                    &format!("    share    {name} is not looked up: each gateway enforces its part of these rates"),
+                );
+            }
+            (Some(gateways), Some(_)) if gateways > 1 => {
+                line(text, &format!("    share    {gateways} gateways: these rates are the part of each"));
+            }
+            _ => {}
+        }
         if let Some(section) = &self.limit.quotas {
             line(text, &format!("    quotas   {}: {}", section.server, quotas::answer(self.asked)));
         }

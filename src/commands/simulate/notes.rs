@@ -108,6 +108,11 @@ impl Notes<'_> {
         if matches!(config.store, Store::Memcached(_)) {
             notes.push("the counters are in memory, as those of one gateway whose Memcached always answers".to_owned());
         }
+        if config.store.share().is_some() {
+            notes.push(
+                "gateways share the limits: the logs are taken to be those of all, which count together".to_owned(),
+            );
+        }
         if !config.jwts.is_empty() {
             notes.push("tokens are not in the log: none is checked".to_owned());
         }

@@ -15,7 +15,7 @@ use crate::config::file::jwt::Names;
 use crate::config::file::upstream_tls::SystemAuthorities;
 use crate::config::read::{Field, Name, Section};
 use crate::config::settings::limit;
-use crate::config::{Limit, values};
+use crate::config::{Limit, Store, values};
 use crate::limit::Rate;
 
 pub(super) use key::key;
@@ -28,7 +28,12 @@ use rates::Terms;
 const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
 
 /// Reads one limit; `None` if it has an error.
-pub(super) fn read(name: &Name<'_>, field: &Field<'_>, jwts: &Names<'_>, system: &SystemAuthorities) -> Option<Limit> {
+pub(super) fn read(
+    name: &Name<'_>,
+    field: &Field<'_>,
+    (jwts, system): (&Names<'_>, &SystemAuthorities),
+    store: &Store,
+) -> Option<Limit> {
     if let Err(wrong) = values::name(name.text) {
         field.source.report(name.span.clone(), wrong.message, wrong.help);
     }
@@ -45,7 +50,9 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, jwts: &Names<'_>, system:
     let terms = Terms::read(&section);
     let (rates, max_in_flight) = allowed(&section, &terms);
     let own = rates.as_deref().unwrap_or_default();
-    let cost = cost::read(&section, own);
+    let gateways = share(&section, store);
+    let cost = cost::read(&section, (own, gateways.unwrap_or(1)));
+    few(&section, own, gateways);
     let Reaction { on_limit, status, body, content_type } = action::read(&section);
     if on_limit.delay().is_some() && max_in_flight.is_some() {
         let message = "`max_in_flight` cannot be combined with `on_limit = \"delay\"`";
@@ -66,6 +73,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, jwts: &Names<'_>, system:
         name: name.text.to_owned(),
         key: key?,
         rates: rates?,
+        gateways,
         max_in_flight,
         cost,
         known_keys,
@@ -79,6 +87,28 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, jwts: &Names<'_>, system:
         body,
         content_type,
     })
+}
+
+/// How many gateways share the limit, as far as the file tells; `None` if each has the whole rates.
+fn share(section: &Section<'_>, store: &Store) -> Option<u64> {
+    if matches!(store, Store::Memcached(_)) {
+        let help = "remove it: gateways that use the same Memcached count together";
+        section.misplaced(&[limit::share.name], "limits of a store in memory", help);
+        return Some(1);
+    }
+    section.read(&limit::share).then(|| store.fixed_gateways())
+}
+
+/// Warns of a rate that admits fewer requests than there are gateways: each of them admits one.
+fn few(section: &Section<'_>, rates: &[Rate], gateways: Option<u64>) {
+    let Some(gateways) = gateways else { return };
+    if let Some(rate) = rates.iter().find(|rate| rate.quota() < gateways) {
+        let why =
+            format!("admit {gateways} instead of \"{rate}\", because each of {gateways} gateways admits at least 1");
+        let help =
+            "use a longer period, such as \"60/m\" instead of \"1/s\", or a store that gateways share: Memcached";
+        section.warn(&[limit::rates.name], &why, help);
+    }
 }
 
 /// Reads `rates` and `max_in_flight`. At least one of them is required.

@@ -1,8 +1,14 @@
 //! `[store]`: where counters live.
 
-use crate::config::read::{Section, Wrong, report_repeated};
-use crate::config::settings::store;
-use crate::config::{SharedStore, Store, values};
+use std::net::IpAddr;
+
+use crate::config::read::{Field, Section, Wrong, report_repeated};
+use crate::config::report::quoted;
+use crate::config::settings::{MOST_GATEWAYS, store};
+use crate::config::{Share, SharedStore, Store, values};
+
+const SHARE: &str =
+    "write share = 4, or share = \"dns:gateways.internal\" for a name with the addresses of all gateways";
 
 /// Reads the section. Without it, counters live in this process.
 pub(super) fn read(section: Section<'_>) -> Store {
@@ -11,11 +17,13 @@ pub(super) fn read(section: Section<'_>) -> Store {
     if section.given(&store::r#type).is_none() && field.is_some() {
         // Without a valid type it is unknown which keys are allowed.
         let (max_keys, max_memory) = (section.read(&store::max_keys), section.read(&store::max_memory));
-        return Store::Memory { max_keys, max_memory, snapshot: None };
+        return Store::Memory { max_keys, max_memory, snapshot: None, share: None };
     }
     let store = if is_shared {
         let of_memory = [store::max_keys.name, store::max_memory.name, store::snapshot.name];
         section.misplaced(&of_memory, "`type = \"memory\"`", "remove it: Memcached has its own memory");
+        let help = "remove it: gateways that use the same Memcached count together";
+        section.misplaced(&[store::share.name], "`type = \"memory\"`", help);
         Store::Memcached(memcached(&section))
     } else {
         let of_memcached =
@@ -28,7 +36,8 @@ pub(super) fn read(section: Section<'_>) -> Store {
             let name = field.text().filter(|name| !name.is_empty());
             name.and_then(|name| field.path(name))
         });
-        Store::Memory { max_keys, max_memory, snapshot }
+        let share = section.field(&store::share).and_then(|field| share(&field));
+        Store::Memory { max_keys, max_memory, snapshot, share }
     };
     section.close();
     store
@@ -47,6 +56,26 @@ fn memcached(section: &Section<'_>) -> SharedStore {
         on_error: section.read(&store::on_error),
         strict: section.read(&store::strict),
     }
+}
+
+fn share(field: &Field<'_>) -> Option<Share> {
+    if field.is_number() {
+        return field.integer(1..=MOST_GATEWAYS).map(Share::Gateways);
+    }
+    if !field.is_text() {
+        field.mistyped("a number of gateways or their name", SHARE);
+        return None;
+    }
+    field.parse(|text| {
+        let Some(name) = text.strip_prefix("dns:") else {
+            return Err(Wrong::new(format!("{} names no gateways", quoted(text)), SHARE));
+        };
+        values::hostname(name).map_err(|wrong| wrong.at("dns:".len()..text.len()))?;
+        if name.parse::<IpAddr>().is_ok() {
+            return Err(Wrong::new(format!("{} is an address, not a name", quoted(name)), SHARE));
+        }
+        Ok(Share::Name(name.to_owned()))
+    })
 }
 
 fn prefix(text: &str) -> Result<String, Wrong> {

@@ -48,6 +48,8 @@ tables! {
         edge: Edge = words(&[("weighted", Edge::Weighted), ("whole", Edge::Whole)]), "weighted";
         /// The time zone in which days and months begin: an IANA name.
         timezone: () = text(), "UTC" => "Europe/Berlin";
+        /// Whether its rates are among those that `[store] share` divides; otherwise each gateway enforces the whole of them.
+        share: bool = flag(), true;
         /// Requests of a key that are in flight at the same time, in this process; without `rates` or with them.
         max_in_flight: u64 = number(1, MAX_QUOTA) => 10;
         /// What a request costs: a number, what a header says, or the tokens of a language model (docs/tokens.md).

@@ -9,6 +9,9 @@ use crate::config::kinds::{file, flag, fraction, number, shaped, size, text, wai
 use crate::config::read::{Setting, Shape, Table, name, tables};
 use crate::config::{AccessFormat, LOG_LEVELS, LogFormat, OnError};
 
+/// The most gateways that may share limits, each with counters of its own.
+pub(in crate::config) const MOST_GATEWAYS: u64 = 10_000;
+
 tables! {
     /// What is written to standard error. While it is not read, up to 4 MiB of lines wait, and further lines are dropped and
     /// counted (`gateway_log_dropped_total`): requests never wait.
@@ -74,6 +77,10 @@ tables! {
         /// `"memory"`: a file to which the counters are written at the end, and from which they are read at the start, so that
         /// a restart begins no limit anew.
         snapshot: () = text() => "/var/lib/gateway/counters";
+        /// `"memory"`: the number of gateways that share the limits, or `"dns:NAME"` for as many as the name has addresses. Each
+        /// enforces its part of every rate (docs/scale.md).
+        share: () = shaped(Shape::Or(&[Shape::Number(1, MOST_GATEWAYS), Shape::Pattern("^dns:.+$")]))
+            => "dns:gateways.internal";
         /// `"memcached"`: its servers; it needs at least one.
         servers: () = shaped(Shape::List(&Shape::Text, 1, 256)) => ["10.0.0.1:11211"];
         /// `"memcached"`: the first part of every key.

@@ -40,6 +40,7 @@ type = "memory"
 max_keys = 1000
 max_memory = "8MiB"
 snapshot = "counters"
+share = 2
 [upstreams.a]
 servers = ["https://10.0.0.1"]
 resolve_every = "1m"
@@ -68,6 +69,7 @@ required = true
 [limits.a]
 key = ["header:x-api-key | jwt:sub"]
 rates = ["10/s"]
+share = false
 known_keys = "keys.txt"
 overrides_file = "overrides.toml"
 status = 430

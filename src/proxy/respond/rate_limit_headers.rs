@@ -393,6 +393,7 @@ mod tests {
             name: name.to_owned(),
             key: Key { parts: vec![vec![Source::Global]] },
             rates: rates.iter().map(|rate| rate.parse().unwrap()).collect(),
+            gateways: Some(1),
             missing: Missing::Shared,
             max_in_flight: None,
             cost: Cost::Fixed(1),

@@ -7,14 +7,16 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use crate::base::metrics::PerWorker;
+use crate::net::Names;
 use crate::proxy::shed::Meter;
 use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
 use crate::request::decide::{ConcurrencyLimiter, LimitMetrics, WaitQueues};
 use crate::request::identify::tokens::TokenMetrics;
+use crate::sources::gateways::Gateways;
 use crate::sources::jwks::KeySources;
 use crate::sources::otlp::Exporters;
 use crate::sources::quotas::QuotaSources;
-use crate::upstream::{Endpoints, Names, UpstreamWatch};
+use crate::upstream::{Endpoints, UpstreamWatch};
 
 /// See the head of this file.
 pub struct SharedState {
@@ -31,6 +33,7 @@ pub struct SharedState {
     pub(super) endpoints: Arc<Endpoints>,
     echo: OnceLock<SocketAddr>,
     pub(super) names: Arc<Names>,
+    gateways: Arc<Gateways>,
     pub(super) concurrency: Arc<ConcurrencyLimiter>,
     pub(super) wait_queues: Arc<WaitQueues>,
 }
@@ -50,7 +53,8 @@ impl SharedState {
             exporters: Exporters::default(),
             endpoints: Arc::new(Endpoints::new(workers, upstream_connections)),
             echo: OnceLock::new(),
-            names: Arc::default(),
+            names: Arc::new(Names::new("a server")),
+            gateways: Arc::default(),
             concurrency: Arc::default(),
             wait_queues: Arc::default(),
         }
@@ -139,6 +143,11 @@ impl SharedState {
     /// What watches the servers of all upstreams.
     pub fn upstream_watch(&self) -> UpstreamWatch {
         UpstreamWatch::new(self.names.clone(), self.endpoints.clone())
+    }
+
+    /// What is known of the gateways that share the limits.
+    pub fn gateways(&self) -> &Arc<Gateways> {
+        &self.gateways
     }
 
     /// The addresses of servers' names.

@@ -21,6 +21,8 @@ const MAX_MIGRATED: usize = 16;
 
 /// All sets of rates of one limit, for all routes.
 pub struct RateTable {
+    /// How many gateways share the limit; `None` if each has the whole rates.
+    gateways: Option<u64>,
     own: Arc<Limit>,
     /// By the name of the tier.
     tiers: Vec<(String, Arc<Limit>)>,
@@ -83,7 +85,7 @@ impl<'a> SelectedRates<'a> {
 impl RateTable {
     /// The sets of rates that the configuration of a limit names.
     pub fn new(limit: &config::Limit) -> Self {
-        let of = |rates: &[Rate]| Arc::new(Limit::new(&limit.name, rates));
+        let of = |rates: &[Rate]| Arc::new(limit.counted(rates));
         let tiers = limit.tiers.iter().flat_map(|tiers| &tiers.rates);
         let granted = |allowance: &Allowance| match allowance {
             Allowance::Rates(rates) => Some(of(rates)),
@@ -92,6 +94,7 @@ impl RateTable {
         let own = of(&limit.rates);
         let granted: Vec<_> = limit.overrides.allowances().iter().map(granted).collect();
         Self {
+            gateways: limit.gateways,
             by_key: one_for_each_layout([&own].into_iter().chain(granted.iter().flatten())),
             own,
             tiers: tiers.map(|(name, rates)| (name.clone(), of(rates))).collect(),
@@ -108,6 +111,7 @@ impl RateTable {
         let of_temporary = temporary.iter().flat_map(|temporary| temporary.limits());
         let (own, granted) = ([&self.own].into_iter(), self.granted.iter().flatten());
         Self {
+            gateways: self.gateways,
             by_key: one_for_each_layout(own.chain(granted).chain(of_temporary)),
             own: self.own.clone(),
             tiers: self.tiers.clone(),
@@ -115,6 +119,11 @@ impl RateTable {
             granted: self.granted.clone(),
             temporary,
         }
+    }
+
+    /// Whether as many gateways share the limit as this configuration of it says.
+    pub fn is_shared_like(&self, limit: &config::Limit) -> bool {
+        self.gateways == limit.gateways
     }
 
     /// Whether these are the overrides of the admin API that it has, as they are now.
@@ -196,11 +205,11 @@ impl RateTable {
         self.by_key.iter().chain(self.tiers.iter().map(|(_, limit)| limit))
     }
 
-    /// The rates that keys may have had in `old` and may have now, where the two differ in the layout of their cells. If only
-    /// overrides of the admin API have changed, these are the rates of their keys.
+    /// The rates that keys may have had in `old` and may have now, where the two differ in the layout of their cells. If the
+    /// configuration was not read anew, these are the rates of the keys with overrides of the admin API.
     pub fn replaced(&self, old: &Self) -> Vec<Replaced> {
         let (key, mut replaced) = (None, Vec::new());
-        if Arc::ptr_eq(&self.own, &old.own) {
+        if Arc::ptr_eq(&self.overrides, &old.overrides) {
             let keys = [old, self].into_iter().filter_map(|table| table.temporary.as_ref()).flat_map(|all| all.keys());
             let of = |key| Replaced { key: Some(key), from: old.of_key(key).clone(), to: self.of_key(key).clone() };
             replaced.extend(keys.map(of));

@@ -62,9 +62,9 @@ pub(super) struct Granted {
 }
 
 impl Granted {
-    fn new(name: &str, allowance: Allowance) -> Self {
+    fn new(limit: &config::Limit, allowance: Allowance) -> Self {
         let limit = match &allowance {
-            Allowance::Rates(rates) => Some(Arc::new(Limit::new(name, rates))),
+            Allowance::Rates(rates) => Some(Arc::new(limit.counted(rates))),
             Allowance::Exempt | Allowance::Block => None,
         };
         Self { allowance, limit }
@@ -106,7 +106,7 @@ impl TemporaryOverrides {
         of_limit.list.retain(|earlier| !earlier.has_one_of(&fingerprints));
         let same = of_limit.list.iter().find(|other| other.granted.allowance == allowance);
         let granted = same.map(|other| other.granted.clone());
-        let granted = granted.unwrap_or_else(|| Arc::new(Granted::new(&limit.name, allowance)));
+        let granted = granted.unwrap_or_else(|| Arc::new(Granted::new(limit, allowance)));
         of_limit.list.push(TemporaryOverride { key, fingerprints, granted, ends });
         of_limit.version = self.changes;
         Ok(())
@@ -134,7 +134,7 @@ impl TemporaryOverrides {
             let again = read.entry(Arc::as_ptr(&one.granted)).or_insert_with(|| {
                 let allowance = config::temporary_again(&one.granted.allowance, limit);
                 // The one of before is kept, too, so that no other is at its address.
-                (one.granted.clone(), allowance.map(|allowance| Arc::new(Granted::new(name, allowance))))
+                (one.granted.clone(), allowance.map(|allowance| Arc::new(Granted::new(limit, allowance))))
             });
             let Some(granted) = &again.1 else { return false };
             one.granted = granted.clone();
@@ -283,7 +283,7 @@ mod tests {
         let config = config("key = \"header:x-api-key\"\nrates = [\"1/s\"]");
         let limit = &config.limits[0];
         let (mut overrides, ends) = (TemporaryOverrides::default(), Instant::now() + Duration::from_secs(60));
-        let block = Arc::new(Granted::new("l", Allowance::Block));
+        let block = Arc::new(Granted::new(limit, Allowance::Block));
         // Without optimisation it would take long to set all of them one by one.
         for number in 0..MAX_TEMPORARY {
             let key = parts(&number.to_string());

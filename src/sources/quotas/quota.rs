@@ -137,7 +137,7 @@ impl Terms {
             shared.most = 2 * shared.rates.len() + 16;
         }
         shared.next += 1;
-        let limit = Arc::new(Limit::new(&self.limit.name, &read));
+        let limit = Arc::new(self.limit.counted(&read));
         // The version is part of it, so that rates of different configurations differ.
         let id = self.version << 32 | (shared.next & u64::from(u32::MAX));
         let rates = Arc::new(QuotaRates { id, limit, texts: OnceLock::new() });
@@ -179,6 +179,19 @@ pub(super) mod tests {
             read(&format!("{number}/s"));
         }
         assert!(terms.shared.lock().rates.len() <= 17, "rates that no key has are removed");
+    }
+
+    #[test]
+    fn what_a_source_says_is_shared_by_the_gateways() {
+        let Terms { mut limit, .. } = terms("", 1);
+        limit.gateways = Some(4);
+        match Terms::new(limit, 2).read(rates(&["100/s", "2/d"])).unwrap().unwrap().granted {
+            GrantedQuota::Rates(rates) => {
+                let parts = rates.limit().rates().iter().map(ToString::to_string).collect::<Vec<_>>();
+                assert_eq!(parts, ["25/s", "1/d"]);
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

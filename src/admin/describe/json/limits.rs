@@ -26,6 +26,8 @@ pub(super) fn limit(limit: &Limit) -> Value {
     json!({
         "key": key(&limit.key),
         "rates": rates(&limit.rates),
+        "share": limit.gateways.is_some(),
+        "part": part(limit, &limit.rates),
         "max_in_flight": limit.max_in_flight,
         "strategy": strategy.map(strategy_name),
         "precision": precision,
@@ -65,6 +67,11 @@ fn strategy_name(strategy: &Strategy) -> &'static str {
 
 fn rates(rates: &[Rate]) -> Vec<String> {
     rates.iter().map(ToString::to_string).collect()
+}
+
+/// What this gateway enforces of these rates; `None` if that is all of them.
+fn part(limit: &Limit, own: &[Rate]) -> Option<Vec<String>> {
+    (limit.gateways > Some(1)).then(|| rates(&limit.part(own)))
 }
 
 fn cost(cost: &Cost) -> Value {
@@ -118,7 +125,9 @@ fn overrides(limit: &Limit) -> Vec<Value> {
     let one = |(allowance, keys, mut patterns): (&Allowance, usize, Vec<String>)| {
         patterns.truncate(MOST_TEXTS);
         match allowance {
-            Allowance::Rates(own) => json!({ "rates": rates(own), "keys": keys, "patterns": patterns }),
+            Allowance::Rates(own) => {
+                json!({ "rates": rates(own), "part": part(limit, own), "keys": keys, "patterns": patterns })
+            }
             Allowance::Exempt => json!({ "exempt": true, "keys": keys, "patterns": patterns }),
             Allowance::Block => json!({ "block": true, "keys": keys, "patterns": patterns }),
         }
@@ -145,7 +154,8 @@ fn quotas(quotas: &Quotas) -> Value {
 fn tiers(limit: &Limit) -> Value {
     let Some(tiers) = &limit.tiers else { return Value::Null };
     let priority = |name: &String| tiers.priorities.iter().find(|(tier, _)| tier == name).map(|(_, priority)| priority);
-    let one =
-        |(name, own): &(String, Vec<Rate>)| (name.clone(), json!({ "rates": rates(own), "priority": priority(name) }));
+    let one = |(name, own): &(String, Vec<Rate>)| {
+        (name.clone(), json!({ "rates": rates(own), "part": part(limit, own), "priority": priority(name) }))
+    };
     Value::Object(tiers.rates.iter().map(one).collect())
 }

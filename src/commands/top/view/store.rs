@@ -42,12 +42,14 @@ pub(super) fn draw(area: Rect, buffer: &mut Buffer, view: &mut View<'_>) {
 
 fn memory(store: &MemoryNumbers) -> Vec<Fact> {
     let fact = |name: &str, value: String| (name.to_owned(), value, false);
-    vec![
+    let gateways = (store.gateways > 1).then(|| fact("gateways that share the limits", count(store.gateways)));
+    let facts = [
         fact("keys", format!("{} of {}", count(store.keys as u64), count(store.max_keys as u64))),
         fact("memory", format!("{} of {}", size(store.bytes as u64), size(store.max_bytes as u64))),
         fact("keys evicted in use", count(store.evictions)),
         fact("latency", "none: no round trip".to_owned()),
-    ]
+    ];
+    gateways.into_iter().chain(facts).collect()
 }
 
 fn memcached(view: &View<'_>, store: &MemcachedNumbers) -> Vec<Fact> {

@@ -57,6 +57,7 @@ fn numbers(seconds: u64) -> Numbers {
             bytes: 5 << 20,
             max_bytes: 256 << 20,
             evictions: 0,
+            gateways: 4,
         })),
         upstreams: vec![UpstreamNumbers {
             name: "api".to_owned(),
@@ -97,6 +98,7 @@ fn keys() -> Limits {
     let limit = |name: &str, refused: &str| LimitDescription {
         name: name.to_owned(),
         rates: vec!["10/s".to_owned()],
+        gateways: 4,
         on_limit: if name == "per-tenant" { "shadow" } else { "reject" }.to_owned(),
         max_in_flight: None,
         overrides: 0,

@@ -1,21 +1,22 @@
-//! The addresses of servers' names, as last looked up. They outlive a reload.
+//! The addresses of names, as last looked up. They outlive a reload.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::timeout;
 
 use super::resolver::Lookups;
 
-/// The most addresses of a name that are used.
-const MOST_ADDRESSES: usize = 256;
-
 /// See the head of this file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Names {
+    /// Whose names these are, for the log.
+    of: &'static str,
     lookups: Lookups,
     known: Mutex<BTreeMap<String, Known>>,
     failures: AtomicU64,
@@ -30,22 +31,33 @@ struct Known {
 }
 
 impl Names {
+    /// No names yet. `of` says whose they are, such as "a server".
+    pub fn new(of: &'static str) -> Self {
+        Self { of, lookups: Lookups::default(), known: Mutex::default(), failures: AtomicU64::new(0) }
+    }
+
     /// The addresses of a host with this port, looked up now.
     ///
     /// # Errors
     /// When the lookup fails.
-    pub(super) async fn find(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    pub async fn find(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         self.lookups.find(host, port).await
     }
 
     /// The addresses of a name that are known; empty if none was ever found.
-    pub(super) fn known(&self, name: &str) -> Arc<[IpAddr]> {
+    pub fn known(&self, name: &str) -> Arc<[IpAddr]> {
         self.known.lock().get(name).map(|known| known.addresses.clone()).unwrap_or_default()
     }
 
     /// Looks up a name again. If that fails, the addresses that are known stay.
-    pub(super) async fn look_up(&self, name: &str) {
+    pub async fn look_up(&self, name: &str) {
         let found = self.lookups.find(name, 0).await;
+        self.learn(name, found);
+    }
+
+    /// The same, but a lookup without an answer within `limit` has failed. It goes on, and the next one waits for its end.
+    pub async fn look_up_within(&self, name: &str, limit: Duration) {
+        let found = timeout(limit, self.lookups.find(name, 0)).await.unwrap_or_else(|late| Err(late.into()));
         self.learn(name, found);
     }
 
@@ -57,12 +69,11 @@ impl Names {
                 let mut addresses: Vec<_> = found.iter().map(SocketAddr::ip).collect();
                 addresses.sort_unstable();
                 addresses.dedup();
-                addresses.truncate(MOST_ADDRESSES);
                 if known.is_failing {
-                    tracing::info!(name, "the name of a server is found again");
+                    tracing::info!(name, "the name of {} is found again", self.of);
                 }
                 if known.addresses[..] != addresses[..] {
-                    tracing::info!(name, ?addresses, "the name of a server has these addresses");
+                    tracing::info!(name, ?addresses, "the name of {} has these addresses", self.of);
                 }
                 *known = Known { addresses: addresses.into(), is_failing: false };
             }
@@ -70,7 +81,8 @@ impl Names {
                 self.failures.fetch_add(1, Ordering::Relaxed);
                 if !known.is_failing {
                     let addresses = &known.addresses;
-                    tracing::warn!(name, %error, ?addresses, "the name of a server is not found: its known addresses stay in use");
+                    let of = self.of;
+                    tracing::warn!(name, %error, ?addresses, "the name of {of} is not found: its known addresses stay in use");
                 }
                 known.is_failing = true;
             }
@@ -94,7 +106,7 @@ mod tests {
 
     #[test]
     fn what_is_known_stays_when_a_lookup_fails() {
-        let names = Names::default();
+        let names = Names::new("a server");
         let found = |hosts: &[u8]| Ok(hosts.iter().map(|host| SocketAddr::from(([10, 0, 0, *host], 0))).collect());
         let known = || names.known("a").iter().map(ToString::to_string).collect::<Vec<_>>();
         let failed = || Err(io::Error::other("no answer"));
