@@ -10,6 +10,7 @@
 pub mod describe;
 pub mod dashboard;
 mod access;
+mod bans;
 mod body;
 mod exposition;
 mod families;
@@ -59,6 +60,7 @@ use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::server::ConnectionLimits;
 use crate::store::Store;
 
+use bans::BansPath;
 use connections::AdminBody;
 use dashboard::State;
 use events::Events;
@@ -172,6 +174,7 @@ enum Resource<'a> {
     Source,
     Limits,
     Key(KeyPath<'a>),
+    Bans(BansPath<'a>),
     Reload,
     Drain,
     LogLevel,
@@ -193,7 +196,10 @@ impl<'a> Resource<'a> {
             "/api/reload" => Some(Self::Reload),
             "/api/drain" => Some(Self::Drain),
             "/api/log-level" => Some(Self::LogLevel),
-            _ => path.strip_prefix("/api/limits/").and_then(KeyPath::new).map(Self::Key),
+            _ => {
+                let of_limit = path.strip_prefix("/api/limits/")?;
+                KeyPath::new(of_limit).map(Self::Key).or_else(|| BansPath::new(of_limit).map(Self::Bans))
+            }
         }
     }
 
@@ -220,7 +226,8 @@ impl<'a> Resource<'a> {
             | Self::Upstreams
             | Self::Config
             | Self::Source
-            | Self::Limits => "GET, HEAD",
+            | Self::Limits
+            | Self::Bans(_) => "GET, HEAD",
             Self::Key(_) => "GET, HEAD, PUT, DELETE",
             Self::Reload => "POST",
             Self::Drain => "POST, DELETE",
@@ -306,6 +313,7 @@ async fn respond(
         Resource::Config => json(&describe::json(&view.config.load())),
         Resource::Source => json(&source::describe(view, clock::now())),
         Resource::Limits => json(&json!(limits::describe_all(view))),
+        Resource::Bans(path) => bans::show(view, path),
         Resource::Key(path) if request.method() == Method::DELETE => keys::forget(view, path).await,
         Resource::Key(path) if request.method() == Method::PUT => {
             keys::set_override(view, path, request.into_body()).await

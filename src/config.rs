@@ -41,6 +41,7 @@ mod server;
 mod store;
 mod key;
 mod on_limit;
+mod ban;
 mod limit;
 mod token_cost;
 mod route;
@@ -52,6 +53,7 @@ use std::path::{Path, PathBuf};
 
 pub use admin::{Admin, AdminAddress, AdminToken};
 pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
+pub use ban::{Ban, BanResponse};
 pub use cors::{Cors, OriginPattern};
 pub use document::{Document, ReadFile};
 pub use header_changes::{HeaderChanges, HeaderText, is_secret};

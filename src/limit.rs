@@ -48,6 +48,11 @@
 //! Quotas and bursts may change at any time and apply to what has been counted already. If a rate is counted in another way
 //! than before, or limits get other rates, [`Limit::migrate`] makes the new cell from the old one.
 //!
+//! # Bans
+//!
+//! A key that was refused too often may be banned for a while. [`Limit::bans`] is a limit that counts the bans of a key, so
+//! that stores keep, share and reset them like counts of requests.
+//!
 //! # Stores that are shared
 //!
 //! What is described so far is enough for one gateway that counts alone. If several gateways count together, see [`shared`].
@@ -70,6 +75,7 @@ mod fixed_window;
 mod sliding_log;
 mod token_bucket;
 mod calendar_window;
+mod ban;
 mod state;
 mod cell;
 mod reservation;

@@ -198,6 +198,11 @@ async fn serve(
     let (balanced_by, metered) = match decided {
         Decided::Passes(balanced_by, metered) => (balanced_by, metered),
         Decided::Answered(outcome, answer) => return own(Some(&changes), response, record, outcome, head, answer),
+        Decided::Unanswered(outcome) => {
+            record.ended(outcome);
+            request.is_unanswered = true;
+            return;
+        }
     };
     record.hold(&mut state.permits);
 
@@ -305,6 +310,7 @@ fn refusal(
             told.too_costly(place, &cost.unwrap_or_default(), most)
         }
         Decision::Blocked(place) => told.blocked(place),
+        Decision::Banned { place, wait, .. } => told.banned((place, wait), &state.outcomes, now, last),
         Decision::NoKey(place) => told.keyless(place),
         Decision::Admitted | Decision::Unknown => told.unknown(),
     }

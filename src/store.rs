@@ -43,6 +43,19 @@ pub struct Ask<'a> {
     pub place: usize,
 }
 
+impl Ask<'_> {
+    /// Whether it charges nothing and only asks whether the key is banned.
+    fn looks_at_bans(&self) -> bool {
+        self.cost == 0 && self.limit.counts_bans()
+    }
+}
+
+/// Whether a ban refuses a request for longer than anything else that is asked about it could.
+fn outlasts(ban: &Verdict, asks: &[Ask<'_>]) -> bool {
+    let mut others = asks.iter().filter(|ask| !ask.looks_at_bans());
+    others.all(|ask| !ask.settles && ask.limit.rates().iter().all(|rate| Some(rate.memory()) <= ban.wait))
+}
+
 /// All that one request asks, in the order of the route's limits.
 pub type Asks<'a> = SmallVec<[Ask<'a>; 2]>;
 

@@ -91,6 +91,8 @@ pub struct Decisions {
     pub exempt: u64,
     /// Refused because the key is blocked.
     pub blocked: u64,
+    /// Refused because the key is banned.
+    pub banned: u64,
     /// Admitted by this limit, but refused by another, so not charged.
     pub not_charged: u64,
     /// Not counted because the request has no key.
@@ -104,7 +106,7 @@ pub struct Decisions {
 impl Decisions {
     /// What the limit has refused, or would have refused if it only reports.
     pub fn refused(&self) -> u64 {
-        [self.rejected, self.shadowed, self.silenced, self.blocked, self.keyless]
+        [self.rejected, self.shadowed, self.silenced, self.blocked, self.banned, self.keyless]
             .iter()
             .fold(0, |sum: u64, count| sum.saturating_add(*count))
     }
@@ -304,6 +306,10 @@ pub struct LimitDescription {
     pub on_limit: String,
     /// How many requests of a key may be in flight.
     pub max_in_flight: Option<u64>,
+    /// When its keys are banned and how they are answered then, in words; `None` if it bans none.
+    pub ban: Option<String>,
+    /// The keys that are banned, as far as this gateway knows; those whose bans end first.
+    pub bans: Vec<Ban>,
     /// How many keys have overrides in the configuration.
     pub overrides: usize,
     /// How many keys have one that the admin API has set.
@@ -316,6 +322,17 @@ pub struct LimitDescription {
     pub most_refused: Vec<KeyCount>,
     /// The keys with the most requests.
     pub most_busy: Vec<KeyCount>,
+}
+
+/// A ban of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ban {
+    /// The key, in full or masked.
+    pub key: String,
+    /// When the ban ends, as RFC 3339 writes times.
+    pub until: String,
+    /// How many bans of the key have followed each other.
+    pub times: u64,
 }
 
 /// The tokens of language models that the requests of a limit have used.

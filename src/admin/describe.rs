@@ -180,7 +180,7 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
         Some(Strategy::FixedWindow) => writeln!(f, "    fixed window, which begins with a key's first request")?,
         Some(Strategy::SlidingLog) => writeln!(f, "    moving window, which stores every request")?,
         Some(Strategy::TokenBucket { .. }) => writeln!(f, "    token bucket, which is full at first")?,
-        Some(Strategy::Calendar(_)) | None => {}
+        Some(Strategy::Calendar(_) | Strategy::Ban { .. }) | None => {}
     }
     let calendar = limit.all_rates().find_map(|rate| match rate.strategy() {
         Strategy::Calendar(calendar) => Some(calendar),
@@ -228,7 +228,8 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
         Missing::Reject => "are answered 400",
     };
     let over = limit.on_limit.in_words(limit.status);
-    writeln!(f, "    requests without a key {missing}; requests over the limit are {over}")
+    writeln!(f, "    requests without a key {missing}; requests over the limit are {over}")?;
+    limit.ban.iter().try_for_each(|ban| writeln!(f, "    bans {ban}"))
 }
 
 /// Lists overrides, then tiers, in the order in which they are looked up.

@@ -5,6 +5,7 @@
 
 use std::convert::identity;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 use hyper::body::Incoming;
@@ -13,6 +14,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::View;
+use super::bans;
 use super::body;
 use super::overrides::{self, OverrideChange};
 use crate::base::clock::{self, Time};
@@ -66,8 +68,9 @@ struct FoundKey<'a> {
 
 /// What was counted for the key.
 pub(super) async fn show(view: &View, path: KeyPath<'_>) -> LocalResponse {
-    let shown =
-        with_key(view, path, async |key| fullest(view, (key.table, key.source), key.readings, clock::now()).await);
+    let shown = with_key(view, (path, true), async |key| {
+        fullest(view, (key.table, key.source), key.readings, clock::now()).await
+    });
     shown.await.map_or_else(identity, |shown| super::json(&shown))
 }
 
@@ -77,7 +80,7 @@ pub(super) async fn set_override(view: &View, path: KeyPath<'_>, body: Incoming)
         Ok(written) => written,
         Err(response) => return response,
     };
-    let set = with_key(view, path, async |key| {
+    let set = with_key(view, (path, false), async |key| {
         overrides::set(&view.overrides, (key.limit, key.table), (key.parts, key.readings), &written).await
     });
     set.await.map_or_else(identity, |shown| super::json(&shown))
@@ -86,17 +89,22 @@ pub(super) async fn set_override(view: &View, path: KeyPath<'_>, body: Incoming)
 /// Removes the override of the key, if the admin API has set one, forgets what was counted for the key, in the store too,
 /// and shows what is left.
 pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
-    let forgotten = with_key(view, path, async |FoundKey { limit, table, source, parts, readings }| {
+    let forgotten = with_key(view, (path, true), async |FoundKey { limit, table, source, parts, readings }| {
         let now = clock::now();
-        if readings.iter().any(|reading| table.temporary(reading.fingerprint).is_some()) {
+        let has_override =
+            |reading: &WrittenKey<'_>| reading.has_override && table.temporary(reading.fingerprint).is_some();
+        if readings.iter().any(has_override) {
             overrides::change(&view.overrides, limit, parts, OverrideChange::Remove).await?;
             tracing::info!(limit = table.name(), "the admin API has removed an override");
         }
         for reading in readings {
             let cached = source.and_then(|source| source.peek(reading.asked, now)?.quota);
             let of_quota = cached.as_ref().and_then(|quota| table.of_quota(quota)).and_then(SelectedRates::limit);
-            for limit in table.limits().chain(of_quota).filter(|limit| !limit.rates().is_empty()) {
+            for limit in table.in_store().chain(of_quota).filter(|limit| !limit.rates().is_empty()) {
                 view.store().reset(limit, reading.fingerprint, now).await.map_err(away)?;
+            }
+            if let Some(ban) = table.ban() {
+                view.shared.forget_ban(table.name(), ban, reading.fingerprint);
             }
         }
         tracing::info!(limit = table.name(), "the admin API has reset the counters of a key");
@@ -108,13 +116,14 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
     }
 }
 
-/// Calls `act` with the key that the path names.
+/// Calls `act` with the key that the path names. If it `may_be_shown`, that is also a banned key as the list of bans shows it,
+/// so that bans can be lifted where keys are masked.
 ///
 /// # Errors
 /// The response if there is no such key, or that of `act`.
 async fn with_key<T>(
     view: &View,
-    path: KeyPath<'_>,
+    (path, may_be_shown): (KeyPath<'_>, bool),
     act: impl AsyncFnOnce(FoundKey<'_>) -> Result<T, LocalResponse>,
 ) -> Result<T, LocalResponse> {
     let (config, snapshot) = (view.config.load_full(), view.snapshot.load_full());
@@ -126,7 +135,13 @@ async fn with_key<T>(
     };
     let extractor = KeyExtractor::of_written(limit);
     let parts = path.parts(extractor.part_count());
-    let readings = extractor.written(&parts);
+    let mut readings = extractor.written(&parts);
+    let shown = bans::named(view, limit, path.key).filter(|_| may_be_shown);
+    if let Some(fingerprint) = shown
+        && !readings.iter().any(|reading| reading.fingerprint == fingerprint)
+    {
+        readings = vec![WrittenKey { fingerprint, asked: fingerprint, subject: None, has_override: false }];
+    }
     if readings.is_empty() {
         let why = match extractor.part_count() {
             count if count != parts.len() => format!("A key of {name:?} has {count} parts, joined by |."),
@@ -152,6 +167,8 @@ async fn fullest(
 ) -> Result<Value, LocalResponse> {
     let mut fullest: Option<(u64, KeyUsage, &str)> = None;
     let (mut exempted_by, mut temporary, mut shown_quota) = (None, None, None);
+    // Microseconds until the last ban ends.
+    let mut banned: Option<u64> = None;
     for reading in readings {
         let of_file = reading.subject.and_then(|subject| table.granted(subject));
         if of_file.is_none() {
@@ -173,12 +190,15 @@ async fn fullest(
                 continue;
             }
             Some((SelectedRates::Block, from)) => {
-                let blocked =
-                    json!({ "rates": [], "from": from, "admitted": false, "retry_after": null, "block": true });
+                let blocked = json!({ "rates": [], "from": from, "admitted": false, "retry_after": null, "block": true, "banned_until": null });
                 return Ok(with_exceptions(blocked, temporary, shown_quota));
             }
             None => table.without_override().map(|limit| (limit, "limit")).collect(),
         };
+        if let Some(ban) = table.ban() {
+            let usage = view.store().peek(&ban.bans, reading.fingerprint, now).await.map_err(away)?;
+            banned = banned.max(usage.rates.first().filter(|usage| usage.used > 0).and_then(|usage| usage.wait));
+        }
         for (limit, from) in limits.into_iter().filter(|(limit, _)| !limit.rates().is_empty()) {
             let usage = view.store().peek(limit, reading.fingerprint, now).await.map_err(away)?;
             let level = usage.rates.iter().map(level).max().unwrap_or(0);
@@ -187,7 +207,7 @@ async fn fullest(
             }
         }
     }
-    let shown = match (fullest.filter(|(level, ..)| *level > 0 || exempted_by.is_none()), exempted_by) {
+    let mut shown = match (fullest.filter(|(level, ..)| *level > 0 || exempted_by.is_none()), exempted_by) {
         (Some((_, usage, from)), _) => describe(&usage, from),
         (None, Some(from)) => {
             json!({ "rates": [], "from": from, "admitted": true, "retry_after": null, "exempt": true })
@@ -195,6 +215,12 @@ async fn fullest(
         // The limit has no rates, only a number of requests in flight.
         (None, None) => json!({ "rates": [], "from": "limit", "admitted": true, "retry_after": null }),
     };
+    if let Some(wait) = banned {
+        let (own, ban) = (shown["retry_after"].as_u64(), wait.div_ceil(1_000_000));
+        shown["admitted"] = json!(false);
+        shown["retry_after"] = json!(own.unwrap_or(0).max(ban));
+    }
+    shown["banned_until"] = json!(banned.map(|wait| overrides::moment(now.after(Duration::from_micros(wait)))));
     Ok(with_exceptions(shown, temporary, shown_quota))
 }
 

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use super::View;
+use super::bans;
 use super::overrides::moment;
 use super::top_keys;
 use crate::admin::dashboard::{Decisions, LimitDescription, Limits, ModelNumbers, TokenNumbers};
@@ -11,6 +12,8 @@ use crate::config::{Cost, Limit};
 use crate::limit::tokens::Usage;
 use crate::request::decide::{DecisionCounter, LimitMetrics, TokenCounts, shown_since};
 
+/// How many bans are shown of a limit.
+const MOST_BANS: usize = 10;
 /// How many models are shown of a limit.
 const MOST_MODELS: usize = 10;
 
@@ -29,6 +32,8 @@ pub(super) fn describe_all(view: &View) -> Limits {
             gateways: limit.gateways.unwrap_or(1),
             on_limit: limit.on_limit.word().to_owned(),
             max_in_flight: limit.max_in_flight,
+            ban: limit.ban.as_ref().map(ToString::to_string),
+            bans: bans::known(view, limit, now).into_iter().map(|(_, ban)| ban).take(MOST_BANS).collect(),
             overrides: limit.overrides.len(),
             temporary_overrides: table.map_or(0, |table| table.temporary_count()),
             decisions: decisions(counted),
@@ -51,6 +56,7 @@ pub(super) fn decisions(counted: Option<&LimitMetrics>) -> Decisions {
         delayed: of(|counters| &counters.delayed),
         exempt: of(|counters| &counters.exempt),
         blocked: of(|counters| &counters.blocked),
+        banned: of(|counters| &counters.banned),
         not_charged: of(|counters| &counters.not_charged),
         skipped: of(|counters| &counters.skipped),
         keyless: of(|counters| &counters.keyless),

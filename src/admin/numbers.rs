@@ -31,8 +31,14 @@ pub(super) fn ended(route: &RouteMetrics) -> ByOutcome {
 /// The requests that a limit has refused, or that it would have refused if it only reports.
 pub(super) fn refused(limit: &LimitMetrics) -> u64 {
     let of = |counters: &DecisionCounters| {
-        let refusals =
-            [&counters.rejected, &counters.shadowed, &counters.silenced, &counters.blocked, &counters.keyless];
+        let refusals = [
+            &counters.rejected,
+            &counters.shadowed,
+            &counters.silenced,
+            &counters.blocked,
+            &counters.banned,
+            &counters.keyless,
+        ];
         refusals.map(Counter::get).iter().sum::<u64>()
     };
     limit.workers.iter().map(of).sum()

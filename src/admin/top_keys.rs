@@ -4,6 +4,7 @@ use blake3::Hash;
 
 use crate::admin::dashboard::KeyCount;
 use crate::base::clock::Time;
+use crate::base::fingerprint::Fingerprint;
 use crate::config::{Limit, Source};
 use crate::limit::heavy_hitters::HeavyHitter;
 use crate::request::decide::{LimitMetrics, TopKeys};
@@ -36,11 +37,11 @@ impl KeyMask {
     }
 
     /// The first and the last two characters of a key, unless it is short, and digits that tell it from others.
-    fn of(&self, hitter: &HeavyHitter) -> String {
-        let hash: Hash = blake3::keyed_hash(&self.secret, &hitter.key.digits());
+    fn of(&self, key: Fingerprint, text: &str) -> String {
+        let hash: Hash = blake3::keyed_hash(&self.secret, &key.digits());
         let hash = hash.to_hex();
         let digits = &hash[..DIGITS];
-        let characters: Vec<char> = hitter.text.chars().collect();
+        let characters: Vec<char> = text.chars().collect();
         match characters.len() {
             // Requests without a key.
             0 => String::new(),
@@ -60,13 +61,17 @@ pub(super) fn of(counted: Option<&LimitMetrics>, now: Time) -> TopKeys {
 
 /// Keys of a limit, in full or masked.
 pub(super) fn describe(limit: &Limit, hitters: &[HeavyHitter], mask: Option<&KeyMask>) -> Vec<KeyCount> {
-    let mask = mask.filter(|_| !is_public(limit));
     let one = |hitter: &HeavyHitter| KeyCount {
-        key: mask.map_or_else(|| hitter.text.clone(), |mask| mask.of(hitter)),
+        key: shown(limit, (hitter.key, &hitter.text), mask),
         count: hitter.count,
         error: hitter.error,
     };
     hitters.iter().map(one).collect()
+}
+
+/// A key of a limit with its text, in full or masked.
+pub(super) fn shown(limit: &Limit, (key, text): (Fingerprint, &str), mask: Option<&KeyMask>) -> String {
+    mask.filter(|_| !is_public(limit)).map_or_else(|| text.to_owned(), |mask| mask.of(key, text))
 }
 
 /// Whether no key of the limit tells who a client is.
@@ -77,23 +82,22 @@ fn is_public(limit: &Limit) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::fingerprint::Fingerprint;
 
-    fn hitter(text: &str) -> HeavyHitter {
-        HeavyHitter { key: Fingerprint::of(text.as_bytes()), text: text.to_owned(), count: 1, error: 0 }
+    fn masked(mask: &KeyMask, text: &str) -> String {
+        mask.of(Fingerprint::of(text.as_bytes()), text)
     }
 
     #[test]
     fn a_mask_tells_keys_apart_but_not_what_they_are() {
         let mask = KeyMask::new().unwrap();
-        let masked = mask.of(&hitter("partner-7"));
-        assert_eq!(masked, mask.of(&hitter("partner-7")));
-        let (shown, digits) = masked.split_once('#').unwrap();
+        let first = masked(&mask, "partner-7");
+        assert_eq!(first, masked(&mask, "partner-7"));
+        let (shown, digits) = first.split_once('#').unwrap();
         assert_eq!((shown, digits.len()), ("pa\u{2026}-7", DIGITS));
-        assert_ne!(masked, mask.of(&hitter("partner-17")));
-        assert_ne!(masked, KeyMask::new().unwrap().of(&hitter("partner-7")), "it cannot be computed from the key");
-        assert!(mask.of(&hitter("secret7")).starts_with("\u{2026}#"), "{}", mask.of(&hitter("secret7")));
-        assert!(mask.of(&hitter("\u{e4}\u{f6}\u{fc}45678")).starts_with("\u{e4}\u{f6}\u{2026}78#"));
-        assert_eq!(mask.of(&hitter("")), "");
+        assert_ne!(first, masked(&mask, "partner-17"));
+        assert_ne!(first, masked(&KeyMask::new().unwrap(), "partner-7"), "it cannot be computed from the key");
+        assert!(masked(&mask, "secret7").starts_with("\u{2026}#"), "{}", masked(&mask, "secret7"));
+        assert!(masked(&mask, "\u{e4}\u{f6}\u{fc}45678").starts_with("\u{e4}\u{f6}\u{2026}78#"));
+        assert_eq!(masked(&mask, ""), "");
     }
 }

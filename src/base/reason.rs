@@ -49,13 +49,15 @@ pub enum Reason {
     TunnelIdleTimeout,
     /// The time that a client has given a call of gRPC was over.
     GrpcTimeout,
+    /// The key of the request is banned, because a limit has refused it too often.
+    Banned,
     /// A stream has used all tokens that its limits allow.
     TokensExhausted,
 }
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Connect,
         Self::Tls,
         Self::ConnectTimeout,
@@ -78,6 +80,7 @@ impl Reason {
         Self::PlainHttp,
         Self::TunnelIdleTimeout,
         Self::GrpcTimeout,
+        Self::Banned,
         Self::TokensExhausted,
     ];
 
@@ -106,6 +109,7 @@ impl Reason {
             Self::PlainHttp => "plain_http",
             Self::TunnelIdleTimeout => "tunnel_idle_timeout",
             Self::GrpcTimeout => "grpc_timeout",
+            Self::Banned => "banned",
             Self::TokensExhausted => "tokens_exhausted",
         }
     }
@@ -135,6 +139,7 @@ impl Reason {
             | Self::TunnelIdleTimeout
             | Self::InspectBody
             | Self::TokensExhausted
+            | Self::Banned
             | Self::GrpcTimeout => false,
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
+use super::ban::Ban;
 use super::key::{Key, Missing, Source};
 use super::on_limit::OnLimit;
 use super::quotas::Quotas;
@@ -39,6 +40,8 @@ pub struct Limit {
     pub quotas: Option<Quotas>,
     /// What happens to a request over the limit.
     pub on_limit: OnLimit,
+    /// When its keys are banned, if they are.
+    pub ban: Option<Ban>,
     /// What happens to a request without the key.
     pub missing: Missing,
     /// Which headers report the limit.

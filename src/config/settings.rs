@@ -14,7 +14,8 @@ use ::tracing::Level;
 use super::kinds::shaped;
 use super::read::{Setting, Shape, Table, name, tables};
 use super::{
-    AccessFormat, EscapedSlashes, HeaderStyle, LogFormat, Missing, OnError, OnExhausted, PathMatching, SentKey,
+    AccessFormat, BanResponse, EscapedSlashes, HeaderStyle, LogFormat, Missing, OnError, OnExhausted, PathMatching,
+    SentKey,
 };
 use crate::limit::Edge;
 use crate::net::tls::MinVersion;
@@ -22,8 +23,8 @@ use crate::net::tls::MinVersion;
 pub(super) use clients::{MOST_CONNECTIONS, certificate, http2, listener, server, shed, tls};
 pub(super) use forwarding::{Balancing, adaptive, eject, health, retry, upstream, upstream_server, upstream_tls};
 pub(super) use limiting::{
-    Counting, cost, count, exception, jwt, limit, model, overrides_file, quotas, temporary, temporary_overrides, tier,
-    usage,
+    Counting, ban, cost, count, exception, jwt, limit, model, overrides_file, quotas, temporary, temporary_overrides,
+    tier, usage,
 };
 pub(super) use operation::{MOST_GATEWAYS, admin, log, store, tracing};
 pub(super) use routing::{cors, header_changes, redirect, respond, route};
@@ -58,6 +59,7 @@ words! {
     Edge: limit::edge;
     HeaderStyle: limit::headers;
     Missing: limit::missing;
+    BanResponse: ban::respond;
     SentKey: quotas::send;
     OnExhausted: cost::on_exhausted;
 }

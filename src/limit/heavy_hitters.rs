@@ -129,13 +129,24 @@ impl Sketch {
 impl Place {
     fn write(&mut self, text: &str) {
         self.text.reserve_exact(LONGEST_TEXT);
-        let (begin, end) = shortened(text);
-        self.text.push_str(begin);
-        if !end.is_empty() {
-            self.text.push(LEFT_OUT);
-            self.text.push_str(end);
-        }
+        push_kept(&mut self.text, text);
         self.has_text = true;
+    }
+}
+
+/// What is kept of the text of a key: if it is long, its beginning and its end.
+pub fn kept_text(text: &str) -> String {
+    let mut kept = String::new();
+    push_kept(&mut kept, text);
+    kept
+}
+
+fn push_kept(kept: &mut String, text: &str) {
+    let (begin, end) = shortened(text);
+    kept.push_str(begin);
+    if !end.is_empty() {
+        kept.push(LEFT_OUT);
+        kept.push_str(end);
     }
 }
 

@@ -51,6 +51,13 @@ pub enum Strategy {
     },
     /// Windows that begin at midnight or on the first of the month.
     Calendar(Calendar),
+    /// Not requests are counted but bans, see [`Limit::bans`]. The window is the longest that one lasts.
+    ///
+    /// [`Limit::bans`]: super::Limit::bans
+    Ban {
+        /// How many microseconds the first of several bans lasts.
+        first: u64,
+    },
 }
 
 impl Default for Strategy {
@@ -215,6 +222,8 @@ impl Rate {
                 u64::try_from(full.div_ceil(u128::from(self.quota))).unwrap_or(u64::MAX)
             }
             Strategy::FixedWindow | Strategy::SlidingLog => self.window,
+            // While it runs, and until it is forgiven.
+            Strategy::Ban { .. } => 2 * self.window,
             // A day lasts 25 hours where clocks are set back.
             Strategy::Calendar(_) => self.window + 3_600_000_000,
         }
@@ -257,7 +266,10 @@ impl Rate {
     pub fn predecessor(&self, old: &[Self]) -> Option<usize> {
         old.iter().position(|old| match (&self.strategy, &old.strategy) {
             (Strategy::Calendar(calendar), Strategy::Calendar(old)) => calendar.unit() == old.unit(),
-            (Strategy::Calendar(_), _) | (_, Strategy::Calendar(_)) => false,
+            (Strategy::Ban { .. }, Strategy::Ban { .. }) => true,
+            (Strategy::Calendar(_) | Strategy::Ban { .. }, _) | (_, Strategy::Calendar(_) | Strategy::Ban { .. }) => {
+                false
+            }
             _ => self.window == old.window,
         })
     }
@@ -267,7 +279,8 @@ impl Rate {
         self.layout() == old.layout()
     }
 
-    /// Describes the layout and the meaning of its state, which do not depend on the quota, the burst or the edge. Saved states
+    /// Describes the layout and the meaning of its state, which do not depend on the quota, the burst or the edge, nor on how
+    /// long bans last. Saved states
     /// are found by it.
     pub(super) fn layout(&self) -> String {
         let span = self.window;
@@ -277,6 +290,7 @@ impl Rate {
             Strategy::SlidingLog => format!("{span}m"),
             Strategy::TokenBucket { .. } => format!("{span}b"),
             Strategy::Calendar(calendar) => format!("{}@{}", calendar.unit().name(), calendar.zone()),
+            Strategy::Ban { .. } => "bans".to_owned(),
         }
     }
 

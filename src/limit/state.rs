@@ -1,6 +1,7 @@
 //! The state of one rate for one key: one variant for each strategy. Each strategy says in its own file what it does with
 //! its state ([`Counting`]); here it is only found.
 
+use super::ban::Ban;
 use super::calendar_window::CalendarWindow;
 use super::counting::{Context, Counting, View};
 use super::fixed_window::FixedWindow;
@@ -22,6 +23,7 @@ pub(super) enum State {
     SlidingLog(SlidingLog),
     TokenBucket(TokenBucket),
     Calendar(CalendarWindow),
+    Ban(Ban),
 }
 
 const _: () = assert!(size_of::<State>() == 32, "a state takes more memory than documented");
@@ -35,6 +37,7 @@ impl State {
             Strategy::SlidingLog => Self::SlidingLog(SlidingLog),
             Strategy::TokenBucket { .. } => Self::TokenBucket(TokenBucket::new(now)),
             Strategy::Calendar(calendar) => Self::Calendar(CalendarWindow::new(calendar, now)),
+            Strategy::Ban { .. } => Self::Ban(Ban::default()),
         }
     }
 
@@ -46,6 +49,7 @@ impl State {
             Self::SlidingLog(log) => read(log),
             Self::TokenBucket(bucket) => read(bucket),
             Self::Calendar(window) => read(window),
+            Self::Ban(ban) => read(ban),
         }
     }
 
@@ -57,6 +61,7 @@ impl State {
             Self::SlidingLog(log) => change(log),
             Self::TokenBucket(bucket) => change(bucket),
             Self::Calendar(window) => change(window),
+            Self::Ban(ban) => change(ban),
         }
     }
 

@@ -2,6 +2,7 @@
 //! thing; the other strategies stand beside an oracle.
 
 mod appended;
+mod bans;
 mod clocks;
 mod oracle;
 mod strategies;

@@ -27,6 +27,9 @@ pub(super) fn record(
     record.decided(state.held_since, shadowed, remaining(route, &state.outcomes));
     let refused_by = refusing(decision, state).and_then(metrics);
     record.refused_by(refused_by);
+    if let Decision::Banned { .. } = decision {
+        record.refused_for(Reason::Banned);
+    }
     // Without limits, nothing was decided.
     if let (Some(begun), Some(spans), false) = (begun, record.spans(), route.limits.is_empty()) {
         span(spans, route, begun, decision, refused_by, state);
@@ -70,6 +73,7 @@ fn name(decision: Decision) -> &'static str {
         Decision::Rejected | Decision::TooCostly { .. } => "rejected",
         Decision::Silenced(_) => "silenced",
         Decision::Blocked(_) => "blocked",
+        Decision::Banned { .. } => "banned",
         Decision::NoKey(_) => "keyless",
         Decision::Unknown => "unknown",
     }

@@ -3,14 +3,14 @@
 //!
 //! What is needed only for this is in a future of its own, which is gone when the request is forwarded.
 
-use super::refusal::outcome;
+use super::refusal::{outcome, respond_to_banned};
 use super::token_meter::MeteredRequest;
 use super::{
     ConnectionContext, Worker, WorkerSnapshot, decided, inspection::inspect, metering, priority, quotas, refusal,
     refuse,
 };
 use crate::base::clock::{self, Time};
-use crate::config::OnError;
+use crate::config::{BanResponse, OnError};
 use crate::proxy::respond::LocalResponse;
 use crate::proxy::snapshot::CompiledRoute;
 use crate::proxy::telemetry::{Outcome, RequestRecord};
@@ -36,6 +36,8 @@ pub(super) enum Decided {
     Passes(Option<u64>, Option<Box<MeteredRequest>>),
     /// It gets this answer.
     Answered(Outcome, LocalResponse),
+    /// It gets no answer: its connection is closed.
+    Unanswered(Outcome),
 }
 
 impl<'a> Deciding<'a, '_> {
@@ -93,9 +95,14 @@ impl<'a> Deciding<'a, '_> {
         }
         decided::record(record, route, input.traced_since, decision, state);
         if !input.passes(decision) {
+            if let Decision::Banned { place, .. } = decision
+                && respond_to_banned(route, place) == BanResponse::Close
+            {
+                return Decided::Unanswered(outcome(decision, route));
+            }
             let last = &mut connection.refusal_cache.borrow_mut();
             let answer = refuse(route, decision, state, attributes.headers, now, last);
-            return Decided::Answered(outcome(decision), answer);
+            return Decided::Answered(outcome(decision, route), answer);
         }
         let metered = metering::request(route, &attributes, asks_for_usage).map(Box::new);
         Decided::Passes(route.balanced_by(&attributes, &connection.key_cache), metered)
@@ -139,7 +146,7 @@ async fn before_others<'a>(
     worker: &Worker,
     known: Option<ValidTokens<'a>>,
 ) -> (Decision, Result<ValidTokens<'a>, TokenProblem>) {
-    if let Some(decision) = decide::refuse_first(input, state) {
+    if let Some(decision) = decide::refuse_first(input, state).await {
         return (decision, Ok(ValidTokens::new()));
     }
     if let Some(tokens) = known {

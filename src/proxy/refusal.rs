@@ -1,7 +1,9 @@
 //! The answer to a request that is refused before its limits are asked, and what a decision that does not admit a request
 //! means for its record.
 
+use crate::config::BanResponse;
 use crate::proxy::respond::{self, LocalResponse};
+use crate::proxy::snapshot::CompiledRoute;
 use crate::proxy::telemetry::{Outcome, RequestRecord};
 use crate::request::decide::{self, Decision, DecisionState};
 use crate::request::resolve::Refusal;
@@ -13,14 +15,21 @@ pub(super) fn answer(why: &Refusal, record: &mut RequestRecord) -> LocalResponse
 }
 
 /// The outcome of a request that its limits do not admit.
-pub(super) fn outcome(decision: Decision) -> Outcome {
+pub(super) fn outcome(decision: Decision, route: &CompiledRoute) -> Outcome {
     match decision {
-        Decision::Rejected | Decision::TooCostly { .. } => Outcome::Limited,
+        Decision::Banned { place, .. } if respond_to_banned(route, place) != BanResponse::Reject => Outcome::Blocked,
+        Decision::Rejected | Decision::TooCostly { .. } | Decision::Banned { .. } => Outcome::Limited,
         Decision::Silenced(_) => Outcome::Silenced,
         Decision::Blocked(_) => Outcome::Blocked,
         Decision::NoKey(_) => Outcome::Refused,
         Decision::Admitted | Decision::Unknown => Outcome::Unavailable,
     }
+}
+
+/// How a request is answered whose key the limit at this place has banned.
+pub(super) fn respond_to_banned(route: &CompiledRoute, place: usize) -> BanResponse {
+    let rule = route.limits.get(place).and_then(|route_limit| route_limit.ban.as_ref());
+    rule.map_or(BanResponse::Reject, |rule| rule.respond)
 }
 
 /// The place on the route of the limit that does not admit the request.
@@ -30,6 +39,7 @@ pub(super) fn refusing(decision: Decision, state: &DecisionState<'_>) -> Option<
         Decision::Silenced(place)
         | Decision::Blocked(place)
         | Decision::NoKey(place)
+        | Decision::Banned { place, .. }
         | Decision::TooCostly { place, .. } => Some(place),
         Decision::Admitted | Decision::Unknown => None,
     }

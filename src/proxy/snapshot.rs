@@ -17,7 +17,9 @@ use crate::proxy::respond::cors::CorsPolicy;
 use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
 use crate::proxy::shed::{RouteShedding, Shedding};
 use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
-use crate::request::decide::{ConcurrencyLimiter, RateSelector, RateTable, RouteLimit, TemporaryOverrides, WaitQueues};
+use crate::request::decide::{
+    BanRule, ConcurrencyLimiter, RateSelector, RateTable, RouteLimit, TemporaryOverrides, WaitQueues,
+};
 use crate::request::identify::ambiguity::SingleSources;
 use crate::request::identify::body::BodyInspector;
 use crate::request::identify::tokens::TokenReader;
@@ -247,6 +249,7 @@ impl Snapshot {
                 key: KeyExtractor::new(&limit.name, &limit.key, &route.path).with_known_keys(limit.known_keys.as_ref()),
                 cost: limit.cost.clone(),
                 on_limit: limit.on_limit,
+                ban: BanRule::new(limit, rate_table.ban(), &shared.strikes),
                 missing: limit.missing,
                 metrics: shared.limit(&limit.name),
                 // Only the admin listener shows them.
@@ -330,7 +333,7 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
     });
     LimitChanges {
         with_quotas: new.quota_sources.iter().map(|one| one.limit_name().to_owned()).collect(),
-        in_use: new.limits.iter().flat_map(|rate_table| rate_table.limits()).cloned().collect(),
+        in_use: new.limits.iter().flat_map(|rate_table| rate_table.in_store()).cloned().collect(),
         replaced: replaced.flatten().collect(),
     }
 }

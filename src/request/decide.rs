@@ -1,9 +1,11 @@
 //! May this request pass? All limits of its route are asked at once, and all are charged or none.
 
 mod key_activity;
+mod known_bans;
 mod token_metrics;
 mod counters;
 mod temporary_overrides;
+mod ban_limits;
 mod rate_selector;
 mod resolved_quotas;
 mod outcome;
@@ -11,6 +13,7 @@ mod reservations;
 mod concurrency;
 mod wait_queues;
 mod preparation;
+mod bans;
 mod delay;
 mod first;
 
@@ -30,10 +33,13 @@ use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::sources::quotas::QuotaSource;
 use crate::store::{Answer, Ask, Asks, Reply, Store, Verdicts};
 
+pub use ban_limits::BanLimits;
+pub use bans::{BanRule, Strikes};
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use counters::{DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics};
 pub use first::{Part, decide_first, refuse_first};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
+pub use known_bans::{KnownBan, KnownBans};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, longest_refusal};
 pub use rate_selector::{RateSelector, RateSet, RateTable, SelectedRates};
 pub use reservations::{
@@ -43,6 +49,8 @@ pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quo
 pub use temporary_overrides::{LimitOverrides, MAX_TEMPORARY, NotSet, TemporaryOverrides};
 pub use token_metrics::{TokenCounts, TokenMetrics};
 pub use wait_queues::WaitQueues;
+
+use bans::Refused;
 
 /// One limit as one route applies it.
 pub struct RouteLimit {
@@ -58,6 +66,8 @@ pub struct RouteLimit {
     pub cost: Cost,
     /// What happens to a request over the limit.
     pub on_limit: OnLimit,
+    /// How it bans keys, if it does.
+    pub ban: Option<BanRule>,
     /// What happens to a request without a key.
     pub missing: Missing,
     /// Counts the decisions of the limit.
@@ -119,6 +129,8 @@ pub struct DecisionState<'a> {
     without_rates: SmallVec<[usize; 2]>,
     /// How many of the asks have been decided.
     decided: usize,
+    /// The refusals that may lead to a ban.
+    refused: Vec<Refused>,
 }
 
 /// When the store was asked, and when it had answered; `None` if it did not answer.
@@ -138,6 +150,15 @@ pub enum Decision {
     Silenced(usize),
     /// The limit at this place blocks its key.
     Blocked(usize),
+    /// A limit has refused its key too often before.
+    Banned {
+        /// The place of the limit.
+        place: usize,
+        /// Microseconds until the ban ends.
+        wait: u64,
+        /// Whether it was the refusal of this request that was one too many.
+        begins: bool,
+    },
     /// It costs more than a limit ever allows at once.
     TooCostly {
         /// The place of the limit.
@@ -158,6 +179,7 @@ impl<'a> DecisionState<'a> {
         let (outcomes, asks, shadowed, permits) = (SmallVec::new(), Asks::new(), SmallVec::new(), Vec::new());
         let (profiles, without_rates, decided) = (SmallVec::new(), SmallVec::new(), 0);
         let (held_since, exchanges) = (None, Vec::new());
+        let refused = Vec::new();
         Self {
             outcomes,
             asks,
@@ -169,6 +191,7 @@ impl<'a> DecisionState<'a> {
             profiles,
             without_rates,
             decided,
+            refused,
         }
     }
 }
@@ -198,10 +221,11 @@ impl RouteLimit {
 /// Decides. With the memory store the result is ready at once unless the request is held. With Memcached it takes as
 /// long as the store takes to answer.
 pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
-    match state.prepare(input) {
+    let decision = match state.prepare(input) {
         ControlFlow::Break(decision) => state.finish(input, decision),
         ControlFlow::Continue(()) => state.decide(input).await,
-    }
+    };
+    state.with_bans(input, decision).await
 }
 
 impl<'a> DecisionState<'a> {
@@ -235,7 +259,11 @@ impl<'a> DecisionState<'a> {
         self.decided = self.asks.len();
         for place in self.without_rates.drain(..) {
             let counters = input.limits[place].counters(input.worker);
-            if input.passes(decision) { counters.admitted.one() } else { counters.not_charged.one() }
+            match decision {
+                Decision::Banned { place: banned, .. } if banned == place => {}
+                _ if input.passes(decision) => counters.admitted.one(),
+                _ => counters.not_charged.one(),
+            }
         }
         decision
     }
@@ -274,7 +302,8 @@ impl<'a> DecisionState<'a> {
     }
 
     fn unknown(&self, input: &DecisionInput<'_, '_>) -> Decision {
-        self.undecided().iter().for_each(|ask| input.limits[ask.place].counters(input.worker).unknown.one());
+        let limits = self.undecided().iter().filter_map(|ask| input.limits.get(ask.place));
+        limits.for_each(|route_limit| route_limit.counters(input.worker).unknown.one());
         Decision::Unknown
     }
 
@@ -286,11 +315,22 @@ impl<'a> DecisionState<'a> {
 
     /// Makes a decision of the verdicts and counts it. The request is not held any longer.
     fn conclude(&mut self, input: &DecisionInput<'a, '_>, Reply { verdicts, reserved }: Reply) -> Decision {
-        let decision = self.decision(input, &verdicts);
+        let banned = bans::banned(input, &verdicts);
+        let decision = banned.unwrap_or_else(|| self.decision(input, &verdicts));
         for at in self.decided..self.asks.len() {
             let Ask { limit, key, need, place, .. } = self.asks[at];
             // Another limit may have refused the request before anything was known of this one.
             let verdict = verdicts.iter().find(|(of, _)| *of == place).map(|(_, verdict)| *verdict);
+            let is_banned = |place| matches!(decision, Decision::Banned { place: banned, .. } if banned == place);
+            if let Some(place) = bans::limit_of(input, place) {
+                let route_limit = &input.limits[place];
+                verdict.into_iter().for_each(|verdict| route_limit.note_ban(input, key, (limit, verdict), input.now));
+                if is_banned(place) {
+                    route_limit.counters(input.worker).banned.one();
+                    self.tell_ban(decision);
+                }
+                continue;
+            }
             let route_limit = &input.limits[place];
             let counters = route_limit.counters(input.worker);
             if let Some((verdict, rate)) = verdict.and_then(|verdict| Some((verdict, limit.rates().get(verdict.rate)?)))
@@ -298,15 +338,20 @@ impl<'a> DecisionState<'a> {
                 counters.fullest.observe(verdict.remaining, rate.capacity(), input.now);
             }
             let is_over = verdict.is_some_and(|verdict| !verdict.admitted);
-            if is_over {
+            if is_banned(place) {
+                // It is counted as such.
+            } else if is_over {
                 self.over(input, place);
+                if banned.is_none() {
+                    self.strike(input, place, key);
+                }
             } else if decision == Decision::Admitted {
                 counters.admitted.one();
             } else {
                 counters.not_charged.one();
             }
-            route_limit.record_key(input, key, is_over || self.shadowed.contains(&place));
-            if !route_limit.on_limit.is_told() {
+            route_limit.record_key(input, key, is_over || is_banned(place) || self.shadowed.contains(&place));
+            if !route_limit.on_limit.is_told() && !is_banned(place) {
                 continue;
             }
             let (profile, verdict) = (self.profiles[at], verdict.map_or(LimitVerdict::Unknown, LimitVerdict::Rates));

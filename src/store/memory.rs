@@ -12,6 +12,7 @@
 //! visits all shards every half minute and drops cells that have no effect any more.
 
 mod shard;
+mod bans;
 mod migrating;
 mod inspection;
 mod saved;
@@ -94,6 +95,9 @@ impl Memory {
                 None => self.decide_migrating(asks, now),
             };
         }
+        if let Some(reply) = self.decide_by_bans(asks, now) {
+            return reply;
+        }
         let lookup = self.look_up(asks, now);
         if lookup.is_missing && self.is_migrating(now) {
             drop(lookup);
@@ -106,8 +110,8 @@ impl Memory {
     pub fn refusal(&self, asks: &[Ask<'_>], now: Time) -> Option<Reply> {
         let free: Asks<'_> = asks.iter().map(|ask| Ask { cost: 0, settles: false, ..*ask }).collect();
         let reply = self.decide(&free, now);
-        let is_refused =
-            asks.iter().zip(&reply.verdicts).any(|(ask, (_, verdict))| !verdict.admitted && ask.role == Role::Refuses);
+        let refuses = |place| asks.iter().any(|ask| ask.place == place && ask.role == Role::Refuses);
+        let is_refused = reply.verdicts.iter().any(|(place, verdict)| !verdict.admitted && refuses(*place));
         is_refused.then_some(reply)
     }
 

@@ -118,6 +118,11 @@ impl OwnedAsk {
         Ask { limit, key: *key, need: *need, cost: *cost, settles: *settles, role: *role, place: *place }
     }
 
+    /// Whether it charges nothing and only asks whether the key is banned.
+    fn looks_at_bans(&self) -> bool {
+        self.borrowed().looks_at_bans()
+    }
+
     /// What its cell is found by.
     fn cell(&self) -> Fingerprint {
         self.key.with(self.limit.shape())

@@ -86,9 +86,9 @@ fn overrides_have_their_own_rates() {
     let shown = key(&gateway, "l/keys/partner-7");
     assert_eq!((&shown["rates"][0]["rate"], &shown["rates"][0]["used"]), (&json!("100/d"), &json!(1)));
     assert_eq!(call(&gateway, "DELETE", "/api/limits/l/keys/partner-7").json()["rates"][0]["used"], 0);
-    let exempt = json!({ "rates": [], "from": "file", "admitted": true, "retry_after": null, "exempt": true });
+    let exempt = json!({ "rates": [], "from": "file", "admitted": true, "retry_after": null, "banned_until": null, "exempt": true });
     assert_eq!(key(&gateway, "l/keys/free"), exempt);
-    let blocked = json!({ "rates": [], "from": "file", "admitted": false, "retry_after": null, "block": true });
+    let blocked = json!({ "rates": [], "from": "file", "admitted": false, "retry_after": null, "banned_until": null, "block": true });
     assert_eq!(key(&gateway, "l/keys/bad"), blocked);
 }
 

@@ -23,6 +23,7 @@ window.fetch = async (path, options) => {
   body.limits[0].most_refused = [{ key: HOSTILE, count: 12345, error: 0 }, { key: "bu…sy", count: 7, error: 2 }, { key: "bu…sy", count: 6, error: 0 }];
   const model = { model: HOSTILE, input: 34567, cached: 8, output: 9, settled: 45678 };
   body.limits[0].tokens = { reserved: 98765, settled: 45678, estimated: 2, cut: 1, models: [model] };
+  body.limits[0].bans = [{ key: HOSTILE, until: "2126-01-02T03:04:05Z", times: 3 }];
   body.limits[0].most_busy = [{ key: "busy", count: 99, error: 0 }];
   return new Response(JSON.stringify(body), { status: response.status });
 };
@@ -104,22 +105,24 @@ def follows(page):
 
 def keys_of_clients(page):
     page.wait_text("#limits .limit-keys", HOSTILE)
-    rows = lambda: page.driver.execute_script("return [...document.querySelectorAll('#limits tbody')].map((body) => body.rows.length)")
+    rows = lambda: page.driver.execute_script("return [...document.querySelectorAll('#limits > li:first-child tbody')].map((body) => body.rows.length)")
     assert "12,345" in page.text("#limits .limit-keys") and "≈ 7" in page.text("#limits .limit-keys")
-    assert rows() == [1, 3, 1], rows()
+    assert rows() == [1, 1, 3, 1], rows()
     used = page.text("#limits .limit-tokens")
     assert all(part in used for part in [HOSTILE, "34,567", "45,678 charged of 98,765 reserved", "2 responses estimated"]), used
     # The configuration has the text too.
     page.driver.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     page.wait_text("#config", HOSTILE)
     page.driver.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = false; })")
+    banned = page.text("#limits .limit-bans")
+    assert all(part in banned for part in [HOSTILE, "2126-01-0", "more than 10000 refusals within 1m"]), banned
     chosen = [found for found in page.driver.find_elements("css selector", "#limits .limit-keys button")]
     chosen[0].click()
     page.wait_text("#key-result", "The next request is admitted")
     assert page.find("#key-key").get_property("value") == HOSTILE
     page.wait_text("#key-rates tbody", "5/h")
     # Keys that are shown in part look alike.
-    assert rows() == [1, 3, 1], rows()
+    assert rows() == [1, 1, 3, 1], rows()
 
 
 def by_keyboard(page):
@@ -131,6 +134,15 @@ def by_keyboard(page):
     page.press("busy", Keys.ENTER)
     page.wait_text("#key-result", "The next request is refused. It may come back in")
     page.wait_text("#key-rates tbody tr", "5/h")
+    status, banned = ask("GET", "/api/limits/strict/bans")
+    assert (status, [ban["key"] for ban in banned["bans"]]) == (200, ["scraper"]), banned
+    page.wait_text("#limits > li:nth-child(2) .limit-bans", "scraper")
+    page.find("#limits > li:nth-child(2) .limit-bans button").send_keys(Keys.ENTER)
+    page.wait_text("#notice", "The ban of scraper is lifted")
+    assert ask("GET", "/api/limits/strict/bans")[1] == {"bans": []}
+    page.wait("it is not shown any more", lambda: not page.find("#limits > li:nth-child(2) .limit-bans").is_displayed())
+    page.find("#notice button").click()
+    page.driver.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
     page.tab_to("key-reset")
     page.press(Keys.SPACE)
     page.wait_text("#key-result", "Its counters are reset, and it has no override.")

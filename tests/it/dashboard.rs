@@ -74,11 +74,15 @@ fn the_page_works_in_a_browser() {
     let upstream = Upstream::start(|_| reply(200, "ok"));
     let limit = format!(
         "[limits.per-key]\nkey = \"header:x-api-key\"\nrates = [\"5/h\"]\nbody = \"{HOSTILE}\"\n\
-         [[routes]]\npath = \"/api/*\"\nupstream = \"up\"\nlimits = [\"per-key\"]\n"
+         ban = {{ after = 10000 }}\n\
+         [[routes]]\npath = \"/api/*\"\nupstream = \"up\"\nlimits = [\"per-key\"]\n\
+         [limits.strict]\nkey = \"header:x-api-key\"\nrates = [\"1/h\"]\nban = {{ after = 1 }}\n\
+         [[routes]]\npath = \"/strict\"\nrespond = {{ status = 200 }}\nlimits = [\"strict\"]\n"
     );
     let rest = upstream.section() + &limit;
     let gateway = Gateway::with_admin("show_keys = true", &rest);
     let guarded = Gateway::with_admin("token = \"the-token\"", &rest);
+    (0..3).for_each(|_| drop(gateway.client().get_with("/strict", "x-api-key: scraper\r\n")));
     let over = Arc::new(AtomicBool::new(false));
     let (address, stop) = (gateway.http, over.clone());
     let load = thread::spawn(move || {

@@ -16,6 +16,7 @@ mod ambiguous_keys;
 mod bad_heads;
 mod bad_tokens;
 mod balancing;
+mod bans;
 mod begun_heads;
 mod bodies;
 mod body_sizes;

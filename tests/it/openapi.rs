@@ -166,6 +166,8 @@ fn the_document_says_what_the_server_does() {
         let response = call(&gateway, method, "/api/limits/other/keys/k", &[], body(OF_KEY));
         contract.hold(method, OF_KEY, &response);
     }
+    let response = call(&gateway, "GET", "/api/limits/other/bans", &[], "");
+    contract.hold("GET", "/api/limits/{limit}/bans", &response);
     for wanted in [r#"{"exempt": true, "for": "1h"}"#, r#"{"block": true, "for": "1h"}"#] {
         contract.check(&gateway, "PUT", OF_KEY, &[], wanted, 200);
         contract.check(&gateway, "GET", OF_KEY, &[], "", 200);

@@ -635,3 +635,22 @@ fn the_gateway_and_the_simulation_refuse_the_same_requests() {
     let preflight = json!({ "method": "OPTIONS", "origin": "https://a", "access-control-request-method": "GET" });
     assert_eq!(refused(preflight), (0, 0), "`cors` answers it, and no limit counts it");
 }
+
+#[test]
+fn bans_are_simulated() {
+    let ban = "strategy = \"moving-window\"\nban = { after = 2, within = \"1m\", for = \"30s\" }\n";
+    let folder = Folder::new(&LIMIT.replace("strategy = \"moving-window\"\n", ban));
+    // Five pass, two are refused, one more begins a ban, and the rest is refused by that, until it ends.
+    let flood: String = (0..20).map(|_| common("192.0.2.1", 60, "/a")).collect();
+    let log = flood + &common("192.0.2.2", 61, "/a") + &common("192.0.2.1", 89, "/a") + &common("192.0.2.1", 91, "/a");
+    let report = folder.json(&[], &log);
+    let limit = &report["limits"]["api"];
+    assert_eq!([&limit["requests"], &limit["rejected"]], [10, 3], "{report:#}");
+    assert_eq!(limit["bans"], json!({ "begun": 1, "keys": 1, "refused": 13 }), "{report:#}");
+    assert_eq!(report["limited"], 16, "{report:#}");
+    let text = folder.text(&[], &log);
+    assert!(text.contains("\n  banned    1 keys, in 1 bans, which would have refused 13 more requests\n"), "{text}");
+    let plain = Folder::new(LIMIT);
+    assert_eq!(plain.json(&[], &log)["limits"]["api"].get("bans"), None);
+    assert!(!plain.text(&[], &log).contains("banned"));
+}

@@ -1,20 +1,22 @@
 //! Metrics of limits: what they have decided, how full they are, and how many requests they hold.
 
+use std::sync::Arc;
+
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 
 use super::super::View;
 use super::super::families::{counter, family, gauge, gauged, real};
 use crate::base::clock;
-use crate::request::decide::{DECISIONS, LimitMetrics};
+use crate::request::decide::{DECISIONS, KnownBans, LimitMetrics};
 
 /// The families of limits.
-pub(super) fn families(view: &View) -> [MetricFamily; 4] {
+pub(super) fn families(view: &View) -> [MetricFamily; 6] {
     let (limits, now) = (view.shared.limits(), clock::now());
     [
         family(
             "gateway_limit_decisions_total",
             "Decisions by limit: admitted, rejected, shadowed (over a limit that only reports), silenced, delayed (held \
-             first), not_charged (refused by another limit), exempt and blocked (overrides), skipped and keyless (no \
+             first), not_charged (refused by another limit), exempt and blocked (overrides), banned, skipped and keyless (no \
              key), unknown (the store did not answer).",
             MetricType::COUNTER,
             limits.iter().flat_map(|limit| decisions(limit)),
@@ -32,8 +34,32 @@ pub(super) fn families(view: &View) -> [MetricFamily; 4] {
             MetricType::GAUGE,
             view.snapshot.load().limits.iter().map(|table| gauge(table.temporary_count(), &[("limit", table.name())])),
         ),
+        family(
+            "gateway_bans_total",
+            "Bans that this gateway has begun, by limit.",
+            MetricType::COUNTER,
+            banning(view).map(|limit| {
+                let begun = limit.bans.iter().map(|known| known.begun.get()).sum();
+                counter(begun, &[("limit", limit.name.as_str())])
+            }),
+        ),
+        family(
+            "gateway_banned_keys",
+            "Keys that are banned, by limit: those of which this gateway knows.",
+            MetricType::GAUGE,
+            banning(view).map(|limit| gauge(KnownBans::all(&limit.bans, now).len(), &[("limit", &limit.name)])),
+        ),
         gauged("gateway_requests_held", "Requests that wait for room in a limit.", view.shared.held()),
     ]
+}
+
+/// The limits that ban keys.
+fn banning(view: &View) -> impl Iterator<Item = Arc<LimitMetrics>> {
+    let (snapshot, limits) = (view.snapshot.load_full(), view.shared.limits());
+    let bans = move |limit: &Arc<LimitMetrics>| {
+        snapshot.limits.iter().any(|table| table.name() == limit.name && table.ban().is_some())
+    };
+    limits.into_iter().filter(bans)
 }
 
 fn decisions(limit: &LimitMetrics) -> Vec<Metric> {

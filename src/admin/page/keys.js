@@ -104,6 +104,9 @@ class KeyForm {
     if (body.block) {
       return "▲ The key is blocked: all its requests are refused.";
     }
+    if (body.banned_until !== null) {
+      return `▲ The key is banned until ${moment(Date.parse(body.banned_until))}: all its requests are refused.`;
+    }
     if (body.admitted) {
       return "● The next request is admitted.";
     }

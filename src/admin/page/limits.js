@@ -9,6 +9,11 @@ class Limits {
   minute = 0;
   described = new Map();
 
+  /** `onLift` lifts the ban of a key of a limit. */
+  constructor(onLift) {
+    this.onLift = onLift;
+  }
+
   /** Takes over the history of the gateway. */
   load({ minute, refused_by_minute: refused }) {
     this.minute = minute;
@@ -42,7 +47,7 @@ class Limits {
           const found = reading.limits.find((other) => other.name === limit.name);
           return found && sum(decisions.map((decision) => found.decisions[decision]));
         };
-        const refused = ["rejected", "shadowed", "silenced", "blocked", "keyless"];
+        const refused = ["rejected", "shadowed", "silenced", "blocked", "banned", "keyless"];
         const minutes = this.minutes.get(limit.name);
         const described = this.described.get(limit.name);
         const rates = described?.rates.join(" and ") ?? "";
@@ -61,6 +66,7 @@ class Limits {
         setText(shown.querySelector(".over dt"), mode === "shadow" ? "shadowed/s" : "refused/s");
         shown.bars.draw(minutes);
         this.tokens(shown.querySelector(".limit-tokens"), described?.tokens);
+        this.bans(shown.querySelector(".limit-bans"), described);
         this.keys(shown, described, onKey);
       },
     );
@@ -89,6 +95,13 @@ class Limits {
         element("thead", {}, element("tr", {}, ...["model", "input", "cached", "output", "cost"].map(column))),
         element("tbody"),
       ),
+      element(
+        "table",
+        { class: "limit-bans", hidden: "" },
+        element("caption"),
+        element("thead", {}, element("tr", {}, ...["banned key", "until", "bans in a row", "lift"].map(column))),
+        element("tbody"),
+      ),
       element("div", { class: "limit-keys" }),
     );
     made.bars = new MinuteBars(bars, limit.name);
@@ -112,6 +125,29 @@ class Limits {
       (line, { model, input, cached, output, settled: cost }) => {
         setCells(line, [model, ...[input, cached, output, cost].map(count)]);
       },
+    );
+  }
+
+  /** The keys that are banned, and why. */
+  bans(table, described) {
+    const bans = described?.bans ?? [];
+    table.hidden = bans.length === 0;
+    if (table.hidden) {
+      return;
+    }
+    setText(table.caption, `bans ${described.ban}`);
+    updateList(
+      table.tBodies[0],
+      bans,
+      ({ key }) => key,
+      ({ key }) => {
+        const line = row(4, 1);
+        const lift = element("button", { type: "button", "aria-label": `Lift the ban of ${key}` }, "Lift");
+        lift.addEventListener("click", () => this.onLift(described.name, key));
+        line.cells[3].append(lift);
+        return line;
+      },
+      (line, { key, until, times }) => setCells(line, [key, moment(Date.parse(until)), count(times)]),
     );
   }
 

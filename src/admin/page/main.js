@@ -10,13 +10,13 @@ const header = new Header();
 const tiles = new Tiles();
 const chart = new RequestsChart(byId("requests-chart"));
 const requestsTable = new RequestsTable();
-const limits = new Limits();
+const limits = new Limits(lift);
 const upstreams = new Upstreams();
 const store = new Store();
 const reloads = new Reloads();
 const configuration = new Configuration();
 const keyForm = new KeyForm(api);
-new Actions(api);
+const actions = new Actions(api);
 
 /** The configuration in force, and which one it is: of which process, after how many reloads. */
 let config = null;
@@ -47,6 +47,13 @@ function show(numbers) {
   if (asked !== version || Date.now() - describedAt > DESCRIBED_EVERY) {
     describe(version);
   }
+}
+
+/** Lifts the ban of a key, and shows which are left. */
+async function lift(limit, key) {
+  const { ok, sentence } = await api.call("DELETE", keyForm.path({ limit, key }));
+  actions.notice(ok ? `The ban of ${key} is lifted, and its counters are reset.` : sentence, [], !ok);
+  describe(asked);
 }
 
 /** Asks for what the events do not have: the rates and keys of limits, and after a reload the configuration. */

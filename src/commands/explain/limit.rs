@@ -75,6 +75,7 @@ impl DescribedLimit<'_> {
         };
         line(text, &format!("    cost     {cost}"));
         line(text, &format!("    over it  {}", self.limit.on_limit.in_words(self.limit.status)));
+        self.limit.ban.iter().for_each(|ban| line(text, &format!("    bans     {ban}")));
     }
 
     /// What is reserved for a request that costs tokens.

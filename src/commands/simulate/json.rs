@@ -69,6 +69,10 @@ fn limit(limit: &LimitReport, is_json: bool, suggest: bool) -> Value {
         "unknown": limit.unknown.sources,
         "note": about_unknown(&limit.unknown, is_json),
     });
+    if let (Some(bans), Some(object)) = (&limit.bans, value.as_object_mut()) {
+        let bans = json!({ "begun": bans.begun, "keys": bans.keys, "refused": bans.refused });
+        object.insert("bans".to_owned(), bans);
+    }
     if suggest && let Some(object) = value.as_object_mut() {
         object.insert("section".to_owned(), section(limit).into());
     }

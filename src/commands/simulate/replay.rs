@@ -198,7 +198,16 @@ impl Request<'_> {
             statistics.reported_blocks += u64::from(is_shadowed);
             return;
         };
-        if !matches!(decision, Decision::Admitted | Decision::Rejected) {
+        let (mut has_ban_begun, mut is_banned) = (false, false);
+        match decision {
+            Decision::Admitted | Decision::Rejected => {}
+            Decision::Banned { place: of, begins, .. } => {
+                (has_ban_begun, is_banned) = (begins && of == place, !begins && of == place);
+            }
+            _ => return,
+        }
+        if is_banned {
+            statistics.add_banned();
             return;
         }
         let refused = state.outcomes.iter().any(|outcome| outcome.place == place && !outcome.verdict.admitted());
@@ -214,5 +223,8 @@ impl Request<'_> {
             is_charged: is_admitted && decision == Decision::Admitted,
         };
         statistics.add(&decided, text);
+        if has_ban_begun {
+            statistics.begin_ban(ask.key);
+        }
     }
 }

@@ -53,6 +53,8 @@ pub(super) struct LimitReport {
     pub(super) exempt: u64,
     /// Requests of blocked keys.
     pub(super) blocked: u64,
+    /// What bans have done, if the limit bans keys.
+    pub(super) bans: Option<BanReport>,
     /// Requests without a key, which pass or are answered 400.
     pub(super) keyless: u64,
     pub(super) keys: u64,
@@ -65,6 +67,16 @@ pub(super) struct LimitReport {
     pub(super) compared_until: Option<Time>,
     pub(super) suggested: Vec<Suggestion>,
     pub(super) timeline: Timeline,
+}
+
+/// What the bans of a limit would have done.
+pub(super) struct BanReport {
+    /// How many would have begun.
+    pub(super) begun: u64,
+    /// How many keys would have been banned.
+    pub(super) keys: u64,
+    /// How many requests they would have refused, besides those whose refusals began them.
+    pub(super) refused: u64,
 }
 
 /// What a limit would have done to one key.
@@ -128,6 +140,11 @@ impl LimitReport {
             rejected: statistics.rejected,
             exempt: count(|counters| counters.exempt.get()),
             blocked: count(|counters| counters.blocked.get()) + statistics.reported_blocks,
+            bans: limit.ban.as_ref().map(|_| BanReport {
+                begun: statistics.bans,
+                keys: statistics.keys().filter(|key| key.was_banned).count() as u64,
+                refused: statistics.banned,
+            }),
             keyless: count(|counters| counters.skipped.get() + counters.keyless.get()),
             keys: statistics.keys().count() as u64,
             keys_rejected,

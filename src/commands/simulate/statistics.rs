@@ -25,6 +25,10 @@ pub(super) struct LimitStatistics {
     pub(super) requests: u64,
     /// Those that the rates would have rejected.
     pub(super) rejected: u64,
+    /// Bans that have begun.
+    pub(super) bans: u64,
+    /// Requests that a ban has refused, besides those that have begun one.
+    pub(super) banned: u64,
     /// Requests of blocked keys, which a limit that only reports has let pass.
     pub(super) reported_blocks: u64,
     /// Requests of keys that are not followed, because there are too many.
@@ -54,6 +58,8 @@ pub(super) struct KeyStatistics {
     pub(super) text: Box<str>,
     pub(super) requests: u64,
     pub(super) rejected: u64,
+    /// Whether it was banned.
+    pub(super) was_banned: bool,
     log: ExactLog,
     /// All requests of the key, whether they were admitted or not.
     demand: Option<Cell>,
@@ -87,6 +93,8 @@ impl LimitStatistics {
         Self {
             requests: 0,
             rejected: 0,
+            bans: 0,
+            banned: 0,
             reported_blocks: 0,
             unfollowed: 0,
             wrongly_admitted: 0,
@@ -142,6 +150,17 @@ impl LimitStatistics {
         }
     }
 
+    /// Notes that a key is banned from now on.
+    pub(super) fn begin_ban(&mut self, key: Fingerprint) {
+        self.bans += 1;
+        self.keys.get_mut(&key).into_iter().for_each(|key| key.was_banned = true);
+    }
+
+    /// Adds a request that a ban has refused. Its rates have not decided about it.
+    pub(super) fn add_banned(&mut self) {
+        self.banned += 1;
+    }
+
     /// The keys that are followed.
     pub(super) fn keys(&self) -> impl Iterator<Item = &KeyStatistics> {
         self.keys.values().map(|key| &**key)
@@ -189,7 +208,7 @@ fn unlimited(rate: &Rate) -> Rate {
 impl KeyStatistics {
     fn new(text: String) -> Self {
         let (log, peaks) = (ExactLog::default(), Peaks::new());
-        Self { text: text.into_boxed_str(), requests: 0, rejected: 0, log, demand: None, peaks }
+        Self { text: text.into_boxed_str(), requests: 0, rejected: 0, was_banned: false, log, demand: None, peaks }
     }
 
     fn add_demand(&mut self, demand: &Limit, decided: &Decided<'_>) {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::notes::about_unknown;
-use super::report::{LimitReport, Report, moment, percent, share};
+use super::report::{BanReport, LimitReport, Report, moment, percent, share};
 use super::timeline::sparkline;
 use crate::base::units;
 use crate::limit::Rate;
@@ -81,6 +81,12 @@ fn limit(text: &mut String, limit: &LimitReport, is_json: bool) {
     }
     let share = percent(limit.keys_rejected, limit.keys);
     line(text, &format!("  keys      {}, of which {} ({share}) had a rejection", limit.keys, limit.keys_rejected));
+    if let Some(BanReport { begun, keys, refused }) = &limit.bans {
+        line(
+            text,
+            &format!("  banned    {keys} keys, in {begun} bans, which would have refused {refused} more requests"),
+        );
+    }
     if limit.unfollowed > 0 {
         line(text, &format!("            more keys sent {} requests; they are counted only above", limit.unfollowed));
     }

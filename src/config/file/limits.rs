@@ -5,6 +5,7 @@ mod rates;
 mod tokens;
 mod cost;
 mod action;
+mod ban;
 mod exceptions;
 mod quotas;
 mod quota_source;
@@ -54,6 +55,7 @@ pub(super) fn read(
     let cost = cost::read(&section, (own, gateways.unwrap_or(1)));
     few(&section, own, gateways);
     let Reaction { on_limit, status, body, content_type } = action::read(&section);
+    let ban = ban::read(&section, on_limit);
     if on_limit.delay().is_some() && max_in_flight.is_some() {
         let message = "`max_in_flight` cannot be combined with `on_limit = \"delay\"`";
         let help = "only a rate can delay requests; put `max_in_flight` into a separate limit";
@@ -81,6 +83,7 @@ pub(super) fn read(
         tiers,
         quotas,
         on_limit,
+        ban,
         missing,
         headers,
         status,

@@ -6,10 +6,10 @@ use super::STATUS;
 use crate::base::jwt::{ALGORITHMS, Algorithm};
 use crate::config::kinds::{flag, number, shaped, text, wait, weight, words};
 use crate::config::read::{Kind, Setting, Shape, Table, name, tables};
-use crate::config::{HeaderStyle, Missing, OnExhausted, OnLimit, SentKey, values};
+use crate::config::{BanResponse, HeaderStyle, Missing, OnExhausted, OnLimit, SentKey, values};
 use crate::limit::overload::level;
 use crate::limit::tokens::Weight;
-use crate::limit::{Edge, MAX_PRECISION, MAX_QUOTA};
+use crate::limit::{Edge, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW};
 
 /// How the requests of a limit are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,8 @@ tables! {
         max_delay: Duration = wait(Duration::from_millis(1)..=Duration::from_secs(300)), "1s";
         /// `"delay"`: the maximum number of held requests per key.
         max_delayed: usize = number(1, 100_000), 100;
+        /// Keys that the limit has refused too often are refused altogether for a while.
+        ban: () = shaped(Shape::Table(&ban::TABLE)) => { after = 20, within = "1m", for = "10m" };
         /// The status of a refused request, 400 to 599; for a silent limit 200 to 599, and 200 without this key.
         status: () = shaped(Shape::Number(200, 599)), 429;
         /// The body of a refused request; without it a problem document (RFC 9457), and nothing for a silent limit.
@@ -94,6 +96,23 @@ tables! {
         tiers: () = shaped(Shape::Named(&Shape::Table(&tier::TABLE)));
         /// Rates of keys from a store, read through a cache (docs/quotas.md).
         quotas: () = shaped(Shape::Table(&quotas::TABLE));
+    }
+
+    /// Keys that the limit has refused too often are refused altogether for a while, whatever their rates have room for.
+    ban "`ban`" {
+        /// A key that is refused more often than this is banned.
+        after: u64 = number(1, MAX_LOG), 20;
+        /// The time within which its refusals are counted, by each gateway for itself.
+        within: Duration = wait(MIN_WINDOW..=MAX_WINDOW), "1m";
+        /// How long the first ban lasts. Each that begins within `max_for` of the end of the last one lasts twice as long.
+        r#for: Duration = wait(MIN_WINDOW..=MAX_WINDOW), "10m";
+        /// How long a ban lasts at most; without this key not less than `for`.
+        max_for: Duration = wait(MIN_WINDOW..=MAX_WINDOW), "1d";
+        /// How requests of a banned key are answered: 429 with the end of the ban in Retry-After, 403, or not at all: the connection
+        /// is closed.
+        respond: BanResponse = words(&[
+            ("reject", BanResponse::Reject), ("forbid", BanResponse::Forbid), ("close", BanResponse::Close),
+        ]), "reject";
     }
 
     /// A cost that a header says, or the response of a language model.

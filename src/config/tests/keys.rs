@@ -72,6 +72,7 @@ rates = ["10/s"]
 share = false
 known_keys = "keys.txt"
 overrides_file = "overrides.toml"
+ban = { after = 20, within = "1m", for = "10m", max_for = "1d", respond = "forbid" }
 status = 430
 body = "{}"
 content_type = "text/plain"

@@ -4,6 +4,7 @@
 //!
 //! - for each fixed window, in the order of the rates, its start and its count;
 //! - for each token bucket, in the same order, its moment and the higher and lower half of the units that are used;
+//! - of bans, when the last one began, and how many have followed each other;
 //! - for each entry of the log, the microseconds since the entry before, and its cost;
 //! - for each group of operations that was appended: 0, 0, the number of its writer, its sequence number, how many operations
 //!   there are, and for each of these (`operations.rs`): 0, a moment, how many microseconds before that the first part came,

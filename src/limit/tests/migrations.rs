@@ -196,7 +196,7 @@ proptest! {
         let is_exact = match old_rate.strategy() {
             Counting::SlidingLog | Counting::Calendar(_) => true,
             Counting::SlidingWindow { edge, .. } => *edge == Edge::Whole,
-            Counting::TokenBucket { .. } | Counting::FixedWindow => new.rates()[0].is_kept_like(old_rate),
+            Counting::TokenBucket { .. } | Counting::FixedWindow | Counting::Ban { .. } => new.rates()[0].is_kept_like(old_rate),
         };
         prop_assert!(after == wanted || !is_exact || is_cut, "{after} where {wanted} was counted");
     }

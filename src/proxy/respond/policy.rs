@@ -127,6 +127,8 @@ impl Policies {
         match verdict {
             LimitVerdict::Rates(verdict) => self.rates.get(verdict.rate),
             LimitVerdict::InFlight { .. } => self.in_flight.as_ref(),
+            // A key that is banned has nothing left of any of them.
+            LimitVerdict::Banned { .. } => self.rates.first().or(self.in_flight.as_ref()),
             LimitVerdict::Unknown => None,
         }
     }

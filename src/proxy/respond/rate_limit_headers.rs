@@ -4,11 +4,11 @@
 //! Anthropic. All policies are listed, but only one state is sent in each form: that of the policy with the least remaining, or
 //! of the one that refuses the request for longest. Limits that are silent or only report send nothing.
 //!
-//! A repeated refusal is detected by comparing its verdicts, before any text is written. Its response is the one that
-//! was written before: the headers have a place for the identifier of the request, and a problem document ends with it,
+//! The response to a repeated refusal is the one that was written before (`repeated.rs`): the headers have a place for the identifier of the request, and a problem document ends with it,
 //! so both are copied once.
 
 mod forms;
+mod repeated;
 
 use std::ptr;
 use std::sync::{Arc, OnceLock};
@@ -17,7 +17,6 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use sfv::{ListSerializer, StringRef};
-use smallvec::SmallVec;
 
 use super::policy::{Policies, Policy};
 use super::{LocalBody, LocalResponse, PROBLEM, problem, providers, with_body, with_headers};
@@ -25,7 +24,10 @@ use crate::base::clock::Time;
 use crate::base::http::request_id::REQUEST_ID;
 use crate::config::{self, Cost, HeaderStyle};
 use crate::request::decide::{LimitOutcome, LimitVerdict, RateSet, longest_refusal};
-use forms::{FORMS, Form, RETRY_AFTER_MS, Unit, millis, reset, seconds};
+use forms::{FORMS, Form, RETRY_AFTER_MS, Unit, millis, seconds};
+use repeated::Refusal;
+
+pub use repeated::RefusalCache;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -51,39 +53,13 @@ struct LimitHeaders {
     /// Whether a header names it if it only reports and would have refused the request.
     shadow: bool,
     status: StatusCode,
+    /// The status of a request whose key is banned.
+    banned: StatusCode,
     /// The configured body and its content type. Without one, each policy has a problem document.
     body: Option<(HeaderValue, Bytes)>,
     max_in_flight: Option<u64>,
     /// The policies of each set of rates, composed when the set is used first.
     profiles: Box<[OnceLock<Policies>]>,
-}
-
-/// The last refusal on a connection. A refused client often tries again within the same second, and gets the same
-/// refusal.
-#[derive(Debug, Default)]
-pub struct RefusalCache(Option<Box<Refusal>>);
-
-#[derive(Debug)]
-struct Refusal {
-    rate_limit_headers: Arc<RateLimitHeaders>,
-    verdicts: SmallVec<[SentVerdict; 2]>,
-    response: LocalResponse,
-}
-
-/// Everything in a verdict that its response depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SentVerdict {
-    place: usize,
-    profile: (bool, u64),
-    need: u64,
-    admitted: bool,
-    /// The index of the rate; `None` for the bound on requests in flight, and if nothing is known.
-    rate: Option<usize>,
-    remaining: Option<u64>,
-    /// Until more remains: in whole seconds, or in milliseconds where a form has them.
-    wait: Option<u64>,
-    /// That moment in seconds since the Unix epoch.
-    reset: Option<u64>,
 }
 
 impl RateLimitHeaders {
@@ -147,37 +123,76 @@ impl RateLimitHeaders {
         }
     }
 
+    /// The response to a request whose key the limit at `place` has banned for `wait` more microseconds.
+    pub fn banned(
+        self: &Arc<Self>,
+        (place, wait): (usize, u64),
+        outcomes: &[LimitOutcome<'_>],
+        now: Time,
+        cache: &mut RefusalCache,
+    ) -> LocalResponse {
+        if outcomes.iter().any(|outcome| matches!(outcome.verdict, LimitVerdict::Banned { .. })) {
+            return self.reject(outcomes, now, cache);
+        }
+        let (status, mut response) = self.ban(place);
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            response.headers_mut().insert(RETRY_AFTER, digits(seconds(wait)));
+        }
+        response
+    }
+
+    /// The status of a request whose key the limit at `place` has banned, and a response that does not say until when.
+    fn ban(&self, place: usize) -> (StatusCode, LocalResponse) {
+        let status = self.limits.get(place).map_or(StatusCode::TOO_MANY_REQUESTS, |limit_headers| limit_headers.banned);
+        let detail = |name: &str| {
+            format!(
+                "The limit \"{name}\" has refused this client too often, and refuses all of its requests for a while."
+            )
+        };
+        (status, self.error(Some(place), status, detail))
+    }
+
     fn refusal(self: &Arc<Self>, outcomes: &[LimitOutcome<'_>], now: Time) -> Option<Refusal> {
         let longest = longest_refusal(outcomes)?;
-        let limit_headers = self.limits.get(longest.place)?;
-        let (style, status) = (limit_headers.style, limit_headers.status);
-        let (kind, body) = match (&limit_headers.body, self.policy(longest)) {
-            (Some((kind, body)), _) => (kind.clone(), LocalBody::Fixed(body.clone())),
-            (None, policy) => {
+        let ban = outcomes.iter().find(|outcome| matches!(outcome.verdict, LimitVerdict::Banned { .. }));
+        let limit_headers = self.limits.get(ban.unwrap_or(longest).place)?;
+        let style = limit_headers.style;
+        let (status, kind, body) = match (ban, &limit_headers.body) {
+            (Some(ban), _) => {
+                let (status, response) = self.ban(ban.place);
+                let (head, body) = response.into_parts();
+                (status, head.headers.get(CONTENT_TYPE).cloned().unwrap_or(PROBLEM), body)
+            }
+            (None, Some((kind, body))) => (limit_headers.status, kind.clone(), LocalBody::Fixed(body.clone())),
+            (None, None) => {
+                let (status, policy) = (limit_headers.status, self.policy(longest));
                 let (remaining, need) = (longest.verdict.remaining().unwrap_or(0), longest.need);
                 let detail = policy.filter(|_| style.is_of_provider()).map(|policy| policy.detail(remaining, need));
                 let unit = limit_headers.unit_of(&longest.verdict).name();
                 let error = detail.and_then(|detail| providers::error(style, status, Some(unit), &detail));
                 let problem =
                     || LocalBody::Problem(policy.map(|policy| policy.refusal(remaining, need)).unwrap_or_default());
-                error.map_or_else(|| (PROBLEM, problem()), |error| (JSON, LocalBody::Fixed(error)))
+                let (kind, body) = error.map_or_else(|| (PROBLEM, problem()), |error| (JSON, LocalBody::Fixed(error)));
+                (status, kind, body)
             }
         };
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, kind);
-        if let Some(wait) = longest.verdict.wait() {
+        // A limit that forbids does not say for how long.
+        let is_told = ban.is_none() || status == StatusCode::TOO_MANY_REQUESTS;
+        if let Some(wait) = longest.verdict.wait().filter(|_| is_told) {
             // Rounded up, so that the request passes then if no other comes before.
             headers.insert(RETRY_AFTER, digits(seconds(wait)));
             if style == HeaderStyle::OpenAi {
                 headers.insert(RETRY_AFTER_MS, digits(millis(wait)));
             }
         }
-        self.write(&mut headers, outcomes, now);
+        if is_told {
+            self.write(&mut headers, outcomes, now);
+        }
         // Each request replaces it, for which a copy of these headers need not grow.
         headers.insert(REQUEST_ID, HeaderValue::from_static(""));
-        let verdicts = outcomes.iter().map(|outcome| self.sent(outcome, now)).collect();
-        let response = with_headers(status, headers, body);
-        Some(Refusal { rate_limit_headers: self.clone(), verdicts, response })
+        Some(Refusal::new(self, outcomes, now, with_headers(status, headers, body)))
     }
 
     /// The response of a limit that does not show clients that it exists.
@@ -310,36 +325,6 @@ impl RateLimitHeaders {
         let lines: Vec<&[u8]> = std::iter::once(first).chain(rest).map(HeaderValue::as_bytes).collect();
         HeaderValue::from_maybe_shared(Bytes::from(lines.join(&b", "[..]))).ok()
     }
-
-    /// What the response to a request with this outcome depends on.
-    fn sent(&self, outcome: &LimitOutcome<'_>, now: Time) -> SentVerdict {
-        let LimitOutcome { place, profile, need, verdict, .. } = *outcome;
-        let (admitted, remaining, wait) = (verdict.admitted(), verdict.remaining(), verdict.wait());
-        let rate = match verdict {
-            LimitVerdict::Rates(verdict) => Some(verdict.rate),
-            LimitVerdict::InFlight { .. } | LimitVerdict::Unknown => None,
-        };
-        let reset = wait.map(|wait| reset(now, wait));
-        let wait = wait.map(if self.has_millis() { millis } else { seconds });
-        SentVerdict { place, profile: profile.id(), need, admitted, rate, remaining, wait, reset }
-    }
-}
-
-impl RefusalCache {
-    /// Whether the last refusal answers these outcomes as well. If several limits refuse, the one that takes longest
-    /// may change within the second, so such a refusal is never used again.
-    fn has(&self, rate_limit_headers: &Arc<RateLimitHeaders>, outcomes: &[LimitOutcome<'_>], now: Time) -> bool {
-        // A reload replaces the headers, so refusals of an earlier configuration do not match.
-        let Some(last) = self.0.as_deref().filter(|last| Arc::ptr_eq(&last.rate_limit_headers, rate_limit_headers))
-        else {
-            return false;
-        };
-        let is_same =
-            |(sent, outcome): (&SentVerdict, &LimitOutcome<'_>)| *sent == rate_limit_headers.sent(outcome, now);
-        last.verdicts.len() == outcomes.len()
-            && last.verdicts.iter().zip(outcomes).all(is_same)
-            && last.verdicts.iter().filter(|sent| !sent.admitted).count() == 1
-    }
 }
 
 impl LimitHeaders {
@@ -351,6 +336,7 @@ impl LimitHeaders {
             unit: if matches!(limit.cost, Cost::Tokens(_)) { Unit::Tokens } else { Unit::Requests },
             shadow: limit.headers != HeaderStyle::None,
             status: limit.status,
+            banned: limit.ban.as_ref().map_or(limit.status, |ban| ban.respond.status()),
             body: (!limit.body.is_empty())
                 .then(|| (limit.content_type.clone(), Bytes::copy_from_slice(limit.body.as_bytes()))),
             max_in_flight: limit.max_in_flight,
@@ -402,6 +388,7 @@ mod tests {
             tiers: None,
             quotas: None,
             on_limit: OnLimit::Reject,
+            ban: None,
             headers,
             status: StatusCode::TOO_MANY_REQUESTS,
             body: String::new(),

@@ -6,11 +6,12 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::PerWorker;
 use crate::net::Names;
 use crate::proxy::shed::Meter;
 use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
-use crate::request::decide::{ConcurrencyLimiter, LimitMetrics, WaitQueues};
+use crate::request::decide::{BanLimits, ConcurrencyLimiter, LimitMetrics, Strikes, WaitQueues};
 use crate::request::identify::tokens::TokenMetrics;
 use crate::sources::gateways::Gateways;
 use crate::sources::jwks::KeySources;
@@ -36,6 +37,7 @@ pub struct SharedState {
     gateways: Arc<Gateways>,
     pub(super) concurrency: Arc<ConcurrencyLimiter>,
     pub(super) wait_queues: Arc<WaitQueues>,
+    pub(super) strikes: Arc<Strikes>,
 }
 
 impl SharedState {
@@ -57,12 +59,20 @@ impl SharedState {
             gateways: Arc::default(),
             concurrency: Arc::default(),
             wait_queues: Arc::default(),
+            strikes: Arc::default(),
         }
     }
 
     /// How many requests are held.
     pub fn held(&self) -> usize {
         self.wait_queues.held()
+    }
+
+    /// Forgets, as far as this process knows it, that a key of the limit of this name is banned, and what it was refused.
+    pub fn forget_ban(&self, name: &str, ban: &BanLimits, key: Fingerprint) {
+        self.strikes.forget(&ban.strikes, key);
+        let limit = self.limits.lock().get(name).cloned();
+        limit.iter().for_each(|limit| limit.bans.iter().for_each(|known| known.forget(key)));
     }
 
     /// Where the built-in echo server listens, if it runs.

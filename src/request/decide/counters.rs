@@ -1,6 +1,7 @@
 //! How often each limit has decided what, how full its keys are, and about which keys it decides most often.
 
 use super::key_activity::KeyActivity;
+use super::known_bans::KnownBans;
 use super::token_metrics::TokenMetrics;
 use crate::base::clock::Time;
 use crate::base::metrics::{Counter, Peak, PerWorker};
@@ -14,6 +15,8 @@ pub struct LimitMetrics {
     pub workers: PerWorker<DecisionCounters>,
     /// The keys that come most often, of each worker.
     pub keys: PerWorker<KeyActivity>,
+    /// The bans that each worker knows of.
+    pub bans: PerWorker<KnownBans>,
     /// The tokens of its requests, if these cost tokens.
     pub tokens: TokenMetrics,
 }
@@ -37,6 +40,8 @@ pub struct DecisionCounters {
     pub exempt: Counter,
     /// Refused because the key is blocked.
     pub blocked: Counter,
+    /// Refused because the key is banned.
+    pub banned: Counter,
     /// Not counted because the request has no key.
     pub skipped: Counter,
     /// Refused because the request has no key.
@@ -51,7 +56,7 @@ pub struct DecisionCounters {
 pub type DecisionCounter = fn(&DecisionCounters) -> &Counter;
 
 /// The names of all decisions, each with its counter.
-pub const DECISIONS: [(&str, DecisionCounter); 11] = [
+pub const DECISIONS: [(&str, DecisionCounter); 12] = [
     ("admitted", |counters| &counters.admitted),
     ("rejected", |counters| &counters.rejected),
     ("shadowed", |counters| &counters.shadowed),
@@ -59,6 +64,7 @@ pub const DECISIONS: [(&str, DecisionCounter); 11] = [
     ("delayed", |counters| &counters.delayed),
     ("exempt", |counters| &counters.exempt),
     ("blocked", |counters| &counters.blocked),
+    ("banned", |counters| &counters.banned),
     ("not_charged", |counters| &counters.not_charged),
     ("skipped", |counters| &counters.skipped),
     ("keyless", |counters| &counters.keyless),
@@ -72,6 +78,7 @@ impl LimitMetrics {
             name: name.to_owned(),
             workers: PerWorker::new(workers),
             keys: PerWorker::new(workers),
+            bans: PerWorker::new(workers),
             tokens: TokenMetrics::default(),
         }
     }

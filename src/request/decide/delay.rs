@@ -94,7 +94,7 @@ fn settles(state: &DecisionState<'_>, place: usize) -> bool {
 
 /// How long this limit may hold a request, and how many of a key.
 fn delay(input: &DecisionInput<'_, '_>, place: usize) -> Option<(Duration, usize)> {
-    input.limits[place].on_limit.delay()
+    input.limits.get(place)?.on_limit.delay()
 }
 
 /// Joins the queue of this limit and waits until the request is the first; `None` if the queue is full or that takes
@@ -127,21 +127,23 @@ fn longest_delay(
     state.refusals(verdicts).max_by_key(|(_, verdict)| verdict.wait.unwrap_or(u64::MAX))
 }
 
-impl DecisionState<'_> {
+impl<'a> DecisionState<'a> {
     /// Refuses a request that was queued for too long or found the queue full. The requests before it are gone after
     /// `max_delay`.
-    pub(super) fn give_up(&mut self, input: &DecisionInput<'_, '_>, place: usize, max_delay: Duration) -> Decision {
+    pub(super) fn give_up(&mut self, input: &DecisionInput<'a, '_>, place: usize, max_delay: Duration) -> Decision {
         input.limits[place].counters(input.worker).rejected.one();
         let found = self.asks.iter().zip(&self.profiles).find(|(ask, _)| ask.place == place);
         if let Some((ask, _)) = found {
             input.limits[place].record_key(input, ask.key, true);
         }
+        let key = found.map(|(ask, _)| ask.key);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(micros(max_delay)) };
         let outcome = found.map(|(ask, profile)| {
             let Ask { limit, need, .. } = *ask;
             LimitOutcome { place, profile: *profile, limit, need, verdict: LimitVerdict::Rates(verdict) }
         });
         self.outcomes = SmallVec::from_iter(outcome);
+        key.into_iter().for_each(|key| self.refused_unasked(input, place, key));
         Decision::Rejected
     }
 }

@@ -35,17 +35,19 @@ impl Part {
 }
 
 /// The refusal of the limits that come first, as far as it is known without asking Memcached. Nothing is charged.
-pub fn refuse_first<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Option<Decision> {
+pub async fn refuse_first<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Option<Decision> {
     let decision = match state.prepare(input) {
         ControlFlow::Break(decision) => decision,
         ControlFlow::Continue(()) => state.known_refusal(input)?,
     };
-    Some(state.finish(input, decision))
+    let decision = state.finish(input, decision);
+    Some(state.with_bans(input, decision).await)
 }
 
 /// The decision of the limits that come first and have not refused the request before its token was found not to be valid.
 pub async fn decide_first<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
-    state.decide(input).await
+    let decision = state.decide(input).await;
+    state.with_bans(input, decision).await
 }
 
 impl<'a> DecisionState<'a> {

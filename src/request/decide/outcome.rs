@@ -32,6 +32,11 @@ pub enum LimitVerdict {
         /// How many more could join them now.
         remaining: u64,
     },
+    /// Its key is banned, so it is refused whatever its rates have room for.
+    Banned {
+        /// Microseconds until the ban has ended and its rates admit the request.
+        wait: u64,
+    },
     /// Nothing is known of its rates, because another limit refuses the request.
     Unknown,
 }
@@ -50,14 +55,22 @@ impl LimitVerdict {
     pub fn admitted(&self) -> bool {
         match *self {
             Self::Rates(Verdict { admitted, .. }) | Self::InFlight { admitted, .. } => admitted,
+            Self::Banned { .. } => false,
             Self::Unknown => true,
         }
+    }
+
+    /// The same of a key that is banned for so many microseconds.
+    pub(super) fn banned(&self, wait: u64) -> Self {
+        let own = if self.admitted() { None } else { self.wait() };
+        Self::Banned { wait: wait.max(own.unwrap_or(0)) }
     }
 
     /// How many more requests the limit admits now; `None` if that is not known.
     pub fn remaining(&self) -> Option<u64> {
         match *self {
             Self::Rates(Verdict { remaining, .. }) | Self::InFlight { remaining, .. } => Some(remaining),
+            Self::Banned { .. } => Some(0),
             Self::Unknown => None,
         }
     }
@@ -67,6 +80,7 @@ impl LimitVerdict {
     pub fn wait(&self) -> Option<u64> {
         match self {
             Self::Rates(verdict) => verdict.wait,
+            Self::Banned { wait } => Some(*wait),
             Self::InFlight { .. } | Self::Unknown => None,
         }
     }

@@ -59,6 +59,7 @@ impl<'a> DecisionState<'a> {
                     let check = RateCheck { place, key, profile, limit };
                     self.acquire_permit(input, &check)?;
                     self.prepare_ask(input, &check)?;
+                    self.prepare_ban(input, (place, profile), key);
                 }
             }
         }
@@ -74,6 +75,9 @@ impl<'a> DecisionState<'a> {
         let (admitted, remaining) = (acquired.is_some(), acquired.as_ref().map_or(0, |(_, remaining)| *remaining));
         route_limit.counters(input.worker).fullest.observe(remaining, max_in_flight, input.now);
         let decision = if admitted { Decision::Admitted } else { self.over(input, place) };
+        if !admitted {
+            self.refused_unasked(input, place, key);
+        }
         if decision != Decision::Admitted || limit.rates().is_empty() {
             // Otherwise its rates decide, too, and then it is counted.
             route_limit.record_key(input, key, !admitted);
@@ -106,6 +110,7 @@ impl<'a> DecisionState<'a> {
         if cost > most && route_limit.on_limit.is_told() {
             route_limit.counters(input.worker).rejected.one();
             route_limit.record_key(input, key, true);
+            self.refused_unasked(input, place, key);
             return ControlFlow::Break(Decision::TooCostly { place, most });
         }
         let settles = reservations::is_settled(&route_limit.cost);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::ban_limits::BanLimits;
 use super::temporary_overrides::{LimitOverrides, TemporaryRates};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{self, Key, PathPattern, Source};
@@ -33,6 +34,8 @@ pub struct RateTable {
     temporary: Option<Box<TemporaryRates>>,
     /// The limit's own rates and those of the overrides, one set for each layout of cells; its own first.
     by_key: Vec<Arc<Limit>>,
+    /// By what its refusals and bans are counted, if it bans keys.
+    ban: Option<BanLimits>,
 }
 
 /// Selects the rates of a limit for the requests of one route.
@@ -101,6 +104,7 @@ impl RateTable {
             overrides: limit.overrides.clone(),
             granted,
             temporary: None,
+            ban: BanLimits::new(limit),
         }
     }
 
@@ -118,6 +122,7 @@ impl RateTable {
             overrides: self.overrides.clone(),
             granted: self.granted.clone(),
             temporary,
+            ban: self.ban.clone(),
         }
     }
 
@@ -147,6 +152,11 @@ impl RateTable {
     /// The limit's own rates.
     pub fn own(&self) -> &Arc<Limit> {
         &self.own
+    }
+
+    /// By what its refusals and bans are counted, if it bans keys.
+    pub fn ban(&self) -> Option<&BanLimits> {
+        self.ban.as_ref()
     }
 
     /// The name of the limit.
@@ -195,14 +205,23 @@ impl RateTable {
         [&self.own].into_iter().chain(self.tiers.iter().map(|(_, limit)| limit))
     }
 
-    /// All sets of rates of the file.
+    /// All sets of rates of the file, and what counts bans.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Limit>> {
-        self.without_override().chain(self.granted.iter().flatten())
+        self.without_override().chain(self.granted.iter().flatten()).chain(self.bans())
     }
 
     /// The sets of rates, at least one for each layout of cells.
     pub fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
         self.by_key.iter().chain(self.tiers.iter().map(|(_, limit)| limit))
+    }
+
+    /// Whatever has cells of the limit's keys in the store, at least one for each layout of cells.
+    pub fn in_store(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        self.limits().chain(self.bans())
+    }
+
+    fn bans(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        self.ban.iter().map(|ban| &ban.bans)
     }
 
     /// The rates that keys may have had in `old` and may have now, where the two differ in the layout of their cells. If the

@@ -174,7 +174,10 @@ impl<'a> Reservations<'a> {
             let cost = told.unwrap_or(reserved.cost());
             let verdict = outcomes.iter_mut().find_map(|outcome| match &mut outcome.verdict {
                 LimitVerdict::Rates(verdict) if outcome.place == ask.place => Some(verdict),
-                LimitVerdict::Rates(_) | LimitVerdict::InFlight { .. } | LimitVerdict::Unknown => None,
+                LimitVerdict::Rates(_)
+                | LimitVerdict::InFlight { .. }
+                | LimitVerdict::Banned { .. }
+                | LimitVerdict::Unknown => None,
             });
             self.store.settle(reserved, cost, verdict, (now(), self.worker));
         }

@@ -28,6 +28,9 @@
 //!   read before, and plenty of room   is charged provisionally; the exchange that writes it also reads, and confirms or rejects
 //!   its server is away                is decided from what is known, or not at all, as `on_error` says
 //! ```
+//! Whether a key is banned is looked at without charging anything. It is read with whatever else the decision reads or
+//! writes, and only if it was not read lately (`coordinator/banning.rs`).
+//!
 //! With `strict`, whatever is admitted is charged provisionally (`provisional.rs`). So is, while its server answers, what is
 //! charged to a state that is kept as one value, whether it was read or not: the exchange that writes it says if it fits.
 //!
@@ -66,6 +69,9 @@ pub(super) use filled::{Filled, Writes};
 /// How long one gateway may know what another does not. What is pending may wait so long for an exchange that can carry
 /// it, and as long as there is plenty of room, what was read is good enough for further decisions.
 pub(super) const MOMENT: Duration = Duration::from_millis(1);
+/// How long it is relied on that a key is not banned. All gateways have to know of a ban within a second, and a read takes a
+/// moment.
+pub(super) const BAN_READ: Duration = Duration::from_millis(900);
 /// How many microseconds after another gateway has charged a key it is assumed to charge it again.
 const SHARED: u64 = 1_000_000;
 /// As long as other gateways charge a key, one read is good enough for one part in so many of its quota. While a read
@@ -204,6 +210,11 @@ impl CachedCell {
             && self.waiting.is_empty()
             && self.read.is_some_and(|read| asking < read + MOMENT)
             && !(self.is_shared() && self.since_read >= self.names.limit.capacity() / BY_ONE_READ)
+    }
+
+    /// Whether it was read so shortly before somebody asks that no ban can have been missed for long.
+    pub(super) fn was_read_for_bans(&self, asking: Instant) -> bool {
+        self.read.is_some_and(|read| asking < read + BAN_READ)
     }
 
     /// Whatever has been read is not enough for a decision any more.

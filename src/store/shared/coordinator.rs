@@ -7,6 +7,7 @@
 //! commands of the next exchange with a server (`write`) and what was decided (`take_replies`).
 
 mod admission;
+mod banning;
 mod confirming;
 mod inspection;
 mod leases;
@@ -113,10 +114,17 @@ impl Coordinator {
             let has_plenty = cached.has_plenty(&ask.limit, ask.need);
             let is_leased = cached.is_leased(ask, decision.asked);
             is_scarce |= !has_plenty;
-            let is_read = is_leased || has_plenty && !self.strict && cached.was_just_read(decision.asked);
-            let may_reserve = has_plenty && ask.cost > 0 && (self.strict || cached.may_reserve());
+            let (mut admitted, mut may_reserve) = (true, has_plenty && (self.strict || cached.may_reserve()));
+            let is_read = if ask.looks_at_bans() {
+                admitted = ask.limit.admits(&cached.cell, now, ask.need);
+                may_reserve = admitted;
+                cached.was_read_for_bans(decision.asked)
+            } else {
+                may_reserve &= ask.cost > 0;
+                is_leased || has_plenty && !self.strict && cached.was_just_read(decision.asked)
+            };
             may_be_provisional = may_be_provisional && (is_read || may_reserve);
-            admits.push(Admit { now, admitted: true, is_provisional: !is_read, is_leased });
+            admits.push(Admit { now, admitted, is_provisional: !is_read, is_leased });
             if self.servers[cached.server].state != ServerState::Away {
                 reachable += 1;
                 if !is_read {
@@ -252,7 +260,10 @@ impl Coordinator {
         for number in waiting {
             if has_failed {
                 self.give_up(number);
-            } else if let Some(mut decision) = self.waiting.count_down(number) {
+                continue;
+            }
+            self.look_at_ban(cell, number);
+            if let Some(mut decision) = self.waiting.count_down(number) {
                 // A request that has waited for long is decided as of the answer: what others have counted since would
                 // look as if the clock had been set back.
                 decision.now = if decision.now.after(OVERTAKEN) < now { now } else { decision.now };
@@ -277,6 +288,10 @@ impl Coordinator {
 
     /// Decides from what was just read.
     fn decide_by_read(&mut self, decision: Box<Decision>) {
+        if !decision.standings.is_empty() {
+            // It is charged already, and only waited to learn whether its key is banned.
+            return self.conclude(decision);
+        }
         if self.strict && self.on_error != OnError::Local && decision.places.iter().any(|place| self.is_away(*place)) {
             // A server that has answered is away again, and will not confirm the charge.
             return self.dismiss(decision);
@@ -302,7 +317,7 @@ impl Coordinator {
             let now = cached.advance_for(&ask.limit, *now, *asked);
             let is_leased = cached.is_leased(ask, *asked);
             let admitted = is_leased || ask.limit.admits(&cached.cell, now, ask.need);
-            let is_provisional = answers && !is_leased && (self.strict || cached.versioned.is_some());
+            let is_provisional = answers && !is_leased && ask.cost > 0 && (self.strict || cached.versioned.is_some());
             admits.push(Admit { now, admitted, is_provisional, is_leased });
         }
         self.carry_out(decision, &admits);
@@ -342,6 +357,10 @@ impl Coordinator {
                     // It is given back if another one is rejected.
                     Standing::Confirmed(charge)
                 });
+            } else if all && is_open && ask.looks_at_bans() {
+                self.servers[cached.server].want(*place, cached, *number);
+                standings.push(Standing::Open);
+                open += 1;
             } else if is_provisional {
                 standings.push(Standing::Final(admitted));
             }

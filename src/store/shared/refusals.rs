@@ -3,7 +3,8 @@
 //!
 //! Whatever others do meanwhile, a count only falls with time, or when somebody gives something back: where that is
 //! done, a refusal is remembered briefly. A limit that was changed is another limit, so a raised quota holds at once.
-//! But a key may be reset by another gateway, so the server is asked about it now and then all the same.
+//! But a key may be reset by another gateway, so the server is asked about it now and then all the same. And it may be banned
+//! by another one: a refusal by a limit with bans holds only as long as a look at these would.
 
 use std::sync::Arc;
 
@@ -12,13 +13,14 @@ use hashlink::LruCache;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::cached_cell::BAN_READ;
 use super::{BRIEFLY, OwnedAsk};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::sharding::Sharding;
 use crate::config::Role;
 use crate::limit::{Limit, Verdict};
-use crate::store::{Ask, Verdicts};
+use crate::store::{Ask, Verdicts, outlasts};
 
 /// Enough that workers seldom meet.
 const SHARDS: usize = 64;
@@ -65,14 +67,16 @@ impl RefusalCache {
     /// Remembers what was decided at `now`, as far as it refuses: briefly where others may give back what it rests on.
     pub(super) fn note(&self, asks: &[OwnedAsk], verdicts: &Verdicts, now: Time, is_brief: impl Fn(usize) -> bool) {
         for (index, (ask, (_, verdict))) in asks.iter().zip(verdicts).enumerate() {
-            let Some(wait) = verdict.wait.filter(|_| !verdict.admitted) else { continue };
+            // A ban that this has begun refuses what comes next.
+            let begins_ban = verdict.admitted && ask.cost > 0 && ask.limit.counts_bans();
+            let Some(wait) = verdict.wait.filter(|_| !verdict.admitted || begins_ban) else { continue };
+            let verdict = Verdict { admitted: false, ..*verdict };
             let cell = ask.cell();
             let until = now.micros().saturating_add(wait);
             // What was reserved may be given back at any time, by other gateways too.
             let longest = if ask.settles || is_brief(index) { self.longest.min(BRIEFLY) } else { self.longest };
             let stale = until.min(now.micros().saturating_add(longest));
-            let refusal =
-                Refusal { limit: ask.limit.clone(), need: ask.need, since: now, stale, until, verdict: *verdict };
+            let refusal = Refusal { limit: ask.limit.clone(), need: ask.need, since: now, stale, until, verdict };
             self.shard(cell).lock().insert(cell, refusal);
         }
     }
@@ -85,13 +89,27 @@ impl RefusalCache {
     /// The verdicts on a request that is refused by what is remembered, without those of limits of which nothing is known.
     /// If the server `is_lost`, it cannot be asked.
     pub(super) fn find(&self, asks: &[Ask<'_>], now: Time, is_lost: bool) -> Option<Verdicts> {
+        let banned = asks.iter().filter(|ask| ask.looks_at_bans()).find_map(|ask| {
+            let (verdict, _) = self.of(ask, now, is_lost)?;
+            Some((ask.place, verdict)).filter(|(_, verdict)| outlasts(verdict, asks))
+        });
+        if let Some(banned) = banned {
+            return Some([banned].into_iter().collect());
+        }
         // Once each: what is there at a first look may be gone at a second.
-        let known: SmallVec<[Option<Verdict>; 2]> = asks.iter().map(|ask| self.of(ask, now, is_lost)).collect();
+        let mut known: SmallVec<[Option<(Verdict, Time)>; 2]> =
+            asks.iter().map(|ask| self.of(ask, now, is_lost)).collect();
+        let is_banned = || asks.iter().zip(&known).any(|(ask, known)| known.is_some() && ask.looks_at_bans());
+        if !is_lost && asks.iter().any(Ask::looks_at_bans) && !is_banned() {
+            let is_recent = |since: &Time| now < since.after(BAN_READ);
+            known.iter_mut().for_each(|known| _ = known.take_if(|(_, since)| !is_recent(since)));
+        }
         asks.iter().zip(&known).find(|(ask, known)| ask.role == Role::Refuses && known.is_some())?;
-        Some(asks.iter().zip(known).filter_map(|(ask, known)| Some((ask.place, known?))).collect())
+        Some(asks.iter().zip(known).filter_map(|(ask, known)| Some((ask.place, known?.0))).collect())
     }
 
-    fn of(&self, ask: &Ask<'_>, now: Time, is_lost: bool) -> Option<Verdict> {
+    /// The verdict on this ask, and since when it is known.
+    fn of(&self, ask: &Ask<'_>, now: Time, is_lost: bool) -> Option<(Verdict, Time)> {
         let cell = ask.key.with(ask.limit.shape());
         let mut shard = self.shard(cell).lock();
         let refusal = shard.get(&cell)?;
@@ -103,7 +121,7 @@ impl RefusalCache {
         }
         // Who needs more is refused as well, but for longer.
         let wait = Some(refusal.until - now.micros());
-        (ask.need == refusal.need).then_some(Verdict { wait, ..refusal.verdict })
+        (ask.need == refusal.need).then_some((Verdict { wait, ..refusal.verdict }, refusal.since))
     }
 
     fn shard(&self, cell: Fingerprint) -> &Mutex<Shard> {

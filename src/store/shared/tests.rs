@@ -5,6 +5,7 @@ mod steps;
 mod decided;
 mod world;
 mod schedules;
+mod bans;
 mod same_moment;
 mod turns;
 mod reservations;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::key;
 use crate::admin::describe::{MOST_TEXTS, statuses_in_words};
-use crate::config::{Cost, Limit, ModelWeights, QuotaServer, Quotas, TokenCost, Word};
+use crate::config::{Ban, Cost, Limit, ModelWeights, QuotaServer, Quotas, TokenCost, Word};
 use crate::limit::overrides::Allowance;
 use crate::limit::tokens::pointer::Pointer;
 use crate::limit::tokens::response::UsagePointers;
@@ -47,6 +47,7 @@ pub(super) fn limit(limit: &Limit) -> Value {
         "on_limit": limit.on_limit.word(),
         "max_delay": max_delay.map(super::span),
         "max_delayed": max_delayed,
+        "ban": limit.ban.as_ref().map(ban),
         "missing": limit.missing.word(),
         "headers": limit.headers.word(),
         "status": limit.status.as_u16(),
@@ -62,7 +63,18 @@ fn strategy_name(strategy: &Strategy) -> &'static str {
         Strategy::SlidingLog => "moving-window",
         Strategy::TokenBucket { .. } => "token-bucket",
         Strategy::Calendar(_) => "calendar",
+        Strategy::Ban { .. } => "ban",
     }
+}
+
+fn ban(Ban { after, within, first, longest, respond }: &Ban) -> Value {
+    json!({
+        "after": after,
+        "within": super::span(*within),
+        "for": super::span(*first),
+        "max_for": super::span(*longest),
+        "respond": respond.word(),
+    })
 }
 
 fn rates(rates: &[Rate]) -> Vec<String> {

@@ -83,6 +83,7 @@ fn decisions(decisions: &Decisions) -> String {
         (decisions.delayed, "delayed"),
         (decisions.exempt, "exempt"),
         (decisions.blocked, "blocked"),
+        (decisions.banned, "banned"),
         (decisions.not_charged, "not charged"),
         (decisions.skipped, "skipped"),
         (decisions.keyless, "without key"),

@@ -101,6 +101,8 @@ fn keys() -> Limits {
         gateways: 4,
         on_limit: if name == "per-tenant" { "shadow" } else { "reject" }.to_owned(),
         max_in_flight: None,
+        ban: None,
+        bans: Vec::new(),
         overrides: 0,
         temporary_overrides: 0,
         decisions: Decisions::default(),

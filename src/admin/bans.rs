@@ -1,0 +1,56 @@
+//! `/api/limits/{limit}/bans`: the keys of a limit that are banned, as far as this gateway knows.
+
+use http::StatusCode;
+use percent_encoding::percent_decode_str;
+use serde_json::json;
+
+use super::View;
+use super::overrides::moment;
+use super::top_keys;
+use crate::admin::dashboard::Ban;
+use crate::base::clock::{self, Time};
+use crate::base::fingerprint::Fingerprint;
+use crate::config::Limit as ConfiguredLimit;
+use crate::proxy::respond::{self, LocalResponse};
+use crate::request::decide::{KnownBan, KnownBans};
+
+/// The limit in a path of the form `{limit}/bans`: percent-encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BansPath<'a>(&'a str);
+
+impl<'a> BansPath<'a> {
+    pub(super) fn new(path: &'a str) -> Option<Self> {
+        path.strip_suffix("/bans").filter(|limit| !limit.contains('/')).map(Self)
+    }
+}
+
+/// The bans of the limit, the one that ends first at the beginning.
+pub(super) fn show(view: &View, BansPath(limit): BansPath<'_>) -> LocalResponse {
+    let name = percent_decode_str(limit).decode_utf8_lossy();
+    let config = view.config.load_full();
+    let Some(limit) = config.limits.iter().find(|limit| limit.name == name) else {
+        return respond::problem(StatusCode::NOT_FOUND, &format!("There is no limit {name:?}."));
+    };
+    let bans: Vec<_> = known(view, limit, clock::now()).into_iter().map(|(_, ban)| ban).collect();
+    super::json(&json!({ "bans": bans }))
+}
+
+/// The known bans of a limit that last at `now`, each with the fingerprint of its key.
+pub(super) fn known(view: &View, limit: &ConfiguredLimit, now: Time) -> Vec<(Fingerprint, Ban)> {
+    let limits = view.shared.limits();
+    let Some(counted) = limits.iter().find(|counted| counted.name == limit.name) else { return Vec::new() };
+    let shows_keys = view.config.load().admin.as_ref().is_some_and(|admin| admin.show_keys);
+    let mask = (!shows_keys).then_some(&view.key_mask);
+    let all = KnownBans::all(&counted.bans, now).into_iter();
+    let shown = |(key, known): (Fingerprint, KnownBan)| {
+        let text = top_keys::shown(limit, (key, &known.text), mask);
+        (key, Ban { key: text, until: moment(known.until), times: known.times })
+    };
+    all.map(shown).collect()
+}
+
+/// The banned key of a limit that is shown as this percent-encoded text.
+pub(super) fn named(view: &View, limit: &ConfiguredLimit, text: &str) -> Option<Fingerprint> {
+    let text = percent_decode_str(text).decode_utf8_lossy();
+    known(view, limit, clock::now()).into_iter().find(|(_, ban)| ban.key == text).map(|(key, _)| key)
+}

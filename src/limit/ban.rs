@@ -1,0 +1,143 @@
+//! The ban: a key that was refused too often is refused altogether for a while, and for twice as long each time that it
+//! comes to that again.
+//!
+//! To the stores a ban is counted like requests, by a limit of its own. What it counts are the bans that have followed each
+//! other, and it counts them only while one is running. A request asks for all that there may be, so that it is refused
+//! while anything counts; to begin a ban is to ask the same and to be charged 1. So of several gateways that begin one at
+//! the same time the first does, and none of the others makes it longer.
+
+use std::time::Duration;
+
+use super::Limit;
+use super::bounds::is_ahead;
+use super::counting::{Charge, Context, Counting, View};
+use super::log::Log;
+use super::rate::{MAX_QUOTA, Rate, RateError, Strategy};
+use super::varint::{pull, push};
+use crate::base::clock::{Time, micros};
+
+/// The last ban of a key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ban {
+    /// In microseconds since 1970. It means nothing if there was no ban.
+    began: u64,
+    /// How many have followed each other; 0 if there was none, or if all are forgiven.
+    times: u64,
+}
+
+impl Ban {
+    /// When it ends, in microseconds since 1970.
+    fn until(&self, rate: &Rate) -> u64 {
+        let Strategy::Ban { first } = rate.strategy() else { return self.began };
+        let doublings = u32::try_from(self.times.saturating_sub(1)).unwrap_or(u32::MAX);
+        let length = first.saturating_mul(1_u64.checked_shl(doublings).unwrap_or(u64::MAX));
+        self.began.saturating_add(length.min(rate.span()))
+    }
+
+    fn is_running(&self, rate: &Rate, now: Time) -> bool {
+        self.times > 0 && now.micros() < self.until(rate)
+    }
+}
+
+impl Counting for Ban {
+    fn advance(&mut self, context: &mut Context<'_>, now: Time) -> bool {
+        if is_ahead(self.began, now) {
+            self.began = now.micros();
+        } else if self.is_spent(View { rate: context.rate, log: None, now }) {
+            *self = Self::default();
+        }
+        false
+    }
+
+    /// A ban is forgiven when there was none for as long as the longest one lasts.
+    fn is_spent(&self, View { rate, now, .. }: View<'_>) -> bool {
+        self.times == 0 || now.micros() > self.until(rate).saturating_add(rate.span())
+    }
+
+    /// Begins a ban, unless one is running.
+    fn charge(&mut self, Context { rate, .. }: &mut Context<'_>, Charge { now, cost, .. }: Charge) {
+        if cost > 0 && !self.is_running(rate, now) {
+            *self = Self { began: now.micros(), times: self.times.saturating_add(1) };
+        }
+    }
+
+    fn used(&self, View { rate, now, .. }: View<'_>) -> u64 {
+        if self.is_running(rate, now) { self.times } else { 0 }
+    }
+
+    fn wait(&self, View { rate, now, .. }: View<'_>, _need: u64) -> u64 {
+        self.until(rate).saturating_sub(now.micros())
+    }
+
+    fn mark(&self, now: Time) -> u64 {
+        now.micros()
+    }
+
+    /// A ban of which it is not known what began it stays.
+    fn certain_at(&self, _rate: &Rate, _cost: u64, _mark: u64, _at: Time) -> u64 {
+        0
+    }
+
+    /// Limits that count requests have no bans to continue from.
+    fn begin(&mut self, _rate: &Rate, _sum: u64, _at: Time) {}
+
+    fn moment(&self, _log: Option<&Log>) -> Option<u64> {
+        Some(self.began)
+    }
+
+    fn set_back(&mut self, _context: &mut Context<'_>, by: u64) {
+        self.began = self.began.saturating_sub(by);
+    }
+
+    fn encode(&self, ahead: u64, bytes: &mut Vec<u8>) {
+        push(self.began.saturating_add(ahead), bytes);
+        push(self.times, bytes);
+    }
+
+    fn decode(&mut self, _rate: &Rate, rest: &mut &[u8]) -> Option<()> {
+        let (began, times) = (pull(rest)?, pull(rest)?);
+        *self = Self { began, times: times.min(MAX_QUOTA) };
+        Some(())
+    }
+}
+
+impl Limit {
+    /// The limit that counts the bans of a limit of this name: the first one lasts `first`, each that begins within `longest`
+    /// of the end of the one before lasts twice as long as that, and none lasts longer than `longest`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use gateway::base::clock::Time;
+    /// use gateway::limit::{Cell, Limit};
+    ///
+    /// let bans = Limit::bans("per-client", Duration::from_secs(600), Duration::from_secs(86_400))?;
+    /// let now = Time::from_micros(1_800_000_000_000_000);
+    /// let mut cell = Cell::new(bans.rates(), now);
+    /// assert!(bans.admits(&cell, now, bans.capacity()));
+    ///
+    /// bans.charge(&mut cell, now, 1);
+    /// let banned = bans.judge(&cell, now, bans.capacity(), false);
+    /// assert_eq!((banned.wait, bans.times(&banned)), (Some(600_000_000), 1));
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RateError::Window`], if `longest` is out of range or shorter than `first`.
+    pub fn bans(name: &str, first: Duration, longest: Duration) -> Result<Self, RateError> {
+        let first = if first <= longest { micros(first) } else { return Err(RateError::Window) };
+        let rate = Rate::new(MAX_QUOTA, longest)?.with_strategy(Strategy::Ban { first })?;
+        Ok(Self::new(name, &[rate]))
+    }
+
+    /// Whether it counts bans.
+    pub fn counts_bans(&self) -> bool {
+        matches!(self.rates(), [rate] if matches!(rate.strategy(), Strategy::Ban { .. }))
+    }
+
+    /// How many bans have followed each other, by the verdict of a limit that counts them: 0 if none is running.
+    pub fn times(&self, verdict: &super::Verdict) -> u64 {
+        self.capacity().saturating_sub(verdict.remaining)
+    }
+}

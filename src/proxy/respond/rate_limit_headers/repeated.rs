@@ -1,0 +1,89 @@
+//! The last refusal on a connection. A refused client often tries again within the same second, and gets the same refusal.
+//! That is detected by comparing verdicts, before any text is written.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::RateLimitHeaders;
+use super::forms::{millis, reset, seconds};
+use crate::base::clock::Time;
+use crate::proxy::respond::LocalResponse;
+use crate::request::decide::{LimitOutcome, LimitVerdict};
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub struct RefusalCache(pub(super) Option<Box<Refusal>>);
+
+#[derive(Debug)]
+pub(super) struct Refusal {
+    rate_limit_headers: Arc<RateLimitHeaders>,
+    verdicts: SmallVec<[SentVerdict; 2]>,
+    pub(super) response: LocalResponse,
+}
+
+/// Everything in a verdict that its response depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SentVerdict {
+    place: usize,
+    profile: (bool, u64),
+    need: u64,
+    admitted: bool,
+    /// The index of the rate; `None` for the bound on requests in flight, for a ban, and if nothing is known.
+    rate: Option<usize>,
+    remaining: Option<u64>,
+    /// Until more remains: in whole seconds, or in milliseconds where a form has them.
+    wait: Option<u64>,
+    /// That moment in seconds since the Unix epoch.
+    reset: Option<u64>,
+}
+
+impl SentVerdict {
+    fn of(rate_limit_headers: &RateLimitHeaders, outcome: &LimitOutcome<'_>, now: Time) -> Self {
+        let LimitOutcome { place, profile, need, verdict, .. } = *outcome;
+        let (admitted, remaining, wait) = (verdict.admitted(), verdict.remaining(), verdict.wait());
+        let rate = match verdict {
+            LimitVerdict::Rates(verdict) => Some(verdict.rate),
+            LimitVerdict::InFlight { .. } | LimitVerdict::Banned { .. } | LimitVerdict::Unknown => None,
+        };
+        let reset = wait.map(|wait| reset(now, wait));
+        let wait = wait.map(if rate_limit_headers.has_millis() { millis } else { seconds });
+        Self { place, profile: profile.id(), need, admitted, rate, remaining, wait, reset }
+    }
+}
+
+impl Refusal {
+    /// The response to a request with these outcomes.
+    pub(super) fn new(
+        rate_limit_headers: &Arc<RateLimitHeaders>,
+        outcomes: &[LimitOutcome<'_>],
+        now: Time,
+        response: LocalResponse,
+    ) -> Self {
+        let verdicts = outcomes.iter().map(|outcome| SentVerdict::of(rate_limit_headers, outcome, now)).collect();
+        Self { rate_limit_headers: rate_limit_headers.clone(), verdicts, response }
+    }
+}
+
+impl RefusalCache {
+    /// Whether the last refusal answers these outcomes as well. If several limits refuse, the one that takes longest
+    /// may change within the second, so such a refusal is never used again.
+    pub(super) fn has(
+        &self,
+        rate_limit_headers: &Arc<RateLimitHeaders>,
+        outcomes: &[LimitOutcome<'_>],
+        now: Time,
+    ) -> bool {
+        // A reload replaces the headers, so refusals of an earlier configuration do not match.
+        let Some(last) = self.0.as_deref().filter(|last| Arc::ptr_eq(&last.rate_limit_headers, rate_limit_headers))
+        else {
+            return false;
+        };
+        let is_same = |(sent, outcome): (&SentVerdict, &LimitOutcome<'_>)| {
+            *sent == SentVerdict::of(rate_limit_headers, outcome, now)
+        };
+        last.verdicts.len() == outcomes.len()
+            && last.verdicts.iter().zip(outcomes).all(is_same)
+            && last.verdicts.iter().filter(|sent| !sent.admitted).count() == 1
+    }
+}

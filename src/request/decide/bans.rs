@@ -1,0 +1,219 @@
+//! Keys that a limit has refused too often are banned: all their requests are refused for a while.
+//!
+//! Refusals are counted in this process, also those that are known without asking the store, so they cost it nothing. The
+//! one that is too many begins a ban in the store, where all gateways see it: from then on each decision of the limit looks
+//! whether its key is banned. A request that is refused by a ban is no further reason for one.
+
+use std::sync::Arc;
+
+use super::ban_limits::BanLimits;
+use super::{Decision, DecisionInput, DecisionState, RateSet, RouteLimit};
+use crate::base::clock::{self, Time};
+use crate::base::fingerprint::Fingerprint;
+use crate::config::{self, BanResponse, Role};
+use crate::limit::{Limit, Verdict};
+use crate::request::identify::key_text::written_text;
+use crate::store::memory::Memory;
+use crate::store::{Answer, Ask, Verdicts};
+
+/// The most keys whose refusals are counted, of all limits together, and the most bytes of that. The keys that were not
+/// refused for longest are forgotten first.
+const MOST_KEYS: usize = 1 << 16;
+const MOST_BYTES: usize = 32 << 20;
+
+/// How a limit bans keys.
+#[derive(Debug)]
+pub struct BanRule {
+    pub(super) limits: BanLimits,
+    pub(super) strikes: Arc<Strikes>,
+    /// How requests of banned keys are answered.
+    pub respond: BanResponse,
+}
+
+/// The refusals of this process that count towards bans.
+#[derive(Debug)]
+pub struct Strikes(Memory);
+
+/// A refusal that may lead to a ban.
+pub(super) struct Refused {
+    /// The place of the limit that refuses the request.
+    place: usize,
+    key: Fingerprint,
+    /// Whether it is known to be one too many. Otherwise it is not known yet whether the key is banned already.
+    is_too_often: bool,
+}
+
+/// What the store is asked about a ban of `key`: whether there is one, or with a cost of 1 to begin one.
+fn ask(bans: &Arc<Limit>, key: Fingerprint, cost: u64, place: usize) -> Ask<'_> {
+    Ask { limit: bans, key, need: bans.capacity(), cost, settles: false, role: Role::Refuses, place }
+}
+
+impl BanRule {
+    /// How this limit bans keys, if it does. `strikes` are those of the process.
+    pub fn new(limit: &config::Limit, limits: Option<&BanLimits>, strikes: &Arc<Strikes>) -> Option<Self> {
+        let (ban, limits) = (limit.ban.as_ref()?, limits?.clone());
+        Some(Self { limits, strikes: strikes.clone(), respond: ban.respond })
+    }
+
+    /// Counts a refusal of a key. Returns whether it is one too many.
+    fn is_one_too_many(&self, key: Fingerprint, now: Time) -> bool {
+        self.strikes.add(&self.limits.strikes, key, now)
+    }
+}
+
+impl Default for Strikes {
+    fn default() -> Self {
+        Self(Memory::new(MOST_KEYS, MOST_BYTES))
+    }
+}
+
+impl Strikes {
+    /// Counts a refusal of a key. Returns whether it is one too many.
+    fn add(&self, strikes: &Arc<Limit>, key: Fingerprint, now: Time) -> bool {
+        let ask = Ask { limit: strikes, key, need: 1, cost: 1, settles: false, role: Role::Refuses, place: 0 };
+        self.0.decide(&[ask], now).verdicts.iter().any(|(_, verdict)| !verdict.admitted)
+    }
+
+    /// Forgets the refusals of a key.
+    pub fn forget(&self, strikes: &Arc<Limit>, key: Fingerprint) {
+        self.0.reset(strikes, key);
+    }
+}
+
+impl<'a> DecisionState<'a> {
+    /// Adds to what the store is asked whether the key of this limit is banned. The place of a ban is that of its limit,
+    /// counted on from the last limit.
+    pub(super) fn prepare_ban(
+        &mut self,
+        input: &DecisionInput<'a, '_>,
+        (place, profile): (usize, RateSet<'a>),
+        key: Fingerprint,
+    ) {
+        if let Some(rule) = &input.limits[place].ban {
+            self.asks.push(ask(&rule.limits.bans, key, 0, input.limits.len() + place));
+            self.profiles.push(profile);
+        }
+    }
+
+    /// Counts a refusal by the limit at this place, whose key is not banned.
+    pub(super) fn strike(&mut self, input: &DecisionInput<'a, '_>, place: usize, key: Fingerprint) {
+        if input.limits[place].ban.as_ref().is_some_and(|rule| rule.is_one_too_many(key, self.time(input))) {
+            self.refused.push(Refused { place, key, is_too_often: true });
+        }
+    }
+
+    /// Notes a refusal by the limit at this place of which the store was asked nothing, so that the key may be banned.
+    pub(super) fn refused_unasked(&mut self, input: &DecisionInput<'a, '_>, place: usize, key: Fingerprint) {
+        if input.limits[place].ban.is_some() {
+            self.refused.push(Refused { place, key, is_too_often: false });
+        }
+    }
+
+    /// The same decision, or that of a ban: one of a request that was refused without a look at its bans, or one that this
+    /// refusal begins because it is one too many.
+    pub(super) async fn with_bans(&mut self, input: &DecisionInput<'a, '_>, decision: Decision) -> Decision {
+        if self.refused.is_empty() {
+            return decision;
+        }
+        let ban = Box::pin(self.ban(input)).await;
+        ban.into_iter().for_each(|ban| self.tell_ban(ban));
+        ban.unwrap_or(decision)
+    }
+
+    async fn ban(&mut self, input: &DecisionInput<'a, '_>) -> Option<Decision> {
+        let mut ban = None;
+        for Refused { place, key, is_too_often } in std::mem::take(&mut self.refused) {
+            let route_limit = &input.limits[place];
+            let Some(rule) = &route_limit.ban else { continue };
+            if !is_too_often {
+                if let Some(Verdict { admitted: false, wait, .. }) = self.ask_about_ban(input, (place, key), 0).await {
+                    ban = Some(Decision::Banned { place, wait: wait.unwrap_or(0), begins: false });
+                    continue;
+                }
+                if !rule.is_one_too_many(key, self.time(input)) {
+                    continue;
+                }
+            }
+            // Without an answer there is no ban, and the next refusal is one too many again.
+            let Some(Verdict { admitted, wait, .. }) = self.ask_about_ban(input, (place, key), 1).await else {
+                continue;
+            };
+            rule.strikes.forget(&rule.limits.strikes, key);
+            // Otherwise another gateway has begun it at the same time.
+            if admitted {
+                route_limit.metrics.bans.of(input.worker).begun.one();
+            }
+            ban = Some(Decision::Banned { place, wait: wait.unwrap_or(0), begins: true });
+        }
+        ban
+    }
+
+    /// Asks the store whether a key is banned, or with a cost of 1 to ban it. Returns the verdict, if there is one.
+    async fn ask_about_ban(
+        &mut self,
+        input: &DecisionInput<'a, '_>,
+        (place, key): (usize, Fingerprint),
+        cost: u64,
+    ) -> Option<Verdict> {
+        let (route_limit, now) = (&input.limits[place], self.time(input));
+        let bans = &route_limit.ban.as_ref()?.limits.bans;
+        let reply = match input.store.decide(&[ask(bans, key, cost, place)], now, input.worker) {
+            Answer::Now(reply) => reply,
+            Answer::Later(reply) => self.receive(input, reply).await?,
+            Answer::Away => return None,
+        };
+        let (_, verdict) = *reply.verdicts.first()?;
+        let is_banned = !verdict.admitted || cost > 0;
+        route_limit.note_ban(input, key, (bans, Verdict { admitted: !is_banned, ..verdict }), now);
+        Some(verdict)
+    }
+
+    /// Makes the last outcome of a limit that of a ban by it, which clients are told.
+    pub(super) fn tell_ban(&mut self, decision: Decision) {
+        let Decision::Banned { place: banned, wait, .. } = decision else { return };
+        if let Some(outcome) = self.outcomes.iter_mut().rfind(|outcome| outcome.place == banned) {
+            outcome.verdict = outcome.verdict.banned(wait);
+        }
+    }
+
+    /// As of when something is decided for which no store was asked: a held request is decided long after it came.
+    fn time(&self, input: &DecisionInput<'_, '_>) -> Time {
+        if self.held_since.is_some() { clock::now() } else { input.now }
+    }
+}
+
+/// What is decided if a ban refuses the request: the one of several that ends last.
+pub(super) fn banned(input: &DecisionInput<'_, '_>, verdicts: &Verdicts) -> Option<Decision> {
+    let bans = verdicts.iter().filter_map(|(place, verdict)| Some((limit_of(input, *place)?, verdict)));
+    let longest = bans.filter(|(_, verdict)| !verdict.admitted).max_by_key(|(_, verdict)| verdict.wait);
+    longest.map(|(place, verdict)| Decision::Banned { place, wait: verdict.wait.unwrap_or(0), begins: false })
+}
+
+/// The place of the limit whose bans are at this place, if it is one of bans.
+pub(super) fn limit_of(input: &DecisionInput<'_, '_>, place: usize) -> Option<usize> {
+    place.checked_sub(input.limits.len())
+}
+
+impl RouteLimit {
+    /// Notes for the admin API what is known of bans of this key.
+    pub(super) fn note_ban(
+        &self,
+        input: &DecisionInput<'_, '_>,
+        key: Fingerprint,
+        (bans, verdict): (&Limit, Verdict),
+        now: Time,
+    ) {
+        if !self.counts_keys {
+            return;
+        }
+        let known = self.metrics.bans.of(input.worker);
+        match verdict.wait.filter(|_| !verdict.admitted) {
+            Some(wait) => {
+                let until = Time::from_micros(now.micros().saturating_add(wait));
+                let text = || written_text(&self.key.parts(input.attributes));
+                known.note(key, (until, bans.times(&verdict)), text);
+            }
+            None => known.forget(key),
+        }
+    }
+}

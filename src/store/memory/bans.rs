@@ -1,0 +1,35 @@
+//! Decisions that look whether their key is banned. Hardly any key is, and of one that is nothing else needs to be looked at.
+
+use super::{Memory, entry};
+use crate::base::clock::Time;
+use crate::limit::Verdict;
+use crate::store::{Ask, Asks, Reply, Verdicts, outlasts};
+
+impl Memory {
+    /// The reply to a request of limits that ban, if it is known without a look at everything together: none of its keys was
+    /// banned lately, or a ban refuses it for longer than anything else could.
+    pub(super) fn decide_by_bans(&self, asks: &[Ask<'_>], now: Time) -> Option<Reply> {
+        let (mut verdicts, mut was_banned) = (Verdicts::new(), false);
+        for ask in asks.iter().filter(|ask| ask.looks_at_bans()) {
+            let (shard, key) = self.place(ask.limit, ask.key);
+            let shard = &mut *self.shards[shard].lock();
+            let Some(entry) = entry(shard, key, ask, now) else {
+                let remaining = ask.limit.capacity();
+                verdicts.push((ask.place, Verdict { admitted: true, rate: 0, remaining, wait: None }));
+                continue;
+            };
+            was_banned = true;
+            if let Some(refusal) = ask.limit.refuses(&entry.cell, now, ask.need).filter(|one| outlasts(one, asks)) {
+                let verdicts = [(ask.place, refusal)].into_iter().collect();
+                return Some(Reply { verdicts, reserved: Vec::new() });
+            }
+        }
+        if was_banned || verdicts.is_empty() {
+            return None;
+        }
+        let others: Asks<'_> = asks.iter().filter(|ask| !ask.looks_at_bans()).copied().collect();
+        let mut reply = if others.is_empty() { Reply::default() } else { self.decide(&others, now) };
+        reply.verdicts.extend(verdicts);
+        Some(reply)
+    }
+}
