@@ -42,6 +42,8 @@ pub(crate) enum What {
     },
     /// A server more or less.
     Cluster,
+    /// Gateways that share limits without Memcached.
+    Share,
     /// What each Memcached server carries.
     Load(Load),
     /// The clients of a log.

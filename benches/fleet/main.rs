@@ -7,6 +7,7 @@
 //!     cargo bench --bench fleet -- tables                           how exact limits are, and what that takes
 //!     cargo bench --bench fleet -- bounds                           what is promised, and what was the most
 //!     cargo bench --bench fleet -- cluster                          a server more or less, of 3, 10 and 100
+//!     cargo bench --bench fleet -- share                            gateways that share limits without Memcached
 //!     cargo bench --bench fleet -- load --requests 50000 --keys 1000000 --servers 3
 //!                                                                   what each Memcached server carries
 //!     cargo bench --bench fleet -- replay access.log                the clients of a log
@@ -38,6 +39,7 @@ mod measure;
 mod log;
 mod replay;
 mod cluster;
+mod share;
 mod load;
 mod real;
 
@@ -68,6 +70,7 @@ fn main() {
         Some(What::Tables) => tables::print(seed),
         Some(What::Bounds { gateways }) => print_bounds(gateways, seed),
         Some(What::Cluster) => cluster::print(seed),
+        Some(What::Share) => share::print(seed),
         Some(What::Load(load)) => load::print(&load, seed),
         Some(What::Replay(replay)) => replay::print(&replay, seed),
         Some(What::Real { requests }) => real::print(requests, seed),

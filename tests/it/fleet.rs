@@ -18,6 +18,8 @@ mod outcome;
 pub(crate) mod plan;
 #[path = "../../benches/fleet/server.rs"]
 pub(crate) mod server;
+#[path = "../../benches/fleet/share.rs"]
+pub(crate) mod share;
 #[path = "../../benches/fleet/traffic.rs"]
 pub(crate) mod traffic;
 #[path = "../../benches/fleet/world.rs"]

@@ -15,6 +15,7 @@ mod arguments;
 use crate::fleet::network::ZONE;
 use crate::fleet::plan::Plan;
 use crate::fleet::server::Work;
+use crate::fleet::share;
 use crate::fleet::traffic::Traffic;
 use crate::fleet::world::Fleet;
 
@@ -125,6 +126,13 @@ fn the_simulation_makes_as_many_exchanges_as_the_formula_says() {
             let share = found / values[name];
             assert!((0.9..1.1).contains(&share), "{name}: {found}, stated {}", values[name]);
         }
+    }
+}
+
+#[test]
+fn the_figures_of_gateways_that_share_limits_are_those_of_the_simulation() {
+    for row in share::steady(1).into_iter().chain(share::changing(1)) {
+        assert!(PAGE.lines().any(|line| line == row), "not on the page: {row}");
     }
 }
 

@@ -284,3 +284,25 @@ fn commands_tell_the_part() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("12/d") && text.contains("the logs are taken to be those of all"), "{text}");
 }
+
+#[test]
+fn gateways_together_admit_no_more_than_the_limit() {
+    let gateways = [(); 3].map(|()| Gateway::start(&shared("3", &limited("header:k", "11/d", ""))));
+    let mut clients = gateways.each_ref().map(Gateway::client);
+    let mut ask = |place: usize| clients[place % 3].get_with("/", "k: a\r\n").status == 200;
+    assert_eq!((0..30).filter(|place| ask(*place)).count(), 9, "each admits 3");
+}
+
+#[test]
+fn the_recipe_for_a_small_fleet_does_what_its_page_says() {
+    let page = include_str!("../../docs/limits.md");
+    let (_, recipe) = page.split_once("**A small fleet without a store.**").unwrap();
+    let lines = recipe.lines().skip_while(|line| !line.starts_with("    "));
+    let lines = lines.take_while(|line| line.is_empty() || line.starts_with("    "));
+    let recipe = lines.collect::<Vec<_>>().join("\n").replace("\n    ", "\n");
+    let route = "[[routes]]\npath = \"/*\"\nlimits = [\"per-client\", \"reports\"]\nrespond = { status = 200 }\n";
+    let gateway = Gateway::start(&format!("{}\n{route}", recipe.trim()));
+    assert_eq!(described(&gateway), (json!(["10/s", "3000/10m"]), json!(3)));
+    let policy = "\"per-client-s\";q=10;w=1, \"per-client-10m\";q=3000;w=600, \"reports\";q=1;w=60";
+    assert_eq!(gateway.client().get("/").headers.get("ratelimit-policy"), Some(policy));
+}
