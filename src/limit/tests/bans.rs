@@ -84,6 +84,8 @@ fn they_double_up_to_the_longest_and_are_forgiven() {
     for (times, length) in [(1, 10), (2, 20), (3, 40), (4, 60), (5, 60)] {
         assert!(begin(&bans, &mut cell, at(now)));
         assert!(!begin(&bans, &mut cell, at(now + SECOND)), "one that is running becomes no longer");
+        // Nor does it by what a gateway has begun that could not know of it.
+        bans.charge(&mut cell, at(now + SECOND), 1);
         let verdict = bans.judge(&cell, at(now), bans.capacity(), false);
         assert_eq!((verdict.wait, bans.times(&verdict)), (Some(length * SECOND), times));
         // The last moment at which the next one still follows.

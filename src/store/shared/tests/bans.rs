@@ -216,3 +216,43 @@ fn a_server_that_has_lost_a_ban_is_told_again() {
     world.settle();
     assert!(!decide(&mut world, 1, banning.request(1)).0);
 }
+
+proptest! {
+    #[test]
+    fn a_key_is_refused_while_it_is_banned_and_only_then(
+        steps in prop::collection::vec((0..2usize, 0..5u8, prop_oneof![0..20_000u64, 0..1_500_000u64]), 1..40),
+        strict in any::<bool>(),
+        kind in 0..KINDS,
+    ) {
+        let (first, longest) = (3 * SECOND, 10 * SECOND);
+        let bans = Limit::bans("l", Duration::from_micros(first), Duration::from_micros(longest)).unwrap();
+        let banning = Banning { bans: Arc::new(bans), ..Banning::new(kind, PLENTY) };
+        let mut world = banning.world(2, if strict { STRICT } else { LOCAL });
+        // The gateway that has begun the last ban, when, when it ends, and how long it lasts.
+        let mut last: Option<(usize, u64, u64, u64)> = None;
+        for (gateway, what, micros) in steps {
+            pass(&mut world, micros);
+            let now = world.now.micros() + 1;
+            if what == 4 {
+                let is_running = last.is_some_and(|(.., until, _)| now < until);
+                prop_assert_eq!(decide(&mut world, gateway, banning.begin()).0, !is_running);
+                if !is_running {
+                    let follows = last.filter(|(.., until, _)| now <= until + longest);
+                    let length = follows.map_or(first, |(.., length)| (2 * length).min(longest));
+                    last = Some((gateway, now, now + length, length));
+                }
+                continue;
+            }
+            let (admitted, exchanges) = decide(&mut world, gateway, banning.request(1));
+            prop_assert!(exchanges <= 2, "{} exchanges", exchanges);
+            match last {
+                Some((by, since, until, _)) if now < until => {
+                    let is_known = by == gateway || now >= since + SECOND;
+                    prop_assert!(!is_known || !admitted, "it is banned for {} more", until - now);
+                }
+                _ => prop_assert!(admitted, "nothing refuses it"),
+            }
+        }
+        world.settle();
+    }
+}
