@@ -38,7 +38,9 @@ pub(super) fn show(view: &View, BansPath(limit): BansPath<'_>) -> LocalResponse 
 /// The known bans of a limit that last at `now`, each with the fingerprint of its key.
 pub(super) fn known(view: &View, limit: &ConfiguredLimit, now: Time) -> Vec<(Fingerprint, Ban)> {
     let limits = view.shared.limits();
-    let Some(counted) = limits.iter().find(|counted| counted.name == limit.name) else { return Vec::new() };
+    let counted = limits.iter().find(|counted| counted.name == limit.name);
+    // A reload may have ended its bans.
+    let Some(counted) = counted.filter(|_| limit.ban.is_some()) else { return Vec::new() };
     let shows_keys = view.config.load().admin.as_ref().is_some_and(|admin| admin.show_keys);
     let mask = (!shows_keys).then_some(&view.key_mask);
     let all = KnownBans::all(&counted.bans, now).into_iter();
