@@ -19,5 +19,6 @@ pub mod printable;
 pub mod random;
 pub mod reason;
 pub mod sharding;
+pub mod share;
 pub mod spans;
 pub mod units;

@@ -89,6 +89,7 @@ pub use reservation::Reservation;
 
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
+use crate::base::share::share;
 
 /// One named limit: rates that must all hold for a request to pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +113,9 @@ pub struct Verdict {
     /// Microseconds until that rate admits more, if nothing else comes: of a refused request, this request; of an admitted
     /// request, one more than `remaining`. `None` if it never will.
     pub wait: Option<u64>,
+    /// How full the limit was before this request was charged: [`Limit::level`]. 0 if the request was refused, or if whoever
+    /// asked does not need it.
+    pub level: u32,
 }
 
 /// What one rate has counted for a key, as of a moment.
@@ -213,6 +217,17 @@ impl Limit {
         })
     }
 
+    /// How full the limit is: the share of its capacity that the fullest rate has used, of a token bucket that of the burst, in
+    /// millionths, from 0 to [`WHOLE`](crate::base::share::WHOLE). Of what is counted so much is set `apart` for others, and
+    /// not used. The cell has to be advanced to `now` before.
+    pub fn level(&self, cell: &Cell, now: Time, apart: u64) -> u32 {
+        let shares = cell
+            .usages(&self.rates, now)
+            .zip(&self.rates)
+            .map(|(usage, rate)| share(usage.used().saturating_sub(apart), rate.capacity()));
+        shares.max().unwrap_or(0)
+    }
+
     /// Whether every rate admits a request of cost `need` now. The cell has to be advanced to `now` before.
     pub fn admits(&self, cell: &Cell, now: Time, need: u64) -> bool {
         cell.usages(&self.rates, now).all(|usage| usage.remaining() >= need)
@@ -289,11 +304,11 @@ impl Limit {
             .map(|(rate, usage)| (rate, usage.remaining(), usage))
             .min_by_key(|(_, remaining, _)| *remaining)
             .map_or((0, 0, None), |(rate, remaining, usage)| (rate, remaining, usage.wait(remaining + 1)));
-        Verdict { admitted: true, rate, remaining, wait }
+        Verdict { admitted: true, rate, remaining, wait, level: 0 }
     }
 
     fn refused(&self, cell: &Cell, now: Time, need: u64) -> Verdict {
-        let nothing = Verdict { admitted: false, rate: 0, remaining: 0, wait: None };
+        let nothing = Verdict { admitted: false, rate: 0, remaining: 0, wait: None, level: 0 };
         self.longest(cell, now, need, |_| true).unwrap_or(nothing)
     }
 
@@ -301,7 +316,7 @@ impl Limit {
     fn longest(&self, cell: &Cell, now: Time, need: u64, refuses: impl Fn(u64) -> bool) -> Option<Verdict> {
         let refusals = cell.usages(&self.rates, now).enumerate().filter_map(|(rate, usage)| {
             let remaining = usage.remaining();
-            refuses(remaining).then(|| Verdict { admitted: false, rate, remaining, wait: usage.wait(need) })
+            refuses(remaining).then(|| Verdict { admitted: false, rate, remaining, wait: usage.wait(need), level: 0 })
         });
         refusals.max_by_key(|verdict| verdict.wait.unwrap_or(u64::MAX))
     }

@@ -37,6 +37,9 @@ pub struct Ask<'a> {
     pub cost: u64,
     /// Whether `cost` is only reserved until [`Store::settle`] is called with what the request really costs.
     pub settles: bool,
+    /// Above which level ([`Verdict::level`]) of the limit the request may be held before it is served; `None` if it never is.
+    /// Then all that it is charged is only reserved, by its other limits too, because its client may go away meanwhile.
+    pub held_above: Option<u32>,
     /// Whether the limit refuses requests.
     pub role: Role,
     /// The index of the limit on its route, which is returned with the verdict.
@@ -69,7 +72,7 @@ pub type Verdicts = SmallVec<[(usize, Verdict); 2]>;
 pub struct Reply {
     /// What is known of the limits that were asked.
     pub verdicts: Verdicts,
-    /// One reservation for each ask that settles and was charged.
+    /// One reservation for each ask that settles and was charged, and for all that were if the request may be held.
     pub reserved: Vec<Reserved>,
 }
 
@@ -236,6 +239,18 @@ impl Store {
             Self::Memory(_) => None,
             Self::Shared(shared) => Some(shared.ended()),
         }
+    }
+}
+
+impl Ask<'_> {
+    /// How full the limit is before the request is charged, if that matters. The cell has been advanced to `now`.
+    fn level(&self, cell: &Cell, now: Time) -> u32 {
+        self.held_above.map_or(0, |_| self.limit.level(cell, now, 0))
+    }
+
+    /// Whether the request may be held, if the limit is so full.
+    fn may_be_held(&self, level: u32) -> bool {
+        self.held_above.is_some_and(|from| level > from)
     }
 }
 

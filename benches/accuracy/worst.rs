@@ -73,7 +73,16 @@ pub(crate) fn costs() {
         for key in 0..keys {
             let key = Fingerprint::of(&key.to_be_bytes());
             for step in 0..100 {
-                let ask = Ask { limit: &limit, key, need: 1, cost: 1, settles: false, role: Role::Refuses, place: 0 };
+                let ask = Ask {
+                    limit: &limit,
+                    key,
+                    need: 1,
+                    cost: 1,
+                    settles: false,
+                    held_above: None,
+                    role: Role::Refuses,
+                    place: 0,
+                };
                 memory.decide(&[ask], Time::from_micros(now + step));
             }
         }

@@ -81,7 +81,16 @@ async fn drive(task: &Task, store: &Rc<Shared>) -> Done {
             done.borrow_mut().requests += 1;
             let now = clock::now();
             let key = Fingerprint::of(b"hot");
-            let ask = Ask { limit: &limit, key, need: 1, cost: 1, settles: false, role: Role::Refuses, place: 0 };
+            let ask = Ask {
+                limit: &limit,
+                key,
+                need: 1,
+                cost: 1,
+                settles: false,
+                held_above: None,
+                role: Role::Refuses,
+                place: 0,
+            };
             let is_admitted = |reply: gateway::store::Reply| reply.verdicts.iter().all(|(_, verdict)| verdict.admitted);
             let note = move |done: &RefCell<Done>, is_admitted: bool| {
                 if is_admitted {

@@ -67,7 +67,16 @@ impl Way {
         match self {
             Self::Store(Served { store, .. }) => {
                 let limit = &question.limit;
-                let ask = Ask { limit, key, need: 1, cost: 1, settles: false, role: Role::Refuses, place: 0 };
+                let ask = Ask {
+                    limit,
+                    key,
+                    need: 1,
+                    cost: 1,
+                    settles: false,
+                    held_above: None,
+                    role: Role::Refuses,
+                    place: 0,
+                };
                 let reply = match store.decide(&[ask], clock::now(), 0) {
                     Answer::Now(reply) => {
                         tokio::task::yield_now().await;

@@ -227,6 +227,9 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
         Missing::Skip => "are not limited",
         Missing::Reject => "are answered 400",
     };
+    if let Some(slow) = limit.slows() {
+        writeln!(f, "    requests that it admits are {}", slow.in_words())?;
+    }
     let over = limit.on_limit.in_words(limit.status);
     writeln!(f, "    requests without a key {missing}; requests over the limit are {over}")?;
     limit.ban.iter().try_for_each(|ban| writeln!(f, "    bans {ban}"))

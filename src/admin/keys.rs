@@ -18,9 +18,10 @@ use super::bans;
 use super::body;
 use super::overrides::{self, OverrideChange};
 use crate::base::clock::{self, Time};
+use crate::base::share::share;
 use crate::config::Limit as ConfiguredLimit;
+use crate::limit::Limit;
 use crate::limit::overrides::Allowance;
-use crate::limit::{Limit, RateUsage};
 use crate::proxy::respond::{self, LocalResponse};
 use crate::request::decide::{RateTable, SelectedRates};
 use crate::request::identify::{KeyExtractor, WrittenKey};
@@ -165,7 +166,7 @@ async fn fullest(
     readings: &[WrittenKey<'_>],
     now: Time,
 ) -> Result<Value, LocalResponse> {
-    let mut fullest: Option<(u64, KeyUsage, &str)> = None;
+    let mut fullest: Option<(u32, KeyUsage, &str)> = None;
     let (mut exempted_by, mut temporary, mut shown_quota) = (None, None, None);
     // Microseconds until the last ban ends.
     let mut banned: Option<u64> = None;
@@ -201,7 +202,7 @@ async fn fullest(
         }
         for (limit, from) in limits.into_iter().filter(|(limit, _)| !limit.rates().is_empty()) {
             let usage = view.store().peek(limit, reading.fingerprint, now).await.map_err(away)?;
-            let level = usage.rates.iter().map(level).max().unwrap_or(0);
+            let level = usage.rates.iter().map(|rate| share(rate.used, rate.capacity)).max().unwrap_or(0);
             if fullest.as_ref().is_none_or(|(most, ..)| level > *most) {
                 fullest = Some((level, usage, from));
             }
@@ -254,12 +255,6 @@ fn describe_quota(cached: &CachedQuota, holds: bool, now: Time) -> Value {
         }
     }
     shown
-}
-
-/// How much of a rate is used, in millionths.
-fn level(usage: &RateUsage) -> u64 {
-    let millionths = u128::from(usage.used) * 1_000_000 / u128::from(usage.capacity.max(1));
-    u64::try_from(millionths).unwrap_or(u64::MAX)
 }
 
 /// The counters of rates that are `from` there.

@@ -179,6 +179,8 @@ fn simulated(config: &Config, keyless: &BTreeSet<usize>) -> Config {
         if limit.on_limit.role() == Role::Refuses {
             limit.on_limit = OnLimit::Reject;
         }
+        // Nobody waits, but it is seen how full the limit was.
+        limit.slow.iter_mut().for_each(|slow| slow.up_to = Duration::ZERO);
     }
     for route in &mut simulated.routes {
         route.limits.retain(|limit| !keyless.contains(limit));

@@ -9,6 +9,7 @@ use http::StatusCode;
 use super::read::{Field, Kind, Shape, Wrong};
 use super::report::quoted;
 use super::{UNLIMITED, values};
+use crate::base::share::WHOLE;
 use crate::base::units;
 use crate::limit::tokens::{MAX_WEIGHT, Weight};
 
@@ -64,6 +65,19 @@ pub(super) const fn weight() -> Kind<Weight> {
     kind(Shape::Decimal(MAX_WEIGHT), |field, _| {
         let help = format!("allowed: 0 to {MAX_WEIGHT} with at most six decimal places and no exponent, like 0.25");
         field.decimal(&help, |written| written.strip_prefix('+').unwrap_or(written).parse().ok())
+    })
+}
+
+/// A number from 0 to below 1, in millionths.
+pub(super) const fn level() -> Kind<u32> {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and a million")]
+    kind(Shape::Decimal(1), |field, _| {
+        field.decimal("allowed: 0.0 to 0.999999, like 0.8 for 80 %", |written| {
+            let share: f64 = written.parse().ok()?;
+            Some((share * f64::from(WHOLE)).round())
+                .filter(|level| (0.0..f64::from(WHOLE)).contains(level))
+                .map(|level| level as u32)
+        })
     })
 }
 

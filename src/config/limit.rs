@@ -7,8 +7,9 @@ use http::{HeaderName, HeaderValue, StatusCode};
 
 use super::ban::Ban;
 use super::key::{Key, Missing, Source};
-use super::on_limit::OnLimit;
+use super::on_limit::{OnLimit, Role};
 use super::quotas::Quotas;
+use super::slow::Slow;
 use super::token_cost::TokenCost;
 use crate::limit::known_keys::KnownKeys;
 use crate::limit::overrides::{Allowance, Overrides};
@@ -42,6 +43,8 @@ pub struct Limit {
     pub on_limit: OnLimit,
     /// When its keys are banned, if they are.
     pub ban: Option<Ban>,
+    /// How it slows down requests that it admits, if the file says so.
+    pub slow: Option<Slow>,
     /// What happens to a request without the key.
     pub missing: Missing,
     /// Which headers report the limit.
@@ -58,6 +61,11 @@ impl Limit {
     /// The sources of its key and of its tiers.
     pub fn sources(&self) -> impl Iterator<Item = &Source> {
         self.key.parts.iter().flatten().chain(self.tiers.as_ref().map(|tiers| &tiers.source))
+    }
+
+    /// How it slows down requests that it admits. One that only reports does not.
+    pub fn slows(&self) -> Option<Slow> {
+        self.slow.filter(|_| self.on_limit.role() == Role::Refuses)
     }
 
     /// Whether it needs the body of a request to decide.

@@ -23,8 +23,8 @@ use crate::net::tls::MinVersion;
 pub(super) use clients::{MOST_CONNECTIONS, certificate, http2, listener, server, shed, tls};
 pub(super) use forwarding::{Balancing, adaptive, eject, health, retry, upstream, upstream_server, upstream_tls};
 pub(super) use limiting::{
-    Counting, ban, cost, count, exception, jwt, limit, model, overrides_file, quotas, temporary, temporary_overrides,
-    tier, usage,
+    Counting, ban, cost, count, exception, jwt, limit, model, overrides_file, quotas, slow, temporary,
+    temporary_overrides, tier, usage,
 };
 pub(super) use operation::{MOST_GATEWAYS, admin, log, store, tracing};
 pub(super) use routing::{cors, header_changes, redirect, respond, route};

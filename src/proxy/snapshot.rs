@@ -250,6 +250,7 @@ impl Snapshot {
                 cost: limit.cost.clone(),
                 on_limit: limit.on_limit,
                 ban: BanRule::new(limit, rate_table.ban(), &shared.strikes),
+                slow: limit.slows(),
                 missing: limit.missing,
                 metrics: shared.limit(&limit.name),
                 // Only the admin listener shows them.

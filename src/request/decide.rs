@@ -15,6 +15,7 @@ mod wait_queues;
 mod preparation;
 mod bans;
 mod delay;
+mod slow;
 mod first;
 
 use std::cell::RefCell;
@@ -26,7 +27,7 @@ use tokio::sync::oneshot;
 
 use crate::base::clock::{self, Time};
 use crate::base::fingerprint::Fingerprint;
-use crate::config::{Cost, Missing, OnLimit, Role};
+use crate::config::{Cost, Missing, OnLimit, Role, Slow};
 use crate::limit::Verdict;
 use crate::request::identify::key_text::written_text;
 use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
@@ -68,6 +69,8 @@ pub struct RouteLimit {
     pub on_limit: OnLimit,
     /// How it bans keys, if it does.
     pub ban: Option<BanRule>,
+    /// How it slows down requests that it admits, if it does.
+    pub slow: Option<Slow>,
     /// What happens to a request without a key.
     pub missing: Missing,
     /// Counts the decisions of the limit.
@@ -242,9 +245,9 @@ impl<'a> DecisionState<'a> {
             Box::pin(delay::decide(input, self)).await
         } else {
             match input.store.decide(self.undecided(), input.now, input.worker) {
-                Answer::Now(reply) => self.conclude(input, reply),
+                Answer::Now(reply) => self.hold_or_conclude(input, reply).await,
                 Answer::Later(reply) => match self.receive(input, reply).await {
-                    Some(reply) => self.conclude(input, reply),
+                    Some(reply) => self.hold_or_conclude(input, reply).await,
                     None => self.unknown(input),
                 },
                 Answer::Away => self.unknown(input),
@@ -311,6 +314,15 @@ impl<'a> DecisionState<'a> {
     fn refusals<'v>(&'v self, verdicts: &'v Verdicts) -> impl Iterator<Item = (usize, Verdict)> {
         let refuses = |place| self.undecided().iter().any(|ask| ask.place == place && ask.role == Role::Refuses);
         verdicts.iter().copied().filter(move |(place, verdict)| !verdict.admitted && refuses(*place))
+    }
+
+    /// Makes a decision of the verdicts, after the request was held if its limits slow it down.
+    async fn hold_or_conclude(&mut self, input: &DecisionInput<'a, '_>, reply: Reply) -> Decision {
+        match slow::longest(input, self, &reply.verdicts) {
+            // This is seldom needed, and would make the future of each request larger.
+            Some(longest) => Box::pin(slow::hold(input, self, longest, reply)).await,
+            None => self.conclude(input, reply),
+        }
     }
 
     /// Makes a decision of the verdicts and counts it. The request is not held any longer.

@@ -108,7 +108,7 @@ impl Memory {
 
     /// The reply to a request that is refused. Nothing is charged.
     pub fn refusal(&self, asks: &[Ask<'_>], now: Time) -> Option<Reply> {
-        let free: Asks<'_> = asks.iter().map(|ask| Ask { cost: 0, settles: false, ..*ask }).collect();
+        let free: Asks<'_> = asks.iter().map(|ask| Ask { cost: 0, settles: false, held_above: None, ..*ask }).collect();
         let reply = self.decide(&free, now);
         let refuses = |place| asks.iter().any(|ask| ask.place == place && ask.role == Role::Refuses);
         let is_refused = reply.verdicts.iter().any(|(place, verdict)| !verdict.admitted && refuses(*place));
@@ -123,21 +123,26 @@ impl Memory {
         let mut admits = |(ask, (shard, key)): (&Ask<'_>, &(usize, Fingerprint))| {
             let Some(entry) = shards.of(*shard).and_then(|shard| entry(shard, *key, ask, now)) else {
                 is_missing = true;
-                return ask.need <= ask.limit.capacity();
+                return (ask.need <= ask.limit.capacity(), 0);
             };
-            ask.limit.admits(&entry.cell, now, ask.need)
+            (ask.limit.admits(&entry.cell, now, ask.need), ask.level(&entry.cell, now))
         };
-        let admitted: SmallVec<[bool; 4]> = asks.iter().zip(&places).map(&mut admits).collect();
-        let all = asks.iter().zip(&admitted).all(|(ask, admitted)| *admitted || ask.role == Role::Reports);
+        let admitted: SmallVec<[(bool, u32); 4]> = asks.iter().zip(&places).map(&mut admits).collect();
+        let all = asks.iter().zip(&admitted).all(|(ask, (admitted, _))| *admitted || ask.role == Role::Reports);
         Lookup { places, shards, admitted, all, is_missing }
     }
 
     fn judge_all(&self, asks: &[Ask<'_>], now: Time, lookup: Lookup<'_>, reserved: &mut Vec<Reserved>) -> Verdicts {
         let Lookup { places, mut shards, admitted, all, .. } = lookup;
-        let verdicts = asks.iter().zip(&places).zip(&admitted).filter_map(|((ask, (shard, key)), admitted)| {
-            let shard = shards.of(*shard)?;
-            Some((ask.place, self.judge(shard, *key, ask, now, (*admitted, all && *admitted), reserved)))
-        });
+        let may_be_held =
+            asks.iter().zip(&admitted).any(|(ask, (admitted, level))| *admitted && ask.may_be_held(*level));
+        let verdicts =
+            asks.iter().zip(&places).zip(&admitted).filter_map(|((ask, (shard, key)), (admitted, level))| {
+                let shard = shards.of(*shard)?;
+                let ask = Ask { settles: ask.settles || may_be_held, ..*ask };
+                let verdict = self.judge(shard, *key, &ask, now, (*admitted, all && *admitted), reserved);
+                Some((ask.place, if *admitted { Verdict { level: *level, ..verdict } } else { verdict }))
+            });
         verdicts.collect()
     }
 
@@ -156,10 +161,12 @@ impl Memory {
         if let Some(refusal) = ask.limit.refuses(&entry.cell, now, ask.need) {
             return Some(refusal);
         }
+        let level = ask.level(&entry.cell, now);
+        let ask = &Ask { settles: ask.settles || ask.may_be_held(level), ..*ask };
         if ask.cost > 0 {
             entry.charge(ask, now, reserved);
         }
-        let verdict = ask.limit.judge(&entry.cell, now, ask.need, true);
+        let verdict = Verdict { level, ..ask.limit.judge(&entry.cell, now, ask.need, true) };
         if ask.limit.grows() || ask.settles {
             let grown = entry.measure();
             shard.grow(grown);
@@ -175,7 +182,7 @@ impl Memory {
         let Ticket { limit, cell, reservation, .. } = ticket;
         let more = cost.saturating_sub(ticket.cost());
         let (key, role) = (ticket.key, Role::Refuses);
-        let ask = Ask { limit, key, need: 0, cost: more, settles: false, role, place: 0 };
+        let ask = Ask { limit, key, need: 0, cost: more, settles: false, held_above: None, role, place: 0 };
         let (shard, key) = self.place(limit, key);
         let shard = &mut *self.shards[shard].lock();
         if let Some(entry) = entry(shard, key, &ask, now).filter(|entry| entry.number == *cell) {
@@ -325,7 +332,8 @@ fn entry<'s>(shard: &'s mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -
 struct Lookup<'a> {
     places: SmallVec<[(usize, Fingerprint); 4]>,
     shards: Locked<'a>,
-    admitted: SmallVec<[bool; 4]>,
+    /// Whether each limit admits the request, and how full it is, if that matters.
+    admitted: SmallVec<[(bool, u32); 4]>,
     /// Whether all limits admit that refuse requests.
     all: bool,
     /// Whether a key has no cell.

@@ -99,6 +99,9 @@ struct OwnedAsk {
     need: u64,
     cost: u64,
     settles: bool,
+    held_above: Option<u32>,
+    /// How full the limit was before the request was charged, once that is known and if it matters.
+    level: u32,
     role: Role,
     place: usize,
     /// The limit that was asked, if another one has replaced it and counts the key.
@@ -107,15 +110,15 @@ struct OwnedAsk {
 
 impl From<&Ask<'_>> for OwnedAsk {
     fn from(ask: &Ask<'_>) -> Self {
-        let Ask { limit, key, need, cost, settles, role, place } = *ask;
-        Self { limit: limit.clone(), key, need, cost, settles, role, place, asked: None }
+        let Ask { limit, key, need, cost, settles, held_above, role, place } = *ask;
+        Self { limit: limit.clone(), key, need, cost, settles, held_above, level: 0, role, place, asked: None }
     }
 }
 
 impl OwnedAsk {
     fn borrowed(&self) -> Ask<'_> {
-        let Self { limit, key, need, cost, settles, role, place, .. } = self;
-        Ask { limit, key: *key, need: *need, cost: *cost, settles: *settles, role: *role, place: *place }
+        let Self { ref limit, key, need, cost, settles, held_above, role, place, .. } = *self;
+        Ask { limit, key, need, cost, settles, held_above, role, place }
     }
 
     /// Whether it charges nothing and only asks whether the key is banned.

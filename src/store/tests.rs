@@ -21,7 +21,7 @@ fn key(number: u64) -> Fingerprint {
 }
 
 fn ask(limit: &Arc<Limit>, key: Fingerprint) -> Ask<'_> {
-    Ask { limit, key, need: 1, cost: 1, settles: false, role: Role::Refuses, place: 0 }
+    Ask { limit, key, need: 1, cost: 1, settles: false, held_above: None, role: Role::Refuses, place: 0 }
 }
 
 fn admitted(memory: &Memory, asks: &[Ask<'_>], now: Time) -> bool {
@@ -215,5 +215,31 @@ fn memory_is_bounded_whatever_is_counted() {
         let said = String::from_utf8_lossy(&output.stdout);
         said.lines().filter(|line| line.contains("keys")).for_each(|line| println!("{line}"));
         assert!(output.status.success(), "{strategy}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn requests_are_reserved_above_a_level_that_each_finds_as_it_comes() {
+    let kinds = ["10/s", "10/s burst 10", "10/day"].map(|rate| limit("a", &[rate]));
+    let others = [Strategy::FixedWindow, Strategy::SlidingLog].map(|strategy| {
+        let rate = "10/s".parse::<Rate>().unwrap().with_strategy(strategy).unwrap();
+        Arc::new(Limit::new("a", &[rate]))
+    });
+    for slowed in kinds.iter().chain(&others) {
+        let memory = Memory::new(1000, usize::MAX);
+        let plain = limit("plain", &["100/s"]);
+        let held = Ask { held_above: Some(500_000), ..ask(slowed, key(1)) };
+        let both = [held, Ask { place: 1, ..ask(&plain, key(2)) }];
+        let mut replies: Vec<Reply> = (0..8).map(|_| memory.decide(&both, NOW)).collect();
+        replies.extend((0..3).map(|_| memory.decide(&both[..1], NOW)));
+        let levels: Vec<u32> = replies.iter().map(|reply| reply.verdicts[0].1.level).collect();
+        assert_eq!(levels, (0..10).map(|used| used * 100_000).chain([0]).collect::<Vec<_>>(), "{slowed:?}");
+        let reserved: Vec<usize> = replies.iter().map(|reply| reply.reserved.len()).collect();
+        assert_eq!(reserved, [0, 0, 0, 0, 0, 0, 2, 2, 1, 1, 0], "{slowed:?}");
+        for reserved in replies.into_iter().flat_map(|reply| reply.reserved) {
+            memory.settle(&reserved, 0, NOW);
+        }
+        assert_eq!(memory.peek(slowed, key(1), NOW).rates[0].used, 6, "{slowed:?}");
+        assert_eq!(memory.peek(&plain, key(2), NOW).rates[0].used, 6, "{slowed:?}");
     }
 }

@@ -62,7 +62,8 @@ impl Reserved {
     /// Asks for `more` of what was charged to the same key.
     pub fn ask_for(&self, more: u64, role: Role) -> Ask<'_> {
         let Self { place, ticket, asked, .. } = self;
-        Ask { limit: asked, key: ticket.key, need: more, cost: more, settles: true, role, place: *place }
+        let (key, held_above) = (ticket.key, None);
+        Ask { limit: asked, key, need: more, cost: more, settles: true, held_above, role, place: *place }
     }
 
     /// The verdict on the request if it costs `cost`, from the verdict when it was admitted.

@@ -157,6 +157,12 @@ respond = { status = 204 }
             assert!(text.contains(part), "{part:?} is not in:\n{text}");
         }
     }
+    let slow = limits.replace("missing =", "slow = { from = 0.8, up_to = \"2s\" }\nmissing =");
+    let text = said(&slow, &["x-key: a"]);
+    assert!(
+        text.contains("slows    held from 80 % of a rate on, for up to 2s at 100 %, at most 100 per key"),
+        "{text}"
+    );
     let reporting = limits.replace("missing =", "on_limit = \"shadow\"\nmissing =");
     let text = said(&reporting, &["x-key: thief"]);
     assert!(text.contains("blocks the key, forwarded and only reported"), "{text}");

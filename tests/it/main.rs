@@ -126,6 +126,7 @@ mod shared;
 mod shedding;
 mod simulate;
 mod sizing;
+mod slow;
 mod spellings;
 mod stopping;
 mod store_changes;

@@ -287,6 +287,19 @@ fn suggested_rates_touch_as_few_keys_as_they_say() {
 }
 
 #[test]
+fn requests_that_would_be_held_are_counted_and_nobody_waits() {
+    let slow = "strategy = \"fixed-window\"\nslow = { from = 0.5, up_to = \"5m\" }";
+    let folder = Folder::new(&LIMIT.replace("strategy = \"moving-window\"", slow));
+    let report = folder.json(&[], &traffic());
+    // The fourth and the fifth of five find 60 and 80 % used.
+    assert_eq!(report["limits"]["api"]["held"], json!({ "requests": 2, "longest_seconds": 180.0 }), "{report:#}");
+    assert_eq!(report["limits"]["api"]["rejected"], 3, "{report:#}");
+    let text = folder.text(&[], &traffic());
+    assert!(text.contains("held      2 (20.00 %), for up to 180s"), "{text}");
+    assert_eq!(Folder::new(LIMIT).json(&[], &traffic())["limits"]["api"]["held"], Value::Null);
+}
+
+#[test]
 fn a_suggestion_can_be_pasted() {
     let config = LIMIT.replace("limits.api", "limits.\"a.b\"").replace("limits = [\"api\"]", "limits = [\"a.b\"]");
     let folder = Folder::new(&config);

@@ -103,7 +103,7 @@ impl Bench {
 
     /// Settles what was reserved at this cost: what is told then of a request that was told that nothing remains.
     pub(crate) fn settle(&self, reserved: Reserved, cost: u64, at: u64) -> Verdict {
-        let mut told = Verdict { admitted: true, rate: 0, remaining: 0, wait: None };
+        let mut told = Verdict { admitted: true, rate: 0, remaining: 0, wait: None, level: 0 };
         let when = (Time::from_micros(self.start + at), 0);
         self.store.settle(reserved, cost, Some(&mut told), when);
         told
@@ -124,7 +124,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn ask(limit: &Arc<Limit>, key: Fingerprint, cost: u64) -> Ask<'_> {
-    Ask { limit, key, need: cost, cost, settles: false, role: Role::Refuses, place: 0 }
+    Ask { limit, key, need: cost, cost, settles: false, held_above: None, role: Role::Refuses, place: 0 }
 }
 
 pub(crate) fn limit(name: &str, rates: &[Rate]) -> Arc<Limit> {

@@ -172,7 +172,10 @@ fn the_limiter_imports_only_the_base() {
         })
         .collect();
     // It could be published as a crate of its own, together with these.
-    assert_eq!(imported.iter().map(String::as_str).collect::<Vec<_>>(), ["base::clock", "base::fingerprint"]);
+    assert_eq!(
+        imported.iter().map(String::as_str).collect::<Vec<_>>(),
+        ["base::clock", "base::fingerprint", "base::share"]
+    );
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub(super) fn families(view: &View) -> [MetricFamily; 6] {
             MetricType::GAUGE,
             banning(view).map(|limit| gauge(KnownBans::all(&limit.bans, now).len(), &[("limit", &limit.name)])),
         ),
-        gauged("gateway_requests_held", "Requests that wait for room in a limit.", view.shared.held()),
+        gauged("gateway_requests_held", "Requests that limits hold.", view.shared.held()),
     ]
 }
 

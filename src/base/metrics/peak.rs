@@ -7,12 +7,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::base::clock::Time;
+use crate::base::share::{WHOLE, share};
 
 /// The length of a window, as a power of two of microseconds: 16.8 s. So whoever asks every 15 seconds misses nothing.
 const WINDOW_BITS: u32 = 24;
 /// The bits of a slot that hold the share, in millionths. The bits above have the number of the window.
 const SHARE_BITS: u32 = 20;
-const WHOLE: u64 = 1_000_000;
 
 /// The highest share of the current window and of the one before, so of the last 17 to 34 seconds. Only one thread adds to
 /// it, as to a [`super::Counter`]; any thread may read it.
@@ -25,8 +25,7 @@ pub struct Peak {
 impl Peak {
     /// Notes that of `capacity` so much was `remaining` at `now`. The rest was used.
     pub fn observe(&self, remaining: u64, capacity: u64, now: Time) {
-        let used = capacity.saturating_sub(remaining);
-        let share = if used < capacity { used.saturating_mul(WHOLE) / capacity } else { WHOLE };
+        let share = u64::from(share(capacity.saturating_sub(remaining), capacity));
         let window = window(now);
         let slot = self.slot(window);
         let noted = slot.load(Ordering::Relaxed);
@@ -44,7 +43,7 @@ impl Peak {
             let noted = self.slot(window).load(Ordering::Relaxed);
             if noted >> SHARE_BITS == window { noted & MASK } else { 0 }
         };
-        share(current).max(share(current.wrapping_sub(1))) as f64 / WHOLE as f64
+        share(current).max(share(current.wrapping_sub(1))) as f64 / f64::from(WHOLE)
     }
 
     fn slot(&self, window: u64) -> &AtomicU64 {
@@ -82,17 +81,6 @@ mod tests {
         peak.observe(1, 2, at(18));
         assert_eq!([18, 33, 34, 50].map(highest), ["0.75", "0.75", "0.5", "0.5"]);
         assert_eq!([51, 1000].map(highest), ["0"; 2]);
-    }
-
-    #[test]
-    fn a_share_is_between_nothing_and_the_whole() {
-        for (remaining, capacity, share) in
-            [(0, 4, "1"), (0, u64::MAX, "1"), (0, 0, "1"), (5, 4, "0"), (u64::MAX, 1, "0")]
-        {
-            let peak = Peak::default();
-            peak.observe(remaining, capacity, at(0));
-            assert_eq!(peak.highest(at(0)).to_string(), share, "{remaining} of {capacity}");
-        }
     }
 
     #[test]

@@ -74,6 +74,9 @@ impl DescribedLimit<'_> {
             Cost::OnStatus(cost, _) => format!("{cost}, given back unless the response has a status in `count`"),
         };
         line(text, &format!("    cost     {cost}"));
+        if let Some(slow) = self.limit.slows() {
+            line(text, &format!("    slows    {}", slow.in_words()));
+        }
         line(text, &format!("    over it  {}", self.limit.on_limit.in_words(self.limit.status)));
         self.limit.ban.iter().for_each(|ban| line(text, &format!("    bans     {ban}")));
     }

@@ -97,6 +97,7 @@ fn limit(limit: &LimitReport, is_json: bool) -> Markup {
                 dl {
                     (fact("requests", limit.requests))
                     (fact("rejected", format!("{} ({})", limit.rejected, percent(limit.rejected, limit.requests))))
+                    @if let Some((held, longest)) = limit.held { (fact("held", format!("{held}, for up to {longest:?}"))) }
                     (fact("keys", limit.keys))
                     (fact("keys with a rejection", format!("{} ({})", limit.keys_rejected, percent(limit.keys_rejected, limit.keys))))
                     (fact("wrongly admitted", limit.wrongly_admitted))

@@ -17,7 +17,7 @@ use crate::commands::told_request;
 use crate::config::{Config, Cost};
 use crate::limit::MAX_QUOTA;
 use crate::proxy::snapshot::{SharedState, Snapshot};
-use crate::request::decide::{self, Decision, DecisionInput, DecisionState, Part, RouteLimit};
+use crate::request::decide::{self, Decision, DecisionInput, DecisionState, LimitVerdict, Part, RouteLimit};
 use crate::request::identify::key_text::key_text;
 use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::request::resolve::{Next, Resolved};
@@ -212,6 +212,12 @@ impl Request<'_> {
         }
         let refused = state.outcomes.iter().any(|outcome| outcome.place == place && !outcome.verdict.admitted());
         let is_admitted = !refused && !is_shadowed;
+        let outcome = state.outcomes.iter().find(|outcome| outcome.place == place);
+        if let (Some(slow), Some(LimitVerdict::Rates(verdict))) = (route_limit.slow, outcome.map(|found| found.verdict))
+        {
+            statistics.held += u64::from(verdict.level > slow.from);
+            statistics.fullest_held = statistics.fullest_held.max(verdict.level);
+        }
         let decided = Decided {
             key: ask.key,
             time,

@@ -1,6 +1,7 @@
 //! What a simulation has found, as all outputs show it.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use super::input::SkippedLine;
 use super::needs::Unknown;
@@ -49,6 +50,8 @@ pub(super) struct LimitReport {
     pub(super) unknown: Unknown,
     pub(super) requests: u64,
     pub(super) rejected: u64,
+    /// How many requests it would have held, and the longest; `None` if it holds none.
+    pub(super) held: Option<(u64, Duration)>,
     /// Requests of exempt keys.
     pub(super) exempt: u64,
     /// Requests of blocked keys.
@@ -138,6 +141,7 @@ impl LimitReport {
             unknown,
             requests: statistics.requests,
             rejected: statistics.rejected,
+            held: limit.slows().map(|slow| (statistics.held, slow.hold(statistics.fullest_held))),
             exempt: count(|counters| counters.exempt.get()),
             blocked: count(|counters| counters.blocked.get()) + statistics.reported_blocks,
             bans: limit.ban.as_ref().map(|_| BanReport {

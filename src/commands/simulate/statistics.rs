@@ -29,6 +29,9 @@ pub(super) struct LimitStatistics {
     pub(super) bans: u64,
     /// Requests that a ban has refused, besides those that have begun one.
     pub(super) banned: u64,
+    /// Those that it would have held although it admits them, and how full it was at most, in millionths.
+    pub(super) held: u64,
+    pub(super) fullest_held: u32,
     /// Requests of blocked keys, which a limit that only reports has let pass.
     pub(super) reported_blocks: u64,
     /// Requests of keys that are not followed, because there are too many.
@@ -95,6 +98,8 @@ impl LimitStatistics {
             rejected: 0,
             bans: 0,
             banned: 0,
+            held: 0,
+            fullest_held: 0,
             reported_blocks: 0,
             unfollowed: 0,
             wrongly_admitted: 0,

@@ -70,6 +70,9 @@ fn limit(text: &mut String, limit: &LimitReport, is_json: bool) {
     }
     line(text, &format!("  requests  {}", limit.requests));
     line(text, &format!("  rejected  {} ({})", limit.rejected, percent(limit.rejected, limit.requests)));
+    if let Some((held, longest)) = limit.held {
+        line(text, &format!("  held      {held} ({}), for up to {longest:?}", percent(held, limit.requests)));
+    }
     let apart: Vec<_> =
         [(limit.exempt, "of exempt keys"), (limit.blocked, "of blocked keys"), (limit.keyless, "without a key")]
             .into_iter()

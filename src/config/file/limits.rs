@@ -6,6 +6,7 @@ mod tokens;
 mod cost;
 mod action;
 mod ban;
+mod slow;
 mod exceptions;
 mod quotas;
 mod quota_source;
@@ -56,6 +57,7 @@ pub(super) fn read(
     few(&section, own, gateways);
     let Reaction { on_limit, status, body, content_type } = action::read(&section);
     let ban = ban::read(&section, on_limit);
+    let slow = slow::read(&section, on_limit, !own.is_empty());
     if on_limit.delay().is_some() && max_in_flight.is_some() {
         let message = "`max_in_flight` cannot be combined with `on_limit = \"delay\"`";
         let help = "only a rate can delay requests; put `max_in_flight` into a separate limit";
@@ -84,6 +86,7 @@ pub(super) fn read(
         quotas,
         on_limit,
         ban,
+        slow,
         missing,
         headers,
         status,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::STATUS;
 use crate::base::jwt::{ALGORITHMS, Algorithm};
-use crate::config::kinds::{flag, number, shaped, text, wait, weight, words};
+use crate::config::kinds::{flag, level as share_below_one, number, shaped, text, wait, weight, words};
 use crate::config::read::{Kind, Setting, Shape, Table, name, tables};
 use crate::config::{BanResponse, HeaderStyle, Missing, OnExhausted, OnLimit, SentKey, values};
 use crate::limit::overload::level;
@@ -64,10 +64,12 @@ tables! {
         on_limit: OnLimit = words(&OnLimit::WORDS), "reject";
         /// `"delay"`: the longest time that a request is held.
         max_delay: Duration = wait(Duration::from_millis(1)..=Duration::from_secs(300)), "1s";
-        /// `"delay"`: the maximum number of held requests per key.
+        /// `"delay"`, and `slow`: the maximum number of held requests per key.
         max_delayed: usize = number(1, 100_000), 100;
         /// Keys that the limit has refused too often are refused altogether for a while.
         ban: () = shaped(Shape::Table(&ban::TABLE)) => { after = 20, within = "1m", for = "10m" };
+        /// Requests that the limit admits are held before they are forwarded, the longer the fuller a rate is.
+        slow: () = shaped(Shape::Table(&slow::TABLE)) => { from = 0.8, up_to = "2s" };
         /// The status of a refused request, 400 to 599; for a silent limit 200 to 599, and 200 without this key.
         status: () = shaped(Shape::Number(200, 599)), 429;
         /// The body of a refused request; without it a problem document (RFC 9457), and nothing for a silent limit.
@@ -168,6 +170,14 @@ tables! {
     count "`count`" {
         /// Their statuses.
         status: () = shaped(Shape::List(STATUS, 1, 64)).required() => ["401", "403", "5xx"];
+    }
+
+    /// How long requests that a limit admits are held: not at all at `from`, and longer in proportion up to 100 %.
+    slow "`slow`" {
+        /// From which share of a rate on, from 0 to below 1. Of a token bucket it is the share of the burst.
+        from: u32 = share_below_one().required() => 0.8;
+        /// For how long where all of a rate is used.
+        up_to: Duration = wait(Duration::from_millis(1)..=Duration::from_secs(300)).required() => "2s";
     }
 
     /// Keys with rates of their own. A key can have only one override.

@@ -81,6 +81,8 @@ tiers = { gold = { rates = ["20/s"], priority = 9 } }
 [limits.b]
 key = "bearer"
 rates = ["10/s"]
+slow = { from = 0.8, up_to = "2s" }
+max_delayed = 5
 quotas = { source = "http://127.0.0.1/{key}", cache_for = "1s", max_cached = 10, timeout = "1ms", send = "sha256" }
 [limits.d]
 key = "json:/user"

@@ -88,6 +88,11 @@ impl Oracle {
         start
     }
 
+    /// The most that it admits at once.
+    pub(super) fn capacity(&self) -> u64 {
+        if let Kind::TokenBucket { burst } = self.kind { burst } else { self.quota }
+    }
+
     /// How much more fits at `now`, after a tick.
     pub(super) fn remaining(&self, now: u64) -> u64 {
         let sum = |counts: &dyn Fn(u64) -> bool| -> u64 {

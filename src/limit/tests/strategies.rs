@@ -7,6 +7,7 @@ use proptest::strategy::Strategy;
 
 use super::oracle::{Kind, Oracle};
 use super::*;
+use crate::base::share::WHOLE;
 
 const DAY: u64 = 86_400 * SECOND;
 
@@ -104,6 +105,8 @@ proptest! {
                 cell.advance(limit.rates(), at(now));
                 oracles.iter_mut().for_each(|oracle| oracle.tick(now));
                 let left = oracles.iter().map(|oracle| oracle.remaining(now)).min().unwrap();
+                let used = |oracle: &Oracle| (oracle.capacity() - oracle.remaining(now)) * u64::from(WHOLE) / oracle.capacity();
+                prop_assert_eq!(u64::from(limit.level(cell, at(now), 0)), oracles.iter().map(used).max().unwrap());
                 let admitted = limit.admits(cell, at(now), step.cost);
                 prop_assert_eq!(admitted, left >= step.cost, "at {} with {} left", now, left);
                 let refusal = (!admitted).then(|| limit.judge(cell, at(now), step.cost, false));

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::migrations::{rates, run, schedules};
 use super::*;
+use crate::base::share::share;
 
 #[test]
 fn a_usage_tells_more_than_the_capacity_if_more_was_charged() {
@@ -32,6 +33,10 @@ proptest! {
         limit.charge(&mut cell, at(now), beyond);
         let usages: Vec<_> = limit.usages(&cell, at(now)).collect();
         prop_assert_eq!(usages.len(), rates.len());
+        for apart in [0, 3] {
+            let used = usages.iter().map(|usage| share(usage.used.saturating_sub(apart), usage.capacity));
+            prop_assert_eq!(limit.level(&cell, at(now), apart), used.max().unwrap());
+        }
         let least = usages.iter().map(|usage| usage.remaining).min().unwrap();
         prop_assert!(limit.admits(&cell, at(now), least));
         prop_assert!(!limit.admits(&cell, at(now), least + 1));

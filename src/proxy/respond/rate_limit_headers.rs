@@ -389,6 +389,7 @@ mod tests {
             quotas: None,
             on_limit: OnLimit::Reject,
             ban: None,
+            slow: None,
             headers,
             status: StatusCode::TOO_MANY_REQUESTS,
             body: String::new(),
@@ -405,7 +406,7 @@ mod tests {
     }
 
     fn verdict(admitted: bool, rate: usize, remaining: u64, wait: u64) -> LimitVerdict {
-        LimitVerdict::Rates(Verdict { admitted, rate, remaining, wait: Some(wait) })
+        LimitVerdict::Rates(Verdict { admitted, rate, remaining, wait: Some(wait), level: 0 })
     }
 
     fn outcomes<'a>(limits: &'a [Limit], verdicts: &[LimitVerdict]) -> Vec<LimitOutcome<'a>> {

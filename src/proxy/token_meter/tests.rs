@@ -54,7 +54,7 @@ impl Counted {
     /// Reserves; `None` if there is no room.
     fn reserve(&self, cost: u64, weights: Weights, on_exhausted: OnExhausted) -> Option<MeteredLimit> {
         let (limit, key, role) = (&self.limit, Self::key(), Role::Refuses);
-        let ask = Ask { limit, key, need: cost, cost, settles: true, role, place: 0 };
+        let ask = Ask { limit, key, need: cost, cost, settles: true, held_above: None, role, place: 0 };
         let Answer::Now(reply) = self.store.decide(&[ask], clock::now(), 0) else { unreachable!() };
         let cost = TokenCost { pointers: None, weights, max_output: 1, on_exhausted, models: Vec::new() };
         let reserved: SmallVec<[Reserved; 1]> = reply.reserved.into();

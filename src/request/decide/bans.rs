@@ -45,7 +45,7 @@ pub(super) struct Refused {
 
 /// What the store is asked about a ban of `key`: whether there is one, or with a cost of 1 to begin one.
 fn ask(bans: &Arc<Limit>, key: Fingerprint, cost: u64, place: usize) -> Ask<'_> {
-    Ask { limit: bans, key, need: bans.capacity(), cost, settles: false, role: Role::Refuses, place }
+    Ask { limit: bans, key, need: bans.capacity(), cost, settles: false, held_above: None, role: Role::Refuses, place }
 }
 
 impl BanRule {
@@ -70,7 +70,16 @@ impl Default for Strikes {
 impl Strikes {
     /// Counts a refusal of a key. Returns whether it is one too many.
     fn add(&self, strikes: &Arc<Limit>, key: Fingerprint, now: Time) -> bool {
-        let ask = Ask { limit: strikes, key, need: 1, cost: 1, settles: false, role: Role::Refuses, place: 0 };
+        let ask = Ask {
+            limit: strikes,
+            key,
+            need: 1,
+            cost: 1,
+            settles: false,
+            held_above: None,
+            role: Role::Refuses,
+            place: 0,
+        };
         self.0.decide(&[ask], now).verdicts.iter().any(|(_, verdict)| !verdict.admitted)
     }
 

@@ -42,7 +42,9 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
         };
         let Some(reply) = answer else { return state.unknown(input) };
         let Some((place, verdict)) = longest_delay(input, state, &reply.verdicts) else {
-            return state.conclude(input, reply);
+            // Whoever is behind it may ask now.
+            drop(slot);
+            return state.hold_or_conclude(input, reply).await;
         };
         match hold(input, state, (place, verdict), begun.elapsed()) {
             Some(wait) if slot.as_ref().is_some_and(|(queue, _)| *queue == place) => {
@@ -131,19 +133,19 @@ impl<'a> DecisionState<'a> {
     /// Refuses a request that was queued for too long or found the queue full. The requests before it are gone after
     /// `max_delay`.
     pub(super) fn give_up(&mut self, input: &DecisionInput<'a, '_>, place: usize, max_delay: Duration) -> Decision {
-        input.limits[place].counters(input.worker).rejected.one();
+        let decision = self.over(input, place);
         let found = self.asks.iter().zip(&self.profiles).find(|(ask, _)| ask.place == place);
         if let Some((ask, _)) = found {
             input.limits[place].record_key(input, ask.key, true);
         }
         let key = found.map(|(ask, _)| ask.key);
-        let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(micros(max_delay)) };
+        let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(micros(max_delay)), level: 0 };
         let outcome = found.map(|(ask, profile)| {
             let Ask { limit, need, .. } = *ask;
             LimitOutcome { place, profile: *profile, limit, need, verdict: LimitVerdict::Rates(verdict) }
         });
         self.outcomes = SmallVec::from_iter(outcome);
         key.into_iter().for_each(|key| self.refused_unasked(input, place, key));
-        Decision::Rejected
+        decision
     }
 }

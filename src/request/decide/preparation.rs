@@ -114,7 +114,8 @@ impl<'a> DecisionState<'a> {
             return ControlFlow::Break(Decision::TooCostly { place, most });
         }
         let settles = reservations::is_settled(&route_limit.cost);
-        let ask = Ask { limit, key, need: cost, cost, settles, role: route_limit.on_limit.role(), place };
+        let (role, held_above) = (route_limit.on_limit.role(), route_limit.slow.map(|slow| slow.from));
+        let ask = Ask { limit, key, need: cost, cost, settles, held_above, role, place };
         if settles {
             self.reservations.expect(&route_limit.cost, ask);
         }

@@ -110,12 +110,16 @@ pub enum CostKnown {
 }
 
 /// What was reserved for a request until its response tells the cost. If this is dropped before the response, the
-/// amount stays charged: otherwise clients could try for free by closing their connections early.
+/// amount stays charged: otherwise clients could try for free by closing their connections early. If it is dropped while the
+/// request is held, all of it is given back, because nothing has been done for it.
 pub struct Reservations<'a> {
     store: &'a Store,
     worker: usize,
     /// Empty for most requests.
     pending: Vec<PendingReservation<'a>>,
+    /// What was charged besides and may be given back while the request is held. Empty for most requests too.
+    besides: Vec<Reserved>,
+    is_held: bool,
 }
 
 struct PendingReservation<'a> {
@@ -127,7 +131,7 @@ struct PendingReservation<'a> {
 
 impl<'a> Reservations<'a> {
     pub(super) fn new(store: &'a Store, worker: usize) -> Self {
-        Self { store, worker, pending: Vec::new() }
+        Self { store, worker, pending: Vec::new(), besides: Vec::new(), is_held: false }
     }
 
     /// Adds an ask whose cost is known only from the response.
@@ -138,9 +142,32 @@ impl<'a> Reservations<'a> {
     /// Records what the store has reserved. Nothing is settled for an ask of which nothing was reserved.
     pub(super) fn record(&mut self, reserved: Vec<Reserved>) {
         for reserved in reserved {
-            if let Some(pending) = self.pending.iter_mut().find(|pending| pending.ask.place == reserved.place()) {
-                pending.reserved = Some(reserved);
+            match self.pending.iter_mut().find(|pending| pending.ask.place == reserved.place()) {
+                Some(pending) => pending.reserved = Some(reserved),
+                None => self.besides.push(reserved),
             }
+        }
+    }
+
+    /// From now on the request is held.
+    pub(super) fn begin_hold(&mut self) {
+        self.is_held = true;
+    }
+
+    /// The request is not held any longer: what it was charged stays so, or is settled by its response.
+    pub(super) fn end_hold(&mut self, now: impl Fn() -> Time) {
+        self.is_held = false;
+        for reserved in std::mem::take(&mut self.besides) {
+            let cost = reserved.cost();
+            self.store.settle(reserved, cost, None, (now(), self.worker));
+        }
+    }
+
+    /// Gives back everything, because nothing is done for the request.
+    pub(super) fn give_back(&mut self, now: impl Fn() -> Time) {
+        let pending = std::mem::take(&mut self.pending).into_iter().filter_map(|pending| pending.reserved);
+        for reserved in pending.chain(std::mem::take(&mut self.besides)) {
+            self.store.settle(reserved, 0, None, (now(), self.worker));
         }
     }
 
@@ -199,11 +226,15 @@ impl<'a> Reservations<'a> {
                 self.store.settle(reserved, cost, None, (now(), self.worker));
             }
         }
+        self.end_hold(now);
     }
 }
 
 impl Drop for Reservations<'_> {
     fn drop(&mut self) {
+        if self.is_held {
+            self.give_back(clock::now);
+        }
         self.keep(clock::now);
     }
 }

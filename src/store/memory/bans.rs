@@ -15,7 +15,7 @@ impl Memory {
             let shard = &mut *self.shards[shard].lock();
             let Some(entry) = entry(shard, key, ask, now) else {
                 let remaining = ask.limit.capacity();
-                verdicts.push((ask.place, Verdict { admitted: true, rate: 0, remaining, wait: None }));
+                verdicts.push((ask.place, Verdict { admitted: true, rate: 0, remaining, wait: None, level: 0 }));
                 continue;
             };
             was_banned = true;

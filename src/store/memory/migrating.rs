@@ -109,7 +109,8 @@ impl Memory {
             for (key, limit) in old {
                 let newest = reloads.after(&limit, key).find(|migration| reloads.has(&migration.to));
                 if let Some(Migration { to, .. }) = newest {
-                    let ask = Ask { limit: to, key, need: 0, cost: 0, settles: false, role: Role::Refuses, place: 0 };
+                    let (settles, held_above, role) = (false, None, Role::Refuses);
+                    let ask = Ask { limit: to, key, need: 0, cost: 0, settles, held_above, role, place: 0 };
                     self.migrate(&reloads, &ask, now);
                 }
             }

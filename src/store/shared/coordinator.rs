@@ -107,7 +107,7 @@ impl Coordinator {
             self.cells.follow(ask, decision.now);
             let (place, cached) = self.cells.of((&ask.limit, ask.key), decision.now, &self.health.forgotten);
             decision.places.push(place);
-            if ask.settles {
+            if ask.settles || ask.held_above.is_some() {
                 cached.counters.may_shrink();
             }
             let now = cached.advance_for(&ask.limit, decision.now, decision.asked);
@@ -120,7 +120,8 @@ impl Coordinator {
                 may_reserve = admitted;
                 cached.was_read_for_bans(decision.asked)
             } else {
-                may_reserve &= ask.cost > 0;
+                // How full the limit is must be known before the request is charged, so it is read first.
+                may_reserve &= ask.cost > 0 && ask.held_above.is_none();
                 is_leased || has_plenty && !self.strict && cached.was_just_read(decision.asked)
             };
             may_be_provisional = may_be_provisional && (is_read || may_reserve);
@@ -327,6 +328,9 @@ impl Coordinator {
     fn carry_out(&mut self, mut decision: Box<Decision>, admits: &Admits) {
         let all = decision.asks.iter().zip(admits).all(|(ask, admit)| admit.admitted || ask.role == Role::Reports);
         let is_provisional = admits.iter().any(|admit| admit.is_provisional);
+        if all {
+            self.note_levels(&mut decision, admits);
+        }
         let mut standings = Standings::new();
         let mut open = 0;
         let Decision { asks, places, verdicts, reserved, number, asked, .. } = &mut *decision;

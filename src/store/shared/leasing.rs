@@ -132,9 +132,20 @@ impl CachedCell {
     pub(super) fn verdict(&self, ask: &OwnedAsk, at: Time, admitted: bool) -> Verdict {
         let mut verdict = ask.limit.judge(&self.cell, at, ask.need, admitted);
         if admitted {
-            let asked_for = self.asked_for().map_or(0, |charge| charge.ticket.cost());
-            verdict.remaining = verdict.remaining.saturating_add(self.unspent(&ask.limit)).saturating_add(asked_for);
+            verdict.remaining = verdict.remaining.saturating_add(self.set_apart(&ask.limit));
+            verdict.level = ask.level;
         }
         verdict
+    }
+
+    /// How full the limit is before the request is charged, if that matters. What is charged for further requests is not used.
+    pub(super) fn level(&self, ask: &OwnedAsk, at: Time) -> u32 {
+        ask.held_above.map_or(0, |_| ask.limit.level(&self.cell, at, self.set_apart(&ask.limit)))
+    }
+
+    /// What is charged for further requests.
+    fn set_apart(&self, limit: &Arc<Limit>) -> u64 {
+        let asked_for = self.asked_for().map_or(0, |charge| charge.ticket.cost());
+        self.unspent(limit).saturating_add(asked_for)
     }
 }

@@ -136,7 +136,8 @@ mod tests {
     const NOW: Time = Time::from_micros(1_800_000_000_000_000);
 
     fn ask(limit: &Arc<Limit>, need: u64) -> Ask<'_> {
-        Ask { limit, key: Fingerprint::of(b"k"), need, cost: need, settles: false, role: Role::Refuses, place: 3 }
+        let (key, settles, held_above) = (Fingerprint::of(b"k"), false, None);
+        Ask { limit, key, need, cost: need, settles, held_above, role: Role::Refuses, place: 3 }
     }
 
     fn at(micros: u64) -> Time {
@@ -147,7 +148,7 @@ mod tests {
     fn a_no_holds_until_it_might_be_a_yes() {
         let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
         let refusals = RefusalCache::new(u64::MAX);
-        let verdict = Verdict { admitted: false, rate: 0, remaining: 2, wait: Some(500) };
+        let verdict = Verdict { admitted: false, rate: 0, remaining: 2, wait: Some(500), level: 0 };
         refusals.note(&[OwnedAsk::from(&ask(&limit, 3))], &Verdicts::from_iter([(3, verdict)]), NOW, |_| false);
         let found = |need, now| refusals.find(&[ask(&limit, need)], now, false).map(|verdicts| verdicts[0].1);
         assert_eq!(found(3, at(200)), Some(Verdict { wait: Some(300), ..verdict }));
@@ -162,7 +163,7 @@ mod tests {
     fn a_no_is_looked_at_again_unless_nobody_can_be_asked() {
         let limit = Arc::new(Limit::new("l", &["10/d".parse().unwrap()]));
         let refusals = RefusalCache::new(u64::MAX);
-        let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(3 * RECHECK) };
+        let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(3 * RECHECK), level: 0 };
         refusals.note(&[OwnedAsk::from(&ask(&limit, 1))], &Verdicts::from_iter([(3, verdict)]), NOW, |_| false);
         let is_known = |now, is_lost| refusals.find(&[ask(&limit, 1)], now, is_lost).is_some();
         assert!(is_known(at(RECHECK - 1), false));
@@ -175,7 +176,7 @@ mod tests {
         let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
         let refusals = RefusalCache::new(u64::MAX);
         let reserving = Ask { settles: true, ..ask(&limit, 1) };
-        let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500_000) };
+        let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500_000), level: 0 };
         let note =
             || refusals.note(&[OwnedAsk::from(&reserving)], &Verdicts::from_iter([(3, verdict)]), NOW, |_| false);
         let is_known = |now| refusals.find(&[reserving], now, false).is_some();
@@ -191,7 +192,7 @@ mod tests {
         let (limit, raised) = (|quota: &str| Arc::new(Limit::new("l", &[quota.parse().unwrap()])), "20/s");
         let low = limit("10/s");
         let refusals = RefusalCache::new(u64::MAX);
-        let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500) };
+        let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500), level: 0 };
         let note =
             || refusals.note(&[OwnedAsk::from(&ask(&low, 1))], &Verdicts::from_iter([(3, verdict)]), NOW, |_| false);
         note();

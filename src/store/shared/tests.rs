@@ -13,6 +13,7 @@ mod clocks;
 mod reloads;
 mod inspection;
 mod leases;
+mod levels;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +22,9 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::OwnedAsk;
 use super::lease::most_leased;
 use super::names::AllNames;
+use super::{Ask, OwnedAsk};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{OnError, Role};
 use crate::limit::{Edge, Limit, Rate, Strategy as Counting};
@@ -88,7 +89,8 @@ fn slack_in_time(kind: usize, decided: &[Decided]) -> u64 {
 
 /// A request with a cost of 1.
 pub(super) fn ask(limit: &Arc<Limit>, key: Fingerprint) -> OwnedAsk {
-    OwnedAsk { limit: limit.clone(), key, need: 1, cost: 1, settles: false, role: Role::Refuses, place: 0, asked: None }
+    let ask = Ask { limit, key, need: 1, cost: 1, settles: false, held_above: None, role: Role::Refuses, place: 0 };
+    OwnedAsk::from(&ask)
 }
 
 /// A key on the server with this number.

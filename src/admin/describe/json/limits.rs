@@ -23,6 +23,7 @@ pub(super) fn limit(limit: &Limit) -> Value {
         _ => (None, None),
     };
     let (max_delay, max_delayed) = limit.on_limit.delay().unzip();
+    let slow = limit.slow.as_ref();
     json!({
         "key": key(&limit.key),
         "rates": rates(&limit.rates),
@@ -46,7 +47,8 @@ pub(super) fn limit(limit: &Limit) -> Value {
         "tiers": tiers(limit),
         "on_limit": limit.on_limit.word(),
         "max_delay": max_delay.map(super::span),
-        "max_delayed": max_delayed,
+        "max_delayed": max_delayed.or(slow.map(|slow| slow.max_delayed)),
+        "slow": slow.map(|slow| json!({ "from": slow.from_as_fraction(), "up_to": super::span(slow.up_to) })),
         "ban": limit.ban.as_ref().map(ban),
         "missing": limit.missing.word(),
         "headers": limit.headers.word(),

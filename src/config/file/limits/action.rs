@@ -20,8 +20,11 @@ pub(super) fn read(section: &Section<'_>) -> Reaction {
     let on_limit =
         match section.field(&limit::on_limit).map_or(Some(OnLimit::Reject), |_| section.given(&limit::on_limit)) {
             Some(on_limit) if on_limit.delay().is_none() => {
-                let of_delay = [limit::max_delay.name, limit::max_delayed.name];
-                section.misplaced(&of_delay, "`on_limit = \"delay\"`", "remove it, or use that");
+                section.misplaced(&[limit::max_delay.name], "`on_limit = \"delay\"`", "remove it, or use that");
+                if section.field(&limit::slow).is_none() {
+                    let owner = "`on_limit = \"delay\"` and `slow`";
+                    section.misplaced(&[limit::max_delayed.name], owner, "remove it, or use one of them");
+                }
                 on_limit
             }
             // If the value is invalid, it is unknown which other keys belong to it.

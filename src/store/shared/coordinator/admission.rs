@@ -2,7 +2,9 @@
 
 use smallvec::SmallVec;
 
+use super::Coordinator;
 use crate::base::clock::Time;
+use crate::store::shared::message::Decision;
 
 /// What one limit of a decision says.
 pub(super) struct Admit {
@@ -17,3 +19,24 @@ pub(super) struct Admit {
 
 /// What each limit of a decision says.
 pub(super) type Admits = SmallVec<[Admit; 2]>;
+
+impl Coordinator {
+    /// Notes how full the limits are before the request is charged. If it may be held, all that it is charged is reserved.
+    pub(super) fn note_levels(&mut self, decision: &mut Decision, admits: &Admits) {
+        let Decision { asks, places, .. } = decision;
+        if asks.iter().all(|ask| ask.held_above.is_none()) {
+            return;
+        }
+        let mut may_be_held = false;
+        for ((ask, place), admit) in asks.iter_mut().zip(&*places).zip(admits).filter(|(_, admit)| admit.admitted) {
+            ask.level = self.cells.at(*place).level(ask, admit.now);
+            may_be_held |= ask.borrowed().may_be_held(ask.level);
+        }
+        if may_be_held {
+            for (ask, place) in asks.iter_mut().zip(&*places).filter(|(ask, _)| ask.cost > 0) {
+                ask.settles = true;
+                self.cells.at(*place).counters.may_shrink();
+            }
+        }
+    }
+}

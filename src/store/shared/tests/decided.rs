@@ -48,7 +48,7 @@ impl Decided {
 fn decide(memory: &Memory, decided: &Decided, is_late: bool, cost: Option<u64>) -> Verdicts {
     let ask = |ask| {
         let &OwnedAsk { ref limit, key, need, role, place, .. } = ask;
-        Ask { limit, key, need, cost: cost.unwrap_or(ask.cost), settles: false, role, place }
+        Ask { limit, key, need, cost: cost.unwrap_or(ask.cost), settles: false, held_above: None, role, place }
     };
     let asks: Vec<Ask<'_>> = decided.asks.iter().map(ask).collect();
     memory.decide(&asks, if is_late { decided.decided } else { decided.asked }).verdicts

@@ -2,6 +2,7 @@
 
 use super::inspection::shown;
 use super::*;
+use crate::base::share::WHOLE;
 use crate::store::shared::BRIEFLY;
 use crate::store::shared::lease::{BUSY, FAR, LEASE};
 
@@ -50,6 +51,27 @@ fn a_busy_key_is_decided_without_an_exchange_and_the_rest_is_given_back() {
         assert_eq!(remaining, [left - 1, left - 2, left - 3, left - 4], "what is leased is left");
         world.settle();
         assert_eq!(counted(&mut world, kind, key), 2 * BUSY + 4);
+    }
+}
+
+#[test]
+fn what_is_leased_and_not_spent_makes_a_limit_no_fuller() {
+    for how in [LOCAL, STRICT] {
+        let (mut world, _) = world(1, how, &limit(0, PLENTY / 2));
+        world.whats.iter_mut().flatten().for_each(|ask| ask.held_above = Some(WHOLE));
+        (0..2).for_each(|_| busy(&mut world, 0));
+        world.run(&Step::Ask { gateway: 0, what: 0, cost: 1 });
+        // If they are held, they take what is leased all the same.
+        world.whats.iter_mut().flatten().for_each(|ask| ask.held_above = Some(0));
+        (0..2).for_each(|_| world.run(&Step::Ask { gateway: 0, what: 0, cost: 1 }));
+        let level = |decided: &Decided| decided.verdicts.as_ref().unwrap()[0].1.level;
+        let used = [0, BUSY, 2 * BUSY, 2 * BUSY + 1, 2 * BUSY + 2];
+        let levels = used.map(|used| u32::try_from(used * 1_000_000 / (PLENTY / 2)).unwrap());
+        assert_eq!(world.decided.iter().map(level).collect::<Vec<_>>(), levels, "nobody waits");
+        (0..2).for_each(|_| world.settle_one(0, 0));
+        world.settle();
+        let key = world.whats[0][0].key;
+        assert_eq!(counted(&mut world, 0, key), 2 * BUSY + 1, "{how:?}");
     }
 }
 
