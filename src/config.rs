@@ -133,4 +133,14 @@ impl Config {
         self.limits.iter_mut().filter_map(|limit| limit.gateways.as_mut()).for_each(|shared| *shared = gateways);
         std::mem::replace(&mut self.gateways, gateways) != gateways
     }
+
+    /// The limits that decide about the requests of a route: those that it names, then pools of these that it does not name.
+    pub fn limits_of(&self, route: &Route) -> impl Iterator<Item = &Limit> {
+        route.limits.iter().chain(&route.pools).filter_map(|index| self.limits.get(*index))
+    }
+
+    /// Those that only stand in for others.
+    pub fn pools_of(&self, route: &Route) -> impl Iterator<Item = &Limit> {
+        route.pools.iter().filter_map(|index| self.limits.get(*index))
+    }
 }

@@ -4,6 +4,7 @@
 //! place; counters in memory can outlive the process.
 
 mod ticket;
+mod plan;
 mod reloads;
 pub mod shared;
 pub mod memory;
@@ -20,6 +21,8 @@ use crate::config::{self, Role};
 use crate::limit::{Cell, Limit, RateUsage, Verdict};
 
 use memory::Memory;
+use plan::Terms;
+pub use plan::{Demand, Pooled, Refusal};
 use shared::Shared;
 use shared::memcached::Memcached;
 pub use ticket::{Reserved, Ticket};
@@ -40,8 +43,10 @@ pub struct Ask<'a> {
     /// Above which level ([`Verdict::level`]) of the limit the request may be held before it is served; `None` if it never is.
     /// Then all that it is charged is only reserved, by its other limits too, because its client may go away meanwhile.
     pub held_above: Option<u32>,
-    /// Whether the limit refuses requests.
+    /// Whether the limit refuses requests. One that only stands in for others reports, and is asked for nothing.
     pub role: Role,
+    /// The place of the pool that stands in for the limit if it has no room; `None` if there is none.
+    pub overflow: Option<usize>,
     /// The index of the limit on its route, which is returned with the verdict.
     pub place: usize,
 }
@@ -62,9 +67,9 @@ fn outlasts(ban: &Verdict, asks: &[Ask<'_>]) -> bool {
 /// All that one request asks, in the order of the route's limits.
 pub type Asks<'a> = SmallVec<[Ask<'a>; 2]>;
 
-/// The verdict of each limit with the place of its ask, in the order of the asks. If all limits that refuse requests
-/// admit this one, those that admit it were charged; otherwise none was, and verdicts of limits may be missing that were not
-/// looked at because another one refuses.
+/// The verdict of each limit with the place of its ask, in the order of the asks. If the request passes, the limits that admit
+/// it were charged, and pools instead of others; otherwise none was, and verdicts of limits may be missing that were not
+/// looked at because another one refuses. Of a limit that only stands in for others there is none.
 pub type Verdicts = SmallVec<[(usize, Verdict); 2]>;
 
 /// The store's decision about one request.
@@ -72,6 +77,8 @@ pub type Verdicts = SmallVec<[(usize, Verdict); 2]>;
 pub struct Reply {
     /// What is known of the limits that were asked.
     pub verdicts: Verdicts,
+    /// What pools say that were to stand in for limits without room.
+    pub pooled: Vec<Pooled>,
     /// One reservation for each ask that settles and was charged, and for all that were if the request may be held.
     pub reserved: Vec<Reserved>,
 }
@@ -243,6 +250,11 @@ impl Store {
 }
 
 impl Ask<'_> {
+    fn terms(&self) -> Terms {
+        let Self { need, cost, role, overflow, place, .. } = *self;
+        Terms { own: Demand { need, cost }, role, place, overflow }
+    }
+
     /// How full the limit is before the request is charged, if that matters. The cell has been advanced to `now`.
     fn level(&self, cell: &Cell, now: Time) -> u32 {
         self.held_above.map_or(0, |_| self.limit.level(cell, now, 0))

@@ -81,6 +81,7 @@ pub(crate) fn costs() {
                     settles: false,
                     held_above: None,
                     role: Role::Refuses,
+                    overflow: None,
                     place: 0,
                 };
                 memory.decide(&[ask], Time::from_micros(now + step));

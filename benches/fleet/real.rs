@@ -89,6 +89,7 @@ async fn drive(task: &Task, store: &Rc<Shared>) -> Done {
                 settles: false,
                 held_above: None,
                 role: Role::Refuses,
+                overflow: None,
                 place: 0,
             };
             let is_admitted = |reply: gateway::store::Reply| reply.verdicts.iter().all(|(_, verdict)| verdict.admitted);

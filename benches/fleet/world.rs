@@ -263,7 +263,17 @@ impl Fleet {
         }
         open[place] = (u32::try_from(key).unwrap(), self.now);
         let (limit, key) = (&self.limit, self.keys[key]);
-        let ask = Ask { limit, key, need: 1, cost: 1, settles: false, held_above: None, role: Role::Refuses, place };
+        let ask = Ask {
+            limit,
+            key,
+            need: 1,
+            cost: 1,
+            settles: false,
+            held_above: None,
+            role: Role::Refuses,
+            overflow: None,
+            place,
+        };
         gateway.ask(&ask, self.now);
         self.outcome.requests += 1;
         self.follow(index);

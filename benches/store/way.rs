@@ -75,6 +75,7 @@ impl Way {
                     settles: false,
                     held_above: None,
                     role: Role::Refuses,
+                    overflow: None,
                     place: 0,
                 };
                 let reply = match store.decide(&[ask], clock::now(), 0) {

@@ -87,6 +87,8 @@ pub struct Decisions {
     pub silenced: u64,
     /// Held by this limit until there was room or the longest delay was over.
     pub delayed: u64,
+    /// Over this limit, and charged to its pool instead.
+    pub overflowed: u64,
     /// Not counted because the key is exempt.
     pub exempt: u64,
     /// Refused because the key is blocked.

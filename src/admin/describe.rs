@@ -230,6 +230,9 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
     if let Some(slow) = limit.slows() {
         writeln!(f, "    requests that it admits are {}", slow.in_words())?;
     }
+    if let Some(pool) = limit.pool() {
+        writeln!(f, "    requests over the limit are charged to {pool} instead, if that has room")?;
+    }
     let over = limit.on_limit.in_words(limit.status);
     writeln!(f, "    requests without a key {missing}; requests over the limit are {over}")?;
     limit.ban.iter().try_for_each(|ban| writeln!(f, "    bans {ban}"))

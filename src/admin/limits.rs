@@ -54,6 +54,7 @@ pub(super) fn decisions(counted: Option<&LimitMetrics>) -> Decisions {
         shadowed: of(|counters| &counters.shadowed),
         silenced: of(|counters| &counters.silenced),
         delayed: of(|counters| &counters.delayed),
+        overflowed: of(|counters| &counters.overflowed),
         exempt: of(|counters| &counters.exempt),
         blocked: of(|counters| &counters.blocked),
         banned: of(|counters| &counters.banned),

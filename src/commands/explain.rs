@@ -131,10 +131,10 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
     };
     line(&mut text, heading);
     let share = config.store.share();
-    let limits = served.limits.iter().zip(&config.routes[index].limits).zip(&asked);
+    let limits = served.limits.iter().zip(config.limits_of(&config.routes[index])).zip(&asked);
     for ((route_limit, limit), asked) in limits.filter(|((limit, _), _)| part.has(limit)) {
-        let limit = &config.limits[*limit];
-        line(&mut text, &format!("  {}", limit.name));
+        let pool = if route_limit.is_of_route { "" } else { "  (a pool, charged only instead of others)" };
+        line(&mut text, &format!("  {}{pool}", limit.name));
         DescribedLimit { route_limit, limit, share, attributes: &attributes, asked, show_keys }.write(&mut text);
     }
     let quotas = quotas::resolved(&served.limits, &attributes, asked);

@@ -184,6 +184,7 @@ fn simulated(config: &Config, keyless: &BTreeSet<usize>) -> Config {
     }
     for route in &mut simulated.routes {
         route.limits.retain(|limit| !keyless.contains(limit));
+        route.pools.retain(|limit| !keyless.contains(limit));
     }
     simulated
 }

@@ -1,5 +1,7 @@
 //! Checks across sections: names that routes use, captures that keys use, addresses of listeners, duplicate routes.
 
+mod overflow;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -23,6 +25,7 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
         source.report(0..0, source.no_routes(), SMALLEST);
     }
     indistinct(&draft.routes, source);
+    overflow::check(&draft, source);
     let routes: Vec<_> = draft.routes.iter().filter_map(|route| resolve_route(route, &draft, source)).collect();
     unused(&draft, source);
     ways_around(&draft.routes, draft.server.paths, source);
@@ -61,7 +64,8 @@ fn unused_tokens(tokens: &[Name<'_>], config: &Config, source: &Source<'_>) {
 /// Warns of limits and upstreams that no route names: they have no effect.
 fn unused(draft: &Draft<'_>, source: &Source<'_>) {
     for (name, _) in &draft.limits {
-        if !draft.routes.iter().any(|route| route.limits.iter().any(|used| used.text == name.text)) {
+        let is_pool = draft.overflows.iter().any(|of| of.pool.as_ref().is_some_and(|pool| pool.text == name.text));
+        if !is_pool && !draft.routes.iter().any(|route| route.limits.iter().any(|used| used.text == name.text)) {
             let help = format!("add limits = [\"{}\"] to the routes that need it, or remove it", name.text);
             source.warn(
                 name.span.clone(),
@@ -101,7 +105,8 @@ fn unknown_tiers(draft: &Draft<'_>, routes: &[Route], source: &Source<'_>) {
         let Some(Tiers { source: attribute, rates, .. }) = limit.as_ref().and_then(|limit| limit.tiers.as_ref()) else {
             continue;
         };
-        let routes: Vec<_> = routes.iter().filter(|route| route.limits.contains(&index)).collect();
+        let has_limit = |route: &&Route| route.limits.contains(&index) || route.pools.contains(&index);
+        let routes: Vec<_> = routes.iter().filter(has_limit).collect();
         for (tier, _) in rates {
             if routes.is_empty() || routes.iter().any(|route| can_be(attribute, tier, route)) {
                 continue;
@@ -165,10 +170,14 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
             source.report(name.span.clone(), message, "give them the same `tokens`, or put them on different routes");
         }
         if let (Some(limit), Some(path)) = (&draft.limits[index].1, &route.path) {
-            let tier = limit.tiers.as_ref().map(|tiers| &tiers.source);
-            captures(&limit.name, limit.key.parts.iter().flatten().chain(tier), path, name, source);
+            captures(&limit.name, limit.sources(), path, name, source);
+            for pool in overflow::pools(&limits[limits.len() - 1..], draft) {
+                let pool = draft.limits[pool].1.iter();
+                pool.for_each(|pool| captures(&pool.name, pool.sources(), path, name, source));
+            }
         }
     }
+    let pools = overflow::pools(&limits, draft);
     let action = match route.answer.as_ref()? {
         Answer::Respond { status, body, content_type } => {
             Action::Respond { status: *status, body: body.clone(), content_type: content_type.clone() }
@@ -193,6 +202,7 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
         ignore_case: route.ignore_case.unwrap_or(false),
         action,
         limits,
+        pools,
         inspect_body: route.inspect_body.unwrap_or(draft.server.inspect_body),
         max_body_size: route.max_body_size.unwrap_or(draft.server.max_body_size),
         timeout: route.timeout,

@@ -38,7 +38,7 @@ use super::{
 
 use upstream_tls::SystemAuthorities;
 
-pub(super) use limits::{again, quota_rates, temporary};
+pub(super) use limits::{Overflow, again, quota_rates, temporary};
 pub(super) use routes::{Answer, Draft as RouteDraft};
 
 /// The file as read: values are checked, but names of limits and upstreams are not yet looked up.
@@ -54,6 +54,8 @@ pub(super) struct Draft<'a> {
     pub(super) jwts: Vec<(Name<'a>, Option<Jwt>)>,
     /// `None` where the section itself is wrong.
     pub(super) limits: Vec<(Name<'a>, Option<Limit>)>,
+    /// One for each limit.
+    pub(super) overflows: Vec<Overflow<'a>>,
     pub(super) routes: Vec<RouteDraft<'a>>,
     /// All addresses of listeners, and where they are written.
     pub(super) listeners: Vec<(SocketAddr, Range<usize>)>,
@@ -84,9 +86,11 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let tokens = jwt::Names::new(&jwts);
     let upstream =
         |(name, field): (Name<'a>, Field<'a>)| (name.clone(), upstreams::read(&name, &field, &system, &tokens));
-    let limit =
-        |(name, field): (Name<'a>, Field<'a>)| (name.clone(), limits::read(&name, &field, (&tokens, &system), &store));
-    let limits = limits.into_iter().map(limit).collect();
+    let limit = |(name, field): (Name<'a>, Field<'a>)| {
+        let (limit, overflow) = limits::read(&name, &field, (&tokens, &system), &store);
+        ((name, limit), overflow)
+    };
+    let (limits, overflows) = limits.into_iter().map(limit).unzip();
     Draft {
         server,
         log,
@@ -95,6 +99,7 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
         store,
         upstreams: upstreams.into_iter().map(upstream).collect(),
         limits,
+        overflows,
         jwts: jwts.into_iter().map(|(name, field)| (name.clone(), jwt::read(&name, &field, &system))).collect(),
         routes,
         listeners,

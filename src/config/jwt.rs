@@ -62,8 +62,7 @@ impl Config {
             Action::Forward { upstream, .. } => self.upstreams.get(upstream),
             Action::Respond { .. } | Action::Redirect(_) => None,
         };
-        let mut limits = route.limits.iter().filter_map(|index| self.limits.get(*index));
-        limits.any(|limit| claims(limit.sources(), token).next().is_some())
+        self.limits_of(route).any(|limit| claims(limit.sources(), token).next().is_some())
             || upstream.is_some_and(|upstream| claims(balanced_by(upstream), token).next().is_some())
     }
 }

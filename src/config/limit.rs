@@ -45,6 +45,8 @@ pub struct Limit {
     pub ban: Option<Ban>,
     /// How it slows down requests that it admits, if the file says so.
     pub slow: Option<Slow>,
+    /// The name of the limit that is charged instead if this one has no room.
+    pub overflow: Option<String>,
     /// What happens to a request without the key.
     pub missing: Missing,
     /// Which headers report the limit.
@@ -61,6 +63,12 @@ impl Limit {
     /// The sources of its key and of its tiers.
     pub fn sources(&self) -> impl Iterator<Item = &Source> {
         self.key.parts.iter().flatten().chain(self.tiers.as_ref().map(|tiers| &tiers.source))
+    }
+
+    /// The name of the pool that is charged if it has no room. A limit that only reports, or has no rates, hands nothing over.
+    pub fn pool(&self) -> Option<&str> {
+        let hands_over = self.on_limit.role() == Role::Refuses && !self.rates.is_empty();
+        self.overflow.as_deref().filter(|_| hands_over)
     }
 
     /// How it slows down requests that it admits. One that only reports does not.

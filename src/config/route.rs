@@ -29,6 +29,8 @@ pub struct Route {
     pub action: Action,
     /// Indices into [`Config::limits`](super::Config::limits), without repetition.
     pub limits: Vec<usize>,
+    /// Those of the pools of these limits that are not among them.
+    pub pools: Vec<usize>,
     /// The largest request body in bytes, or [`UNLIMITED`](super::UNLIMITED): the route's own or the server's.
     pub max_body_size: u64,
     /// The most of a request body that is read before the decision, in bytes: the route's own or the server's.

@@ -23,8 +23,9 @@ pub(super) fn record(
     state: &DecisionState<'_>,
 ) {
     let metrics = |place: usize| Some(&route.limits.get(place)?.metrics);
-    let shadowed = state.shadowed.iter().filter_map(|place| metrics(*place));
-    record.decided(state.held_since, shadowed, remaining(route, &state.outcomes));
+    let over = [&state.shadowed, &state.overflowed];
+    let over = over.map(|places| places.iter().filter_map(|place| metrics(*place)));
+    record.decided(state.held_since, over, remaining(route, &state.outcomes));
     let refused_by = refusing(decision, state).and_then(metrics);
     record.refused_by(refused_by);
     if let Decision::Banned { .. } = decision {

@@ -1,13 +1,16 @@
 //! Begins to meter the tokens of a response, if limits of its route count them.
 
+use std::sync::Arc;
+
 use http::{Response, StatusCode};
 use smallvec::SmallVec;
 
 use super::WorkerSnapshot;
 use super::token_meter::{MeteredLimit, MeteredRequest, TokenMeter};
+use crate::config::{OnExhausted, Role, TokenCost};
 use crate::proxy::snapshot::CompiledRoute;
 use crate::proxy::telemetry::{ObservedBody, RequestRecord};
-use crate::request::decide::{CostKnown, DecisionState, estimated_input};
+use crate::request::decide::{CostKnown, DecisionState, RouteLimit, SettledByBody, estimated_input};
 use crate::request::identify::RequestAttributes;
 
 /// What is known of a request whose response is metered; `None` if no limit of its route counts tokens.
@@ -35,13 +38,16 @@ pub(super) fn begin(
     let Some((request, usage)) = request.zip(usage).filter(|_| cost == CostKnown::FromResponse && !is_tunnel) else {
         return;
     };
-    let limits = state.reservations.open().filter_map(|(cost, reserved)| {
-        let route_limit = route.limits.get(reserved.place())?;
+    let limits = state.reservations.open().filter_map(|SettledByBody { costs, least, reserved }| {
+        let limits = || costs.iter().filter_map(|(place, cost)| Some((route.limits.get(*place)?, *cost)));
+        let cuts = |(limit, cost): (&RouteLimit, &Arc<TokenCost>)| {
+            cost.on_exhausted == OnExhausted::Cut && limit.on_limit.role() == Role::Refuses
+        };
         Some(MeteredLimit {
-            cost: cost.clone(),
-            weights: cost.weights(request.model.as_deref()),
-            role: route_limit.on_limit.role(),
-            metrics: route_limit.metrics.clone(),
+            weights: limits().map(|(_, cost)| cost.weights(request.model.as_deref())).collect(),
+            least,
+            cuts: limits().any(cuts),
+            metrics: limits().next()?.0.metrics.clone(),
             reserved: SmallVec::from_iter([reserved]),
         })
     });

@@ -1,6 +1,7 @@
 //! The snapshot: everything that is built from one configuration to serve requests. It is immutable, and a reload
 //! replaces it as a whole.
 
+mod pools;
 mod shared_state;
 
 use std::cell::RefCell;
@@ -32,6 +33,7 @@ use crate::sources::quotas::LimitSource;
 use crate::store::{LimitChanges, Store};
 use crate::upstream::{Keeps, Upstream};
 
+use pools::Pools;
 pub use shared_state::SharedState;
 
 /// The name under which requests without a route are counted.
@@ -240,24 +242,29 @@ impl Snapshot {
             config::Action::Respond { .. } | config::Action::Redirect(_) => None,
         };
         let served = |(route, rules): (&config::Route, &RouteRules)| {
+            let indices = || route.limits.iter().chain(&route.pools);
             let limits_and_rates =
-                || route.limits.iter().filter_map(|index| config.limits.get(*index).zip(rate_table.get(*index)));
-            let route_limit = |(limit, rate_table): (&config::Limit, &Arc<RateTable>)| RouteLimit {
+                || indices().filter_map(|index| config.limits.get(*index).zip(rate_table.get(*index)));
+            let pools = Pools::new(config, route);
+            let route_limit = |(place, (limit, rate_table)): (usize, (&config::Limit, &Arc<RateTable>))| RouteLimit {
                 rates: RateSelector::new(rate_table.clone(), limit, &route.path),
                 quotas: quota_sources.iter().find(|one| one.is_of(&limit.name)).map(|one| one.source.clone()),
                 max_in_flight: limit.max_in_flight,
                 key: KeyExtractor::new(&limit.name, &limit.key, &route.path).with_known_keys(limit.known_keys.as_ref()),
                 cost: limit.cost.clone(),
-                on_limit: limit.on_limit,
                 ban: BanRule::new(limit, rate_table.ban(), &shared.strikes),
                 slow: limit.slows(),
+                on_limit: pools.on_limit(place),
+                overflow: pools.of(place),
+                is_of_route: pools.is_of_route(place),
+                settles: pools.settles(place),
                 missing: limit.missing,
                 metrics: shared.limit(&limit.name),
                 // Only the admin listener shows them.
                 counts_keys: config.admin.is_some(),
-                comes_first: limit.comes_first(),
+                comes_first: pools.comes_first(place),
             };
-            let limits: Vec<_> = limits_and_rates().map(route_limit).collect();
+            let limits: Vec<_> = limits_and_rates().enumerate().map(route_limit).collect();
             let told =
                 limits_and_rates().zip(&limits).map(|((limit, _), route_limit)| (limit, route_limit.rates.profiles()));
             let rate_limit_headers = Arc::new(RateLimitHeaders::new(told));

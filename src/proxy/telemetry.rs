@@ -278,16 +278,17 @@ impl RequestRecord {
     }
 
     /// Records for the access log since when the request was held, if it was, which limits only report that it is over
-    /// them, and how many more requests each limit that has decided about it admits.
+    /// them, which were replaced by their pools, and how many more requests each limit that has decided about it admits.
     pub fn decided<'a>(
         &mut self,
         held_since: Option<Time>,
-        shadowed: impl Iterator<Item = &'a Arc<LimitMetrics>>,
+        [shadowed, overflowed]: [impl Iterator<Item = &'a Arc<LimitMetrics>>; 2],
         remaining: impl Iterator<Item = (&'a Arc<LimitMetrics>, u64)>,
     ) {
         if let Some(entry) = &mut self.entry {
             entry.held_micros = held_since.map(|since| clock::now().micros_since(since));
             entry.shadowed = shadowed.cloned().collect();
+            entry.overflowed = overflowed.cloned().collect();
             entry.remaining = remaining.map(|(limit, remaining)| (limit.clone(), remaining)).collect();
         }
     }

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use super::respond::providers;
 use crate::base::clock;
-use crate::config::{OnExhausted, Role, TokenCost};
+use crate::config::Role;
 use crate::limit::tokens::filter::EventFilter;
 use crate::limit::tokens::response::{ResponseReader, Source};
 use crate::limit::tokens::{Usage, Weights, tokens_of};
@@ -32,12 +32,12 @@ const STEP: u64 = 256;
 
 /// What one limit has reserved for a request.
 pub struct MeteredLimit {
-    /// What tokens cost.
-    pub cost: Arc<TokenCost>,
-    /// What those of the request's model cost.
-    pub weights: Weights,
-    /// Whether the limit refuses requests.
-    pub role: Role,
+    /// What the tokens of the request's model cost: the most of these, since a pool may stand in for several limits.
+    pub weights: SmallVec<[Weights; 1]>,
+    /// What the request costs at least.
+    pub least: u64,
+    /// Whether a stream for which there is no room is cut.
+    pub cuts: bool,
     /// Counts the tokens.
     pub metrics: Arc<LimitMetrics>,
     /// What the decision has reserved, and what the stream has asked for since.
@@ -113,7 +113,7 @@ impl TokenMeter {
         let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity");
         let kind = headers.get(CONTENT_TYPE).filter(|_| !is_encoded).and_then(|kind| kind.to_str().ok());
         let reader = ResponseReader::new(kind.unwrap_or_default(), usage);
-        let cuts = limits.iter().any(MeteredLimit::cuts);
+        let cuts = limits.iter().any(|limit| limit.cuts);
         let reading = if reader.is_event_stream() && (cuts || request.hides_usage) {
             headers.remove(CONTENT_LENGTH);
             Reading::Filtered(EventFilter::new(reader, request.hides_usage))
@@ -202,7 +202,7 @@ impl TokenMeter {
     /// At the end of a stream there is no new text, so what a response says only then cuts nothing.
     fn ask(&mut self, extra: Extra) {
         let is_stream = matches!(self.reading, Reading::Filtered(_));
-        if !is_stream || self.reader().text() == self.passed || !self.limits.iter().any(MeteredLimit::cuts) {
+        if !is_stream || self.reader().text() == self.passed || !self.limits.iter().any(|limit| limit.cuts) {
             return self.pass();
         }
         let usage = self.used(End::Broken);
@@ -276,7 +276,7 @@ impl TokenMeter {
         for limit in &mut self.limits {
             let tickets = mem::take(&mut limit.reserved);
             let reserved = tickets.iter().map(Reserved::cost).sum();
-            let cost = limit.weights.cost(used);
+            let cost = limit.cost(used);
             // What was not sent because there is no room for it is not charged.
             let cost = if end == End::Cut { cost.min(reserved) } else { cost };
             limit.metrics.tokens.record(
@@ -312,9 +312,9 @@ impl TokenMeter {
 }
 
 impl MeteredLimit {
-    /// Whether it cuts a stream for which there is no room.
-    fn cuts(&self) -> bool {
-        self.cost.on_exhausted == OnExhausted::Cut && self.role == Role::Refuses
+    /// What a request costs that has used so much.
+    fn cost(&self, used: Usage) -> u64 {
+        self.weights.iter().map(|weights| weights.cost(used)).max().unwrap_or(0).max(self.least)
     }
 
     /// The place on the route.
@@ -325,10 +325,10 @@ impl MeteredLimit {
     /// What it is asked when so much was used; `None` if that is reserved, or needs not be.
     fn ask(&self, used: Usage, extra: Extra) -> Option<Ask<'_>> {
         let reserved = self.reserved.iter().map(Reserved::cost).sum::<u64>();
-        let missing = self.weights.cost(used).saturating_sub(reserved);
-        let step = self.weights.cost(Usage { output: STEP, ..Usage::default() });
+        let missing = self.cost(used).saturating_sub(reserved);
+        let step = self.cost(Usage { output: STEP, ..Usage::default() });
         let more = if extra == Extra::Step { missing.max(step) } else { missing };
-        self.reserved.first().filter(|_| missing > 0 && self.cuts()).map(|first| first.ask_for(more, self.role))
+        self.reserved.first().filter(|_| missing > 0 && self.cuts).map(|first| first.ask_for(more, Role::Refuses))
     }
 }
 

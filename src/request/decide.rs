@@ -14,6 +14,7 @@ mod concurrency;
 mod wait_queues;
 mod preparation;
 mod bans;
+mod conclusion;
 mod delay;
 mod slow;
 mod first;
@@ -27,12 +28,11 @@ use tokio::sync::oneshot;
 
 use crate::base::clock::{self, Time};
 use crate::base::fingerprint::Fingerprint;
-use crate::config::{Cost, Missing, OnLimit, Role, Slow};
-use crate::limit::Verdict;
+use crate::config::{Cost, Missing, OnLimit, Slow};
 use crate::request::identify::key_text::written_text;
 use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::sources::quotas::QuotaSource;
-use crate::store::{Answer, Ask, Asks, Reply, Store, Verdicts};
+use crate::store::{Answer, Ask, Asks, Pooled, Reply, Store};
 
 pub use ban_limits::BanLimits;
 pub use bans::{BanRule, Strikes};
@@ -44,7 +44,8 @@ pub use known_bans::{KnownBan, KnownBans};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, longest_refusal};
 pub use rate_selector::{RateSelector, RateSet, RateTable, SelectedRates};
 pub use reservations::{
-    CostKnown, Reservations, estimated_input, initial_cost_within, reserved_tokens, stated_cost, told_cost,
+    CostKnown, Reservations, SettledByBody, estimated_input, initial_cost_within, is_settled, reserved_tokens,
+    stated_cost, told_cost,
 };
 pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quotas};
 pub use temporary_overrides::{LimitOverrides, MAX_TEMPORARY, NotSet, TemporaryOverrides};
@@ -54,6 +55,7 @@ pub use wait_queues::WaitQueues;
 use bans::Refused;
 
 /// One limit as one route applies it.
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate property")]
 pub struct RouteLimit {
     /// Which rates apply to which key.
     pub rates: RateSelector,
@@ -71,6 +73,12 @@ pub struct RouteLimit {
     pub ban: Option<BanRule>,
     /// How it slows down requests that it admits, if it does.
     pub slow: Option<Slow>,
+    /// The index, among the limits of the route, of the pool that stands in for the limit if it has no room.
+    pub overflow: Option<usize>,
+    /// Whether the route names the limit. If not, it only stands in for others.
+    pub is_of_route: bool,
+    /// Whether the cost of a request that it charges may be known only from the response.
+    pub settles: bool,
     /// What happens to a request without a key.
     pub missing: Missing,
     /// Counts the decisions of the limit.
@@ -118,6 +126,12 @@ pub struct DecisionState<'a> {
     pub asks: Asks<'a>,
     /// The places of the limits that only report and would have refused the request.
     pub shadowed: SmallVec<[usize; 2]>,
+    /// The places of the limits that refuse the request.
+    pub over: SmallVec<[usize; 2]>,
+    /// The places of the limits without room instead of which their pools are charged.
+    pub overflowed: SmallVec<[usize; 2]>,
+    /// What pools say that were to stand in for limits without room.
+    pub pooled: Vec<Pooled>,
     /// What is reserved until the response is known.
     pub reservations: Reservations<'a>,
     /// The permits of limits on requests in flight.
@@ -130,6 +144,8 @@ pub struct DecisionState<'a> {
     profiles: SmallVec<[RateSet<'a>; 2]>,
     /// The places of the limits that have admitted the request and have no rates, so that the store is not asked.
     without_rates: SmallVec<[usize; 2]>,
+    /// The places of the limits that exempt the keys of the request.
+    exempt: SmallVec<[usize; 2]>,
     /// How many of the asks have been decided.
     decided: usize,
     /// The refusals that may lead to a ban.
@@ -179,20 +195,25 @@ impl<'a> DecisionState<'a> {
     /// The state before the decision.
     pub fn new(store: &'a Store, worker: usize) -> Self {
         let reservations = Reservations::new(store, worker);
-        let (outcomes, asks, shadowed, permits) = (SmallVec::new(), Asks::new(), SmallVec::new(), Vec::new());
-        let (profiles, without_rates, decided) = (SmallVec::new(), SmallVec::new(), 0);
+        let (outcomes, asks, permits, profiles) = (SmallVec::new(), Asks::new(), Vec::new(), SmallVec::new());
+        let (shadowed, over, overflowed) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
+        let (without_rates, exempt, decided, pooled) = (SmallVec::new(), SmallVec::new(), 0, Vec::new());
         let (held_since, exchanges) = (None, Vec::new());
         let refused = Vec::new();
         Self {
             outcomes,
             asks,
             shadowed,
+            over,
+            overflowed,
+            pooled,
             reservations,
             permits,
             held_since,
             exchanges,
             profiles,
             without_rates,
+            exempt,
             decided,
             refused,
         }
@@ -281,112 +302,18 @@ impl<'a> DecisionState<'a> {
         reply
     }
 
-    /// Counts that the request is over the limit at this place. Returns what that limit alone makes of the request.
-    fn over(&mut self, input: &DecisionInput<'_, '_>, place: usize) -> Decision {
-        let on_limit = input.limits[place].on_limit;
-        let counters = input.limits[place].counters(input.worker);
-        if on_limit.role() == Role::Reports {
-            self.shadow(counters, place);
-            Decision::Admitted
-        } else if on_limit.is_told() {
-            counters.rejected.one();
-            Decision::Rejected
-        } else {
-            counters.silenced.one();
-            Decision::Silenced(place)
-        }
-    }
-
-    fn shadow(&mut self, counters: &DecisionCounters, place: usize) {
-        counters.shadowed.one();
-        if !self.shadowed.contains(&place) {
-            self.shadowed.push(place);
-        }
-    }
-
     fn unknown(&self, input: &DecisionInput<'_, '_>) -> Decision {
-        let limits = self.undecided().iter().filter_map(|ask| input.limits.get(ask.place));
-        limits.for_each(|route_limit| route_limit.counters(input.worker).unknown.one());
+        let asked = self.undecided().iter().filter_map(|ask| input.limits.get(ask.place));
+        asked.filter(|limit| limit.is_of_route).for_each(|limit| limit.counters(input.worker).unknown.one());
         Decision::Unknown
-    }
-
-    /// The verdicts that refuse the request, with the places of their limits. Those of limits that only report do not.
-    fn refusals<'v>(&'v self, verdicts: &'v Verdicts) -> impl Iterator<Item = (usize, Verdict)> {
-        let refuses = |place| self.undecided().iter().any(|ask| ask.place == place && ask.role == Role::Refuses);
-        verdicts.iter().copied().filter(move |(place, verdict)| !verdict.admitted && refuses(*place))
     }
 
     /// Makes a decision of the verdicts, after the request was held if its limits slow it down.
     async fn hold_or_conclude(&mut self, input: &DecisionInput<'a, '_>, reply: Reply) -> Decision {
-        match slow::longest(input, self, &reply.verdicts) {
+        match slow::longest(input, self, &reply) {
             // This is seldom needed, and would make the future of each request larger.
             Some(longest) => Box::pin(slow::hold(input, self, longest, reply)).await,
             None => self.conclude(input, reply),
         }
-    }
-
-    /// Makes a decision of the verdicts and counts it. The request is not held any longer.
-    fn conclude(&mut self, input: &DecisionInput<'a, '_>, Reply { verdicts, reserved }: Reply) -> Decision {
-        let banned = bans::banned(input, &verdicts);
-        let decision = banned.unwrap_or_else(|| self.decision(input, &verdicts));
-        for at in self.decided..self.asks.len() {
-            let Ask { limit, key, need, place, .. } = self.asks[at];
-            // Another limit may have refused the request before anything was known of this one.
-            let verdict = verdicts.iter().find(|(of, _)| *of == place).map(|(_, verdict)| *verdict);
-            let is_banned = |place| matches!(decision, Decision::Banned { place: banned, .. } if banned == place);
-            if let Some(place) = bans::limit_of(input, place) {
-                let route_limit = &input.limits[place];
-                verdict.into_iter().for_each(|verdict| route_limit.note_ban(input, key, (limit, verdict), input.now));
-                if is_banned(place) {
-                    route_limit.counters(input.worker).banned.one();
-                    self.tell_ban(decision);
-                }
-                continue;
-            }
-            let route_limit = &input.limits[place];
-            let counters = route_limit.counters(input.worker);
-            if let Some((verdict, rate)) = verdict.and_then(|verdict| Some((verdict, limit.rates().get(verdict.rate)?)))
-            {
-                counters.fullest.observe(verdict.remaining, rate.capacity(), input.now);
-            }
-            let is_over = verdict.is_some_and(|verdict| !verdict.admitted);
-            if is_banned(place) {
-                // It is counted as such.
-            } else if is_over {
-                self.over(input, place);
-                if banned.is_none() {
-                    self.strike(input, place, key);
-                }
-            } else if decision == Decision::Admitted {
-                counters.admitted.one();
-            } else {
-                counters.not_charged.one();
-            }
-            route_limit.record_key(input, key, is_over || is_banned(place) || self.shadowed.contains(&place));
-            if !route_limit.on_limit.is_told() && !is_banned(place) {
-                continue;
-            }
-            let (profile, verdict) = (self.profiles[at], verdict.map_or(LimitVerdict::Unknown, LimitVerdict::Rates));
-            self.outcomes.push(LimitOutcome { place, profile, limit, need, verdict });
-        }
-        self.reservations.record(reserved);
-        if !self.permits.is_empty() || input.part != Part::All {
-            // Those of limits that come first, and those about requests in flight, were added first: this restores the
-            // order of the route.
-            self.outcomes.sort_by_key(|outcome| outcome.place);
-        }
-        decision
-    }
-
-    /// What the verdicts amount to. A request is silenced only if no limit refuses it openly.
-    fn decision(&self, input: &DecisionInput<'_, '_>, verdicts: &Verdicts) -> Decision {
-        let mut silenced = None;
-        for (place, _) in self.refusals(verdicts) {
-            if input.limits[place].on_limit.is_told() {
-                return Decision::Rejected;
-            }
-            silenced.get_or_insert(place);
-        }
-        silenced.map_or(Decision::Admitted, Decision::Silenced)
     }
 }

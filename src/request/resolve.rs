@@ -15,7 +15,7 @@ use http::request::Parts;
 use ipnet::IpNet;
 
 use crate::base::reason::Reason;
-use crate::config::{Config, PathRules, Scheme};
+use crate::config::{Config, Limit, PathRules, Scheme};
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::ambiguity::SingleSources;
 use crate::request::identify::client::{Client, client, scheme};
@@ -108,9 +108,12 @@ impl Resolver {
     pub fn new(config: &Config) -> Self {
         let rules = config.routes.iter().map(|route| {
             let limits = route.limits.iter().filter_map(|index| config.limits.get(*index));
+            let of_pools = config.pools_of(route).flat_map(Limit::sources);
+            // The gateway verifies tokens, and the upstream reads them again.
             let tokens = config.jwts.iter().filter(|jwt| config.uses_token(route, &jwt.name));
+            let of_tokens = tokens.map(|jwt| &jwt.from);
             RouteRules {
-                single: Arc::new(SingleSources::new(limits, tokens)),
+                single: Arc::new(SingleSources::new(limits, of_pools.chain(of_tokens))),
                 max_body_size: route.max_body_size,
                 ignore_case: route.ignore_case,
                 has_cors: route.cors.is_some(),

@@ -185,6 +185,7 @@ mod tests {
             },
             scheme: None,
             limits: Vec::new(),
+            pools: Vec::new(),
             inspect_body: 0,
             max_body_size: UNLIMITED,
             timeout: None,

@@ -18,6 +18,7 @@ mod inspection;
 mod saved;
 
 use std::iter;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -25,8 +26,9 @@ use arc_swap::ArcSwap;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
+use super::plan::Plan;
 use super::reloads::Reloads;
-use super::{Ask, Asks, Reply, Reserved, Ticket, Verdicts};
+use super::{Ask, Asks, Pooled, Reply, Reserved, Ticket};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::sharding::Sharding;
@@ -86,12 +88,14 @@ impl Memory {
         }
     }
 
-    /// Decides under the locks of all shards concerned: every cell is checked, then all are charged if all admit.
+    /// Decides under the locks of all shards concerned: every cell is checked, then all are charged if the request passes.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time) -> Reply {
-        let mut reserved = Vec::new();
         if let [ask] = asks {
+            let mut reserved = Vec::new();
             return match self.decide_alone(ask, now, &mut reserved) {
-                Some(verdict) => Reply { verdicts: iter::once((ask.place, verdict)).collect(), reserved },
+                Some(verdict) => {
+                    Reply { verdicts: iter::once((ask.place, verdict)).collect(), reserved, ..Reply::default() }
+                }
                 None => self.decide_migrating(asks, now),
             };
         }
@@ -103,15 +107,14 @@ impl Memory {
             drop(lookup);
             return self.decide_migrating(asks, now);
         }
-        Reply { verdicts: self.judge_all(asks, now, lookup, &mut reserved), reserved }
+        self.judge_all(asks, now, lookup)
     }
 
     /// The reply to a request that is refused. Nothing is charged.
     pub fn refusal(&self, asks: &[Ask<'_>], now: Time) -> Option<Reply> {
         let free: Asks<'_> = asks.iter().map(|ask| Ask { cost: 0, settles: false, held_above: None, ..*ask }).collect();
         let reply = self.decide(&free, now);
-        let refuses = |place| asks.iter().any(|ask| ask.place == place && ask.role == Role::Refuses);
-        let is_refused = reply.verdicts.iter().any(|(place, verdict)| !verdict.admitted && refuses(*place));
+        let is_refused = reply.refusals(asks).next().is_some();
         is_refused.then_some(reply)
     }
 
@@ -120,30 +123,45 @@ impl Memory {
             asks.iter().map(|ask| self.place(ask.limit, ask.key)).collect();
         let mut shards = Locked::take(&self.shards, &places);
         let mut is_missing = false;
-        let mut admits = |(ask, (shard, key)): (&Ask<'_>, &(usize, Fingerprint))| {
-            let Some(entry) = shards.of(*shard).and_then(|shard| entry(shard, *key, ask, now)) else {
+        let plan = Plan::new(&asks.iter().map(Ask::terms), |index, demand| {
+            let (ask, (shard, key)) = (&asks[index], places[index]);
+            let Some(entry) = shards.of(shard).and_then(|shard| entry(shard, key, ask, now)) else {
                 is_missing = true;
-                return (ask.need <= ask.limit.capacity(), 0);
+                return demand.need <= ask.limit.capacity();
             };
-            (ask.limit.admits(&entry.cell, now, ask.need), ask.level(&entry.cell, now))
-        };
-        let admitted: SmallVec<[(bool, u32); 4]> = asks.iter().zip(&places).map(&mut admits).collect();
-        let all = asks.iter().zip(&admitted).all(|(ask, (admitted, _))| *admitted || ask.role == Role::Reports);
-        Lookup { places, shards, admitted, all, is_missing }
+            ask.limit.admits(&entry.cell, now, demand.need)
+        });
+        Lookup { places, shards, plan, is_missing }
     }
 
-    fn judge_all(&self, asks: &[Ask<'_>], now: Time, lookup: Lookup<'_>, reserved: &mut Vec<Reserved>) -> Verdicts {
-        let Lookup { places, mut shards, admitted, all, .. } = lookup;
-        let may_be_held =
-            asks.iter().zip(&admitted).any(|(ask, (admitted, level))| *admitted && ask.may_be_held(*level));
-        let verdicts =
-            asks.iter().zip(&places).zip(&admitted).filter_map(|((ask, (shard, key)), (admitted, level))| {
-                let shard = shards.of(*shard)?;
-                let ask = Ask { settles: ask.settles || may_be_held, ..*ask };
-                let verdict = self.judge(shard, *key, &ask, now, (*admitted, all && *admitted), reserved);
-                Some((ask.place, if *admitted { Verdict { level: *level, ..verdict } } else { verdict }))
-            });
-        verdicts.collect()
+    fn judge_all(&self, asks: &[Ask<'_>], now: Time, lookup: Lookup<'_>) -> Reply {
+        let Lookup { places, mut shards, plan, .. } = lookup;
+        let mut reply = Reply::default();
+        let mut level = |(ask, (shard, key)): (&Ask<'_>, &(usize, Fingerprint))| {
+            // Of a limit that holds no requests it does not matter.
+            let entry = ask.held_above.and_then(|_| shards.of(*shard)?.peek_mut(key));
+            entry.map_or(0, |entry| ask.level(&entry.cell, now))
+        };
+        let levels: SmallVec<[u32; 4]> = asks.iter().zip(&places).map(&mut level).collect();
+        let mut with_room = asks.iter().zip(&levels).zip(&plan.parts).filter(|(_, part)| part.has_room);
+        let may_be_held = with_room.any(|((ask, level), _)| ask.may_be_held(*level));
+        for (((ask, (shard, key)), part), level) in asks.iter().zip(&places).zip(&plan.parts).zip(&levels) {
+            let Some(shard) = shards.of(*shard) else { continue };
+            let (place, mut charged) = (ask.place, part.charged);
+            let ask = &Ask { settles: ask.settles || may_be_held, ..*ask };
+            if !ask.terms().is_idle() {
+                let ask = Ask { cost: mem::take(&mut charged), ..*ask };
+                let verdict = self.judge(shard, *key, &ask, now, part.has_room, &mut reply.reserved);
+                let level = if part.has_room { *level } else { 0 };
+                reply.verdicts.push((place, Verdict { level, ..verdict }));
+            }
+            if let Some((demand, fits)) = part.pooled {
+                let ask = Ask { need: demand.need, cost: charged, ..*ask };
+                let verdict = self.judge(shard, *key, &ask, now, fits, &mut reply.reserved);
+                reply.pooled.push(Pooled { place, demand, verdict });
+            }
+        }
+        reply
     }
 
     /// Decides for a route with one limit, with a single lookup if the key has a cell. `None` if it has none but may
@@ -156,7 +174,8 @@ impl Memory {
                 return None;
             }
             let admitted = ask.need <= ask.limit.capacity();
-            return Some(self.judge(shard, key, ask, now, (admitted, admitted), reserved));
+            let ask = Ask { cost: if admitted { ask.cost } else { 0 }, ..*ask };
+            return Some(self.judge(shard, key, &ask, now, admitted, reserved));
         };
         if let Some(refusal) = ask.limit.refuses(&entry.cell, now, ask.need) {
             return Some(refusal);
@@ -182,7 +201,8 @@ impl Memory {
         let Ticket { limit, cell, reservation, .. } = ticket;
         let more = cost.saturating_sub(ticket.cost());
         let (key, role) = (ticket.key, Role::Refuses);
-        let ask = Ask { limit, key, need: 0, cost: more, settles: false, held_above: None, role, place: 0 };
+        let ask =
+            Ask { limit, key, need: 0, cost: more, settles: false, held_above: None, role, overflow: None, place: 0 };
         let (shard, key) = self.place(limit, key);
         let shard = &mut *self.shards[shard].lock();
         if let Some(entry) = entry(shard, key, &ask, now).filter(|entry| entry.number == *cell) {
@@ -190,7 +210,7 @@ impl Memory {
             let grown = entry.measure();
             shard.grow(grown);
         }
-        self.judge(shard, key, &ask, now, (true, true), &mut Vec::new())
+        self.judge(shard, key, &ask, now, true, &mut Vec::new())
     }
 
     /// Where the cell of this key is: the index of its shard, and its key there.
@@ -199,20 +219,20 @@ impl Memory {
         (self.shard(key), key)
     }
 
-    /// The verdict of one limit on a request that is or is not admitted and charged. If there is a cell, it has been
-    /// advanced to `now`.
+    /// The verdict of one limit that does or does not admit a request, which is charged what the ask costs. If there is a cell,
+    /// it has been advanced to `now`.
     fn judge(
         &self,
         shard: &mut Shard,
         key: Fingerprint,
         ask: &Ask<'_>,
         now: Time,
-        (admitted, charged): (bool, bool),
+        admitted: bool,
         reserved: &mut Vec<Reserved>,
     ) -> Verdict {
         let fresh = || Cell::new(ask.limit.rates(), now);
         // Only charges create cells, so that refused requests cannot evict other keys.
-        let charged = charged && ask.cost > 0;
+        let charged = ask.cost > 0;
         if charged && !shard.contains_key(&key) {
             let number = self.next_cell.fetch_add(1, Ordering::Relaxed);
             self.insert(shard, key, Entry::new(fresh(), Arc::clone(ask.limit), number), now);
@@ -332,10 +352,7 @@ fn entry<'s>(shard: &'s mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -
 struct Lookup<'a> {
     places: SmallVec<[(usize, Fingerprint); 4]>,
     shards: Locked<'a>,
-    /// Whether each limit admits the request, and how full it is, if that matters.
-    admitted: SmallVec<[(bool, u32); 4]>,
-    /// Whether all limits admit that refuse requests.
-    all: bool,
+    plan: Plan,
     /// Whether a key has no cell.
     is_missing: bool,
 }

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, Rate, Verdict};
-use crate::store::{LimitChanges, Replaced};
+use crate::store::{LimitChanges, Replaced, Reply};
 
 /// The most migrations that are remembered for one name, and for one key. A key with an older cell begins again from
 /// zero.
@@ -228,6 +228,15 @@ impl Reloads {
 fn all_of(limit: &Limit) -> Fingerprint {
     // What is combined twice is gone.
     limit.id().with(limit.shape())
+}
+
+impl Reply {
+    /// Makes the verdicts of the limit that was asked at this place from those of the limit that counts the key.
+    pub(super) fn translate(&mut self, place: usize, asked: &Limit, counted: &Limit) {
+        let own = self.verdicts.iter_mut().filter(|(of, _)| *of == place).map(|(_, verdict)| verdict);
+        let pooled = self.pooled.iter_mut().filter(|pooled| pooled.place == place).map(|pooled| &mut pooled.verdict);
+        own.chain(pooled).for_each(|verdict| *verdict = translated(asked, counted, *verdict));
+    }
 }
 
 /// The verdict of the limit that was asked, from that of the limit that counts the key. Rates correspond by their

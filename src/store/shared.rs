@@ -44,7 +44,8 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::{Answer, Ask, Away, KeyUsage, LimitChanges, Reply, Ticket};
+use super::plan::{Part, Terms};
+use super::{Answer, Ask, Away, Demand, KeyUsage, LimitChanges, Reply, Ticket};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{self, OnError, Role};
@@ -103,22 +104,48 @@ struct OwnedAsk {
     /// How full the limit was before the request was charged, once that is known and if it matters.
     level: u32,
     role: Role,
+    overflow: Option<usize>,
     place: usize,
     /// The limit that was asked, if another one has replaced it and counts the key.
     asked: Option<Arc<Limit>>,
+    /// What the request asks of the limit itself, if `need` and `cost` are what it is asked to stand in for others.
+    own: Option<Demand>,
+    /// Whether it is known to have no room for this request: that is remembered, or others were faster.
+    is_full: bool,
 }
 
 impl From<&Ask<'_>> for OwnedAsk {
     fn from(ask: &Ask<'_>) -> Self {
-        let Ask { limit, key, need, cost, settles, held_above, role, place } = *ask;
-        Self { limit: limit.clone(), key, need, cost, settles, held_above, level: 0, role, place, asked: None }
+        let Ask { limit, key, need, cost, settles, held_above, role, overflow, place } = *ask;
+        let (limit, level, asked, own, is_full) = (limit.clone(), 0, None, None, false);
+        Self { limit, key, need, cost, settles, held_above, level, role, overflow, place, asked, own, is_full }
     }
 }
 
 impl OwnedAsk {
     fn borrowed(&self) -> Ask<'_> {
-        let Self { ref limit, key, need, cost, settles, held_above, role, place, .. } = *self;
-        Ask { limit, key, need, cost, settles, held_above, role, place }
+        let Self { ref limit, key, settles, held_above, role, overflow, place, .. } = *self;
+        let Demand { need, cost } = self.terms().own;
+        Ask { limit, key, need, cost, settles, held_above, role, overflow, place }
+    }
+
+    /// What is asked of the limit: in all, if it stands in for others.
+    fn demand(&self) -> Demand {
+        Demand { need: self.need, cost: self.cost }
+    }
+
+    fn terms(&self) -> Terms {
+        let Self { role, place, overflow, .. } = *self;
+        Terms { own: self.own.unwrap_or(self.demand()), role, place, overflow }
+    }
+
+    /// Asks for as much as the plan does.
+    fn follow_plan(&mut self, part: &Part) {
+        let own = self.terms().own;
+        (self.own, Demand { need: self.need, cost: self.cost }) = match part.pooled {
+            Some((demand, _)) => (Some(own), demand),
+            None => (None, own),
+        };
     }
 
     /// Whether it charges nothing and only asks whether the key is banned.
@@ -140,18 +167,18 @@ fn decide(
     (is_lost, asked): (bool, impl FnOnce() -> Instant),
 ) -> Answer {
     health.decisions.of(worker).one();
-    if let Some(verdicts) = refusals.find(asks, now, is_lost) {
+    if let Some(reply) = refusals.find(asks, now, is_lost) {
         health.remembered.of(worker).one();
-        return Answer::Now(Reply { verdicts, reserved: Vec::new() });
+        return Answer::Now(reply);
     }
     if is_lost {
         return Answer::Away;
     }
-    let (reply, verdicts) = oneshot::channel();
+    let (sender, reply) = oneshot::channel();
     let asks = asks.iter().map(OwnedAsk::from).collect();
-    let decision = Decision::new(asks, (now, asked()), Some(reply), worker);
+    let decision = Decision::new(asks, (now, asked()), Some(sender), worker);
     mailboxes.send(Message::Decide(decision), worker);
-    Answer::Later(verdicts)
+    Answer::Later(reply)
 }
 
 impl Shared {
@@ -203,10 +230,10 @@ impl Shared {
 
     /// The reply to a request that a remembered refusal refuses.
     pub fn known_refusal(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Option<Reply> {
-        let verdicts = self.refusals.find(asks, now, self.is_lost())?;
+        let reply = self.refusals.find(asks, now, self.is_lost())?;
         self.health.decisions.of(worker).one();
         self.health.remembered.of(worker).one();
-        Some(Reply { verdicts, reserved: Vec::new() })
+        Some(reply)
     }
 
     /// Whether the server cannot be asked, and nothing is decided without it.

@@ -63,7 +63,17 @@ impl Reserved {
     pub fn ask_for(&self, more: u64, role: Role) -> Ask<'_> {
         let Self { place, ticket, asked, .. } = self;
         let (key, held_above) = (ticket.key, None);
-        Ask { limit: asked, key, need: more, cost: more, settles: true, held_above, role, place: *place }
+        Ask {
+            limit: asked,
+            key,
+            need: more,
+            cost: more,
+            settles: true,
+            held_above,
+            role,
+            overflow: None,
+            place: *place,
+        }
     }
 
     /// The verdict on the request if it costs `cost`, from the verdict when it was admitted.

@@ -108,7 +108,7 @@ fn limits_show_their_decisions() {
     let limit = &limits["limits"][0];
     assert_eq!((&limit["name"], &limit["rates"]), (&json!("l"), &json!(["2/d"])));
     assert_eq!((&limit["decisions"]["admitted"], &limit["decisions"]["rejected"]), (&json!(2), &json!(3)));
-    assert_eq!(limit["decisions"].as_object().unwrap().len(), 12);
+    assert_eq!(limit["decisions"].as_object().unwrap().len(), 13);
 }
 
 #[test]

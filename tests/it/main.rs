@@ -91,6 +91,7 @@ mod observing;
 mod openapi;
 mod origin;
 mod outage;
+mod overflow;
 mod overload;
 mod packaging;
 mod panics;

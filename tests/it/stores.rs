@@ -124,7 +124,17 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn ask(limit: &Arc<Limit>, key: Fingerprint, cost: u64) -> Ask<'_> {
-    Ask { limit, key, need: cost, cost, settles: false, held_above: None, role: Role::Refuses, place: 0 }
+    Ask {
+        limit,
+        key,
+        need: cost,
+        cost,
+        settles: false,
+        held_above: None,
+        role: Role::Refuses,
+        overflow: None,
+        place: 0,
+    }
 }
 
 pub(crate) fn limit(name: &str, rates: &[Rate]) -> Arc<Limit> {
@@ -199,7 +209,7 @@ fn several_limits_are_charged_together_or_not_at_all() {
     everywhere(|bench, name, rate| {
         let (wide, narrow) = (limit("wide", std::slice::from_ref(rate)), limit("narrow", &["3/m".parse().unwrap()]));
         let (a, b) = (bench.key(), bench.key());
-        let both = [ask(&wide, a, 1), ask(&narrow, b, 1)];
+        let both = [ask(&wide, a, 1), Ask { place: 1, ..ask(&narrow, b, 1) }];
         let passed = (0..9).filter(|_| bench.decide(&both, 0).iter().all(|verdict| verdict.admitted)).count();
         assert_eq!(passed, 3, "{name}");
         assert_eq!(bench.burst(&wide, a, 20, 0), 7, "{name}: refusals were not charged");
@@ -369,7 +379,7 @@ fn strict_gateways_admit_together_what_one_would() {
     for (name, rate) in strategies() {
         let limits = [limit("strict", &[raised(&rate, 100)]), limit("wider", &["110/h".parse().unwrap()])];
         let keys = [name, "all"].map(|key| Fingerprint::of(format!("{name} {key}").as_bytes()));
-        let both = [ask(&limits[0], keys[0], 1), ask(&limits[1], keys[1], 1)];
+        let both = [ask(&limits[0], keys[0], 1), Ask { place: 1, ..ask(&limits[1], keys[1], 1) }];
         let burst = |at: usize, asks: &[Ask<'_>]| {
             let admitted = |_: &usize| benches[at % 3].decide(asks, 0).iter().all(|verdict| verdict.admitted);
             (0..60).filter(admitted).count()

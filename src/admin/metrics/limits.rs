@@ -16,7 +16,8 @@ pub(super) fn families(view: &View) -> [MetricFamily; 6] {
         family(
             "gateway_limit_decisions_total",
             "Decisions by limit: admitted, rejected, shadowed (over a limit that only reports), silenced, delayed (held \
-             first), not_charged (refused by another limit), exempt and blocked (overrides), banned, skipped and keyless (no \
+             first), overflowed (charged to the pool instead), not_charged (refused by another limit), exempt and blocked \
+             (overrides), banned, skipped and keyless (no \
              key), unknown (the store did not answer).",
             MetricType::COUNTER,
             limits.iter().flat_map(|limit| decisions(limit)),

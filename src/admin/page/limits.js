@@ -53,15 +53,18 @@ class Limits {
         const rates = described?.rates.join(" and ") ?? "";
         const per = [described?.config?.key ?? []].flat().join(" and ");
         const mode = described?.config?.on_limit ?? "reject";
+        const pool = described?.config?.overflow;
         setText(shown.querySelector(".limit-name span"), limit.name);
         const unit = described?.tokens ? " tokens" : "";
-        const kind = `${rates}${unit}${per ? ` per ${per}` : ""}${mode === "reject" ? "" : `, ${mode}`}`;
+        const kind = `${rates}${unit}${per ? ` per ${per}` : ""}${mode === "reject" ? "" : `, ${mode}`}${pool ? `, then ${pool}` : ""}`;
         setText(shown.querySelector(".limit-name small"), kind);
         const texts = [
           rate(readings.rate(read(["admitted"]))),
           rate(readings.rate(read(refused))),
           count(sum(minutes)),
+          rate(readings.rate(read(["overflowed"]))),
         ];
+        shown.querySelector(".overflowed").hidden = !pool;
         shown.querySelectorAll("dd").forEach((number, index) => setText(number, texts[index]));
         setText(shown.querySelector(".over dt"), mode === "shadow" ? "shadowed/s" : "refused/s");
         shown.bars.draw(minutes);
@@ -87,6 +90,7 @@ class Limits {
         number("admitted/s", ""),
         number("refused/s", "over"),
         number("last hour", "over"),
+        number("overflowed/s", "overflowed"),
       ),
       element(
         "table",

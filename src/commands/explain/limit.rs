@@ -61,7 +61,7 @@ impl DescribedLimit<'_> {
         if let (SelectedRates::Rates(RateSet::Listed(0), _), Some(tiers)) = (selected, &self.limit.tiers) {
             line(text, &format!("    tier     none: {} names no tier of the limit", tiers.source));
         }
-        if let Some(most) = self.route_limit.max_in_flight {
+        if let Some(most) = self.route_limit.max_in_flight.filter(|_| self.route_limit.is_of_route) {
             line(text, &format!("    at once  {most} in flight"));
         }
         let cost = match &self.route_limit.cost {
@@ -73,7 +73,13 @@ impl DescribedLimit<'_> {
             Cost::Tokens(cost) => self.reserved(cost, selected),
             Cost::OnStatus(cost, _) => format!("{cost}, given back unless the response has a status in `count`"),
         };
+        if !self.route_limit.is_of_route {
+            return;
+        }
         line(text, &format!("    cost     {cost}"));
+        if let Some(pool) = self.limit.pool() {
+            line(text, &format!("    no room  {pool} is charged instead, if that has room"));
+        }
         if let Some(slow) = self.limit.slows() {
             line(text, &format!("    slows    {}", slow.in_words()));
         }
@@ -102,6 +108,9 @@ impl DescribedLimit<'_> {
         if parts.iter().all(Option::is_none) {
             return match self.route_limit.missing {
                 Missing::Shared => "none: all requests without a key share one counter".to_owned(),
+                Missing::Skip | Missing::Reject if !self.route_limit.is_of_route => {
+                    "none: the pool has no room".to_owned()
+                }
                 Missing::Skip => "none: the limit does not apply".to_owned(),
                 Missing::Reject => "none: answered 400".to_owned(),
             };
@@ -129,6 +138,9 @@ impl DescribedLimit<'_> {
         let (profile, limit) = match selected {
             SelectedRates::Exempt if is_of_source => return "none: the source of quotas exempts the key".to_owned(),
             SelectedRates::Exempt => return "none: an override exempts the key".to_owned(),
+            SelectedRates::Block if !self.route_limit.is_of_route => {
+                return "none: the key is blocked, so the pool has no room".to_owned();
+            }
             SelectedRates::Block => {
                 let by = if is_of_source { "the source of quotas" } else { "an override" };
                 return format!("none: {by} blocks the key, {}", self.limit.on_limit.blocked_in_words());

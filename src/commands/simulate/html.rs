@@ -102,6 +102,7 @@ fn limit(limit: &LimitReport, is_json: bool) -> Markup {
                     (fact("keys with a rejection", format!("{} ({})", limit.keys_rejected, percent(limit.keys_rejected, limit.keys))))
                     (fact("wrongly admitted", limit.wrongly_admitted))
                     (fact("wrongly rejected", limit.wrongly_rejected))
+                    @if limit.overflowed > 0 { (fact("charged to its pool", limit.overflowed)) }
                     @if limit.exempt > 0 { (fact("of exempt keys", limit.exempt)) }
                     @if limit.blocked > 0 { (fact("of blocked keys", limit.blocked)) }
                     @if let Some(bans) = &limit.bans {

@@ -43,6 +43,7 @@ fn limit(limit: &LimitReport, is_json: bool, suggest: bool) -> Value {
         "requests": limit.requests,
         "rejected": limit.rejected,
         "held": limit.held.map(|(requests, longest)| json!({ "requests": requests, "longest_seconds": longest.as_secs_f64() })),
+        "overflowed": limit.overflowed,
         "exempt": limit.exempt,
         "blocked": limit.blocked,
         "without_key": limit.keyless,

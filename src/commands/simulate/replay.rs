@@ -10,7 +10,7 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 
 use super::record::{Record, Spent};
-use super::statistics::{Decided, LimitStatistics};
+use super::statistics::{Decided, LimitStatistics, Outcome};
 use crate::base::clock::Time;
 use crate::base::printable::printable;
 use crate::commands::told_request;
@@ -141,11 +141,12 @@ impl<'c> Replay<'c> {
         }
         state.reservations.keep(|| record.time);
         self.totals.limited += u64::from(decision != Decision::Admitted);
-        let indices = self.config.routes.get(index).map_or(&[][..], |route| &route.limits);
+        let indices =
+            self.config.routes.get(index).into_iter().flat_map(|route| route.limits.iter().chain(&route.pools));
         let (limits, request) = (&mut self.limits, Request { attributes: &attributes, record });
-        for (place, (route_limit, index)) in route.limits.iter().zip(indices).enumerate() {
+        for (place, index) in indices.enumerate() {
             if let Some(statistics) = limits.get_mut(*index) {
-                request.note(statistics, (place, route_limit), decision, &state);
+                request.note(statistics, (place, &route.limits), decision, &state);
             }
         }
     }
@@ -172,10 +173,11 @@ impl Request<'_> {
     fn note(
         &self,
         statistics: &mut LimitStatistics,
-        (place, route_limit): (usize, &RouteLimit),
+        (place, limits): (usize, &[RouteLimit]),
         decision: Decision,
         state: &DecisionState<'_>,
     ) {
+        let Some(route_limit) = limits.get(place) else { return };
         let is_shadowed = state.shadowed.contains(&place);
         let own = route_limit.rates.own();
         let text = || {
@@ -187,9 +189,8 @@ impl Request<'_> {
             if refusing == place {
                 let found = route_limit.key.extract(self.attributes, usize::MAX, &mut KeyCache::default());
                 let key = found.unwrap_or_else(|| route_limit.key.shared());
-                let need = most.saturating_add(1);
-                let (is_admitted, is_charged) = (false, false);
-                let decided = Decided { key, time, limit: own, is_own: false, need, cost: 0, is_admitted, is_charged };
+                let (need, outcome) = (most.saturating_add(1), Outcome::Rejected);
+                let decided = Decided { key, time, limit: own, is_own: false, need, cost: 0, outcome };
                 statistics.add(&decided, text);
             }
             return;
@@ -206,27 +207,35 @@ impl Request<'_> {
             }
             _ => return,
         }
+        // A pool that the route does not name is asked only if others have no room.
+        let pooled = state.pooled.iter().find(|pooled| pooled.place == place);
+        if !route_limit.is_of_route && pooled.is_none() {
+            return;
+        }
         if is_banned {
             statistics.add_banned();
             return;
         }
-        let refused = state.outcomes.iter().any(|outcome| outcome.place == place && !outcome.verdict.admitted());
-        let is_admitted = !refused && !is_shadowed;
-        let outcome = state.outcomes.iter().find(|outcome| outcome.place == place);
-        if let (Some(slow), Some(LimitVerdict::Rates(verdict))) = (route_limit.slow, outcome.map(|found| found.verdict))
-        {
+        let told = state.outcomes.iter().find(|outcome| outcome.place == place);
+        if let (Some(slow), Some(LimitVerdict::Rates(verdict))) = (route_limit.slow, told.map(|found| found.verdict)) {
             statistics.held += u64::from(verdict.level > slow.from);
             statistics.fullest_held = statistics.fullest_held.max(verdict.level);
         }
+        let outcome = match decision {
+            _ if is_shadowed || state.over.contains(&place) => Outcome::Rejected,
+            Decision::Admitted if state.overflowed.contains(&place) => Outcome::Overflowed,
+            Decision::Admitted => Outcome::Charged,
+            _ => Outcome::NotCharged,
+        };
+        let told = |(cost, initial): (&Cost, u64)| told_cost(cost, self.record).unwrap_or(initial);
         let decided = Decided {
             key: ask.key,
             time,
             limit: ask.limit,
             is_own: Arc::ptr_eq(ask.limit, own),
-            need: ask.need,
-            cost: told_cost(&route_limit.cost, self.record).unwrap_or(ask.cost),
-            is_admitted,
-            is_charged: is_admitted && decision == Decision::Admitted,
+            need: pooled.map_or(ask.need, |pooled| pooled.demand.need),
+            cost: state.costs(limits, place).map(told).max().unwrap_or(0),
+            outcome,
         };
         statistics.add(&decided, text);
         if has_ban_begun {

@@ -52,6 +52,8 @@ pub(super) struct LimitReport {
     pub(super) rejected: u64,
     /// How many requests it would have held, and the longest; `None` if it holds none.
     pub(super) held: Option<(u64, Duration)>,
+    /// Requests that its pool was charged for.
+    pub(super) overflowed: u64,
     /// Requests of exempt keys.
     pub(super) exempt: u64,
     /// Requests of blocked keys.
@@ -142,6 +144,7 @@ impl LimitReport {
             requests: statistics.requests,
             rejected: statistics.rejected,
             held: limit.slows().map(|slow| (statistics.held, slow.hold(statistics.fullest_held))),
+            overflowed: statistics.overflowed,
             exempt: count(|counters| counters.exempt.get()),
             blocked: count(|counters| counters.blocked.get()) + statistics.reported_blocks,
             bans: limit.ban.as_ref().map(|_| BanReport {

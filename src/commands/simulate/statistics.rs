@@ -32,6 +32,8 @@ pub(super) struct LimitStatistics {
     /// Those that it would have held although it admits them, and how full it was at most, in millionths.
     pub(super) held: u64,
     pub(super) fullest_held: u32,
+    /// Those for which there was no room, and that its pool was charged for.
+    pub(super) overflowed: u64,
     /// Requests of blocked keys, which a limit that only reports has let pass.
     pub(super) reported_blocks: u64,
     /// Requests of keys that are not followed, because there are too many.
@@ -81,10 +83,20 @@ pub(super) struct Decided<'a> {
     pub(super) need: u64,
     /// What it has cost in the end, if it was admitted.
     pub(super) cost: u64,
-    /// Whether the limit admits it.
-    pub(super) is_admitted: bool,
-    /// Whether it was charged, because all other limits admit it too.
-    pub(super) is_charged: bool,
+    pub(super) outcome: Outcome,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// All limits admit it, so that it was charged.
+    Charged,
+    /// The limit has room for it, but another one refuses it.
+    NotCharged,
+    /// The limit has no room for it, and its pool was charged.
+    Overflowed,
+    /// The limit refuses it.
+    Rejected,
 }
 
 impl LimitStatistics {
@@ -100,6 +112,7 @@ impl LimitStatistics {
             banned: 0,
             held: 0,
             fullest_held: 0,
+            overflowed: 0,
             reported_blocks: 0,
             unfollowed: 0,
             wrongly_admitted: 0,
@@ -117,10 +130,11 @@ impl LimitStatistics {
 
     /// Adds a decision. `text` writes the key.
     pub(super) fn add(&mut self, decided: &Decided<'_>, text: impl FnOnce() -> String) {
-        let rejected = u64::from(!decided.is_admitted);
+        let rejected = u64::from(decided.outcome == Outcome::Rejected);
         self.requests += 1;
         self.rejected += rejected;
-        self.timeline.add(decided.time, !decided.is_admitted);
+        self.overflowed += u64::from(decided.outcome == Outcome::Overflowed);
+        self.timeline.add(decided.time, rejected > 0);
         let is_full = self.keys.len() >= self.max_keys;
         let key = if is_full {
             let Some(key) = self.keys.get_mut(&decided.key) else {
@@ -138,12 +152,13 @@ impl LimitStatistics {
         }
         let until = decided.time.micros().checked_sub(self.longest);
         self.entries -= until.map_or(0, |until| key.log.forget(until));
-        match (decided.is_admitted, key.log.has_room(decided.limit.rates(), decided.time, decided.need)) {
+        let is_admitted = matches!(decided.outcome, Outcome::Charged | Outcome::NotCharged);
+        match (is_admitted, key.log.has_room(decided.limit.rates(), decided.time, decided.need)) {
             (true, false) => self.wrongly_admitted += 1,
             (false, true) => self.wrongly_rejected += 1,
             (true, true) | (false, false) => {}
         }
-        if decided.is_charged {
+        if decided.outcome == Outcome::Charged {
             self.entries += key.log.add(decided.time, decided.cost);
         }
         if decided.is_own {
@@ -239,8 +254,8 @@ mod tests {
     }
 
     fn add(statistics: &mut LimitStatistics, (key, time, is_admitted, limit): &(Fingerprint, Time, bool, Limit)) {
-        let (key, time, is_admitted, is_charged) = (*key, *time, *is_admitted, *is_admitted);
-        let decided = Decided { key, time, limit, is_own: true, need: 1, cost: 1, is_admitted, is_charged };
+        let outcome = if *is_admitted { Outcome::Charged } else { Outcome::Rejected };
+        let decided = Decided { key: *key, time: *time, limit, is_own: true, need: 1, cost: 1, outcome };
         statistics.add(&decided, || "key".to_owned());
     }
 
@@ -285,9 +300,9 @@ mod tests {
                 if is_admitted {
                     admitted.push((key, now, need));
                 }
-                let (key, is_charged) = (Fingerprint::of(&[key]), is_admitted);
-                let (limit, cost) = (&limit, need);
-                let decided = Decided { key, time, limit, is_own: true, need, cost, is_admitted, is_charged };
+                let outcome = if is_admitted { Outcome::Charged } else { Outcome::Rejected };
+                let (key, limit, cost) = (Fingerprint::of(&[key]), &limit, need);
+                let decided = Decided { key, time, limit, is_own: true, need, cost, outcome };
                 statistics.add(&decided, String::new);
             }
             prop_assert_eq!((statistics.wrongly_admitted, statistics.wrongly_rejected), wrong);

@@ -70,6 +70,10 @@ fn limit(text: &mut String, limit: &LimitReport, is_json: bool) {
     }
     line(text, &format!("  requests  {}", limit.requests));
     line(text, &format!("  rejected  {} ({})", limit.rejected, percent(limit.rejected, limit.requests)));
+    if limit.overflowed > 0 {
+        let share = percent(limit.overflowed, limit.requests);
+        line(text, &format!("  overflow  {} ({share}) charged to its pool", limit.overflowed));
+    }
     if let Some((held, longest)) = limit.held {
         line(text, &format!("  held      {held} ({}), for up to {longest:?}", percent(held, limit.requests)));
     }

@@ -13,6 +13,8 @@ mod quota_source;
 mod known_keys;
 mod temporary;
 
+use std::ops::Range;
+
 use crate::config::file::jwt::Names;
 use crate::config::file::upstream_tls::SystemAuthorities;
 use crate::config::read::{Field, Name, Section};
@@ -29,12 +31,31 @@ use rates::Terms;
 
 const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
 
-/// Reads one limit; `None` if it has an error.
-pub(super) fn read(
-    name: &Name<'_>,
-    field: &Field<'_>,
-    (jwts, system): (&Names<'_>, &SystemAuthorities),
+/// What the file says about the overflow of one limit.
+pub(in crate::config) struct Overflow<'a> {
+    pub(in crate::config) limit: Name<'a>,
+    /// The pool that it names.
+    pub(in crate::config) pool: Option<Name<'a>>,
+    /// Where its `on_limit` is written, or the limit if it has none.
+    pub(in crate::config) on_limit: Range<usize>,
+}
+
+/// Reads one limit, and what it says about its overflow; `None` if it has an error.
+pub(super) fn read<'a>(
+    name: &Name<'a>,
+    field: &Field<'a>,
+    given: (&Names<'_>, &SystemAuthorities),
     store: &Store,
+) -> (Option<Limit>, Overflow<'a>) {
+    let mut overflow = Overflow { limit: name.clone(), pool: None, on_limit: name.span.clone() };
+    (read_limit(name, field, given, (store, &mut overflow)), overflow)
+}
+
+fn read_limit<'a>(
+    name: &Name<'a>,
+    field: &Field<'a>,
+    (jwts, system): (&Names<'_>, &SystemAuthorities),
+    (store, overflow): (&Store, &mut Overflow<'a>),
 ) -> Option<Limit> {
     if let Err(wrong) = values::name(name.text) {
         field.source.report(name.span.clone(), wrong.message, wrong.help);
@@ -53,11 +74,19 @@ pub(super) fn read(
     let (rates, max_in_flight) = allowed(&section, &terms);
     let own = rates.as_deref().unwrap_or_default();
     let gateways = share(&section, store);
-    let cost = cost::read(&section, (own, gateways.unwrap_or(1)));
     few(&section, own, gateways);
     let Reaction { on_limit, status, body, content_type } = action::read(&section);
     let ban = ban::read(&section, on_limit);
     let slow = slow::read(&section, on_limit, !own.is_empty());
+    overflow.pool = section.field(&limit::overflow).and_then(|field| field.name());
+    overflow.on_limit = section.key_span(limit::on_limit.name);
+    if own.is_empty() {
+        let help = "remove it, or add `rates`: what is over `max_in_flight` is refused";
+        section.warn(&[limit::overflow.name], "has no effect without `rates`", help);
+    }
+    // What is more than the limit ever has room for goes to its pool.
+    let bounds = if overflow.pool.is_some() { &[] } else { own };
+    let cost = cost::read(&section, (bounds, gateways.unwrap_or(1)));
     if on_limit.delay().is_some() && max_in_flight.is_some() {
         let message = "`max_in_flight` cannot be combined with `on_limit = \"delay\"`";
         let help = "only a rate can delay requests; put `max_in_flight` into a separate limit";
@@ -87,6 +116,7 @@ pub(super) fn read(
         on_limit,
         ban,
         slow,
+        overflow: overflow.pool.as_ref().map(|pool| pool.text.to_owned()),
         missing,
         headers,
         status,

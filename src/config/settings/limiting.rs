@@ -62,6 +62,9 @@ tables! {
         /// What happens over the limit: requests are refused, forwarded and only reported, answered 200 without the upstream, or
         /// held until there is room.
         on_limit: OnLimit = words(&OnLimit::WORDS), "reject";
+        /// The name of another limit, a pool: where this limit has no room, the request is charged to the pool instead, if that
+        /// has room.
+        overflow: () = text() => "spare";
         /// `"delay"`: the longest time that a request is held.
         max_delay: Duration = wait(Duration::from_millis(1)..=Duration::from_secs(300)), "1s";
         /// `"delay"`, and `slow`: the maximum number of held requests per key.

@@ -71,6 +71,7 @@ key = ["header:x-api-key | jwt:sub"]
 rates = ["10/s"]
 share = false
 known_keys = "keys.txt"
+overflow = "b"
 overrides_file = "overrides.toml"
 ban = { after = 20, within = "1m", for = "10m", max_for = "1d", respond = "forbid" }
 status = 430

@@ -390,6 +390,7 @@ mod tests {
             on_limit: OnLimit::Reject,
             ban: None,
             slow: None,
+            overflow: None,
             headers,
             status: StatusCode::TOO_MANY_REQUESTS,
             body: String::new(),

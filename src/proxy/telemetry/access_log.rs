@@ -46,6 +46,8 @@ pub struct AccessLogEntry {
     pub limit: Option<Arc<LimitMetrics>>,
     /// The limits that only report, and would have refused it.
     pub shadowed: SmallVec<[Arc<LimitMetrics>; 1]>,
+    /// The limits without room instead of which their pools were charged.
+    pub overflowed: SmallVec<[Arc<LimitMetrics>; 1]>,
     /// How many more requests each limit that has decided admits.
     pub remaining: SmallVec<[(Arc<LimitMetrics>, u64); 2]>,
     /// Microseconds for which a limit held it back.
@@ -75,6 +77,7 @@ impl AccessLogEntry {
             trace: None,
             limit: None,
             shadowed: SmallVec::new(),
+            overflowed: SmallVec::new(),
             remaining: SmallVec::new(),
             held_micros: None,
             server: None,
@@ -142,6 +145,7 @@ impl AccessLine<'_> {
     fn fields<E>(&self, mut write: impl FnMut(&'static str, Value<'_>) -> Result<(), E>) -> Result<(), E> {
         let Self { entry, route, outcome, reason, status, micros, id } = *self;
         let shadowed = Some(entry.shadowed.as_slice()).filter(|limits| !limits.is_empty());
+        let overflowed = Some(entry.overflowed.as_slice()).filter(|limits| !limits.is_empty());
         let remaining = Some(entry.remaining.as_slice()).filter(|limits| !limits.is_empty());
         let fields = [
             ("client", Some(Value::Plain(&entry.client))),
@@ -156,6 +160,7 @@ impl AccessLine<'_> {
             ("reason", reason.map(|reason| Value::Text(reason.name()))),
             ("limit", entry.limit.as_ref().map(|limit| Value::Text(&limit.name))),
             ("shadowed", shadowed.map(Value::Limits)),
+            ("overflowed", overflowed.map(Value::Limits)),
             ("remaining", remaining.map(Value::Remaining)),
             ("held_micros", entry.held_micros.map(Value::Number)),
             ("server", entry.server.as_deref().map(Value::Text)),

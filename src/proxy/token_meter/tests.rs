@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::base::fingerprint::Fingerprint;
+use crate::config::OnExhausted;
 use crate::limit::Limit;
 use crate::store::memory::Memory;
 
@@ -54,12 +55,12 @@ impl Counted {
     /// Reserves; `None` if there is no room.
     fn reserve(&self, cost: u64, weights: Weights, on_exhausted: OnExhausted) -> Option<MeteredLimit> {
         let (limit, key, role) = (&self.limit, Self::key(), Role::Refuses);
-        let ask = Ask { limit, key, need: cost, cost, settles: true, held_above: None, role, place: 0 };
+        let ask = Ask { limit, key, need: cost, cost, settles: true, held_above: None, role, overflow: None, place: 0 };
         let Answer::Now(reply) = self.store.decide(&[ask], clock::now(), 0) else { unreachable!() };
-        let cost = TokenCost { pointers: None, weights, max_output: 1, on_exhausted, models: Vec::new() };
         let reserved: SmallVec<[Reserved; 1]> = reply.reserved.into();
-        let (cost, metrics) = (Arc::new(cost), self.metrics.clone());
-        (!reserved.is_empty()).then_some(MeteredLimit { cost, weights, role, metrics, reserved })
+        let (weights, least, cuts) = (SmallVec::from_iter([weights]), 0, on_exhausted == OnExhausted::Cut);
+        let metrics = self.metrics.clone();
+        (!reserved.is_empty()).then_some(MeteredLimit { weights, least, cuts, metrics, reserved })
     }
 
     fn meter(&self, limit: MeteredLimit, input: u64, kind: &'static str, hides_usage: bool) -> TokenMeter {

@@ -45,7 +45,17 @@ pub(super) struct Refused {
 
 /// What the store is asked about a ban of `key`: whether there is one, or with a cost of 1 to begin one.
 fn ask(bans: &Arc<Limit>, key: Fingerprint, cost: u64, place: usize) -> Ask<'_> {
-    Ask { limit: bans, key, need: bans.capacity(), cost, settles: false, held_above: None, role: Role::Refuses, place }
+    Ask {
+        limit: bans,
+        key,
+        need: bans.capacity(),
+        cost,
+        settles: false,
+        held_above: None,
+        role: Role::Refuses,
+        overflow: None,
+        place,
+    }
 }
 
 impl BanRule {
@@ -78,6 +88,7 @@ impl Strikes {
             settles: false,
             held_above: None,
             role: Role::Refuses,
+            overflow: None,
             place: 0,
         };
         self.0.decide(&[ask], now).verdicts.iter().any(|(_, verdict)| !verdict.admitted)

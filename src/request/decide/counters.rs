@@ -34,6 +34,8 @@ pub struct DecisionCounters {
     pub silenced: Counter,
     /// Held by this limit until there was room or the longest delay was over.
     pub delayed: Counter,
+    /// Over this limit, and charged to its pool instead.
+    pub overflowed: Counter,
     /// Refused by another limit, so not charged. Whether this one would have admitted it may not be known.
     pub not_charged: Counter,
     /// Not counted because the key is exempt.
@@ -56,12 +58,13 @@ pub struct DecisionCounters {
 pub type DecisionCounter = fn(&DecisionCounters) -> &Counter;
 
 /// The names of all decisions, each with its counter.
-pub const DECISIONS: [(&str, DecisionCounter); 12] = [
+pub const DECISIONS: [(&str, DecisionCounter); 13] = [
     ("admitted", |counters| &counters.admitted),
     ("rejected", |counters| &counters.rejected),
     ("shadowed", |counters| &counters.shadowed),
     ("silenced", |counters| &counters.silenced),
     ("delayed", |counters| &counters.delayed),
+    ("overflowed", |counters| &counters.overflowed),
     ("exempt", |counters| &counters.exempt),
     ("blocked", |counters| &counters.blocked),
     ("banned", |counters| &counters.banned),

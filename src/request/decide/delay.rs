@@ -9,7 +9,7 @@ use super::wait_queues::QueueSlot;
 use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict};
 use crate::base::clock::{self, micros};
 use crate::limit::Verdict;
-use crate::store::{Answer, Ask, Verdicts};
+use crate::store::{Answer, Ask, Refusal, Reply};
 
 /// How often a held request asks again where other requests may give back what they have reserved.
 const RECHECK: Duration = Duration::from_millis(20);
@@ -41,12 +41,13 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
             Answer::Away => None,
         };
         let Some(reply) = answer else { return state.unknown(input) };
-        let Some((place, verdict)) = longest_delay(input, state, &reply.verdicts) else {
+        let Some(refusal) = longest_delay(input, state, &reply) else {
             // Whoever is behind it may ask now.
             drop(slot);
             return state.hold_or_conclude(input, reply).await;
         };
-        match hold(input, state, (place, verdict), begun.elapsed()) {
+        let place = refusal.place;
+        match hold(input, state, refusal, begun.elapsed()) {
             Some(wait) if slot.as_ref().is_some_and(|(queue, _)| *queue == place) => {
                 sleep(wait).await;
                 now = clock::now();
@@ -62,19 +63,19 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
 fn hold(
     input: &DecisionInput<'_, '_>,
     state: &DecisionState<'_>,
-    (place, verdict): (usize, Verdict),
+    refusal: Refusal,
     held: Duration,
 ) -> Option<Duration> {
     // Other requests may give back their reservations at any time.
-    let soonest = if settles(state, place) { RECHECK } else { Duration::MAX };
-    let wait = Duration::from_micros(verdict.wait?).min(soonest);
-    let (max_delay, _) = delay(input, place)?;
+    let soonest = if settles(state, refusal.place) { RECHECK } else { Duration::MAX };
+    let wait = Duration::from_micros(refusal.wait()?).min(soonest);
+    let (max_delay, _) = delay(input, refusal.place)?;
     (held + wait <= max_delay).then_some(wait)
 }
 
-/// Whether a request with these verdicts is held, so that it may pass after all.
-pub(super) fn is_held(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, verdicts: &Verdicts) -> bool {
-    longest_delay(input, state, verdicts).is_some_and(|longest| hold(input, state, longest, Duration::ZERO).is_some())
+/// Whether a request with this reply is held, so that it may pass after all.
+pub(super) fn is_held(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, reply: &Reply) -> bool {
+    longest_delay(input, state, reply).is_some_and(|longest| hold(input, state, longest, Duration::ZERO).is_some())
 }
 
 /// The limit behind whose held requests this one queues, if that queue is full, and for how long the limit holds requests.
@@ -89,9 +90,11 @@ fn must_queue(input: &DecisionInput<'_, '_>, ask: &Ask<'_>) -> bool {
     delay(input, ask.place).is_some() && input.wait_queues.has_waiters(ask.key)
 }
 
-/// Whether requests of this limit may give back a part of what they reserve.
+/// Whether requests of this limit, or of its pool, may give back a part of what they reserve.
 fn settles(state: &DecisionState<'_>, place: usize) -> bool {
-    state.undecided().iter().any(|ask| ask.place == place && ask.settles)
+    let asks = state.undecided();
+    let of_pool = |ask: &Ask<'_>| asks.iter().any(|pool| ask.overflow == Some(pool.place) && pool.settles);
+    asks.iter().any(|ask| ask.place == place && (ask.settles || of_pool(ask)))
 }
 
 /// How long this limit may hold a request, and how many of a key.
@@ -118,15 +121,12 @@ async fn queue(
 
 /// The limit that holds the request longest. `None` if the request is admitted or a limit refuses it that does not
 /// delay.
-fn longest_delay(
-    input: &DecisionInput<'_, '_>,
-    state: &DecisionState<'_>,
-    verdicts: &Verdicts,
-) -> Option<(usize, Verdict)> {
-    if !state.refusals(verdicts).all(|(place, _)| delay(input, place).is_some()) {
+fn longest_delay(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, reply: &Reply) -> Option<Refusal> {
+    let refusals = || reply.refusals(state.undecided());
+    if !refusals().all(|refusal| delay(input, refusal.place).is_some()) {
         return None;
     }
-    state.refusals(verdicts).max_by_key(|(_, verdict)| verdict.wait.unwrap_or(u64::MAX))
+    refusals().max_by_key(|refusal| refusal.wait().unwrap_or(u64::MAX))
 }
 
 impl<'a> DecisionState<'a> {

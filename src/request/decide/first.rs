@@ -10,6 +10,8 @@
 
 use std::ops::ControlFlow;
 
+use crate::config::Role;
+
 use super::{Decision, DecisionInput, DecisionState, RouteLimit, delay};
 
 /// Which limits of a route are asked.
@@ -46,7 +48,11 @@ pub async fn refuse_first<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisio
 
 /// The decision of the limits that come first and have not refused the request before its token was found not to be valid.
 pub async fn decide_first<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
-    let decision = state.decide(input).await;
+    // Who has no valid token is not helped by pools that are asked later.
+    let decision = match state.find_pools(input, Role::Refuses) {
+        ControlFlow::Break(decision) => state.finish(input, decision),
+        ControlFlow::Continue(()) => state.decide(input).await,
+    };
     state.with_bans(input, decision).await
 }
 
@@ -56,7 +62,7 @@ impl<'a> DecisionState<'a> {
             return Some(self.give_up(input, place, max_delay));
         }
         let reply = input.store.known_refusal(self.undecided(), input.now, input.worker)?;
-        if delay::is_held(input, self, &reply.verdicts) {
+        if delay::is_held(input, self, &reply) {
             return None;
         }
         Some(self.conclude(input, reply))

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict, RateSet, SelectedRates, reservations};
+use super::{
+    Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict, Part, RateSet, SelectedRates, reservations,
+};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{Missing, Role};
 use crate::limit::Limit;
@@ -32,6 +34,8 @@ impl<'a> DecisionState<'a> {
             let key = match (found, route_limit.missing) {
                 (Some(key), _) => key,
                 (None, Missing::Shared) => route_limit.key.shared(),
+                // A pool without a key has no room.
+                (None, Missing::Skip | Missing::Reject) if !route_limit.is_of_route => continue,
                 (None, Missing::Skip) => {
                     counters.skipped.one();
                     continue;
@@ -43,9 +47,13 @@ impl<'a> DecisionState<'a> {
             };
             match route_limit.select((key, found.is_some()), input.attributes, key_cache, resolved) {
                 SelectedRates::Exempt => {
-                    counters.exempt.one();
-                    route_limit.record_key(input, key, false);
+                    self.exempt.push(place);
+                    if route_limit.is_of_route {
+                        counters.exempt.one();
+                        route_limit.record_key(input, key, false);
+                    }
                 }
+                SelectedRates::Block if !route_limit.is_of_route => {}
                 SelectedRates::Block if route_limit.on_limit.role() == Role::Reports => {
                     self.shadow(counters, place);
                     route_limit.record_key(input, key, true);
@@ -57,11 +65,42 @@ impl<'a> DecisionState<'a> {
                 }
                 SelectedRates::Rates(profile, limit) => {
                     let check = RateCheck { place, key, profile, limit };
-                    self.acquire_permit(input, &check)?;
+                    if route_limit.is_of_route {
+                        self.acquire_permit(input, &check)?;
+                    }
                     self.prepare_ask(input, &check)?;
-                    self.prepare_ban(input, (place, profile), key);
+                    if route_limit.is_of_route {
+                        self.prepare_ban(input, (place, profile), key);
+                    }
                 }
             }
+        }
+        self.find_pools(input, Role::Reports)
+    }
+
+    /// Finds for each limit that has a pool what that is asked. A limit whose pool exempts the key never refuses. One whose pool
+    /// is asked only together with others, later, has the role `until_then`.
+    pub(super) fn find_pools(&mut self, input: &DecisionInput<'a, '_>, until_then: Role) -> ControlFlow<Decision> {
+        for at in self.decided..self.asks.len() {
+            let Ask { limit, key, place, .. } = self.asks[at];
+            let Some((route_limit, pool)) = input.limits.get(place).and_then(|limit| Some((limit, limit.overflow?)))
+            else {
+                continue;
+            };
+            let found = self.undecided().iter().position(|ask| ask.place == pool);
+            let (own, is_later) = (limit.capacity(), !input.part.has(&input.limits[pool]));
+            let (most, role) = match found {
+                Some(found) => (own.max(self.undecided()[found].limit.capacity()), route_limit.on_limit.role()),
+                None if self.exempt.contains(&pool) => (u64::MAX, Role::Reports),
+                None if input.part == Part::First && is_later => (own, until_then),
+                None => (own, route_limit.on_limit.role()),
+            };
+            let cost = reservations::initial_cost_within(&route_limit.cost, most, input.attributes);
+            if cost > most && role == Role::Refuses && route_limit.on_limit.is_told() {
+                return self.too_costly(input, (place, key), most);
+            }
+            let ask = &mut self.asks[at];
+            (ask.need, ask.cost, ask.role, ask.overflow) = (cost, cost, role, found.map(|_| pool));
         }
         ControlFlow::Continue(())
     }
@@ -106,21 +145,35 @@ impl<'a> DecisionState<'a> {
         }
         let route_limit = &input.limits[place];
         let most = limit.capacity();
-        let cost = reservations::initial_cost_within(&route_limit.cost, most, input.attributes);
-        if cost > most && route_limit.on_limit.is_told() {
-            route_limit.counters(input.worker).rejected.one();
-            route_limit.record_key(input, key, true);
-            self.refused_unasked(input, place, key);
-            return ControlFlow::Break(Decision::TooCostly { place, most });
+        let (cost, role) = match route_limit.is_of_route {
+            true => (
+                reservations::initial_cost_within(&route_limit.cost, most, input.attributes),
+                route_limit.on_limit.role(),
+            ),
+            // It is asked only in the place of others.
+            false => (0, Role::Reports),
+        };
+        if cost > most && route_limit.on_limit.is_told() && route_limit.overflow.is_none() {
+            return self.too_costly(input, (place, key), most);
         }
-        let settles = reservations::is_settled(&route_limit.cost);
-        let (role, held_above) = (route_limit.on_limit.role(), route_limit.slow.map(|slow| slow.from));
-        let ask = Ask { limit, key, need: cost, cost, settles, held_above, role, place };
-        if settles {
-            self.reservations.expect(&route_limit.cost, ask);
-        }
-        self.asks.push(ask);
+        let settles = route_limit.settles;
+        // A pool holds only the requests that are its own.
+        let held_above = route_limit.slow.filter(|_| route_limit.is_of_route).map(|slow| slow.from);
+        self.asks.push(Ask { limit, key, need: cost, cost, settles, held_above, role, overflow: None, place });
         self.profiles.push(profile);
         ControlFlow::Continue(())
+    }
+
+    /// Counts that a request costs more than the limit at this place, and its pool, ever allow at once.
+    fn too_costly(
+        &mut self,
+        input: &DecisionInput<'a, '_>,
+        (place, key): (usize, Fingerprint),
+        most: u64,
+    ) -> ControlFlow<Decision> {
+        input.limits[place].counters(input.worker).rejected.one();
+        input.limits[place].record_key(input, key, true);
+        self.refused_unasked(input, place, key);
+        ControlFlow::Break(Decision::TooCostly { place, most })
     }
 }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, StatusCode};
+use smallvec::SmallVec;
 
 use super::{LimitOutcome, LimitVerdict};
 use crate::base::clock::{self, Time};
@@ -13,7 +14,7 @@ use crate::limit::MAX_QUOTA;
 use crate::limit::tokens::{Usage, tokens_of};
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::body::InspectedBody;
-use crate::store::{Ask, Reserved, Store};
+use crate::store::{Reserved, Store};
 
 /// What a request is charged when it is admitted: its cost, or the amount reserved until the cost is known.
 fn initial_cost(cost: &Cost, headers: &HeaderMap, body: Option<&InspectedBody<'_>>) -> u64 {
@@ -52,7 +53,7 @@ pub fn initial_cost_within(cost: &Cost, most: u64, attributes: &RequestAttribute
 }
 
 /// Whether the cost of a request is known only from its response.
-pub(super) fn is_settled(cost: &Cost) -> bool {
+pub fn is_settled(cost: &Cost) -> bool {
     matches!(cost, Cost::ResponseHeader { .. } | Cost::OnStatus(..) | Cost::Tokens(_))
 }
 
@@ -123,10 +124,24 @@ pub struct Reservations<'a> {
 }
 
 struct PendingReservation<'a> {
-    cost: &'a Cost,
-    ask: Ask<'a>,
-    /// `None` until the store has charged it.
-    reserved: Option<Reserved>,
+    /// The costs of the limits for which it was charged: a place, the cost and what was charged at first. Of those that become
+    /// known, the largest is charged.
+    costs: Costs<'a>,
+    /// The largest of those that are known.
+    known: u64,
+    reserved: Reserved,
+}
+
+type Costs<'a> = SmallVec<[(usize, &'a Cost, u64); 1]>;
+
+/// A reservation that is settled by what the body of the response says.
+pub struct SettledByBody<'a> {
+    /// The place of each limit with a cost in tokens, and that cost.
+    pub costs: SmallVec<[(usize, &'a Arc<TokenCost>); 1]>,
+    /// What it costs at least, since another limit says so.
+    pub least: u64,
+    /// What is reserved.
+    pub reserved: Reserved,
 }
 
 impl<'a> Reservations<'a> {
@@ -134,18 +149,12 @@ impl<'a> Reservations<'a> {
         Self { store, worker, pending: Vec::new(), besides: Vec::new(), is_held: false }
     }
 
-    /// Adds an ask whose cost is known only from the response.
-    pub(super) fn expect(&mut self, cost: &'a Cost, ask: Ask<'a>) {
-        self.pending.push(PendingReservation { cost, ask, reserved: None });
-    }
-
-    /// Records what the store has reserved. Nothing is settled for an ask of which nothing was reserved.
-    pub(super) fn record(&mut self, reserved: Vec<Reserved>) {
-        for reserved in reserved {
-            match self.pending.iter_mut().find(|pending| pending.ask.place == reserved.place()) {
-                Some(pending) => pending.reserved = Some(reserved),
-                None => self.besides.push(reserved),
-            }
+    /// Adds what the store has reserved, for limits with these costs.
+    pub(super) fn add(&mut self, costs: Costs<'a>, reserved: Reserved) {
+        if costs.iter().any(|(_, cost, _)| is_settled(cost)) {
+            self.pending.push(PendingReservation { costs, known: 0, reserved });
+        } else {
+            self.besides.push(reserved);
         }
     }
 
@@ -165,7 +174,7 @@ impl<'a> Reservations<'a> {
 
     /// Gives back everything, because nothing is done for the request.
     pub(super) fn give_back(&mut self, now: impl Fn() -> Time) {
-        let pending = std::mem::take(&mut self.pending).into_iter().filter_map(|pending| pending.reserved);
+        let pending = std::mem::take(&mut self.pending).into_iter().map(|pending| pending.reserved);
         for reserved in pending.chain(std::mem::take(&mut self.besides)) {
             self.store.settle(reserved, 0, None, (now(), self.worker));
         }
@@ -191,40 +200,47 @@ impl<'a> Reservations<'a> {
         outcomes: &mut [LimitOutcome<'_>],
         now: impl Fn() -> Time,
     ) {
-        for PendingReservation { cost, ask, reserved } in std::mem::take(&mut self.pending) {
-            let Some(reserved) = reserved else { continue };
-            let told = told(cost);
-            if let (None, Cost::Tokens(_)) = (told, cost) {
-                self.pending.push(PendingReservation { cost, ask, reserved: Some(reserved) });
+        for PendingReservation { mut costs, mut known, reserved } in std::mem::take(&mut self.pending) {
+            costs.retain(|(_, cost, initial)| {
+                let cost = match (told(cost), &cost) {
+                    (None, Cost::Tokens(_)) => return true,
+                    (told, _) => told.unwrap_or(*initial),
+                };
+                known = known.max(cost);
+                false
+            });
+            if !costs.is_empty() {
+                self.pending.push(PendingReservation { costs, known, reserved });
                 continue;
             }
-            let cost = told.unwrap_or(reserved.cost());
             let verdict = outcomes.iter_mut().find_map(|outcome| match &mut outcome.verdict {
-                LimitVerdict::Rates(verdict) if outcome.place == ask.place => Some(verdict),
+                LimitVerdict::Rates(verdict) if outcome.place == reserved.place() => Some(verdict),
                 LimitVerdict::Rates(_)
                 | LimitVerdict::InFlight { .. }
                 | LimitVerdict::Banned { .. }
                 | LimitVerdict::Unknown => None,
             });
-            self.store.settle(reserved, cost, verdict, (now(), self.worker));
+            self.store.settle(reserved, known, verdict, (now(), self.worker));
         }
     }
 
     /// Those that are settled by what the body of the response says.
-    pub fn open(&mut self) -> impl Iterator<Item = (&'a Arc<TokenCost>, Reserved)> {
-        std::mem::take(&mut self.pending).into_iter().filter_map(|pending| match pending {
-            PendingReservation { cost: Cost::Tokens(cost), reserved: Some(reserved), .. } => Some((cost, reserved)),
-            _ => None,
+    pub fn open(&mut self) -> impl Iterator<Item = SettledByBody<'a>> {
+        std::mem::take(&mut self.pending).into_iter().map(|pending| {
+            let PendingReservation { costs, known, reserved } = pending;
+            let in_tokens = costs.into_iter().filter_map(|(place, cost, _)| match cost {
+                Cost::Tokens(cost) => Some((place, cost)),
+                _ => None,
+            });
+            SettledByBody { costs: in_tokens.collect(), least: known, reserved }
         })
     }
 
     /// Leaves charged what was reserved, because there is no response. That is known when `now` says.
     pub fn keep(&mut self, now: impl Fn() -> Time) {
-        for pending in std::mem::take(&mut self.pending) {
-            if let Some(reserved) = pending.reserved {
-                let cost = reserved.cost();
-                self.store.settle(reserved, cost, None, (now(), self.worker));
-            }
+        for PendingReservation { reserved, .. } in std::mem::take(&mut self.pending) {
+            let cost = reserved.cost();
+            self.store.settle(reserved, cost, None, (now(), self.worker));
         }
         self.end_hold(now);
     }

@@ -18,7 +18,7 @@ use super::{Decision, DecisionInput, DecisionState};
 use crate::base::clock;
 use crate::base::fingerprint::Fingerprint;
 use crate::config::Slow;
-use crate::store::{Reply, Verdicts};
+use crate::store::Reply;
 
 /// The hold of a request.
 pub(super) struct Hold {
@@ -27,14 +27,14 @@ pub(super) struct Hold {
     lasts: Duration,
 }
 
-/// The longest hold of a request with these verdicts; `None` if it is refused, or not held.
-pub(super) fn longest(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, verdicts: &Verdicts) -> Option<Hold> {
-    let holds = verdicts.iter().filter(|(_, verdict)| verdict.level > 0).filter_map(|(place, verdict)| {
+/// The longest hold of a request with this reply; `None` if it is refused, or not held.
+pub(super) fn longest(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, reply: &Reply) -> Option<Hold> {
+    let holds = reply.verdicts.iter().filter(|(_, verdict)| verdict.level > 0).filter_map(|(place, verdict)| {
         let slow = input.limits.get(*place)?.slow?;
         Some(Hold { place: *place, slow, lasts: slow.hold(verdict.level) })
     });
     let longest = holds.filter(|hold| !hold.lasts.is_zero()).max_by_key(|hold| hold.lasts)?;
-    state.refusals(verdicts).next().is_none().then_some(longest)
+    reply.refusals(state.undecided()).next().is_none().then_some(longest)
 }
 
 /// Holds a request, and makes a decision of its verdicts. If the limit holds too many of its key, it is refused and charged
@@ -43,14 +43,14 @@ pub(super) async fn hold<'a>(
     input: &DecisionInput<'a, '_>,
     state: &mut DecisionState<'a>,
     Hold { place, slow, lasts }: Hold,
-    Reply { verdicts, reserved }: Reply,
+    mut reply: Reply,
 ) -> Decision {
     let held = state.held_since.map_or(0, |since| clock::now().micros_since(since));
     let left = lasts.saturating_sub(Duration::from_micros(held));
     if left.is_zero() {
-        return state.conclude(input, Reply { verdicts, reserved });
+        return state.conclude(input, reply);
     }
-    state.reservations.record(reserved);
+    state.reserve(input, &mut reply);
     state.reservations.begin_hold();
     let queue = state.undecided().iter().find(|ask| ask.place == place).map(|ask| ask.key.with(queues()));
     let Some(mut slot) = queue.and_then(|queue| input.wait_queues.join(queue, slow.max_delayed)) else {
@@ -62,7 +62,7 @@ pub(super) async fn hold<'a>(
     sleep(left).await;
     slot.wait_until_first().await;
     state.reservations.end_hold(clock::now);
-    state.conclude(input, Reply { verdicts, reserved: Vec::new() })
+    state.conclude(input, reply)
 }
 
 /// What tells the queues of held requests from those of requests that wait for room.

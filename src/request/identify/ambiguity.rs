@@ -20,7 +20,7 @@ use percent_encoding::percent_decode;
 
 use super::after_bearer;
 use crate::base::http::header_spelling::is_same_variable;
-use crate::config::{Cost, Jwt, Limit, Source};
+use crate::config::{Cost, Limit, Source};
 
 /// The sources that the limits of a route read and that a request could give more than once.
 #[derive(Clone, Debug, Default)]
@@ -68,16 +68,15 @@ impl fmt::Display for Ambiguity<'_> {
 }
 
 impl SingleSources {
-    /// The sources by which these limits decide, those of their keys, tiers and costs, and the places of these tokens,
-    /// which the gateway verifies and the upstream reads again.
-    pub fn new<'c>(limits: impl IntoIterator<Item = &'c Limit>, tokens: impl IntoIterator<Item = &'c Jwt>) -> Self {
+    /// The sources by which these limits decide, those of their keys, tiers and costs, and these others.
+    pub fn new<'c>(limits: impl IntoIterator<Item = &'c Limit>, others: impl IntoIterator<Item = &'c Source>) -> Self {
         let mut rules: Vec<Rule> = Vec::new();
         let mut add = |source: &Source| {
             if !rules.iter().any(|rule| rule.source == *source) {
                 rules.extend(Rule::new(source));
             }
         };
-        tokens.into_iter().for_each(|jwt| add(&jwt.from));
+        others.into_iter().for_each(&mut add);
         for limit in limits {
             let cost = match &limit.cost {
                 Cost::RequestHeader(name) => Some(Source::Header(name.clone())),

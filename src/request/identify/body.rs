@@ -73,7 +73,7 @@ impl BodyInspector {
             Balance::Hash(key) => key.parts.iter().flatten(),
             Balance::RoundRobin | Balance::LeastRequests => [].iter().flatten(),
         });
-        let sources = limits().flat_map(Limit::sources).chain(balanced);
+        let sources = config.limits_of(route).flat_map(Limit::sources).chain(balanced);
         let mut pointers: Vec<_> = sources
             .filter_map(|source| match source {
                 Source::Json(pointer) => Some(pointer.clone()),

@@ -21,7 +21,7 @@ impl Memory {
             was_banned = true;
             if let Some(refusal) = ask.limit.refuses(&entry.cell, now, ask.need).filter(|one| outlasts(one, asks)) {
                 let verdicts = [(ask.place, refusal)].into_iter().collect();
-                return Some(Reply { verdicts, reserved: Vec::new() });
+                return Some(Reply { verdicts, ..Reply::default() });
             }
         }
         if was_banned || verdicts.is_empty() {

@@ -65,16 +65,13 @@ impl Memory {
         let counted = asks.iter().zip(&successors);
         let counted: Asks<'_> =
             counted.map(|(ask, to)| Ask { limit: to.as_ref().unwrap_or(ask.limit), ..*ask }).collect();
-        let mut reserved = Vec::new();
-        let mut verdicts = self.judge_all(&counted, now, self.look_up(&counted, now), &mut reserved);
-        for ((asked, counted), (_, verdict)) in asks.iter().zip(&counted).zip(&mut verdicts) {
-            *verdict = translated(asked.limit, counted.limit, *verdict);
+        let mut reply = self.judge_all(&counted, now, self.look_up(&counted, now));
+        for (asked, counted) in asks.iter().zip(&counted) {
+            reply.translate(asked.place, asked.limit, counted.limit);
+            let reserved = reply.reserved.iter_mut().filter(|reserved| reserved.place == asked.place);
+            reserved.for_each(|reserved| reserved.asked = asked.limit.clone());
         }
-        for reserved in &mut reserved {
-            let asked = asks.iter().find(|ask| ask.place == reserved.place);
-            asked.into_iter().for_each(|ask| reserved.asked = ask.limit.clone());
-        }
-        Reply { verdicts, reserved }
+        reply
     }
 
     /// Settles a reservation in the cell that has it now. The verdict is the one afterwards.
@@ -110,7 +107,8 @@ impl Memory {
                 let newest = reloads.after(&limit, key).find(|migration| reloads.has(&migration.to));
                 if let Some(Migration { to, .. }) = newest {
                     let (settles, held_above, role) = (false, None, Role::Refuses);
-                    let ask = Ask { limit: to, key, need: 0, cost: 0, settles, held_above, role, place: 0 };
+                    let ask =
+                        Ask { limit: to, key, need: 0, cost: 0, settles, held_above, role, overflow: None, place: 0 };
                     self.migrate(&reloads, &ask, now);
                 }
             }

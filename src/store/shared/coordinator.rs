@@ -34,7 +34,8 @@ use super::sweep::Sweep;
 use super::targets::Answer;
 use super::waiting::Waiting;
 use crate::base::clock::Time;
-use crate::config::{self, OnError, Role};
+use crate::config::{self, OnError};
+use crate::store::plan::{Part, Plan};
 
 use admission::{Admit, Admits};
 use inspection::Inspections;
@@ -86,74 +87,6 @@ impl Coordinator {
             Message::Settle(settlement) => self.settle_reserved(*settlement),
             Message::Reload(reload) => self.reload(&reload),
             Message::Inspect(inspection) => self.inspect(*inspection),
-        }
-    }
-
-    /// Decides at once if all servers are away, or if all counters were just read and have plenty of room. Otherwise it
-    /// decides when the servers have answered, or at the deadline. If there was plenty of room, the decision is charged
-    /// at once, and the exchange that confirms this is the only one; to read first and write later would take two.
-    fn decide(&mut self, mut decision: Box<Decision>, deadline: Instant) {
-        if decision.is_given_up() {
-            return;
-        }
-        // If a request is not decided here when a server fails, a charge that is sent before that would be for nothing.
-        let mut may_be_provisional = self.strict || self.on_error == OnError::Local;
-        let mut reachable = 0;
-        let mut admits = Admits::new();
-        let mut is_scarce = false;
-        // The cells that have to be read, and whose servers are not away.
-        let mut unread: SmallVec<[Place; 2]> = SmallVec::new();
-        for ask in &mut decision.asks {
-            self.cells.follow(ask, decision.now);
-            let (place, cached) = self.cells.of((&ask.limit, ask.key), decision.now, &self.health.forgotten);
-            decision.places.push(place);
-            if ask.settles || ask.held_above.is_some() {
-                cached.counters.may_shrink();
-            }
-            let now = cached.advance_for(&ask.limit, decision.now, decision.asked);
-            let has_plenty = cached.has_plenty(&ask.limit, ask.need);
-            let is_leased = cached.is_leased(ask, decision.asked);
-            is_scarce |= !has_plenty;
-            let (mut admitted, mut may_reserve) = (true, has_plenty && (self.strict || cached.may_reserve()));
-            let is_read = if ask.looks_at_bans() {
-                admitted = ask.limit.admits(&cached.cell, now, ask.need);
-                may_reserve = admitted;
-                cached.was_read_for_bans(decision.asked)
-            } else {
-                // How full the limit is must be known before the request is charged, so it is read first.
-                may_reserve &= ask.cost > 0 && ask.held_above.is_none();
-                is_leased || has_plenty && !self.strict && cached.was_just_read(decision.asked)
-            };
-            may_be_provisional = may_be_provisional && (is_read || may_reserve);
-            admits.push(Admit { now, admitted, is_provisional: !is_read, is_leased });
-            if self.servers[cached.server].state != ServerState::Away {
-                reachable += 1;
-                if !is_read {
-                    unread.push(place);
-                }
-            }
-        }
-        if is_scarce && self.is_refused_meanwhile(&mut decision) {
-            return self.deliver(decision);
-        }
-        let all = reachable == decision.asks.len();
-        if all && unread.is_empty() {
-            return self.carry_out(decision, &admits);
-        }
-        let number = self.waiting.next();
-        self.waiting.push(decision, unread.len(), deadline);
-        if all && may_be_provisional {
-            self.waiting.take(number).into_iter().for_each(|decision| self.carry_out(decision, &admits));
-        } else if !all && self.on_error != OnError::Local {
-            // This drops the sender of the reply, which tells whoever waits.
-            self.waiting.take(number);
-        } else if unread.is_empty() {
-            self.give_up(number);
-        } else {
-            for place in unread {
-                let cached = self.cells.at(place);
-                self.servers[cached.server].want(place, cached, number);
-            }
         }
     }
 
@@ -301,8 +234,8 @@ impl Coordinator {
     }
 
     /// Whether the server of this cell is away.
-    fn is_away(&mut self, cell: Place) -> bool {
-        let server = self.cells.at(cell).server;
+    fn is_away(&self, cell: Place) -> bool {
+        let server = self.cells.peek(cell).server;
         self.servers[server].state == ServerState::Away
     }
 
@@ -311,33 +244,44 @@ impl Coordinator {
     fn judge(&mut self, mut decision: Box<Decision>, answers: bool) {
         let mut admits = Admits::new();
         let Decision { asks, places, now, asked, .. } = &mut *decision;
-        for (ask, place) in asks.iter_mut().zip(places) {
+        for (ask, place) in asks.iter_mut().zip(places.iter_mut()) {
             // A reload may have come while it waited.
             self.cells.follow(ask, *now);
             let cached = self.cells.again(place, ask, *now, &self.health.forgotten);
             let now = cached.advance_for(&ask.limit, *now, *asked);
-            let is_leased = cached.is_leased(ask, *asked);
-            let admitted = is_leased || ask.limit.admits(&cached.cell, now, ask.need);
-            let is_provisional = answers && !is_leased && ask.cost > 0 && (self.strict || cached.versioned.is_some());
-            admits.push(Admit { now, admitted, is_provisional, is_leased });
+            admits.push(Admit { now, is_provisional: false, is_leased: false });
         }
-        self.carry_out(decision, &admits);
+        let plan = self.plan(asks, places, *asked, |ask, cached, index, need| {
+            ask.limit.admits(&cached.cell, admits[index].now, need)
+        });
+        for (((ask, place), admit), part) in asks.iter_mut().zip(&*places).zip(&mut admits).zip(&plan.parts) {
+            ask.follow_plan(part);
+            let cached = self.cells.peek(*place);
+            admit.is_leased = cached.is_leased(ask, ask.demand(), *asked);
+            let may_be_open = self.strict || cached.versioned.is_some();
+            admit.is_provisional = answers && part.charged > 0 && !admit.is_leased && may_be_open;
+        }
+        let needs = |(place, part): (&Place, &Part)| part.pooled.is_some() && self.is_away(*place);
+        if self.on_error != OnError::Local && places.iter().zip(&plan.parts).any(needs) {
+            return self.dismiss(decision);
+        }
+        self.carry_out(decision, &plan, &admits);
     }
 
-    /// Charges a decision if all its limits admit it. Replies, or lets it wait until provisional charges are confirmed.
-    fn carry_out(&mut self, mut decision: Box<Decision>, admits: &Admits) {
-        let all = decision.asks.iter().zip(admits).all(|(ask, admit)| admit.admitted || ask.role == Role::Reports);
-        let is_provisional = admits.iter().any(|admit| admit.is_provisional);
-        if all {
-            self.note_levels(&mut decision, admits);
+    /// Charges a decision as it is planned. Replies, or lets it wait until provisional charges are confirmed.
+    fn carry_out(&mut self, mut decision: Box<Decision>, plan: &Plan, admits: &Admits) {
+        let is_provisional = plan.admits && admits.iter().any(|admit| admit.is_provisional);
+        if plan.admits {
+            self.note_levels(&mut decision, plan, admits);
         }
         let mut standings = Standings::new();
         let mut open = 0;
-        let Decision { asks, places, verdicts, reserved, number, asked, .. } = &mut *decision;
+        let Decision { asks, places, result, number, asked, .. } = &mut *decision;
         for (index, (ask, place)) in asks.iter().zip(&*places).enumerate() {
             let cached = self.cells.at(*place);
-            let Admit { now, admitted, is_provisional: is_open, is_leased } = admits[index];
-            let charged = all && admitted && ask.cost > 0;
+            let (Admit { now, is_provisional: is_open, is_leased }, part) = (admits[index], &plan.parts[index]);
+            let fits = part.fits();
+            let charged = part.charged > 0;
             let may_wait = charged && is_provisional && self.servers[cached.server].state != ServerState::Away;
             let refunded = (charged && ask.settles).then(|| ask.limit.judge(&cached.cell, now, ask.need, true));
             let mut attempt = None;
@@ -349,7 +293,7 @@ impl Coordinator {
                 cached.charge(&ask.limit, now, ask.cost);
             }
             if let Some(refunded) = refunded {
-                reserved.push(cached.reserve(ask, (now, refunded), !is_provisional));
+                result.reserved.push(cached.reserve(ask, (now, refunded), !is_provisional));
             }
             if may_wait {
                 let charge = Box::new(cached.provisional(*number, index, ask, attempt));
@@ -361,15 +305,15 @@ impl Coordinator {
                     // It is given back if another one is rejected.
                     Standing::Confirmed(charge)
                 });
-            } else if all && is_open && ask.looks_at_bans() {
+            } else if plan.admits && is_open && ask.looks_at_bans() {
                 self.servers[cached.server].want(*place, cached, *number);
                 standings.push(Standing::Open);
                 open += 1;
             } else if is_provisional {
-                standings.push(Standing::Final(admitted));
+                standings.push(Standing::Final(fits));
             }
             if !is_provisional {
-                verdicts.push((ask.place, cached.verdict(ask, now, admitted)));
+                cached.judge(ask, now, (part.has_room, fits), result);
             }
             if charged {
                 self.queue(*place, true);

@@ -183,7 +183,7 @@ mod tests {
         let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
         let key = Fingerprint::of(b"k");
         let (settles, held_above, role) = (false, None, Role::Refuses);
-        let ask = Ask { limit: &limit, key, need: 1, cost: 1, settles, held_above, role, place: 0 };
+        let ask = Ask { limit: &limit, key, need: 1, cost: 1, settles, held_above, role, overflow: None, place: 0 };
         store.decide(&[ask], clock::now(), 0)
     }
 

@@ -10,14 +10,14 @@ use super::provisional::{NO_DECISION, Provisional, WITHDRAWN};
 use super::{BRIEFLY, OwnedAsk};
 use crate::base::clock::Time;
 use crate::limit::{Limit, Verdict};
-use crate::store::Ticket;
+use crate::store::{Demand, Pooled, Reply, Ticket};
 
 impl CachedCell {
     /// Whether the lease has enough for what is asked. A new bucket needs a new lease.
-    pub(super) fn is_leased(&self, ask: &OwnedAsk, asked: Instant) -> bool {
-        let is_plain = ask.cost > 0 && ask.need == ask.cost && !ask.settles;
+    pub(super) fn is_leased(&self, ask: &OwnedAsk, Demand { need, cost }: Demand, asked: Instant) -> bool {
+        let is_plain = cost > 0 && need == cost && !ask.settles;
         is_plain
-            && self.unspent(&ask.limit) >= ask.cost
+            && self.unspent(&ask.limit) >= cost
             && self.lease.as_ref().is_some_and(|lease| asked < lease.until && self.has_begun_no_bucket(lease))
     }
 
@@ -128,12 +128,25 @@ impl CachedCell {
         self.lease.take_if(|lease| lease.until <= now).map(|lease| lease.charge)
     }
 
+    /// Adds the verdict on a request for which there is room or not, and that on what it is asked to stand in for.
+    pub(super) fn judge(&self, ask: &OwnedAsk, at: Time, (has_room, fits): (bool, bool), result: &mut Reply) {
+        let (terms, place) = (ask.terms(), ask.place);
+        if !terms.is_idle() {
+            let verdict = self.verdict((&ask.limit, terms.own.need), at, has_room);
+            let level = if has_room { ask.level } else { 0 };
+            result.verdicts.push((place, Verdict { level, ..verdict }));
+        }
+        if ask.own.is_some() {
+            let verdict = self.verdict((&ask.limit, ask.need), at, fits);
+            result.pooled.push(Pooled { place, demand: ask.demand(), verdict });
+        }
+    }
+
     /// The verdict on a request. What is charged for further requests is left for them.
-    pub(super) fn verdict(&self, ask: &OwnedAsk, at: Time, admitted: bool) -> Verdict {
-        let mut verdict = ask.limit.judge(&self.cell, at, ask.need, admitted);
+    fn verdict(&self, (limit, need): (&Arc<Limit>, u64), at: Time, admitted: bool) -> Verdict {
+        let mut verdict = limit.judge(&self.cell, at, need, admitted);
         if admitted {
-            verdict.remaining = verdict.remaining.saturating_add(self.set_apart(&ask.limit));
-            verdict.level = ask.level;
+            verdict.remaining = verdict.remaining.saturating_add(self.set_apart(limit));
         }
         verdict
     }

@@ -346,7 +346,7 @@ mod tests {
         let ask = OwnedAsk { need: 2, cost: 2, settles: true, place: 3, ..ask(&limit, Fingerprint::of(b"k")) };
         let (mut decided, verdicts) = decision(SmallVec::<[OwnedAsk; 1]>::from_iter([ask]));
         let ticket = Ticket { limit: limit.clone(), key: Fingerprint::of(b"k"), cell: 0, reservation };
-        decided.reserved.push(Reserved { place: 3, ticket: ticket.clone(), asked: limit, refunded: None });
+        decided.result.reserved.push(Reserved { place: 3, ticket: ticket.clone(), asked: limit, refunded: None });
         drop(verdicts);
         mailboxes.reply(0, vec![decided]);
         assert!(Arc::new(Wakes::default()).poll(pin!(mailboxes.carry(0))).is_pending());

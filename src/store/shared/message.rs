@@ -13,8 +13,7 @@ use super::provisional::{Standing, Standings};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::limit::Limit;
-use crate::store::reloads::translated;
-use crate::store::{KeyUsage, LimitChanges, Reply, Reserved, Ticket, Verdicts};
+use crate::store::{KeyUsage, LimitChanges, Reply, Reserved, Ticket};
 
 /// Something for the coordinator.
 #[derive(Debug)]
@@ -43,9 +42,7 @@ pub(super) struct Decision {
     /// Where the cells of its asks are.
     pub(super) places: SmallVec<[Place; 2]>,
     /// How it was decided.
-    pub(super) verdicts: Verdicts,
-    /// What was charged for asks that settle.
-    pub(super) reserved: Vec<Reserved>,
+    pub(super) result: Reply,
     /// How its charges stand, once it is charged and waits for a confirmation.
     pub(super) standings: Standings,
     /// Its number among all.
@@ -114,20 +111,18 @@ impl Decision {
         reply: Option<oneshot::Sender<Reply>>,
         worker: usize,
     ) -> Box<Self> {
-        let (places, verdicts, reserved, standings) = (SmallVec::new(), Verdicts::new(), Vec::new(), Standings::new());
-        Box::new(Self { asks, now, asked, reply, worker, places, verdicts, reserved, standings, number: 0 })
+        let (places, result, standings) = (SmallVec::new(), Reply::default(), Standings::new());
+        Box::new(Self { asks, now, asked, reply, worker, places, result, standings, number: 0 })
     }
 
     /// Sends the reply. If the receiver is gone, the request has stopped waiting and was let through, so it is right
     /// that it is counted. Nobody else will settle its reservations then: returns what settles them.
     pub(super) fn answer(self, (now, asked): (Time, Instant)) -> impl Iterator<Item = Message> {
-        let Self { asks, mut verdicts, reserved, reply, .. } = self;
+        let Self { asks, mut result, reply, .. } = self;
         for OwnedAsk { place, limit, asked, .. } in &asks {
-            let Some(asked) = asked else { continue };
-            let verdicts = verdicts.iter_mut().filter(|(of, _)| of == place);
-            verdicts.for_each(|(_, verdict)| *verdict = translated(asked, limit, *verdict));
+            asked.iter().for_each(|asked| result.translate(*place, asked, limit));
         }
-        let unsent = reply.and_then(|receiver| receiver.send(Reply { verdicts, reserved }).err());
+        let unsent = reply.and_then(|receiver| receiver.send(result).err());
         let reserved = unsent.map(|reply| reply.reserved).unwrap_or_default();
         reserved.into_iter().map(move |Reserved { ticket, .. }| {
             let cost = ticket.cost();

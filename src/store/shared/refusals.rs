@@ -18,9 +18,9 @@ use super::{BRIEFLY, OwnedAsk};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::sharding::Sharding;
-use crate::config::Role;
 use crate::limit::{Limit, Verdict};
-use crate::store::{Ask, Verdicts, outlasts};
+use crate::store::plan::Plan;
+use crate::store::{Ask, Demand, Pooled, Reply, outlasts};
 
 /// Enough that workers seldom meet.
 const SHARDS: usize = 64;
@@ -65,18 +65,24 @@ impl RefusalCache {
     }
 
     /// Remembers what was decided at `now`, as far as it refuses: briefly where others may give back what it rests on.
-    pub(super) fn note(&self, asks: &[OwnedAsk], verdicts: &Verdicts, now: Time, is_brief: impl Fn(usize) -> bool) {
-        for (index, (ask, (_, verdict))) in asks.iter().zip(verdicts).enumerate() {
+    pub(super) fn note(&self, asks: &[OwnedAsk], reply: &Reply, now: Time, is_brief: impl Fn(usize) -> bool) {
+        // What was not looked at, or was given back, is no news.
+        for (index, ask) in asks.iter().enumerate().filter(|(_, ask)| !ask.is_full) {
+            // What refuses the request itself also refuses it where the limit is to stand in for others.
+            let own = reply.verdict(ask.place).map(|verdict| (ask.terms().own.need, verdict));
             // A ban that this has begun refuses what comes next.
-            let begins_ban = verdict.admitted && ask.cost > 0 && ask.limit.counts_bans();
-            let Some(wait) = verdict.wait.filter(|_| !verdict.admitted || begins_ban) else { continue };
-            let verdict = Verdict { admitted: false, ..*verdict };
+            let begins_ban = ask.cost > 0 && ask.limit.counts_bans();
+            let refuses = |(_, verdict): &(u64, Verdict)| !verdict.admitted || begins_ban;
+            let pooled = || reply.pooled(ask.place).map(|pooled| (pooled.demand.need, pooled.verdict));
+            let Some((need, verdict)) = own.filter(refuses).or_else(|| pooled().filter(refuses)) else { continue };
+            let Some(wait) = verdict.wait else { continue };
+            let verdict = Verdict { admitted: false, ..verdict };
             let cell = ask.cell();
             let until = now.micros().saturating_add(wait);
             // What was reserved may be given back at any time, by other gateways too.
             let longest = if ask.settles || is_brief(index) { self.longest.min(BRIEFLY) } else { self.longest };
             let stale = until.min(now.micros().saturating_add(longest));
-            let refusal = Refusal { limit: ask.limit.clone(), need: ask.need, since: now, stale, until, verdict };
+            let refusal = Refusal { limit: ask.limit.clone(), need, since: now, stale, until, verdict };
             self.shard(cell).lock().insert(cell, refusal);
         }
     }
@@ -86,30 +92,48 @@ impl RefusalCache {
         self.shard(cell).lock().remove(&cell);
     }
 
-    /// The verdicts on a request that is refused by what is remembered, without those of limits of which nothing is known.
+    /// The reply to a request that is refused by what is remembered, without verdicts of limits of which nothing is known.
     /// If the server `is_lost`, it cannot be asked.
-    pub(super) fn find(&self, asks: &[Ask<'_>], now: Time, is_lost: bool) -> Option<Verdicts> {
-        let banned = asks.iter().filter(|ask| ask.looks_at_bans()).find_map(|ask| {
-            let (verdict, _) = self.of(ask, now, is_lost)?;
-            Some((ask.place, verdict)).filter(|(_, verdict)| outlasts(verdict, asks))
+    pub(super) fn find(&self, asks: &[Ask<'_>], now: Time, is_lost: bool) -> Option<Reply> {
+        let looks = || asks.iter().filter(|ask| ask.looks_at_bans());
+        let banned = looks().find_map(|ask| Some((ask.place, self.of(ask, ask.need, now, is_lost)?.0)));
+        if let Some(banned) = banned.filter(|(_, verdict)| outlasts(verdict, asks)) {
+            return Some(Reply { verdicts: [banned].into_iter().collect(), ..Reply::default() });
+        }
+        let must_be_recent = !is_lost && banned.is_none() && looks().next().is_some();
+        // What is there at a first look may be gone at a second.
+        let mut known: SmallVec<[(usize, Demand, Verdict); 2]> = SmallVec::new();
+        let plan = Plan::new(&asks.iter().map(Ask::terms), |index, demand| {
+            let found = self.of(&asks[index], demand.need, now, is_lost);
+            let verdict = found.filter(|(_, since)| !must_be_recent || now < since.after(BAN_READ));
+            known.extend(verdict.map(|(verdict, _)| (index, demand, verdict)));
+            verdict.is_none()
         });
-        if let Some(banned) = banned {
-            return Some([banned].into_iter().collect());
+        if plan.admits {
+            return None;
         }
-        // Once each: what is there at a first look may be gone at a second.
-        let mut known: SmallVec<[Option<(Verdict, Time)>; 2]> =
-            asks.iter().map(|ask| self.of(ask, now, is_lost)).collect();
-        let is_banned = || asks.iter().zip(&known).any(|(ask, known)| known.is_some() && ask.looks_at_bans());
-        if !is_lost && asks.iter().any(Ask::looks_at_bans) && !is_banned() {
-            let is_recent = |since: &Time| now < since.after(BAN_READ);
-            known.iter_mut().for_each(|known| _ = known.take_if(|(_, since)| !is_recent(since)));
+        let mut reply = Reply::default();
+        let of = |index, demand| known.iter().find(|(of, on, _)| (*of, *on) == (index, demand)).map(|known| known.2);
+        for (index, (ask, part)) in asks.iter().zip(&plan.parts).enumerate() {
+            let place = ask.place;
+            reply.verdicts.extend(of(index, ask.terms().own).map(|verdict| (place, verdict)));
+            let pooled = part.pooled.and_then(|(demand, _)| Some((demand, of(index, demand)?)));
+            reply.pooled.extend(pooled.map(|(demand, verdict)| Pooled { place, demand, verdict }));
         }
-        asks.iter().zip(&known).find(|(ask, known)| ask.role == Role::Refuses && known.is_some())?;
-        Some(asks.iter().zip(known).filter_map(|(ask, known)| Some((ask.place, known?.0))).collect())
+        Some(reply)
     }
 
-    /// The verdict on this ask, and since when it is known.
-    fn of(&self, ask: &Ask<'_>, now: Time, is_lost: bool) -> Option<(Verdict, Time)> {
+    /// Whether it is remembered that the limit has no room for what the request asks of it.
+    pub(super) fn knows(&self, ask: &OwnedAsk, now: Time) -> bool {
+        self.of(&ask.borrowed(), ask.terms().own.need, now, false).is_some()
+    }
+
+    /// The verdict on this ask with this need, and since when it is known.
+    fn of(&self, ask: &Ask<'_>, need: u64, now: Time, is_lost: bool) -> Option<(Verdict, Time)> {
+        if ask.overflow.is_some() && need > ask.limit.capacity() {
+            // Without a pool such a request is answered before.
+            return Some((Verdict { admitted: false, rate: 0, remaining: 0, wait: None, level: 0 }, now));
+        }
         let cell = ask.key.with(ask.limit.shape());
         let mut shard = self.shard(cell).lock();
         let refusal = shard.get(&cell)?;
@@ -121,7 +145,7 @@ impl RefusalCache {
         }
         // Who needs more is refused as well, but for longer.
         let wait = Some(refusal.until - now.micros());
-        (ask.need == refusal.need).then_some((Verdict { wait, ..refusal.verdict }, refusal.since))
+        (need == refusal.need).then_some((Verdict { wait, ..refusal.verdict }, refusal.since))
     }
 
     fn shard(&self, cell: Fingerprint) -> &Mutex<Shard> {
@@ -132,12 +156,17 @@ impl RefusalCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Role;
 
     const NOW: Time = Time::from_micros(1_800_000_000_000_000);
 
     fn ask(limit: &Arc<Limit>, need: u64) -> Ask<'_> {
         let (key, settles, held_above) = (Fingerprint::of(b"k"), false, None);
-        Ask { limit, key, need, cost: need, settles, held_above, role: Role::Refuses, place: 3 }
+        Ask { limit, key, need, cost: need, settles, held_above, role: Role::Refuses, overflow: None, place: 3 }
+    }
+
+    fn reply(verdict: Verdict) -> Reply {
+        Reply { verdicts: [(3, verdict)].into_iter().collect(), ..Reply::default() }
     }
 
     fn at(micros: u64) -> Time {
@@ -149,8 +178,8 @@ mod tests {
         let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
         let refusals = RefusalCache::new(u64::MAX);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 2, wait: Some(500), level: 0 };
-        refusals.note(&[OwnedAsk::from(&ask(&limit, 3))], &Verdicts::from_iter([(3, verdict)]), NOW, |_| false);
-        let found = |need, now| refusals.find(&[ask(&limit, need)], now, false).map(|verdicts| verdicts[0].1);
+        refusals.note(&[OwnedAsk::from(&ask(&limit, 3))], &reply(verdict), NOW, |_| false);
+        let found = |need, now| refusals.find(&[ask(&limit, need)], now, false).map(|reply| reply.verdicts[0].1);
         assert_eq!(found(3, at(200)), Some(Verdict { wait: Some(300), ..verdict }));
         assert_eq!(found(3, at(499)).unwrap().wait, Some(1));
         assert_eq!(found(4, at(499)), None, "for how long, is not known");
@@ -164,7 +193,7 @@ mod tests {
         let limit = Arc::new(Limit::new("l", &["10/d".parse().unwrap()]));
         let refusals = RefusalCache::new(u64::MAX);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(3 * RECHECK), level: 0 };
-        refusals.note(&[OwnedAsk::from(&ask(&limit, 1))], &Verdicts::from_iter([(3, verdict)]), NOW, |_| false);
+        refusals.note(&[OwnedAsk::from(&ask(&limit, 1))], &reply(verdict), NOW, |_| false);
         let is_known = |now, is_lost| refusals.find(&[ask(&limit, 1)], now, is_lost).is_some();
         assert!(is_known(at(RECHECK - 1), false));
         assert!(is_known(at(2 * RECHECK), true));
@@ -177,8 +206,7 @@ mod tests {
         let refusals = RefusalCache::new(u64::MAX);
         let reserving = Ask { settles: true, ..ask(&limit, 1) };
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500_000), level: 0 };
-        let note =
-            || refusals.note(&[OwnedAsk::from(&reserving)], &Verdicts::from_iter([(3, verdict)]), NOW, |_| false);
+        let note = || refusals.note(&[OwnedAsk::from(&reserving)], &reply(verdict), NOW, |_| false);
         let is_known = |now| refusals.find(&[reserving], now, false).is_some();
         note();
         assert!(is_known(at(BRIEFLY - 1)) && !is_known(at(BRIEFLY)));
@@ -193,8 +221,7 @@ mod tests {
         let low = limit("10/s");
         let refusals = RefusalCache::new(u64::MAX);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500), level: 0 };
-        let note =
-            || refusals.note(&[OwnedAsk::from(&ask(&low, 1))], &Verdicts::from_iter([(3, verdict)]), NOW, |_| false);
+        let note = || refusals.note(&[OwnedAsk::from(&ask(&low, 1))], &reply(verdict), NOW, |_| false);
         note();
         assert!(refusals.find(&[ask(&limit(raised), 1)], at(1), false).is_none());
         note();
@@ -205,6 +232,6 @@ mod tests {
         let reports = Ask { role: Role::Reports, ..ask(&low, 1) };
         assert!(refusals.find(&[other, reports], at(1), false).is_none(), "what only reports refuses nothing");
         let both = refusals.find(&[other, ask(&low, 1)], at(1), false).unwrap();
-        assert_eq!(both[..], [(3, Verdict { wait: Some(499), ..verdict })], "nothing is known of the other");
+        assert_eq!(both.verdicts[..], [(3, Verdict { wait: Some(499), ..verdict })], "nothing is known of the other");
     }
 }

@@ -14,6 +14,7 @@ mod reloads;
 mod inspection;
 mod leases;
 mod levels;
+mod overflow;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,8 +90,8 @@ fn slack_in_time(kind: usize, decided: &[Decided]) -> u64 {
 
 /// A request with a cost of 1.
 pub(super) fn ask(limit: &Arc<Limit>, key: Fingerprint) -> OwnedAsk {
-    let ask = Ask { limit, key, need: 1, cost: 1, settles: false, held_above: None, role: Role::Refuses, place: 0 };
-    OwnedAsk::from(&ask)
+    let (settles, held_above, role, overflow) = (false, None, Role::Refuses, None);
+    OwnedAsk::from(&Ask { limit, key, need: 1, cost: 1, settles, held_above, role, overflow, place: 0 })
 }
 
 /// A key on the server with this number.
@@ -143,8 +144,7 @@ fn taken(world: &mut World, gateway: usize, kind: usize, key: Fingerprint) -> u6
     let look = OwnedAsk { need: 1, cost: 0, ..ask(&limit, key) };
     world.ask(gateway, vec![look]);
     world.settle();
-    let verdicts = world.decided.pop().unwrap().verdicts.unwrap();
-    PLENTY - verdicts[0].1.remaining
+    PLENTY - world.decided.pop().unwrap().reply.unwrap().verdicts[0].1.remaining
 }
 
 /// Sees that strict gateways do not admit too much together, and that only what was unacknowledged is counted without
@@ -168,7 +168,7 @@ fn strictly_leased(
     let drained = if kind == BUCKET { (world.now.micros() - begun).div_ceil(60_000_000 / quota) } else { 0 };
     for key in keys {
         let admitted = admitted(&world.decided, key);
-        let dropped: u64 = world.decided.iter().filter(|decided| decided.verdicts.is_none()).map(Decided::cost).sum();
+        let dropped: u64 = world.decided.iter().filter(|decided| decided.reply.is_none()).map(Decided::cost).sum();
         let counted = counted(&mut world, kind, key);
         prop_assert!(admitted <= quota + drained, "{admitted} of {quota} admitted");
         if kind != BUCKET {
@@ -200,8 +200,7 @@ fn charge() -> impl Strategy<Value = Step> {
 /// What is asked for: each key alone, and all of them at once.
 fn each_and_all(limit: &Arc<Limit>, keys: &[Fingerprint]) -> Vec<Vec<OwnedAsk>> {
     let each = keys.iter().map(|key| vec![ask(limit, *key)]);
-    let all = keys.iter().enumerate().map(|(place, key)| OwnedAsk { place, ..ask(limit, *key) });
-    each.chain([all.collect()]).collect()
+    each.chain([keys.iter().map(|key| ask(limit, *key)).collect()]).collect()
 }
 
 proptest! {

@@ -23,22 +23,21 @@ struct Slot {
 }
 
 impl Waiting {
-    /// The number of the next decision.
-    pub(super) fn next(&self) -> u64 {
-        self.first + self.queue.len() as u64
-    }
-
-    /// Adds a decision, which gets the next number, and waits for so many answers.
-    pub(super) fn push(&mut self, mut decision: Box<Decision>, answers: usize, deadline: Instant) {
-        decision.number = self.next();
+    /// Adds a decision, which waits for so many answers. Returns the number that it gets.
+    pub(super) fn push(&mut self, mut decision: Box<Decision>, answers: usize, deadline: Instant) -> u64 {
+        let number = self.first + self.queue.len() as u64;
+        decision.number = number;
         self.queue.push_back(Slot { deadline, waiting: Some((decision, answers)) });
+        number
     }
 
-    /// Lets a decision that was just taken wait for so many answers more, no longer than before.
-    pub(super) fn put_back(&mut self, decision: Box<Decision>, answers: usize) {
-        if let Some(slot) = self.slot(decision.number) {
+    /// Lets a decision that was just taken wait for so many answers more, no longer than before. Returns its number.
+    pub(super) fn put_back(&mut self, decision: Box<Decision>, answers: usize) -> u64 {
+        let number = decision.number;
+        if let Some(slot) = self.slot(number) {
             slot.waiting = Some((decision, answers));
         }
+        number
     }
 
     /// The decision with this number, if it still waits.

@@ -46,6 +46,7 @@ pub(super) fn limit(limit: &Limit) -> Value {
         "tier": limit.tiers.as_ref().map(|tiers| tiers.source.to_string()),
         "tiers": tiers(limit),
         "on_limit": limit.on_limit.word(),
+        "overflow": limit.overflow,
         "max_delay": max_delay.map(super::span),
         "max_delayed": max_delayed.or(slow.map(|slow| slow.max_delayed)),
         "slow": slow.map(|slow| json!({ "from": slow.from_as_fraction(), "up_to": super::span(slow.up_to) })),

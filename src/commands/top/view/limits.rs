@@ -81,6 +81,7 @@ fn decisions(decisions: &Decisions) -> String {
         (decisions.shadowed, "shadowed"),
         (decisions.silenced, "silenced"),
         (decisions.delayed, "delayed"),
+        (decisions.overflowed, "overflowed"),
         (decisions.exempt, "exempt"),
         (decisions.blocked, "blocked"),
         (decisions.banned, "banned"),

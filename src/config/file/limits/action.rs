@@ -43,7 +43,7 @@ pub(super) fn read(section: &Section<'_>) -> Reaction {
     if on_limit.role() == Role::Reports {
         let help = "it takes effect only if the limit refuses requests, with on_limit = \"reject\"";
         section.warn(
-            &[limit::status.name, limit::body.name, limit::content_type.name],
+            &[limit::status.name, limit::body.name, limit::content_type.name, limit::overflow.name],
             "has no effect while the limit only reports",
             help,
         );

@@ -1,16 +1,23 @@
-//! What the limits of a decision say, before anything is charged.
+//! How a decision begins, and what its limits say before anything is charged.
 
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use super::Coordinator;
 use crate::base::clock::Time;
+use crate::config::OnError;
+use crate::store::plan::Plan;
+use crate::store::shared::OwnedAsk;
+use crate::store::shared::batch::ServerState;
+use crate::store::shared::cached_cell::CachedCell;
+use crate::store::shared::cells::Place;
 use crate::store::shared::message::Decision;
 
 /// What one limit of a decision says.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Admit {
     /// The moment as of which it is decided.
     pub(super) now: Time,
-    pub(super) admitted: bool,
     /// Whether the charge is provisional: the server has yet to confirm it.
     pub(super) is_provisional: bool,
     /// Whether it is taken from the lease of the key, so that it is charged already.
@@ -21,14 +28,124 @@ pub(super) struct Admit {
 pub(super) type Admits = SmallVec<[Admit; 2]>;
 
 impl Coordinator {
+    /// Accepts a decision, unless nobody waits for it any more.
+    pub(super) fn decide(&mut self, decision: Box<Decision>, deadline: Instant) {
+        if !decision.is_given_up() {
+            self.begin(decision, Some(deadline));
+        }
+    }
+
+    /// Decides at once if all servers are away, or if all counters were just read and have plenty of room. Otherwise it
+    /// decides when the servers have answered, or at the deadline. If there was plenty of room, the decision is charged
+    /// at once, and the exchange that confirms this is the only one; to read first and write later would take two.
+    ///
+    /// A limit of which it is remembered that it has no room is not looked at if it has a pool: that is asked instead, and has
+    /// an exchange of its own only if it needs one.
+    ///
+    /// A decision that has waited before keeps its deadline.
+    pub(super) fn begin(&mut self, mut decision: Box<Decision>, deadline: Option<Instant>) {
+        let mut admits = Admits::new();
+        let Decision { asks, places, now, asked, .. } = &mut *decision;
+        places.clear();
+        for ask in asks.iter_mut() {
+            self.cells.follow(ask, *now);
+            let (place, cached) = self.cells.of((&ask.limit, ask.key), *now, &self.health.forgotten);
+            places.push(place);
+            if ask.settles || ask.held_above.is_some() {
+                cached.counters.may_shrink();
+            }
+            ask.is_full |= ask.overflow.is_some() && self.refusals.knows(ask, *now);
+            let now = cached.advance_for(&ask.limit, *now, *asked);
+            admits.push(Admit { now, is_provisional: false, is_leased: false });
+        }
+        let plan = self.plan(asks, places, *asked, |ask, cached, index, need| match ask.looks_at_bans() {
+            true => ask.limit.admits(&cached.cell, admits[index].now, need),
+            false => cached.has_plenty(&ask.limit, need),
+        });
+        // If a request is not decided here when a server fails, a charge that is sent before that would be for nothing.
+        let mut may_be_provisional = self.strict || self.on_error == OnError::Local;
+        let mut is_reachable = true;
+        let is_scarce = plan.parts.iter().any(|part| !part.has_room);
+        let is_any_full = asks.iter().any(|ask| ask.is_full);
+        // The cells that have to be read, and whose servers are not away.
+        let mut unread: SmallVec<[Place; 2]> = SmallVec::new();
+        for (((ask, place), admit), part) in asks.iter_mut().zip(&*places).zip(&mut admits).zip(&plan.parts) {
+            ask.follow_plan(part);
+            let is_idle = ask.terms().is_idle();
+            if ask.is_full || is_idle && part.pooled.is_none() {
+                continue;
+            }
+            let has_plenty = part.fits();
+            let cached = self.cells.peek(*place);
+            admit.is_leased = cached.is_leased(ask, ask.demand(), *asked);
+            let (is_read, may_reserve) = match ask.looks_at_bans() {
+                true => (cached.was_read_for_bans(*asked), has_plenty),
+                false => (
+                    admit.is_leased || has_plenty && !self.strict && cached.was_just_read(*asked),
+                    // How full the limit is must be known before the request is charged, so it is read first.
+                    has_plenty && ask.cost > 0 && ask.held_above.is_none() && (self.strict || cached.may_reserve()),
+                ),
+            };
+            admit.is_provisional = !is_read;
+            may_be_provisional = may_be_provisional && (is_read || may_reserve);
+            if self.servers[cached.server].state == ServerState::Away {
+                // A pool may not be needed in the end.
+                is_reachable &= is_idle && !is_any_full;
+            } else if !is_read {
+                unread.push(*place);
+            }
+        }
+        if is_scarce && self.is_refused_meanwhile(&mut decision) {
+            return self.deliver(decision);
+        }
+        if is_reachable && unread.is_empty() {
+            return self.carry_out(decision, &plan, &admits);
+        }
+        let number = match deadline {
+            Some(deadline) => self.waiting.push(decision, unread.len(), deadline),
+            None => self.waiting.put_back(decision, unread.len()),
+        };
+        if is_reachable && may_be_provisional {
+            self.waiting.take(number).into_iter().for_each(|decision| self.carry_out(decision, &plan, &admits));
+        } else if !is_reachable && self.on_error != OnError::Local {
+            // This drops the sender of the reply, which tells whoever waits.
+            self.waiting.take(number);
+        } else if unread.is_empty() {
+            self.give_up(number);
+        } else {
+            for place in unread {
+                let cached = self.cells.at(place);
+                self.servers[cached.server].want(place, cached, number);
+            }
+        }
+    }
+
+    /// The plan for these asks, in whose cells there is room for what is leased, or as `has_room` says of an ask, its cell, its
+    /// index and a need.
+    pub(super) fn plan(
+        &self,
+        asks: &[OwnedAsk],
+        places: &[Place],
+        asked: Instant,
+        has_room: impl Fn(&OwnedAsk, &CachedCell, usize, u64) -> bool,
+    ) -> Plan {
+        Plan::new(&asks.iter().map(OwnedAsk::terms), |index, demand| {
+            let (ask, cached) = (&asks[index], self.cells.peek(places[index]));
+            !ask.is_full && (cached.is_leased(ask, demand, asked) || has_room(ask, cached, index, demand.need))
+        })
+    }
+
     /// Notes how full the limits are before the request is charged. If it may be held, all that it is charged is reserved.
-    pub(super) fn note_levels(&mut self, decision: &mut Decision, admits: &Admits) {
+    pub(super) fn note_levels(&mut self, decision: &mut Decision, plan: &Plan, admits: &Admits) {
         let Decision { asks, places, .. } = decision;
         if asks.iter().all(|ask| ask.held_above.is_none()) {
             return;
         }
         let mut may_be_held = false;
-        for ((ask, place), admit) in asks.iter_mut().zip(&*places).zip(admits).filter(|(_, admit)| admit.admitted) {
+        for (((ask, place), admit), part) in asks.iter_mut().zip(&*places).zip(admits).zip(&plan.parts) {
+            if !part.has_room {
+                continue;
+            }
             ask.level = self.cells.at(*place).level(ask, admit.now);
             may_be_held |= ask.borrowed().may_be_held(ask.level);
         }

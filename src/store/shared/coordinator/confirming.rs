@@ -1,11 +1,13 @@
 //! Decisions with provisional charges: each charge is confirmed, or is rejected and given back, or gets no answer.
 
 use super::Coordinator;
-use crate::config::{OnError, Role};
+use crate::config::OnError;
+use crate::store::Reply;
+use crate::store::plan::Plan;
 use crate::store::shared::OwnedAsk;
 use crate::store::shared::cells::Place;
 use crate::store::shared::message::Decision;
-use crate::store::shared::provisional::{Outcome, Standing};
+use crate::store::shared::provisional::{Outcome, Standing, Standings};
 
 impl Coordinator {
     /// One provisional charge of a decision is confirmed or rejected.
@@ -23,29 +25,51 @@ impl Coordinator {
     }
 
     /// Completes a decision whose provisional charges have all been confirmed or rejected, or will get no answer. If
-    /// one was rejected, all are given back.
+    /// one was rejected, all are given back. If its limit has a pool, that is asked instead.
     pub(super) fn conclude(&mut self, mut decision: Box<Decision>) {
         let standings = std::mem::take(&mut decision.standings);
-        let is_rejected = |(ask, standing): (&OwnedAsk, &Standing)| {
-            ask.role == Role::Refuses && matches!(standing, Standing::Rejected)
-        };
-        let refused = decision.asks.iter().zip(&standings).any(is_rejected);
+        for (ask, standing) in decision.asks.iter_mut().zip(&standings) {
+            ask.is_full |= matches!(standing, Standing::Rejected);
+        }
+        let has_room = |index: usize, _| !matches!(standings[index], Standing::Rejected | Standing::Final(false));
+        let plan = Plan::new(&decision.asks.iter().map(OwnedAsk::terms), has_room);
+        let is_late =
+            |(ask, standing): (&OwnedAsk, &Standing)| ask.overflow.is_some() && matches!(standing, Standing::Rejected);
+        if plan.admits && decision.asks.iter().zip(&standings).any(is_late) {
+            return self.ask_pool(decision, standings);
+        }
         for (index, standing) in standings.into_iter().enumerate() {
-            let admitted = !matches!(standing, Standing::Rejected | Standing::Final(false));
+            let part = &plan.parts[index];
             let place = decision.asks[index].place;
-            if refused || !admitted {
+            if part.charged == 0 {
                 // The charge is given back here, or has been.
-                decision.reserved.retain(|reserved| reserved.place != place);
+                decision.result.reserved.retain(|reserved| reserved.place != place);
             }
-            self.close(&decision, index, standing, refused);
+            self.close(&decision, index, standing, !plan.admits);
             let ask = &decision.asks[index];
             let cached = self.cells.again(&mut decision.places[index], ask, decision.now, &self.health.forgotten);
-            if let Some(reserved) = decision.reserved.iter_mut().find(|reserved| reserved.place == place) {
+            if let Some(reserved) = decision.result.reserved.iter_mut().find(|reserved| reserved.place == place) {
                 ask.limit.follow(&mut cached.cell, &mut reserved.ticket.reservation);
             }
-            decision.verdicts.push((ask.place, cached.verdict(ask, cached.now, admitted)));
+            cached.judge(ask, cached.now, (part.has_room, part.fits()), &mut decision.result);
         }
         self.reply(decision);
+    }
+
+    /// Gives back all charges of a decision, because others were faster to take the room of a limit, and decides once more,
+    /// with the pool of that limit.
+    fn ask_pool(&mut self, mut decision: Box<Decision>, standings: Standings) {
+        let is_waiting = standings.iter().any(|standing| matches!(standing, Standing::Open));
+        for (index, standing) in standings.into_iter().enumerate() {
+            self.close(&decision, index, standing, true);
+        }
+        decision.result = Reply::default();
+        if is_waiting {
+            // Its time is over: a charge that is not answered yet will be given back.
+            self.judge(decision, false);
+        } else {
+            self.begin(decision, None);
+        }
     }
 
     /// Drops a decision, which tells whoever waits for it. Its charges are given back if that means that it is refused.

@@ -15,17 +15,17 @@ impl Coordinator {
     /// nothing is remembered of it, and each request that comes meanwhile would have it asked once more.
     pub(super) fn is_refused_meanwhile(&self, decision: &mut Decision) -> bool {
         let asks: Asks<'_> = decision.asks.iter().map(OwnedAsk::borrowed).collect();
-        let Some(verdicts) = self.refusals.find(&asks, decision.now, false) else { return false };
+        let Some(reply) = self.refusals.find(&asks, decision.now, false) else { return false };
         self.health.remembered.of(decision.worker).one();
-        decision.verdicts = verdicts;
+        decision.result = reply;
         true
     }
 
     /// Remembers what was refused, and sends the decision back.
     pub(super) fn reply(&mut self, decision: Box<Decision>) {
-        let Decision { asks, verdicts, places, now, .. } = &*decision;
+        let Decision { asks, result, places, now, .. } = &*decision;
         let may_be_leased = |index| places.get(index).is_some_and(|place| self.cells.peek(*place).may_be_leased(*now));
-        self.refusals.note(asks, verdicts, *now, may_be_leased);
+        self.refusals.note(asks, result, *now, may_be_leased);
         self.deliver(decision);
     }
 

@@ -145,7 +145,7 @@ fn a_refusal_by_the_rates_does_not_hide_a_ban_for_long() {
     let refusing = |world: &mut World| {
         let (admitted, exchanges) = decide(world, 1, banning.request(1));
         assert!(!admitted);
-        let verdicts = world.decided.last().unwrap().verdicts.clone().unwrap();
+        let verdicts = world.decided.last().unwrap().reply.as_ref().unwrap().verdicts.clone();
         let is_banned = verdicts.iter().any(|(place, verdict)| *place == 1 && !verdict.admitted);
         (is_banned, exchanges)
     };

@@ -6,7 +6,7 @@ use proptest::test_runner::TestCaseResult;
 use crate::base::clock::Time;
 use crate::store::memory::Memory;
 use crate::store::shared::OwnedAsk;
-use crate::store::{Ask, Reserved, Verdicts};
+use crate::store::{Reply, Reserved};
 
 /// What was decided.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Decided {
     pub(super) reserved: Vec<Reserved>,
     pub(super) given: u64,
     /// `None` if whoever waited was dropped.
-    pub(super) verdicts: Option<Verdicts>,
+    pub(super) reply: Option<Reply>,
 }
 
 impl Decided {
@@ -31,50 +31,52 @@ impl Decided {
 
     /// How much it was told remains.
     pub(super) fn remaining(&self) -> u64 {
-        let verdicts = self.verdicts.iter().flatten();
+        let verdicts = self.reply.iter().flat_map(|reply| &reply.verdicts);
         verdicts.map(|(_, verdict)| verdict.remaining).min().unwrap_or(0)
     }
 
     /// How many microseconds it was told to wait.
     pub(super) fn wait(&self) -> Option<u64> {
-        self.verdicts.iter().flatten().filter_map(|(_, verdict)| verdict.wait).max()
+        let asks: Vec<_> = self.asks.iter().map(OwnedAsk::borrowed).collect();
+        self.reply.iter().flat_map(|reply| reply.refusals(&asks)).filter_map(|refusal| refusal.wait()).max()
     }
 
     pub(super) fn admitted(&self) -> bool {
-        self.verdicts.as_ref().is_some_and(|verdicts| verdicts.iter().all(|(_, verdict)| verdict.admitted))
+        self.reply.as_ref().is_some_and(|reply| is_yes(reply, &self.asks))
     }
 }
 
-fn decide(memory: &Memory, decided: &Decided, is_late: bool, cost: Option<u64>) -> Verdicts {
-    let ask = |ask| {
-        let &OwnedAsk { ref limit, key, need, role, place, .. } = ask;
-        Ask { limit, key, need, cost: cost.unwrap_or(ask.cost), settles: false, held_above: None, role, place }
-    };
-    let asks: Vec<Ask<'_>> = decided.asks.iter().map(ask).collect();
-    memory.decide(&asks, if is_late { decided.decided } else { decided.asked }).verdicts
+fn is_yes(reply: &Reply, asks: &[OwnedAsk]) -> bool {
+    let asks: Vec<_> = asks.iter().map(OwnedAsk::borrowed).collect();
+    reply.refusals(&asks).next().is_none()
+}
+
+fn decide(memory: &Memory, decided: &Decided, is_late: bool, cost: Option<u64>) -> bool {
+    let ask = |ask: &OwnedAsk| OwnedAsk { cost: cost.unwrap_or(ask.cost), settles: false, ..ask.clone() };
+    let asks: Vec<_> = decided.asks.iter().map(ask).collect();
+    let borrowed: Vec<_> = asks.iter().map(OwnedAsk::borrowed).collect();
+    is_yes(&memory.decide(&borrowed, if is_late { decided.decided } else { decided.asked }), &asks)
 }
 
 /// Sees that every decision is one that the memory store would have made, either when it was asked for or when it was
 /// decided.
 pub(super) fn compare(all: &[Decided], is_whole: bool) -> TestCaseResult {
     let memory = Memory::new(1000, usize::MAX);
-    let is_yes = |verdicts: Verdicts| verdicts.iter().all(|(_, verdict)| verdict.admitted);
     // Who is decided together is counted as of the last of them: of a bucket, nothing drains between them.
     let mut apart = 0;
     for together in all.chunk_by(|one, next| one.decided == next.decided) {
         let asked = || together.iter().map(|decided| decided.asked.micros());
         apart += asked().max().unwrap_or(0) - asked().min().unwrap_or(0);
-        for decided in together.iter().filter(|decided| decided.verdicts.is_some()) {
+        for decided in together.iter().filter(|decided| decided.reply.is_some()) {
             if decided.admitted() {
-                let same =
-                    is_yes(decide(&memory, decided, false, None)) || is_yes(decide(&memory, decided, true, None));
+                let same = decide(&memory, decided, false, None) || decide(&memory, decided, true, None);
                 prop_assert!(same, "admitted against the rules: {decided:?}");
             } else {
-                let looks = [false, true].map(|is_late| is_yes(decide(&memory, decided, is_late, Some(0))));
+                let looks = [false, true].map(|is_late| decide(&memory, decided, is_late, Some(0)));
                 let until = decided.asked.micros() + decided.wait().unwrap_or(u64::MAX / 2);
                 let is_close = until <= decided.decided.micros() + apart;
                 // It may be refused because of another one that was charged, and dropped before that was confirmed.
-                let is_dropped = |other: &Decided| other.verdicts.is_none() && other.asked <= decided.asked;
+                let is_dropped = |other: &Decided| other.reply.is_none() && other.asked <= decided.asked;
                 let may_be_charged = is_whole && all.iter().any(is_dropped);
                 prop_assert!(
                     is_close || may_be_charged || looks.contains(&false),

@@ -64,7 +64,7 @@ fn what_is_leased_and_not_spent_makes_a_limit_no_fuller() {
         // If they are held, they take what is leased all the same.
         world.whats.iter_mut().flatten().for_each(|ask| ask.held_above = Some(0));
         (0..2).for_each(|_| world.run(&Step::Ask { gateway: 0, what: 0, cost: 1 }));
-        let level = |decided: &Decided| decided.verdicts.as_ref().unwrap()[0].1.level;
+        let level = |decided: &Decided| decided.reply.as_ref().unwrap().verdicts[0].1.level;
         let used = [0, BUSY, 2 * BUSY, 2 * BUSY + 1, 2 * BUSY + 2];
         let levels = used.map(|used| u32::try_from(used * 1_000_000 / (PLENTY / 2)).unwrap());
         assert_eq!(world.decided.iter().map(level).collect::<Vec<_>>(), levels, "nobody waits");

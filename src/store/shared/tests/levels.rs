@@ -12,7 +12,7 @@ fn slowed(limit: &Arc<Limit>, key: Fingerprint) -> Vec<Vec<OwnedAsk>> {
 }
 
 fn levels(world: &World) -> Vec<u32> {
-    world.decided.iter().map(|decided| decided.verdicts.as_ref().unwrap()[0].1.level).collect()
+    world.decided.iter().map(|decided| decided.reply.as_ref().unwrap().verdicts[0].1.level).collect()
 }
 
 fn every_way() -> impl Iterator<Item = ((OnError, bool), usize)> {

@@ -123,7 +123,7 @@ fn what_a_server_did_not_do_is_written_when_it_is_back() {
 
 /// How many of those who asked a gateway have been answered.
 fn answered(world: &World) -> usize {
-    world.decided.iter().filter(|decided| decided.verdicts.is_some()).count()
+    world.decided.iter().filter(|decided| decided.reply.is_some()).count()
 }
 
 #[test]

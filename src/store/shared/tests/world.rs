@@ -81,6 +81,11 @@ struct Exchange {
     answers: Option<Vec<u8>>,
 }
 
+/// The same for this cost. A pool that only stands in for others is asked for nothing.
+fn priced(ask: OwnedAsk, cost: u64) -> OwnedAsk {
+    if ask.terms().is_idle() { ask } else { OwnedAsk { need: cost, cost, ..ask } }
+}
+
 /// The servers of the configuration.
 pub(super) fn servers(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("server-{number}:11211")).collect()
@@ -151,12 +156,12 @@ impl World {
         match *step {
             Step::Ask { gateway, what, cost } => {
                 let asks = self.asks(gateway % gateways, what);
-                let priced = |ask| OwnedAsk { need: cost, cost, ..ask };
+                let priced = |ask| priced(ask, cost);
                 self.ask(gateway % gateways, asks.map(priced).collect());
             }
             Step::Reserve { gateway, what, cost } => {
                 let asks = self.asks(gateway % gateways, what);
-                let priced = |ask| OwnedAsk { need: cost, cost, settles: true, ..ask };
+                let priced = |ask| OwnedAsk { settles: true, ..priced(ask, cost) };
                 self.ask(gateway % gateways, asks.map(priced).collect());
             }
             Step::Reload(gateway, way) => self.reload(gateway % gateways, way % self.ways.len()),
@@ -224,6 +229,7 @@ impl World {
     }
 
     pub(super) fn ask(&mut self, gateway: usize, asks: Vec<OwnedAsk>) {
+        let asks: Vec<_> = asks.into_iter().enumerate().map(|(place, ask)| OwnedAsk { place, ..ask }).collect();
         // States that two gateways begin in the same microsecond can be the same by chance.
         self.now = self.now.after(Duration::from_micros(1));
         let (reply, receiver) = oneshot::channel();
@@ -340,16 +346,16 @@ impl World {
             assert_eq!(decision.answer(now).count(), 0, "somebody waits for it");
             let at = waiting.iter_mut().position(|(receiver, ..)| !receiver.is_empty()).unwrap();
             let (mut receiver, asks, asked) = waiting.remove(at);
-            let Reply { verdicts, reserved } = receiver.try_recv().unwrap();
-            let verdicts = Some(verdicts);
-            self.decided.push(Decided { gateway, asks, asked, decided: self.now, reserved, given: 0, verdicts });
+            let mut reply = receiver.try_recv().unwrap();
+            let (decided, reserved) = (self.now, std::mem::take(&mut reply.reserved));
+            self.decided.push(Decided { gateway, asks, asked, decided, reserved, given: 0, reply: Some(reply) });
         }
         waiting.retain_mut(|(receiver, asks, asked)| {
             let is_dropped = receiver.try_recv() == Err(TryRecvError::Closed);
             if is_dropped {
                 let (asks, asked) = (std::mem::take(asks), *asked);
                 let (decided, reserved) = (self.now, Vec::new());
-                self.decided.push(Decided { gateway, asks, asked, decided, reserved, given: 0, verdicts: None });
+                self.decided.push(Decided { gateway, asks, asked, decided, reserved, given: 0, reply: None });
             }
             !is_dropped
         });

@@ -1,0 +1,273 @@
+//! Who is charged for a request, and who refuses it. Only this file interprets the roles of limits and their pools: every
+//! store, and whoever reads its reply, asks here.
+//!
+//! A request is charged to all of its limits or to none. A limit that only reports is charged if it has room, and otherwise
+//! lets the request pass. A limit that has a pool and no room is replaced by its pool, if that has room for what the limit
+//! needs. A pool is charged once: with the largest cost of the limits that it replaces, and of the request itself if the
+//! pool is one of its limits.
+
+use smallvec::SmallVec;
+
+use super::{Ask, Reply};
+use crate::config::Role;
+use crate::limit::Verdict;
+
+/// What is asked of one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Demand {
+    /// How much room there has to be.
+    pub need: u64,
+    /// What is charged.
+    pub cost: u64,
+}
+
+/// What the plan has to know of an ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// What the request asks of the limit itself: nothing, if the limit only stands in for others.
+    pub(super) own: Demand,
+    pub(super) role: Role,
+    /// The place of the ask, and that of the ask of its pool.
+    pub(super) place: usize,
+    pub(super) overflow: Option<usize>,
+}
+
+/// What a decision does with one of its asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Whether the limit has room for what the request asks of the limit itself.
+    pub(super) has_room: bool,
+    /// What it is asked in all, if it is to stand in for others, and whether it has room for that.
+    pub(super) pooled: Option<(Demand, bool)>,
+    /// What it is charged; 0 if it is not.
+    pub(super) charged: u64,
+}
+
+/// What a decision does with each of its asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) parts: SmallVec<[Part; 2]>,
+    /// Whether the request passes.
+    pub(super) admits: bool,
+}
+
+/// What a pool says about a request for which it is to stand in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pooled {
+    /// The place of the pool.
+    pub place: usize,
+    /// What it is asked in all.
+    pub demand: Demand,
+    /// Its verdict on that.
+    pub verdict: Verdict,
+}
+
+/// A limit that refuses a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The place of the limit.
+    pub place: usize,
+    /// Its own verdict.
+    pub verdict: Verdict,
+    /// What its pool says, which has no room either.
+    pub pooled: Option<Pooled>,
+}
+
+impl Terms {
+    /// Whether nothing is asked of the limit itself: it only stands in for others.
+    pub(super) fn is_idle(&self) -> bool {
+        self.role == Role::Reports && self.own == Demand::default()
+    }
+}
+
+impl Part {
+    /// Whether the limit has room for all that it is asked.
+    pub(super) fn fits(&self) -> bool {
+        self.pooled.map_or(self.has_room, |(_, fits)| fits)
+    }
+}
+
+impl Plan {
+    /// The plan for these asks. `has_room` says of the limit with an index whether it has room for a demand.
+    pub(super) fn new(
+        asks: &(impl Iterator<Item = Terms> + Clone),
+        mut has_room: impl FnMut(usize, Demand) -> bool,
+    ) -> Self {
+        let mut parts: SmallVec<[Part; 2]> = SmallVec::new();
+        for (index, terms) in asks.clone().enumerate() {
+            let has_room = terms.is_idle() || has_room(index, terms.own);
+            parts.push(Part { has_room, pooled: None, charged: terms.own.cost });
+        }
+        let pool = |place| asks.clone().enumerate().find(|(_, terms)| terms.place == place);
+        for (index, Terms { own, overflow, .. }) in asks.clone().enumerate() {
+            if let (false, Some(place)) = (parts[index].has_room, overflow)
+                && let Some((pool, of_pool)) = pool(place)
+            {
+                let (asked, _) = parts[pool].pooled.unwrap_or((of_pool.own, false));
+                let demand = Demand { need: asked.need.max(own.need), cost: asked.cost.max(own.cost) };
+                parts[pool].pooled = Some((demand, false));
+            }
+        }
+        for (index, part) in parts.iter_mut().enumerate() {
+            if let Some((demand, fits)) = &mut part.pooled {
+                *fits = has_room(index, *demand);
+            }
+        }
+        let passes = |(index, Terms { role, overflow, .. }): (usize, Terms)| {
+            let stands_in = |place| pool(place).is_some_and(|(pool, _)| matches!(parts[pool].pooled, Some((_, true))));
+            parts[index].has_room || role == Role::Reports || overflow.is_some_and(stands_in)
+        };
+        let admits = asks.clone().enumerate().all(passes);
+        for part in &mut parts {
+            part.charged = match (admits, part.pooled) {
+                (true, Some((demand, true))) => demand.cost,
+                (true, _) if part.has_room => part.charged,
+                _ => 0,
+            };
+        }
+        Self { parts, admits }
+    }
+}
+
+impl Reply {
+    /// What the pool at this place says, if it was asked to stand in for another limit.
+    pub fn pooled(&self, place: usize) -> Option<Pooled> {
+        self.pooled.iter().find(|pooled| pooled.place == place).copied()
+    }
+
+    /// The verdict of the limit at this place on what was asked of the limit itself, if it is known.
+    pub fn verdict(&self, place: usize) -> Option<Verdict> {
+        self.verdicts.iter().find(|(of, _)| *of == place).map(|(_, verdict)| *verdict)
+    }
+
+    /// The limits that refuse the request about which these `asks` are. Of a limit whose pool may have room this is not known,
+    /// and then another limit refuses the request.
+    pub fn refusals<'a>(&'a self, asks: &'a [Ask<'_>]) -> impl Iterator<Item = Refusal> + 'a {
+        let refusing = asks.iter().filter(|ask| ask.role == Role::Refuses);
+        refusing.filter_map(|Ask { place, overflow, .. }| {
+            let verdict = self.verdict(*place).filter(|verdict| !verdict.admitted)?;
+            let pooled = match overflow {
+                Some(pool) => Some(self.pooled(*pool).filter(|pooled| !pooled.verdict.admitted)?),
+                None => None,
+            };
+            Some(Refusal { place: *place, verdict, pooled })
+        })
+    }
+}
+
+impl Refusal {
+    /// What its pool says, if that has room before the limit itself.
+    pub fn sooner(&self) -> Option<Pooled> {
+        let wait = |verdict: Verdict| verdict.wait.unwrap_or(u64::MAX);
+        self.pooled.filter(|pooled| wait(pooled.verdict) < wait(self.verdict))
+    }
+
+    /// Microseconds until the request passes this limit or its pool, if nothing else comes; `None` if it never does.
+    pub fn wait(&self) -> Option<u64> {
+        self.sooner().map_or(self.verdict.wait, |pooled| pooled.verdict.wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What is asked, and how much room each limit has.
+    type Case = Vec<(Terms, u64)>;
+
+    fn plan(case: &Case) -> Plan {
+        let placed = |(place, (terms, _)): (usize, &(Terms, u64))| Terms { place, ..*terms };
+        Plan::new(&case.iter().enumerate().map(placed), |index, demand| demand.need <= case[index].1)
+    }
+
+    /// The same, slowly: of all ways to replace limits by their pools, the one that replaces just those that are full. Returns
+    /// what each is charged; `None` if the request is refused.
+    fn oracle(case: &Case) -> Option<Vec<u64>> {
+        let fits = |index: usize| case[index].0.own.need <= case[index].1;
+        let full = |index: &usize| !fits(*index);
+        let refuses = |index: &usize| case[*index].0.role == Role::Refuses;
+        // Whoever is full must be replaced, and every pool must have room for each of those that it replaces, and for itself.
+        for index in (0..case.len()).filter(full).filter(refuses) {
+            let pool = case[index].0.overflow?;
+            let asked = case[index].0.own.need.max(case[pool].0.own.need);
+            if asked > case[pool].1 {
+                return None;
+            }
+        }
+        let replaced =
+            |pool: usize| (0..case.len()).filter(full).filter(move |index| case[*index].0.overflow == Some(pool));
+        let own = |index: usize| if fits(index) { case[index].0.own.cost } else { 0 };
+        let most = |pool: usize| replaced(pool).map(|index| case[index].0.own.cost).max();
+        Some((0..case.len()).map(|index| own(index).max(most(index).unwrap_or(0))).collect())
+    }
+
+    /// A few limits, then pools that may or may not be limits of the request themselves. The rest overflow into these.
+    fn cases() -> impl Strategy<Value = Case> {
+        let limit = (0..5_u64, any::<bool>(), prop::option::of(0..3_usize), 0..6_u64);
+        let pool = (0..5_u64, 0..6_u64);
+        (prop::collection::vec(limit, 0..4), prop::collection::vec(pool, 0..3)).prop_map(|(limits, pools)| {
+            let first = limits.len();
+            let limits = limits.into_iter().map(|(cost, reports, overflow, room)| {
+                let role = if reports { Role::Reports } else { Role::Refuses };
+                // A limit that only reports has no pool.
+                let overflow = overflow.filter(|pool| !reports && *pool < pools.len()).map(|pool| first + pool);
+                (Terms { own: Demand { need: cost, cost }, role, place: 0, overflow }, room)
+            });
+            let limits: Case = limits.collect();
+            let pools = pools.into_iter().map(|(cost, room)| {
+                let role = if cost == 0 { Role::Reports } else { Role::Refuses };
+                (Terms { own: Demand { need: cost, cost }, role, place: 0, overflow: None }, room)
+            });
+            limits.into_iter().chain(pools).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_plan_is_what_the_slow_way_says(case in cases()) {
+            let plan = plan(&case);
+            let charged = plan.parts.iter().map(|part| part.charged).collect::<Vec<_>>();
+            match oracle(&case) {
+                Some(expected) => prop_assert_eq!((plan.admits, charged), (true, expected)),
+                None => prop_assert_eq!((plan.admits, charged), (false, vec![0; case.len()])),
+            }
+        }
+    }
+
+    fn limit(cost: u64, overflow: Option<usize>) -> Terms {
+        Terms { own: Demand { need: cost, cost }, role: Role::Refuses, place: 0, overflow }
+    }
+
+    fn charged(case: &Case) -> Option<Vec<u64>> {
+        let plan = plan(case);
+        plan.admits.then(|| plan.parts.iter().map(|part| part.charged).collect())
+    }
+
+    #[test]
+    fn a_pool_is_charged_once() {
+        let idle = Terms { own: Demand::default(), role: Role::Reports, place: 0, overflow: None };
+        assert_eq!(charged(&vec![(limit(1, Some(1)), 1), (idle, 0)]), Some(vec![1, 0]));
+        assert_eq!(charged(&vec![(limit(1, Some(1)), 0), (idle, 1)]), Some(vec![0, 1]));
+        assert_eq!(charged(&vec![(limit(1, Some(1)), 0), (idle, 0)]), None);
+        let two = |room| vec![(limit(2, Some(2)), 0), (limit(3, Some(2)), 0), (idle, room)];
+        assert_eq!((charged(&two(3)), charged(&two(2))), (Some(vec![0, 0, 3]), None), "the larger cost, once");
+        let on_route = |room| vec![(limit(1, None), room), (limit(4, Some(0)), 0)];
+        assert_eq!((charged(&on_route(4)), charged(&on_route(3))), (Some(vec![4, 0]), None));
+    }
+
+    fn refused(wait: Option<u64>) -> Verdict {
+        Verdict { admitted: false, rate: 0, remaining: 0, wait, level: 0 }
+    }
+
+    #[test]
+    fn whoever_has_room_first_says_when() {
+        let pooled = |wait| Pooled { place: 1, demand: Demand::default(), verdict: refused(wait) };
+        let wait = |own, pool| Refusal { place: 0, verdict: refused(own), pooled: Some(pooled(pool)) }.wait();
+        assert_eq!(wait(Some(3), Some(2)), Some(2));
+        assert_eq!(wait(Some(2), Some(3)), Some(2));
+        assert_eq!((wait(None, Some(3)), wait(Some(3), None), wait(None, None)), (Some(3), Some(3), None));
+        assert_eq!(Refusal { place: 0, verdict: refused(Some(4)), pooled: None }.wait(), Some(4));
+    }
+}
