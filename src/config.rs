@@ -38,6 +38,7 @@ mod quotas;
 mod traces;
 mod log;
 mod server;
+mod decisions;
 mod store;
 mod key;
 mod on_limit;
@@ -52,10 +53,13 @@ mod tests;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use crate::net::tls::TlsSettings;
+
 pub use admin::{Admin, AdminAddress, AdminToken};
 pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
 pub use ban::{Ban, BanResponse};
 pub use cors::{Cors, OriginPattern};
+pub use decisions::Decisions;
 pub use document::{Document, ReadFile};
 pub use header_changes::{HeaderChanges, HeaderText, is_secret};
 pub use jwt::{Jwks, Jwt};
@@ -101,6 +105,8 @@ pub fn parse(bytes: &[u8], name: &str, folder: &Path) -> Result<Config, Problems
 pub struct Config {
     /// `[server]`
     pub server: Server,
+    /// `[decisions]`: without the section, no other proxy can ask.
+    pub decisions: Option<Decisions>,
     /// `[log]`
     pub log: Log,
     /// `[admin]`: without the section there is no admin listener.
@@ -142,5 +148,28 @@ impl Config {
     /// Those that only stand in for others.
     pub fn pools_of(&self, route: &Route) -> impl Iterator<Item = &Limit> {
         route.pools.iter().filter_map(|index| self.limits.get(*index))
+    }
+
+    /// All listeners but that of the admin API.
+    pub fn listeners(&self) -> impl Iterator<Item = Listener> {
+        self.server.listen.iter().copied().chain(self.decisions.as_ref().map(Decisions::listener))
+    }
+
+    /// The TLS of each kind of traffic, in the order of [`Traffic`].
+    pub fn tls(&self) -> [Option<&Tls>; 2] {
+        [self.server.tls.as_ref(), self.decisions.as_ref().and_then(|decisions| decisions.tls.as_ref())]
+    }
+
+    /// What is in the files of each of them.
+    pub fn tls_settings(&self) -> [Option<&TlsSettings>; 2] {
+        self.tls().map(|tls| tls.map(|tls| &tls.settings))
+    }
+
+    /// The same configuration with another TLS of each kind of traffic.
+    #[must_use]
+    pub fn with_tls(mut self, [server, decisions]: [Option<Tls>; 2]) -> Self {
+        self.server.tls = server;
+        self.decisions.iter_mut().for_each(|section| section.tls.clone_from(&decisions));
+        self
     }
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 
 pub use client_stream::ClientStream;
-pub use listen::{bind, bind_unix, is_v6_only};
+pub use listen::{Traffic, bind, bind_unix, is_v6_only};
 pub use names::Names;
 #[cfg(any(test, fuzzing))]
 pub(crate) use preamble::check as check_preamble;

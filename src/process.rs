@@ -39,7 +39,7 @@ use crate::base::clock::{self, Time};
 use crate::base::local_runtime::local_runtime;
 use crate::base::metrics::{Counter, PerWorker};
 use crate::base::random::Random;
-use crate::config::{self, Refusal};
+use crate::config::{Config, Refusal};
 use crate::net::tls::ListenerTls;
 use crate::proxy::log::{Logging, panic_text};
 use crate::proxy::snapshot::{SharedState, Snapshot};
@@ -135,9 +135,9 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     };
     warn(&config);
     warn_of_source(&source, instead_of.as_ref());
-    let (limits, upstream_connections) = connection_limits(&config.server, workers);
+    let (limits, upstream_connections) = connection_limits(&config, workers);
     let limits = Arc::new(limits);
-    let tls = Arc::new(ListenerTls::new(config.server.tls.as_ref().map(|tls| &tls.settings))?);
+    let tls = Arc::new(ListenerTls::new(config.tls_settings())?);
     let (mut listeners, changes) = Listeners::new(workers);
     let mut inherited = InheritedSockets::of_process()?;
     let plan = listeners.open().plan(None, &config, &mut inherited)?;
@@ -232,12 +232,12 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
 }
 
 /// How many connections of clients there may be, and how many to upstreams. The limit of file handles is raised for them.
-fn connection_limits(server: &config::Server, workers: usize) -> (ConnectionLimits, usize) {
+fn connection_limits(config: &Config, workers: usize) -> (ConnectionLimits, usize) {
     let file_handles = server::raise_handles();
-    let all = server::connections_for(file_handles, workers, server.listen.len());
+    let all = server::connections_for(file_handles, workers, config.listeners().count());
     // A client may need a connection to an upstream besides its own.
     let auto = (all / 2).max(1);
-    let limits = ConnectionLimits::new(server.clone(), auto);
+    let limits = ConnectionLimits::new(config.server.clone(), auto);
     let max_connections = limits.counts().most;
     let upstream_connections = all - max_connections.min(auto);
     tracing::info!(max_connections, upstream_connections, file_handles, "limits");

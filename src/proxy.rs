@@ -10,6 +10,8 @@ mod inspection;
 mod token_meter;
 mod metering;
 mod arrival;
+mod asked;
+mod local_answer;
 mod decided;
 mod quotas;
 mod response_changes;
@@ -25,7 +27,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode, Uri};
+use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use http_body::Body;
 
 use crate::base::clock::{self, Time};
@@ -34,6 +36,7 @@ use crate::base::http::request_id::{REQUEST_ID, RequestId};
 use crate::base::http::trace_context::{TRACEPARENT_HEADER, TraceContext};
 use crate::base::random::Random;
 use crate::config::{AccessLog, PathRules, Redirect};
+use crate::net::Traffic;
 use crate::net::tls::ClientCertificate;
 use crate::request::decide::{self, CostKnown, Decision, DecisionState};
 use crate::request::identify::KeyCache;
@@ -44,11 +47,11 @@ use crate::request::route::{RouteConditions, TemplateInput};
 use crate::server::{ClientBody, ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
 use crate::upstream::ConnectionPools;
 
+use respond::LocalResponse;
 use respond::rate_limit_headers::RefusalCache;
 use respond::redirect::{self, RedirectedRequest};
-use respond::{LocalResponse, grpc};
 use snapshot::{Action, CompiledRoute, Forwarding};
-use telemetry::{AccessLogEntry, MethodClass, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
+use telemetry::{AccessLogEntry, MethodClass, ObservedBody, Outcome, RequestEnd, RequestRecord};
 
 pub use decided::settle;
 pub use inspection::read as read_body;
@@ -56,8 +59,10 @@ pub use response_changes::ResponseChanges;
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
 use arrival::Arrival;
+use asked::asked;
 use deciding::{Decided, Deciding};
 use forward::UpstreamCall;
+use local_answer::{fill, own, translate};
 use tunnel::Waits;
 
 /// What a worker needs to serve requests.
@@ -82,6 +87,7 @@ pub struct ConnectionContext {
     /// The peer's address as text, which upstreams are sent with every request.
     address: String,
     tls: Option<Rc<TlsPeer>>,
+    traffic: Traffic,
     key_cache: RefCell<KeyCache>,
     refusal_cache: RefCell<RefusalCache>,
 }
@@ -96,6 +102,7 @@ impl ConnectionContext {
             port: client.address.port(),
             address: peer.to_string(),
             tls: client.tls.clone(),
+            traffic: client.traffic,
             key_cache: RefCell::default(),
             refusal_cache: RefCell::default(),
         }
@@ -108,20 +115,31 @@ impl ConnectionContext {
         self.tls.as_ref()?.certificate.as_ref()
     }
 
-    /// A request on this connection.
+    /// By what other proxies ask on the connection, if they do.
+    fn via(&self) -> Option<&'static str> {
+        match self.traffic {
+            Traffic::Requests => None,
+            Traffic::Decisions => Some("http"),
+        }
+    }
+
+    /// A request on this connection, or one about which its peer asks. What TLS says about that peer is not about its clients.
     fn arrived<'a>(
         &'a self,
         head: &'a Parts,
         body: Option<&ClientBody>,
         ambiguity: Option<&'static str>,
+        is_asked: bool,
     ) -> ArrivedRequest<'a> {
+        let certificate = self.certificate().filter(|_| !is_asked);
         ArrivedRequest {
             head,
             peer: self.peer,
-            uses_tls: self.tls.is_some(),
-            client_cert: self.certificate().map(|certificate| certificate.subject.as_str()),
+            uses_tls: self.tls.is_some() && !is_asked,
+            client_cert: certificate.map(|certificate| certificate.subject.as_str()),
             body: body.map(|body| body.size_hint().lower()),
             ambiguity,
+            is_asked,
         }
     }
 }
@@ -142,7 +160,8 @@ impl Handler for ConnectionContext {
         let HeadError { status, reason, took } = *refusal;
         let gateway = self.worker.snapshots.current();
         // Nothing is known of its headers, so the client is the peer.
-        let entry = (gateway.access_log != AccessLog::Off).then(|| AccessLogEntry::new(self.peer));
+        let entry = (gateway.access_log != AccessLog::Off)
+            .then(|| AccessLogEntry { via: self.via(), ..AccessLogEntry::new(self.peer) });
         let (method, outcome) = (MethodClass::Other, Outcome::Refused);
         let end = RequestEnd { method, outcome, reason: Some(reason), status: Some(status) };
         let id = RequestId::new(&self.worker.random);
@@ -160,30 +179,35 @@ async fn serve(
 ) {
     let (worker, now) = (&*connection.worker, clock::now());
     let gateway = worker.snapshots.current();
+    let is_head = request.head.method == Method::HEAD;
+    let mut asked = asked(connection, gateway.refused_status, request, response);
+    let refused_status = asked.as_ref().map(|_| gateway.refused_status);
+    let request = asked.as_deref_mut().unwrap_or(request);
     let IncomingRequest { head, body, ambiguity, .. } = &mut *request;
     let head = &*head;
-    let received = connection.arrived(head, body.as_ref(), *ambiguity);
+    let received = connection.arrived(head, body.as_ref(), *ambiguity, refused_status.is_some());
     let Resolved { client, scheme, target, route, next } = gateway.resolver.resolve(received);
     let [id, parent] = header_list::single_lines(&head.headers, [&REQUEST_ID, &TRACEPARENT_HEADER]);
     // Most refusals need no trace.
     let trace = LazyCell::new(|| TraceContext::of(parent, &worker.random, gateway.sampling(client.via_trusted)));
-    let arrival = Arrival { connection, head, now, client, scheme, id: RequestId::of(id, &worker.random), guard };
+    let arrival =
+        Arrival { connection, head, now, client, scheme, id: RequestId::of(id, &worker.random), is_head, guard };
     let mut record = arrival.open(&gateway, route, &target.host, || *trace);
     let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
     let Some(route) = route.and_then(|index| gateway.served.get(index)) else {
         let (outcome, answer) = without_route(next, &gateway.resolver, &target, conditions, &mut record);
-        return own(None, response, record, outcome, head, answer);
+        return own(None, response, record, outcome, (head, refused_status), answer);
     };
 
     let mut changes = ResponseChanges::new(route, conditions, &template_input(client, &target, record.request_id()));
     match next {
         Next::Refuse(why) => {
             let answer = refusal::answer(&why, &mut record);
-            return own(Some(&changes), response, record, Outcome::Refused, head, answer);
+            return own(Some(&changes), response, record, Outcome::Refused, (head, refused_status), answer);
         }
         Next::Preflight => {
             if let Some(answer) = changes.preflight(&head.headers) {
-                return own(Some(&changes), response, record, Outcome::Responded, head, answer);
+                return own(Some(&changes), response, record, Outcome::Responded, (head, None), answer);
             }
         }
         Next::Unrouted | Next::Decide => {}
@@ -197,7 +221,9 @@ async fn serve(
         .await;
     let (balanced_by, metered) = match decided {
         Decided::Passes(balanced_by, metered) => (balanced_by, metered),
-        Decided::Answered(outcome, answer) => return own(Some(&changes), response, record, outcome, head, answer),
+        Decided::Answered(outcome, answer) => {
+            return own(Some(&changes), response, record, outcome, (head, refused_status), answer);
+        }
         Decided::Unanswered(outcome) => {
             record.ended(outcome);
             request.is_unanswered = true;
@@ -207,6 +233,11 @@ async fn serve(
     record.hold(&mut state.permits);
 
     let (outcome, cost) = match &route.action {
+        // Another proxy forwards it, and nobody tells what it costs.
+        _ if refused_status.is_some() => {
+            fill(response, &record, respond::empty(StatusCode::OK));
+            (Outcome::Responded, CostKnown::Never)
+        }
         Action::Respond { status, body, content_type } => {
             fill(response, &record, respond::with_body(*status, content_type.clone(), body.clone()));
             (Outcome::Responded, CostKnown::FromResponse)
@@ -313,42 +344,5 @@ fn refusal(
         Decision::Banned { place, wait, .. } => told.banned((place, wait), &state.outcomes, now, last),
         Decision::NoKey(place) => told.keyless(place),
         Decision::Admitted | Decision::Unknown => told.unknown(),
-    }
-}
-
-/// Writes an answer of the gateway itself to this request into its place.
-fn fill(response: &mut Response<ObservedBody>, record: &RequestRecord, answer: LocalResponse) {
-    *response = respond::finish(answer, record.request_id()).map(ObservedBody::from);
-}
-
-/// Answers a request. The route that takes it, if one does, changes the headers of the answer.
-fn own(
-    changes: Option<&ResponseChanges<'_>>,
-    response: &mut Response<ObservedBody>,
-    record: RequestRecord,
-    outcome: Outcome,
-    head: &Parts,
-    answer: LocalResponse,
-) {
-    fill(response, &record, answer);
-    if let Some(changes) = changes {
-        changes.apply(response);
-    }
-    translate(response, outcome, head);
-    record.settle(outcome, response);
-}
-
-/// Gives a response of the gateway itself to a gRPC call the form that its client understands. A limit that does not show
-/// that it exists has said itself what is sent.
-fn translate(response: &mut Response<ObservedBody>, outcome: Outcome, head: &Parts) {
-    if outcome == Outcome::Silenced {
-        return;
-    }
-    if let Some(kind) = grpc::content_type(&head.method, &head.headers)
-        && let ResponseBody::Own(body) = &mut response.body_mut().content
-    {
-        let body = std::mem::take(body).into_inner().unwrap_or_default();
-        let answer = std::mem::take(response).map(|_| body);
-        *response = grpc::translate(answer, kind, outcome == Outcome::Limited).map(ObservedBody::from);
     }
 }

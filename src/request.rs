@@ -2,5 +2,6 @@
 
 pub mod route;
 pub mod identify;
+pub mod asked;
 pub mod resolve;
 pub mod decide;

@@ -61,6 +61,7 @@ use connections::Connections;
 use listeners::Listeners;
 
 use crate::base::reason::Reason;
+use crate::net::Traffic;
 use crate::net::tls::{ClientCertificate, ListenerTls};
 
 /// The smallest size of the HTTP library's buffers: its default. A whole head has to fit.
@@ -93,6 +94,8 @@ pub struct ConnectedClient {
     pub address: SocketAddr,
     /// What TLS says about it, if the connection uses TLS.
     pub tls: Option<Rc<TlsPeer>>,
+    /// What it sends.
+    pub traffic: Traffic,
 }
 
 /// What TLS says about a client.
@@ -154,7 +157,7 @@ pub enum Stage {
     Over,
 }
 
-/// Accepts connections and serves each with the handler that `connected` makes for the address of its peer. `changes` open
+/// Accepts connections and serves each with the handler that `connected` makes for its peer. `changes` open
 /// and close listeners: there are none at first. At [`Stage::Draining`] it stops to accept connections, and returns when the last connection has
 /// ended or at [`Stage::Over`]. Returns how many requests were in flight then.
 ///
@@ -185,7 +188,14 @@ where
     let max_header_size = limits.server().max_header_size;
     builder.max_header_size(max_header_size).max_buf_size(max_header_size.max(LEAST_BUFFER));
     builder.writev(false).half_close(true);
-    let acceptor = Acceptor { http1: Rc::new(builder), connections: connections.clone(), tls, limits, connected };
+    let acceptor = Acceptor {
+        http1: Rc::new(builder),
+        connections: connections.clone(),
+        tls,
+        limits,
+        traffic: Traffic::Requests,
+        connected,
+    };
 
     let mut listeners = Listeners::new(acceptor, stage.clone());
     loop {
@@ -223,6 +233,8 @@ struct Acceptor<C> {
     connections: Rc<Connections>,
     tls: Arc<ListenerTls>,
     limits: Arc<ConnectionLimits>,
+    /// What comes in at its listener.
+    traffic: Traffic,
     connected: C,
 }
 
@@ -231,15 +243,22 @@ where
     C: Fn(&ConnectedClient) -> H + Clone + 'static,
     H: Handler,
 {
+    /// The place of a connection from this peer, see [`ConnectionPermit::new`]. Other proxies speak for several clients, so none of
+    /// them is named in a preamble.
+    fn permit(&self, peer: SocketAddr) -> Option<ConnectionPermit> {
+        let expects_preamble = self.traffic == Traffic::Requests && self.limits.server().proxy_protocol;
+        ConnectionPermit::new(&self.limits, peer.ip(), expects_preamble)
+    }
+
     /// Serves a new connection in its own task. The connection is registered before its task runs, so that a drain waits
     /// for it.
     fn open(&self, stream: TcpStream, address: SocketAddr, (listener, is_tls): (usize, bool), place: ConnectionPermit) {
-        let tls = if is_tls { self.tls.current() } else { None };
+        let tls = if is_tls { self.tls.current(self.traffic) } else { None };
         if is_tls && tls.is_none() {
             // A request for a TLS listener must not be answered without TLS.
             return;
         }
-        let client = ConnectedClient { address, tls: None };
+        let client = ConnectedClient { address, tls: None, traffic: self.traffic };
         let (index, state) = self.connections.enter(listener);
         let registration = Registration::new(self.connections.clone(), index, place);
         spawn_local(serve(stream, client, self.clone(), tls, (registration, state)));

@@ -13,14 +13,15 @@ use http::{HeaderName, HeaderValue};
 
 use crate::base::jwt;
 use crate::config::{
-    Action, Config, Cors, Cost, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit, Listener, MaxConnections,
-    Missing, OnExhausted, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed, Store,
-    UNLIMITED, is_secret,
+    Action, Config, Cors, Cost, Decisions, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit, Listener,
+    MaxConnections, Missing, OnExhausted, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed,
+    Store, UNLIMITED, is_secret,
 };
 use crate::limit::overrides::Allowance;
 use crate::limit::tokens::Weights;
 use crate::limit::tokens::response::UsagePointers;
 use crate::limit::{Edge, Rate, Strategy};
+use crate::net::Traffic;
 use crate::request::identify::body::BodyInspector;
 use crate::request::route;
 use crate::sources::jwks::FETCH_EVERY;
@@ -39,10 +40,11 @@ pub fn describe(config: &Config) -> String {
     text
 }
 
-/// Where clients connect, and that they need TLS there.
-fn listener(listener: &Listener) -> String {
-    let Listener { address, tls } = listener;
-    if *tls { format!("{address} (TLS)") } else { address.to_string() }
+/// Where clients or other proxies connect, and that they need TLS there.
+fn listener(listener: Listener) -> String {
+    let Listener { address, tls, traffic } = listener;
+    let what = if traffic == Traffic::Decisions { " for decisions" } else { "" };
+    format!("{address}{}{what}", if tls { " (TLS)" } else { "" })
 }
 
 struct Description<'a>(&'a Config);
@@ -50,8 +52,11 @@ struct Description<'a>(&'a Config);
 impl Display for Description<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let config = self.0;
-        let listen: Vec<_> = config.server.listen.iter().map(listener).collect();
+        let listen: Vec<_> = config.listeners().map(listener).collect();
         writeln!(f, "listens on {}", listen.join(", "))?;
+        if let Some(Decisions { refused_status, .. }) = &config.decisions {
+            writeln!(f, "answers other proxies {} if a limit refuses", refused_status.as_u16())?;
+        }
         match &config.admin {
             Some(admin) => {
                 let token = if admin.token.is_some() { ", for requests with the token" } else { "" };

@@ -33,6 +33,8 @@ pub enum Reason {
     InspectBody,
     /// The client's body is not valid, or its connection ended in the middle of it.
     BadBody,
+    /// Another proxy asks, but it does not say about which request, or says it in two ways.
+    AskedRequest,
     /// The request has the key of a limit more than once, or in a spelling that servers read differently.
     AmbiguousKey,
     /// The request lacks a valid token that a limit of its route requires.
@@ -57,7 +59,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Connect,
         Self::Tls,
         Self::ConnectTimeout,
@@ -72,6 +74,7 @@ impl Reason {
         Self::MaxBodySize,
         Self::InspectBody,
         Self::BadBody,
+        Self::AskedRequest,
         Self::AmbiguousKey,
         Self::InvalidToken,
         Self::BadHead,
@@ -101,6 +104,7 @@ impl Reason {
             Self::MaxBodySize => "max_body_size",
             Self::InspectBody => "inspect_body",
             Self::BadBody => "bad_body",
+            Self::AskedRequest => "asked_request",
             Self::AmbiguousKey => "ambiguous_key",
             Self::InvalidToken => "invalid_token",
             Self::BadHead => "bad_head",
@@ -130,6 +134,7 @@ impl Reason {
             Self::BodyTimeout
             | Self::MaxBodySize
             | Self::BadBody
+            | Self::AskedRequest
             | Self::AmbiguousKey
             | Self::InvalidToken
             | Self::BadHead

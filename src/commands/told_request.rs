@@ -20,5 +20,6 @@ pub(super) fn name_host(head: &mut Parts, host: Option<&str>) {
 pub(super) fn arrived(head: &Parts, peer: IpAddr, uses_tls: bool) -> ArrivedRequest<'_> {
     let length = head.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let body = Some(length.unwrap_or(0));
-    ArrivedRequest { head, peer: peer.to_canonical(), uses_tls, client_cert: None, body, ambiguity: None }
+    let (client_cert, ambiguity, is_asked) = (None, None, false);
+    ArrivedRequest { head, peer: peer.to_canonical(), uses_tls, client_cert, body, ambiguity, is_asked }
 }

@@ -32,9 +32,11 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     endless_redirects(&draft, source);
     unknown_tiers(&draft, &routes, source);
     unused_priorities(&draft, source);
+    unseen(&draft, source);
     let tokens: Vec<_> = draft.jwts.iter().map(|(name, _)| name.clone()).collect();
     let config = Config {
         server: draft.server,
+        decisions: draft.decisions,
         log: draft.log,
         admin: draft.admin,
         tracing: draft.tracing,
@@ -132,6 +134,29 @@ fn unused_priorities(draft: &Draft<'_>, source: &Source<'_>) {
         if let Some((tier, _)) = tiers.and_then(|tiers| tiers.priorities.first()) {
             let message = format!("the priority of the tier `{tier}` has no effect without [server.shed]");
             source.warn(name.span.clone(), message, help);
+        }
+    }
+}
+
+/// Warns of limits that need what other proxies do not show, if there are no other requests.
+fn unseen(draft: &Draft<'_>, source: &Source<'_>) {
+    if draft.decisions.is_none() || !draft.server.listen.is_empty() {
+        return;
+    }
+    for (name, limit) in draft.limits.iter().filter_map(|(name, limit)| Some((name, limit.as_ref()?))) {
+        if matches!(limit.cost, Cost::OnStatus(..) | Cost::ResponseHeader { .. } | Cost::Tokens(_)) {
+            let message =
+                format!("no response tells what a request costs `{}`: other proxies do not show any", name.text);
+            source.warn(
+                name.span.clone(),
+                message,
+                "each request is charged what is reserved: use a cost that is known before",
+            );
+        }
+        let is_hidden = |part: &&KeySource| matches!(part, KeySource::Json(_) | KeySource::ClientCert);
+        if let Some(hidden) = limit.key.parts.iter().flatten().find(is_hidden) {
+            let message = format!("`{}` counts by `{hidden}`, which other proxies do not show", name.text);
+            source.warn(name.span.clone(), message, "it is missing in each request: use a header that the proxy sets");
         }
     }
 }

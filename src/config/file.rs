@@ -3,6 +3,7 @@
 mod named_file;
 mod secret;
 mod admin;
+mod decisions;
 mod content;
 mod statuses;
 mod shed;
@@ -32,8 +33,8 @@ use super::read::{Field, Name, Section, Source, Wrong};
 use super::report::quoted;
 use super::settings::{MOST_CONNECTIONS, http2, log, root, server};
 use super::{
-    AccessFormat, AccessLog, Admin, Http2, Jwt, Limit, Log, MaxConnections, PathRules, Server, Store, Tracing,
-    Upstream, values,
+    AccessFormat, AccessLog, Admin, Decisions, Http2, Jwt, Limit, Log, MaxConnections, PathRules, Server, Store,
+    Tracing, Upstream, values,
 };
 
 use upstream_tls::SystemAuthorities;
@@ -44,6 +45,7 @@ pub(super) use routes::{Answer, Draft as RouteDraft};
 /// The file as read: values are checked, but names of limits and upstreams are not yet looked up.
 pub(super) struct Draft<'a> {
     pub(super) server: Server,
+    pub(super) decisions: Option<Decisions>,
     pub(super) log: Log,
     pub(super) admin: Option<Admin>,
     pub(super) tracing: Option<Tracing>,
@@ -71,7 +73,9 @@ pub(super) fn read_admin<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source
 pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Draft<'a> {
     let root = Section::root(table, &root::TABLE, source);
     let mut listeners = Vec::new();
-    let server = server(root.table_or_empty(&root::server), &mut listeners);
+    let has_decisions = root.field(&root::decisions).is_some();
+    let server = server(root.table_or_empty(&root::server), has_decisions, &mut listeners);
+    let decisions = root.table(&root::decisions).and_then(|section| decisions::read(section, &mut listeners));
     let log = log(root.table_or_empty(&root::log));
     let admin = root.table(&root::admin).and_then(|section| admin::read(section, &mut listeners));
     let system = SystemAuthorities::default();
@@ -93,6 +97,7 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let (limits, overflows) = limits.into_iter().map(limit).unzip();
     Draft {
         server,
+        decisions,
         log,
         admin,
         tracing,
@@ -106,13 +111,13 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     }
 }
 
-fn server(section: Section<'_>, listeners: &mut Vec<(SocketAddr, Range<usize>)>) -> Server {
+fn server(section: Section<'_>, has_decisions: bool, listeners: &mut Vec<(SocketAddr, Range<usize>)>) -> Server {
     let networks = |field: &Field<'_>| {
         let list = field.list(&server::trusted_proxies)?;
         Some(list.iter().filter_map(|field| field.parse(values::network)).collect())
     };
     let tls = section.field(&server::tls);
-    let listen = listen::read(&section, tls.as_ref(), listeners);
+    let listen = listen::read(&section, (tls.as_ref(), has_decisions), listeners);
     let http2 = section.table_or_empty(&server::http2);
     let server = Server {
         listen,

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use super::shed::Shed;
 use super::tls::Tls;
+use crate::net::Traffic;
 
 /// The maximum body size where there is no limit.
 pub const UNLIMITED: u64 = u64::MAX;
@@ -14,7 +15,7 @@ pub const UNLIMITED: u64 = u64::MAX;
 /// `[server]`: the listeners for clients, their timeouts and sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Server {
-    /// Where clients connect, at least one.
+    /// Where clients connect; none if there is only `[decisions]`.
     pub listen: Vec<Listener>,
     /// `[server.tls]`
     pub tls: Option<Tls>,
@@ -59,8 +60,10 @@ pub struct Server {
 pub struct Listener {
     /// The address; the system chooses a port for port 0.
     pub address: SocketAddr,
-    /// Whether TLS is spoken. Only with `[server.tls]`.
+    /// Whether TLS is spoken. Only with the `tls` of its section.
     pub tls: bool,
+    /// What comes in there.
+    pub traffic: Traffic,
 }
 
 /// `[server.http2]`: what a client may do on one connection of HTTP/2.

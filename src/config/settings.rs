@@ -4,6 +4,7 @@
 //! default is read like a value of the file. So none of these can say anything else than what is read.
 
 mod clients;
+mod deciding;
 mod operation;
 mod forwarding;
 mod limiting;
@@ -21,6 +22,7 @@ use crate::limit::Edge;
 use crate::net::tls::MinVersion;
 
 pub(super) use clients::{MOST_CONNECTIONS, certificate, http2, listener, server, shed, tls};
+pub(super) use deciding::decisions;
 pub(super) use forwarding::{Balancing, adaptive, eject, health, retry, upstream, upstream_server, upstream_tls};
 pub(super) use limiting::{
     Counting, ban, cost, count, exception, jwt, limit, model, overrides_file, quotas, slow, temporary,
@@ -69,6 +71,8 @@ tables! {
     root "the file" {
         /// How clients connect, and what they may do.
         server: () = shaped(Shape::Table(&server::TABLE));
+        /// The limits of this gateway for traffic that passes through other proxies; without it they cannot ask.
+        decisions: () = shaped(Shape::Table(&decisions::TABLE));
         /// What is written to standard error.
         log: () = shaped(Shape::Table(&log::TABLE));
         /// A listener for operators; without it there is none.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::*;
 use crate::limit::overrides::Allowance;
 use crate::limit::{Calendar, Edge, Strategy as Counting, Unit};
+use crate::net::Traffic;
 
 const FULL: &str = r#"
 [server]
@@ -190,7 +191,7 @@ fn every_kind_of_limit_becomes_what_it_says() {
 fn defaults_are_put_in() {
     let config = read(SMALLEST);
     let server = Server {
-        listen: vec![Listener { address: "127.0.0.1:8080".parse().unwrap(), tls: false }],
+        listen: vec![Listener { address: "127.0.0.1:8080".parse().unwrap(), tls: false, traffic: Traffic::Requests }],
         tls: None,
         http2: Http2 { max_streams: 250, max_header_list: 64 << 10 },
         workers: 0,

@@ -14,6 +14,15 @@ use super::KEEP_ALIVE;
 /// How many connections may wait in the kernel until they are accepted.
 const BACKLOG: i32 = 4096;
 
+/// What comes in at a listening socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    /// Requests of clients.
+    Requests,
+    /// Questions of other proxies about requests of their clients.
+    Decisions,
+}
+
 /// Binds `sockets` sockets to `address`. With port 0 the system chooses one port for all of them. With `v6_only` a
 /// socket for the IPv6 wildcard accepts only IPv6; otherwise it accepts both, whatever the default of the system is. With
 /// `alone` it fails if the port is in use by any process; otherwise this process may use it for another address.

@@ -126,7 +126,7 @@ impl InForce {
             tracing::warn!("the store has changed: limits go on with what the new one has counted");
         }
         self.view.connections.reload(config.server.clone());
-        if let Err(error) = self.view.tls.apply(config.server.tls.as_ref().map(|tls| &tls.settings)) {
+        if let Err(error) = self.view.tls.apply(config.tls_settings()) {
             tracing::error!(%error, "new connections use the previous TLS settings");
         }
         warn(&config);
@@ -180,24 +180,26 @@ impl InForce {
     }
 
     /// Uses what the files of certificates have now for new connections, if it differs.
-    pub(super) fn apply_certificates(&self, tls: Tls) {
-        let has_same_files =
-            |running: &&Tls| (&running.certificates, &running.client_ca) == (&tls.certificates, &tls.client_ca);
+    pub(super) fn apply_certificates(&self, tls: [Option<Tls>; 2]) {
+        let files = |tls: Option<&Tls>| tls.map(|tls| (tls.certificates.clone(), tls.client_ca.clone()));
+        let config = self.config();
+        let (running, read) = (config.tls(), tls.each_ref().map(Option::as_ref));
         // The configuration may have been reloaded meanwhile.
-        let mut config = self.config();
-        let Some(running) = config.server.tls.as_ref().filter(has_same_files) else { return };
-        if *running == tls {
+        if running.map(files) != read.map(files) {
+            return;
+        }
+        if running == read {
             if self.view.certificate_reloads.recovered() {
                 tracing::info!("the files of the certificates match those in use again");
             }
             return;
         }
-        if let Err(error) = self.view.tls.apply(Some(&tls.settings)) {
+        let config = Config::clone(&config).with_tls(tls);
+        if let Err(error) = self.view.tls.apply(config.tls_settings()) {
             return self.refuse_certificates(&error.to_string().into());
         }
-        Arc::make_mut(&mut config).server.tls = Some(tls);
         self.view.connections.reload(config.server.clone());
-        self.view.config.store(config);
+        self.view.config.store(Arc::new(config));
         self.view.certificate_reloads.succeeded(clock::now());
         tracing::info!("the certificates were read again");
     }

@@ -58,7 +58,7 @@ pub(super) struct Control {
     /// When the last reload began.
     pub(super) reloading_since: Time,
     /// What the files of certificates have now.
-    pub(super) tls_reloads: Reloads<Tls>,
+    pub(super) tls_reloads: Reloads<[Option<Tls>; 2]>,
     pub(super) stage: watch::Sender<Stage>,
     pub(super) finished: Finished,
     pub(super) signals: Signals,
@@ -102,7 +102,8 @@ impl Control {
                 () = self.polls.due() => self.poll(),
                 ended = self.tls_reloads.ended() => self.take_over_certificates(ended),
                 _ = expiry.tick() => {
-                    self.in_force.config().server.tls.iter().for_each(|tls| warn_of_expiry(tls, clock::now()));
+                    let config = self.in_force.config();
+                    config.tls().into_iter().flatten().for_each(|tls| warn_of_expiry(tls, clock::now()));
                 }
                 _ = sweep.tick() => self.sweep(),
                 _ = next_tick(&mut check) => self.watchdog.check(&self.heartbeats),
@@ -246,18 +247,22 @@ impl Control {
     /// Begins to read the files of the certificates in force again, and no other file: what else has changed in the
     /// configuration waits until a reload is asked for.
     fn reload_certificates(&mut self) {
-        let Some(tls) = self.in_force.config().server.tls.clone() else { return };
-        let begun = self.tls_reloads.begin(move |_| tls.read_again().map_err(|error| error.to_string().into()));
+        let config = self.in_force.config();
+        let begun = self.tls_reloads.begin(move |_| {
+            let [server, decisions] = config.tls().map(|tls| tls.map(Tls::read_again).transpose());
+            let both = server.and_then(|server| Ok([server, decisions?]));
+            both.map_err(|error| error.to_string().into())
+        });
         if let Err(why) = begun {
             self.in_force.refuse_certificates(&why);
         }
     }
 
-    fn take_over_certificates(&mut self, ended: Ended<Tls>) {
+    fn take_over_certificates(&mut self, ended: Ended<[Option<Tls>; 2]>) {
         match ended.result {
             Ok(tls) => self.in_force.apply_certificates(tls),
             // Those of a configuration that is in force no more do not matter.
-            Err(_) if ended.is_due || self.in_force.config().server.tls.is_none() => {}
+            Err(_) if ended.is_due || self.in_force.config().tls() == [None; 2] => {}
             Err(why) => self.in_force.refuse_certificates(&why),
         }
         if ended.is_due {

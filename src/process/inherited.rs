@@ -56,7 +56,7 @@ impl InheritedSockets {
     pub(super) fn warn_of_rest(self) {
         for socket in &self.tcp {
             let address = socket.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string());
-            let help = "add its address to server.listen";
+            let help = "add its address to server.listen, or make it that of decisions.listen";
             tracing::warn!(
                 address,
                 help,

@@ -12,10 +12,10 @@ use super::StartError;
 use super::inherited::InheritedSockets;
 use crate::admin::{AdminChange, AdminListener};
 use crate::config::{self, AdminAddress, Config};
-use crate::net;
+use crate::net::{self, Traffic};
 use crate::server::{Listener, ListenerChange};
 
-/// The listeners for clients that are open, each with a socket for every worker.
+/// The listeners for clients and for other proxies that are open, each with a socket for every worker.
 #[derive(Clone, Debug)]
 pub(super) struct OpenListeners {
     all: Vec<OpenListener>,
@@ -32,6 +32,7 @@ struct OpenListener {
     /// The port of its sockets.
     port: u16,
     is_tls: bool,
+    traffic: Traffic,
     is_v6_only: bool,
 }
 
@@ -76,7 +77,7 @@ impl OpenListeners {
     ) -> Result<ListenerPlan, StartError> {
         let admin = |config: &Config| config.admin.as_ref().map(|admin| admin.listen.clone());
         let admin_tcp = admin(config).as_ref().and_then(tcp);
-        let listed = config.server.listen.iter().map(|listener| listener.address);
+        let listed = config.listeners().map(|listener| listener.address);
         let all: Vec<SocketAddr> = listed.chain(admin_tcp).collect();
         let ports = self.all.iter().map(|open| open.port).chain(running.and_then(admin_port));
         let own_ports: Vec<_> = ports.collect();
@@ -92,9 +93,10 @@ impl OpenListeners {
         let afterwards = Self { all: Vec::new(), ..*self };
         let (opened, switched) = (Vec::new(), Vec::new());
         let mut plan = ListenerPlan { afterwards, opened, closed: self.all.clone(), switched, admin: None };
-        for &config::Listener { address, tls: is_tls } in &config.server.listen {
+        for config::Listener { address, tls: is_tls, traffic } in config.listeners() {
             let is_v6_only = net::is_v6_only(address, &all);
-            let same = |open: &OpenListener| (open.address, open.is_v6_only) == (address, is_v6_only);
+            let same =
+                |open: &OpenListener| (open.address, open.traffic, open.is_v6_only) == (address, traffic, is_v6_only);
             if let Some(at) = plan.closed.iter().position(same) {
                 let open = OpenListener { is_tls, ..plan.closed.remove(at) };
                 if !self.all.contains(&open) {
@@ -106,7 +108,7 @@ impl OpenListeners {
             let sockets = bind(address, self.workers)?;
             let bound = sockets.first().map(TcpListener::local_addr).transpose()?;
             let port = bound.map_or(address.port(), |bound| bound.port());
-            let open = OpenListener { id: plan.afterwards.next, address, port, is_tls, is_v6_only };
+            let open = OpenListener { id: plan.afterwards.next, address, port, is_tls, traffic, is_v6_only };
             plan.opened.push((open, sockets));
             plan.afterwards.all.push(open);
             plan.afterwards.next += 1;
@@ -151,11 +153,16 @@ impl Listeners {
     pub(super) fn apply(&mut self, plan: ListenerPlan) {
         let ListenerPlan { afterwards, opened, closed, switched, admin } = plan;
         self.open = afterwards;
-        for (OpenListener { id, is_tls, .. }, sockets) in opened {
-            announce(if is_tls { "https" } else { "http" }, &sockets);
+        for (OpenListener { id, is_tls, traffic, .. }, sockets) in opened {
+            let name = match traffic {
+                Traffic::Requests if is_tls => "https",
+                Traffic::Requests => "http",
+                Traffic::Decisions => "decisions",
+            };
+            announce(name, &sockets);
             for (worker, socket) in self.workers.iter().zip(sockets) {
                 // A worker that has ended ends the process.
-                let _ = worker.send(ListenerChange::Open(Listener { id, socket, is_tls }));
+                let _ = worker.send(ListenerChange::Open(Listener { id, socket, is_tls, traffic }));
             }
         }
         for OpenListener { id, address, is_tls, .. } in switched {

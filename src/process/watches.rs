@@ -28,7 +28,7 @@ impl Watches {
     /// Watches the files of this configuration from now on, and those of one that was `refused` instead of it: it may be good
     /// as soon as one of them changes.
     pub(super) fn set(&mut self, config: &Config, refused: Option<&Refusal>, since: Time) {
-        let tls: BTreeSet<_> = config.server.tls.iter().flat_map(Tls::files).map(Path::to_owned).collect();
+        let tls: BTreeSet<_> = config.tls().into_iter().flatten().flat_map(Tls::files).map(Path::to_owned).collect();
         if self.is_config_watched {
             let refused = refused.into_iter().flat_map(Refusal::files);
             self.config.set(config.files.difference(&tls).chain(refused).cloned(), since);

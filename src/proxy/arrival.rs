@@ -22,6 +22,8 @@ pub(super) struct Arrival<'a> {
     /// How the client has sent the request.
     pub(super) scheme: Scheme,
     pub(super) id: RequestId,
+    /// Whether the answer has no body, since it is one to a HEAD request.
+    pub(super) is_head: bool,
     pub(super) guard: RequestGuard,
 }
 
@@ -36,7 +38,7 @@ impl Arrival<'_> {
     ) -> RequestRecord {
         let tracing = gateway.tracing.as_ref().and_then(|_| trace()).filter(TraceContext::is_sampled);
         let spans = tracing.and_then(|trace| self.spans(gateway, route, host, &trace));
-        let Self { connection, head, now, client, id, guard, .. } = self;
+        let Self { connection, head, now, client, id, is_head, guard, .. } = self;
         let header = |name| gateway.logs_headers.then(|| head.headers.get(name).cloned()).flatten();
         let entry = (gateway.access_log != AccessLog::Off).then(|| {
             Box::new(AccessLogEntry {
@@ -44,6 +46,7 @@ impl Arrival<'_> {
                 host: host.to_owned(),
                 path: head.uri.path().to_owned(),
                 version: Some(head.version),
+                via: connection.via(),
                 tls: connection.tls.as_ref().map(|tls| tls.version),
                 referer: header(header::REFERER),
                 user_agent: header(header::USER_AGENT),
@@ -51,7 +54,8 @@ impl Arrival<'_> {
                 ..AccessLogEntry::new(client.address)
             })
         });
-        RequestRecord::open(gateway.recorder(route).clone(), now, id, &head.method, entry, spans, guard)
+        let method = (&head.method, is_head);
+        RequestRecord::open(gateway.recorder(route).clone(), now, id, method, entry, spans, guard)
     }
 
     /// Begins its spans.

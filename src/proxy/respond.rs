@@ -165,6 +165,11 @@ pub fn redirection(status: StatusCode, location: HeaderValue) -> LocalResponse {
     with_headers(status, HeaderMap::from_iter([(header::LOCATION, location)]), LocalBody::Fixed(Bytes::new()))
 }
 
+/// A response without a body or a content type.
+pub fn empty(status: StatusCode) -> LocalResponse {
+    with_headers(status, HeaderMap::new(), LocalBody::Fixed(Bytes::new()))
+}
+
 /// A response of plain text.
 pub fn text(status: StatusCode, body: Bytes) -> LocalResponse {
     with_body(status, TEXT, body)

@@ -59,6 +59,8 @@ pub struct Snapshot {
     pub forwarded: bool,
     /// The longest time for which a client may send nothing of an incomplete body.
     pub body_timeout: Duration,
+    /// What other proxies are answered about requests that limits refuse.
+    pub refused_status: StatusCode,
     /// Which requests are logged.
     pub access_log: AccessLog,
     /// The counters of its limits.
@@ -309,6 +311,10 @@ impl Snapshot {
             quota_sources,
             forwarded: config.server.forwarded,
             body_timeout: config.server.body_timeout,
+            refused_status: config
+                .decisions
+                .as_ref()
+                .map_or(StatusCode::TOO_MANY_REQUESTS, |decisions| decisions.refused_status),
             access_log: config.log.access,
             store,
             on_error,

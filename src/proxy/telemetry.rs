@@ -221,18 +221,18 @@ pub struct RequestRecord {
     /// Why it failed.
     reason: Option<Reason>,
     method: MethodClass,
-    /// Whether the method is HEAD: then the body is neither sent nor polled.
+    /// Whether the answer is one to HEAD: then its body is neither sent nor polled.
     is_head: bool,
 }
 
 impl RequestRecord {
-    /// Begins the record of the request `id` that arrived at `begun`. Without an `entry` nothing is logged, and without
-    /// `spans` nothing is traced.
+    /// Begins the record of the request `id` that arrived at `begun`. `is_head` is whether its answer has no body. Without an
+    /// `entry` nothing is logged, and without `spans` nothing is traced.
     pub fn open(
         recorder: Rc<RouteRecorder>,
         begun: Time,
         id: RequestId,
-        method: &Method,
+        (method, is_head): (&Method, bool),
         entry: Option<Box<AccessLogEntry>>,
         spans: Option<Box<RequestSpans>>,
         guard: RequestGuard,
@@ -251,7 +251,7 @@ impl RequestRecord {
             outcome: Outcome::Abandoned,
             reason: None,
             method: MethodClass::of(method),
-            is_head: *method == Method::HEAD,
+            is_head,
         }
     }
 

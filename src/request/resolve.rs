@@ -61,8 +61,12 @@ pub struct ArrivedRequest<'a> {
     pub client_cert: Option<&'a str>,
     /// The least number of bytes that its body has; `None` if it has no body.
     pub body: Option<u64>,
-    /// Why the bytes of the request can be read in two ways, if they can.
+    /// Why the bytes of the request can be read in two ways, if they can, or why nobody knows about which request another proxy
+    /// asks.
     pub ambiguity: Option<&'static str>,
+    /// Whether another proxy asks about the request. Then it is not answered here: its server answers preflights, and what
+    /// follows on the connection are other questions.
+    pub is_asked: bool,
 }
 
 /// What is known of a request without its limits.
@@ -135,7 +139,8 @@ impl Resolver {
         let mut target = match Target::read(&request, self.paths) {
             Ok(target) => target,
             Err(why) => {
-                let (target, next) = (Target::default(), Next::Refuse(why));
+                let ends_connection = why.ends_connection && !request.is_asked;
+                let (target, next) = (Target::default(), Next::Refuse(Refusal { ends_connection, ..why }));
                 return Resolved { client, scheme, target, route: None, next };
             }
         };
@@ -144,7 +149,7 @@ impl Resolver {
         let route = preflight.or_else(|| self.routes.find(&target.host, &target.path, conditions));
         let next = match route.and_then(|index| self.rules.get(index)) {
             None => Next::Unrouted,
-            Some(_) if preflight.is_some() => Next::Preflight,
+            Some(_) if preflight.is_some() && !request.is_asked => Next::Preflight,
             Some(rules) => {
                 target.fold(self.paths, rules.ignore_case);
                 rules.refusal(&request).map_or(Next::Decide, Next::Refuse)

@@ -268,8 +268,7 @@ pub(super) struct ConnectionPermit {
 impl ConnectionPermit {
     /// A place for a connection from `peer`, which is not taken yet. `None` if its address has too many. If the connection
     /// begins with the PROXY protocol, it is counted later, for the address of its client.
-    pub(super) fn new(limits: &Arc<ConnectionLimits>, peer: IpAddr) -> Option<Self> {
-        let expects_preamble = limits.server().proxy_protocol;
+    pub(super) fn new(limits: &Arc<ConnectionLimits>, peer: IpAddr, expects_preamble: bool) -> Option<Self> {
         let mut place = Self { limits: limits.clone(), address: None, taken: false, expects_preamble };
         (expects_preamble || place.count_for(peer)).then_some(place)
     }

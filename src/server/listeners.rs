@@ -13,8 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
-use super::connection_limits::ConnectionPermit;
 use super::{Acceptor, ConnectedClient, Handler, Stage, panicked};
+use crate::net::Traffic;
 
 /// The pause after a failed accept, since it mostly fails because file handles or memory are exhausted.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
@@ -28,6 +28,8 @@ pub struct Listener {
     pub socket: std::net::TcpListener,
     /// Whether its connections use TLS.
     pub is_tls: bool,
+    /// What comes in there.
+    pub traffic: Traffic,
 }
 
 /// What changes about the listeners of a worker.
@@ -85,7 +87,7 @@ where
     }
 
     fn begin(&mut self, listener: Listener) -> io::Result<()> {
-        let Listener { id, socket, is_tls } = listener;
+        let Listener { id, socket, is_tls, traffic } = listener;
         let (socket, is_tls) = (TcpListener::from_std(socket)?, Rc::new(Cell::new(is_tls)));
         let (close, closed) = oneshot::channel::<()>();
         let mut stage = self.stage.clone();
@@ -95,7 +97,8 @@ where
                 _ = closed => {}
             }
         };
-        let (acceptor, connections) = (self.acceptor.clone(), self.acceptor.connections.clone());
+        let acceptor = Acceptor { traffic, ..self.acceptor.clone() };
+        let connections = acceptor.connections.clone();
         self.open.push(Open { id, is_tls: is_tls.clone(), _close: close });
         self.accepting.spawn_local(async move {
             accept(socket, (id, is_tls), acceptor, closing).await;
@@ -134,7 +137,7 @@ async fn accept<C, H>(
         };
         match accepted {
             Ok((stream, peer)) => {
-                let Some(mut place) = ConnectionPermit::new(&acceptor.limits, peer.ip()) else { continue };
+                let Some(mut place) = acceptor.permit(peer) else { continue };
                 let is_closed = tokio::select! {
                     biased;
                     () = acceptor.connections.wait_for_place(&mut place) => false,
@@ -162,7 +165,7 @@ async fn accept<C, H>(
     // directly, because the runtime may not know of them yet.
     let Ok(listener) = listener.into_std() else { return };
     while let Ok((stream, peer)) = listener.accept() {
-        let Some(mut place) = ConnectionPermit::new(&acceptor.limits, peer.ip()) else { continue };
+        let Some(mut place) = acceptor.permit(peer) else { continue };
         if !place.take() {
             continue;
         }

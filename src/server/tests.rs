@@ -127,9 +127,11 @@ impl TestClient {
             let limits = Arc::new(ConnectionLimits::new(server(), 100));
             let (sender, changes) = mpsc::unbounded_channel();
             for socket in listeners {
-                sender.send(ListenerChange::Open(Listener { id: 0, socket, is_tls: false })).unwrap();
+                sender
+                    .send(ListenerChange::Open(Listener { id: 0, socket, is_tls: false, traffic: Traffic::Requests }))
+                    .unwrap();
             }
-            let tls = Arc::new(ListenerTls::new(None).unwrap());
+            let tls = Arc::new(ListenerTls::new([None; 2]).unwrap());
             run(changes, tls, limits, staged, move |_| numbering.clone()).await.unwrap();
         });
         let socket = TcpSocket::new_v4().unwrap();

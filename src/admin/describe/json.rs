@@ -13,14 +13,15 @@ use super::{SECRET, shown_value};
 use crate::base::jwt;
 use crate::base::units;
 use crate::config::{
-    AccessLog, Admin, CertificateFiles, Config, Jwks, Jwt, Key, Log, MaxConnections, Server, Share, Shed, Store, Tls,
-    Tracing, UNLIMITED, Word, is_secret,
+    AccessLog, Admin, CertificateFiles, Config, Decisions, Jwks, Jwt, Key, Log, MaxConnections, Server, Share, Shed,
+    Store, Tls, Tracing, UNLIMITED, Word, is_secret,
 };
 
 /// The configuration as JSON.
 pub fn json(config: &Config) -> Value {
     json!({
         "server": server(&config.server),
+        "decisions": config.decisions.as_ref().map(decisions),
         "log": log(&config.log),
         "admin": config.admin.as_ref().map(admin),
         "tracing": config.tracing.as_ref().map(tracing),
@@ -108,6 +109,14 @@ fn server(server: &Server) -> Value {
             "max_header_list": units::spelled_size(server.http2.max_header_list.into()),
         },
         "shed": server.shed.as_ref().map(shed),
+    })
+}
+
+fn decisions(decisions: &Decisions) -> Value {
+    json!({
+        "listen": decisions.listen.to_string(),
+        "tls": decisions.tls.as_ref().map(tls),
+        "refused_status": decisions.refused_status.as_u16(),
     })
 }
 

@@ -13,7 +13,7 @@ pub fn describe_reload(name: &impl Display, old: &Config, new: &Config) -> Strin
         let _ = writeln!(text, "  is refused: {setting} changes, which needs a restart");
         return text;
     }
-    let addresses = |config: &Config| config.server.listen.iter().map(listener).collect::<Vec<_>>();
+    let addresses = |config: &Config| config.listeners().map(listener).collect::<Vec<_>>();
     let (before, after) = (addresses(old), addresses(new));
     for address in after.iter().filter(|address| !before.contains(address)) {
         let _ = writeln!(text, "  listens on {address}, too");

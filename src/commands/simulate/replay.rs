@@ -70,7 +70,7 @@ impl<'c> Replay<'c> {
         };
         Self {
             limits: gateway.limits.iter().map(statistics).collect(),
-            uses_tls: config.server.listen.iter().all(|listener| listener.tls),
+            uses_tls: !config.server.listen.is_empty() && config.server.listen.iter().all(|listener| listener.tls),
             head: http::Request::new(()).into_parts().0,
             key_cache: RefCell::default(),
             totals: Totals::default(),

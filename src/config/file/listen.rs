@@ -6,15 +6,23 @@ use std::ops::Range;
 use crate::config::read::{Field, Section};
 use crate::config::settings::{listener, server};
 use crate::config::{Listener, values};
+use crate::net::Traffic;
 
-/// Reads the value. A listener that does not say what it speaks speaks TLS if there is a `[server.tls]`. All addresses of the
-/// file and their places go to `bound`.
+/// Reads the value, which may be an empty list if `has_others`. A listener that does not say what it speaks speaks TLS if there is
+/// a `[server.tls]`. All addresses of the file and their places go to `bound`.
 pub(super) fn read(
     section: &Section<'_>,
-    tls: Option<&Field<'_>>,
+    (tls, has_others): (Option<&Field<'_>>, bool),
     bound: &mut Vec<(SocketAddr, Range<usize>)>,
 ) -> Vec<Listener> {
-    let is_given = section.field(&server::listen).is_some();
+    let given = section.field(&server::listen);
+    let is_given = given.is_some();
+    if let Some(field) = given.filter(|field| !has_others && field.is_list())
+        && field.list(&server::listen).is_some_and(|list| list.is_empty())
+    {
+        let help = "add an address: [\"127.0.0.1:8080\"], or a [decisions] for a gateway that only decides";
+        field.report("there is nothing to listen on", help);
+    }
     let read = section.read_as(&server::listen, |field| Some(listeners(field, tls.is_some())));
     if is_given {
         bound.extend(read.iter().map(|(listener, span)| (listener.address, span.clone())));
@@ -46,7 +54,7 @@ fn listeners(field: &Field<'_>, has_tls: bool) -> Vec<(Listener, Range<usize>)> 
 fn listener(field: &Field<'_>, has_tls: bool) -> Option<(Listener, Range<usize>)> {
     if !field.is_table() {
         let address = field.parse(values::socket)?;
-        return Some((Listener { address, tls: has_tls }, field.span.clone()));
+        return Some((Listener { address, tls: has_tls, traffic: Traffic::Requests }, field.span.clone()));
     }
     let section = field.section(listener::TABLE.title, &listener::TABLE)?;
     let address = section.required(&listener::address, "add its address: address = \"0.0.0.0:8443\"");
@@ -57,5 +65,6 @@ fn listener(field: &Field<'_>, has_tls: bool) -> Option<(Listener, Range<usize>)
         tls.report("this listener has no certificate", "add [server.tls] with its certificates, or write tls = false");
     }
     let address = address?;
-    Some((Listener { address: address.parse(values::socket)?, tls: speaks_tls }, address.span))
+    let (tls, traffic) = (speaks_tls, Traffic::Requests);
+    Some((Listener { address: address.parse(values::socket)?, tls, traffic }, address.span))
 }

@@ -23,8 +23,9 @@ tables! {
     /// How clients connect, and what they may do.
     server {
         /// Where clients connect: an address, or a list of them. With port 0 the system chooses a port, which is logged;
-        /// `"[::]:8080"` accepts IPv4 too, unless an IPv4 address with the same port is listed.
-        listen: () = shaped(Shape::Or(&[LISTENER, Shape::List(&LISTENER, 1, 64)])), "127.0.0.1:8080"
+        /// `"[::]:8080"` accepts IPv4 too, unless an IPv4 address with the same port is listed. The list may be empty if there is
+        /// a `[decisions]`.
+        listen: () = shaped(Shape::Or(&[LISTENER, Shape::List(&LISTENER, 0, 64)])), "127.0.0.1:8080"
             => ["127.0.0.1:8080"];
         /// Worker threads; 0 is one per core.
         workers: usize = number(0, 1024).at_start(), 0;

@@ -26,9 +26,10 @@ tables! {
         /// have (`shadowed`), those whose pools were charged instead (`overflowed`), what is `remaining` of each limit as far as
         /// that is known, the time `held_micros` for which a limit held it, the `server` that responded and its
         /// `upstream_micros`, where limits have costs in tokens `tokens_input` (cached ones too) and `tokens_output`, the
-        /// `protocol`, the version of `tls`, the `request_id` and the `trace_id`; never a header or a query, because they may
-        /// contain keys. `"sampled"`: of the refusals of a client (IPv6 by its /64) only five lines per second and worker, then
-        /// one line that counts the others; clients beyond 256 are counted together.
+        /// `protocol`, `via = "http"` if another proxy has asked about it (docs/decisions.md), the version of `tls`, the
+        /// `request_id` and the `trace_id`; never a header or a query, because they may contain keys. `"sampled"`: of the
+        /// refusals of a client (IPv6 by its /64) only five lines per second and worker, then one line that counts the others;
+        /// clients beyond 256 are counted together.
         access: () = shaped(Shape::Values("[true, false, \"sampled\"]")), true;
         /// A file for these lines. SIGUSR1 opens it again after it was renamed.
         access_file: PathBuf = file().at_start() => "access.log";

@@ -21,6 +21,10 @@ inspect_body = "2MiB"
 tls = { certificates = [{ cert = "a.pem", key = "a.key", ocsp = "a.ocsp" }], client_ca = "a.pem", client_auth = "optional", min_version = "1.3" }
 http2 = { max_streams = 10, max_header_list = "16KiB" }
 shed = { cpu = 0.9, latency = "500ms", status = 529 }
+[decisions]
+listen = "127.0.0.1:9902"
+refused_status = 403
+tls = { certificates = [{ cert = "a.pem", key = "a.key" }] }
 [log]
 access_file = "access.log"
 access_format = "combined"

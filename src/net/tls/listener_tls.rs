@@ -1,5 +1,6 @@
 //! What TLS listeners offer, and how a reload changes that: connections that are open keep what they began with.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +16,9 @@ use super::client_auth::ClientAuth;
 use super::identity::Identity;
 use super::{ALPN_HTTP1, ALPN_HTTP2, provider};
 use crate::base::clock::Time;
+use crate::net::Traffic;
 
-/// `[server.tls]`
+/// The TLS of a kind of traffic.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TlsSettings {
     /// At least one. The first one is for clients that ask for no name of the others.
@@ -37,13 +39,13 @@ pub enum MinVersion {
     Tls13,
 }
 
-/// What the TLS listeners of all workers use now.
+/// What the TLS listeners of all workers use now. Where there are two of something, it is for each kind of [`Traffic`].
 #[derive(Debug)]
 pub struct ListenerTls {
-    current: ArcSwapOption<ServerConfig>,
+    current: [ArcSwapOption<ServerConfig>; 2],
     /// The certificates and when each expires.
     expiries: Mutex<Vec<(String, Time)>>,
-    tickets: Mutex<Tickets>,
+    tickets: Mutex<[Tickets; 2]>,
     handshakes: AtomicU64,
     failed: AtomicU64,
 }
@@ -58,17 +60,16 @@ struct Tickets {
 }
 
 impl ListenerTls {
-    /// For these settings; `None` if no listener speaks TLS.
+    /// For these settings; `None` where no listener speaks TLS.
     ///
     /// # Errors
     /// When the settings contradict what the ciphers can do.
-    pub fn new(settings: Option<&TlsSettings>) -> io::Result<Self> {
-        let client_auth = settings.and_then(|settings| settings.client_auth.clone());
-        let tickets = Tickets { issuer: ticket_issuer()?, client_auth };
+    pub fn new(settings: [Option<&TlsSettings>; 2]) -> io::Result<Self> {
+        let tickets = || Ok::<_, io::Error>(Tickets { issuer: ticket_issuer()?, client_auth: None });
         let new = Self {
-            current: ArcSwapOption::empty(),
+            current: [ArcSwapOption::empty(), ArcSwapOption::empty()],
             expiries: Mutex::default(),
-            tickets: Mutex::new(tickets),
+            tickets: Mutex::new([tickets()?, tickets()?]),
             handshakes: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         };
@@ -80,19 +81,19 @@ impl ListenerTls {
     ///
     /// # Errors
     /// When the settings contradict what the ciphers can do; then nothing changes.
-    pub fn apply(&self, settings: Option<&TlsSettings>) -> io::Result<()> {
-        let Some(settings) = settings else {
-            self.current.store(None);
-            self.expiries.lock().clear();
-            return Ok(());
-        };
-        let mut tickets = self.tickets.lock();
-        if tickets.client_auth != settings.client_auth {
-            *tickets = Tickets { issuer: ticket_issuer()?, client_auth: settings.client_auth.clone() };
+    pub fn apply(&self, settings: [Option<&TlsSettings>; 2]) -> io::Result<()> {
+        let mut configs = [None, None];
+        for ((settings, tickets), config) in settings.iter().zip(&mut *self.tickets.lock()).zip(&mut configs) {
+            let Some(settings) = settings else { continue };
+            if tickets.client_auth != settings.client_auth {
+                *tickets = Tickets { issuer: ticket_issuer()?, client_auth: settings.client_auth.clone() };
+            }
+            *config = Some(server_config(settings, tickets.issuer.clone())?);
         }
-        self.current.store(Some(server_config(settings, tickets.issuer.clone())?));
-        *self.expiries.lock() =
-            settings.identities.iter().map(|identity| (identity.file.clone(), identity.not_after)).collect();
+        self.current.iter().zip(configs).for_each(|(current, config)| current.store(config));
+        let identities = settings.into_iter().flatten().flat_map(|settings| &settings.identities);
+        let expiries: BTreeMap<_, _> = identities.map(|identity| (&identity.file, identity.not_after)).collect();
+        *self.expiries.lock() = expiries.into_iter().map(|(file, not_after)| (file.clone(), not_after)).collect();
         Ok(())
     }
 
@@ -112,9 +113,9 @@ impl ListenerTls {
         self.expiries.lock().clone()
     }
 
-    /// What a new connection uses.
-    pub fn current(&self) -> Option<Arc<ServerConfig>> {
-        self.current.load_full()
+    /// What a new connection with this traffic uses.
+    pub fn current(&self, traffic: Traffic) -> Option<Arc<ServerConfig>> {
+        self.current[traffic as usize].load_full()
     }
 }
 

@@ -19,7 +19,7 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER
 use sfv::{ListSerializer, StringRef};
 
 use super::policy::{Policies, Policy};
-use super::{LocalBody, LocalResponse, PROBLEM, problem, providers, with_body, with_headers};
+use super::{LocalBody, LocalResponse, PROBLEM, empty, problem, providers, with_body, with_headers};
 use crate::base::clock::Time;
 use crate::base::http::request_id::REQUEST_ID;
 use crate::config::{self, Cost, HeaderStyle};
@@ -353,11 +353,6 @@ impl LimitHeaders {
     fn unit_of(&self, verdict: &LimitVerdict) -> Unit {
         if matches!(verdict, LimitVerdict::InFlight { .. }) { Unit::Requests } else { self.unit }
     }
-}
-
-/// A response without a body or a content type.
-fn empty(status: StatusCode) -> LocalResponse {
-    with_headers(status, HeaderMap::new(), LocalBody::Fixed(Bytes::new()))
 }
 
 /// A number as a header value. This allocates once; the library's own conversion allocates twice.

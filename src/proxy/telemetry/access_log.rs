@@ -34,6 +34,8 @@ pub struct AccessLogEntry {
     pub path: String,
     /// The version of HTTP, if it is known.
     pub version: Option<Version>,
+    /// By what another proxy asks about the request, if one does.
+    pub via: Option<&'static str>,
     /// The version of TLS, if the connection uses TLS.
     pub tls: Option<&'static str>,
     /// Referer and User-Agent, where the format has a place for them.
@@ -71,6 +73,7 @@ impl AccessLogEntry {
             host: String::new(),
             path: String::new(),
             version: None,
+            via: None,
             tls: None,
             referer: None,
             user_agent: None,
@@ -153,6 +156,7 @@ impl AccessLine<'_> {
             ("host", Some(Value::Text(&entry.host))),
             ("path", Some(Value::Text(&entry.path))),
             ("protocol", entry.version.as_ref().map(|version| Value::Debug(version))),
+            ("via", entry.via.map(Value::Text)),
             ("tls", entry.tls.map(Value::Text)),
             ("route", Some(Value::Text(route))),
             ("status", Some(Value::Number(status.map_or(0, |status| status.as_u16().into())))),

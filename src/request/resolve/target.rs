@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use http::{HeaderMap, HeaderName, Method, StatusCode, Version, header};
 
 use super::{ArrivedRequest, Refusal};
+use crate::base::reason::Reason;
 use crate::config::PathRules;
 use crate::request::route::{host, path};
 
@@ -39,7 +40,7 @@ fn bad(detail: &'static str) -> Refusal {
 impl<'a> Target<'a> {
     /// Reads the target.
     pub(super) fn read(request: &ArrivedRequest<'a>, paths: PathRules) -> Result<Self, Refusal> {
-        let ArrivedRequest { head, body, ambiguity, .. } = *request;
+        let ArrivedRequest { head, body, ambiguity, is_asked, .. } = *request;
         if head.method == Method::CONNECT {
             let detail = "This is a reverse proxy: CONNECT is served only for a WebSocket in HTTP/2.";
             return Err(Refusal { status: StatusCode::NOT_IMPLEMENTED, ..bad(detail) });
@@ -58,7 +59,7 @@ impl<'a> Target<'a> {
             None => "",
         };
         if let Some(detail) = ambiguity {
-            return Err(bad(detail));
+            return Err(Refusal { reason: is_asked.then_some(Reason::AskedRequest), ..bad(detail) });
         }
         // The HTTP library gives every request with a transfer coding a body.
         if body.is_some() && !is_plain(&head.headers) {

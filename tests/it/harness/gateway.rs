@@ -143,7 +143,8 @@ impl Gateway {
             }
         };
         command.arg("--config").arg(&config);
-        Self::spawn(command, config, directory, !text.contains("listen = \"unix:"))
+        let has = [!text.contains("listen = []"), !text.contains("listen = \"unix:")];
+        Self::spawn(command, config, directory, has)
     }
 
     /// Starts it with these arguments, which name its configuration, and these environment variables. There have to be
@@ -152,17 +153,19 @@ impl Gateway {
     pub(crate) fn with_source(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
         command.args(arguments).envs(variables.iter().copied()).stdin(Stdio::null());
-        Self::spawn(command, PathBuf::new(), tempfile::tempdir().unwrap(), true)
+        Self::spawn(command, PathBuf::new(), tempfile::tempdir().unwrap(), [true; 2])
     }
 
     #[track_caller]
-    fn spawn(mut command: Command, config: PathBuf, directory: TempDir, has_admin: bool) -> Self {
+    fn spawn(mut command: Command, config: PathBuf, directory: TempDir, [has_http, has_admin]: [bool; 2]) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Log::default());
         log.follow(child.stderr.take().unwrap());
         let unknown = SocketAddr::from(([0; 4], 0));
         let mut gateway = Self { child, http: unknown, admin: unknown, config, log, _directory: directory };
-        gateway.http = gateway.listening("http");
+        if has_http {
+            gateway.http = gateway.listening("http");
+        }
         if has_admin {
             gateway.admin = gateway.listening("admin");
         }
@@ -173,6 +176,12 @@ impl Gateway {
     #[track_caller]
     pub(crate) fn https(&self) -> SocketAddr {
         self.listening("https")
+    }
+
+    /// Where other proxies ask.
+    #[track_caller]
+    pub(crate) fn decisions(&self) -> SocketAddr {
+        self.listening("decisions")
     }
 
     #[track_caller]

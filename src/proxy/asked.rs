@@ -1,0 +1,30 @@
+//! The request about which another proxy asks. It takes the place of the question, and passes all steps but the last one.
+
+use http::{Response, StatusCode};
+
+use super::ConnectionContext;
+use crate::net::Traffic;
+use crate::proxy::telemetry::ObservedBody;
+use crate::request::asked;
+use crate::server::IncomingRequest;
+
+/// The request about which this one asks; `None` if it asks about none, or must not be served itself. It has no body: proxies ask
+/// before they have read that. The `response` refuses it with this status until something else is filled in: where a client
+/// gets no answer, the proxy gets this one.
+pub(super) fn asked(
+    connection: &ConnectionContext,
+    refused_status: StatusCode,
+    question: &IncomingRequest,
+    response: &mut Response<ObservedBody>,
+) -> Option<Box<IncomingRequest>> {
+    if connection.traffic == Traffic::Requests || question.ambiguity.is_some() {
+        return None;
+    }
+    *response.status_mut() = refused_status;
+    let (head, ambiguity) = match asked::read(&question.head) {
+        Ok(head) => (head, None),
+        Err(why) => (question.head.clone(), Some(why)),
+    };
+    let (body, asks_for_websocket, interim, tunnel, is_unanswered) = (None, false, None, None, false);
+    Some(Box::new(IncomingRequest { head, body, ambiguity, asks_for_websocket, interim, tunnel, is_unanswered }))
+}

@@ -1,0 +1,53 @@
+//! Answers that the gateway itself gives to requests, in the form that those who get them understand.
+
+use http::request::Parts;
+use http::{Response, StatusCode};
+
+use super::ResponseChanges;
+use crate::proxy::respond::{self, LocalResponse, grpc};
+use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
+
+/// Writes an answer of the gateway itself to this request into its place.
+pub(super) fn fill(response: &mut Response<ObservedBody>, record: &RequestRecord, answer: LocalResponse) {
+    *response = respond::finish(answer, record.request_id()).map(ObservedBody::from);
+}
+
+/// Answers a request. The route that takes it, if one does, changes the headers of the answer. To another proxy that asks about
+/// the request, the `refused_status` tells that a limit refuses it.
+pub(super) fn own(
+    changes: Option<&ResponseChanges<'_>>,
+    response: &mut Response<ObservedBody>,
+    record: RequestRecord,
+    outcome: Outcome,
+    (head, refused_status): (&Parts, Option<StatusCode>),
+    answer: LocalResponse,
+) {
+    fill(response, &record, answer);
+    if let Some(changes) = changes {
+        changes.apply(response);
+    }
+    match refused_status {
+        Some(status) if matches!(outcome, Outcome::Limited | Outcome::Silenced | Outcome::Blocked) => {
+            *response.status_mut() = status;
+        }
+        // The status has to tell everything, so it is never that of an answer in gRPC, 200.
+        Some(_) => {}
+        None => translate(response, outcome, head),
+    }
+    record.settle(outcome, response);
+}
+
+/// Gives a response of the gateway itself to a gRPC call the form that its client understands. A limit that does not show
+/// that it exists has said itself what is sent.
+pub(super) fn translate(response: &mut Response<ObservedBody>, outcome: Outcome, head: &Parts) {
+    if outcome == Outcome::Silenced {
+        return;
+    }
+    if let Some(kind) = grpc::content_type(&head.method, &head.headers)
+        && let ResponseBody::Own(body) = &mut response.body_mut().content
+    {
+        let body = std::mem::take(body).into_inner().unwrap_or_default();
+        let answer = std::mem::take(response).map(|_| body);
+        *response = grpc::translate(answer, kind, outcome == Outcome::Limited).map(ObservedBody::from);
+    }
+}

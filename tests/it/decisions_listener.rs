@@ -1,0 +1,121 @@
+//! The listener for other proxies: its TLS, its bounds, and how it comes and goes.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::harness::{Authority, Client, Gateway, TlsClient, over_http2, until};
+
+const ROUTE: &str = "[limits.l]\nkey = \"global\"\nrates = [\"100/d\"]\n[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\n\
+                     respond = { status = 200 }\n";
+const QUESTION: &str = "GET / HTTP/1.1\r\nHost: a\r\nX-Original-URI: /\r\n\r\n";
+
+fn file(decisions: &str) -> String {
+    format!("[decisions]\nlisten = \"127.0.0.1:0\"\n{decisions}\n{ROUTE}")
+}
+
+#[test]
+fn it_has_the_bounds_of_the_listeners_for_clients() {
+    let server = "listen = []\nheader_timeout = \"200ms\"\nmax_header_size = \"8KiB\"";
+    let gateway = Gateway::with_server(server, &file(""));
+    let address = gateway.decisions();
+    let mut slow = Client::connect(address);
+    slow.send("GET / HTTP/1.1\r\nHost: a\r\nX-Original-");
+    assert_eq!(slow.response(false).status, 408);
+    let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Original-URI: /{}\r\n\r\n", "a".repeat(9000));
+    assert_eq!(Client::connect(address).call(long).status, 431);
+    assert_eq!(Client::connect(address).call("nonsense\r\n\r\n").status, 400);
+    let twice = format!(
+        "GET / HTTP/1.1\r\nHost: a\r\nX-Original-URI: /\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{QUESTION}"
+    );
+    let mut smuggler = Client::connect(address);
+    assert_eq!(smuggler.call(twice).status, 400);
+    assert!(smuggler.closed().is_empty(), "what follows is no question");
+    let question = http::Request::get("http://a/").header("x-original-uri", "/").body(()).unwrap();
+    assert_eq!(over_http2(address, vec![question])[0].0, 200);
+    let line = gateway.wait_log("a bad head", |line| line["reason"] == "header_timeout");
+    assert_eq!(line["via"], "http");
+}
+
+#[test]
+fn proxies_do_not_speak_the_proxy_protocol() {
+    let gateway = Gateway::with_server("proxy_protocol = true", &file(""));
+    assert_eq!(Client::connect(gateway.decisions()).call(QUESTION).status, 200);
+    assert!(gateway.client().try_get().is_none());
+}
+
+#[test]
+fn a_reload_opens_and_closes_it() {
+    let gateway = Gateway::start(ROUTE);
+    gateway.reload_and_wait("", &file(""));
+    let address = gateway.decisions();
+    let mut asker = Client::connect(address);
+    assert_eq!(asker.call(QUESTION).status, 200);
+    // Without a target it is no request for the routes.
+    assert_eq!(asker.get("/").status, 400);
+    assert_eq!(gateway.client().get("/").status, 200);
+    gateway.reload_and_wait("", &file("refused_status = 403"));
+    assert_eq!(asker.call(QUESTION).status, 200, "its connections stay");
+    gateway.reload_and_wait("", ROUTE);
+    assert!(asker.closed().is_empty());
+    until("nobody listens", Duration::from_secs(10), || TcpStream::connect(address).is_err());
+    assert_eq!(gateway.client().get("/").status, 200);
+}
+
+#[test]
+fn a_drain_answers_the_question_that_waits() {
+    let delayed = "[limits.l]\nkey = \"global\"\nrates = [\"1/4s\"]\non_limit = \"delay\"\nmax_delay = \"20s\"\n[[routes]]\n\
+                   path = \"/*\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
+    let decisions = "[decisions]\nlisten = \"127.0.0.1:0\"\n";
+    let mut gateway = Gateway::with_server("listen = []", &format!("{decisions}{delayed}"));
+    let mut asker = Client::connect(gateway.decisions());
+    assert_eq!(asker.call(QUESTION).status, 200);
+    asker.send(QUESTION);
+    until("it is held", Duration::from_secs(10), || gateway.metric("gateway_requests_held") == Some(1.0));
+    gateway.signal(Signal::TERM);
+    assert_eq!(asker.response(false).status, 200);
+    assert!(asker.closed().is_empty());
+    assert_eq!(gateway.wait_exit().code(), Some(0));
+}
+
+#[test]
+fn its_certificates_and_authorities_are_its_own() {
+    let (site, inside) = (Authority::new(), Authority::new());
+    let of_clients = site.issue("site", "site", &["site.test"]);
+    let of_askers = inside.issue("decide", "decide", &["decide.test"]);
+    let asker = inside.issue("asker", "asker", &["asker.test"]);
+    let listen = "listen = [{ address = \"127.0.0.1:0\", tls = false }, { address = \"127.0.0.1:0\" }]";
+    let server = format!("{listen}\n[server.tls]\ncertificates = [{}]\n", of_clients.toml());
+    let decisions = format!("tls = {{ certificates = [{}], client_ca = {:?} }}", of_askers.toml(), inside.ca());
+    let by_certificate = "[limits.l]\nkey = \"client-cert\"\nrates = [\"100/d\"]\nmissing = \"reject\"\n[[routes]]\n\
+                          path = \"/cert\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n\
+                          [[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
+    let rest = format!("[decisions]\nlisten = \"127.0.0.1:0\"\n{decisions}\n{by_certificate}");
+    let gateway = Gateway::with_server(&server, &rest);
+    let (clients, askers) = (gateway.https(), gateway.decisions());
+    let fields = |uri: &str| format!("GET / HTTP/1.1\r\nHost: a\r\nX-Original-URI: {uri}\r\n\r\n");
+    let ask = |address, authority: &Authority, own, name: &str, uri: &str| {
+        let mut client = TlsClient::connect(address, &authority.client(own), name).ok()?;
+        client.stream.write_all(fields(uri).as_bytes()).ok()?;
+        Some(client.response().ok()?.0)
+    };
+    assert!(ask(clients, &site, None, "site.test", "/").is_some_and(|head| head.starts_with("HTTP/1.1 200")));
+    assert!(
+        ask(askers, &inside, Some(&asker), "decide.test", "/").is_some_and(|head| head.starts_with("HTTP/1.1 200"))
+    );
+    assert_eq!(ask(askers, &inside, None, "decide.test", "/"), None, "it has no certificate");
+    assert_eq!(ask(askers, &site, None, "site.test", "/"), None, "that is the other listener's certificate");
+    // The certificate is that of the proxy, not of its client.
+    let refused = ask(askers, &inside, Some(&asker), "decide.test", "/cert").unwrap();
+    assert!(refused.starts_with("HTTP/1.1 400"), "{refused}");
+    let expiries = gateway.admin("/metrics");
+    assert_eq!(expiries.text().matches("gateway_tls_certificate_expiry_timestamp_seconds{").count(), 2);
+    // A new certificate is used without a reload.
+    let next = inside.issue("next", "next", &["next.test"]);
+    std::fs::rename(&next.cert, &of_askers.cert).unwrap();
+    std::fs::rename(&next.key, &of_askers.key).unwrap();
+    gateway.wait_message("the certificates were read again");
+    assert!(ask(askers, &inside, Some(&asker), "next.test", "/").is_some_and(|head| head.starts_with("HTTP/1.1 200")));
+}
