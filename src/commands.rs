@@ -1,5 +1,6 @@
-//! The command line: its arguments, its output and its exit codes.
+//! Runs what the command line says: its output and its exit codes.
 
+mod cli;
 pub mod explain;
 pub mod simulate;
 pub mod top;
@@ -13,13 +14,11 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
-use std::net::IpAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{CommandFactory, Parser, Subcommand};
-use http::{HeaderName, HeaderValue, Method, Request, Uri};
+use clap::{CommandFactory, Parser};
+use http::{Method, Request};
 
 use crate::admin::describe;
 use crate::base::background::Background;
@@ -28,148 +27,12 @@ use crate::config::{self, Config, Problems};
 use crate::process::{self, ConfigSource, Loaded, NoStart, Start, Stopped};
 use crate::proxy::log;
 
-use admin_client::{AdminClient, AdminLocation, TOKEN_VARIABLE, TokenSource};
+use admin_client::{AdminClient, TOKEN_VARIABLE, TokenSource};
+use cli::{Cli, Command, Explain, Simulate, Top};
 use explain::Question;
 use probe::Probe;
-use simulate::{Field, Format};
+use simulate::Format;
 use source::Options;
-
-/// A reverse proxy that limits rates.
-///
-/// For every request it finds the route and the client, checks all rates of that client, and forwards the request or answers
-/// 429.
-#[derive(Debug, Parser)]
-#[command(
-    version,
-    after_help = "SIGHUP reloads the configuration. SIGTERM and SIGINT finish the requests in flight and stop; a second one stops at once.\n\
-    Exit codes: 0 success, 1 it could not start, failed, or was stopped at once,\n\
-    2 the configuration or the command line is not valid."
-)]
-struct Cli {
-    /// The configuration: a file, a folder whose *.toml files are united, an https:// URL, or env:NAME for a variable that
-    /// has one of them [default: gateway.toml].
-    #[arg(short, long, global = true, value_name = "SOURCE")]
-    config: Option<OsString>,
-
-    /// How often a URL is asked for a new configuration, 1s to 1d [default: 10s].
-    #[arg(long, value_name = "DURATION", value_parser = values::every)]
-    config_every: Option<Duration>,
-
-    /// The folder for the last good configuration of a URL, which is used at a start while its server is away [default:
-    /// that of systemd, or ~/.local/state/gateway].
-    #[arg(long, global = true, value_name = "FOLDER")]
-    state_dir: Option<PathBuf>,
-
-    /// Read the configuration again when one of its files changes. SIGHUP does it at any time.
-    #[arg(long)]
-    watch: bool,
-
-    #[command(subcommand)]
-    command: Option<Command>,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Check the file and print its meaning: routes in the order they match, limits, the store.
-    #[command(
-        after_help = "--live asks /healthz of the admin listener, --ready asks /readyz, within 2 seconds and without a token.\n\
-        Exit codes: 0, 1 if the gateway does not answer yes, or 2 if the file has no [admin] that is valid."
-    )]
-    Check {
-        /// The same as --config.
-        #[arg(value_name = "SOURCE")]
-        file: Option<OsString>,
-        /// The configuration in use: print what a reload would do to its counters, and whether it needs a restart.
-        #[arg(long, value_name = "SOURCE", conflicts_with = "json")]
-        against: Option<OsString>,
-        /// Print the settings as JSON, with every default; secrets are masked.
-        #[arg(long)]
-        json: bool,
-        /// Ask the gateway that runs with this file whether it is alive, for health checks.
-        #[arg(long, conflicts_with_all = ["json", "against", "ready"])]
-        live: bool,
-        /// The same, but ask whether it takes requests: not while it drains.
-        #[arg(long, conflicts_with_all = ["json", "against"])]
-        ready: bool,
-    },
-    /// Print what would happen to a request: its route, limits, key and rates, and the response with empty counters.
-    #[command(after_help = "Example: gateway explain -X POST -H 'x-api-key: k' http://api.example.com/v1/acme/users\n\
-        It does not read the store. Exit codes: 0, or 2 if the file or the request is not valid.")]
-    Explain(Explain),
-    /// Print what the limits would have done to the traffic of access logs.
-    #[command(after_help = "Example: gateway simulate --config gateway.toml /var/log/nginx/access.log*\n\
-        It reads the Common and the Combined Log Format and JSON lines, also compressed by gzip, and asks no store.\n\
-        Exit codes: 0, 1 if a log could not be read to its end, or 2 if the file, the command line or a log is not valid.")]
-    Simulate(Simulate),
-    /// Print the JSON schema of the configuration, by which editors check and complete it.
-    #[command(after_help = "Example: gateway schema > gateway.schema.json, with this first line in gateway.toml:\n\
-        #:schema ./gateway.schema.json\nNo configuration is read.")]
-    Schema,
-    /// Show the dashboard of a running gateway in this terminal.
-    #[command(
-        after_help = "Keys: q quits, Tab goes to the next panel, arrows choose and scroll, s sorts, Enter enlarges, ? helps.\n\
-        A token is read from GATEWAY_ADMIN_TOKEN or --token-file. NO_COLOR is respected. No configuration is read.\n\
-        Exit codes: 0, 1 if the gateway or the terminal cannot be used, or 2 if the command line is not valid."
-    )]
-    Top(Top),
-}
-
-#[derive(Debug, clap::Args)]
-struct Explain {
-    /// The method [default: GET, or POST with --data].
-    #[arg(short = 'X', long, value_name = "METHOD")]
-    request: Option<Method>,
-    /// The body, or @ and the file that has it; for limits that need it.
-    #[arg(short, long, value_name = "BODY", value_parser = values::body)]
-    data: Option<bytes::Bytes>,
-    /// A header; can be repeated.
-    #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = values::header)]
-    header: Vec<(HeaderName, HeaderValue)>,
-    /// The address that the request comes from.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-    from: IpAddr,
-    /// Print keys in full; otherwise they are masked.
-    #[arg(long)]
-    show_keys: bool,
-    /// The URL, with or without scheme and host.
-    #[arg(value_parser = values::url)]
-    url: Uri,
-}
-
-#[derive(Debug, clap::Args)]
-struct Simulate {
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
-    /// Write one page with charts, too.
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Print sections with rates to paste, which would have touched few keys. With --json they are part of it.
-    #[arg(long)]
-    suggest: bool,
-    /// The field of JSON lines that has the client, time, method, path, host, status, cost or header:NAME; can be repeated.
-    #[arg(long, value_name = "NAME=FIELD")]
-    field: Vec<Field>,
-    /// How much later than others a line may be; later ones are skipped.
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = values::reorder)]
-    reorder: Duration,
-    /// The host of requests whose line names none [default: the one that routes name, if there is only one].
-    #[arg(long, value_name = "HOST", value_parser = values::host)]
-    host: Option<String>,
-    /// The logs, in any order; `-` is standard input.
-    #[arg(required = true, value_name = "LOG")]
-    logs: Vec<PathBuf>,
-}
-
-#[derive(Debug, clap::Args)]
-struct Top {
-    /// The admin listener: a URL, or unix:PATH.
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9901")]
-    admin: AdminLocation,
-    /// A file with the token of the admin listener; it is read again for each connection.
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-}
 
 /// The file or the command line is not valid.
 const INVALID: u8 = 2;
