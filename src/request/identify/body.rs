@@ -24,6 +24,8 @@ pub struct BodyInspector {
     asks_for_usage: bool,
     pointers: Vec<Pointer>,
     compiled: Pointers,
+    /// Which of `pointers` points to the model.
+    model: Option<usize>,
 }
 
 /// What one body says.
@@ -86,18 +88,19 @@ impl BodyInspector {
                 _ => None,
             })
         };
-        if costs().next().is_some() {
-            pointers.extend(MODEL.parse::<Pointer>());
-        } else if pointers.is_empty() {
+        let model = MODEL.parse::<Pointer>().ok().filter(|_| costs().next().is_some());
+        pointers.extend(model.clone());
+        if pointers.is_empty() {
             return None;
         }
         pointers.dedup();
+        let model = pointers.iter().position(|pointer| Some(pointer) == model.as_ref());
         // The limits of a route read it in the same place.
         let usage = costs().next().map(|cost| cost.pointers.as_ref().map_or(usage::Source::Auto, usage::Source::from));
         let asks_for_usage = matches!(usage, Some(usage::Source::Auto));
         let (inspected, all) = (route.inspect_body as u64, route.max_body_size);
         let (most, bound) = if inspected < all { (inspected, Reason::InspectBody) } else { (all, Reason::MaxBodySize) };
-        Some(Self { most, bound, usage, asks_for_usage, compiled: Pointers::new(&pointers), pointers })
+        Some(Self { most, bound, usage, asks_for_usage, compiled: Pointers::new(&pointers), pointers, model })
     }
 
     /// Reads a body. The patch makes it ask for what the gateway has to know, if it does not.
@@ -130,16 +133,19 @@ impl BodyInspector {
 impl InspectedBody<'_> {
     /// The text or the number at this place.
     pub fn value(&self, pointer: &Pointer) -> Option<&[u8]> {
-        let place = self.inspector.pointers.iter().position(|one| one == pointer)?;
+        self.found(self.inspector.pointers.iter().position(|one| one == pointer)?)
+    }
+
+    /// The model that the request names, on routes whose limits count tokens.
+    pub fn model(&self) -> Option<&[u8]> {
+        self.found(self.inspector.model?)
+    }
+
+    fn found(&self, place: usize) -> Option<&[u8]> {
         match self.said.found.get(place)? {
             Found::Value(value) => Some(value.as_bytes()),
             Found::Missing | Found::Ambiguous => None,
         }
-    }
-
-    /// The model that the request names.
-    pub fn model(&self) -> Option<&[u8]> {
-        self.value(&MODEL.parse().ok()?)
     }
 
     /// How many bytes of text it has.
