@@ -18,10 +18,8 @@ pub struct Inspected {
     pub found: Vec<Found>,
     /// Bytes of all strings after decoding, without the names of members.
     pub text: u64,
-    /// The greatest number of tokens that it allows the response, times `choices`.
+    /// The greatest number of tokens that it allows the response, times the number of answers that it asks for.
     pub max_output: Option<u64>,
-    /// How many answers it asks for.
-    pub choices: u64,
     /// Whether the response shall be a stream of events.
     pub streams: bool,
     /// Whether it has `messages`, as chat completions have. Requests of Anthropic have them too.
@@ -70,12 +68,9 @@ fn has_other_encoding(body: &[u8]) -> bool {
 
 /// Reads a whole body.
 pub fn inspect(body: &[u8], pointers: &Pointers) -> Inspected {
+    let unread = |form| Inspected { form, text: body.len() as u64, ..Inspection::new(pointers).result(body) };
     if has_other_encoding(body) {
-        return Inspected {
-            form: Form::OtherEncoding,
-            text: body.len() as u64,
-            ..Inspection::new(pointers).result(body)
-        };
+        return unread(Form::OtherEncoding);
     }
     let (said, length) = first_value(body, pointers);
     if let Some(said) = said {
@@ -86,7 +81,7 @@ pub fn inspect(body: &[u8], pointers: &Pointers) -> Inspected {
     let said = first.ends_with(b"}").then(|| first_value(first, pointers).0).flatten();
     match said {
         Some(said) => Inspected { text: body.len() as u64, include_usage: None, ..said },
-        None => Inspected { form: Form::Other, text: body.len() as u64, ..Inspection::new(pointers).result(body) },
+        None => unread(Form::Other),
     }
 }
 
@@ -204,7 +199,6 @@ impl<'a> Inspection<'a> {
             found: found.collect(),
             text: self.text,
             max_output: self.max_output.map(|most| most.saturating_mul(self.choices)),
-            choices: self.choices,
             streams: self.streams,
             has_messages: self.has_messages,
             include_usage: include_usage.filter(|_| self.has_messages && self.streams),

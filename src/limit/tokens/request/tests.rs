@@ -48,7 +48,6 @@ fn reads_a_chat_completion() {
                 + "text".len()
                 + "Grüße 😀".len()) as u64,
             max_output: Some(600),
-            choices: 2,
             streams: true,
             has_messages: true,
             include_usage: Some(inserted),
@@ -67,7 +66,7 @@ fn reads_requests_of_other_apis() {
     let gemini =
         br#"{"contents":[{"parts":[{"text":"Hi"}]}],"generationConfig":{"maxOutputTokens":800,"candidateCount":3}}"#;
     let body = read(gemini, &[]);
-    assert_eq!((body.max_output, body.choices, body.text, body.has_messages), (Some(2400), 3, 2, false));
+    assert_eq!((body.max_output, body.text, body.has_messages), (Some(2400), 2, false));
     let responses = br#"{"model":"gpt-5","input":"Hi","max_output_tokens":50,"stream":true}"#;
     let body = read(responses, &[]);
     assert_eq!((body.max_output, body.streams, body.has_messages, body.include_usage), (Some(50), true, false, None));
@@ -75,24 +74,26 @@ fn reads_requests_of_other_apis() {
 
 #[test]
 fn the_greatest_maximum_counts_whatever_it_is_called() {
-    for (body, most, choices) in [
-        (r"{}", None, 1),
-        (r#"{"max_tokens":1,"max_completion_tokens":9,"max_output_tokens":5}"#, Some(9), 1),
-        (r#"{"max_tokens":9,"max_tokens":1}"#, Some(9), 1),
-        (r#"{"max_tokens":1,"MAX_TOKEN\u017f":7,"max_to\u212Aens":8}"#, Some(8), 1),
-        (r#"{"n":3,"N":4}"#, None, 4),
-        (r#"{"n":0,"max_tokens":5}"#, Some(5), 1),
-        (r#"{"max_tokens":1e3,"n":2.0}"#, Some(2000), 2),
-        (r#"{"max_tokens":-5,"n":-1}"#, None, 1),
-        (r#"{"max_tokens":0.5,"max_completion_tokens":1e300,"max_output_tokens":"9"}"#, None, 1),
-        (r#"{"max_tokens":true,"max_completion_tokens":null,"max_output_tokens":[9]}"#, None, 1),
-        (r#"{"max_tokens":18446744073709551615,"n":2}"#, Some(u64::MAX), 2),
-        (r#"{"a":{"max_tokens":9},"messages":[{"max_tokens":9}]}"#, None, 1),
-        (r#"{"generation_config":{"maxOutputTokens":2,"candidate_count":3}}"#, Some(6), 3),
-        (r#"[{"max_tokens":9}]"#, None, 1),
+    for (body, most) in [
+        (r"{}", None),
+        (r#"{"max_tokens":1,"max_completion_tokens":9,"max_output_tokens":5}"#, Some(9)),
+        (r#"{"max_tokens":9,"max_tokens":1}"#, Some(9)),
+        (r#"{"max_tokens":1,"MAX_TOKEN\u017f":7,"max_to\u212Aens":8}"#, Some(8)),
+        (r#"{"n":3,"N":4}"#, None),
+        (r#"{"n":3,"N":4,"max_tokens":5}"#, Some(20)),
+        (r#"{"n":0,"max_tokens":5}"#, Some(5)),
+        (r#"{"max_tokens":1e3,"n":2.0}"#, Some(2000)),
+        (r#"{"max_tokens":-5,"n":-1}"#, None),
+        (r#"{"max_tokens":5,"n":-1}"#, Some(5)),
+        (r#"{"max_tokens":0.5,"max_completion_tokens":1e300,"max_output_tokens":"9"}"#, None),
+        (r#"{"max_tokens":true,"max_completion_tokens":null,"max_output_tokens":[9]}"#, None),
+        (r#"{"max_tokens":18446744073709551615,"n":2}"#, Some(u64::MAX)),
+        (r#"{"a":{"max_tokens":9},"messages":[{"max_tokens":9}]}"#, None),
+        (r#"{"generation_config":{"maxOutputTokens":2,"candidate_count":3}}"#, Some(6)),
+        (r#"[{"max_tokens":9}]"#, None),
     ] {
         let read = read(body.as_bytes(), &[]);
-        assert_eq!((read.max_output, read.choices, read.form), (most, choices, Form::Json), "{body}");
+        assert_eq!((read.max_output, read.form), (most, Form::Json), "{body}");
     }
 }
 
