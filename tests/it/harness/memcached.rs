@@ -1,7 +1,7 @@
 //! A real memcached that can be killed, stopped and started again on the same port.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -133,8 +133,13 @@ impl Memcached {
 
     /// Notes the names of all counters in it.
     fn list(&self) {
-        // One that has just started may leave this without an answer.
-        let Ok(dump) = self.try_tell("lru_crawler metadump all\r\n", "END") else { return };
+        let mut dump = Vec::new();
+        until("memcached lists what is in it", Duration::from_secs(10), || {
+            // It answers BUSY and nothing more while it looks through its keys by itself, as it does after its start.
+            let is_last = |line: &str| line == "END" || line.starts_with("BUSY");
+            dump = self.lines_until("lru_crawler metadump all\r\n", is_last);
+            dump.last().is_some_and(|line| line == "END")
+        });
         let names = dump.iter().filter_map(|line| line.strip_prefix("key=gw%3A")?.split(' ').next());
         let names = names.map(|name| format!("gw:{}", name.replace("%3A", ":").replace("%23", "#")));
         // A list may lack some: what was in one before is asked for again.
@@ -166,15 +171,22 @@ impl Memcached {
 
     /// Sends commands and reads the lines of their answers, until one that is `last`.
     pub(crate) fn tell(&self, commands: &str, last: &str) -> Vec<String> {
-        self.try_tell(commands, last).unwrap()
+        let mut lines = self.lines_until(commands, |line| line == last);
+        lines.pop();
+        lines
     }
 
-    fn try_tell(&self, commands: &str, last: &str) -> io::Result<Vec<String>> {
-        let mut stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        stream.write_all(commands.as_bytes())?;
-        let lines = BufReader::new(stream).lines();
-        lines.take_while(|line| line.as_ref().map_or(true, |line| line != last)).collect()
+    /// The same with the last line.
+    fn lines_until(&self, commands: &str, is_last: impl Fn(&str) -> bool) -> Vec<String> {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream.write_all(commands.as_bytes()).unwrap();
+        let mut answer = BufReader::new(stream).lines().map(Result::unwrap);
+        let mut lines = Vec::new();
+        while lines.last().is_none_or(|line: &String| !is_last(line)) {
+            lines.push(answer.next().unwrap());
+        }
+        lines
     }
 }
 
