@@ -141,7 +141,7 @@ def by_keyboard(page):
     page.wait_text("#notice", "The ban of scraper is lifted")
     assert ask("GET", "/api/limits/strict/bans")[1] == {"bans": []}
     page.wait("it is not shown any more", lambda: not page.find("#limits > li:nth-child(2) .limit-bans").is_displayed())
-    page.find("#notice button").click()
+    page.find("#notice button").send_keys(Keys.ENTER)
     page.driver.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
     page.tab_to("key-reset")
     page.press(Keys.SPACE)

@@ -88,7 +88,7 @@ impl Everything {
         let rest = format!(
             "[jwt.site]\nissuer = \"https://login.test/\"\naudience = [\"api\"]\njwks = \"http://{}/\"\n\
              algorithms = [\"ES256\"]\n\
-             [limits.l]\nkey = \"jwt:sub | header:x-api-key\"\nrates = [\"2/d\"]\n\
+             [limits.l]\nkey = \"jwt:sub | header:x-api-key\"\nrates = [\"2/d\"]\nban = {{ after = 100 }}\n\
              [limits.l.quotas]\nsource = \"http://{}/{{key}}\"\ntimeout = \"5s\"\n\
              [limits.tokens]\nkey = \"global\"\nrates = [\"100000/d\"]\ncost = {{ tokens = \"auto\" }}\n\
              [upstreams.away]\nservers = [\"http://{away}\"]\n\
@@ -101,7 +101,8 @@ impl Everything {
             up.address()
         );
         let memcached = Memcached::start();
-        let [in_memory, shared] = [String::new(), memcached.store()].map(|store| {
+        let memory = "[store]\ntype = \"memory\"\nshare = 1\n".to_owned();
+        let [in_memory, shared] = [memory, memcached.store()].map(|store| {
             let gateway = Gateway::with_server(&server, &format!("{store}{rest}"));
             let mut client = gateway.client();
             let statuses = ["/up", "/up", "/up", "/tokens", "/away", "/none"]

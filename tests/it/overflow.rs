@@ -359,8 +359,11 @@ fn tenants_share_a_pool_as_the_documentation_says() {
         .take_while(|line| line.is_empty() || line.starts_with("    "))
         .map(str::trim_start)
         .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let tenants = folder.path().join("keys.txt");
+    fs::write(&tenants, "a\nb\nc\n").unwrap();
     // No request leaves a window of a day while this runs.
-    let limits = limits.join("\n").replace("/m\"", "/d\"") + "\n";
+    let limits = limits.join("\n").replace("/m\"", "/d\"").replace("keys.txt", tenants.to_str().unwrap()) + "\n";
     both_stores(|store| {
         let gateway = Gateway::start(&format!("{store}{limits}{ROUTE}limits = [\"tenant\"]\n"));
         let passed = |tenant: &str, count: usize| {
@@ -370,6 +373,7 @@ fn tenants_share_a_pool_as_the_documentation_says() {
         assert_eq!((passed("a", 50), passed("b", 60), passed("c", 30)), (50, 50, 20), "60 for all, {store}");
         let mut client = gateway.client();
         assert_eq!(client.get("/").status, 400, "{store}");
+        assert_eq!(client.get_with("/", "x-tenant: invented\r\n").status, 400, "{store}");
         assert_eq!(decisions(&gateway, "tenant", "overflowed"), 60, "{store}");
     });
 }

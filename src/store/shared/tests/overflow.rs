@@ -267,10 +267,12 @@ proptest! {
             }
         }
         world.settle();
+        // What is kept as a whole is charged when it is asked for, and sums when it is decided. Who comes while others wait for
+        // the pool may get the place in the limit before them, so they are refused by all that came before their decision.
         if is_any_whole {
-            world.decided.sort_by_key(|decided| decided.asked);
+            let when = |one: &Decided| if one.admitted() { (one.asked, 0) } else { (one.decided, 1) };
+            world.decided.sort_by_key(when);
         }
-        // What is kept as a whole is charged when it is asked for, and sums when it is decided.
         if is_any_whole == (is_only_whole(own.0) && is_only_whole(pool.0)) {
             compare(&world.decided, is_any_whole)?;
         }
