@@ -155,7 +155,7 @@ impl Config {
         self.server.listen.iter().copied().chain(self.decisions.as_ref().map(Decisions::listener))
     }
 
-    /// The TLS of each kind of traffic, in the order of [`Traffic`].
+    /// The TLS of each kind of traffic, in the order of [`crate::net::Traffic`].
     pub fn tls(&self) -> [Option<&Tls>; 2] {
         [self.server.tls.as_ref(), self.decisions.as_ref().and_then(|decisions| decisions.tls.as_ref())]
     }
