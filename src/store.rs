@@ -51,7 +51,13 @@ pub struct Ask<'a> {
     pub place: usize,
 }
 
-impl Ask<'_> {
+impl<'a> Ask<'a> {
+    /// Asks for room for `cost`, and to be charged that. What a route adds to it is left out.
+    pub fn new(limit: &'a Arc<Limit>, key: Fingerprint, cost: u64) -> Self {
+        let (settles, held_above, role, overflow) = (false, None, Role::Refuses, None);
+        Self { limit, key, need: cost, cost, settles, held_above, role, overflow, place: 0 }
+    }
+
     /// Whether it charges nothing and only asks whether the key is banned.
     fn looks_at_bans(&self) -> bool {
         self.cost == 0 && self.limit.counts_bans()

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use gateway::base::clock::Time;
 use gateway::base::fingerprint::Fingerprint;
-use gateway::config::Role;
 use gateway::limit::{Limit, Rate};
 use gateway::store::Ask;
 use gateway::store::memory::Memory;
@@ -73,18 +72,7 @@ pub(crate) fn costs() {
         for key in 0..keys {
             let key = Fingerprint::of(&key.to_be_bytes());
             for step in 0..100 {
-                let ask = Ask {
-                    limit: &limit,
-                    key,
-                    need: 1,
-                    cost: 1,
-                    settles: false,
-                    held_above: None,
-                    role: Role::Refuses,
-                    overflow: None,
-                    place: 0,
-                };
-                memory.decide(&[ask], Time::from_micros(now + step));
+                memory.decide(&[Ask::new(&limit, key, 1)], Time::from_micros(now + step));
             }
         }
         let bytes = resident().saturating_sub(before) / keys;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use gateway::base::clock;
 use gateway::base::fingerprint::Fingerprint;
-use gateway::config::{self, OnError, Role};
+use gateway::config::{self, OnError};
 use gateway::limit::Limit;
 use gateway::store::shared::Shared;
 use gateway::store::shared::memcached::Memcached;
@@ -80,18 +80,7 @@ async fn drive(task: &Task, store: &Rc<Shared>) -> Done {
             let (store, limit, done) = (store.clone(), limit.clone(), done.clone());
             done.borrow_mut().requests += 1;
             let now = clock::now();
-            let key = Fingerprint::of(b"hot");
-            let ask = Ask {
-                limit: &limit,
-                key,
-                need: 1,
-                cost: 1,
-                settles: false,
-                held_above: None,
-                role: Role::Refuses,
-                overflow: None,
-                place: 0,
-            };
+            let ask = Ask::new(&limit, Fingerprint::of(b"hot"), 1);
             let is_admitted = |reply: gateway::store::Reply| reply.verdicts.iter().all(|(_, verdict)| verdict.admitted);
             let note = move |done: &RefCell<Done>, is_admitted: bool| {
                 if is_admitted {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use gateway::base::clock::Time;
 use gateway::base::fingerprint::Fingerprint;
-use gateway::config::{self, Role};
+use gateway::config;
 use gateway::limit::Limit;
 use gateway::store::Ask;
 use gateway::store::shared::memcached::Memcached;
@@ -262,18 +262,7 @@ impl Fleet {
             open.push((0, Duration::ZERO));
         }
         open[place] = (u32::try_from(key).unwrap(), self.now);
-        let (limit, key) = (&self.limit, self.keys[key]);
-        let ask = Ask {
-            limit,
-            key,
-            need: 1,
-            cost: 1,
-            settles: false,
-            held_above: None,
-            role: Role::Refuses,
-            overflow: None,
-            place,
-        };
+        let ask = Ask { place, ..Ask::new(&self.limit, self.keys[key], 1) };
         gateway.ask(&ask, self.now);
         self.outcome.requests += 1;
         self.follow(index);

@@ -7,7 +7,7 @@ use memcache::exp::AsyncMetaClient;
 use tokio::task::JoinHandle;
 
 use gateway::base::clock;
-use gateway::config::{self, Role};
+use gateway::config;
 use gateway::store::{Answer, Ask, Store};
 
 use super::plain;
@@ -66,18 +66,7 @@ impl Way {
         let key = question.key();
         match self {
             Self::Store(Served { store, .. }) => {
-                let limit = &question.limit;
-                let ask = Ask {
-                    limit,
-                    key,
-                    need: 1,
-                    cost: 1,
-                    settles: false,
-                    held_above: None,
-                    role: Role::Refuses,
-                    overflow: None,
-                    place: 0,
-                };
+                let ask = Ask::new(&question.limit, key, 1);
                 let reply = match store.decide(&[ask], clock::now(), 0) {
                     Answer::Now(reply) => {
                         tokio::task::yield_now().await;

@@ -32,7 +32,6 @@ use super::{Ask, Asks, Pooled, Reply, Reserved, Ticket};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::sharding::Sharding;
-use crate::config::Role;
 use crate::limit::{Cell, Limit, Verdict};
 
 use shard::{Entry, Shard};
@@ -200,10 +199,8 @@ impl Memory {
     fn settle_here(&self, ticket: &Ticket, cost: u64, now: Time) -> Verdict {
         let Ticket { limit, cell, reservation, .. } = ticket;
         let more = cost.saturating_sub(ticket.cost());
-        let (key, role) = (ticket.key, Role::Refuses);
-        let ask =
-            Ask { limit, key, need: 0, cost: more, settles: false, held_above: None, role, overflow: None, place: 0 };
-        let (shard, key) = self.place(limit, key);
+        let ask = Ask { need: 0, ..Ask::new(limit, ticket.key, more) };
+        let (shard, key) = self.place(limit, ticket.key);
         let shard = &mut *self.shards[shard].lock();
         if let Some(entry) = entry(shard, key, &ask, now).filter(|entry| entry.number == *cell) {
             limit.give_back(&mut entry.cell, now, reservation, ticket.cost().saturating_sub(cost));

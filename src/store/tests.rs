@@ -21,17 +21,7 @@ fn key(number: u64) -> Fingerprint {
 }
 
 fn ask(limit: &Arc<Limit>, key: Fingerprint) -> Ask<'_> {
-    Ask {
-        limit,
-        key,
-        need: 1,
-        cost: 1,
-        settles: false,
-        held_above: None,
-        role: Role::Refuses,
-        overflow: None,
-        place: 0,
-    }
+    Ask::new(limit, key, 1)
 }
 
 fn admitted(memory: &Memory, asks: &[Ask<'_>], now: Time) -> bool {

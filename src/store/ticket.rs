@@ -62,18 +62,7 @@ impl Reserved {
     /// Asks for `more` of what was charged to the same key.
     pub fn ask_for(&self, more: u64, role: Role) -> Ask<'_> {
         let Self { place, ticket, asked, .. } = self;
-        let (key, held_above) = (ticket.key, None);
-        Ask {
-            limit: asked,
-            key,
-            need: more,
-            cost: more,
-            settles: true,
-            held_above,
-            role,
-            overflow: None,
-            place: *place,
-        }
+        Ask { settles: true, role, place: *place, ..Ask::new(asked, ticket.key, more) }
     }
 
     /// The verdict on the request if it costs `cost`, from the verdict when it was admitted.

@@ -98,7 +98,7 @@ impl Bench {
 
     /// Reserves so much, if that is admitted.
     pub(crate) fn reserve(&self, limit: &Arc<Limit>, key: Fingerprint, cost: u64, at: u64) -> Option<Reserved> {
-        self.reply(&[Ask { settles: true, ..ask(limit, key, cost) }], at).reserved.pop()
+        self.reply(&[Ask { settles: true, ..Ask::new(limit, key, cost) }], at).reserved.pop()
     }
 
     /// Settles what was reserved at this cost: what is told then of a request that was told that nothing remains.
@@ -110,7 +110,7 @@ impl Bench {
     }
 
     pub(crate) fn one(&self, limit: &Arc<Limit>, key: Fingerprint, cost: u64, at: u64) -> Verdict {
-        self.decide(&[ask(limit, key, cost)], at)[0]
+        self.decide(&[Ask::new(limit, key, cost)], at)[0]
     }
 
     /// How many of `count` single requests at this moment are admitted.
@@ -121,20 +121,6 @@ impl Bench {
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
-}
-
-fn ask(limit: &Arc<Limit>, key: Fingerprint, cost: u64) -> Ask<'_> {
-    Ask {
-        limit,
-        key,
-        need: cost,
-        cost,
-        settles: false,
-        held_above: None,
-        role: Role::Refuses,
-        overflow: None,
-        place: 0,
-    }
 }
 
 pub(crate) fn limit(name: &str, rates: &[Rate]) -> Arc<Limit> {
@@ -209,7 +195,7 @@ fn several_limits_are_charged_together_or_not_at_all() {
     everywhere(|bench, name, rate| {
         let (wide, narrow) = (limit("wide", std::slice::from_ref(rate)), limit("narrow", &["3/m".parse().unwrap()]));
         let (a, b) = (bench.key(), bench.key());
-        let both = [ask(&wide, a, 1), Ask { place: 1, ..ask(&narrow, b, 1) }];
+        let both = [Ask::new(&wide, a, 1), Ask { place: 1, ..Ask::new(&narrow, b, 1) }];
         let passed = (0..9).filter(|_| bench.decide(&both, 0).iter().all(|verdict| verdict.admitted)).count();
         assert_eq!(passed, 3, "{name}");
         assert_eq!(bench.burst(&wide, a, 20, 0), 7, "{name}: refusals were not charged");
@@ -221,7 +207,7 @@ fn what_only_reports_stops_nobody_and_is_charged_as_if_it_did() {
     everywhere(|bench, name, rate| {
         let (real, trial) = (limit("real", &["20/m".parse().unwrap()]), limit("trial", std::slice::from_ref(rate)));
         let (a, b) = (bench.key(), bench.key());
-        let both = [ask(&real, a, 1), Ask { role: Role::Reports, ..ask(&trial, b, 1) }];
+        let both = [Ask::new(&real, a, 1), Ask { role: Role::Reports, ..Ask::new(&trial, b, 1) }];
         let verdicts: Vec<_> = (0..30).map(|_| bench.decide(&both, 0)).collect();
         let admitted = |place: usize| verdicts.iter().filter(|verdicts| verdicts[place].admitted).count();
         assert_eq!((admitted(0), admitted(1)), (20, 10), "{name}");
@@ -233,7 +219,7 @@ fn what_only_reports_stops_nobody_and_is_charged_as_if_it_did() {
 fn what_is_charged_afterwards_may_pass_the_quota_and_the_next_wait() {
     everywhere(|bench, name, rate| {
         let (limit, key) = (limit("after", std::slice::from_ref(rate)), bench.key());
-        let look = Ask { need: 1, cost: 0, ..ask(&limit, key, 0) };
+        let look = Ask { cost: 0, ..Ask::new(&limit, key, 1) };
         for _ in 0..3 {
             assert_eq!(bench.decide(&[look], 0)[0].remaining, 10, "{name}: looking is free");
         }
@@ -262,7 +248,7 @@ fn what_is_reserved_counts_until_it_is_given_back() {
             let reserved = bench.reserve(&limit, key, 1, 0).expect(name);
             bench.settle(reserved, 0, 0);
         }
-        let look = Ask { need: 1, cost: 0, ..ask(&limit, key, 0) };
+        let look = Ask { cost: 0, ..Ask::new(&limit, key, 1) };
         assert_eq!(bench.decide(&[look], 0)[0].remaining, 10, "{name}: nothing is left of them");
     });
 }
@@ -279,7 +265,7 @@ fn what_is_reserved_is_given_back_where_it_was_counted() {
         bench.settle(kept, 4, now);
         bench.settle(partly, 1, now);
         bench.settle(given, 0, now);
-        let left = |now| bench.decide(&[Ask { need: 1, cost: 0, ..ask(&limit, key, 0) }], now)[0].remaining;
+        let left = |now| bench.decide(&[Ask { cost: 0, ..Ask::new(&limit, key, 1) }], now)[0].remaining;
         // A sixth of a token has come back in the second.
         assert_eq!(left(now), 5, "{name}");
         assert_eq!(left(now + rate.memory() + day), 10, "{name}");
@@ -365,7 +351,7 @@ fn gateways_on_one_memcached_lose_nothing_of_each_other() {
         assert_eq!(admitted, 400, "{name}: there was room for all");
         // Whatever they wrote at the same moment is all there in the end.
         for bench in &benches {
-            let look = Ask { need: 1, cost: 0, ..ask(&limit, key, 0) };
+            let look = Ask { cost: 0, ..Ask::new(&limit, key, 1) };
             let remaining = || bench.decide(&[look], 0)[0].remaining;
             until(&format!("{name}: all is counted"), Duration::from_secs(5), || remaining() == 100);
         }
@@ -379,7 +365,7 @@ fn strict_gateways_admit_together_what_one_would() {
     for (name, rate) in strategies() {
         let limits = [limit("strict", &[raised(&rate, 100)]), limit("wider", &["110/h".parse().unwrap()])];
         let keys = [name, "all"].map(|key| Fingerprint::of(format!("{name} {key}").as_bytes()));
-        let both = [ask(&limits[0], keys[0], 1), Ask { place: 1, ..ask(&limits[1], keys[1], 1) }];
+        let both = [Ask::new(&limits[0], keys[0], 1), Ask { place: 1, ..Ask::new(&limits[1], keys[1], 1) }];
         let burst = |at: usize, asks: &[Ask<'_>]| {
             let admitted = |_: &usize| benches[at % 3].decide(asks, 0).iter().all(|verdict| verdict.admitted);
             (0..60).filter(admitted).count()
@@ -391,7 +377,7 @@ fn strict_gateways_admit_together_what_one_would() {
         assert_eq!(admitted, 100, "{name}");
         // What was claimed for nothing has been given back.
         until(&format!("{name}: the wider limit has room for the rest"), Duration::from_secs(5), || {
-            let look = Ask { need: 1, cost: 0, ..ask(&limits[1], keys[1], 0) };
+            let look = Ask { cost: 0, ..Ask::new(&limits[1], keys[1], 1) };
             benches[0].decide(&[look], 0)[0].remaining == 10
         });
     }
@@ -421,7 +407,7 @@ fn count(bench: &Bench, limit: &Arc<Limit>, key: Fingerprint, cost: u64, second:
     let reserved = bench.reserve(limit, key, 1, second * SECOND).unwrap();
     bench.settle(reserved, cost, second * SECOND);
     // What travels to Memcached together is of one moment: let it arrive before the next.
-    bench.decide(&[Ask { need: 1, cost: 0, ..ask(limit, key, 0) }], second * SECOND);
+    bench.decide(&[Ask { cost: 0, ..Ask::new(limit, key, 1) }], second * SECOND);
 }
 
 #[test]

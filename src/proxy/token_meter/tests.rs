@@ -54,8 +54,7 @@ impl Counted {
 
     /// Reserves; `None` if there is no room.
     fn reserve(&self, cost: u64, weights: Weights, on_exhausted: OnExhausted) -> Option<MeteredLimit> {
-        let (limit, key, role) = (&self.limit, Self::key(), Role::Refuses);
-        let ask = Ask { limit, key, need: cost, cost, settles: true, held_above: None, role, overflow: None, place: 0 };
+        let ask = Ask { settles: true, ..Ask::new(&self.limit, Self::key(), cost) };
         let Answer::Now(reply) = self.store.decide(&[ask], clock::now(), 0) else { unreachable!() };
         let reserved: SmallVec<[Reserved; 1]> = reply.reserved.into();
         let (weights, least, cuts) = (SmallVec::from_iter([weights]), 0, on_exhausted == OnExhausted::Cut);

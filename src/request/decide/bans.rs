@@ -10,7 +10,7 @@ use super::ban_limits::BanLimits;
 use super::{Decision, DecisionInput, DecisionState, RateSet, RouteLimit};
 use crate::base::clock::{self, Time};
 use crate::base::fingerprint::Fingerprint;
-use crate::config::{self, BanResponse, Role};
+use crate::config::{self, BanResponse};
 use crate::limit::{Limit, Verdict};
 use crate::request::identify::key_text::written_text;
 use crate::store::memory::Memory;
@@ -45,17 +45,7 @@ pub(super) struct Refused {
 
 /// What the store is asked about a ban of `key`: whether there is one, or with a cost of 1 to begin one.
 fn ask(bans: &Arc<Limit>, key: Fingerprint, cost: u64, place: usize) -> Ask<'_> {
-    Ask {
-        limit: bans,
-        key,
-        need: bans.capacity(),
-        cost,
-        settles: false,
-        held_above: None,
-        role: Role::Refuses,
-        overflow: None,
-        place,
-    }
+    Ask { need: bans.capacity(), place, ..Ask::new(bans, key, cost) }
 }
 
 impl BanRule {
@@ -80,18 +70,7 @@ impl Default for Strikes {
 impl Strikes {
     /// Counts a refusal of a key. Returns whether it is one too many.
     fn add(&self, strikes: &Arc<Limit>, key: Fingerprint, now: Time) -> bool {
-        let ask = Ask {
-            limit: strikes,
-            key,
-            need: 1,
-            cost: 1,
-            settles: false,
-            held_above: None,
-            role: Role::Refuses,
-            overflow: None,
-            place: 0,
-        };
-        self.0.decide(&[ask], now).verdicts.iter().any(|(_, verdict)| !verdict.admitted)
+        self.0.decide(&[Ask::new(strikes, key, 1)], now).verdicts.iter().any(|(_, verdict)| !verdict.admitted)
     }
 
     /// Forgets the refusals of a key.

@@ -19,7 +19,6 @@ use super::shard::Entry;
 use super::{Locked, Memory};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
-use crate::config::Role;
 use crate::limit::{Limit, Verdict};
 use crate::store::reloads::{Migration, Reloads, translated};
 use crate::store::{Ask, Asks, LimitChanges, Reply, Reserved, Ticket};
@@ -106,10 +105,7 @@ impl Memory {
             for (key, limit) in old {
                 let newest = reloads.after(&limit, key).find(|migration| reloads.has(&migration.to));
                 if let Some(Migration { to, .. }) = newest {
-                    let (settles, held_above, role) = (false, None, Role::Refuses);
-                    let ask =
-                        Ask { limit: to, key, need: 0, cost: 0, settles, held_above, role, overflow: None, place: 0 };
-                    self.migrate(&reloads, &ask, now);
+                    self.migrate(&reloads, &Ask::new(to, key, 0), now);
                 }
             }
         }

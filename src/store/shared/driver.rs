@@ -159,7 +159,6 @@ mod tests {
 
     use super::*;
     use crate::base::fingerprint::Fingerprint;
-    use crate::config::Role;
     use crate::limit::Limit;
     use crate::store::shared::Shared;
     use crate::store::shared::memcached::Memcached;
@@ -182,9 +181,7 @@ mod tests {
     fn ask(store: &Shared) -> Answer {
         let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
         let key = Fingerprint::of(b"k");
-        let (settles, held_above, role) = (false, None, Role::Refuses);
-        let ask = Ask { limit: &limit, key, need: 1, cost: 1, settles, held_above, role, overflow: None, place: 0 };
-        store.decide(&[ask], clock::now(), 0)
+        store.decide(&[Ask::new(&limit, key, 1)], clock::now(), 0)
     }
 
     #[tokio::test]

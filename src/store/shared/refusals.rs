@@ -161,8 +161,7 @@ mod tests {
     const NOW: Time = Time::from_micros(1_800_000_000_000_000);
 
     fn ask(limit: &Arc<Limit>, need: u64) -> Ask<'_> {
-        let (key, settles, held_above) = (Fingerprint::of(b"k"), false, None);
-        Ask { limit, key, need, cost: need, settles, held_above, role: Role::Refuses, overflow: None, place: 3 }
+        Ask { place: 3, ..Ask::new(limit, Fingerprint::of(b"k"), need) }
     }
 
     fn reply(verdict: Verdict) -> Reply {

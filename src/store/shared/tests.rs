@@ -90,8 +90,7 @@ fn slack_in_time(kind: usize, decided: &[Decided]) -> u64 {
 
 /// A request with a cost of 1.
 pub(super) fn ask(limit: &Arc<Limit>, key: Fingerprint) -> OwnedAsk {
-    let (settles, held_above, role, overflow) = (false, None, Role::Refuses, None);
-    OwnedAsk::from(&Ask { limit, key, need: 1, cost: 1, settles, held_above, role, overflow, place: 0 })
+    OwnedAsk::from(&Ask::new(limit, key, 1))
 }
 
 /// A key on the server with this number.
