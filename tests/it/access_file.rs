@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Gateway, Upstream, reply, run, until};
+use crate::harness::{Gateway, Upstream, reply, run, run_json, until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -64,8 +64,7 @@ fn json_lines_say_who_decided_what_was_left_and_which_server_responded() {
 
     // The gateway's own simulation reads it.
     let config = gateway.config_path().to_str().unwrap().to_owned();
-    let simulated = run(&["simulate", "--config", &config, "--json", path.to_str().unwrap()]);
-    let report: Value = serde_json::from_slice(&simulated.stdout).unwrap();
+    let report = run_json(&["simulate", "--config", &config, "--json", path.to_str().unwrap()]);
     assert_eq!((&report["requests"], &report["skipped"]), (&3.into(), &0.into()), "{report}");
 }
 

@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::harness::{Authority, Client, Gateway, Response, limited, run, until};
+use crate::harness::{Authority, Client, Gateway, Response, limited, run, run_json, until};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
@@ -46,10 +46,7 @@ fn the_configuration_is_the_one_that_check_prints() {
     assert_eq!(shown["routes"][1]["headers"], json!({ "x-api-key": "***", "x-beta": "1" }));
     assert!(!response.text().contains("hidden"));
     let file = gateway.config_path().to_str().unwrap().to_owned();
-    let printed = run(&["check", "--json", &file]);
-    assert!(printed.status.success());
-    let printed: Value = serde_json::from_slice(&printed.stdout).unwrap();
-    assert_eq!(printed, shown);
+    assert_eq!(run_json(&["check", "--json", &file]), shown);
 }
 
 /// The keys that each section takes, as the errors about an unknown one list them.
@@ -80,7 +77,7 @@ fn the_json_has_every_key_that_a_file_can_have() {
     let taken = taken_keys(file_name);
     assert_eq!(taken.len(), text.matches("WRONG").count(), "{taken:?}");
     std::fs::write(&file, text.replace("WRONG", "")).unwrap();
-    let shown: Value = serde_json::from_slice(&run(&["check", "--json", file_name]).stdout).unwrap();
+    let shown = run_json(&["check", "--json", file_name]);
     for (title, keys) in taken {
         // Of a file of overrides its content is shown.
         for key in keys.iter().filter(|key| *key != "overrides_file") {

@@ -7,7 +7,7 @@ use http::Request;
 use crate::harness::{Client, Gateway, Response, both_stores, over_http2, until};
 
 /// A gateway that only decides, and trusts 127.0.0.1.
-fn deciding(decisions: &str, rest: &str) -> Gateway {
+pub(crate) fn deciding(decisions: &str, rest: &str) -> Gateway {
     let server = "listen = []\ntrusted_proxies = [\"127.0.0.1/32\"]";
     Gateway::with_server(server, &format!("[decisions]\nlisten = \"127.0.0.1:0\"\n{decisions}\n{rest}"))
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::decisions::deciding;
 use crate::harness::{Client, Gateway, Peer, Response, Upstream, nginx_config, reply};
 
 const PAGE: &str = include_str!("../../docs/decisions.md");
@@ -19,9 +20,8 @@ fn replaced(text: &str, from: &str, to: &str) -> String {
     text.replace(from, to)
 }
 
-/// A gateway with the limits of the page but another rate.
-fn deciding(decisions: &str) -> Gateway {
-    let limits = r#"
+/// The limits of the page but another rate.
+const LIMITS: &str = r#"
 [limits.per-client]
 key = "header:x-api-key | client-ip"
 rates = ["2/d"]
@@ -38,9 +38,6 @@ path = "/cart/*"
 methods = ["POST"]
 respond = { status = 200 }
 "#;
-    let server = "listen = []\ntrusted_proxies = [\"127.0.0.1/32\"]";
-    Gateway::with_server(server, &format!("[decisions]\nlisten = \"127.0.0.1:0\"\n{decisions}\n{limits}"))
-}
 
 /// An application that answers 403 to one path, and echoes bodies.
 fn application() -> Upstream {
@@ -100,7 +97,7 @@ fn follow(proxy: &Peer, host: &str, gateway: &Gateway) {
 #[test]
 #[ignore = "needs nginx"]
 fn nginx_asks_and_answers_429() {
-    let (gateway, upstream) = (deciding("refused_status = 403"), application());
+    let (gateway, upstream) = (deciding("refused_status = 403", LIMITS), application());
     let proxy = nginx(gateway.decisions(), &upstream, str::to_owned);
     follow(&proxy, "shop.example", &gateway);
     let mut client = Client::connect(proxy.address);
@@ -137,7 +134,7 @@ fn nginx_refuses_while_the_gateway_is_away_unless_it_is_told_otherwise() {
 #[test]
 #[ignore = "needs caddy"]
 fn caddy_asks_and_passes_refusals_on() {
-    let (gateway, upstream) = (deciding(""), application());
+    let (gateway, upstream) = (deciding("", LIMITS), application());
     let proxy = caddy(gateway.decisions(), &upstream);
     let host = proxy.address.to_string();
     follow(&proxy, &host, &gateway);
@@ -152,7 +149,7 @@ fn caddy_asks_and_passes_refusals_on() {
 /// Traefik sends what the client has sent but fields of the connection, and says what it is about in these fields.
 #[test]
 fn traefik_asks_by_its_fields() {
-    let gateway = deciding("");
+    let gateway = deciding("", LIMITS);
     let mut asker = Client::connect(gateway.decisions());
     let mut ask = |client: &str, method: &str, uri: &str| {
         asker.call(format!(

@@ -23,7 +23,7 @@ pub(crate) use client::{Client, Response, over_http2};
 pub(crate) use clock::{align, unix, until};
 pub(crate) use collector::{Collector, Span, decode};
 pub(crate) use fault::{Fault, Mode};
-pub(crate) use gateway::{Gateway, limited, run, run_with_handles};
+pub(crate) use gateway::{Gateway, limited, run, run_json, run_with_handles};
 pub(crate) use memcached::{Memcached, both_stores};
 pub(crate) use model_server::{Answer, Event, ModelServer, Used};
 pub(crate) use peer::{Peer, nginx_config};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{Client, Gateway, Memcached, Upstream, both_stores, reply, run};
+use crate::harness::{Client, Gateway, Memcached, Upstream, both_stores, reply, run, run_json};
 use crate::shared::{PATIENT, gateways};
 
 const ROUTE: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
@@ -337,8 +337,7 @@ fn explain_and_simulate_know_the_pool() {
     let fields = ["--field", "header:x-own=client", "--field", "header:x-pool=pool"];
     let arguments =
         [&["simulate", "--config", file.to_str().unwrap(), "--json"], &fields[..], &[log.to_str().unwrap()]];
-    let output = run(&arguments.concat());
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let report = run_json(&arguments.concat());
     let of = |limit: &str, what: &str| report["limits"][limit][what].clone();
     assert_eq!(
         [of("own", "requests"), of("own", "overflowed"), of("own", "rejected")],

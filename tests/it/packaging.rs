@@ -9,10 +9,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{Gateway, run};
+use crate::harness::{Gateway, run, run_json};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -85,8 +84,7 @@ fn the_units_agree_with_the_packaged_configuration() {
     let packaged = assets().into_iter().find(|[_, to, _]| *to == path[1..]).unwrap();
     assert!(users.lines().any(|line| line.starts_with(&format!("u {} ", values(&service, "User")[0]))));
 
-    let output = run(&["check", "--json", root().join(&packaged[0]).to_str().unwrap()]);
-    let settings: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let settings = run_json(&["check", "--json", root().join(&packaged[0]).to_str().unwrap()]);
     let server = &settings["server"];
     let listen = server["listen"].to_string();
     for address in values(&socket, "ListenStream") {

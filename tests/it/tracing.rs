@@ -8,7 +8,9 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::http2_server::Http2Server;
-use crate::harness::{Collector, Gateway, Memcached, Span, Upstream, closed_port, limited, over_http2, reply, run};
+use crate::harness::{
+    Collector, Gateway, Memcached, Span, Upstream, closed_port, limited, over_http2, reply, run, run_json,
+};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
@@ -389,7 +391,7 @@ fn secrets_are_masked() {
     let section = collector.section("headers = { x-tenant = \"hidden\", authorization = \"hidden\" }");
     let gateway = Gateway::start(&[limited("client-ip", "9/h", ""), section].concat());
     let path = gateway.config_path().to_str().unwrap();
-    let checked: Value = serde_json::from_slice(&run(&["check", "--json", "--config", path]).stdout).unwrap();
+    let checked = run_json(&["check", "--json", "--config", path]);
     let expected = json!({
         "endpoint": format!("http://{}", collector.0.address()), "sample": 0.01,
         "headers": { "x-tenant": "***", "authorization": "***" }, "service_name": "gateway", "timeout": "5s",

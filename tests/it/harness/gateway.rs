@@ -396,3 +396,11 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
     command.args(arguments).stdin(Stdio::null()).output().unwrap()
 }
+
+/// The JSON that the binary prints with these arguments.
+#[track_caller]
+pub(crate) fn run_json(arguments: &[&str]) -> Value {
+    let output = run(arguments);
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
