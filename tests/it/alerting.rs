@@ -32,7 +32,8 @@ fn check(arguments: &[&str]) -> String {
 fn exported() -> BTreeMap<String, String> {
     let shed = "shed = { latency = \"60s\", status = 503 }";
     let away = "[store]\ntype = \"memcached\"\nservers = [\"127.0.0.1:9\"]\n";
-    let texts = ["", away].map(|store| {
+    let alone = "[store]\nshare = 1\n";
+    let texts = [alone, away].map(|store| {
         let gateway = Gateway::with_server(shed, &(store.to_owned() + &limited("client-ip", "9/d", "")));
         gateway.admin("/metrics").text().to_owned()
     });
