@@ -1,7 +1,7 @@
 //! The numbers of the dashboard as JSON: what `/api/events` and `/api/limits` send, and what `gateway top` reads.
 //!
-//! Counters are totals since the start of the gateway, and those of a store since it is in force. Whoever reads them twice computes rates from the differences, so that
-//! a reading that is missed does no harm.
+//! Counters are totals since the start of the gateway, and those of a store since it is in force. Whoever reads them twice
+//! computes rates from the differences, so that a reading that is missed does no harm.
 
 use std::collections::BTreeMap;
 

@@ -81,8 +81,8 @@ impl Limit {
         matches!(self.cost, Cost::Tokens(_)) || self.sources().any(Source::is_in_body)
     }
 
-    /// Whether it tells clients apart without a verified token and without the body. One that all clients share does not: with wrong tokens, a
-    /// client could use up what others need.
+    /// Whether it tells clients apart without a verified token and without the body. One that all clients share does not:
+    /// with wrong tokens, a client could use up what others need.
     pub fn comes_first(&self) -> bool {
         let needs_token = self.sources().any(|source| matches!(source, Source::Jwt { .. }));
         !needs_token && !self.needs_body() && self.key.parts.iter().flatten().any(Source::identifies_clients)
