@@ -1,11 +1,20 @@
 //! Keys that are refused too often are banned: when, for how long, how they are answered, and how a ban is lifted.
 
+use std::future::Future;
+use std::io::{Read, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use h2::Reason;
+use h2::client::SendRequest;
 use rustix::process::Signal;
+use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
+use tokio_rustls::TlsConnector;
 
-use crate::harness::{Client, Gateway, Memcached, Response, Upstream, both_stores, limited, reply, run, until};
+use crate::harness::{
+    Authority, Client, Gateway, Memcached, Response, TlsClient, Upstream, both_stores, limited, reply, run, until,
+};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -426,17 +435,68 @@ fn streams_of_a_banned_key_are_reset() {
     assert_eq!([client.get("/").status, client.get("/").status], [200, 429]);
     client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
     assert_eq!(client.closed(), b"");
-    let asked = async {
+    run_in_time(async {
         let stream = tokio::net::TcpStream::connect(gateway.http).await.unwrap();
-        let (client, connection) = h2::client::handshake(stream).await.unwrap();
+        let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
         tokio::spawn(connection);
-        let request = http::Request::get(format!("http://{}/", gateway.http)).body(()).unwrap();
-        let (response, _) = client.ready().await.unwrap().send_request(request, true).unwrap();
-        response.await.unwrap_err()
-    };
+        let error = stream_of(&mut client, "a").await.unwrap_err();
+        assert!(error.is_reset() && error.is_remote(), "{error:?}");
+    });
+}
+
+fn run_in_time(future: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let error = runtime.block_on(async { tokio::time::timeout(PATIENCE, asked).await }).unwrap();
-    assert!(error.is_reset() && error.is_remote(), "{error:?}");
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await }).unwrap();
+}
+
+/// How a request of this key is answered on a connection of HTTP/2.
+async fn stream_of(client: &mut SendRequest<bytes::Bytes>, key: &str) -> Result<u16, h2::Error> {
+    *client = client.clone().ready().await?;
+    let request = http::Request::get("http://h/").header("x-api-key", key).body(()).unwrap();
+    Ok(client.send_request(request, true)?.0.await?.status().as_u16())
+}
+
+#[test]
+fn connections_in_tls_are_closed_and_streams_in_them_are_reset() {
+    let authority = Authority::new();
+    let site = authority.issue("site", "site", &["site.test"]);
+    let listen = "listen = [{ address = \"127.0.0.1:0\", tls = false }, { address = \"127.0.0.1:0\" }]";
+    let server = format!("{listen}\n[server.tls]\ncertificates = [{}]\n", site.toml());
+    let gateway = Gateway::with_server(&server, &banning(", respond = \"close\""));
+    let connect = || TlsClient::connect(gateway.https(), &authority.client(None), "site.test").unwrap();
+    let send = |client: &mut TlsClient| {
+        client.stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\nX-Api-Key: a\r\n\r\n").unwrap();
+    };
+    let mut client = connect();
+    for status in ["200", "429", "429", "429"] {
+        send(&mut client);
+        assert_eq!(client.response().unwrap().0.split(' ').nth(1), Some(status));
+    }
+    for mut client in [client, connect()] {
+        send(&mut client);
+        let mut received = Vec::new();
+        // The end may come with or without a notice of TLS.
+        let _ = client.stream.read_to_end(&mut received);
+        assert_eq!(received, b"", "not a byte is sent");
+    }
+
+    let mut config = (*authority.client(None)).clone();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    run_in_time(async {
+        let stream = tokio::net::TcpStream::connect(gateway.https()).await.unwrap();
+        let name = ServerName::try_from("site.test").unwrap();
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
+        let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        for other in ["b", "c"] {
+            let error = stream_of(&mut client, "a").await.unwrap_err();
+            assert_eq!((error.is_reset(), error.reason()), (true, Some(Reason::ENHANCE_YOUR_CALM)));
+            assert_eq!(stream_of(&mut client, other).await.unwrap(), 200, "others share the connection");
+        }
+        let error = stream_of(&mut client, "a").await.unwrap_err();
+        assert_eq!(error.reason(), Some(Reason::ENHANCE_YOUR_CALM));
+        assert!(stream_of(&mut client, "d").await.is_err(), "the third ends the connection");
+    });
 }
 
 #[test]
