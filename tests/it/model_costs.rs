@@ -38,7 +38,29 @@ fn call(gateway: &Gateway, path: &str, body: &Value) -> Response {
 
 /// What the key has used.
 fn used(gateway: &Gateway) -> u64 {
-    gateway.admin("/api/limits/tokens/keys/key").json()["rates"][0]["used"].as_u64().unwrap()
+    used_of("tokens", gateway)
+}
+
+/// What the key has used of this limit.
+fn used_of(limit: &str, gateway: &Gateway) -> u64 {
+    gateway.admin(&format!("/api/limits/{limit}/keys/key")).json()["rates"][0]["used"].as_u64().unwrap()
+}
+
+/// A pool of so many tokens a day, and the key that names it.
+fn pool(tokens: u64) -> String {
+    format!("overflow = \"pool\"\n[limits.pool]\nkey = \"header:authorization\"\nrates = [\"{tokens}/d\"]")
+}
+
+/// Reads a stream until two pieces of [`text`] have come, and resets the connection: one that is only closed could be
+/// half-closed, and wait for the rest.
+fn hang_up_after_two(mut client: Client) {
+    assert_eq!(client.try_head().unwrap().0.status, 200);
+    let (mut seen, mut buffer) = (Vec::new(), [0]);
+    while seen.windows(41).filter(|window| window.ends_with(b"\"") && window.starts_with(b"x")).count() < 2 {
+        client.wire.read_exact(&mut buffer).unwrap();
+        seen.push(buffer[0]);
+    }
+    SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
 /// Twelve bytes of text are three tokens of input.
@@ -155,16 +177,8 @@ fn a_client_that_hangs_up_pays_for_what_has_passed() {
         let mut client = gateway.client();
         send(&mut client, CHAT, &chat(500, true));
         server.wait(Event::Held);
-        assert_eq!(client.try_head().unwrap().0.status, 200);
-        let (mut seen, mut buffer) = (Vec::new(), [0]);
-        while seen.windows(41).filter(|window| window.ends_with(b"\"") && window.starts_with(b"x")).count() < 2 {
-            client.wire.read_exact(&mut buffer).unwrap();
-            seen.push(buffer[0]);
-        }
         assert_eq!(used(&gateway), 503);
-        // It resets its connection: one that is only closed could be half-closed, and wait for the rest.
-        SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
-        drop(client);
+        hang_up_after_two(client);
         server.wait(Event::Gone);
         until("it is settled", PATIENCE, || used(&gateway) == 23);
     });
@@ -193,6 +207,58 @@ fn streams_are_cut_exactly_where_there_is_no_room() {
         assert!((200 - 40..=200).contains(&passed), "{passed}, {store}");
         let line = gateway.wait_log("the reason", |line| line["reason"] == "tokens_exhausted");
         assert_eq!((&line["outcome"], &line["status"]), (&json!("limited"), &json!(200)), "{line}");
+    });
+}
+
+#[test]
+fn a_stream_is_settled_where_it_was_charged() {
+    both_stores(|store| {
+        let usage = Some(Used { input: 3, cached: 0, output: 7 });
+        let server = ModelServer::start(Answer { usage, held_after: Some(2), ..text(3) });
+        let gateway = Gateway::start(&format!("{store}{}", limited(&server, 600, "", &pool(1000))));
+        let mut clients = [(); 2].map(|()| gateway.client());
+        for client in &mut clients {
+            send(client, CHAT, &chat(500, true));
+            server.wait(Event::Held);
+        }
+        let counts = || ["tokens", "pool"].map(|limit| used_of(limit, &gateway));
+        assert_eq!(counts(), [503, 503], "{store}");
+        assert_eq!(call(&gateway, CHAT, &chat(500, true)).status, 429, "neither has room, {store}");
+        let [mut first, second] = clients;
+        hang_up_after_two(second);
+        server.wait(Event::Gone);
+        until("the pool is settled", PATIENCE, || counts() == [503, 23]);
+        server.go_on();
+        assert_eq!(first.response(false).status, 200);
+        until("the limit is settled", PATIENCE, || counts() == [10, 23]);
+        // What was given back is there for the next one, which the pool has no part in.
+        send(&mut first, CHAT, &chat(500, true));
+        server.wait(Event::Held);
+        assert_eq!(counts(), [513, 23], "{store}");
+        server.go_on();
+        assert_eq!(first.response(false).status, 200);
+    });
+}
+
+#[test]
+fn a_stream_asks_for_more_where_it_was_charged() {
+    both_stores(|store| {
+        let server = ModelServer::start(text(30));
+        let gateway =
+            Gateway::start(&format!("{store}{}", limited(&server, 200, "on_exhausted = \"cut\"", &pool(150))));
+        let counts = || ["tokens", "pool"].map(|limit| used_of(limit, &gateway));
+        let cut = || {
+            let response = call(&gateway, CHAT, &chat(50, true));
+            assert!(response.text().contains("\"code\":\"rate_limit_exceeded\""), "{}", response.text());
+            3 + 10 * response.text().matches(&"x".repeat(40)).count() as u64
+        };
+        let first = cut();
+        assert!((190..=200).contains(&first), "{first}, {store}");
+        until("the pool was not asked", PATIENCE, || counts() == [first, 0]);
+        // The limit has no room for its reservation.
+        let second = cut();
+        assert!((140..=150).contains(&second), "{second}, {store}");
+        until("the limit was not asked", PATIENCE, || counts() == [first, second]);
     });
 }
 

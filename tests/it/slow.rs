@@ -138,6 +138,48 @@ fn what_a_client_was_charged_that_goes_away_is_given_back() {
 }
 
 #[test]
+fn a_pool_takes_at_once_what_a_slowed_limit_has_no_room_for() {
+    both_stores(|store| {
+        let slow = "slow = { from = 0.5, up_to = \"60s\" }\n";
+        let limits = limit("l", &format!("{slow}overflow = \"pool\"\n")) + &limit("pool", slow);
+        let (gateway, upstream) = serving(store, &limits, "\"l\"");
+        let mut client = gateway.client();
+        let mut passed = |count: usize| (0..count).all(|_| client.get_with("/", "X-Key: k\r\n").status == 200);
+        assert!(passed(6), "{store}");
+        let mut waiting: Vec<_> = (0..4).map(|_| gateway.client()).collect();
+        waiting.iter_mut().for_each(|client| client.send(ASK));
+        until("all are held", Duration::from_secs(10), || held(&gateway) == 4);
+        // The pool holds only requests of routes that name it.
+        assert!(passed(10), "{store}");
+        assert_eq!(["l", "pool"].map(|limit| decisions(&gateway, limit, "delayed")), [4, 0], "{store}");
+        assert!(!passed(1), "both are full: {store}");
+        reset(waiting.pop().unwrap());
+        until("it is given back to the limit", Duration::from_secs(10), || used(&gateway, "l") == 9);
+        assert_eq!(used(&gateway, "pool"), 10, "{store}");
+        assert_eq!(upstream.received().len(), 16, "{store}");
+    });
+}
+
+#[test]
+fn what_a_pool_was_charged_for_a_held_request_is_given_back_to_it() {
+    both_stores(|store| {
+        let six = limit("small", "overflow = \"pool\"\n").replace("10/h", "6/h");
+        let limits = limit("l", "slow = { from = 0.5, up_to = \"60s\" }\n") + &six + &limit("pool", "");
+        let (gateway, upstream) = serving(store, &limits, "\"l\", \"small\"");
+        let mut client = gateway.client();
+        (0..6).for_each(|_| assert_eq!(client.get_with("/", "X-Key: k\r\n").status, 200, "{store}"));
+        let mut leaving: Vec<_> = (0..4).map(|_| gateway.client()).collect();
+        leaving.iter_mut().for_each(|client| client.send(ASK));
+        until("all are held", Duration::from_secs(10), || held(&gateway) == 4);
+        let counts = || ["l", "small", "pool"].map(|limit| used(&gateway, limit));
+        until("the pool is charged for them", Duration::from_secs(10), || counts() == [10, 6, 4]);
+        leaving.into_iter().for_each(reset);
+        until("it is given back", Duration::from_secs(10), || counts() == [6, 6, 0]);
+        assert_eq!(upstream.received().len(), 6, "{store}");
+    });
+}
+
+#[test]
 fn who_finds_no_place_is_refused_and_charged_nothing() {
     both_stores(|store| {
         let rest = "slow = { from = 0.5, up_to = \"60s\" }\nmax_delayed = 2\n";
