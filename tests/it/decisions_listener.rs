@@ -1,12 +1,13 @@
 //! The listener for other proxies: its TLS, its bounds, and how it comes and goes.
 
+use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::{Authority, Client, Gateway, TlsClient, over_http2, until};
+use crate::harness::{Authority, Client, Gateway, TlsClient, over_http2, run, until};
 
 const ROUTE: &str = "[limits.l]\nkey = \"global\"\nrates = [\"100/d\"]\n[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\n\
                      respond = { status = 200 }\n";
@@ -81,6 +82,34 @@ fn a_drain_answers_the_question_that_waits() {
 }
 
 #[test]
+fn check_warns_where_strangers_can_ask() {
+    let authority = Authority::new();
+    let issued = authority.issue("decide", "decide", &["decide.test"]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gateway.toml");
+    let with_ca = format!("tls = {{ certificates = [{}], client_ca = {:?}", issued.toml(), authority.ca());
+    let without = format!("tls = {{ certificates = [{}] }}", issued.toml());
+    let (required, optional) = (format!("{with_ca} }}"), format!("{with_ca}, client_auth = \"optional\" }}"));
+    for (listen, tls, warns) in [
+        ("0.0.0.0:9902", "", true),
+        ("[2001:db8::1]:9902", &*without, true),
+        ("192.0.2.1:9902", &*optional, true),
+        ("0.0.0.0:9902", &*required, false),
+        ("10.0.0.1:9902", "", false),
+    ] {
+        fs::write(&path, format!("[decisions]\nlisten = {listen:?}\n{tls}\n{ROUTE}")).unwrap();
+        let output = run(&["check", "--config", path.to_str().unwrap()]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let warning = format!("warning: whoever can reach {listen} can use up the limits of others\n");
+        assert_eq!(
+            (output.status.code(), said.starts_with(&warning), said.is_empty()),
+            (Some(0), warns, !warns),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn its_certificates_and_authorities_are_its_own() {
     let (site, inside) = (Authority::new(), Authority::new());
     let of_clients = site.issue("site", "site", &["site.test"]);
@@ -114,8 +143,8 @@ fn its_certificates_and_authorities_are_its_own() {
     assert_eq!(expiries.text().matches("gateway_tls_certificate_expiry_timestamp_seconds{").count(), 2);
     // A new certificate is used without a reload.
     let next = inside.issue("next", "next", &["next.test"]);
-    std::fs::rename(&next.cert, &of_askers.cert).unwrap();
-    std::fs::rename(&next.key, &of_askers.key).unwrap();
+    fs::rename(&next.cert, &of_askers.cert).unwrap();
+    fs::rename(&next.key, &of_askers.key).unwrap();
     gateway.wait_message("the certificates were read again");
     assert!(ask(askers, &inside, Some(&asker), "next.test", "/").is_some_and(|head| head.starts_with("HTTP/1.1 200")));
 }
