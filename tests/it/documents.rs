@@ -78,3 +78,9 @@ fn the_first_page_is_short() {
     let readme = include_str!("../../README.md");
     assert!(readme.lines().count() <= 150, "{} lines", readme.lines().count());
 }
+
+#[test]
+fn the_first_page_names_the_oldest_rust() {
+    let sentence = concat!("This needs Rust ", env!("CARGO_PKG_RUST_VERSION"), ", ");
+    assert!(include_str!("../../README.md").contains(sentence), "{sentence}");
+}
