@@ -19,6 +19,7 @@ mod keys;
 mod limits;
 mod open_metrics;
 mod overrides;
+mod certificates;
 mod page;
 mod reload;
 mod recent_reloads;

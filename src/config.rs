@@ -53,7 +53,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::net::tls::TlsSettings;
+use crate::net::tls::{Identity, TlsSettings};
 
 pub use admin::{Admin, AdminAddress, AdminToken};
 pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
@@ -163,6 +163,17 @@ impl Config {
     /// What is in the files of each of them.
     pub fn tls_settings(&self) -> [Option<&TlsSettings>; 2] {
         self.tls().map(|tls| tls.map(|tls| &tls.settings))
+    }
+
+    /// The certificates of all listeners, wherever they come from: each file once, in the order in which they expire.
+    pub fn identities(&self) -> Vec<&Identity> {
+        let settings = self.tls_settings().into_iter().flatten();
+        let mut all: Vec<_> = settings.flat_map(|settings| &settings.identities).collect();
+        // If a file was replaced between two readings of it, what expires first counts.
+        all.sort_by_key(|identity| (&identity.file, identity.not_after));
+        all.dedup_by_key(|identity| &identity.file);
+        all.sort_by_key(|identity| identity.not_after);
+        all
     }
 
     /// The same configuration with another TLS of each kind of traffic.

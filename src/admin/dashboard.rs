@@ -40,6 +40,8 @@ pub struct Numbers {
     pub reloads: ReloadNumbers,
     /// Those of the certificates alone, whose files are read again when they change.
     pub certificates: ReloadNumbers,
+    /// The certificates that expire first.
+    pub expiries: Vec<Certificate>,
 }
 
 /// What load balancers and people have to know.
@@ -271,6 +273,17 @@ pub struct Problem {
     pub message: String,
     /// What to do.
     pub help: Option<String>,
+}
+
+/// A certificate of a listener.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Certificate {
+    /// Its file.
+    pub certificate: String,
+    /// The hosts that it is for.
+    pub names: Vec<String>,
+    /// When the first certificate of its chain expires, as RFC 3339 writes times.
+    pub valid_until: String,
 }
 
 /// The event `history`: the last minutes and the last hour.

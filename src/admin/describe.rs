@@ -11,6 +11,7 @@ use std::ops::RangeInclusive;
 
 use http::{HeaderName, HeaderValue};
 
+use super::certificates;
 use crate::base::jwt;
 use crate::config::{
     Action, Config, Cors, Cost, Decisions, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit, Listener,
@@ -93,6 +94,7 @@ impl Display for Description<'_> {
         }
         writeln!(f, "{}", paths(config.server.paths))?;
         config.server.shed.iter().try_for_each(|shed| self::shed(f, shed))?;
+        certificates::describe(f, config)?;
         writeln!(f, "\nstore")?;
         store::describe(f, &config.store)?;
         writeln!(f, "\nroutes, in the order they match")?;

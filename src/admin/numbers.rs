@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::View;
 use super::history::{ByOutcome, History};
-use super::{limits, upstreams};
+use super::{certificates, limits, upstreams};
 use crate::admin::dashboard::{
     ConnectionNumbers, Durations, LimitNumbers, MemcachedNumbers, MemcachedServer, MemoryNumbers, Numbers, StoreNumbers,
 };
@@ -15,6 +15,9 @@ use crate::proxy::telemetry::{MethodClass, Outcome, RouteMetrics};
 use crate::request::decide::{DecisionCounters, LimitMetrics};
 use crate::store::Store;
 use crate::store::shared::Health;
+
+/// How many of the certificates that expire first are shown.
+const MOST_EXPIRIES: usize = 10;
 
 /// The requests of a route that have ended, by outcome.
 pub(super) fn ended(route: &RouteMetrics) -> ByOutcome {
@@ -69,6 +72,7 @@ pub(super) fn describe(view: &View, history: &History, now: Time) -> Numbers {
         },
         reloads: view.reloads_so_far.describe(),
         certificates: view.certificate_reloads.describe(),
+        expiries: certificates::list(&view.config.load()).take(MOST_EXPIRIES).collect(),
     }
 }
 

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use crate::base::clock::Time;
-use crate::config::Tls;
+use crate::config::Config;
 
 /// How often certificates are checked for whether they expire soon.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(86_400);
 
 /// Logs the certificates that have expired or will soon.
-pub(super) fn warn_of_expiry(tls: &Tls, now: Time) {
-    for identity in &tls.settings.identities {
+pub(super) fn warn_of_expiry(config: &Config, now: Time) {
+    for identity in config.identities() {
         let left = identity.not_after.seconds().saturating_sub(now.seconds());
         if identity.expires_soon(now) {
             let certificate = identity.file.as_str();

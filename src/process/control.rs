@@ -101,10 +101,7 @@ impl Control {
                 () = self.watches.config.changed() => self.reload(),
                 () = self.polls.due() => self.poll(),
                 ended = self.tls_reloads.ended() => self.take_over_certificates(ended),
-                _ = expiry.tick() => {
-                    let config = self.in_force.config();
-                    config.tls().into_iter().flatten().for_each(|tls| warn_of_expiry(tls, clock::now()));
-                }
+                _ = expiry.tick() => warn_of_expiry(&self.in_force.config(), clock::now()),
                 _ = sweep.tick() => self.sweep(),
                 _ = next_tick(&mut check) => self.watchdog.check(&self.heartbeats),
                 Some(ended) = self.finished.recv() => break Some(ended),

@@ -103,6 +103,14 @@ def follows(page):
     page.wait_text("#config", "limits")
 
 
+def certificates(page):
+    """Those that expire first, and what to look after."""
+    shown = lambda: [item.text.replace("\n", " ") for item in page.driver.find_elements("css selector", "#certificates li")]
+    page.wait("certificates are shown", lambda: len(shown()) == 3)
+    for item, left, name in zip(shown(), ["▲ expired", "▲ 9 d", "99 d"], ["over.test", "soon.test", "later.test"]):
+        assert item.startswith("valid until ") and f" {left}" in item and item.endswith(f"{name}.pem, {name}"), item
+
+
 def keys_of_clients(page):
     page.wait_text("#limits .limit-keys", HOSTILE)
     rows = lambda: page.driver.execute_script("return [...document.querySelectorAll('#limits > li:first-child tbody')].map((body) => body.rows.length)")
@@ -273,6 +281,7 @@ def token(page):
     page.press("the-token", Keys.ENTER)
     page.wait_text("#state-text", "ready")
     page.wait_text("#config", "limits")
+    assert not page.find("#certificates-card").is_displayed(), "it has none"
     # The tab remembers it.
     page.driver.refresh()
     page.wait_text("#state-text", "ready")
@@ -294,7 +303,7 @@ with chromium(1280, 800) as driver:
     page = Page(driver)
     script = KEYS.replace("HOSTILE", json.dumps(HOSTILE))
     added = driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": script})
-    for step in [follows, keys_of_clients, schemes_and_sizes, says_names, stays_in_place]:
+    for step in [follows, certificates, keys_of_clients, schemes_and_sizes, says_names, stays_in_place]:
         step(page)
         check_log(driver)
     driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)

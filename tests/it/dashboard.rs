@@ -5,12 +5,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
-use crate::harness::{Client, Gateway, Upstream, reply};
+use crate::harness::{Authority, Client, Gateway, Upstream, reply, unix};
 
 /// The text between these two, which are there once.
 #[track_caller]
@@ -80,7 +81,18 @@ fn the_page_works_in_a_browser() {
          [[routes]]\npath = \"/strict\"\nrespond = {{ status = 200 }}\nlimits = [\"strict\"]\n"
     );
     let rest = upstream.section() + &limit;
-    let gateway = Gateway::with_admin("show_keys = true", &rest);
+    let authority = Authority::new();
+    let now = unix();
+    let certificate = |(name, end): (&str, Duration)| {
+        let not_after = rcgen::date_time_ymd(1970, 1, 1) + end;
+        authority.issue_with(name, name, &[name], |params| params.not_after = not_after).toml()
+    };
+    let days = |number: u64| Duration::from_secs(number * 86_400);
+    let certificates = [("later.test", now + days(100)), ("soon.test", now + days(10)), ("over.test", now)];
+    let certificates = certificates.map(certificate);
+    let decisions =
+        format!("[decisions]\nlisten = \"127.0.0.1:0\"\ntls = {{ certificates = [{}] }}\n", certificates.join(", "));
+    let gateway = Gateway::with_admin("show_keys = true", &(decisions + &rest));
     let guarded = Gateway::with_admin("token = \"the-token\"", &rest);
     (0..3).for_each(|_| drop(gateway.client().get_with("/strict", "x-api-key: scraper\r\n")));
     let over = Arc::new(AtomicBool::new(false));
@@ -90,7 +102,7 @@ fn the_page_works_in_a_browser() {
         while !stop.load(Ordering::Relaxed) {
             client.get_with("/api/one", "x-api-key: busy\r\n");
             client.get("/nowhere");
-            thread::sleep(std::time::Duration::from_millis(20));
+            thread::sleep(Duration::from_millis(20));
         }
     });
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

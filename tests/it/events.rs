@@ -9,13 +9,13 @@ use crate::harness::{Client, Gateway, Memcached, limited, until};
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
 /// A stream that is open.
-struct Stream {
+pub(crate) struct Stream {
     client: Client,
     text: String,
 }
 
 impl Stream {
-    fn open(gateway: &Gateway) -> Self {
+    pub(crate) fn open(gateway: &Gateway) -> Self {
         let mut client = Client::connect(gateway.admin);
         client.send(format!("GET /api/events HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin));
         let (first, headers) = client.wire.head().unwrap().unwrap();
@@ -49,7 +49,7 @@ impl Stream {
 
     /// The next event of this name.
     #[track_caller]
-    fn wait(&mut self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn wait(&mut self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + Duration::from_secs(15);
         loop {
             let (found, value) = self.next().expect("the stream goes on");

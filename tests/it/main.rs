@@ -21,6 +21,7 @@ mod begun_heads;
 mod bodies;
 mod body_sizes;
 mod bounds_upstream;
+mod certificates;
 mod chunks;
 mod cli;
 mod client_ip;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Framing, Gateway, Memcached, Response, limited, until};
+use crate::harness::{Authority, Client, Framing, Gateway, Memcached, Response, limited, until};
 
 /// The document, and what of it has occurred.
 struct Contract {
@@ -131,10 +131,14 @@ fn body(path: &str) -> &'static str {
 
 #[test]
 fn the_document_says_what_the_server_does() {
+    let authority = Authority::new();
+    let certificates = format!("certificates = [{}]", authority.issue("site", "site", &["site.test"]).toml());
+    let decisions = format!("[decisions]\nlisten = \"127.0.0.1:0\"\ntls = {{ {certificates} }}\n");
     let text = limited("header:x-api-key", "5/d", "overrides = [{ keys = [\"in-file\"], block = true }]")
         + "[upstreams.up]\nservers = [\"http://127.0.0.1:9\"]\n[[routes]]\npath = \"/up\"\nupstream = \"up\"\n"
         + "[limits.tokens]\nkey = \"global\"\nrates = [\"100000/d\"]\ncost = { tokens = \"auto\" }\n\
-           [[routes]]\npath = \"/tokens\"\nlimits = [\"tokens\"]\nrespond = { status = 200 }\n";
+           [[routes]]\npath = \"/tokens\"\nlimits = [\"tokens\"]\nrespond = { status = 200 }\n"
+        + &decisions;
     let gateway = Gateway::start(&text);
     assert_eq!(gateway.client().get("/tokens").status, 200);
     assert_eq!(gateway.client().get_with("/", "x-api-key: k\r\n").status, 200);

@@ -10,6 +10,7 @@ use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 
 use super::{SECRET, shown_value};
+use crate::admin::certificates;
 use crate::base::jwt;
 use crate::base::units;
 use crate::config::{
@@ -22,6 +23,7 @@ pub fn json(config: &Config) -> Value {
     json!({
         "server": server(&config.server),
         "decisions": config.decisions.as_ref().map(decisions),
+        "certificates": certificates::list(config).collect::<Vec<_>>(),
         "log": log(&config.log),
         "admin": config.admin.as_ref().map(admin),
         "tracing": config.tracing.as_ref().map(tracing),

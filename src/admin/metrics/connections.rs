@@ -4,15 +4,14 @@ use prometheus::proto::{MetricFamily, MetricType};
 
 use super::super::View;
 use super::super::families::{counted, counter, family, gauge, gauged};
-use crate::base::clock::Time;
-use crate::net::tls::ListenerTls;
+use crate::net::tls::Identity;
 use crate::server::{ConnectionCounts, Http2Errors};
 
 /// The families of connections.
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     let mut families = Vec::from(connections(view.connections.counts()));
     families.extend(http2_errors(view.connections.http2_errors()));
-    families.extend(tls(&view.tls));
+    families.extend(tls(view));
     families
 }
 
@@ -81,11 +80,12 @@ fn http2_errors(errors: &Http2Errors) -> [MetricFamily; 3] {
     ]
 }
 
-fn tls(tls: &ListenerTls) -> [MetricFamily; 2] {
-    let (shaken, failed) = tls.handshakes();
-    let expiries = tls.expiries();
-    let expiry = |(file, not_after): &(String, Time)| {
-        gauge(usize::try_from(not_after.seconds()).unwrap_or(usize::MAX), &[("certificate", file)])
+fn tls(view: &View) -> [MetricFamily; 2] {
+    let (shaken, failed) = view.tls.handshakes();
+    let config = view.config.load();
+    let expiry = |identity: &Identity| {
+        let seconds = usize::try_from(identity.not_after.seconds()).unwrap_or(usize::MAX);
+        gauge(seconds, &[("certificate", &identity.file)])
     };
     [
         family(
@@ -98,7 +98,7 @@ fn tls(tls: &ListenerTls) -> [MetricFamily; 2] {
             "gateway_tls_certificate_expiry_timestamp_seconds",
             "When the first certificate of each chain expires, in seconds since 1970.",
             MetricType::GAUGE,
-            expiries.iter().map(expiry),
+            config.identities().into_iter().map(expiry),
         ),
     ]
 }

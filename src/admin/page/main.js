@@ -14,6 +14,7 @@ const limits = new Limits(lift);
 const upstreams = new Upstreams();
 const store = new Store();
 const reloads = new Reloads();
+const certificates = new Certificates();
 const configuration = new Configuration();
 const keyForm = new KeyForm(api);
 const actions = new Actions(api);
@@ -43,7 +44,8 @@ function show(numbers) {
   upstreams.show(numbers, readings);
   store.show(numbers, readings);
   reloads.show(numbers);
-  const version = `${numbers.started} ${numbers.reloads.ok}`;
+  certificates.show(numbers);
+  const version = `${numbers.started} ${numbers.reloads.ok} ${numbers.certificates.ok}`;
   if (asked !== version || Date.now() - describedAt > DESCRIBED_EVERY) {
     describe(version);
   }

@@ -253,6 +253,32 @@ class Reloads {
   }
 }
 
+/** How long before it expires a certificate expires soon, in seconds. */
+const SOON = 14 * 86_400;
+
+/** The certificates that expire first. */
+class Certificates {
+  show({ expiries, time_ms }) {
+    byId("certificates-card").hidden = expiries.length === 0;
+    updateList(
+      byId("certificates"),
+      expiries,
+      ({ certificate }) => certificate,
+      () => element("li", {}, element("span"), element("span"), element("span", { class: "why" })),
+      (shown, { certificate, names, valid_until }) => {
+        const [until, left, what] = shown.children;
+        const end = Date.parse(valid_until);
+        const seconds = (end - time_ms) / 1000;
+        setText(until, `valid until ${moment(end)}`);
+        const text = seconds > 0 ? `${span(seconds)} left` : "expired";
+        setText(left, seconds > SOON ? text : `▲ ${text}`);
+        left.className = seconds > SOON ? "" : "problem";
+        setText(what, [certificate, ...names].join(", "));
+      },
+    );
+  }
+}
+
 /** The most characters that are shown of a section. It may have a list of a million keys. */
 const MAX_SECTION = 100_000;
 

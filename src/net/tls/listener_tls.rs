@@ -1,6 +1,5 @@
 //! What TLS listeners offer, and how a reload changes that: connections that are open keep what they began with.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +14,6 @@ use super::certificate_choice::CertificateChoice;
 use super::client_auth::ClientAuth;
 use super::identity::Identity;
 use super::{ALPN_HTTP1, ALPN_HTTP2, provider};
-use crate::base::clock::Time;
 use crate::net::Traffic;
 
 /// The TLS of a kind of traffic.
@@ -43,8 +41,6 @@ pub enum MinVersion {
 #[derive(Debug)]
 pub struct ListenerTls {
     current: [ArcSwapOption<ServerConfig>; 2],
-    /// The certificates and when each expires.
-    expiries: Mutex<Vec<(String, Time)>>,
     tickets: Mutex<[Tickets; 2]>,
     handshakes: AtomicU64,
     failed: AtomicU64,
@@ -68,7 +64,6 @@ impl ListenerTls {
         let tickets = || Ok::<_, io::Error>(Tickets { issuer: ticket_issuer()?, client_auth: None });
         let new = Self {
             current: [ArcSwapOption::empty(), ArcSwapOption::empty()],
-            expiries: Mutex::default(),
             tickets: Mutex::new([tickets()?, tickets()?]),
             handshakes: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -91,9 +86,6 @@ impl ListenerTls {
             *config = Some(server_config(settings, tickets.issuer.clone())?);
         }
         self.current.iter().zip(configs).for_each(|(current, config)| current.store(config));
-        let identities = settings.into_iter().flatten().flat_map(|settings| &settings.identities);
-        let expiries: BTreeMap<_, _> = identities.map(|identity| (&identity.file, identity.not_after)).collect();
-        *self.expiries.lock() = expiries.into_iter().map(|(file, not_after)| (file.clone(), not_after)).collect();
         Ok(())
     }
 
@@ -106,11 +98,6 @@ impl ListenerTls {
     /// How many handshakes have succeeded, and how many have not.
     pub fn handshakes(&self) -> (u64, u64) {
         (self.handshakes.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
-    }
-
-    /// The files of the certificates, and when each expires.
-    pub fn expiries(&self) -> Vec<(String, Time)> {
-        self.expiries.lock().clone()
     }
 
     /// What a new connection with this traffic uses.

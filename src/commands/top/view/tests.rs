@@ -90,6 +90,7 @@ fn numbers(seconds: u64) -> Numbers {
             current: true,
             recent: vec![EndedReload { time: START + 60, result: ReloadOutcome::Ok, problem: None }],
         },
+        expiries: Vec::new(),
     }
 }
 

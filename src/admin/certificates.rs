@@ -1,0 +1,31 @@
+//! The certificates of all listeners, and until when each is valid.
+
+use std::fmt;
+
+use super::overrides::moment;
+use crate::admin::dashboard::Certificate;
+use crate::config::Config;
+
+/// The certificates, in the order in which they expire.
+pub(super) fn list(config: &Config) -> impl Iterator<Item = Certificate> {
+    config.identities().into_iter().map(|identity| Certificate {
+        certificate: identity.file.clone(),
+        names: identity.names.clone(),
+        valid_until: moment(identity.not_after),
+    })
+}
+
+/// The certificates in words, if there are any.
+pub(super) fn describe(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
+    for (index, Certificate { certificate, names, valid_until }) in list(config).enumerate() {
+        if index == 0 {
+            writeln!(f, "\ncertificates")?;
+        }
+        writeln!(f, "  {certificate}")?;
+        writeln!(f, "    valid until {valid_until}")?;
+        if !names.is_empty() {
+            writeln!(f, "    for {}", names.join(", "))?;
+        }
+    }
+    Ok(())
+}
