@@ -59,7 +59,7 @@ pub use admin::{Admin, AdminAddress, AdminToken};
 pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
 pub use ban::{Ban, BanResponse};
 pub use cors::{Cors, OriginPattern};
-pub use decisions::Decisions;
+pub use decisions::{Decisions, DescriptorRule, TextPattern};
 pub use document::{Document, ReadFile};
 pub use header_changes::{HeaderChanges, HeaderText, is_secret};
 pub use jwt::{Jwks, Jwt};

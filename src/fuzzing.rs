@@ -179,6 +179,7 @@ fn keys(bytes: &[u8]) {
                 tokens: &[],
                 route: "r",
                 body: None,
+                descriptors: &[],
             };
             extractor.extract(&attributes, place, cache)
         };

@@ -11,6 +11,7 @@ mod token_meter;
 mod metering;
 mod arrival;
 mod asked;
+mod envoy;
 mod local_answer;
 mod decided;
 mod quotas;
@@ -27,7 +28,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use http::request::Parts;
-use http::{HeaderMap, Method, Response, StatusCode, Uri};
+use http::{Method, Response, StatusCode, Uri};
 use http_body::Body;
 
 use crate::base::clock::{self, Time};
@@ -38,10 +39,10 @@ use crate::base::random::Random;
 use crate::config::{AccessLog, PathRules, Redirect};
 use crate::net::Traffic;
 use crate::net::tls::ClientCertificate;
-use crate::request::decide::{self, CostKnown, Decision, DecisionState};
-use crate::request::identify::KeyCache;
+use crate::request::decide::{self, CostKnown, Decision, DecisionState, RouteLimit};
 use crate::request::identify::client::Client;
 use crate::request::identify::tokens::TokenCache;
+use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::request::resolve::{ArrivedRequest, Next, Resolved, Resolver, Target};
 use crate::request::route::{RouteConditions, TemplateInput};
 use crate::server::{ClientBody, ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
@@ -179,6 +180,9 @@ async fn serve(
 ) {
     let (worker, now) = (&*connection.worker, clock::now());
     let gateway = worker.snapshots.current();
+    if envoy::is_call(connection, request) {
+        return Box::pin(envoy::serve(connection, &gateway, request, response, guard)).await;
+    }
     let is_head = request.head.method == Method::HEAD;
     let mut asked = asked(connection, gateway.refused_status, request, response);
     let refused_status = asked.as_ref().map(|_| gateway.refused_status);
@@ -190,8 +194,9 @@ async fn serve(
     let [id, parent] = header_list::single_lines(&head.headers, [&REQUEST_ID, &TRACEPARENT_HEADER]);
     // Most refusals need no trace.
     let trace = LazyCell::new(|| TraceContext::of(parent, &worker.random, gateway.sampling(client.via_trusted)));
+    let via = connection.via();
     let arrival =
-        Arrival { connection, head, now, client, scheme, id: RequestId::of(id, &worker.random), is_head, guard };
+        Arrival { connection, head, now, client, scheme, id: RequestId::of(id, &worker.random), is_head, via, guard };
     let mut record = arrival.open(&gateway, route, &target.host, || *trace);
     let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
     let Some(route) = route.and_then(|index| gateway.served.get(index)) else {
@@ -221,10 +226,10 @@ async fn serve(
         .await;
     let (balanced_by, metered) = match decided {
         Decided::Passes(balanced_by, metered) => (balanced_by, metered),
-        Decided::Answered(outcome, answer) => {
+        Decided::Answered(outcome, answer, _) => {
             return own(Some(&changes), response, record, outcome, (head, refused_status), answer);
         }
-        Decided::Unanswered(outcome) => {
+        Decided::Unanswered(outcome, _) => {
             record.ended(outcome);
             request.is_unanswered = true;
             return;
@@ -314,11 +319,11 @@ pub fn refuse(
     route: &CompiledRoute,
     decision: Decision,
     state: &mut DecisionState<'_>,
-    headers: &HeaderMap,
+    attributes: &RequestAttributes<'_>,
     now: Time,
     last: &mut RefusalCache,
 ) -> LocalResponse {
-    let answer = refusal(route, decision, state, headers, now, last);
+    let answer = refusal(route, decision, state, attributes, now, last);
     // What a token that is not valid was charged before stays charged, by what the response says.
     state.reservations.settle(answer.status(), answer.headers(), &mut [], clock::now);
     answer
@@ -328,7 +333,7 @@ fn refusal(
     route: &CompiledRoute,
     decision: Decision,
     state: &DecisionState<'_>,
-    headers: &HeaderMap,
+    attributes: &RequestAttributes<'_>,
     now: Time,
     last: &mut RefusalCache,
 ) -> LocalResponse {
@@ -337,7 +342,9 @@ fn refusal(
         Decision::Rejected => told.reject(&state.outcomes, now, last),
         Decision::Silenced(place) => told.silence(place),
         Decision::TooCostly { place, most } => {
-            let cost = route.limits.get(place).map(|route_limit| decide::stated_cost(&route_limit.cost, headers));
+            let of_descriptor = attributes.descriptors.get(place).map(|descriptor| descriptor.hits.to_string());
+            let stated = |limit: &RouteLimit| decide::stated_cost(&limit.cost, attributes.headers);
+            let cost = of_descriptor.or_else(|| route.limits.get(place).map(stated));
             told.too_costly(place, &cost.unwrap_or_default(), most)
         }
         Decision::Blocked(place) => told.blocked(place),

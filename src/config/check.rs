@@ -1,5 +1,6 @@
 //! Checks across sections: names that routes use, captures that keys use, addresses of listeners, duplicate routes.
 
+mod descriptors;
 mod overflow;
 
 use std::collections::HashMap;
@@ -12,7 +13,9 @@ use super::file::{Answer, Draft, RouteDraft};
 use super::read::{Name, Source};
 use super::report::{either, nearest};
 use super::spellings::{unmatchable, ways_around};
-use super::{Action, Balance, Config, Cost, Host, PathPattern, Route, Segment, Source as KeySource, Tiers, Upstream};
+use super::{
+    Action, Balance, Config, Cost, Decisions, Host, PathPattern, Route, Segment, Source as KeySource, Tiers, Upstream,
+};
 use crate::limit::overload::level;
 
 const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"http://127.0.0.1:9000\"]\n\n\
@@ -21,7 +24,7 @@ const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"ht
 /// Looks up every name and reports contradictions. The result is complete only if nothing was reported.
 pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     listeners(&draft.listeners, source);
-    if draft.routes.is_empty() && source.is_clean() {
+    if draft.routes.is_empty() && draft.descriptors.is_empty() && source.is_clean() {
         source.report(0..0, source.no_routes(), SMALLEST);
     }
     indistinct(&draft.routes, source);
@@ -33,10 +36,11 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     unknown_tiers(&draft, &routes, source);
     unused_priorities(&draft, source);
     unseen(&draft, source);
+    let descriptors = descriptors::resolve(&draft, source);
     let tokens: Vec<_> = draft.jwts.iter().map(|(name, _)| name.clone()).collect();
     let config = Config {
         server: draft.server,
-        decisions: draft.decisions,
+        decisions: draft.decisions.map(|decisions| Decisions { descriptors, ..decisions }),
         log: draft.log,
         admin: draft.admin,
         tracing: draft.tracing,
@@ -67,7 +71,9 @@ fn unused_tokens(tokens: &[Name<'_>], config: &Config, source: &Source<'_>) {
 fn unused(draft: &Draft<'_>, source: &Source<'_>) {
     for (name, _) in &draft.limits {
         let is_pool = draft.overflows.iter().any(|of| of.pool.as_ref().is_some_and(|pool| pool.text == name.text));
-        if !is_pool && !draft.routes.iter().any(|route| route.limits.iter().any(|used| used.text == name.text)) {
+        let of_descriptors = draft.descriptors.iter().flat_map(|rule| &rule.limits);
+        let mut used = draft.routes.iter().flat_map(|route| &route.limits).chain(of_descriptors);
+        if !is_pool && !used.any(|used| used.text == name.text) {
             let help = format!("add limits = [\"{}\"] to the routes that need it, or remove it", name.text);
             source.warn(
                 name.span.clone(),
@@ -253,7 +259,7 @@ fn find<T>(name: &Name<'_>, defined: &[(Name<'_>, T)], what: &str, source: &Sour
     index
 }
 
-/// Checks that every capture in the `sources` of a limit or an upstream is in the path of the route that uses it.
+/// Checks that requests of a route have the `sources` of a limit or an upstream that it uses: every capture is in its path.
 fn captures<'a>(
     owner: &str,
     sources: impl Iterator<Item = &'a KeySource>,
@@ -267,6 +273,10 @@ fn captures<'a>(
     });
     let captured: Vec<&str> = captured.collect();
     for wanted in sources {
+        if let KeySource::Descriptor(_) = wanted {
+            let message = format!("`{owner}` needs `{wanted}`, which requests do not have");
+            source.report(name.span.clone(), message, "name it in [[decisions.descriptors]], or use another key");
+        }
         let KeySource::Capture(wanted) = wanted else { continue };
         if captured.contains(&wanted.as_str()) {
             continue;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use http::StatusCode;
 
+use super::route::Route;
 use super::server::Listener;
 use super::tls::Tls;
 use crate::net::Traffic;
@@ -17,11 +18,68 @@ pub struct Decisions {
     pub tls: Option<Tls>,
     /// The status of the answer about a request that a limit refuses.
     pub refused_status: StatusCode,
+    /// `[[decisions.descriptors]]`; the first that fits a descriptor counts.
+    pub descriptors: Vec<DescriptorRule>,
+}
+
+/// `[[decisions.descriptors]]`: which descriptors it fits, and what limits them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DescriptorRule {
+    /// The domain of the call.
+    pub domain: String,
+    /// The entries that a descriptor must have: their keys, and patterns of their values.
+    pub entries: Vec<(String, TextPattern)>,
+    /// What its limits are compiled as. No request matches it by its path.
+    pub route: Route,
+}
+
+/// A text in which `*` stands for any text, also an empty one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextPattern(pub String);
+
+impl TextPattern {
+    /// Whether the text fits.
+    pub fn matches(&self, text: &str) -> bool {
+        let Some((start, rest)) = self.0.split_once('*') else { return self.0 == text };
+        let Some(mut text) = text.strip_prefix(start) else { return false };
+        let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+        for piece in middle.split('*') {
+            match text.split_once(piece) {
+                Some((_, after)) => text = after,
+                None => return false,
+            }
+        }
+        text.ends_with(end)
+    }
 }
 
 impl Decisions {
     /// Its listener.
     pub fn listener(&self) -> Listener {
         Listener { address: self.listen, tls: self.tls.is_some(), traffic: Traffic::Decisions }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_text() {
+        for (pattern, fits, others) in [
+            ("a", &["a"][..], &["", "b", "aa", "a*"][..]),
+            ("", &[""], &["a"]),
+            ("*", &["", "a", "/a/b"], &[]),
+            ("**", &["", "a"], &[]),
+            ("/v1/*", &["/v1/", "/v1/a/b"], &["/v1", "/v2/v1/"]),
+            ("*.png", &[".png", "a.png"], &["a.png?", "png"]),
+            ("a*a", &["aa", "aba"], &["a", "ab", ""]),
+            ("a*b*c", &["abc", "a-b-c", "abbc", "abcc"], &["ac", "acb", "abca"]),
+            ("ab*ba", &["abba", "ab-ba"], &["aba", "ab"]),
+        ] {
+            let pattern = TextPattern(pattern.to_owned());
+            fits.iter().for_each(|text| assert!(pattern.matches(text), "{pattern:?} {text:?}"));
+            others.iter().for_each(|text| assert!(!pattern.matches(text), "{pattern:?} {text:?}"));
+        }
     }
 }

@@ -39,6 +39,7 @@ use super::{
 
 use upstream_tls::SystemAuthorities;
 
+pub(super) use decisions::DescriptorDraft;
 pub(super) use limits::{Overflow, again, quota_rates, temporary};
 pub(super) use routes::{Answer, Draft as RouteDraft};
 
@@ -59,6 +60,7 @@ pub(super) struct Draft<'a> {
     /// One for each limit.
     pub(super) overflows: Vec<Overflow<'a>>,
     pub(super) routes: Vec<RouteDraft<'a>>,
+    pub(super) descriptors: Vec<DescriptorDraft<'a>>,
     /// All addresses of listeners, and where they are written.
     pub(super) listeners: Vec<(SocketAddr, Range<usize>)>,
 }
@@ -75,7 +77,8 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let mut listeners = Vec::new();
     let has_decisions = root.field(&root::decisions).is_some();
     let server = server(root.table_or_empty(&root::server), has_decisions, &mut listeners);
-    let decisions = root.table(&root::decisions).and_then(|section| decisions::read(section, &mut listeners));
+    let (decisions, descriptors) =
+        root.table(&root::decisions).map(|section| decisions::read(section, &mut listeners)).unwrap_or_default();
     let log = log(root.table_or_empty(&root::log));
     let admin = root.table(&root::admin).and_then(|section| admin::read(section, &mut listeners));
     let system = SystemAuthorities::default();
@@ -107,6 +110,7 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
         overflows,
         jwts: jwts.into_iter().map(|(name, field)| (name.clone(), jwt::read(&name, &field, &system))).collect(),
         routes,
+        descriptors,
         listeners,
     }
 }

@@ -64,6 +64,8 @@ pub enum Source {
     },
     /// `json:POINTER`: a text or a number in the JSON body.
     Json(Pointer),
+    /// `descriptor:NAME`: an entry of a descriptor about which Envoy asks.
+    Descriptor(String),
     /// `global`: one counter for all requests.
     Global,
 }
@@ -114,6 +116,7 @@ impl fmt::Display for Source {
             Self::ClientCert => f.write_str("client-cert"),
             Self::Jwt { name, claim } => write!(f, "jwt:{name}:{claim}"),
             Self::Json(pointer) => write!(f, "json:{pointer}"),
+            Self::Descriptor(name) => write!(f, "descriptor:{name}"),
             Self::Global => f.write_str("global"),
         }
     }

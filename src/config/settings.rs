@@ -22,7 +22,7 @@ use crate::limit::Edge;
 use crate::net::tls::MinVersion;
 
 pub(super) use clients::{MOST_CONNECTIONS, certificate, http2, listener, server, shed, tls};
-pub(super) use deciding::decisions;
+pub(super) use deciding::{decisions, descriptor};
 pub(super) use forwarding::{Balancing, adaptive, eject, health, retry, upstream, upstream_server, upstream_tls};
 pub(super) use limiting::{
     Counting, ban, cost, count, exception, jwt, limit, model, overrides_file, quotas, slow, temporary,

@@ -24,6 +24,8 @@ pub(super) struct Arrival<'a> {
     pub(super) id: RequestId,
     /// Whether the answer has no body, since it is one to a HEAD request.
     pub(super) is_head: bool,
+    /// By what another proxy asks about the request, if one does.
+    pub(super) via: Option<&'static str>,
     pub(super) guard: RequestGuard,
 }
 
@@ -38,7 +40,7 @@ impl Arrival<'_> {
     ) -> RequestRecord {
         let tracing = gateway.tracing.as_ref().and_then(|_| trace()).filter(TraceContext::is_sampled);
         let spans = tracing.and_then(|trace| self.spans(gateway, route, host, &trace));
-        let Self { connection, head, now, client, id, is_head, guard, .. } = self;
+        let Self { connection, head, now, client, id, is_head, via, guard, .. } = self;
         let header = |name| gateway.logs_headers.then(|| head.headers.get(name).cloned()).flatten();
         let entry = (gateway.access_log != AccessLog::Off).then(|| {
             Box::new(AccessLogEntry {
@@ -46,7 +48,7 @@ impl Arrival<'_> {
                 host: host.to_owned(),
                 path: head.uri.path().to_owned(),
                 version: Some(head.version),
-                via: connection.via(),
+                via,
                 tls: connection.tls.as_ref().map(|tls| tls.version),
                 referer: header(header::REFERER),
                 user_agent: header(header::USER_AGENT),

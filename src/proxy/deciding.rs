@@ -3,7 +3,7 @@
 //!
 //! What is needed only for this is in a future of its own, which is gone when the request is forwarded.
 
-use super::refusal::{outcome, respond_to_banned};
+use super::refusal::{outcome, refusing, respond_to_banned};
 use super::token_meter::MeteredRequest;
 use super::{
     ConnectionContext, Worker, WorkerSnapshot, decided, inspection::inspect, metering, priority, quotas, refusal,
@@ -34,10 +34,10 @@ pub(super) enum Decided {
     /// It is served. The hash is that of the key by which the upstream chooses a server, if it does so. What is known of the
     /// request is there if limits count the tokens of its response.
     Passes(Option<u64>, Option<Box<MeteredRequest>>),
-    /// It gets this answer.
-    Answered(Outcome, LocalResponse),
-    /// It gets no answer: its connection is closed.
-    Unanswered(Outcome),
+    /// It gets this answer. The limit at the place refuses it, if one does.
+    Answered(Outcome, LocalResponse, Option<usize>),
+    /// It gets no answer: its connection is closed. The limit at the place has banned its key.
+    Unanswered(Outcome, usize),
 }
 
 impl<'a> Deciding<'a, '_> {
@@ -67,7 +67,7 @@ impl<'a> Deciding<'a, '_> {
         let tokens = match verified {
             Err(why) if input.passes(decision) => {
                 let answer = decided::unauthorized(record, route, &input, decision, state, why);
-                return Decided::Answered(Outcome::Refused, answer);
+                return Decided::Answered(Outcome::Refused, answer, None);
             }
             verified => verified.unwrap_or_default(),
         };
@@ -82,12 +82,12 @@ impl<'a> Deciding<'a, '_> {
                     asks_for_usage = inspection.asks_for_usage;
                     attributes.body = Some(&inspection.body);
                 }
-                Err(why) => return Decided::Answered(Outcome::Refused, refusal::answer(&why, record)),
+                Err(why) => return Decided::Answered(Outcome::Refused, refusal::answer(&why, record), None),
             }
         }
         if input.passes(decision) {
             if let Some(answer) = priority::refuse(gateway, route, &attributes, connection, now) {
-                return Decided::Answered(Outcome::Shed, answer);
+                return Decided::Answered(Outcome::Shed, answer, None);
             }
             *quotas = quotas::resolve((route, part), &attributes, connection, now).await;
             let input = DecisionInput { part, attributes: &attributes, quotas, ..input };
@@ -98,11 +98,11 @@ impl<'a> Deciding<'a, '_> {
             if let Decision::Banned { place, .. } = decision
                 && respond_to_banned(route, place) == BanResponse::Close
             {
-                return Decided::Unanswered(outcome(decision, route));
+                return Decided::Unanswered(outcome(decision, route), place);
             }
             let last = &mut connection.refusal_cache.borrow_mut();
-            let answer = refuse(route, decision, state, attributes.headers, now, last);
-            return Decided::Answered(outcome(decision, route), answer);
+            let answer = refuse(route, decision, state, &attributes, now, last);
+            return Decided::Answered(outcome(decision, route), answer, refusing(decision, state));
         }
         let metered = metering::request(route, &attributes, asks_for_usage).map(Box::new);
         Decided::Passes(route.balanced_by(&attributes, &connection.key_cache), metered)

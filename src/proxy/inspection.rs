@@ -40,7 +40,7 @@ pub(super) async fn inspect<'a>(
     limit: Duration,
 ) -> Result<Inspection<'a>, Refusal> {
     let (mut bytes, trailers) = match body {
-        Some(body) => collect(body, inspector, limit).await?,
+        Some(body) => collect(body, (inspector.most, inspector.bound), limit).await?,
         None => (Bytes::new(), None),
     };
     let (inspected, patch) = read(inspector, head, &bytes)?;
@@ -60,7 +60,7 @@ pub fn read<'a>(
     body: &[u8],
 ) -> Result<(InspectedBody<'a>, Option<Patch>), Refusal> {
     if body.len() as u64 > inspector.most {
-        return Err(too_large(inspector));
+        return Err(too_large(inspector.bound));
     }
     inspector.inspect(head, body).map_err(|problem| refusal(&problem))
 }
@@ -73,13 +73,14 @@ pub(super) fn adapt(head: &mut Parts, asks_for_usage: bool) {
     }
 }
 
-async fn collect(
+/// All of a body, of at most `most` bytes: a larger one is refused for the reason `bound`.
+pub(super) async fn collect(
     body: &mut ClientBody,
-    inspector: &BodyInspector,
+    (most, bound): (u64, Reason),
     limit: Duration,
 ) -> Result<(Bytes, Option<HeaderMap>), Refusal> {
-    if body.size_hint().lower() > inspector.most {
-        return Err(too_large(inspector));
+    if body.size_hint().lower() > most {
+        return Err(too_large(bound));
     }
     let (mut bytes, mut trailers) = (BytesMut::new(), None);
     loop {
@@ -93,7 +94,7 @@ async fn collect(
             }
         };
         match frame.into_data() {
-            Ok(data) if (bytes.len() + data.len()) as u64 > inspector.most => return Err(too_large(inspector)),
+            Ok(data) if (bytes.len() + data.len()) as u64 > most => return Err(too_large(bound)),
             // Most bodies are one piece.
             Ok(data) if bytes.is_empty() && body.is_end_stream() => return Ok((data, None)),
             // It grows with what comes, so that a length that is only stated takes no memory.
@@ -103,8 +104,8 @@ async fn collect(
     }
 }
 
-fn too_large(inspector: &BodyInspector) -> Refusal {
-    broken(StatusCode::PAYLOAD_TOO_LARGE, inspector.bound, "is too large")
+fn too_large(bound: Reason) -> Refusal {
+    broken(StatusCode::PAYLOAD_TOO_LARGE, bound, "is too large")
 }
 
 /// What follows on the connection belongs to the body.

@@ -98,7 +98,7 @@ pub fn problem(status: StatusCode, detail: &str) -> LocalResponse {
 /// A problem document with a list of what is wrong in detail. A list without entries is left out.
 pub fn problem_with(status: StatusCode, detail: &str, problems: &[Value]) -> LocalResponse {
     let document = Problem { problems, ..Problem::new(status, "about:blank", detail) }.write();
-    with_headers(status, HeaderMap::from_iter([(header::CONTENT_TYPE, PROBLEM)]), LocalBody::Problem(document))
+    with_all(status, HeaderMap::from_iter([(header::CONTENT_TYPE, PROBLEM)]), LocalBody::Problem(document))
 }
 
 /// The response to a request that no route takes: 404, or 405 if only the method is wrong (RFC 9110, section 15.5.6).
@@ -162,12 +162,17 @@ pub fn bad_head(status: StatusCode, reason: Reason, id: &RequestId, now: Time) -
 
 /// Sends the client to another URL.
 pub fn redirection(status: StatusCode, location: HeaderValue) -> LocalResponse {
-    with_headers(status, HeaderMap::from_iter([(header::LOCATION, location)]), LocalBody::Fixed(Bytes::new()))
+    with_headers(status, HeaderMap::from_iter([(header::LOCATION, location)]))
 }
 
 /// A response without a body or a content type.
 pub fn empty(status: StatusCode) -> LocalResponse {
-    with_headers(status, HeaderMap::new(), LocalBody::Fixed(Bytes::new()))
+    with_headers(status, HeaderMap::new())
+}
+
+/// A response without a body that has these headers.
+pub fn with_headers(status: StatusCode, headers: HeaderMap) -> LocalResponse {
+    with_all(status, headers, LocalBody::Fixed(Bytes::new()))
 }
 
 /// A response of plain text.
@@ -177,10 +182,10 @@ pub fn text(status: StatusCode, body: Bytes) -> LocalResponse {
 
 /// A response with a body of the content type `kind`.
 pub fn with_body(status: StatusCode, kind: HeaderValue, body: Bytes) -> LocalResponse {
-    with_headers(status, HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]), LocalBody::Fixed(body))
+    with_all(status, HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]), LocalBody::Fixed(body))
 }
 
-fn with_headers(status: StatusCode, headers: HeaderMap, body: LocalBody) -> LocalResponse {
+fn with_all(status: StatusCode, headers: HeaderMap, body: LocalBody) -> LocalResponse {
     let (mut head, ()) = Response::new(()).into_parts();
     (head.status, head.headers) = (status, headers);
     Response::from_parts(head, body)

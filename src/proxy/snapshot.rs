@@ -1,6 +1,7 @@
 //! The snapshot: everything that is built from one configuration to serve requests. It is immutable, and a reload
 //! replaces it as a whole.
 
+mod descriptors;
 mod pools;
 mod shared_state;
 
@@ -21,11 +22,12 @@ use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
 use crate::request::decide::{
     BanRule, ConcurrencyLimiter, RateSelector, RateTable, RouteLimit, TemporaryOverrides, WaitQueues,
 };
+use crate::request::descriptors::DescriptorRules;
 use crate::request::identify::ambiguity::SingleSources;
 use crate::request::identify::body::BodyInspector;
 use crate::request::identify::tokens::TokenReader;
 use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
-use crate::request::resolve::{Resolver, RouteRules};
+use crate::request::resolve::Resolver;
 use crate::request::route::{self, PreparedChanges};
 use crate::sources::jwks::KeySource;
 use crate::sources::otlp::Exporter;
@@ -43,8 +45,10 @@ pub const NO_ROUTE: &str = "none";
 pub struct Snapshot {
     /// Finds the client, the target and the route of a request.
     pub resolver: Resolver,
-    /// The routes, by the index that the resolver finds.
+    /// The routes, by the index that the resolver finds, and then what the rules about descriptors are compiled to.
     pub served: Vec<CompiledRoute>,
+    /// Which descriptors are limited by which of the latter.
+    pub descriptors: DescriptorRules,
     /// The rates of all limits of the configuration.
     pub limits: Vec<Arc<RateTable>>,
     /// Counts the requests without a route.
@@ -243,7 +247,7 @@ impl Snapshot {
             config::Action::Forward { upstream, .. } => config.upstreams.get(upstream),
             config::Action::Respond { .. } | config::Action::Redirect(_) => None,
         };
-        let served = |(route, rules): (&config::Route, &RouteRules)| {
+        let served = |(route, single): (&config::Route, Arc<SingleSources>)| {
             let indices = || route.limits.iter().chain(&route.pools);
             let limits_and_rates =
                 || indices().filter_map(|index| config.limits.get(*index).zip(rate_table.get(*index)));
@@ -273,12 +277,12 @@ impl Snapshot {
             CompiledRoute {
                 metrics: shared.route(&route::label(route)),
                 path: route.path.text.clone(),
-                single: rules.single.clone(),
+                single,
                 tokens: readers.iter().filter(|reader| config.uses_token(route, reader.name())).cloned().collect(),
                 has_quotas: limits.iter().any(|limit| limit.quotas.is_some()),
                 limits,
                 action: action(&route.action, &upstreams),
-                max_body_size: rules.max_body_size,
+                max_body_size: route.max_body_size,
                 inspector: BodyInspector::new(config, route).map(Box::new),
                 timeout: route.timeout,
                 request_headers: PreparedChanges::new(&route.request_headers),
@@ -297,13 +301,19 @@ impl Snapshot {
             }
         };
         let resolver = Resolver::new(config);
-        let served: Vec<_> = config.routes.iter().zip(&resolver.rules).map(served).collect();
+        let single = resolver.rules.iter().map(|rules| rules.single.clone());
+        let descriptors = config.decisions.iter().flat_map(|decisions| &decisions.descriptors);
+        let of_descriptors = descriptors.map(|rule| (&rule.route, Arc::default()));
+        let served: Vec<_> = config.routes.iter().zip(single).chain(of_descriptors).map(served).collect();
         Self {
             resolver,
             shedding: config.server.shed.clone().map(|settings| {
                 Arc::new(Shedding::new(settings, served.iter().filter_map(|route| route.shedding.as_deref())))
             }),
             served,
+            descriptors: DescriptorRules::new(
+                config.decisions.as_ref().map_or(&[], |decisions| &decisions.descriptors),
+            ),
             limits: rate_table,
             unrouted: shared.route(NO_ROUTE),
             upstreams,
@@ -325,6 +335,16 @@ impl Snapshot {
                 exporter: shared.exporters().get(&tracing.collector),
             }),
         }
+    }
+
+    /// What the rule about descriptors with this index is compiled to.
+    pub fn rule(&self, index: usize) -> Option<&CompiledRoute> {
+        self.served.get(self.rule_index(index))
+    }
+
+    /// The index of that among what is served.
+    pub fn rule_index(&self, index: usize) -> usize {
+        self.resolver.rules.len() + index
     }
 
     /// Which traces are sampled, if requests are traced. Only a trusted proxy decides by its flags, because anybody can send

@@ -255,6 +255,11 @@ impl RequestRecord {
         }
     }
 
+    /// Counts the request by this recorder, since its route is known only now.
+    pub fn record_by(&mut self, recorder: Rc<RouteRecorder>) {
+        self.recorder = recorder;
+    }
+
     /// The identifier of the request.
     pub fn request_id(&self) -> &RequestId {
         &self.id

@@ -27,7 +27,7 @@ pub(super) fn begin(
 ) {
     let upstream = match &mut response.body_mut().content {
         ResponseBody::Upstream(body) => body.take_tunnel(),
-        ResponseBody::Own(_) => None,
+        ResponseBody::Own(_) | ResponseBody::Message(_) => None,
     };
     let Some(upstream) = upstream else { return record.settle(Outcome::Failed, response) };
     let headers = response.headers_mut();

@@ -6,14 +6,16 @@
 //! all workers shared.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
+use smallvec::SmallVec;
 
 use crate::config::AccessLog;
-use crate::proxy::snapshot::Snapshot;
+use crate::proxy::snapshot::{CompiledRoute, Snapshot};
 use crate::proxy::telemetry::{AccessLogger, RouteMetrics, RouteRecorder, Sampler};
 
 /// The snapshot in force, for one worker.
@@ -33,7 +35,15 @@ pub struct WorkerSnapshot {
     unrouted: Rc<RouteRecorder>,
     /// Whether lines of the access log have a place for headers.
     pub logs_headers: bool,
+    /// Which limits calls about descriptors have asked together, and what these are compiled to.
+    combinations: RefCell<HashMap<Combination, Rc<CompiledRoute>>>,
 }
+
+/// Limits of descriptors: the index of the rule of each, and its place there.
+pub(super) type Combination = SmallVec<[(usize, usize); 4]>;
+
+/// The most combinations that are kept. A proxy that is configured to ask in more ways gets them compiled again.
+const MOST_COMBINATIONS: usize = 256;
 
 impl WorkerSnapshots {
     /// For the worker with this index, whose access log goes to `logger`.
@@ -68,7 +78,22 @@ impl WorkerSnapshot {
         };
         let recorders = gateway.served.iter().map(|route| recorder(&route.metrics, route.failures.clone())).collect();
         let unrouted = recorder(&gateway.unrouted, None);
-        Self { gateway, recorders, unrouted, logs_headers: logger.needs_headers() }
+        Self { gateway, recorders, unrouted, logs_headers: logger.needs_headers(), combinations: RefCell::default() }
+    }
+
+    /// What these limits of descriptors are compiled to; `None` if there are none.
+    pub fn of_descriptors(&self, combination: &Combination) -> Option<Rc<CompiledRoute>> {
+        let combinations = &mut self.combinations.borrow_mut();
+        if let Some(compiled) = combinations.get(combination) {
+            return Some(compiled.clone());
+        }
+        let limits = combination.iter().filter_map(|(rule, at)| Some((self.rule(*rule)?, *at)));
+        let compiled = Rc::new(CompiledRoute::of_descriptors(limits)?);
+        if combinations.len() == MOST_COMBINATIONS {
+            combinations.clear();
+        }
+        combinations.insert(combination.clone(), compiled.clone());
+        Some(compiled)
     }
 
     /// Records the requests of this route, or those without a route.

@@ -67,6 +67,11 @@ pub fn read(question: &Parts) -> Result<Parts, &'static str> {
     Ok(asked)
 }
 
+/// Whether headers of a question name a target in either way.
+pub fn names_target(headers: &HeaderMap) -> bool {
+    headers.contains_key(FORWARDED_URI) || headers.contains_key(ORIGINAL_URI)
+}
+
 /// The value of a header, if there is one.
 fn single<'h>(
     headers: &'h HeaderMap,

@@ -41,7 +41,7 @@ pub use counters::{DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics};
 pub use first::{Part, decide_first, refuse_first};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use known_bans::{KnownBan, KnownBans};
-pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, longest_refusal};
+pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, binding, longest_refusal};
 pub use rate_selector::{RateSelector, RateSet, RateTable, SelectedRates};
 pub use reservations::{
     CostKnown, Reservations, SettledByBody, estimated_input, initial_cost_within, is_settled, reserved_tokens,
@@ -55,6 +55,7 @@ pub use wait_queues::WaitQueues;
 use bans::Refused;
 
 /// One limit as one route applies it.
+#[derive(Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a separate property")]
 pub struct RouteLimit {
     /// Which rates apply to which key.
@@ -221,6 +222,15 @@ impl<'a> DecisionState<'a> {
 }
 
 impl DecisionInput<'_, '_> {
+    /// How much room the request needs in the limit at this place, which allows `most` at once, and what it is charged at first.
+    fn initial_cost(&self, place: usize, most: u64) -> (u64, u64) {
+        if let Some(descriptor) = self.attributes.descriptors.get(place) {
+            return (descriptor.hits.max(1), descriptor.hits);
+        }
+        let cost = initial_cost_within(&self.limits[place].cost, most, self.attributes);
+        (cost, cost)
+    }
+
     /// Whether a request about which so is decided is served.
     pub fn passes(&self, decision: Decision) -> bool {
         decision == Decision::Admitted || decision == Decision::Unknown && self.fail_open
@@ -228,6 +238,13 @@ impl DecisionInput<'_, '_> {
 }
 
 impl RouteLimit {
+    /// The same for the descriptor of the limit at this place.
+    #[must_use]
+    pub fn of_descriptor(&self, place: usize) -> Self {
+        let (key, rates) = (self.key.clone().of_descriptor(place), self.rates.clone().of_descriptor(place));
+        Self { key, rates, ..self.clone() }
+    }
+
     fn counters(&self, worker: usize) -> &DecisionCounters {
         self.metrics.workers.of(worker)
     }

@@ -22,6 +22,7 @@ use crate::base::fingerprint::{Domain, Fingerprint};
 use crate::config::{Key, PathPattern, Segment, Source};
 use crate::limit::known_keys::KnownKeys;
 
+use super::descriptors::Descriptor;
 use body::InspectedBody;
 use tokens::ValidToken;
 
@@ -50,6 +51,8 @@ pub struct RequestAttributes<'a> {
     pub route: &'a str,
     /// What the body says; `None` if no limit of the route needs it, or it was not read yet.
     pub body: Option<&'a InspectedBody<'a>>,
+    /// What each limit is asked about instead, by its place, if Envoy asks.
+    pub descriptors: &'a [Descriptor<'a>],
 }
 
 /// How the key of one limit is read from the requests of one route.
@@ -80,8 +83,8 @@ struct Reader {
     /// A hash of the source as the configuration spells it.
     tag: [u8; 8],
     source: Source,
-    /// The index of the captured segment, if the source is one.
-    segment: usize,
+    /// The index of the captured segment or of the descriptor, if the source is one.
+    place: usize,
     /// The values that count as present; `None` if all do.
     known: Option<Arc<KnownKeys>>,
 }
@@ -135,7 +138,8 @@ impl KeyExtractor {
                 _ => false,
             });
             let tag = Fingerprint::of(source.to_string().as_bytes()).high().to_be_bytes();
-            Reader { tag, source: source.clone(), segment: segment.unwrap_or(usize::MAX), known: None }
+            let place = if let Source::Descriptor(_) = source { 0 } else { segment.unwrap_or(usize::MAX) };
+            Reader { tag, source: source.clone(), place, known: None }
         };
         let parts = key.parts.iter().map(|part| part.iter().map(reader).collect()).collect();
         Self { domain: Domain::new(limit), parts }
@@ -148,6 +152,14 @@ impl KeyExtractor {
         for reader in readers.filter(|reader| reader.source.is_chosen_by_clients()) {
             reader.known = known.cloned();
         }
+        self
+    }
+
+    /// The same for the descriptor of the limit at this place.
+    #[must_use]
+    pub fn of_descriptor(mut self, place: usize) -> Self {
+        let readers = self.parts.iter_mut().flatten();
+        readers.filter(|reader| matches!(reader.source, Source::Descriptor(_))).for_each(|reader| reader.place = place);
         self
     }
 
@@ -267,7 +279,7 @@ impl Reader {
             }
             Source::Bearer => self.push(bearer(attributes.headers)?, bytes),
             Source::Path => self.push(attributes.path.as_bytes(), bytes),
-            Source::Capture(_) => self.push(attributes.path.split('/').skip(1).nth(self.segment)?.as_bytes(), bytes),
+            Source::Capture(_) => self.push(attributes.path.split('/').skip(1).nth(self.place)?.as_bytes(), bytes),
             Source::Host => self.push(attributes.host.as_bytes(), bytes),
             Source::Method => self.push(attributes.method.as_str().as_bytes(), bytes),
             Source::Route => self.push(attributes.route.as_bytes(), bytes),
@@ -276,6 +288,9 @@ impl Reader {
                 self.push(ValidToken::claim(attributes.tokens, name, claim)?.as_bytes(), bytes)
             }
             Source::Json(pointer) => self.push(attributes.body?.value(pointer)?, bytes),
+            Source::Descriptor(name) => {
+                self.push(attributes.descriptors.get(self.place)?.value(name)?.as_bytes(), bytes)
+            }
             Source::Global => self.push(b"*", bytes),
         }
     }
@@ -357,6 +372,7 @@ mod tests {
             tokens: &[],
             route: "r",
             body: None,
+            descriptors: &[],
         }
     }
 

@@ -205,6 +205,7 @@ impl<'a> ArrivedRequest<'a> {
             tokens: &[],
             route,
             body: None,
+            descriptors: &[],
         }
     }
 }

@@ -58,7 +58,7 @@ impl Routed<'_> {
             self.answer()
         } else {
             let last = &mut RefusalCache::default();
-            Some(proxy::refuse(served, decision, &mut state, attributes.headers, now, last))
+            Some(proxy::refuse(served, decision, &mut state, attributes, now, last))
         };
         let outcome = match (&answer, self.problem) {
             (None, _) => "forwarded".to_owned(),

@@ -106,7 +106,7 @@ impl Needs {
             }
             Source::Query(_) => seen.query,
             Source::Host => seen.host,
-            Source::ClientCert | Source::Jwt { .. } | Source::Json(_) => false,
+            Source::ClientCert | Source::Jwt { .. } | Source::Json(_) | Source::Descriptor(_) => false,
             Source::ClientIp { .. }
             | Source::Path
             | Source::Capture(_)

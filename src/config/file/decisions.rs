@@ -1,29 +1,57 @@
-//! `[decisions]`: where other proxies ask, and what they are answered.
+//! `[decisions]`: where other proxies ask, what they are answered, and what Envoy's descriptors mean.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use super::tls;
-use crate::config::read::Section;
-use crate::config::settings::decisions;
-use crate::config::{Decisions, values};
+use super::{routes, tls};
+use crate::config::read::{Field, Name, Section};
+use crate::config::settings::{decisions, descriptor};
+use crate::config::{Decisions, TextPattern, values};
 
-/// Reads the section. Its address and the place of that go to `bound`.
-pub(super) fn read(section: Section<'_>, bound: &mut Vec<(SocketAddr, Range<usize>)>) -> Option<Decisions> {
+/// A rule about descriptors as read; a value that is `None` has an error that was reported.
+pub(in crate::config) struct DescriptorDraft<'a> {
+    pub(in crate::config) domain: Option<String>,
+    pub(in crate::config) entries: Option<Vec<(String, TextPattern)>>,
+    pub(in crate::config) limits: Vec<Name<'a>>,
+}
+
+/// Reads the section, whose rules about descriptors name limits. Its address and the place of that go to `bound`.
+pub(super) fn read<'a>(
+    section: Section<'a>,
+    bound: &mut Vec<(SocketAddr, Range<usize>)>,
+) -> (Option<Decisions>, Vec<DescriptorDraft<'a>>) {
     let field = section.required(&decisions::listen, "add its address: listen = \"127.0.0.1:9902\"");
     let listen = field.as_ref().and_then(|field| field.parse(values::socket));
     let tls = section.table(&decisions::tls).and_then(tls::read);
     let refused_status = section.read(&decisions::refused_status);
+    let rules = section.tables(&decisions::descriptors).map(descriptor).collect();
     section.close();
-    let (listen, field) = (listen?, field?);
     let client_ca = tls.as_ref().and_then(|tls| tls.client_ca.as_ref());
-    if !is_private(listen.ip()) && !client_ca.is_some_and(|client_ca| client_ca.is_required) {
+    let is_open = !client_ca.is_some_and(|client_ca| client_ca.is_required);
+    if let Some((listen, field)) = listen.zip(field.as_ref()).filter(|(listen, _)| is_open && !is_private(listen.ip()))
+    {
         let help = "listen on a private address, or require certificates of those that ask: \
                     tls = { certificates = ..., client_ca = \"tls/proxies-ca.pem\" }";
         field.warn(format!("whoever can reach {listen} can use up the limits of others"), help);
     }
-    bound.push((listen, field.span));
-    Some(Decisions { listen, tls, refused_status })
+    let place = listen.zip(field.map(|field| field.span));
+    bound.extend(place.clone());
+    let descriptors = Vec::new();
+    (place.map(|(listen, _)| Decisions { listen, tls, refused_status, descriptors }), rules)
+}
+
+fn descriptor(section: Section<'_>) -> DescriptorDraft<'_> {
+    let domain = section.required(&descriptor::domain, "add the one of Envoy's filter: domain = \"edge\"");
+    let entries = section.required(&descriptor::entries, "add which it has: entries = { remote_address = \"*\" }");
+    let limits = section.required(&descriptor::limits, "add what limits them: limits = [\"per-client\"]");
+    section.close();
+    let entry =
+        |(name, field): (Name<'_>, Field<'_>)| Some((name.text.to_owned(), TextPattern(field.text()?.to_owned())));
+    DescriptorDraft {
+        domain: domain.and_then(|field| field.name()).map(|domain| domain.text.to_owned()),
+        entries: entries.and_then(|field| field.entries("`entries`")?.into_iter().map(entry).collect()),
+        limits: limits.map(|field| routes::limits(&field, &descriptor::limits)).unwrap_or_default(),
+    }
 }
 
 /// Whether only this machine or a private network reaches the address (RFC 1918, RFC 3927, RFC 4193, RFC 4291).

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 
 use super::{content, cors, headers, paths, redirect, rewrite, secret};
-use crate::config::read::{Field, Name, Section, Wrong, report_repeated};
+use crate::config::read::{Field, Name, Section, Setting, Wrong, report_repeated};
 use crate::config::report::quoted;
 use crate::config::settings::{respond, root, route};
 use crate::config::{
@@ -74,7 +74,7 @@ fn route(section: Section<'_>) -> Draft<'_> {
     let headers = section.field(&route::headers).map_or(Some(Vec::new()), |field| needed_headers(&field));
     let scheme = section.given(&route::scheme);
     let answer = answer(&section, path.as_ref());
-    let limits = section.field(&route::limits).map(|field| limits(&field)).unwrap_or_default();
+    let limits = section.field(&route::limits).map(|field| limits(&field, &route::limits)).unwrap_or_default();
     let max_body_size = section.given(&route::max_body_size);
     let inspect_body = section.given(&route::inspect_body);
     let timeout = section.given(&route::timeout);
@@ -179,8 +179,9 @@ fn needed_headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderMatch)>> {
     })
 }
 
-fn limits<'a>(field: &Field<'a>) -> Vec<Name<'a>> {
-    let Some(list) = field.list(&route::limits) else { return Vec::new() };
+/// The names of limits in the list that this key has.
+pub(super) fn limits<'a>(field: &Field<'a>, key: &Setting<()>) -> Vec<Name<'a>> {
+    let Some(list) = field.list(key) else { return Vec::new() };
     let names = list.iter().filter_map(|field| Some((field.text()?, field.clone())));
     let names: Vec<_> = names.collect();
     report_repeated(&names, "this limit", "list it once: a request is counted once by each limit");

@@ -1,10 +1,11 @@
-//! Keys about other proxies: `[decisions]`.
+//! Keys about other proxies: `[decisions]` and its tables.
 
 use http::StatusCode;
 
 use super::tls;
 use crate::config::kinds::{shaped, status_code, text};
 use crate::config::read::{Setting, Shape, Table, name, tables};
+use crate::config::values;
 
 tables! {
     /// The limits of this gateway for traffic that passes through other proxies: nginx, Caddy, Traefik, or whatever can ask by
@@ -16,5 +17,19 @@ tables! {
         tls: () = shaped(Shape::Table(&tls::TABLE));
         /// The status of the answer about a request that a limit refuses. `auth_request` of nginx knows 401 and 403 only.
         refused_status: StatusCode = status_code(400, 599), 429;
+        /// What Envoy's descriptors mean, if it asks by gRPC (docs/envoy.md).
+        descriptors: () = shaped(Shape::List(&Shape::Table(&descriptor::TABLE), 0, 1000));
+    }
+
+    /// Which descriptors it is about, and what limits them. The first that fits a descriptor counts; one that none fits is not
+    /// limited.
+    descriptor {
+        /// The `domain` of Envoy's rate limit filter.
+        domain: () = text().required() => "edge";
+        /// Entries that the descriptor has, in any order and maybe among others: their keys, and their values, in which `*` stands
+        /// for any text.
+        entries: () = shaped(Shape::Named(&Shape::Text)).required() => { remote_address = "*", path = "/v1/*" };
+        /// Names of limits, whose keys are `descriptor:NAME` or `global`. Each is charged `hits_addend`.
+        limits: () = shaped(Shape::List(&Shape::Text, 1, values::MOST)).required() => ["per-client"];
     }
 }

@@ -1,7 +1,6 @@
 //! The headers of CORS, by which browsers let pages of other origins use a route, and the answers to preflights: the
 //! requests by which a browser asks first (Fetch standard, section 3.3, <https://fetch.spec.whatwg.org/#http-cors-protocol>).
 
-use bytes::Bytes;
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
@@ -10,7 +9,7 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
 use super::rate_limit_headers::RateLimitHeaders;
-use super::{LocalBody, LocalResponse, with_headers};
+use super::{LocalResponse, with_headers};
 use crate::base::http::header_list;
 use crate::base::http::request_id::REQUEST_ID;
 use crate::config::{Cors, OriginPattern};
@@ -102,7 +101,7 @@ impl CorsPolicy {
             headers.extend(allowed.map(|allowed| (ACCESS_CONTROL_ALLOW_HEADERS, allowed)));
             headers.extend(self.max_age.clone().map(|age| (ACCESS_CONTROL_MAX_AGE, age)));
         }
-        with_headers(StatusCode::NO_CONTENT, headers, LocalBody::Fixed(Bytes::new()))
+        with_headers(StatusCode::NO_CONTENT, headers)
     }
 
     /// The value of Access-Control-Allow-Origin for the origin of the request.

@@ -10,6 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
+use http_body::Frame;
 use http_body_util::Full;
 use integer_encoding::VarInt;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
@@ -19,6 +20,7 @@ use super::PROBLEM;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 
 /// What is percent-encoded in `grpc-message`: the percent sign, and everything that is not visible ASCII or a space.
@@ -37,6 +39,8 @@ pub enum Code {
     InvalidArgument = 3,
     /// `DEADLINE_EXCEEDED`
     DeadlineExceeded = 4,
+    /// `NOT_FOUND`
+    NotFound = 5,
     /// `PERMISSION_DENIED`
     PermissionDenied = 7,
     /// `RESOURCE_EXHAUSTED`
@@ -92,6 +96,66 @@ pub fn translate(response: Response<Bytes>, kind: &HeaderValue, limited: bool) -
     head.headers.extend(encoded.map(|message| (MESSAGE, message)));
     head.headers.extend(details.and_then(|details| Some((DETAILS, HeaderValue::try_from(details).ok()?))));
     Response::from_parts(head, Full::default())
+}
+
+/// A response to a call that has failed, with nothing but why.
+pub fn failed(code: Code, message: &'static str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, GRPC);
+    headers.insert(STATUS, HeaderValue::from(code as u16));
+    headers.insert(MESSAGE, HeaderValue::from_static(message));
+    response
+}
+
+/// The message in the body of a request to a procedure that takes one: a length, and then so many bytes.
+///
+/// # Errors
+/// What is wrong with the body.
+pub fn message_of(mut body: Bytes) -> Result<Bytes, &'static str> {
+    let Some((&[flag, length @ ..], rest)) = body.split_first_chunk::<5>() else {
+        return Err("There is no message in the body.");
+    };
+    match (flag, usize::try_from(u32::from_be_bytes(length)) == Ok(rest.len())) {
+        (0, true) => Ok(body.split_off(5)),
+        (0, false) => Err("The body is not one message."),
+        _ => Err("The message is compressed, which this service does not understand."),
+    }
+}
+
+/// The body of a response with one message, after which the call has succeeded.
+pub struct MessageBody {
+    message: Option<Bytes>,
+    has_trailers: bool,
+}
+
+impl MessageBody {
+    /// The head and the body of that response.
+    pub fn response(message: &impl prost::Message) -> Response<Self> {
+        let length = message.encoded_len();
+        let mut bytes = Vec::with_capacity(5 + length);
+        bytes.push(0);
+        // A message of this service has a few kilobytes at most.
+        bytes.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+        message.encode_raw(&mut bytes);
+        let mut response = Response::new(Self { message: Some(bytes.into()), has_trailers: true });
+        response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
+        response
+    }
+
+    /// What is sent next.
+    pub fn next(&mut self) -> Option<Frame<Bytes>> {
+        if let Some(message) = self.message.take() {
+            return Some(Frame::data(message));
+        }
+        let has_trailers = std::mem::take(&mut self.has_trailers);
+        has_trailers.then(|| Frame::trailers(HeaderMap::from_iter([(STATUS, HeaderValue::from_static("0"))])))
+    }
+
+    /// Whether all of it was sent.
+    pub fn is_over(&self) -> bool {
+        !self.has_trailers
+    }
 }
 
 /// The text for people: the detail of a problem document, or a body that the configuration defines.

@@ -17,7 +17,7 @@ const BURST: &KeyRef = KeyRef::constant("gateway-burst");
 const SECOND: u64 = 1_000_000;
 
 /// All policies of one limit.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Policies {
     /// The items of RateLimit-Policy.
     pub(super) line: Option<HeaderValue>,
@@ -28,7 +28,7 @@ pub(super) struct Policies {
 }
 
 /// One policy.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Policy {
     /// Its item of RateLimit up to the number of requests that remain: `"name";r=`.
     pub(super) state: String,

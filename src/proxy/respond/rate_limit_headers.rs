@@ -19,11 +19,11 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER
 use sfv::{ListSerializer, StringRef};
 
 use super::policy::{Policies, Policy};
-use super::{LocalBody, LocalResponse, PROBLEM, empty, problem, providers, with_body, with_headers};
+use super::{LocalBody, LocalResponse, PROBLEM, empty, problem, providers, with_all, with_body};
 use crate::base::clock::Time;
 use crate::base::http::request_id::REQUEST_ID;
 use crate::config::{self, Cost, HeaderStyle};
-use crate::request::decide::{LimitOutcome, LimitVerdict, RateSet, longest_refusal};
+use crate::request::decide::{LimitOutcome, LimitVerdict, RateSet, binding, longest_refusal};
 use forms::{FORMS, Form, RETRY_AFTER_MS, Unit, millis, seconds};
 use repeated::Refusal;
 
@@ -43,7 +43,7 @@ pub struct RateLimitHeaders {
 }
 
 /// What one limit sends to clients.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct LimitHeaders {
     name: String,
     /// `None` if clients are not told about it.
@@ -65,7 +65,15 @@ struct LimitHeaders {
 impl RateLimitHeaders {
     /// For these limits in the order of the route, each with the number of its sets of rates.
     pub fn new<'a>(limits: impl IntoIterator<Item = (&'a config::Limit, usize)>) -> Self {
-        let limits: Vec<_> = limits.into_iter().map(|(limit, profiles)| LimitHeaders::new(limit, profiles)).collect();
+        Self::of(limits.into_iter().map(|(limit, profiles)| LimitHeaders::new(limit, profiles)).collect())
+    }
+
+    /// For limits of several routes, each with its place there.
+    pub fn joined<'a>(limits: impl IntoIterator<Item = (&'a Self, usize)>) -> Self {
+        Self::of(limits.into_iter().filter_map(|(all, place)| all.limits.get(place).cloned()).collect())
+    }
+
+    fn of(limits: Vec<LimitHeaders>) -> Self {
         let forms = FORMS.iter().filter(|form| limits.iter().any(|limit| form.is_of(limit.style))).collect();
         Self { limits, forms }
     }
@@ -192,7 +200,7 @@ impl RateLimitHeaders {
         }
         // Each request replaces it, for which a copy of these headers need not grow.
         headers.insert(REQUEST_ID, HeaderValue::from_static(""));
-        Some(Refusal::new(self, outcomes, now, with_headers(status, headers, body)))
+        Some(Refusal::new(self, outcomes, now, with_all(status, headers, body)))
     }
 
     /// The response of a limit that does not show clients that it exists.
@@ -241,21 +249,15 @@ impl RateLimitHeaders {
         error.map_or_else(|| problem(status, &detail), |error| with_body(status, JSON, error))
     }
 
-    /// The outcome whose state is sent, among those that `sends` accepts: the refusal that takes longest, or else the outcome
-    /// with the least remaining. One of which nothing is known is the last.
+    /// The outcome whose state is sent, among those that `sends` accepts.
     fn binding<'o, 'a>(
         &self,
         outcomes: &'o [LimitOutcome<'a>],
         sends: impl Fn(&LimitHeaders, &LimitVerdict) -> bool,
     ) -> Option<&'o LimitOutcome<'a>> {
-        let sent = outcomes.iter().filter(|outcome| {
+        binding(outcomes.iter().filter(|outcome| {
             self.limits.get(outcome.place).is_some_and(|limit_headers| sends(limit_headers, &outcome.verdict))
-        });
-        sent.min_by_key(|outcome| match (outcome.verdict.admitted(), outcome.verdict.remaining()) {
-            (false, _) => (0, u64::MAX - outcome.verdict.wait().unwrap_or(u64::MAX)),
-            (true, Some(remaining)) => (1, remaining),
-            (true, None) => (2, 0),
-        })
+        }))
     }
 
     /// The policies of the rates that apply, composed now if this is their first use.

@@ -22,7 +22,7 @@ const MOST_KEYS: usize = 1 << 16;
 const MOST_BYTES: usize = 32 << 20;
 
 /// How a limit bans keys.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct BanRule {
     pub(super) limits: BanLimits,
     pub(super) strikes: Arc<Strikes>,

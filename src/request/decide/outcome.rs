@@ -50,6 +50,16 @@ pub fn longest_refusal<'o, 'a>(outcomes: &'o [LimitOutcome<'a>]) -> Option<&'o L
     refusals.max_by_key(|outcome| outcome.verdict.wait().unwrap_or(u64::MAX))
 }
 
+/// The outcome that says most to a client: the refusal that takes longest, or else the one with the least remaining. One of which
+/// nothing is known is the last.
+pub fn binding<'o, 'a: 'o>(outcomes: impl Iterator<Item = &'o LimitOutcome<'a>>) -> Option<&'o LimitOutcome<'a>> {
+    outcomes.min_by_key(|outcome| match (outcome.verdict.admitted(), outcome.verdict.remaining()) {
+        (false, _) => (0, u64::MAX - outcome.verdict.wait().unwrap_or(u64::MAX)),
+        (true, Some(remaining)) => (1, remaining),
+        (true, None) => (2, 0),
+    })
+}
+
 impl LimitVerdict {
     /// Whether the limit admits the request, as far as is known.
     pub fn admitted(&self) -> bool {

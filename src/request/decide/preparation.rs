@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{
-    Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict, Part, RateSet, SelectedRates, reservations,
-};
+use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict, Part, RateSet, SelectedRates};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{Missing, Role};
 use crate::limit::Limit;
@@ -95,12 +93,12 @@ impl<'a> DecisionState<'a> {
                 None if input.part == Part::First && is_later => (own, until_then),
                 None => (own, route_limit.on_limit.role()),
             };
-            let cost = reservations::initial_cost_within(&route_limit.cost, most, input.attributes);
-            if cost > most && role == Role::Refuses && route_limit.on_limit.is_told() {
+            let (need, cost) = input.initial_cost(place, most);
+            if need > most && role == Role::Refuses && route_limit.on_limit.is_told() {
                 return self.too_costly(input, (place, key), most);
             }
             let ask = &mut self.asks[at];
-            (ask.need, ask.cost, ask.role, ask.overflow) = (cost, cost, role, found.map(|_| pool));
+            (ask.need, ask.cost, ask.role, ask.overflow) = (need, cost, role, found.map(|_| pool));
         }
         ControlFlow::Continue(())
     }
@@ -145,21 +143,18 @@ impl<'a> DecisionState<'a> {
         }
         let route_limit = &input.limits[place];
         let most = limit.capacity();
-        let (cost, role) = match route_limit.is_of_route {
-            true => (
-                reservations::initial_cost_within(&route_limit.cost, most, input.attributes),
-                route_limit.on_limit.role(),
-            ),
+        let ((need, cost), role) = match route_limit.is_of_route {
+            true => (input.initial_cost(place, most), route_limit.on_limit.role()),
             // It is asked only in the place of others.
-            false => (0, Role::Reports),
+            false => ((0, 0), Role::Reports),
         };
-        if cost > most && route_limit.on_limit.is_told() && route_limit.overflow.is_none() {
+        if need > most && route_limit.on_limit.is_told() && route_limit.overflow.is_none() {
             return self.too_costly(input, (place, key), most);
         }
         let settles = route_limit.settles;
         // A pool holds only the requests that are its own.
         let held_above = route_limit.slow.filter(|_| route_limit.is_of_route).map(|slow| slow.from);
-        self.asks.push(Ask { limit, key, need: cost, cost, settles, held_above, role, overflow: None, place });
+        self.asks.push(Ask { limit, key, need, cost, settles, held_above, role, overflow: None, place });
         self.profiles.push(profile);
         ControlFlow::Continue(())
     }

@@ -39,6 +39,7 @@ pub struct RateTable {
 }
 
 /// Selects the rates of a limit for the requests of one route.
+#[derive(Clone)]
 pub struct RateSelector {
     rate_table: Arc<RateTable>,
     /// How the name of the tier is read from a request.
@@ -267,6 +268,12 @@ impl RateSelector {
         let key = |source: &Source| Key { parts: vec![vec![source.clone()]] };
         let tier = limit.tiers.as_ref().map(|tiers| KeyExtractor::new(&limit.name, &key(&tiers.source), path));
         Self { rate_table, tier }
+    }
+
+    /// The same for the descriptor of the limit at this place.
+    #[must_use]
+    pub fn of_descriptor(self, place: usize) -> Self {
+        Self { tier: self.tier.map(|tier| tier.of_descriptor(place)), ..self }
     }
 
     /// The limit's own rates.

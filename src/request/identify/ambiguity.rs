@@ -148,6 +148,7 @@ impl Rule {
             | Source::ClientCert
             | Source::Jwt { .. }
             | Source::Json(_)
+            | Source::Descriptor(_)
             | Source::Global => return None,
         };
         Some(Self { source: source.clone(), folded, has_spellings })

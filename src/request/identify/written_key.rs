@@ -145,6 +145,7 @@ mod tests {
             tokens: &[],
             route: "r",
             body: None,
+            descriptors: &[],
         };
         extractor.extract(&attributes, 0, &mut KeyCache::default()).unwrap_or_else(|| extractor.shared())
     }

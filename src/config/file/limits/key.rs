@@ -19,7 +19,7 @@ const PLAIN: [(&str, Source); 8] = [
 ];
 const POINTER: &str = "a pointer (RFC 6901) begins with a slash, like json:/model or json:/metadata/user";
 const SOURCES: &str = "sources are client-ip, header:NAME, cookie:NAME, query:NAME, bearer, path, path:NAME, host, \
-                       method, route, client-cert, jwt:CLAIM, json:/POINTER and global";
+                       method, route, client-cert, jwt:CLAIM, json:/POINTER, descriptor:NAME and global";
 
 /// Reads the key of a limit, or what an upstream balances by.
 pub(in crate::config::file) fn key(field: &Field<'_>, key: &Setting<()>, jwts: &Names<'_>) -> Option<Key> {
@@ -58,7 +58,7 @@ pub(super) fn source(word: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
             "" => Err(Wrong::new("a source is missing", SOURCES)),
             "json" => Err(Wrong::new("`json` has no pointer", POINTER)),
             "jwt" => Err(Wrong::new("`jwt` has no claim", "write which one: \"jwt:CLAIM\", or \"jwt:NAME:CLAIM\"")),
-            "header" | "cookie" | "query" => {
+            "header" | "cookie" | "query" | "descriptor" => {
                 Err(Wrong::new(format!("`{word}` has no name"), format!("write which one: \"{word}:NAME\"")))
             }
             _ => plain(word).ok_or_else(|| unknown(word, word)),
@@ -79,6 +79,10 @@ pub(super) fn source(word: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
             Err(Wrong::new(format!("{} is not the name of a {kind}", quoted(name)), format!("like `{kind}:session`")))
         }
         "json" => pointer(name).map(Source::Json),
+        "descriptor" if name.is_empty() => {
+            Err(Wrong::new("`descriptor` has no name", "write which entry: \"descriptor:remote_address\""))
+        }
+        "descriptor" => Ok(Source::Descriptor(name.to_owned())),
         "path" => values::capture(name).map(|()| Source::Capture(name.to_owned())),
         _ if plain(kind).is_some() => {
             Err(Wrong::new(format!("`{kind}` takes no name"), format!("write `{kind}` alone")))
@@ -98,7 +102,7 @@ pub(super) fn pointer(text: &str) -> Result<Pointer, Wrong> {
 
 fn unknown(word: &str, kind: &str) -> Wrong {
     let mut names: Vec<_> = PLAIN.iter().map(|(name, _)| *name).collect();
-    names.extend(["header", "cookie", "query", "jwt", "json"]);
+    names.extend(["header", "cookie", "query", "jwt", "json", "descriptor"]);
     Wrong::new(format!("{} is not a source of keys", quoted(word)), did_you_mean(kind, &names, SOURCES))
 }
 
@@ -108,7 +112,7 @@ mod tests {
 
     #[test]
     fn reads_every_source() {
-        let text = "client-ip|client-ip:128|header:x-api-key|cookie:sid|query:q|bearer|path|path:id|host|method|route|client-cert|json:/a/b|global";
+        let text = "client-ip|client-ip:128|header:x-api-key|cookie:sid|query:q|bearer|path|path:id|host|method|route|client-cert|json:/a/b|descriptor:remote_address|global";
         let sources = part(text, &Names::new(&[])).unwrap();
         assert_eq!(sources.iter().map(ToString::to_string).collect::<Vec<_>>().join("|"), text);
     }
@@ -130,6 +134,8 @@ mod tests {
             "path:a/b",
             "json:",
             "json:model",
+            "descriptor",
+            "descriptor:",
             "bearer:x",
             "client-cert:CN",
             "ip",

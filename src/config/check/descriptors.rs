@@ -1,0 +1,71 @@
+//! Rules about descriptors: the limits that they name, which are compiled as those of a route.
+
+use http::{HeaderValue, StatusCode};
+
+use super::find;
+use crate::config::file::{DescriptorDraft, Draft};
+use crate::config::read::{Name, Source};
+use crate::config::{
+    Action, Cost, DescriptorRule, HeaderChanges, Host, Limit, PathPattern, Route, Source as KeySource, UNLIMITED,
+};
+use crate::limit::overload::level;
+
+/// Looks up the limits of all rules.
+pub(super) fn resolve(draft: &Draft<'_>, source: &Source<'_>) -> Vec<DescriptorRule> {
+    draft.descriptors.iter().filter_map(|rule| resolve_rule(rule, draft, source)).collect()
+}
+
+fn resolve_rule(rule: &DescriptorDraft<'_>, draft: &Draft<'_>, source: &Source<'_>) -> Option<DescriptorRule> {
+    let mut limits = Vec::new();
+    for name in &rule.limits {
+        let Some(index) = find(name, &draft.limits, "limit", source) else { continue };
+        limits.push(index);
+        draft.limits[index].1.iter().for_each(|limit| check(limit, name, source));
+    }
+    let (domain, entries) = (rule.domain.clone()?, rule.entries.clone()?);
+    let route = route(format!("envoy:{domain}"), limits);
+    Some(DescriptorRule { domain, entries, route })
+}
+
+/// Checks that a limit means something for descriptors.
+fn check(limit: &Limit, name: &Name<'_>, source: &Source<'_>) {
+    let is_there = |part: &&KeySource| matches!(part, KeySource::Descriptor(_) | KeySource::Global);
+    if let Some(missing) = limit.sources().find(|part| !is_there(part)) {
+        let message = format!("`{}` needs `{missing}`, which descriptors do not have", name.text);
+        source.report(name.span.clone(), message, "name a limit whose key is like \"descriptor:remote_address\"");
+    }
+    if limit.cost != Cost::Fixed(1) {
+        let message = format!("`{}` has a cost, but here a call says what it costs: `hits_addend`", name.text);
+        source.report(name.span.clone(), message, "name a limit without `cost`, `count` and `tokens`");
+    }
+    if limit.pool().is_some() {
+        let message = format!("`{}` has an `overflow`, which limits of descriptors cannot have", name.text);
+        source.report(name.span.clone(), message, "name a limit without `overflow`");
+    }
+}
+
+/// A route with these limits that answers by itself.
+fn route(name: String, limits: Vec<usize>) -> Route {
+    Route {
+        host: Host::Any,
+        path: PathPattern { text: name, segments: Vec::new(), rest: false },
+        ignore_case: false,
+        methods: Vec::new(),
+        headers: Vec::new(),
+        scheme: None,
+        action: Action::Respond {
+            status: StatusCode::OK,
+            body: String::new(),
+            content_type: HeaderValue::from_static("application/grpc"),
+        },
+        limits,
+        pools: Vec::new(),
+        max_body_size: UNLIMITED,
+        inspect_body: 0,
+        timeout: None,
+        request_headers: HeaderChanges::default(),
+        response_headers: HeaderChanges::default(),
+        priority: level::DEFAULT,
+        cors: None,
+    }
+}

@@ -1,0 +1,227 @@
+//! Calls by gRPC: `envoy.service.ratelimit.v3.RateLimitService`, by which Envoy asks whether a request may pass, and
+//! `grpc.health.v1.Health`.
+//!
+//! All descriptors of a call are one decision: either all their limits are charged, or none. A call that cannot be understood
+//! fails, and then Envoy does what it is configured to do without a service (`failure_mode_deny`).
+
+mod question;
+mod answer;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, Response, StatusCode, Version};
+use prost::Message;
+
+use super::arrival::Arrival;
+use super::deciding::{Decided, Deciding};
+use super::inspection::collect;
+use super::local_answer::own;
+use super::{ConnectionContext, WorkerSnapshot, refusal};
+use crate::base::clock;
+use crate::base::http::header_list;
+use crate::base::http::request_id::{REQUEST_ID, RequestId};
+use crate::base::http::trace_context::{TRACEPARENT_HEADER, TraceContext};
+use crate::base::reason::Reason;
+use crate::config::Scheme;
+use crate::net::Traffic;
+use crate::proxy::respond::grpc::{self, Code, MessageBody};
+use crate::proxy::respond::{self, LocalResponse};
+use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord};
+use crate::request::asked;
+use crate::request::decide::DecisionState;
+use crate::request::descriptors::messages::{
+    HealthCheckRequest, HealthCheckResponse, RateLimitRequest, RateLimitResponse, Serving,
+};
+use crate::request::identify::RequestAttributes;
+use crate::request::identify::client::Client;
+use crate::request::resolve::Refusal;
+use crate::server::{ClientBody, IncomingRequest, RequestGuard};
+
+use question::Question;
+
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const HEALTH: &str = "/grpc.health.v1.Health/Check";
+/// The services whose health can be asked for, the empty one is the whole server.
+const SERVICES: [&str; 3] = ["", "envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"];
+
+/// The most bytes of a message, and the most descriptors of a call: a call of Envoy has some hundred bytes.
+const MOST_BYTES: u64 = 64 << 10;
+const MOST_DESCRIPTORS: usize = 64;
+
+/// Whether this is a call by gRPC. A request that names another one, as those of HTTP do, never is one, since its other headers
+/// may be those of a client.
+pub(super) fn is_call(connection: &ConnectionContext, request: &IncomingRequest) -> bool {
+    let IncomingRequest { head, ambiguity, .. } = request;
+    connection.traffic == Traffic::Decisions
+        && head.version == Version::HTTP_2
+        && ambiguity.is_none()
+        && grpc::content_type(&head.method, &head.headers).is_some()
+        && !asked::names_target(&head.headers)
+}
+
+/// Serves one call.
+pub(super) async fn serve(
+    connection: &ConnectionContext,
+    gateway: &Rc<WorkerSnapshot>,
+    request: &mut IncomingRequest,
+    response: &mut Response<ObservedBody>,
+    guard: RequestGuard,
+) {
+    let (head, random) = (&request.head, &connection.worker.random);
+    let [id, parent] = header_list::single_lines(&head.headers, [&REQUEST_ID, &TRACEPARENT_HEADER]);
+    let trace = || TraceContext::of(parent, random, gateway.sampling(false));
+    let host = head.uri.host().unwrap_or_default();
+    let arrival = Arrival {
+        connection,
+        head,
+        now: clock::now(),
+        client: Client { address: connection.peer, via_trusted: false, forwarded: Default::default() },
+        scheme: if connection.tls.is_some() { Scheme::Https } else { Scheme::Http },
+        id: RequestId::of(id, random),
+        is_head: false,
+        via: Some("envoy"),
+        guard,
+    };
+    let mut record = arrival.open(gateway, None, host, trace);
+    let answered = match message(&mut request.body, gateway.body_timeout).await {
+        Ok(message) => call(connection, gateway, head, message, &mut record).await,
+        Err(why) => Err(refused(&why, &mut record)),
+    };
+    match answered {
+        Ok((outcome, answer)) => {
+            *response = answer;
+            response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
+            record.settle(outcome, response);
+        }
+        Err((outcome, answer)) => own(None, response, record, outcome, (head, None), answer),
+    }
+}
+
+/// What is answered with this outcome: a message, or an error.
+type Answered = Result<(Outcome, Response<ObservedBody>), (Outcome, LocalResponse)>;
+
+/// The message of a call.
+async fn message(body: &mut Option<ClientBody>, limit: Duration) -> Result<Bytes, Refusal> {
+    let Some(body) = body else { return Err(wrong("There is no message in the body.")) };
+    let (body, _) = collect(body, (MOST_BYTES, Reason::MaxBodySize), limit).await?;
+    grpc::message_of(body).map_err(wrong)
+}
+
+/// Calls the procedure that the path names.
+async fn call(
+    connection: &ConnectionContext,
+    gateway: &Rc<WorkerSnapshot>,
+    head: &Parts,
+    message: Bytes,
+    record: &mut RequestRecord,
+) -> Answered {
+    match head.uri.path() {
+        SHOULD_RATE_LIMIT => {
+            let asked = decode::<RateLimitRequest>(message).and_then(|call| check(&call).map(|()| call));
+            match asked {
+                Ok(call) => decide(connection, gateway, head, &call, record).await,
+                Err(why) => Err(refused(&why, record)),
+            }
+        }
+        HEALTH => match decode::<HealthCheckRequest>(message) {
+            Ok(HealthCheckRequest { service }) if SERVICES.contains(&&*service) => {
+                Ok((Outcome::Responded, written(&HealthCheckResponse { status: Serving::Serving.into() })))
+            }
+            Ok(_) => Ok(unknown(Code::NotFound, "This service is not known.")),
+            Err(why) => Err(refused(&why, record)),
+        },
+        _ => Ok(unknown(Code::Unimplemented, "This procedure is not known.")),
+    }
+}
+
+/// Decides about the descriptors of a call.
+async fn decide(
+    connection: &ConnectionContext,
+    gateway: &Rc<WorkerSnapshot>,
+    head: &Parts,
+    call: &RateLimitRequest,
+    record: &mut RequestRecord,
+) -> Answered {
+    let attributes = RequestAttributes {
+        method: &head.method,
+        host: &call.domain,
+        path: head.uri.path(),
+        query: None,
+        headers: &head.headers,
+        client: connection.peer,
+        client_cert: None,
+        tokens: &[],
+        route: &call.domain,
+        body: None,
+        descriptors: &[],
+    };
+    let question = Question::new(gateway, call, &attributes);
+    let Some(route) = gateway.of_descriptors(&question.limits) else {
+        return Ok((Outcome::Responded, written(&answer::unlimited(call))));
+    };
+    if let Some((rule, _)) = question.limits.first() {
+        record.record_by(gateway.recorder(Some(gateway.rule_index(*rule))).clone());
+    }
+    let (now, mut quotas) = (clock::now(), Default::default());
+    let attributes = RequestAttributes { descriptors: &question.descriptors, ..attributes };
+    let mut state = DecisionState::new(&gateway.store, connection.worker.index);
+    let deciding = Deciding { connection, gateway, route: &route, attributes, now };
+    let (outcome, refusing, told) = match deciding.run(&mut None, &mut quotas, &mut state, record).await {
+        Decided::Passes(..) => {
+            let mut told = HeaderMap::new();
+            route.rate_limit_headers.add_headers(&mut told, &state.outcomes, &state.shadowed, now);
+            (Outcome::Responded, None, respond::with_headers(StatusCode::OK, told))
+        }
+        Decided::Answered(outcome @ (Outcome::Unavailable | Outcome::Shed), answer, _) => {
+            return Err((outcome, answer));
+        }
+        Decided::Answered(outcome, answer, place) => (outcome, place, answer),
+        Decided::Unanswered(outcome, place) => (outcome, Some(place), respond::empty(StatusCode::TOO_MANY_REQUESTS)),
+    };
+    record.hold(&mut state.permits);
+    let told = respond::finish(told, record.request_id());
+    let answer: RateLimitResponse = answer::decided(&question, outcome == Outcome::Responded, refusing, &state, told);
+    Ok((outcome, written(&answer)))
+}
+
+/// Checks that a call says what can be decided.
+fn check(call: &RateLimitRequest) -> Result<(), Refusal> {
+    if call.domain.is_empty() {
+        return Err(wrong("The domain is empty."));
+    }
+    if call.descriptors.is_empty() {
+        return Err(wrong("There are no descriptors."));
+    }
+    if call.descriptors.len() > MOST_DESCRIPTORS {
+        return Err(wrong("There are more than 64 descriptors."));
+    }
+    if call.descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
+        return Err(wrong("Hits cannot be given back."));
+    }
+    Ok(())
+}
+
+fn decode<M: Message + Default>(message: Bytes) -> Result<M, Refusal> {
+    M::decode(message).map_err(|_| wrong("The message is not one that this procedure takes."))
+}
+
+fn written(message: &impl Message) -> Response<ObservedBody> {
+    MessageBody::response(message).map(ObservedBody::from)
+}
+
+/// The answer to a call about what is not there.
+fn unknown(code: Code, why: &'static str) -> (Outcome, Response<ObservedBody>) {
+    (Outcome::Unrouted, grpc::failed(code, why).map(ObservedBody::from))
+}
+
+fn wrong(why: &'static str) -> Refusal {
+    let (status, reason) = (StatusCode::BAD_REQUEST, Some(Reason::AskedRequest));
+    Refusal { status, reason, detail: why.into(), ends_connection: false }
+}
+
+fn refused(why: &Refusal, record: &mut RequestRecord) -> (Outcome, LocalResponse) {
+    (Outcome::Refused, refusal::answer(why, record))
+}

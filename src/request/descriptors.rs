@@ -1,0 +1,98 @@
+//! What Envoy asks about instead of a request: descriptors, each of which is a list of entries, a key and a value.
+
+pub mod messages;
+
+use crate::config::{DescriptorRule, TextPattern};
+use messages::{Entry, RateLimitDescriptor, RateLimitRequest};
+
+/// What one limit is asked about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Descriptor<'a> {
+    /// The entries of the descriptor.
+    pub entries: &'a [Entry],
+    /// What it costs. With 0, the limit is only asked whether it has room for 1.
+    pub hits: u64,
+}
+
+impl<'a> Descriptor<'a> {
+    /// The value of the first entry with this key.
+    pub fn value(&self, key: &str) -> Option<&'a str> {
+        self.entries.iter().find(|entry| entry.key == key).map(|entry| entry.value.as_str())
+    }
+}
+
+/// The rules about descriptors.
+#[derive(Debug, Default)]
+pub struct DescriptorRules(Vec<Rule>);
+
+#[derive(Debug)]
+struct Rule {
+    domain: String,
+    entries: Vec<(String, TextPattern)>,
+}
+
+impl DescriptorRules {
+    /// Those of the configuration, in its order.
+    pub fn new(rules: &[DescriptorRule]) -> Self {
+        let rule = |rule: &DescriptorRule| Rule { domain: rule.domain.clone(), entries: rule.entries.clone() };
+        Self(rules.iter().map(rule).collect())
+    }
+
+    /// The index of the first rule that fits a descriptor of this domain; `None` if nothing limits it.
+    pub fn find(&self, domain: &str, descriptor: &RateLimitDescriptor) -> Option<usize> {
+        let has = |(key, pattern): &(String, TextPattern)| {
+            descriptor.entries.iter().any(|entry| entry.key == *key && pattern.matches(&entry.value))
+        };
+        self.0.iter().position(|rule| rule.domain == domain && rule.entries.iter().all(has))
+    }
+}
+
+impl RateLimitRequest {
+    /// What a descriptor of the call costs: what it says itself, else what the call says for all, where 0 is 1.
+    pub fn hits(&self, descriptor: &RateLimitDescriptor) -> u64 {
+        descriptor.hits_addend.unwrap_or_else(|| u64::from(self.hits_addend.max(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+        let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+        RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..RateLimitDescriptor::default() }
+    }
+
+    fn rule(domain: &str, entries: &[(&str, &str)]) -> Rule {
+        let entry = |(key, pattern): &(&str, &str)| ((*key).to_owned(), TextPattern((*pattern).to_owned()));
+        Rule { domain: domain.to_owned(), entries: entries.iter().map(entry).collect() }
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_counts() {
+        let rules = DescriptorRules(vec![
+            rule("edge", &[("path", "/v1/*"), ("ip", "*")]),
+            rule("edge", &[("ip", "192.0.2.1")]),
+            rule("mesh", &[("ip", "*")]),
+            rule("edge", &[("ip", "*")]),
+        ]);
+        let find = |domain, entries: &[_]| rules.find(domain, &descriptor(entries));
+        assert_eq!(find("edge", &[("ip", "192.0.2.1"), ("path", "/v1/a")]), Some(0), "in any order");
+        assert_eq!(find("edge", &[("ip", "192.0.2.1"), ("path", "/v2")]), Some(1), "others do not matter");
+        assert_eq!(find("edge", &[("ip", "192.0.2.2")]), Some(3));
+        assert_eq!(find("mesh", &[("ip", "")]), Some(2), "a value may be empty");
+        assert_eq!(find("mesh", &[("path", "/v1/a")]), None);
+        assert_eq!(find("other", &[("ip", "192.0.2.1")]), None);
+        assert_eq!(find("edge", &[]), None);
+        assert_eq!(find("edge", &[("ip", "192.0.2.2"), ("ip", "192.0.2.1")]), Some(1), "an entry may be there twice");
+    }
+
+    #[test]
+    fn a_descriptor_may_say_what_it_costs() {
+        let with = |of_call, own| {
+            let descriptor = RateLimitDescriptor { hits_addend: own, ..descriptor(&[]) };
+            RateLimitRequest { hits_addend: of_call, ..RateLimitRequest::default() }.hits(&descriptor)
+        };
+        assert_eq!([with(0, None), with(3, None), with(3, Some(5)), with(3, Some(0))], [1, 3, 5, 0]);
+    }
+}
