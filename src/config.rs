@@ -150,6 +150,11 @@ impl Config {
         route.pools.iter().filter_map(|index| self.limits.get(*index))
     }
 
+    /// The rules about Envoy's descriptors.
+    pub fn descriptors(&self) -> &[DescriptorRule] {
+        self.decisions.as_ref().map_or(&[], |decisions| &decisions.descriptors)
+    }
+
     /// All listeners but that of the admin API.
     pub fn listeners(&self) -> impl Iterator<Item = Listener> {
         self.server.listen.iter().copied().chain(self.decisions.as_ref().map(Decisions::listener))

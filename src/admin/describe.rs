@@ -14,9 +14,9 @@ use http::{HeaderName, HeaderValue};
 use super::certificates;
 use crate::base::jwt;
 use crate::config::{
-    Action, Config, Cors, Cost, Decisions, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit, Listener,
-    MaxConnections, Missing, OnExhausted, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed,
-    Store, UNLIMITED, is_secret,
+    Action, Config, Cors, Cost, Decisions, DescriptorRule, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit,
+    Listener, MaxConnections, Missing, OnExhausted, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey,
+    SentPath, Shed, Store, TextPattern, UNLIMITED, is_secret,
 };
 use crate::limit::overrides::Allowance;
 use crate::limit::tokens::Weights;
@@ -98,6 +98,10 @@ impl Display for Description<'_> {
         writeln!(f, "\nstore")?;
         store::describe(f, &config.store)?;
         writeln!(f, "\nroutes, in the order they match")?;
+        let limits = |route: &Route| {
+            let names: Vec<_> = route.limits.iter().map(|index| config.limits[*index].name.as_str()).collect();
+            if names.is_empty() { "no limit".to_owned() } else { format!("limits: {}", names.join(", ")) }
+        };
         for (_, route) in route::order(&config.routes) {
             writeln!(f, "  {}", route::label(route))?;
             writeln!(f, "    {}", action(config, route))?;
@@ -119,12 +123,16 @@ impl Display for Description<'_> {
                 writeln!(f, "    priority {}", route.priority)?;
             }
             route.cors.as_ref().map_or(Ok(()), |cors| self::cors(f, cors))?;
-            let limits: Vec<_> = route.limits.iter().map(|index| config.limits[*index].name.as_str()).collect();
-            writeln!(
-                f,
-                "    {}",
-                if limits.is_empty() { "no limit".to_owned() } else { format!("limits: {}", limits.join(", ")) }
-            )?;
+            writeln!(f, "    {}", limits(route))?;
+        }
+        let descriptors = config.descriptors();
+        if !descriptors.is_empty() {
+            writeln!(f, "\ndescriptors, in the order they are compared")?;
+        }
+        for DescriptorRule { domain, entries, route } in descriptors {
+            let entries = entries.iter().map(|(key, TextPattern(value))| format!("{key} = {value:?}"));
+            writeln!(f, "  {domain}: {{ {} }}", entries.collect::<Vec<_>>().join(", "))?;
+            writeln!(f, "    {}", limits(route))?;
         }
         if !config.jwts.is_empty() {
             writeln!(f, "\ntokens")?;

@@ -302,8 +302,7 @@ impl Snapshot {
         };
         let resolver = Resolver::new(config);
         let single = resolver.rules.iter().map(|rules| rules.single.clone());
-        let descriptors = config.decisions.iter().flat_map(|decisions| &decisions.descriptors);
-        let of_descriptors = descriptors.map(|rule| (&rule.route, Arc::default()));
+        let of_descriptors = config.descriptors().iter().map(|rule| (&rule.route, Arc::default()));
         let served: Vec<_> = config.routes.iter().zip(single).chain(of_descriptors).map(served).collect();
         Self {
             resolver,
@@ -311,9 +310,7 @@ impl Snapshot {
                 Arc::new(Shedding::new(settings, served.iter().filter_map(|route| route.shedding.as_deref())))
             }),
             served,
-            descriptors: DescriptorRules::new(
-                config.decisions.as_ref().map_or(&[], |decisions| &decisions.descriptors),
-            ),
+            descriptors: DescriptorRules::new(config.descriptors()),
             limits: rate_table,
             unrouted: shared.route(NO_ROUTE),
             upstreams,

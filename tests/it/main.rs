@@ -42,6 +42,8 @@ mod documents;
 mod drain;
 mod edge_cases;
 mod endings;
+mod envoy;
+mod envoy_peers;
 mod events;
 mod examples;
 mod exceptions;

@@ -218,7 +218,7 @@ fn what_has_one_place_stays_there() {
         ("rustls_native_certs::", &["net/tls"]),
         ("notify::", &["process"]),
         ("jsonwebtoken::", &["base/jwt"]),
-        ("prost::", &["sources/otlp"]),
+        ("prost::", &["proxy/envoy", "proxy/respond/grpc", "request/descriptors", "sources/otlp"]),
         ("tokio_postgres::", &["config", "sources/quotas"]),
         ("flate2::", &["commands/simulate"]),
         ("indicatif::", &["commands/simulate"]),

@@ -14,15 +14,15 @@ use crate::admin::certificates;
 use crate::base::jwt;
 use crate::base::units;
 use crate::config::{
-    AccessLog, Admin, CertificateFiles, Config, Decisions, Jwks, Jwt, Key, Log, MaxConnections, Server, Share, Shed,
-    Store, Tls, Tracing, UNLIMITED, Word, is_secret,
+    AccessLog, Admin, CertificateFiles, Config, Decisions, DescriptorRule, Jwks, Jwt, Key, Log, MaxConnections, Server,
+    Share, Shed, Store, TextPattern, Tls, Tracing, UNLIMITED, Word, is_secret,
 };
 
 /// The configuration as JSON.
 pub fn json(config: &Config) -> Value {
     json!({
         "server": server(&config.server),
-        "decisions": config.decisions.as_ref().map(decisions),
+        "decisions": config.decisions.as_ref().map(|decisions| self::decisions(config, decisions)),
         "certificates": certificates::list(config).collect::<Vec<_>>(),
         "log": log(&config.log),
         "admin": config.admin.as_ref().map(admin),
@@ -114,11 +114,17 @@ fn server(server: &Server) -> Value {
     })
 }
 
-fn decisions(decisions: &Decisions) -> Value {
+fn decisions(config: &Config, decisions: &Decisions) -> Value {
+    let rule = |DescriptorRule { domain, entries, route }: &DescriptorRule| {
+        let entries = named(entries.iter().map(|(key, TextPattern(value))| (key, json!(value))));
+        let limits: Vec<_> = config.limits_of(route).map(|limit| &limit.name).collect();
+        json!({ "domain": domain, "entries": entries, "limits": limits })
+    };
     json!({
         "listen": decisions.listen.to_string(),
         "tls": decisions.tls.as_ref().map(tls),
         "refused_status": decisions.refused_status.as_u16(),
+        "descriptors": decisions.descriptors.iter().map(rule).collect::<Vec<_>>(),
     })
 }
 

@@ -15,6 +15,10 @@ use crate::request::identify::client;
 /// Reads a line.
 pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames, times: &mut TimeReader) -> Result<Line, Unreadable> {
     let object = Object::read(line).ok_or(Unreadable::Json)?;
+    // A call of Envoy is about descriptors, which its line does not have.
+    if object.text("via").is_some_and(|via| via == "envoy") {
+        return Ok(Line::Message);
+    }
     let text = |names: &[String]| names.iter().find_map(|name| object.text(name));
     let (method, target) = (text(&names.method), text(&names.path));
     let read = match (&method, &target) {
@@ -140,6 +144,9 @@ mod tests {
         let own = |rest: &str| format!(r#"{{"timestamp":"2000-10-10T20:55:36Z","level":"INFO","message":"m"{rest}}}"#);
         assert_eq!(line(&own(""), &[]), Ok(Line::Message));
         assert_eq!(line(&own(r#","client":"192.0.2.1","refusals":7"#), &[]), Ok(Line::LeftOut(7)));
+        let request = r#","client":"192.0.2.1","method":"POST","path":"/envoy.service""#;
+        assert!(matches!(line(&own(request), &[]), Ok(Line::Request(_))));
+        assert_eq!(line(&own(&format!(r#"{request},"via":"envoy""#)), &[]), Ok(Line::Message));
     }
 
     #[test]

@@ -30,6 +30,6 @@ tables! {
         /// for any text.
         entries: () = shaped(Shape::Named(&Shape::Text)).required() => { remote_address = "*", path = "/v1/*" };
         /// Names of limits, whose keys are `descriptor:NAME` or `global`. Each is charged `hits_addend`.
-        limits: () = shaped(Shape::List(&Shape::Text, 1, values::MOST)).required() => ["per-client"];
+        limits: () = shaped(Shape::List(&Shape::Text, 0, values::MOST)).required() => ["per-client"];
     }
 }

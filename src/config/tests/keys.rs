@@ -25,6 +25,10 @@ shed = { cpu = 0.9, latency = "500ms", status = 529 }
 listen = "127.0.0.1:9902"
 refused_status = 403
 tls = { certificates = [{ cert = "a.pem", key = "a.key" }] }
+[[decisions.descriptors]]
+domain = "edge"
+entries = { remote_address = "*" }
+limits = []
 [log]
 access_file = "access.log"
 access_format = "combined"
