@@ -36,7 +36,7 @@ use crate::request::descriptors::messages::{
     HealthCheckRequest, HealthCheckResponse, RateLimitRequest, RateLimitResponse, Serving,
 };
 use crate::request::identify::RequestAttributes;
-use crate::request::identify::client::Client;
+use crate::request::identify::client::{Client, Reported};
 use crate::request::resolve::Refusal;
 use crate::server::{ClientBody, IncomingRequest, RequestGuard};
 
@@ -78,7 +78,7 @@ pub(super) async fn serve(
         connection,
         head,
         now: clock::now(),
-        client: Client { address: connection.peer, via_trusted: false, forwarded: Default::default() },
+        client: Client { address: connection.peer, via_trusted: false, forwarded: Reported::default() },
         scheme: if connection.tls.is_some() { Scheme::Https } else { Scheme::Http },
         id: RequestId::of(id, random),
         is_head: false,

@@ -241,8 +241,8 @@ impl RouteLimit {
     /// The same for the descriptor of the limit at this place.
     #[must_use]
     pub fn of_descriptor(&self, place: usize) -> Self {
-        let (key, rates) = (self.key.clone().of_descriptor(place), self.rates.clone().of_descriptor(place));
-        Self { key, rates, ..self.clone() }
+        let (rates, key) = (self.rates.clone().of_descriptor(place), self.key.clone().of_descriptor(place));
+        Self { rates, key, ..self.clone() }
     }
 
     fn counters(&self, worker: usize) -> &DecisionCounters {

@@ -34,6 +34,9 @@ fn limit(name: &str, key: &str, rates: &str, more: &str) -> String {
     format!("[limits.{name}]\nkey = \"{key}\"\nrates = {rates}\n{more}\n")
 }
 
+/// A descriptor, and what it costs.
+type Asked<'a> = (&'a [(&'a str, &'a str)], Option<u64>);
+
 /// A connection.
 struct Caller {
     runtime: Runtime,
@@ -83,7 +86,7 @@ impl Caller {
 
     /// Asks about these descriptors, each with what it costs.
     #[track_caller]
-    fn ask(&mut self, descriptors: &[(&[(&str, &str)], Option<u64>)]) -> RateLimitResponse {
+    fn ask(&mut self, descriptors: &[Asked<'_>]) -> RateLimitResponse {
         let ended = self.call(SHOULD_RATE_LIMIT, framed(&request(descriptors)));
         assert_eq!((ended.status.as_str(), ended.why.as_str()), ("0", ""));
         assert_eq!(ended.message[0], 0);
@@ -103,9 +106,9 @@ fn head(path: &str) -> Request<()> {
     Request::post(uri).header("content-type", "application/grpc").header("te", "trailers").body(()).unwrap()
 }
 
-fn request(descriptors: &[(&[(&str, &str)], Option<u64>)]) -> RateLimitRequest {
+fn request(descriptors: &[Asked<'_>]) -> RateLimitRequest {
     let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
-    let descriptor = |(entries, hits): &(&[(&str, &str)], Option<u64>)| RateLimitDescriptor {
+    let descriptor = |(entries, hits): &Asked<'_>| RateLimitDescriptor {
         entries: entries.iter().map(entry).collect(),
         hits_addend: *hits,
         is_negative_hits: false,
@@ -189,7 +192,7 @@ fn a_counter_that_several_descriptors_name_is_charged_for_all() {
         let rules = rule("k = \"*\", path = \"/a*\"", "[\"l\"]") + &rule("k = \"*\"", "[\"l\"]");
         let gateway = deciding("", &format!("{rules}{store}{limits}"));
         let mut caller = Caller::connect(gateway.decisions());
-        let both = |hits: u64| -> [(&'static [(&'static str, &'static str)], Option<u64>); 3] {
+        let both = |hits: u64| -> [Asked<'static>; 3] {
             [
                 (&[("k", "a"), ("path", "/a/b")], Some(hits)),
                 (&[("k", "b")], Some(1)),
@@ -279,14 +282,19 @@ fn a_call_that_is_wrong_fails_alone() {
     let rules = rule("k = \"*\"", "[\"l\"]") + &limit("l", "descriptor:k", "[\"1000/d\"]", "");
     let gateway = deciding("body_timeout = \"1s\"", &rules);
     let mut caller = Caller::connect(gateway.decisions());
-    let one: (&[(&str, &str)], Option<u64>) = (&[("k", "a")], None);
+    let one: Asked<'_> = (&[("k", "a")], None);
     let valid = request(&[one]);
     let message = valid.encode_to_vec();
     let huge = request(&[(&[("k", &"x".repeat(70_000))], None)]);
     let negative = RateLimitDescriptor { is_negative_hits: true, ..valid.descriptors[0].clone() };
     // A field with the number 1 of a message in a message, many times.
     let nested = (0..5_000).fold(Vec::new(), |inner: Vec<u8>, _| match inner.len() {
-        ..=60_000 => [&[0x12][..], &varint(inner.len()), &inner].concat(),
+        length @ ..=60_000 => {
+            let mut outer = vec![0x12];
+            prost::encoding::encode_varint(length as u64, &mut outer);
+            outer.extend_from_slice(&inner);
+            outer
+        }
         _ => inner,
     });
     let (invalid, exhausted, unimplemented) = ("3", "8", "12");
@@ -327,16 +335,6 @@ fn a_call_that_is_wrong_fails_alone() {
     assert_eq!(caller.ask_one(&[("k", "a")], 1), (OK, 998), "nothing else was charged");
     let failed = gateway.metric("gateway_request_failures_total");
     assert!(failed >= Some(17.0), "{failed:?}");
-}
-
-fn varint(mut number: usize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while number >= 0x80 {
-        bytes.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number as u8);
-    bytes
 }
 
 #[test]

@@ -106,7 +106,8 @@ fn completed(text: &str) -> String {
         limit.extend([("key".to_owned(), "header:x-api-key".into()), ("overrides".to_owned(), overrides)]);
     }
     let names = |of: &mut Table| of.keys().cloned().map(Value::String).collect::<Vec<_>>();
-    if !whole.contains_key("routes") {
+    let decides_only = whole.get("decisions").is_some_and(|decisions| decisions.get("descriptors").is_some());
+    if !whole.contains_key("routes") && !decides_only {
         let mut route = toml! { path = "/{customer}/*" };
         route.insert("limits".to_owned(), names(table(&mut whole, "limits")).into());
         match names(table(&mut whole, "upstreams")).pop() {
@@ -115,7 +116,7 @@ fn completed(text: &str) -> String {
         };
         whole.insert("routes".to_owned(), vec![route].into());
     }
-    for route in whole["routes"].as_array().unwrap().clone() {
+    for route in whole.get("routes").and_then(Value::as_array).cloned().unwrap_or_default() {
         if let Some(upstream) = route.get("upstream").and_then(Value::as_str) {
             table(table(&mut whole, "upstreams"), upstream);
         }

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::harness::{Gateway, run};
+use crate::harness::{Client, Gateway, run};
 use crate::metrics::{documented, promtool};
 
 fn folder() -> PathBuf {
@@ -21,14 +21,16 @@ fn validate(files: &[PathBuf]) -> Output {
     python.args(files).output().unwrap()
 }
 
-/// The objects that the kustomization lists.
+/// The objects that the kustomization makes.
 #[track_caller]
 fn objects() -> Vec<Value> {
-    let kustomization = std::fs::read_to_string(folder().join("kustomization.yaml")).unwrap();
-    let list = kustomization.split_once("\nresources:\n").unwrap().1;
-    let files: Vec<_> =
-        list.lines().map_while(|line| line.strip_prefix("  - ")).map(|name| folder().join(name)).collect();
-    let output = validate(&files);
+    objects_of(folder())
+}
+
+/// The same of another one.
+#[track_caller]
+fn objects_of(folder: PathBuf) -> Vec<Value> {
+    let output = validate(&[folder]);
     assert!(
         output.status.success(),
         "scripts/test --all installs the validator: {}",
@@ -191,6 +193,27 @@ fn probes_are_answered_without_the_token() {
         assert_eq!(gateway.admin(probe["path"].as_str().unwrap()).status, 200, "{probe}");
     }
     assert_eq!(gateway.admin("/metrics").status, 401);
+}
+
+#[test]
+#[ignore = "needs Python"]
+fn there_is_a_variant_that_only_decides() {
+    let objects = objects_of(folder().join("decisions"));
+    let service = &object(&objects, "Service", "gateway")["spec"]["ports"][0];
+    let port = &object(&objects, "Deployment", "gateway")["spec"]["template"]["spec"]["containers"][0]["ports"][0];
+    assert_eq!((&service["targetPort"], &service["port"]), (&port["name"], &port["containerPort"]));
+    let policy = &object(&objects, "NetworkPolicy", "gateway")["spec"]["ingress"][0];
+    assert_eq!(policy["ports"], serde_json::json!([{ "port": port["name"] }]));
+    let folder = tempfile::tempdir().unwrap();
+    let listen = format!("[::]:{}", port["containerPort"]);
+    let changes = [
+        (listen.as_str(), "127.0.0.1:0"),
+        ("[::]:9901", "0.0.0.0:0"),
+        ("\"sampled\"", "\"sampled\"\nformat = \"json\""),
+    ];
+    let gateway = Gateway::from_text(&configuration(folder.path(), &objects, &changes));
+    assert_eq!(gateway.admin("/readyz").status, 200);
+    assert_eq!(Client::connect(gateway.decisions()).get("/").status, 400, "it names no request");
 }
 
 #[test]

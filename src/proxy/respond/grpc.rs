@@ -144,7 +144,7 @@ impl MessageBody {
     }
 
     /// What is sent next.
-    pub fn next(&mut self) -> Option<Frame<Bytes>> {
+    pub fn next_frame(&mut self) -> Option<Frame<Bytes>> {
         if let Some(message) = self.message.take() {
             return Some(Frame::data(message));
         }

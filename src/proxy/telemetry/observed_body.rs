@@ -77,7 +77,7 @@ impl Body for ResponseBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut *self {
             Self::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
-            Self::Message(body) => Poll::Ready(body.next().map(Ok)),
+            Self::Message(body) => Poll::Ready(body.next_frame().map(Ok)),
             Self::Upstream(body) => Pin::new(body).poll_frame(cx),
         }
     }
