@@ -3,6 +3,7 @@
 //!
 //! It listens at the address that it is given.
 
+use std::error::Error;
 use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
@@ -15,15 +16,15 @@ use prost::Message;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 
-fn main() {
-    let address: SocketAddr = std::env::args().nth(1).and_then(|text| text.parse().ok()).expect("an address");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+fn main() -> Result<(), Box<dyn Error>> {
+    let address: SocketAddr = std::env::args().nth(1).ok_or("the address is missing")?.parse()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
-        let listener = TcpListener::bind(address).await.expect("a free port");
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::task::spawn_local(connection(stream));
+        let listener = TcpListener::bind(address).await?;
+        loop {
+            tokio::task::spawn_local(connection(listener.accept().await?.0));
         }
-    });
+    })
 }
 
 async fn connection(stream: TcpStream) -> Option<()> {

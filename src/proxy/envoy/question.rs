@@ -50,7 +50,7 @@ impl<'c> Question<'c> {
         let of = |(rule, at): (usize, usize)| gateway.rule(rule)?.limits.get(at);
         let key = |limit, descriptor: &Descriptor<'_>| {
             let attributes = RequestAttributes { descriptors: std::slice::from_ref(descriptor), ..*attributes };
-            of(limit)?.key.clone().of_descriptor(0).extract(&attributes, usize::MAX, &mut KeyCache::default())
+            of(limit)?.key.extract(&attributes, usize::MAX, &mut KeyCache::default())
         };
         let is_same = |place: &usize| {
             let (other, its) = (self.limits[*place], &self.descriptors[*place]);
