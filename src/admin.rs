@@ -59,6 +59,7 @@ use crate::proxy::log::{DroppedLines, LogLevel};
 use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::server::ConnectionLimits;
+use crate::sources::acme::AcmeSources;
 use crate::store::Store;
 
 use bans::BansPath;
@@ -92,6 +93,8 @@ pub struct View {
     pub connections: Arc<ConnectionLimits>,
     /// What TLS listeners use, and the handshakes of clients.
     pub tls: Arc<ListenerTls>,
+    /// The certificates that an authority issues.
+    pub acme: Arc<AcmeSources>,
     /// Asks the control thread to reload.
     pub reloads: mpsc::Sender<ReloadAnswer>,
     /// Asks the control thread to change overrides.

@@ -14,6 +14,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use crate::base::clock;
 use crate::config::{self, Config, Problems};
 use crate::process::{self, ConfigSource, Loaded, NoStart, Start, Stopped};
 use crate::proxy::log;
+use crate::sources::acme;
 
 use admin_client::{AdminClient, TOKEN_VARIABLE, TokenSource};
 use cli::{Cli, Command, Explain, Simulate, Top};
@@ -97,11 +99,13 @@ pub fn run() -> ExitCode {
         Some(Command::Schema) => printed(&format!("{:#}\n", config::schema())),
         Some(Command::Check { live: true, .. }) => probed(&source, Probe::Live),
         Some(Command::Check { ready: true, .. }) => probed(&source, Probe::Ready),
-        Some(Command::Check { json, against, .. }) => with_config(&|config| checked(&config, *json, against.clone())),
+        Some(Command::Check { json, against, .. }) => {
+            with_config(&|config| checked(config, source::state(&options).as_deref(), *json, against.clone()))
+        }
         Some(Command::Explain(asked)) => with_config(&|config| explained(&config, asked)),
         Some(Command::Simulate(asked)) => with_config(&|config| simulated(&config, asked)),
         None => match load_first(&source) {
-            Ok(loaded) => serve(Start { source, loaded, read_since, watch }),
+            Ok(loaded) => serve(Start { source, loaded, read_since, watch, state: source::state(&options) }),
             Err(why) => {
                 complain(&why.to_string());
                 // A supervisor may try again.
@@ -111,7 +115,15 @@ pub fn run() -> ExitCode {
     }
 }
 
-fn checked(config: &Config, json: bool, against: Option<OsString>) -> ExitCode {
+fn checked(config: Config, state: Option<&Path>, json: bool, against: Option<OsString>) -> ExitCode {
+    let issued = match acme::stored(&config, state) {
+        Ok(issued) => issued,
+        Err(why) => {
+            complain(&format!("error: {why}"));
+            return ExitCode::from(INVALID);
+        }
+    };
+    let config = &config.with_issued(issued.as_ref());
     let mut text = if json { format!("{:#}\n", describe::json(config)) } else { describe::describe(config) };
     if let Some(name) = against {
         let described =

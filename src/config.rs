@@ -18,6 +18,7 @@ mod check;
 mod merge;
 mod document;
 mod admin;
+mod acme;
 mod tls;
 mod upstream;
 mod upstream_tls;
@@ -55,6 +56,7 @@ use std::path::{Path, PathBuf};
 
 use crate::net::tls::{Identity, TlsSettings};
 
+pub use acme::{Acme, Challenge};
 pub use admin::{Admin, AdminAddress, AdminToken};
 pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
 pub use ban::{Ban, BanResponse};
@@ -179,6 +181,18 @@ impl Config {
         all.dedup_by_key(|identity| &identity.file);
         all.sort_by_key(|identity| identity.not_after);
         all
+    }
+
+    /// The names for which an authority is asked for a certificate, if there are any.
+    pub fn acme(&self) -> Option<&Acme> {
+        self.server.tls.as_ref()?.acme.as_ref()
+    }
+
+    /// The same configuration with the certificate that an authority has issued for these names, if it has.
+    #[must_use]
+    pub fn with_issued(mut self, issued: Option<&Identity>) -> Self {
+        self.server.tls.iter_mut().for_each(|tls| tls.issue(issued));
+        self
     }
 
     /// The same configuration with another TLS of each kind of traffic.

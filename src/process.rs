@@ -22,6 +22,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -46,6 +47,7 @@ use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::proxy::telemetry::AccessLogger;
 use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
 use crate::server::{self, ConnectedClient, ConnectionLimits, ListenerChange, Stage};
+use crate::sources::acme::{AcmeSources, Challenges};
 use crate::sources::jwks;
 use crate::store::Store;
 use crate::upstream::ConnectionPools;
@@ -115,6 +117,8 @@ pub struct Start {
     pub read_since: Time,
     /// Whether its files are watched, and it is read again when they change.
     pub watch: bool,
+    /// The folder for what outlives the process, if there is one.
+    pub state: Option<PathBuf>,
 }
 
 /// Runs the gateway until it is told to stop and has drained, or is told to stop a second time.
@@ -122,7 +126,7 @@ pub struct Start {
 /// # Errors
 /// When it cannot start, or one of its workers fails.
 pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
-    let Start { source, loaded: Loaded { mut config, document, instead_of }, read_since, watch } = start;
+    let Start { source, loaded: Loaded { mut config, document, instead_of }, read_since, watch, state } = start;
     let workers = match config.server.workers {
         0 => available_parallelism().map_or(1, usize::from),
         workers => workers,
@@ -137,6 +141,9 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     warn_of_source(&source, instead_of.as_ref());
     let (limits, upstream_connections) = connection_limits(&config, workers);
     let limits = Arc::new(limits);
+    let acme = Arc::new(AcmeSources::new(state));
+    let certificate = acme.get(&config).map_err(io::Error::other)?;
+    config = config.with_issued(certificate.as_ref().and_then(|source| source.identity()).as_deref());
     let tls = Arc::new(ListenerTls::new(config.tls_settings())?);
     let (mut listeners, changes) = Listeners::new(workers);
     let mut inherited = InheritedSockets::of_process()?;
@@ -155,6 +162,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     shared.quota_sources().apply(&gateway.quota_sources);
     counters_file::restore(&config.store, &gateway);
     shared.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
+    acme.apply(certificate, &config.store);
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
 
@@ -175,6 +183,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         log_level: logging.level(),
         connections: limits.clone(),
         tls: tls.clone(),
+        acme: acme.clone(),
         reloads: reload_requests,
         overrides: override_requests,
         key_mask: KeyMask::new().map_err(io::Error::other)?,
@@ -199,15 +208,9 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     let (done, finished) = mpsc::unbounded_channel();
     for (index, (listeners, stores)) in changes.workers.into_iter().zip(opened).enumerate() {
         let (tls, limits, stage, logger) = (tls.clone(), limits.clone(), staged.clone(), logger.clone());
-        let plan = Plan { index, listeners, stores, tls, limits, stage, logger, heartbeats: heartbeats.clone() };
-        let (gateway, done) = (gateway.clone(), done.clone());
-        thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-            // If the receiver is gone, the process ends.
-            let served = |served| _ = done.send((index, served));
-            if let Err(error) = whole(|| local_runtime()?.block_on(work(plan, gateway, served))) {
-                let _ = done.send((index, Err(error)));
-            }
-        })?;
+        let (challenges, heartbeats) = (acme.challenges().clone(), heartbeats.clone());
+        let plan = Plan { index, listeners, stores, tls, challenges, limits, stage, logger, heartbeats };
+        start_worker(plan, gateway.clone(), done.clone())?;
     }
     drop(done);
 
@@ -248,6 +251,23 @@ fn connection_limits(config: &Config, workers: usize) -> (ConnectionLimits, usiz
     (limits, upstream_connections)
 }
 
+/// Starts the thread of a worker. It tells `done` when it has served its last request, or why it has ended.
+fn start_worker(
+    plan: Plan,
+    gateway: Arc<ArcSwap<Snapshot>>,
+    done: mpsc::UnboundedSender<(usize, io::Result<usize>)>,
+) -> io::Result<()> {
+    let index = plan.index;
+    thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+        // If the receiver is gone, the process ends.
+        let served = |served| _ = done.send((index, served));
+        if let Err(error) = whole(|| local_runtime()?.block_on(work(plan, gateway, served))) {
+            let _ = done.send((index, Err(error)));
+        }
+    })?;
+    Ok(())
+}
+
 /// The result of a worker's thread. A panic becomes an error.
 fn whole<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     // Nothing that the thread leaves behind is used again.
@@ -261,6 +281,7 @@ struct Plan {
     listeners: mpsc::UnboundedReceiver<ListenerChange>,
     stores: mpsc::UnboundedReceiver<Arc<Store>>,
     tls: Arc<ListenerTls>,
+    challenges: Arc<Challenges>,
     limits: Arc<ConnectionLimits>,
     stage: watch::Receiver<Stage>,
     logger: AccessLogger,
@@ -277,7 +298,8 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::R
     let snapshots = WorkerSnapshots::new(gateway, plan.index, plan.logger);
     let sampler = snapshots.sampler().clone();
     let (tokens, random) = (RefCell::default(), Random::seeded()?);
-    let worker = Rc::new(Worker { index: plan.index, snapshots, pools, tokens, random });
+    let worker =
+        Rc::new(Worker { index: plan.index, snapshots, pools, tokens, random, challenges: plan.challenges.clone() });
     let (regular, sampling, heartbeats) = (worker.clone(), sampler.clone(), plan.heartbeats);
     background.spawn_local(async move {
         loop {
@@ -291,7 +313,7 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::R
     let mut carrying = pin!(stores::carry(plan.stores, plan.index));
     let connected = move |client: &ConnectedClient| ConnectionContext::new(worker.clone(), client);
     let ended = tokio::select! {
-        ended = server::run(plan.listeners, plan.tls, plan.limits, plan.stage, connected) => ended?,
+        ended = server::run(plan.listeners, (plan.tls, plan.challenges), plan.limits, plan.stage, connected) => ended?,
         error = server::panicked(&mut background) => return Err(error),
         // There is always a store.
         () = &mut carrying => return Err(io::Error::other("its stores were closed")),

@@ -12,6 +12,7 @@ mod metering;
 mod arrival;
 mod asked;
 mod envoy;
+mod challenge;
 mod local_answer;
 mod decided;
 mod quotas;
@@ -26,6 +27,7 @@ mod target;
 use std::cell::{LazyCell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use http::request::Parts;
 use http::{Method, Response, StatusCode, Uri};
@@ -46,6 +48,7 @@ use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::request::resolve::{ArrivedRequest, Next, Resolved, Resolver, Target};
 use crate::request::route::{RouteConditions, TemplateInput};
 use crate::server::{ClientBody, ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
+use crate::sources::acme::Challenges;
 use crate::upstream::ConnectionPools;
 
 use respond::LocalResponse;
@@ -78,6 +81,8 @@ pub struct Worker {
     pub tokens: RefCell<TokenCache>,
     /// Where new identifiers come from.
     pub random: Random,
+    /// What authorities of certificates are answered.
+    pub challenges: Arc<Challenges>,
 }
 
 /// What the requests of one connection share: its peer, its worker, and what is cached of the last request.
@@ -191,6 +196,7 @@ async fn serve(
     let head = &*head;
     let received = connection.arrived(head, body.as_ref(), *ambiguity, refused_status.is_some());
     let Resolved { client, scheme, target, route, next } = gateway.resolver.resolve(received);
+    let (challenge, route) = challenge::token(connection, head).map_or((None, route), |token| (Some(token), None));
     let [id, parent] = header_list::single_lines(&head.headers, [&REQUEST_ID, &TRACEPARENT_HEADER]);
     // Most refusals need no trace.
     let trace = LazyCell::new(|| TraceContext::of(parent, &worker.random, gateway.sampling(client.via_trusted)));
@@ -200,7 +206,9 @@ async fn serve(
     let mut record = arrival.open(&gateway, route, &target.host, || *trace);
     let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
     let Some(route) = route.and_then(|index| gateway.served.get(index)) else {
-        let (outcome, answer) = without_route(next, &gateway.resolver, &target, conditions, &mut record);
+        let challenge = challenge.map(|token| (token, &*worker.challenges));
+        let (outcome, answer) =
+            without_route((challenge, next), &gateway.resolver, &target, conditions, &mut record).await;
         return own(None, response, record, outcome, (head, refused_status), answer);
     };
 
@@ -280,14 +288,17 @@ async fn serve(
     record.settle(outcome, response);
 }
 
-/// The answer to a request that no route takes.
-fn without_route(
-    next: Next,
+/// The answer to a request that no route takes, or by which an authority looks whether the gateway answers for a name.
+async fn without_route(
+    (challenge, next): (Option<(&str, &Challenges)>, Next),
     resolver: &Resolver,
     target: &Target<'_>,
     conditions: RouteConditions<'_>,
     record: &mut RequestRecord,
 ) -> (Outcome, LocalResponse) {
+    if let Some((token, challenges)) = challenge {
+        return challenge::answer(challenges, &target.host, token).await;
+    }
     match next {
         Next::Refuse(why) => (Outcome::Refused, refusal::answer(&why, record)),
         Next::Unrouted | Next::Preflight | Next::Decide => {

@@ -63,6 +63,7 @@ use listeners::Listeners;
 use crate::base::reason::Reason;
 use crate::net::Traffic;
 use crate::net::tls::{ClientCertificate, ListenerTls};
+use crate::sources::acme::Challenges;
 
 /// The smallest size of the HTTP library's buffers: its default. A whole head has to fit.
 const LEAST_BUFFER: usize = 408 << 10;
@@ -167,7 +168,7 @@ pub enum Stage {
 /// When one of the tasks that accept and watch connections panics.
 pub async fn run<C, H>(
     mut changes: mpsc::UnboundedReceiver<ListenerChange>,
-    tls: Arc<ListenerTls>,
+    (tls, challenges): (Arc<ListenerTls>, Arc<Challenges>),
     limits: Arc<ConnectionLimits>,
     mut stage: watch::Receiver<Stage>,
     connected: C,
@@ -192,6 +193,7 @@ where
         http1: Rc::new(builder),
         connections: connections.clone(),
         tls,
+        challenges,
         limits,
         traffic: Traffic::Requests,
         connected,
@@ -232,6 +234,8 @@ struct Acceptor<C> {
     http1: Rc<hyper::server::conn::http1::Builder>,
     connections: Rc<Connections>,
     tls: Arc<ListenerTls>,
+    /// What authorities are answered.
+    challenges: Arc<Challenges>,
     limits: Arc<ConnectionLimits>,
     /// What comes in at its listener.
     traffic: Traffic,

@@ -1,6 +1,7 @@
 //! Threads that talk to other servers beside the requests: for keys of tokens, for quotas of clients, for the number of
-//! gateways, and with traces.
+//! gateways, for certificates, and with traces.
 
+pub mod acme;
 pub mod jwks;
 pub mod quotas;
 pub mod otlp;

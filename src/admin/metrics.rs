@@ -1,6 +1,7 @@
 //! `/metrics`: all metrics, as families. No client's key is ever a label, and all other values of labels are from the
 //! configuration or from fixed lists, so that clients cannot create series; but for a bounded number of names of models.
 
+mod acme;
 mod connections;
 mod limits;
 mod models;
@@ -32,6 +33,7 @@ pub(super) fn respond(view: &View, headers: &HeaderMap) -> LocalResponse {
     families.extend(upstreams::metrics(view));
     families.extend(shed::metrics(view));
     families.extend(connections::families(view));
+    families.extend(acme::families(&view.acme));
     families.extend(tokens::families(&view.shared));
     families.extend(quotas::families(&view.shared));
     families.extend(store::families(view));

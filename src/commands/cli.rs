@@ -33,8 +33,8 @@ pub(super) struct Cli {
     #[arg(long, value_name = "DURATION", value_parser = values::every)]
     pub(super) config_every: Option<Duration>,
 
-    /// The folder for the last good configuration of a URL, which is used at a start while its server is away [default:
-    /// that of systemd, or ~/.local/state/gateway].
+    /// The folder for the last good configuration of a URL, which is used at a start while its server is away, and for
+    /// certificates that an authority issues [default: that of systemd, or ~/.local/state/gateway].
     #[arg(long, global = true, value_name = "FOLDER")]
     pub(super) state_dir: Option<PathBuf>,
 

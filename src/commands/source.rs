@@ -53,7 +53,7 @@ pub(super) fn named(name: OsString, options: &Options) -> Result<ConfigSource, S
         Err(env::VarError::NotPresent) => None,
         Err(env::VarError::NotUnicode(_)) => return Err(format!("{TOKEN_VARIABLE} is not valid UTF-8")),
     };
-    let state = options.state.clone().or_else(|| state_folder(|variable| env::var_os(variable)));
+    let state = state(options);
     let remote = Remote::new(url, token.as_deref(), options.every.unwrap_or(EVERY), state.as_deref());
     let remote = remote.map_err(|why| format!("the URL of the configuration cannot be used: {why}"))?;
     Ok(ConfigSource::Remote(Arc::new(remote)))
@@ -63,6 +63,11 @@ pub(super) fn named(name: OsString, options: &Options) -> Result<ConfigSource, S
 fn has_scheme(text: &str) -> bool {
     let is_scheme = |scheme: &str| !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
     text.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme))
+}
+
+/// The folder for what outlives the process, if there is one.
+pub(super) fn state(options: &Options) -> Option<PathBuf> {
+    options.state.clone().or_else(|| state_folder(|variable| env::var_os(variable)))
 }
 
 /// The folder for what outlives the process: that of systemd, or that of the user.

@@ -8,6 +8,7 @@ mod content;
 mod statuses;
 mod shed;
 mod listen;
+mod acme;
 mod tls;
 mod store;
 mod upstream_tls;
@@ -31,10 +32,10 @@ use toml::de::DeTable;
 
 use super::read::{Field, Name, Section, Source, Wrong};
 use super::report::quoted;
-use super::settings::{MOST_CONNECTIONS, http2, log, root, server};
+use super::settings::{MOST_CONNECTIONS, http2, log, root, server, tls as keys};
 use super::{
-    AccessFormat, AccessLog, Admin, Decisions, Http2, Jwt, Limit, Log, MaxConnections, PathRules, Server, Store,
-    Tracing, Upstream, values,
+    AccessFormat, AccessLog, Admin, Challenge, Decisions, Http2, Jwt, Limit, Log, MaxConnections, PathRules, Server,
+    Store, Tracing, Upstream, values,
 };
 
 use upstream_tls::SystemAuthorities;
@@ -76,12 +77,12 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let root = Section::root(table, &root::TABLE, source);
     let mut listeners = Vec::new();
     let has_decisions = root.field(&root::decisions).is_some();
-    let server = server(root.table_or_empty(&root::server), has_decisions, &mut listeners);
+    let system = SystemAuthorities::default();
+    let server = server(root.table_or_empty(&root::server), (has_decisions, &system), &mut listeners);
     let (decisions, descriptors) =
         root.table(&root::decisions).map(|section| decisions::read(section, &mut listeners)).unwrap_or_default();
     let log = log(root.table_or_empty(&root::log));
     let admin = root.table(&root::admin).and_then(|section| admin::read(section, &mut listeners));
-    let system = SystemAuthorities::default();
     let tracing = root.table(&root::tracing).and_then(|section| traces::read(section, &system));
     let store = store::read(root.table_or_empty(&root::store));
     let named = |key, title| root.field(key).and_then(|field| field.entries(title)).unwrap_or_default();
@@ -115,7 +116,11 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     }
 }
 
-fn server(section: Section<'_>, has_decisions: bool, listeners: &mut Vec<(SocketAddr, Range<usize>)>) -> Server {
+fn server(
+    section: Section<'_>,
+    (has_decisions, system): (bool, &SystemAuthorities),
+    listeners: &mut Vec<(SocketAddr, Range<usize>)>,
+) -> Server {
     let networks = |field: &Field<'_>| {
         let list = field.list(&server::trusted_proxies)?;
         Some(list.iter().filter_map(|field| field.parse(values::network)).collect())
@@ -123,9 +128,23 @@ fn server(section: Section<'_>, has_decisions: bool, listeners: &mut Vec<(Socket
     let tls = section.field(&server::tls);
     let listen = listen::read(&section, (tls.as_ref(), has_decisions), listeners);
     let http2 = section.table_or_empty(&server::http2);
+    let tls = tls.zip(section.table(&server::tls)).and_then(|(field, section)| {
+        let acme = section.table(&keys::acme).map(|section| acme::read(section, system));
+        let mut tls = tls::read(section, acme.is_some())?;
+        let Some(acme) = acme else { return Some(tls) };
+        let acme = acme?;
+        let is_http = acme.challenge == Challenge::Http01;
+        if is_http && listen.iter().all(|listener| listener.tls) {
+            let help = "add a listener for it, at port 80: { address = \"0.0.0.0:80\", tls = false }";
+            field.report("http-01 is answered on plain listeners, and there is none", help);
+        }
+        tls.acme = Some(acme);
+        tls.issue(None);
+        Some(tls)
+    });
     let server = Server {
         listen,
-        tls: section.table(&server::tls).and_then(tls::read),
+        tls,
         http2: Http2 {
             max_streams: http2.read(&http2::max_streams),
             max_header_list: http2.read(&http2::max_header_list),

@@ -15,13 +15,13 @@ use ::tracing::Level;
 use super::kinds::shaped;
 use super::read::{Setting, Shape, Table, name, tables};
 use super::{
-    AccessFormat, BanResponse, EscapedSlashes, HeaderStyle, LogFormat, Missing, OnError, OnExhausted, PathMatching,
-    SentKey,
+    AccessFormat, BanResponse, Challenge, EscapedSlashes, HeaderStyle, LogFormat, Missing, OnError, OnExhausted,
+    PathMatching, SentKey,
 };
 use crate::limit::Edge;
 use crate::net::tls::MinVersion;
 
-pub(super) use clients::{MOST_CONNECTIONS, certificate, http2, listener, server, shed, tls};
+pub(super) use clients::{MOST_CONNECTIONS, acme, certificate, http2, listener, server, shed, tls};
 pub(super) use deciding::{decisions, descriptor};
 pub(super) use forwarding::{Balancing, adaptive, eject, health, retry, upstream, upstream_server, upstream_tls};
 pub(super) use limiting::{
@@ -54,6 +54,7 @@ words! {
     PathMatching: server::path_matching;
     EscapedSlashes: server::escaped_slashes;
     MinVersion: tls::min_version;
+    Challenge: acme::challenge;
     Level: log::level;
     LogFormat: log::format;
     AccessFormat: log::access_format;

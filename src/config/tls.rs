@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::acme::Acme;
 use super::regular_file;
 use crate::net::tls::{self, Authorities, ClientAuth, Identity, PemError, TlsSettings};
 
@@ -12,9 +13,11 @@ use crate::net::tls::{self, Authorities, ClientAuth, Identity, PemError, TlsSett
 pub struct Tls {
     /// Where the certificates and keys are.
     pub certificates: Vec<CertificateFiles>,
+    /// For which names an authority is asked for a certificate.
+    pub acme: Option<Acme>,
     /// Where the authorities of clients are.
     pub client_ca: Option<ClientCa>,
-    /// What is in the files.
+    /// What is in the files, and the certificate of the names of `acme` after that, if there is one.
     pub settings: TlsSettings,
 }
 
@@ -72,15 +75,30 @@ impl Tls {
         certificates.chain(self.client_ca.as_ref().map(|client_ca| client_ca.path.as_path()))
     }
 
+    /// The certificate that an authority has issued, if it is in use.
+    pub fn issued(&self) -> Option<&Identity> {
+        self.settings.identities.get(self.certificates.len())
+    }
+
+    /// Uses the certificate that an authority has issued, beside those of files. Names of `acme` that have none are awaited.
+    pub(super) fn issue(&mut self, issued: Option<&Identity>) {
+        let Some(acme) = &self.acme else { return };
+        let TlsSettings { identities, awaited, .. } = &mut self.settings;
+        identities.truncate(self.certificates.len());
+        *awaited =
+            acme.names.iter().filter(|name| issued.is_none_or(|one| !one.names.contains(name))).cloned().collect();
+        identities.extend(issued.cloned());
+    }
+
     /// The same with what its files have now.
     ///
     /// # Errors
     /// The first file that is not what it should be.
     pub fn read_again(&self) -> Result<Self, FileError> {
-        let identities = self.certificates.iter().map(CertificateFiles::read).collect::<Result<_, _>>()?;
+        let mut identities = self.certificates.iter().map(CertificateFiles::read).collect::<Result<Vec<_>, _>>()?;
+        identities.extend(self.issued().cloned());
         let client_auth = self.client_ca.as_ref().map(ClientCa::read).transpose()?;
-        let settings = TlsSettings { identities, client_auth, min_version: self.settings.min_version };
-        Ok(Self { settings, ..self.clone() })
+        Ok(Self { settings: TlsSettings { identities, client_auth, ..self.settings.clone() }, ..self.clone() })
     }
 }
 

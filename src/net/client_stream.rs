@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use rustls::server::{ServerConfig, ServerConnection};
+use rustls::server::{Acceptor, ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 use super::client_socket::ClientSocket;
 use super::preamble::{Preamble, PreambleError};
+use super::tls::asked_name;
 
 /// The stream. Clones refer to the same one.
 #[derive(Clone, Debug)]
@@ -48,6 +49,28 @@ impl ClientStream {
         let tls = Box::pin(TlsAcceptor::from(config).accept(self.socket.clone())).await?;
         self.tls = Some(Rc::new(RefCell::new(tls)));
         Ok(())
+    }
+
+    /// The same where an authority may ask whether this gateway answers for a name: `answer` has what its handshake uses. Returns
+    /// whether it was such a handshake. Then its connection has no other use.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn start_tls_or_answer(
+        &mut self,
+        config: Arc<ServerConfig>,
+        answer: impl AsyncFnOnce(&str) -> Option<Arc<ServerConfig>>,
+    ) -> io::Result<bool> {
+        let begun = Box::pin(LazyConfigAcceptor::new(Acceptor::default(), self.socket.clone())).await?;
+        let answered = match asked_name(&begun.client_hello()) {
+            Some(name) => answer(&name).await,
+            None => None,
+        };
+        let is_answered = answered.is_some();
+        // Without an answer no protocol is agreed on, which ends the handshake.
+        let tls = Box::pin(begun.into_stream(answered.unwrap_or(config))).await?;
+        self.tls = Some(Rc::new(RefCell::new(tls)));
+        Ok(is_answered)
     }
 
     /// What `read` returns for the state of the TLS connection, if there is one.

@@ -3,6 +3,7 @@
 
 mod authorities;
 mod certificate_choice;
+mod challenge;
 mod client_auth;
 mod client_certificate;
 mod connector_tls;
@@ -14,6 +15,8 @@ use std::sync::{Arc, LazyLock};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 
 pub use authorities::Authorities;
+pub(crate) use challenge::asked_name;
+pub use challenge::challenge_config;
 pub use client_auth::ClientAuth;
 pub use client_certificate::ClientCertificate;
 pub use connector_tls::ConnectorTls;

@@ -20,6 +20,7 @@ use crate::limit::overrides::Changes;
 use crate::process::echo;
 use crate::proxy::snapshot::{self, SharedState, Snapshot};
 use crate::request::decide::TemporaryOverrides;
+use crate::sources::acme::{AcmeSource, AcmeSources};
 use crate::sources::jwks;
 use crate::store::Store;
 
@@ -43,6 +44,8 @@ pub(super) struct Candidate {
     /// How the overrides of limits have changed.
     overrides: Vec<(String, Changes)>,
     listeners: ListenerPlan,
+    /// Where its certificate comes from, if an authority issues it.
+    certificate: Option<Arc<AcmeSource>>,
 }
 
 impl Candidate {
@@ -55,7 +58,7 @@ impl Candidate {
     pub(super) fn load(
         (source, cause): (&ConfigSource, Cause),
         (running, listeners, store): (&Config, &OpenListeners, Arc<Store>),
-        shared: &SharedState,
+        (shared, acme): (&SharedState, &AcmeSources),
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<Option<Self>, Refusal> {
         let loaded = match cause {
@@ -80,6 +83,7 @@ impl Candidate {
         };
         share_first(&mut config, shared)
             .map_err(|error| format!("cannot look up the gateways that share the limits: {error}"))?;
+        let certificate = acme.get(&config)?;
         let snapshot = Snapshot::build(&config, shared, store);
         let overrides = config::changed_overrides(running, &config);
         jwks::fetch_first(&snapshot.key_sources)
@@ -93,7 +97,7 @@ impl Candidate {
         if let (Some(remote), Some(document)) = (source.remote(), &document) {
             remote.keep(document);
         }
-        Ok(Some(Self { config, document, snapshot, overrides, listeners }))
+        Ok(Some(Self { config, document, snapshot, overrides, listeners, certificate }))
     }
 }
 
@@ -106,7 +110,9 @@ impl InForce {
     /// Puts a candidate in force. Requests in flight finish with the snapshot with which they have begun.
     /// The overrides of the admin API stay as far as the limits can still have them.
     pub(super) fn apply(&mut self, candidate: Candidate, temporary: &mut TemporaryOverrides) {
-        let Candidate { mut config, document, mut snapshot, overrides, listeners } = candidate;
+        let Candidate { mut config, document, mut snapshot, overrides, listeners, certificate } = candidate;
+        self.view.acme.apply(certificate, &config.store);
+        config = config.with_issued(self.view.acme.identity().as_deref());
         // There may be other gateways than when it was built.
         let is_divided = share(&mut config, &self.view.shared);
         for (limit, count) in temporary.reload(&config) {
@@ -183,7 +189,8 @@ impl InForce {
     pub(super) fn apply_certificates(&self, tls: [Option<Tls>; 2]) {
         let files = |tls: Option<&Tls>| tls.map(|tls| (tls.certificates.clone(), tls.client_ca.clone()));
         let config = self.config();
-        let (running, read) = (config.tls(), tls.each_ref().map(Option::as_ref));
+        let tls = Config::clone(&config).with_tls(tls).with_issued(self.view.acme.identity().as_deref());
+        let (running, read) = (config.tls(), tls.tls());
         // The configuration may have been reloaded meanwhile.
         if running.map(files) != read.map(files) {
             return;
@@ -194,14 +201,27 @@ impl InForce {
             }
             return;
         }
-        let config = Config::clone(&config).with_tls(tls);
-        if let Err(error) = self.view.tls.apply(config.tls_settings()) {
+        if let Err(error) = self.use_tls(tls) {
             return self.refuse_certificates(&error.to_string().into());
         }
-        self.view.connections.reload(config.server.clone());
-        self.view.config.store(Arc::new(config));
         self.view.certificate_reloads.succeeded(clock::now());
         tracing::info!("the certificates were read again");
+    }
+
+    /// Uses the certificate that an authority has issued for new connections.
+    pub(super) fn use_issued(&self) {
+        let config = Config::clone(&self.config()).with_issued(self.view.acme.identity().as_deref());
+        if let Err(error) = self.use_tls(config) {
+            tracing::error!(%error, "new connections use the previous certificates");
+        }
+    }
+
+    /// Puts a configuration in force that has other certificates than the one before, and else nothing.
+    fn use_tls(&self, config: Config) -> io::Result<()> {
+        self.view.tls.apply(config.tls_settings())?;
+        self.view.connections.reload(config.server.clone());
+        self.view.config.store(Arc::new(config));
+        Ok(())
     }
 
     /// Records that the files of certificates cannot be used. Those of before stay in use.

@@ -72,6 +72,7 @@ impl Control {
         spawn_local(watch.run(move || snapshot.load().upstreams.clone()));
         let (workers, snapshot) = (self.in_force.view.shared.workers(), self.in_force.snapshot.clone());
         spawn_local(ShedWatch::new(workers).run(move || snapshot.load().shedding.clone()));
+        let acme = self.in_force.view.acme.clone();
         let (view, looked_up) = (self.in_force.view.clone(), Rc::new(Notify::new()));
         tell_of_gateways(1, &view.config.load(), &view.shared);
         let (gateways, tell) = (view.shared.gateways().clone(), looked_up.clone());
@@ -97,6 +98,7 @@ impl Control {
                 ended = self.reloads.ended() => self.take_over(ended),
                 requests = self.overrides.due() => self.overrides.apply(requests, &self.in_force),
                 () = looked_up.notified() => self.in_force.share_again(self.overrides.temporary()),
+                () = acme.changed() => self.in_force.use_issued(),
                 () = self.watches.certificates.changed() => self.reload_certificates(),
                 () = self.watches.config.changed() => self.reload(),
                 () = self.polls.due() => self.poll(),
@@ -182,10 +184,10 @@ impl Control {
         self.reloading_since = clock::now();
         let (source, running) = (self.in_force.source.clone(), self.in_force.config());
         let (shared, listeners) = (self.in_force.view.shared.clone(), self.in_force.listeners.open());
-        let snapshot = self.in_force.snapshot.clone();
+        let (snapshot, acme) = (self.in_force.snapshot.clone(), self.in_force.view.acme.clone());
         let load = move |is_wanted: &dyn Fn() -> bool| {
             let store = snapshot.load().store.clone();
-            Candidate::load((&source, cause), (&running, &listeners, store), &shared, is_wanted)
+            Candidate::load((&source, cause), (&running, &listeners, store), (&shared, &acme), is_wanted)
         };
         let was_running = self.reloads.is_running();
         match self.reloads.begin(load) {

@@ -33,8 +33,9 @@ use super::lifecycle::{Event, Step};
 use super::time_limits::{SILENCE, TimeLimits};
 use super::{Acceptor, ConnectedClient, Handler, TlsPeer, http1, http2};
 use crate::base::reason::Reason;
+use crate::config::Challenge;
 use crate::net::tls::ALPN_HTTP2;
-use crate::net::{ClientStream, PreambleError};
+use crate::net::{ClientStream, PreambleError, Traffic};
 
 /// Serves one connection to its end.
 pub(super) async fn serve<C, H>(
@@ -130,10 +131,18 @@ impl Connection {
             if is_plain_http {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "HTTP without TLS"));
             }
-            stream.start_tls(config).await
+            let challenges = &acceptor.challenges;
+            if client.traffic == Traffic::Requests && challenges.answer(Challenge::TlsAlpn01) {
+                return stream.start_tls_or_answer(config, async |name| challenges.handshake(name).await).await;
+            }
+            stream.start_tls(config).await.map(|()| false)
         };
         let shaken = state.in_time(handshake).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()));
         acceptor.tls.count(&shaken);
+        if let Ok(true) = shaken {
+            self.end(false, &acceptor.limits).await;
+            return ControlFlow::Break(());
+        }
         if let Err(error) = shaken {
             tracing::debug!(%error, peer = %client.address, "no TLS handshake");
             if is_plain_http {

@@ -1,5 +1,6 @@
 //! What the tests use: gateways, clients, upstreams, Memcached and PostgreSQL, each on its own port.
 
+pub(crate) mod acme;
 mod client;
 mod clock;
 mod collector;
@@ -11,6 +12,7 @@ mod memcached;
 mod model_server;
 pub(crate) mod plans;
 mod peer;
+pub(crate) mod pebble;
 mod postgres;
 mod process;
 mod terminal;
@@ -30,7 +32,7 @@ pub(crate) use peer::{Peer, nginx_config};
 pub(crate) use postgres::Postgres;
 pub(crate) use process::Process;
 pub(crate) use terminal::Terminal;
-pub(crate) use tls::{Authority, Handshake, Issued, TlsClient, TlsServer, TlsStream, curl, read_request};
+pub(crate) use tls::{Authority, Handshake, Issued, TlsClient, TlsServer, TlsStream, curl, read_request, unverified};
 pub(crate) use tokens::{Signer, claims, key_set};
 pub(crate) use upstream::{Received, Upstream, closed_port, full_queue, receive, reply, reserved_port};
 pub(crate) use wire::{Framing, Headers, Pattern, Wire};

@@ -5,6 +5,8 @@
 mod access;
 mod access_file;
 mod accuracy;
+mod acme;
+mod acme_pebble;
 mod actions;
 mod admin_access;
 mod admin_api;

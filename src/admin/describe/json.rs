@@ -14,8 +14,8 @@ use crate::admin::certificates;
 use crate::base::jwt;
 use crate::base::units;
 use crate::config::{
-    AccessLog, Admin, CertificateFiles, Config, Decisions, DescriptorRule, Jwks, Jwt, Key, Log, MaxConnections, Server,
-    Share, Shed, Store, TextPattern, Tls, Tracing, UNLIMITED, Word, is_secret,
+    AccessLog, Acme, Admin, CertificateFiles, Config, Decisions, DescriptorRule, Jwks, Jwt, Key, Log, MaxConnections,
+    Server, Share, Shed, Store, TextPattern, Tls, Tracing, UNLIMITED, Word, is_secret,
 };
 
 /// The configuration as JSON.
@@ -132,9 +132,21 @@ fn tls(tls: &Tls) -> Value {
     let ca = tls.client_ca.as_ref();
     json!({
         "certificates": tls.certificates.iter().map(certificate).collect::<Vec<_>>(),
+        "acme": tls.acme.as_ref().map(acme),
         "client_ca": ca.map(|ca| ca.path.display().to_string()),
         "client_auth": ca.map(|ca| if ca.is_required { "require" } else { "optional" }),
         "min_version": tls.settings.min_version.word(),
+    })
+}
+
+/// What an authority is asked for.
+fn acme(acme: &Acme) -> Value {
+    json!({
+        "names": acme.names,
+        "email": acme.email,
+        "directory": acme.directory.to_string(),
+        "ca": acme.ca.as_ref().map(|path| path.display().to_string()),
+        "challenge": acme.challenge.word(),
     })
 }
 

@@ -8,11 +8,15 @@ use crate::config::settings::{certificate, tls};
 use crate::config::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
 use crate::net::tls::{ClientAuth, Identity, PemError, TlsSettings};
 
-/// Reads the section; `None` if it has an error.
-pub(super) fn read(section: Section<'_>) -> Option<Tls> {
-    let help = format!("add them: certificates = {}", tls::certificates.example);
-    let certificates = section.required(&tls::certificates, &help);
-    let certificates = certificates.and_then(|field| field.list(&tls::certificates));
+/// Reads the section but for `acme`; `None` if it has an error. With `has_acme` there need be no certificates.
+pub(super) fn read(section: Section<'_>, has_acme: bool) -> Option<Tls> {
+    let certificates = if has_acme && section.field(&tls::certificates).is_none() {
+        Some(Vec::new())
+    } else {
+        let help = format!("add them: certificates = {}", tls::certificates.example);
+        let certificates = section.required(&tls::certificates, &help);
+        certificates.and_then(|field| field.list(&tls::certificates))
+    };
     let certificates = certificates.map(|list| {
         let read: Vec<_> = list.into_iter().filter_map(|field| Some((certificate(&field)?, field))).collect();
         let files: Vec<_> = read.iter().map(|((files, _), field)| (files, field.clone())).collect();
@@ -30,7 +34,8 @@ pub(super) fn read(section: Section<'_>) -> Option<Tls> {
     section.close();
     let (certificates, identities) = certificates?;
     let (client_ca, client_auth) = client_ca;
-    Some(Tls { certificates, client_ca, settings: TlsSettings { identities, client_auth, min_version } })
+    let settings = TlsSettings { identities, awaited: Vec::new(), client_auth, min_version };
+    Some(Tls { certificates, acme: None, client_ca, settings })
 }
 
 /// Reads one of the certificates.

@@ -76,7 +76,8 @@ fn certificate(section: &Section<'_>) -> Option<(CertificateFiles, Identity)> {
     None
 }
 
-fn authorities(field: &Field<'_>) -> Option<(PathBuf, Authorities)> {
+/// Reads the file of authorities that a value names.
+pub(super) fn authorities(field: &Field<'_>) -> Option<(PathBuf, Authorities)> {
     let file = NamedFile::new(field)?;
     match upstream_tls::authorities(&file.path()) {
         Ok(authorities) => Some((file.path(), authorities)),

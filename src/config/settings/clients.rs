@@ -8,7 +8,7 @@ use crate::config::kinds::{
     WAIT, WAIT_OR_ZERO, body_size, flag, number, shaped, share, size, status_code, text, wait, words,
 };
 use crate::config::read::{Setting, Shape, Table, name, tables};
-use crate::config::{EscapedSlashes, PathMatching};
+use crate::config::{Challenge, EscapedSlashes, PathMatching};
 use crate::net::tls::MinVersion;
 
 /// More than any machine can have.
@@ -91,15 +91,35 @@ tables! {
 
     /// TLS for clients; its files are read again when they change (docs/protocols.md).
     tls {
-        /// The certificates; several are chosen by SNI.
-        certificates: () = shaped(Shape::List(&Shape::Table(&certificate::TABLE), 1, 10_000)).required()
+        /// The certificates; several are chosen by SNI. Only with `acme` there need be none.
+        certificates: () = shaped(Shape::List(&Shape::Table(&certificate::TABLE), 1, 10_000))
             => [{ cert = "tls/site.pem", key = "tls/site.key" }];
+        /// A certificate that an authority issues and renews by itself; only in `[server.tls]`.
+        acme: () = shaped(Shape::Table(&acme::TABLE));
         /// The authorities of clients' certificates; with it, clients are asked for one.
         client_ca: () = text() => "tls/clients-ca.pem";
         /// Whether a client must show a certificate; needs `client_ca`.
         client_auth: bool = words(&[("require", true), ("optional", false)]), "require";
         /// The oldest version of TLS that is spoken.
         min_version: MinVersion = words(&[("1.2", MinVersion::Tls12), ("1.3", MinVersion::Tls13)]), "1.2";
+    }
+
+    /// A certificate that an authority issues and renews by itself, with ACME (docs/protocols.md). Its key lies in `--state-dir`.
+    acme {
+        /// The names of the certificate, without wildcards.
+        names: () = shaped(Shape::List(&Shape::Text, 1, 100)).required() => ["api.example.com", "www.example.com"];
+        /// Where the authority can reach you. It is told when the account is made.
+        email: () = text() => "ops@example.com";
+        /// Whether you agree to the terms of the authority; has to be `true`.
+        agree: bool = flag().required() => true;
+        /// The directory of the authority: `https://`, or `http://` on this machine.
+        directory: () = text(), "https://acme-v02.api.letsencrypt.org/directory";
+        /// The authorities that have issued the certificate of the directory itself; without it those of the system.
+        ca: () = text() => "tls/internal-ca.pem";
+        /// How the gateway shows that it answers for its names: by a TLS handshake on port 443, or by a plain response on
+        /// port 80. Both are answered before routes and limits.
+        challenge: Challenge =
+            words(&[("tls-alpn-01", Challenge::TlsAlpn01), ("http-01", Challenge::Http01)]), "tls-alpn-01";
     }
 
     /// A certificate.

@@ -1,6 +1,6 @@
 //! Which certificate a client is shown: one for the name that it asks for (RFC 6066, section 3), else the first one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rustls::SignatureScheme;
@@ -17,10 +17,12 @@ pub(super) struct CertificateChoice {
     exact: HashMap<String, Vec<Arc<CertifiedKey>>>,
     /// By what comes after the `*.`, which stands for one label (RFC 9525, section 6.3).
     wildcard: HashMap<String, Vec<Arc<CertifiedKey>>>,
+    /// Names that no certificate of another name is shown for.
+    awaited: HashSet<String>,
 }
 
 impl CertificateChoice {
-    pub(super) fn new(identities: &[Identity]) -> Self {
+    pub(super) fn new(identities: &[Identity], awaited: &[String]) -> Self {
         let (mut exact, mut wildcard) = (HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<_>>::new());
         for identity in identities {
             for name in &identity.names {
@@ -31,16 +33,20 @@ impl CertificateChoice {
                 by_name.entry(name.to_owned()).or_default().push(identity.key.clone());
             }
         }
-        Self { all: identities.iter().map(|identity| identity.key.clone()).collect(), exact, wildcard }
+        let all = identities.iter().map(|identity| identity.key.clone()).collect();
+        Self { all, exact, wildcard, awaited: awaited.iter().cloned().collect() }
     }
 
     /// The first certificate for this name whose key can sign in one of these ways. Several may have the same name, with
-    /// keys of different kinds. A client that names no host of ours gets the first certificate, and decides for itself.
+    /// keys of different kinds. A client that names no host of ours gets the first certificate, and decides for itself; one that
+    /// names a host whose certificate is awaited gets none, since any other would look like an attack.
     fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<&Arc<CertifiedKey>> {
         let name = name.map(str::to_ascii_lowercase);
         let exact = name.as_ref().and_then(|name| self.exact.get(name));
         let wildcard = name.as_ref().and_then(|name| self.wildcard.get(name.split_once('.')?.1));
-        let candidates = exact.into_iter().chain(wildcard).chain([&self.all]).flatten();
+        let is_awaited = name.as_ref().is_some_and(|name| self.awaited.contains(name));
+        let others = (!is_awaited).then_some(&self.all);
+        let candidates = exact.into_iter().chain(wildcard).chain(others).flatten();
         candidates.into_iter().find(|key| key.key.choose_scheme(schemes).is_some())
     }
 }
@@ -67,7 +73,7 @@ mod tests {
             identity(&["both.test"], Algorithm::Rsa),
             identity(&["both.test"], Algorithm::Ecdsa),
         ];
-        let choice = CertificateChoice::new(&identities);
+        let choice = CertificateChoice::new(&identities, &["awaited.test".to_owned(), "x.wild.test".to_owned()]);
         let chosen = |name, schemes| {
             let key = choice.choose(name, schemes)?;
             choice.all.iter().position(|one| Arc::ptr_eq(one, key))
@@ -87,6 +93,8 @@ mod tests {
             assert_eq!(chosen(Some(name), BOTH), Some(expected), "{name}");
         }
         assert_eq!(chosen(None, BOTH), Some(0));
+        assert_eq!(["awaited.test", "Awaited.Test"].map(|name| chosen(Some(name), BOTH)), [None; 2]);
+        assert_eq!(chosen(Some("x.wild.test"), BOTH), Some(1));
         assert_eq!(chosen(Some("both.test"), BOTH), Some(3));
         assert_eq!(chosen(Some("both.test"), &BOTH[1..]), Some(4));
         // A client that takes only RSA gets the one certificate that it can take.

@@ -29,6 +29,8 @@ pub struct Identity {
     pub file: String,
     /// The DNS names of the certificate in lower case. The first label of a name may be `*`.
     pub names: Vec<String>,
+    /// From when the certificate itself is valid.
+    pub not_before: Time,
     /// When the first certificate of the chain to expire does so.
     pub not_after: Time,
 }
@@ -103,14 +105,15 @@ impl Identity {
         for (index, certificate) in chain.iter().enumerate() {
             not_after = not_after.min(expiry(&parse(certificate, index + 1)?));
         }
-        let names = chain.first().map(|first| parse(first, 1).map(|first| dns_names(&first))).transpose()?;
+        let of_first = |first| parse(first, 1).map(|first| (dns_names(&first), beginning(&first)));
+        let (names, not_before) = chain.first().map(of_first).transpose()?.unwrap_or((Vec::new(), not_after));
         let key = CertifiedKey { cert: chain, key: signing, ocsp };
         match key.keys_match() {
             Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
             Err(Error::InconsistentKeys(_)) => return Err(PemError::Mismatch),
             Err(error) => return Err(PemError::Certificate(1, error.to_string())),
         }
-        Ok(Self { key: Arc::new(key), file, names: names.unwrap_or_default(), not_after })
+        Ok(Self { key: Arc::new(key), file, names, not_before, not_after })
     }
 }
 
@@ -160,6 +163,10 @@ fn parse(certificate: &CertificateDer<'_>, number: usize) -> Result<Certificate,
 
 fn expiry(certificate: &Certificate) -> Time {
     Time::from_micros(clock::micros(certificate.tbs_certificate().validity().not_after.to_unix_duration()))
+}
+
+fn beginning(certificate: &Certificate) -> Time {
+    Time::from_micros(clock::micros(certificate.tbs_certificate().validity().not_before.to_unix_duration()))
 }
 
 /// The DNS names among the alternative names of a certificate (RFC 5280, section 4.2.1.6). The common name of its subject

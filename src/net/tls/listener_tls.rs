@@ -19,8 +19,10 @@ use crate::net::Traffic;
 /// The TLS of a kind of traffic.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TlsSettings {
-    /// At least one. The first one is for clients that ask for no name of the others.
+    /// The first one is for clients that ask for no name of the others.
     pub identities: Vec<Identity>,
+    /// Names that get no certificate but their own, for which they wait.
+    pub awaited: Vec<String>,
     /// What is asked of clients; `None` asks for no certificate.
     pub client_auth: Option<ClientAuth>,
     /// The lowest version that is spoken.
@@ -121,7 +123,8 @@ fn server_config(settings: &TlsSettings, tickets: Arc<dyn ProducesTickets>) -> i
         Some(client_auth) => builder.with_client_cert_verifier(client_auth.verifier()),
         None => builder.with_no_client_auth(),
     };
-    let mut config = builder.with_cert_resolver(Arc::new(CertificateChoice::new(&settings.identities)));
+    let mut config =
+        builder.with_cert_resolver(Arc::new(CertificateChoice::new(&settings.identities, &settings.awaited)));
     config.ticketer = tickets;
     // Whoever has no ticket begins anew: nothing is kept of sessions.
     config.session_storage = Arc::new(NoServerSessionStorage {});

@@ -71,7 +71,7 @@ impl Authority {
 }
 
 fn settings(identities: Vec<Identity>) -> TlsSettings {
-    TlsSettings { identities, client_auth: None, min_version: MinVersion::Tls12 }
+    TlsSettings { identities, awaited: Vec::new(), client_auth: None, min_version: MinVersion::Tls12 }
 }
 
 /// A client that trusts this server, and shows a certificate if it has one.

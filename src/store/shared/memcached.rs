@@ -6,11 +6,13 @@
 
 mod replies;
 mod commands;
+mod notes;
 mod statistics;
 
 use super::protocol::{Commands, Protocol, Statistics};
 
 use commands::TextCommands;
+pub use notes::Notes;
 
 /// Memcached's protocol.
 pub struct Memcached;

@@ -165,7 +165,7 @@ impl AllNames {
 /// Rendezvous hashing of the part of a name before `#`, so that all counters of a key live on one server, every gateway
 /// agrees which, and a new server takes over only its share. The score is the first half of BLAKE3 of the server as
 /// configured, a space, and that part; the highest wins.
-fn place(base: &[u8], servers: &[String]) -> usize {
+pub(super) fn place(base: &[u8], servers: &[String]) -> usize {
     let score = |server: &String| Fingerprint::of(&[server.as_bytes(), b" ", base].concat());
     (0..servers.len()).max_by_key(|index| score(&servers[*index])).unwrap_or(0)
 }

@@ -7,11 +7,16 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, PublicKeyData};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
-use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, ServerConnection, StreamOwned};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, Error, HandshakeKind, RootCertStore, ServerConnection,
+    SignatureScheme, StreamOwned,
+};
 use tempfile::TempDir;
 
 /// A folder with an authority, and with the certificates that it has issued.
@@ -72,6 +77,11 @@ impl Authority {
         std::fs::write(&issued.cert, params.signed_by(&key, &self.issuer).unwrap().pem()).unwrap();
         std::fs::write(&issued.key, key.serialize_pem()).unwrap();
         issued
+    }
+
+    /// Signs a certificate for this key; returns it in PEM.
+    pub(crate) fn sign(&self, params: &CertificateParams, key: &impl PublicKeyData) -> String {
+        params.signed_by(key, &self.issuer).unwrap().pem()
     }
 
     /// What a client trusts, and shows if it has a certificate.
@@ -278,4 +288,50 @@ impl TlsClient {
 /// Runs curl with these arguments.
 pub(crate) fn curl<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Output {
     Command::new("curl").args(["--silent", "--show-error", "--max-time", "20"]).args(arguments).output().unwrap()
+}
+
+/// A client that takes any certificate, to look at it.
+pub(crate) fn unverified() -> Arc<ClientConfig> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
+    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified(provider)));
+    Arc::new(builder.with_no_client_auth())
+}
+
+#[derive(Debug)]
+struct Unverified(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Unverified {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> std::result::Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
 }

@@ -1,0 +1,278 @@
+//! Certificates that an authority issues and renews by itself (ACME, RFC 8555). One thread asks it; no handshake and no request
+//! waits for that. The certificate of before goes on while there is no new one.
+//!
+//! What is known lies in the state folder, so a restart asks nobody. Gateways with one folder lock it, so one of them orders and
+//! all use what it gets.
+
+mod challenges;
+mod client;
+mod failure;
+mod folder;
+mod order;
+mod schedule;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::base::clock::{self, Time};
+use crate::base::in_force::{BackgroundTask, InForce};
+use crate::config::{Acme, Config, Store};
+use crate::net::tls::Identity;
+use crate::store::shared::memcached::Notes;
+
+pub use challenges::Challenges;
+pub use failure::Kind;
+
+use failure::Failure;
+use folder::{Folder, covered};
+
+/// How often the folder is looked at: another gateway may have written it, and the clock may have been set.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How soon an order is tried again while another gateway orders.
+const WAIT_FOR_OTHERS: Duration = Duration::from_secs(1);
+/// The longest time of an order.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// The certificate for one list of names.
+pub struct AcmeSource {
+    acme: Acme,
+    folder: Folder,
+    shared: Arc<Shared>,
+    identity: ArcSwapOption<Identity>,
+    /// Which part of the time that renewals may differ by is this gateway's.
+    jitter: f64,
+    /// When the source began, in case that there was no certificate then.
+    began: Time,
+}
+
+/// What outlives all sources.
+#[derive(Default)]
+struct Shared {
+    challenges: Arc<Challenges>,
+    /// Orders that succeeded, and those that failed by [`Kind`].
+    succeeded: AtomicU64,
+    failed: [AtomicU64; Kind::ALL.len()],
+    changed: Notify,
+}
+
+/// How an attempt to get a certificate ended.
+enum Attempt {
+    /// It is there.
+    Done,
+    /// Somebody else orders.
+    Elsewhere,
+}
+
+impl AcmeSource {
+    fn new(acme: &Acme, folder: Folder, shared: &Arc<Shared>) -> Self {
+        let identity = ArcSwapOption::from_pointee(folder.best(&acme.names, clock::now()));
+        let (acme, shared) = (acme.clone(), shared.clone());
+        Self { acme, folder, shared, identity, jitter: fastrand::f64(), began: clock::now() }
+    }
+
+    /// The certificate in use, if there is one.
+    pub fn identity(&self) -> Option<Arc<Identity>> {
+        self.identity.load_full()
+    }
+
+    /// Since when there has to be another certificate; a moment in the future if there need not be.
+    fn due(&self) -> Time {
+        match &*self.identity.load() {
+            Some(identity) if covered(identity, &self.acme.names) == self.acme.names.len() => {
+                schedule::renewal((identity.not_before, identity.not_after), self.jitter)
+            }
+            Some(_) | None => self.began,
+        }
+    }
+
+    /// Uses what the folder has, if that is better.
+    fn look(&self) {
+        let Some(found) = self.folder.best(&self.acme.names, clock::now()) else { return };
+        let rank = |one: &Identity| (covered(one, &self.acme.names), one.not_after);
+        if self.identity.load().as_deref().is_some_and(|known| rank(known) >= rank(&found)) {
+            return;
+        }
+        let (names, valid_until) = (found.names.join(" "), found.not_after.timestamp().map(|time| time.to_string()));
+        tracing::info!(names, valid_until, "a certificate of an authority is in use");
+        self.identity.store(Some(Arc::new(found)));
+        self.shared.changed.notify_one();
+    }
+
+    /// Gets a certificate: that of somebody who was faster, or a new one.
+    async fn get(&self) -> Result<Attempt, Failure> {
+        let in_folder = |error: io::Error| {
+            Failure::new(Kind::Files, format!("cannot use the folder {}: {error}", self.folder.path().display()))
+        };
+        self.folder.create().map_err(in_folder)?;
+        let Some(_lock) = self.folder.lock().map_err(in_folder)? else { return Ok(Attempt::Elsewhere) };
+        self.look();
+        if clock::now() < self.due() {
+            return Ok(Attempt::Done);
+        }
+        tracing::info!(names = self.acme.names.join(" "), directory = %self.acme.directory, "a certificate is ordered");
+        let ordering = order::order(&self.acme, &self.folder, &self.shared.challenges);
+        let ordered = timeout(LIMIT, ordering).await;
+        let limit = humantime::format_duration(LIMIT);
+        let ordered = ordered.unwrap_or_else(|_| Err(Failure::new(Kind::Away, format!("not done within {limit}"))))?;
+        if ordered.is_none() {
+            return Ok(Attempt::Elsewhere);
+        }
+        self.shared.succeeded.fetch_add(1, Ordering::Relaxed);
+        self.look();
+        Ok(Attempt::Done)
+    }
+
+    /// Counts and tells a failure; returns how long to wait.
+    fn fail(&self, failure: &Failure, failures: u32) -> Duration {
+        let place = Kind::ALL.iter().position(|kind| *kind == failure.kind);
+        place
+            .and_then(|place| self.shared.failed.get(place))
+            .iter()
+            .for_each(|count| _ = count.fetch_add(1, Ordering::Relaxed));
+        let pause = schedule::pause(failure.kind, failures, failure.retry_after, fastrand::f64());
+        let (names, reason, again_in_seconds) = (self.acme.names.join(" "), failure.kind.name(), pause.as_secs());
+        let valid_until = self.identity().and_then(|one| one.not_after.timestamp()).map(|time| time.to_string());
+        match valid_until {
+            Some(valid_until) => tracing::error!(
+                names,
+                reason,
+                error = %failure,
+                again_in_seconds,
+                valid_until,
+                "cannot get a new certificate: the previous one stays in use"
+            ),
+            None => tracing::error!(
+                names,
+                reason,
+                error = %failure,
+                again_in_seconds,
+                "cannot get a certificate: TLS handshakes for these names fail"
+            ),
+        }
+        pause
+    }
+}
+
+impl BackgroundTask for AcmeSource {
+    const THREAD: &'static str = "acme";
+    const REFUSED: &'static str = "cannot ask the authority for certificates";
+
+    fn has_task(&self) -> bool {
+        true
+    }
+
+    /// Gets certificates again and again. The files are small and few, so they are read and written here.
+    async fn run(self: Arc<Self>) {
+        let (mut failures, mut allowed) = (0, Instant::now());
+        loop {
+            self.look();
+            if clock::now() >= self.due() && Instant::now() >= allowed {
+                match self.get().await {
+                    Ok(Attempt::Done) => failures = 0,
+                    Ok(Attempt::Elsewhere) => allowed = Instant::now() + WAIT_FOR_OTHERS,
+                    Err(failure) => {
+                        failures += 1;
+                        allowed = Instant::now() + self.fail(&failure, failures);
+                    }
+                }
+            }
+            let until_due = Duration::from_micros(self.due().micros_since(clock::now()));
+            let wait = until_due.max(allowed.saturating_duration_since(Instant::now()));
+            sleep(wait.clamp(Duration::from_millis(100), LOOK_EVERY)).await;
+        }
+    }
+}
+
+/// The certificates in force: there is one source at most. It outlives a reload that does not change it.
+pub struct AcmeSources {
+    in_force: Arc<InForce<AcmeSource>>,
+    shared: Arc<Shared>,
+    /// Where files lie.
+    state: Option<PathBuf>,
+}
+
+impl AcmeSources {
+    /// None yet. Their files will lie in this folder.
+    pub fn new(state: Option<PathBuf>) -> Self {
+        Self { in_force: Arc::default(), shared: Arc::default(), state }
+    }
+
+    /// What authorities are answered.
+    pub fn challenges(&self) -> &Arc<Challenges> {
+        &self.shared.challenges
+    }
+
+    /// The source for this configuration, if it needs one: that in force, or a new one.
+    ///
+    /// # Errors
+    /// When there is no folder for its files.
+    pub fn get(&self, config: &Config) -> Result<Option<Arc<AcmeSource>>, String> {
+        let Some(acme) = config.acme() else { return Ok(None) };
+        if let Some(known) = self.in_force.find(|source| source.acme == *acme) {
+            return Ok(Some(known));
+        }
+        let folder = Folder::of(state(self.state.as_deref())?, &acme.directory);
+        folder.create().map_err(|error| {
+            let help = "name another folder with --state-dir";
+            format!("cannot keep certificates in {}: {error}: {help}", folder.path().display())
+        })?;
+        Ok(Some(Arc::new(AcmeSource::new(acme, folder, &self.shared))))
+    }
+
+    /// Puts this source in force, in place of the one before. Gateways that share a store answer for each other.
+    pub fn apply(&self, source: Option<Arc<AcmeSource>>, store: &Store) {
+        let notes = match store {
+            Store::Memcached(config) => Some(Arc::new(Notes::new(config))),
+            Store::Memory { .. } => None,
+        };
+        let acme = source.as_ref().map(|source| (source.acme.challenge, &source.acme.names[..]));
+        self.shared.challenges.apply(acme, notes);
+        self.in_force.replace(source.into_iter().collect());
+    }
+
+    /// The certificate in force.
+    pub fn identity(&self) -> Option<Arc<Identity>> {
+        self.in_force.all().first().and_then(|source| source.identity())
+    }
+
+    /// Waits until there is another certificate.
+    pub async fn changed(&self) {
+        self.shared.changed.notified().await;
+    }
+
+    /// How many orders have succeeded, and how many have failed for each reason.
+    pub fn orders(&self) -> (u64, [(Kind, u64); Kind::ALL.len()]) {
+        let Shared { succeeded, failed, .. } = &*self.shared;
+        let mut counts = failed.iter().map(|count| count.load(Ordering::Relaxed));
+        let failed = Kind::ALL.map(|kind| (kind, counts.next().unwrap_or_default()));
+        (succeeded.load(Ordering::Relaxed), failed)
+    }
+
+    /// For how long a certificate should have been there; zero if it is.
+    pub fn overdue(&self, now: Time) -> Duration {
+        let since = self.in_force.all().first().map_or(now, |source| source.due());
+        Duration::from_micros(now.micros_since(since))
+    }
+}
+
+/// The certificate that a gateway with this configuration would use at its start; nothing is asked and nothing is made.
+///
+/// # Errors
+/// When there is no folder for its files.
+pub fn stored(config: &Config, folder: Option<&Path>) -> Result<Option<Identity>, String> {
+    let Some(acme) = config.acme() else { return Ok(None) };
+    Ok(Folder::of(state(folder)?, &acme.directory).best(&acme.names, clock::now()))
+}
+
+fn state(folder: Option<&Path>) -> Result<&Path, String> {
+    let missing = "[server.tls.acme] needs a folder for its key and certificates: add --state-dir, or set STATE_DIRECTORY, \
+                   XDG_STATE_HOME or HOME";
+    folder.ok_or_else(|| missing.to_owned())
+}

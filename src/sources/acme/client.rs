@@ -1,0 +1,157 @@
+//! Requests to the authority: with the client that the gateway has for all servers that it asks, and its bounds.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Collected, Full};
+use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use parking_lot::Mutex;
+
+use crate::base::clock::{self, Time};
+use crate::config::{Acme, document_url};
+use crate::net::fetch::{self, FetchError, Url};
+use crate::net::tls::ConnectorTls;
+
+/// The most bytes of an answer: many times a chain of certificates.
+const MOST: usize = 256 << 10;
+/// The longest time of one request.
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// How long the authority asked to wait when it last refused something.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RetryAfter(Arc<Mutex<Option<Duration>>>);
+
+impl RetryAfter {
+    /// What was told since this was last called.
+    pub(super) fn take(&self) -> Option<Duration> {
+        self.0.lock().take()
+    }
+}
+
+/// Why a request has no answer that the protocol knows.
+#[derive(Debug)]
+pub(super) enum NoAnswer {
+    Fetch(FetchError),
+    /// An answer with this status, and without a problem document.
+    Status(StatusCode),
+    /// The authority names a URL that is not asked.
+    Url(String),
+}
+
+impl fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fetch(error) => error.fmt(f),
+            Self::Status(status) => write!(f, "the server answers {}", status.as_u16()),
+            Self::Url(why) => write!(f, "the directory of the authority has a URL that cannot be used: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for NoAnswer {}
+
+impl From<NoAnswer> for Error {
+    fn from(why: NoAnswer) -> Self {
+        Self::Other(Box::new(why))
+    }
+}
+
+/// See the head of this file.
+pub(super) struct Client {
+    directory: Url,
+    tls: Option<ConnectorTls>,
+    told: RetryAfter,
+}
+
+impl Client {
+    pub(super) fn new(acme: &Acme, told: &RetryAfter) -> Self {
+        Self { directory: acme.directory.clone(), tls: acme.tls.clone(), told: told.clone() }
+    }
+
+    /// Where a request goes. An authority on the network cannot make the gateway ask servers of its own machine without TLS.
+    fn url(&self, text: &str) -> Result<Url, NoAnswer> {
+        let url = document_url(text).map_err(NoAnswer::Url)?;
+        if url.scheme() != self.directory.scheme() {
+            return Err(NoAnswer::Url(format!("it begins with {}://", url.scheme())));
+        }
+        Ok(url)
+    }
+}
+
+impl HttpClient for Client {
+    fn request(
+        &self,
+        request: Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+        let (url, tls, told) = (self.url(&request.uri().to_string()), self.tls.clone(), self.told.clone());
+        Box::pin(async move {
+            let url = url?;
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.map_or(Bytes::new(), Collected::to_bytes);
+            let request = Request::from_parts(head, Full::new(body));
+            let fetched = fetch::exchange(&url, tls.as_ref(), request, MOST, LIMIT).await;
+            let (parts, body) = fetched.map_err(NoAnswer::Fetch)?.into_parts();
+            let is_error = parts.status.is_client_error() || parts.status.is_server_error();
+            if is_error {
+                *told.0.lock() = retry_after(&parts.headers, clock::now());
+                if serde_json::from_slice::<serde_json::Map<_, _>>(&body).is_err() {
+                    return Err(NoAnswer::Status(parts.status).into());
+                }
+            }
+            Ok(BytesResponse { parts, body: Box::new(body) })
+        })
+    }
+}
+
+/// How long a response asks to wait (RFC 9110, section 10.2.3).
+fn retry_after(headers: &HeaderMap, now: Time) -> Option<Duration> {
+    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let until = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok()?;
+    Some(until.saturating_sub(Duration::from_micros(now.micros())))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn an_authority_says_in_two_ways_how_long_to_wait() {
+        let now = Time::from_micros(784_111_777_000_000);
+        for (text, expected) in [
+            ("120", Some(120)),
+            ("0", Some(0)),
+            ("Sun, 06 Nov 1994 08:50:37 GMT", Some(60)),
+            ("Sun, 06 Nov 1994 08:49:00 GMT", Some(0)),
+            ("soon", None),
+            ("-1", None),
+            ("", None),
+        ] {
+            let headers = HeaderMap::from_iter([(header::RETRY_AFTER, HeaderValue::from_str(text).unwrap())]);
+            assert_eq!(retry_after(&headers, now).map(|wait| wait.as_secs()), expected, "{text:?}");
+        }
+        assert_eq!(retry_after(&HeaderMap::new(), now), None);
+    }
+
+    #[test]
+    fn a_directory_names_no_servers_that_are_asked_in_another_way() {
+        let client = |directory| {
+            let directory = document_url(directory).unwrap();
+            Client { directory, tls: None, told: RetryAfter::default() }
+        };
+        let public = client("https://acme.test/directory");
+        assert!(public.url("https://other.test/order").is_ok());
+        for text in ["http://127.0.0.1:9901/api/drain", "http://acme.test/", "ftp://acme.test/", "/order", ""] {
+            assert!(public.url(text).is_err(), "{text}");
+        }
+        assert!(client("http://127.0.0.1:1/").url("http://127.0.0.1:1/order").is_ok());
+    }
+}

@@ -1,0 +1,147 @@
+//! One order of a certificate, from the account to the file (RFC 8555, section 7).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use instant_acme::{
+    Account, AuthorizationStatus, ChallengeType, Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
+};
+
+use super::challenges::{Challenges, Claim};
+use super::client::{Client, RetryAfter};
+use super::failure::{Failure, Kind};
+use super::folder::{Folder, covered, identity};
+use crate::base::clock;
+use crate::config::{Acme, Challenge};
+
+/// How an authority is asked whether it has done something.
+const POLLS: RetryPolicy =
+    RetryPolicy::new().initial_delay(Duration::from_millis(500)).backoff(1.5).timeout(Duration::from_secs(120));
+
+/// Orders a certificate and writes it into the folder, which is locked. `None` if another gateway, which shares the store, orders
+/// one for the same names at the moment.
+pub(super) async fn order(acme: &Acme, folder: &Folder, challenges: &Arc<Challenges>) -> Result<Option<()>, Failure> {
+    let Some(mut claim) = challenges.claim(&acme.names).await else { return Ok(None) };
+    let told = RetryAfter::default();
+    let mut ordered = ordered(acme, folder, &claim, &told).await;
+    if ordered.as_ref().is_err_and(|failure| failure.is_without_account) {
+        folder.forget_account();
+        ordered = self::ordered(acme, folder, &claim, &told).await;
+    }
+    claim.end().await;
+    ordered.map(Some)
+}
+
+async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter) -> Result<(), Failure> {
+    let failed = |error: instant_acme::Error| Failure::of(&error, told);
+    let account = account(acme, folder, told).await?;
+    let identifiers: Vec<_> = acme.names.iter().cloned().map(Identifier::Dns).collect();
+    let mut order = account.new_order(&NewOrder::new(&identifiers)).await.map_err(failed)?;
+    if order.state().status == OrderStatus::Pending {
+        prove(acme, &mut order, claim, told).await?;
+        let ready = order.poll_ready(&POLLS).await;
+        if !matches!(ready, Ok(OrderStatus::Ready)) {
+            let why = refusal(&mut order).await;
+            return Err(match (why, ready) {
+                (Some(why), _) => Failure { retry_after: told.take(), ..Failure::new(Kind::Refused, why) },
+                (None, Err(error)) => Failure::of(&error, told),
+                (None, Ok(_)) => {
+                    Failure::new(Kind::Refused, "the authority says no more than that the order is invalid")
+                }
+            });
+        }
+    }
+    let key = order.finalize().await.map_err(failed)?;
+    let chain = order.poll_certificate(&POLLS).await.map_err(failed)?;
+    let pem = format!("{}\n{key}", chain.trim_end());
+    check(acme, &pem)?;
+    folder.keep_certificate(acme, pem.as_bytes()).map_err(|error| of_files(folder, &error))
+}
+
+/// The account of the folder, or a new one.
+async fn account(acme: &Acme, folder: &Folder, told: &RetryAfter) -> Result<Account, Failure> {
+    let builder = Account::builder_with_http(Box::new(Client::new(acme, told)));
+    if let Some(known) = folder.account() {
+        return builder.from_credentials(known).await.map_err(|error| Failure::of(&error, told));
+    }
+    // What cannot be kept is not made.
+    folder.create().map_err(|error| of_files(folder, &error))?;
+    let email = acme.email.as_ref().map(|email| format!("mailto:{email}"));
+    let contact: Vec<_> = email.iter().map(String::as_str).collect();
+    let new = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
+    let directory =
+        format!("{}://{}{}", acme.directory.scheme(), acme.directory.authority, acme.directory.target.as_sent());
+    let (account, credentials) =
+        builder.create(&new, directory, None).await.map_err(|error| Failure::of(&error, told))?;
+    folder.keep_account(&credentials).map_err(|error| of_files(folder, &error))?;
+    Ok(account)
+}
+
+fn of_files(folder: &Folder, error: &std::io::Error) -> Failure {
+    Failure::new(Kind::Files, format!("cannot write in {}: {error}", folder.path().display()))
+}
+
+/// Answers for all names for which that is still needed, and lets the authority look.
+async fn prove(acme: &Acme, order: &mut Order, claim: &Claim, told: &RetryAfter) -> Result<(), Failure> {
+    let failed = |error: instant_acme::Error| Failure::of(&error, told);
+    let (kind, kind_name) = match acme.challenge {
+        Challenge::TlsAlpn01 => (ChallengeType::TlsAlpn01, "tls-alpn-01"),
+        Challenge::Http01 => (ChallengeType::Http01, "http-01"),
+    };
+    // All answers are there before the authority looks for the first one.
+    for is_announced in [false, true] {
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization.map_err(failed)?;
+            if authorization.status == AuthorizationStatus::Valid {
+                continue;
+            }
+            let name = authorization.identifier().to_string();
+            let challenge = authorization.challenge(kind.clone());
+            let why = || format!("the authority does not offer {kind_name} for {name}");
+            let mut challenge = challenge.ok_or_else(|| Failure::new(Kind::Refused, why()))?;
+            if is_announced {
+                challenge.set_ready().await.map_err(failed)?;
+            } else {
+                claim.answer(&name, challenge.key_authorization().as_str()).await;
+            }
+        }
+        if !is_announced {
+            claim.spread().await;
+        }
+    }
+    Ok(())
+}
+
+/// Why the authority does not believe that the gateway answers for a name, if it says so.
+async fn refusal(order: &mut Order) -> Option<String> {
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let mut authorization = authorization.ok()?;
+        let name = authorization.identifier().to_string();
+        let state = authorization.refresh().await.ok()?;
+        if let Some(problem) = state.challenges.iter().find_map(|challenge| challenge.error.as_ref()) {
+            return Some(format!("{name}: {}", problem.detail.as_deref().unwrap_or("no reason is given")));
+        }
+    }
+    None
+}
+
+/// Checks that a certificate can take the place of the one before.
+fn check(acme: &Acme, pem: &str) -> Result<(), Failure> {
+    let unusable =
+        |why: String| Failure::new(Kind::Unusable, format!("the authority has sent a certificate that {why}"));
+    let issued = identity(String::new(), pem.as_bytes());
+    let issued = issued.map_err(|error| unusable(format!("cannot be used: {error}")))?;
+    if covered(&issued, &acme.names) < acme.names.len() {
+        return Err(unusable(format!("is for other names: {}", issued.names.join(", "))));
+    }
+    let now = clock::now();
+    if issued.not_after <= now {
+        return Err(unusable("has expired".to_owned()));
+    }
+    if now < issued.not_before {
+        return Err(unusable("is not valid yet: the clocks differ".to_owned()));
+    }
+    Ok(())
+}

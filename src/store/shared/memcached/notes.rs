@@ -1,0 +1,91 @@
+//! Short texts that gateways leave for each other, such as the answers to challenges of an authority. They are rare, so each is
+//! asked for on a connection of its own, by any thread.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::super::names::place;
+use crate::config::SharedStore;
+
+/// The longest time that a server may take to connect and to answer.
+const LIMIT: Duration = Duration::from_secs(1);
+/// The most bytes of an answer.
+const LONGEST: u64 = 4096;
+
+/// The notes of the gateways that use the same servers.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Notes {
+    servers: Vec<String>,
+    prefix: String,
+}
+
+impl Notes {
+    /// Those in this store.
+    pub fn new(config: &SharedStore) -> Self {
+        Self { servers: config.servers.clone(), prefix: config.prefix.clone() }
+    }
+
+    /// Claims the note of this subject for so long: nobody else can before that. Returns whether nobody had.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn claim(&self, subject: &str, lifetime: Duration) -> io::Result<bool> {
+        let (answer, _) = self.ask("add", subject, Some(("", lifetime))).await?;
+        Ok(answer == "STORED")
+    }
+
+    /// Writes the note of this subject, which has to be claimed.
+    ///
+    /// # Errors
+    /// When the server does not answer, or does not take it.
+    pub async fn write(&self, subject: &str, text: &str, lifetime: Duration) -> io::Result<()> {
+        let (answer, _) = self.ask("set", subject, Some((text, lifetime))).await?;
+        if answer == "STORED" { Ok(()) } else { Err(io::Error::other(answer)) }
+    }
+
+    /// The note of this subject; `None` if there is none, or nothing in it.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn read(&self, subject: &str) -> io::Result<Option<String>> {
+        let (_, text) = self.ask("get", subject, None).await?;
+        Ok(text.filter(|text| !text.is_empty()))
+    }
+
+    /// Removes the note of this subject.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn remove(&self, subject: &str) -> io::Result<()> {
+        self.ask("delete", subject, None).await.map(|_| ())
+    }
+
+    /// Sends a command; returns the first line of its answer, and the text that follows it, if one does.
+    async fn ask(
+        &self,
+        verb: &str,
+        subject: &str,
+        value: Option<(&str, Duration)>,
+    ) -> io::Result<(String, Option<String>)> {
+        // Names of hosts may be longer than those of Memcached.
+        let name = format!("{}#note:{}", self.prefix, blake3::hash(subject.as_bytes()).to_hex());
+        let command = match value {
+            Some((text, lifetime)) => format!("{verb} {name} 0 {} {}\r\n{text}\r\n", lifetime.as_secs(), text.len()),
+            None => format!("{verb} {name}\r\n"),
+        };
+        let server = self.servers.get(place(name.as_bytes(), &self.servers)).ok_or(io::ErrorKind::NotFound)?;
+        let exchange = async {
+            let mut stream = TcpStream::connect(server).await?;
+            stream.write_all(command.as_bytes()).await?;
+            let mut lines = BufReader::new(stream.take(LONGEST)).lines();
+            let first = lines.next_line().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            let text = if first.starts_with("VALUE ") { lines.next_line().await? } else { None };
+            Ok((first, text))
+        };
+        timeout(LIMIT, exchange).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
