@@ -27,5 +27,8 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Resu
             writeln!(f, "    for {}", names.join(", "))?;
         }
     }
+    if let Some(acme) = config.acme() {
+        writeln!(f, "\nordered from {}\n  for {}", acme.directory, acme.names.join(", "))?;
+    }
     Ok(())
 }

@@ -111,8 +111,7 @@ impl InForce {
     /// The overrides of the admin API stay as far as the limits can still have them.
     pub(super) fn apply(&mut self, candidate: Candidate, temporary: &mut TemporaryOverrides) {
         let Candidate { mut config, document, mut snapshot, overrides, listeners, certificate } = candidate;
-        self.view.acme.apply(certificate, &config.store);
-        config = config.with_issued(self.view.acme.identity().as_deref());
+        config = config.with_issued(certificate.as_ref().and_then(|source| source.identity()).as_deref());
         // There may be other gateways than when it was built.
         let is_divided = share(&mut config, &self.view.shared);
         for (limit, count) in temporary.reload(&config) {
@@ -135,6 +134,8 @@ impl InForce {
         if let Err(error) = self.view.tls.apply(config.tls_settings()) {
             tracing::error!(%error, "new connections use the previous TLS settings");
         }
+        // Nothing is ordered for names before they are awaited.
+        self.view.acme.apply(certificate, &config.store);
         warn(&config);
         let running = self.config();
         tell_of_gateways(running.gateways, &config, &self.view.shared);

@@ -37,6 +37,8 @@ use folder::{Folder, covered};
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How soon an order is tried again while another gateway orders.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(1);
+/// How soon a certificate is renewed that has to be from the beginning, because its chain ends soon or the clock is wrong.
+const AGAIN: Duration = Duration::from_secs(3600);
 /// The longest time of an order.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -68,6 +70,8 @@ enum Attempt {
     Done,
     /// Somebody else orders.
     Elsewhere,
+    /// It has to wait for so long.
+    Later(Duration),
 }
 
 impl AcmeSource {
@@ -95,7 +99,7 @@ impl AcmeSource {
     /// Uses what the folder has, if that is better.
     fn look(&self) {
         let Some(found) = self.folder.best(&self.acme.names, clock::now()) else { return };
-        let rank = |one: &Identity| (covered(one, &self.acme.names), one.not_after);
+        let rank = |one: &Identity| folder::rank(one, &self.acme.names);
         if self.identity.load().as_deref().is_some_and(|known| rank(known) >= rank(&found)) {
             return;
         }
@@ -116,6 +120,10 @@ impl AcmeSource {
         if clock::now() < self.due() {
             return Ok(Attempt::Done);
         }
+        let later = self.folder.paused_until(&self.acme).micros_since(clock::now());
+        if later > 0 {
+            return Ok(Attempt::Later(Duration::from_micros(later).min(schedule::LONGEST)));
+        }
         tracing::info!(names = self.acme.names.join(" "), directory = %self.acme.directory, "a certificate is ordered");
         let ordering = order::order(&self.acme, &self.folder, &self.shared.challenges);
         let ordered = timeout(LIMIT, ordering).await;
@@ -126,6 +134,11 @@ impl AcmeSource {
         }
         self.shared.succeeded.fetch_add(1, Ordering::Relaxed);
         self.look();
+        if clock::now() >= self.due() {
+            let names = self.acme.names.join(" ");
+            tracing::warn!(names, again_after = ?AGAIN, "a new certificate is in the last third of its life already");
+            return Ok(Attempt::Later(AGAIN));
+        }
         Ok(Attempt::Done)
     }
 
@@ -137,6 +150,11 @@ impl AcmeSource {
             .iter()
             .for_each(|count| _ = count.fetch_add(1, Ordering::Relaxed));
         let pause = schedule::pause(failure.kind, failures, failure.retry_after, fastrand::f64());
+        if failure.retry_after.is_some()
+            && let Err(error) = self.folder.pause_until(&self.acme, clock::now().after(pause))
+        {
+            tracing::warn!(%error, "a restart will not know how long the authority asks to wait");
+        }
         let (names, reason, again_in_seconds) = (self.acme.names.join(" "), failure.kind.name(), pause.as_secs());
         let valid_until = self.identity().and_then(|one| one.not_after.timestamp()).map(|time| time.to_string());
         match valid_until {
@@ -176,6 +194,7 @@ impl BackgroundTask for AcmeSource {
             if clock::now() >= self.due() && Instant::now() >= allowed {
                 match self.get().await {
                     Ok(Attempt::Done) => failures = 0,
+                    Ok(Attempt::Later(wait)) => allowed = Instant::now() + wait,
                     Ok(Attempt::Elsewhere) => allowed = Instant::now() + WAIT_FOR_OTHERS,
                     Err(failure) => {
                         failures += 1;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -66,6 +67,12 @@ fn a_certificate_is_ordered_once_and_lies_in_the_state_folder() {
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&certificate), mode(certificate.parent().unwrap())), (0o600, 0o700));
     assert_eq!(mode(&certificate.with_file_name("account.json")), 0o600);
+
+    let arguments = ["check", "--config", state.path().join("gateway.toml").to_str().unwrap()].map(str::to_owned);
+    let folder = ["--state-dir", state.path().to_str().unwrap()];
+    let checked = run(&arguments.iter().map(String::as_str).chain(folder).collect::<Vec<_>>());
+    let said = String::from_utf8(checked.stdout).unwrap();
+    assert!(said.contains("valid until 4096-01-01T00:00:00Z\n    for a.test, b.test\n"), "{said}");
 
     // A restart asks nobody.
     gateway.signal(Signal::TERM);
@@ -183,6 +190,54 @@ fn an_authority_that_fails_leaves_the_old_certificate_in_use() {
             });
         }
     });
+}
+
+#[test]
+fn a_restart_keeps_to_what_the_authority_has_asked_for() {
+    let (server, state) = (AcmeServer::start(), tempfile::tempdir().unwrap());
+    server.set(AcmeMood::Says(429, "Retry-After: 5\r\n", "{}"));
+    let text = server.config(&["a.test"], "", &everything());
+    let gateway = start(state.path(), &text);
+    let told = gateway.wait_message("cannot get a certificate: TLS handshakes for these names fail");
+    // It is a refusal, so the pause is longer than what is asked for.
+    assert!(told["again_in_seconds"].as_u64().unwrap() > 200, "{told}");
+    drop(gateway);
+    let mut waits = fs::read_dir(state.path().join("acme"))
+        .unwrap()
+        .flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap());
+    let wait = waits
+        .find(|file| file.as_ref().unwrap().path().extension().is_some_and(|end| end == "wait"))
+        .unwrap()
+        .unwrap()
+        .path();
+    // Nothing is ordered before the moment in it.
+    let moment = unix().as_secs() + 3;
+    fs::write(wait, format!("{moment}\n")).unwrap();
+    server.set(AcmeMood::Issues);
+    let gateway = start(state.path(), &text);
+    serves(&gateway, &server, "a.test");
+    assert!(unix().as_secs() >= moment);
+    assert_eq!(server.orders().len(), 2);
+}
+
+#[test]
+fn an_authority_whose_certificates_live_shorter_is_not_asked_all_the_time() {
+    let server = AcmeServer::start();
+    let text = server.config(&["a.test"], "", &everything());
+    // The one of before has a day, the new one an hour, and is used.
+    let state = aged(&server, &text);
+    server.set(AcmeMood::Aged(0, 3600));
+    let gateway = start(state.path(), &text);
+    until("it is renewed", Duration::from_secs(20), || gateway.metric("gateway_acme_overdue_seconds") == Some(0.0));
+    assert_eq!(server.orders().len(), 2);
+    drop(gateway);
+    // One that would have to be renewed at once is used, and another is ordered later.
+    fs::remove_file(certificate_in(state.path())).unwrap();
+    server.set(AcmeMood::Aged(3600, 60));
+    let gateway = start(state.path(), &text);
+    gateway.wait_message("a new certificate is in the last third of its life already");
+    serves(&gateway, &server, "a.test");
+    assert_eq!(server.orders().len(), 3);
 }
 
 #[test]
@@ -362,4 +417,18 @@ fn strangers_make_the_gateway_ask_the_store_once_a_second_for_its_own_names_alon
     flood("a.test");
     let (asked, seconds) = (memcached.stat("cmd_get") - before, began.elapsed().as_secs());
     assert!((1..=seconds + 2).contains(&asked), "{asked} in {seconds} s");
+}
+
+#[test]
+fn without_a_folder_for_its_files_there_is_no_certificate_of_an_authority() {
+    let (server, folder) = (AcmeServer::start(), tempfile::tempdir().unwrap());
+    let config = folder.path().join("gateway.toml");
+    fs::write(&config, server.config(&["a.test"], "", &everything())).unwrap();
+    for command in [&[][..], &["check"]] {
+        let mut gateway = Command::new(env!("CARGO_BIN_EXE_gateway"));
+        let output = gateway.args(command).arg("--config").arg(&config).env_clear().output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains("[server.tls.acme] needs a folder"), "{said}");
+    }
+    assert_eq!(server.requests(), 0);
 }

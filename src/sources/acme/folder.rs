@@ -9,6 +9,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use instant_acme::AccountCredentials;
 use tempfile::NamedTempFile;
@@ -22,6 +23,8 @@ use crate::net::tls::{self, Identity, PemError};
 const MOST: u64 = 1 << 20;
 /// The most certificates that are looked at: one for each list of names that there was.
 const MOST_CERTIFICATES: usize = 100;
+/// How far the clock of an authority may be ahead.
+pub(super) const SKEW: Duration = Duration::from_secs(300);
 /// The bits of a file's mode that let others than its owner use it.
 const OTHERS: u32 = 0o077;
 
@@ -74,7 +77,7 @@ impl Folder {
         self.0.join("account.json")
     }
 
-    /// The certificate that is valid for most of these names, and for the longest time; `None` if there is none for any.
+    /// The best certificate by [`rank`] that is valid; `None` if there is none for any of these names.
     pub(super) fn best(&self, names: &[String], now: Time) -> Option<Identity> {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
         let is_certificate = |path: &PathBuf| {
@@ -86,8 +89,27 @@ impl Folder {
             let file = path.display().to_string();
             read(&path, |pem| identity(file.clone(), pem).map_err(|error| error.to_string()))
         });
-        let usable = identities.filter(|one| covered(one, names) > 0 && one.not_before <= now && now < one.not_after);
-        usable.max_by_key(|identity| (covered(identity, names), identity.not_after))
+        let usable = identities
+            .filter(|one| covered(one, names) > 0 && one.not_before <= now.after(SKEW) && now < one.not_after);
+        usable.max_by_key(|identity| rank(identity, names))
+    }
+
+    /// Until when the authority asks not to be asked for these names again; a moment that is over if it does not.
+    pub(super) fn paused_until(&self, acme: &Acme) -> Time {
+        let read = |bytes: &[u8]| {
+            std::str::from_utf8(bytes).ok()?.trim().parse().ok().map(|seconds: u64| seconds.saturating_mul(1_000_000))
+        };
+        let micros = read(&regular_file::read_own(MOST, &self.pause_path(acme)).unwrap_or_default());
+        Time::from_micros(micros.unwrap_or_default())
+    }
+
+    /// Keeps that for a restart, and for other gateways.
+    pub(super) fn pause_until(&self, acme: &Acme, until: Time) -> io::Result<()> {
+        self.write(&self.pause_path(acme), format!("{}\n", until.seconds_up()).as_bytes())
+    }
+
+    fn pause_path(&self, acme: &Acme) -> PathBuf {
+        self.certificate_path(acme).with_extension("wait")
     }
 
     /// Writes a certificate for these names with its private key.
@@ -134,6 +156,12 @@ fn read<T>(path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, String>) -> Optio
 /// The certificate and the private key of one file.
 pub(super) fn identity(file: String, pem: &[u8]) -> Result<Identity, PemError> {
     Identity::new(file, tls::certificates(pem)?, tls::private_key(pem)?, None)
+}
+
+/// Which certificate is used for these names, the largest: that for most of them, of those the newest. A new one may end earlier,
+/// if the authority now issues them for a shorter time; it is the one that was wanted last.
+pub(super) fn rank(identity: &Identity, names: &[String]) -> (usize, Time, Time) {
+    (covered(identity, names), identity.not_before, identity.not_after)
 }
 
 /// How many of these names a certificate has.

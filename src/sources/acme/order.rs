@@ -10,7 +10,7 @@ use instant_acme::{
 use super::challenges::{Challenges, Claim};
 use super::client::{Client, RetryAfter};
 use super::failure::{Failure, Kind};
-use super::folder::{Folder, covered, identity};
+use super::folder::{Folder, SKEW, covered, identity};
 use crate::base::clock;
 use crate::config::{Acme, Challenge};
 
@@ -140,8 +140,8 @@ fn check(acme: &Acme, pem: &str) -> Result<(), Failure> {
     if issued.not_after <= now {
         return Err(unusable("has expired".to_owned()));
     }
-    if now < issued.not_before {
-        return Err(unusable("is not valid yet: the clocks differ".to_owned()));
+    if issued.not_before > now.after(SKEW) {
+        return Err(unusable("is not valid yet: see whether the clock of this machine is right".to_owned()));
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ const AWAY: BackOff = BackOff { first: Duration::from_secs(5), longest: Duration
 /// Pauses after orders that it has refused. Authorities allow a few such orders an hour.
 const REFUSED: BackOff = BackOff { first: Duration::from_secs(300), longest: Duration::from_secs(6 * 3600) };
 /// The longest pause that the authority can ask for: as long as the longest window of its limits.
-const LONGEST: Duration = Duration::from_secs(7 * 86_400);
+pub(super) const LONGEST: Duration = Duration::from_secs(7 * 86_400);
 
 /// When a certificate is renewed: at two thirds of its life, or earlier by a share of it that `jitter`, from 0 to 1, chooses.
 pub(super) fn renewal((not_before, not_after): (Time, Time), jitter: f64) -> Time {

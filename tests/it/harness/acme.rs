@@ -33,6 +33,8 @@ pub(crate) enum AcmeMood {
     OtherNames,
     OtherKey,
     Expired,
+    /// Its certificates have lived for so many seconds, and live for so many more.
+    Aged(u64, u64),
     Garbage,
 }
 
@@ -221,6 +223,10 @@ impl Shared {
         let mut params = CertificateParams::new(names).unwrap();
         if mood == AcmeMood::Expired {
             params.not_after = (UNIX_EPOCH + unix() - Duration::from_secs(60)).into();
+        }
+        if let AcmeMood::Aged(lived, lives) = mood {
+            params.not_before = (UNIX_EPOCH + unix() - Duration::from_secs(lived)).into();
+            params.not_after = (UNIX_EPOCH + unix() + Duration::from_secs(lives)).into();
         }
         let key = CertReq::from_der(csr).unwrap().info.public_key.subject_public_key.raw_bytes().to_vec();
         match mood {
