@@ -1,7 +1,7 @@
 //! What outlives the process: the key of the account and the certificates, in a folder for each authority.
 //!
 //! Files are for their owner alone, and each is replaced as a whole. One that is broken, or that others can have written, is
-//! renamed and told, so that it is not asked for help again. A certificate's file has its private key, too, so that they always
+//! renamed, and the log says so, once. A certificate's file has its private key, too, so that they always
 //! belong together.
 
 use std::ffi::OsStr;
