@@ -36,7 +36,7 @@ mod connections;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::thread;
 
@@ -53,6 +53,7 @@ use tokio::task::{spawn_local, yield_now};
 
 use crate::base::clock::{self, Time};
 use crate::base::local_runtime::local_runtime;
+use crate::base::readiness::Readiness;
 use crate::config::{Config, LOG_LEVELS};
 use crate::net::tls::ListenerTls;
 use crate::proxy::log::{DroppedLines, LogLevel};
@@ -101,10 +102,8 @@ pub struct View {
     pub overrides: mpsc::Sender<OverrideRequest>,
     /// How keys are shown, unless they are shown in full.
     pub key_mask: KeyMask,
-    /// Whether load balancers shall send no requests, because an operator wants it.
-    pub draining: AtomicBool,
-    /// Whether the gateway is stopping, so that it accepts no new requests.
-    pub stopping: AtomicBool,
+    /// Whether load balancers shall send requests.
+    pub readiness: Arc<Readiness>,
     /// How reloads ended.
     pub reloads_so_far: RecentReloads,
     /// How it ended to read the certificates alone again.
@@ -121,9 +120,9 @@ impl View {
 
     /// What load balancers and people have to know.
     fn state(&self) -> State {
-        if self.stopping.load(Ordering::Relaxed) {
+        if self.readiness.stopping.load(Ordering::Relaxed) {
             State::Stopping
-        } else if self.draining.load(Ordering::Relaxed) {
+        } else if self.readiness.draining.load(Ordering::Relaxed) {
             State::Draining
         } else {
             State::Ready
@@ -336,10 +335,10 @@ fn whole(response: LocalResponse) -> Response<AdminBody> {
 
 /// Lets `/readyz` say that the gateway is not ready, or again that it is. A gateway that stops stays unready.
 fn drain(view: &View, draining: bool) -> LocalResponse {
-    if !draining && view.stopping.load(Ordering::Relaxed) {
+    if !draining && view.readiness.stopping.load(Ordering::Relaxed) {
         return respond::problem(StatusCode::CONFLICT, "The gateway is stopping.");
     }
-    if view.draining.swap(draining, Ordering::Relaxed) != draining {
+    if view.readiness.draining.swap(draining, Ordering::Relaxed) != draining {
         tracing::info!(draining, "the admin API has changed whether the gateway is ready");
     }
     json(&json!({ "draining": draining }))

@@ -17,6 +17,7 @@ pub mod metrics;
 pub mod percent;
 pub mod printable;
 pub mod random;
+pub mod readiness;
 pub mod reason;
 pub mod sharding;
 pub mod share;

@@ -26,7 +26,6 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
@@ -40,6 +39,7 @@ use crate::base::clock::{self, Time};
 use crate::base::local_runtime::local_runtime;
 use crate::base::metrics::{Counter, PerWorker};
 use crate::base::random::Random;
+use crate::base::readiness::Readiness;
 use crate::config::{Config, Refusal};
 use crate::net::tls::ListenerTls;
 use crate::proxy::log::{Logging, panic_text};
@@ -174,6 +174,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         remote.applied(document);
     }
     let polls = Polls::new(source.remote().map(Remote::every), instead_of.map(Refusal::from));
+    let readiness = Arc::<Readiness>::default();
     let view = Arc::new(View {
         source: Box::new(source.clone()),
         config: ArcSwap::from_pointee(config),
@@ -187,8 +188,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         reloads: reload_requests,
         overrides: override_requests,
         key_mask: KeyMask::new().map_err(io::Error::other)?,
-        draining: AtomicBool::new(false),
-        stopping: AtomicBool::new(false),
+        readiness: readiness.clone(),
         reloads_so_far: RecentReloads::new(clock::now()),
         certificate_reloads: RecentReloads::new(clock::now()),
         started: clock::now(),
@@ -209,7 +209,8 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     for (index, (listeners, stores)) in changes.workers.into_iter().zip(opened).enumerate() {
         let (tls, limits, stage, logger) = (tls.clone(), limits.clone(), staged.clone(), logger.clone());
         let (challenges, heartbeats) = (acme.challenges().clone(), heartbeats.clone());
-        let plan = Plan { index, listeners, stores, tls, challenges, limits, stage, logger, heartbeats };
+        let readiness = readiness.clone();
+        let plan = Plan { index, listeners, stores, tls, challenges, limits, stage, logger, heartbeats, readiness };
         start_worker(plan, gateway.clone(), done.clone())?;
     }
     drop(done);
@@ -286,6 +287,7 @@ struct Plan {
     stage: watch::Receiver<Stage>,
     logger: AccessLogger,
     heartbeats: Arc<PerWorker<Counter>>,
+    readiness: Arc<Readiness>,
 }
 
 /// Serves requests until the process is told to stop, and tells `served` how many requests were cut off. Then it runs the
@@ -298,8 +300,8 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::R
     let snapshots = WorkerSnapshots::new(gateway, plan.index, plan.logger);
     let sampler = snapshots.sampler().clone();
     let (tokens, random) = (RefCell::default(), Random::seeded()?);
-    let worker =
-        Rc::new(Worker { index: plan.index, snapshots, pools, tokens, random, challenges: plan.challenges.clone() });
+    let (challenges, readiness) = (plan.challenges.clone(), plan.readiness);
+    let worker = Rc::new(Worker { index: plan.index, snapshots, pools, tokens, random, challenges, readiness });
     let (regular, sampling, heartbeats) = (worker.clone(), sampler.clone(), plan.heartbeats);
     background.spawn_local(async move {
         loop {

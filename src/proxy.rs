@@ -38,6 +38,7 @@ use crate::base::http::header_list;
 use crate::base::http::request_id::{REQUEST_ID, RequestId};
 use crate::base::http::trace_context::{TRACEPARENT_HEADER, TraceContext};
 use crate::base::random::Random;
+use crate::base::readiness::Readiness;
 use crate::config::{AccessLog, PathRules, Redirect};
 use crate::net::Traffic;
 use crate::net::tls::ClientCertificate;
@@ -83,6 +84,8 @@ pub struct Worker {
     pub random: Random,
     /// What authorities of certificates are answered.
     pub challenges: Arc<Challenges>,
+    /// Whether load balancers shall send requests.
+    pub readiness: Arc<Readiness>,
 }
 
 /// What the requests of one connection share: its peer, its worker, and what is cached of the last request.

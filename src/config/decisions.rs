@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use http::StatusCode;
+use memchr::memmem;
 
 use super::route::Route;
 use super::server::Listener;
@@ -38,16 +39,14 @@ pub struct DescriptorRule {
 pub struct TextPattern(pub String);
 
 impl TextPattern {
-    /// Whether the text fits.
-    pub fn matches(&self, text: &str) -> bool {
-        let Some((start, rest)) = self.0.split_once('*') else { return self.0 == text };
-        let Some(mut text) = text.strip_prefix(start) else { return false };
-        let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
-        for piece in middle.split('*') {
-            match text.split_once(piece) {
-                Some((_, after)) => text = after,
-                None => return false,
-            }
+    /// Whether the text fits. It may be any bytes.
+    pub fn matches(&self, text: &[u8]) -> bool {
+        let mut pieces = self.0.as_bytes().split(|byte| *byte == b'*');
+        let Some(mut text) = pieces.next().and_then(|start| text.strip_prefix(start)) else { return false };
+        let Some(end) = pieces.next_back() else { return text.is_empty() };
+        for piece in pieces {
+            let Some(place) = memmem::find(text, piece) else { return false };
+            text = &text[place + piece.len()..];
         }
         text.ends_with(end)
     }
@@ -76,10 +75,11 @@ mod tests {
             ("a*a", &["aa", "aba"], &["a", "ab", ""]),
             ("a*b*c", &["abc", "a-b-c", "abbc", "abcc"], &["ac", "acb", "abca"]),
             ("ab*ba", &["abba", "ab-ba"], &["aba", "ab"]),
+            ("a**b", &["ab", "a-b"], &["a", "b"]),
         ] {
             let pattern = TextPattern(pattern.to_owned());
-            fits.iter().for_each(|text| assert!(pattern.matches(text), "{pattern:?} {text:?}"));
-            others.iter().for_each(|text| assert!(!pattern.matches(text), "{pattern:?} {text:?}"));
+            fits.iter().for_each(|text| assert!(pattern.matches(text.as_bytes()), "{pattern:?} {text:?}"));
+            others.iter().for_each(|text| assert!(!pattern.matches(text.as_bytes()), "{pattern:?} {text:?}"));
         }
     }
 }

@@ -120,7 +120,7 @@ impl Control {
         // Who waits for a reload or an override learns that there will be none.
         drop((requested, waiters, overrides));
         let InForce { view, snapshot, stores, .. } = in_force;
-        view.stopping.store(true, Ordering::Relaxed);
+        view.readiness.stopping.store(true, Ordering::Relaxed);
         let config = view.config.load_full();
         let mut workers = Workers::new(view.shared.workers(), finished);
         if let Some((worker, ended)) = ended {

@@ -47,9 +47,11 @@ const HEALTH: &str = "/grpc.health.v1.Health/Check";
 /// The services whose health can be asked for, the empty one is the whole server.
 const SERVICES: [&str; 3] = ["", "envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"];
 
-/// The most bytes of a message, and the most descriptors of a call: a call of Envoy has some hundred bytes.
-const MOST_BYTES: u64 = 64 << 10;
-const MOST_DESCRIPTORS: usize = 64;
+/// The most bytes of a message. A call of Envoy has some hundred, unless a client makes them more: then it is refused, since Envoy
+/// would let the request pass if the call failed.
+const MOST_BYTES: u64 = 1 << 20;
+/// The most descriptors of a call, whose number Envoy's configuration says.
+const MOST_DESCRIPTORS: usize = 32;
 
 /// Whether this is a call by gRPC. A request that names another one, as those of HTTP do, never is one, since its other headers
 /// may be those of a client.
@@ -58,7 +60,7 @@ pub(super) fn is_call(connection: &ConnectionContext, request: &IncomingRequest)
     connection.traffic == Traffic::Decisions
         && head.version == Version::HTTP_2
         && ambiguity.is_none()
-        && grpc::content_type(&head.method, &head.headers).is_some()
+        && grpc::is_message(&head.method, &head.headers)
         && !asked::names_target(&head.headers)
 }
 
@@ -88,6 +90,10 @@ pub(super) async fn serve(
     let mut record = arrival.open(gateway, None, host, trace);
     let answered = match message(&mut request.body, gateway.body_timeout).await {
         Ok(message) => call(connection, gateway, head, message, &mut record).await,
+        Err(Refusal { reason: Some(Reason::MaxBodySize), .. }) if head.uri.path() == SHOULD_RATE_LIMIT => {
+            record.refused_for(Reason::MaxBodySize);
+            Ok((Outcome::Refused, written(&answer::too_large())))
+        }
         Err(why) => Err(refused(&why, &mut record)),
     };
     match answered {
@@ -107,7 +113,7 @@ type Answered = Result<(Outcome, Response<ObservedBody>), (Outcome, LocalRespons
 async fn message(body: &mut Option<ClientBody>, limit: Duration) -> Result<Bytes, Refusal> {
     let Some(body) = body else { return Err(wrong("There is no message in the body.")) };
     let (body, _) = collect(body, (MOST_BYTES, Reason::MaxBodySize), limit).await?;
-    grpc::message_of(body).map_err(wrong)
+    grpc::message_of(body).map_err(|(status, why)| Refusal { status, ..wrong(why) })
 }
 
 /// Calls the procedure that the path names.
@@ -128,7 +134,9 @@ async fn call(
         }
         HEALTH => match decode::<HealthCheckRequest>(message) {
             Ok(HealthCheckRequest { service }) if SERVICES.contains(&&*service) => {
-                Ok((Outcome::Responded, written(&HealthCheckResponse { status: Serving::Serving.into() })))
+                let is_ready = connection.worker.readiness.is_ready();
+                let status = if is_ready { Serving::Serving } else { Serving::NotServing }.into();
+                Ok((Outcome::Responded, written(&HealthCheckResponse { status })))
             }
             Ok(_) => Ok(unknown(Code::NotFound, "This service is not known.")),
             Err(why) => Err(refused(&why, record)),
@@ -147,24 +155,23 @@ async fn decide(
 ) -> Answered {
     let attributes = RequestAttributes {
         method: &head.method,
-        host: &call.domain,
+        host: "",
         path: head.uri.path(),
         query: None,
         headers: &head.headers,
         client: connection.peer,
         client_cert: None,
         tokens: &[],
-        route: &call.domain,
+        route: "",
         body: None,
         descriptors: &[],
     };
+    let of_domain = gateway.descriptors.of_domain(&call.domain);
+    record.record_by(gateway.recorder(of_domain.map(|rule| gateway.rule_index(rule))).clone());
     let question = Question::new(gateway, call, &attributes);
     let Some(route) = gateway.of_descriptors(&question.limits) else {
         return Ok((Outcome::Responded, written(&answer::unlimited(call))));
     };
-    if let Some((rule, _)) = question.limits.first() {
-        record.record_by(gateway.recorder(Some(gateway.rule_index(*rule))).clone());
-    }
     let (now, mut quotas) = (clock::now(), Default::default());
     let attributes = RequestAttributes { descriptors: &question.descriptors, ..attributes };
     let mut state = DecisionState::new(&gateway.store, connection.worker.index);
@@ -196,7 +203,7 @@ fn check(call: &RateLimitRequest) -> Result<(), Refusal> {
         return Err(wrong("There are no descriptors."));
     }
     if call.descriptors.len() > MOST_DESCRIPTORS {
-        return Err(wrong("There are more than 64 descriptors."));
+        return Err(wrong("There are more than 32 descriptors."));
     }
     if call.descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
         return Err(wrong("Hits cannot be given back."));

@@ -303,7 +303,9 @@ impl Snapshot {
         let resolver = Resolver::new(config);
         let single = resolver.rules.iter().map(|rules| rules.single.clone());
         let of_descriptors = config.descriptors().iter().map(|rule| (&rule.route, Arc::default()));
-        let served: Vec<_> = config.routes.iter().zip(single).chain(of_descriptors).map(served).collect();
+        let mut served: Vec<_> = config.routes.iter().zip(single).chain(of_descriptors).map(served).collect();
+        // To shed a call costs as much as to decide, and lets its request pass.
+        served.iter_mut().skip(config.routes.len()).for_each(|rule| rule.shedding = None);
         Self {
             resolver,
             shedding: config.server.shed.clone().map(|settings| {

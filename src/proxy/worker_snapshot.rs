@@ -43,7 +43,7 @@ pub struct WorkerSnapshot {
 pub(super) type Combination = SmallVec<[(usize, usize); 4]>;
 
 /// The most combinations that are kept. A proxy that is configured to ask in more ways gets them compiled again.
-const MOST_COMBINATIONS: usize = 256;
+const MOST_COMBINATIONS: usize = 64;
 
 impl WorkerSnapshots {
     /// For the worker with this index, whose access log goes to `logger`.

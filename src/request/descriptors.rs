@@ -16,8 +16,8 @@ pub struct Descriptor<'a> {
 
 impl<'a> Descriptor<'a> {
     /// The value of the first entry with this key.
-    pub fn value(&self, key: &str) -> Option<&'a str> {
-        self.entries.iter().find(|entry| entry.key == key).map(|entry| entry.value.as_str())
+    pub fn value(&self, key: &str) -> Option<&'a [u8]> {
+        self.entries.iter().find(|entry| entry.key == key).map(|entry| &*entry.value)
     }
 }
 
@@ -39,11 +39,16 @@ impl DescriptorRules {
     }
 
     /// The index of the first rule that fits a descriptor of this domain; `None` if nothing limits it.
-    pub fn find(&self, domain: &str, descriptor: &RateLimitDescriptor) -> Option<usize> {
+    pub fn find(&self, domain: &[u8], descriptor: &RateLimitDescriptor) -> Option<usize> {
         let has = |(key, pattern): &(String, TextPattern)| {
             descriptor.entries.iter().any(|entry| entry.key == *key && pattern.matches(&entry.value))
         };
-        self.0.iter().position(|rule| rule.domain == domain && rule.entries.iter().all(has))
+        self.0.iter().position(|rule| rule.domain.as_bytes() == domain && rule.entries.iter().all(has))
+    }
+
+    /// The index of the first rule of this domain, if it has any.
+    pub fn of_domain(&self, domain: &[u8]) -> Option<usize> {
+        self.0.iter().position(|rule| rule.domain.as_bytes() == domain)
     }
 }
 
@@ -59,7 +64,8 @@ mod tests {
     use super::*;
 
     fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-        let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+        let entry =
+            |(key, value): &(&str, &str)| Entry { key: (*key).to_owned().into(), value: (*value).to_owned().into() };
         RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..RateLimitDescriptor::default() }
     }
 
@@ -76,7 +82,7 @@ mod tests {
             rule("mesh", &[("ip", "*")]),
             rule("edge", &[("ip", "*")]),
         ]);
-        let find = |domain, entries: &[_]| rules.find(domain, &descriptor(entries));
+        let find = |domain: &str, entries: &[_]| rules.find(domain.as_bytes(), &descriptor(entries));
         assert_eq!(find("edge", &[("ip", "192.0.2.1"), ("path", "/v1/a")]), Some(0), "in any order");
         assert_eq!(find("edge", &[("ip", "192.0.2.1"), ("path", "/v2")]), Some(1), "others do not matter");
         assert_eq!(find("edge", &[("ip", "192.0.2.2")]), Some(3));

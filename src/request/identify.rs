@@ -288,9 +288,7 @@ impl Reader {
                 self.push(ValidToken::claim(attributes.tokens, name, claim)?.as_bytes(), bytes)
             }
             Source::Json(pointer) => self.push(attributes.body?.value(pointer)?, bytes),
-            Source::Descriptor(name) => {
-                self.push(attributes.descriptors.get(self.place)?.value(name)?.as_bytes(), bytes)
-            }
+            Source::Descriptor(name) => self.push(attributes.descriptors.get(self.place)?.value(name)?, bytes),
             Source::Global => self.push(b"*", bytes),
         }
     }

@@ -190,7 +190,7 @@ impl Connection {
         let handler = Rc::new((acceptor.connected)(client));
         if self.speaks_http2().await {
             // In HTTP/1.1 it takes no memory.
-            Box::pin(http2::serve(&acceptor.limits, (handler, client.address), stream, state)).await;
+            Box::pin(http2::serve(&acceptor.limits, (handler, client), stream, state)).await;
             return Next::Close { is_in_body: false };
         }
         http1::serve(&acceptor.http1, &acceptor.limits, (handler, client.address), stream, state).await

@@ -19,7 +19,6 @@ mod stream_tunnel;
 mod streams;
 mod trailer_check;
 
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -41,13 +40,13 @@ use frame_check::Violation;
 use multiplexed_io::MultiplexedIo;
 use streams::Streams;
 
-use super::Handler;
 use super::connection_limits::ConnectionLimits;
 use super::connection_state::ConnectionState;
 use super::drive::{Ended, drive};
 use super::http2_errors::ErrorCode;
 use super::lifecycle::{CloseReason, Event};
 use super::request_guard::RequestGuard;
+use super::{ConnectedClient, Handler};
 use crate::config::Http2;
 use crate::net::ClientStream;
 
@@ -60,14 +59,15 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Serves requests until the connection ends.
 pub(super) async fn serve<H: Handler>(
     limits: &ConnectionLimits,
-    (handler, peer): (Rc<H>, SocketAddr),
+    (handler, client): (Rc<H>, &ConnectedClient),
     stream: &ClientStream,
     state: &Rc<ConnectionState>,
 ) {
     state.record(Event::TellsItsEnd);
+    let peer = client.address;
     let streams = Rc::new(Streams::new(state.worker().clone()));
     state.set_streams(streams.clone());
-    let io = MultiplexedIo::new(stream.clone(), state.clone(), streams.clone());
+    let io = MultiplexedIo::new(stream.clone(), state.clone(), streams.clone(), client.traffic);
     let mut requests = Requests::new(io.clone(), limits.server().http2);
     let mut served = 0;
     // The library reads all that has come, and the client is told whether that was served.

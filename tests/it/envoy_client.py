@@ -27,7 +27,7 @@ def headers(answer):
     return {line.key: line.value for line in answer.response_headers_to_add}
 
 
-answer = ask(remote_address="192.0.2.1", path="/")
+answer = ask(masked_remote_address="192.0.2.1/32", path="/")
 assert answer.overall_code == OK, answer
 first, second = answer.statuses
 assert (first.code, first.limit_remaining) == (OK, 1), "hits_addend of the call is charged: " + repr(answer)
@@ -36,16 +36,16 @@ assert first.current_limit.unit == service.RateLimitResponseRateLimitUnit.MINUTE
 assert (second.code, second.current_limit) == (OK, None), "nothing limits it: " + repr(answer)
 assert headers(answer)["ratelimit"].startswith('"per-client";r=1'), answer
 
-answer = ask(remote_address="192.0.2.1", path="/")
+answer = ask(masked_remote_address="192.0.2.1/32", path="/")
 assert (answer.overall_code, answer.statuses[0].code, answer.statuses[1].code) == (OVER_LIMIT, OVER_LIMIT, OK), answer
 assert answer.statuses[0].duration_until_reset.total_seconds() > 0, answer
 assert int(headers(answer)["retry-after"]) > 0 and b"3/m" in answer.raw_body, answer
 
-answer = ask(remote_address="192.0.2.1", path="/", hits=1)
+answer = ask(masked_remote_address="192.0.2.1/32", path="/", hits=1)
 assert (answer.overall_code, answer.statuses[0].limit_remaining) == (OK, 0), "the descriptor's own hits: " + repr(answer)
 
 try:
-    ask(domain="", remote_address="192.0.2.1")
+    ask(domain="", masked_remote_address="192.0.2.1/32")
     raise AssertionError("a call without a domain was answered")
 except grpc.RpcError as error:
     assert error.code() == grpc.StatusCode.INVALID_ARGUMENT, error

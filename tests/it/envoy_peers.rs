@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::harness::http2::{END_HEADERS, END_STREAM, RawHttp2, Reaction, headers};
 use crate::harness::{Client, Gateway, Peer, Upstream, closed_port, reply};
 
 const PAGE: &str = include_str!("../../docs/envoy.md");

@@ -38,6 +38,10 @@ fn check(limit: &Limit, name: &Name<'_>, source: &Source<'_>) {
         let message = format!("`{}` has a cost, but here a call says what it costs: `hits_addend`", name.text);
         source.report(name.span.clone(), message, "name a limit without `cost`, `count` and `tokens`");
     }
+    if limit.max_in_flight.is_some() {
+        let message = format!("`{}` has `max_in_flight`, but a call does not say when a request ends", name.text);
+        source.report(name.span.clone(), message, "name a limit with `rates` alone");
+    }
     if limit.pool().is_some() {
         let message = format!("`{}` has an `overflow`, which limits of descriptors cannot have", name.text);
         source.report(name.span.clone(), message, "name a limit without `overflow`");

@@ -18,6 +18,11 @@ pub(super) fn unlimited(call: &RateLimitRequest) -> RateLimitResponse {
     RateLimitResponse { overall_code: Code::Ok.into(), statuses, ..RateLimitResponse::default() }
 }
 
+/// The answer to a call that a client has made too large.
+pub(super) fn too_large() -> RateLimitResponse {
+    RateLimitResponse { overall_code: Code::OverLimit.into(), ..RateLimitResponse::default() }
+}
+
 /// The answer to a call of which so is decided: whether it passes, and if not, the place of a limit that refuses it. `told` is
 /// what its client would be told by a gateway.
 pub(super) fn decided(

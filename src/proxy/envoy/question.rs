@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::base::fingerprint::Fingerprint;
 use crate::proxy::worker_snapshot::{Combination, WorkerSnapshot};
+use crate::request::decide::RouteLimit;
 use crate::request::descriptors::Descriptor;
 use crate::request::descriptors::messages::RateLimitRequest;
 use crate::request::identify::{KeyCache, RequestAttributes};
@@ -17,7 +19,12 @@ pub(super) struct Question<'c> {
     pub(super) descriptors: SmallVec<[Descriptor<'c>; 4]>,
     /// The places of each descriptor of the call.
     pub(super) places: Vec<SmallVec<[usize; 2]>>,
+    /// Which counters the limits are asked for, as far as several are asked by one limit.
+    counters: SmallVec<[Option<CounterId>; 4]>,
 }
+
+/// Which counter of a limit a descriptor has: that of a key, if it has one, and of a tier, since each tier has its own.
+type CounterId = (Option<Fingerprint>, Option<usize>);
 
 impl<'c> Question<'c> {
     /// Finds what limits each descriptor. If several name the same counter, it is asked once, for what they cost together:
@@ -27,13 +34,14 @@ impl<'c> Question<'c> {
         call: &'c RateLimitRequest,
         attributes: &RequestAttributes<'c>,
     ) -> Self {
-        let mut asked = Self { limits: Combination::new(), descriptors: SmallVec::new(), places: Vec::new() };
+        let (limits, descriptors, counters) = (Combination::new(), SmallVec::new(), SmallVec::new());
+        let mut asked = Self { limits, descriptors, places: Vec::new(), counters };
         for descriptor in &call.descriptors {
             let rule = gateway.descriptors.find(&call.domain, descriptor);
             let descriptor = Descriptor { entries: &descriptor.entries, hits: call.hits(descriptor) };
             let limits = rule.and_then(|rule| Some((rule, gateway.rule(rule)?.limits.len())));
             let places = limits.into_iter().flat_map(|(rule, count)| (0..count).map(move |at| (rule, at)));
-            let places = places.map(|limit| asked.add(gateway, limit, descriptor, attributes)).collect();
+            let places = places.filter_map(|limit| asked.add(gateway, limit, descriptor, attributes)).collect();
             asked.places.push(places);
         }
         asked
@@ -46,24 +54,32 @@ impl<'c> Question<'c> {
         limit: (usize, usize),
         descriptor: Descriptor<'c>,
         attributes: &RequestAttributes<'_>,
-    ) -> usize {
+    ) -> Option<usize> {
         let of = |(rule, at): (usize, usize)| gateway.rule(rule)?.limits.get(at);
-        let key = |limit, descriptor: &Descriptor<'_>| {
-            let attributes = RequestAttributes { descriptors: std::slice::from_ref(descriptor), ..*attributes };
-            of(limit)?.key.extract(&attributes, usize::MAX, &mut KeyCache::default())
-        };
-        let is_same = |place: &usize| {
-            let (other, its) = (self.limits[*place], &self.descriptors[*place]);
-            let is_same_limit = of(other).zip(of(limit)).is_some_and(|(a, b)| Arc::ptr_eq(&a.metrics, &b.metrics));
-            is_same_limit && key(other, its) == key(limit, &descriptor)
-        };
-        if let Some(place) = (0..self.limits.len()).find(is_same) {
-            let hits = &mut self.descriptors[place].hits;
-            *hits = hits.saturating_add(descriptor.hits);
-            return place;
+        let route_limit = of(limit)?;
+        let mut counter = None;
+        for place in 0..self.limits.len() {
+            let Some(other) = of(self.limits[place]) else { continue };
+            if !Arc::ptr_eq(&other.metrics, &route_limit.metrics) {
+                continue;
+            }
+            let own = *counter.get_or_insert_with(|| counter_id(route_limit, &descriptor, attributes));
+            let its = &self.descriptors[place];
+            if *self.counters[place].get_or_insert_with(|| counter_id(other, its, attributes)) == own {
+                let hits = &mut self.descriptors[place].hits;
+                *hits = hits.saturating_add(descriptor.hits);
+                return Some(place);
+            }
         }
         self.limits.push(limit);
         self.descriptors.push(descriptor);
-        self.limits.len() - 1
+        self.counters.push(counter);
+        Some(self.limits.len() - 1)
     }
+}
+
+fn counter_id(limit: &RouteLimit, descriptor: &Descriptor<'_>, attributes: &RequestAttributes<'_>) -> CounterId {
+    let attributes = RequestAttributes { descriptors: std::slice::from_ref(descriptor), ..*attributes };
+    let cache = &mut KeyCache::default();
+    (limit.key.extract(&attributes, usize::MAX, cache), limit.rates.tier(&attributes, cache))
 }

@@ -82,6 +82,13 @@ pub fn content_type<'a>(method: &Method, headers: &'a HeaderMap) -> Option<&'a H
     matches!(rest.first(), None | Some(b'+' | b';' | b'-')).then_some(kind)
 }
 
+/// Whether it is a call whose messages are those of Protocol Buffers, in the form of gRPC itself.
+pub fn is_message(method: &Method, headers: &HeaderMap) -> bool {
+    let kind = content_type(method, headers).map(|kind| kind.as_bytes());
+    let kind = kind.and_then(|kind| kind.split(|byte| *byte == b';').next()).map(<[u8]>::trim_ascii);
+    matches!(kind, Some(b"application/grpc" | b"application/grpc+proto"))
+}
+
 /// The same response for a gRPC call with this content type. `limited` is whether a limit has caused it.
 pub fn translate(response: Response<Bytes>, kind: &HeaderValue, limited: bool) -> Response<Full<Bytes>> {
     let (mut head, body) = response.into_parts();
@@ -111,15 +118,17 @@ pub fn failed(code: Code, message: &'static str) -> Response<Full<Bytes>> {
 /// The message in the body of a request to a procedure that takes one: a length, and then so many bytes.
 ///
 /// # Errors
-/// What is wrong with the body.
-pub fn message_of(mut body: Bytes) -> Result<Bytes, &'static str> {
+/// What is wrong with the body, and the status that says so in HTTP.
+pub fn message_of(mut body: Bytes) -> Result<Bytes, (StatusCode, &'static str)> {
     let Some((&[flag, length @ ..], rest)) = body.split_first_chunk::<5>() else {
-        return Err("There is no message in the body.");
+        return Err((StatusCode::BAD_REQUEST, "There is no message in the body."));
     };
     match (flag, usize::try_from(u32::from_be_bytes(length)) == Ok(rest.len())) {
         (0, true) => Ok(body.split_off(5)),
-        (0, false) => Err("The body is not one message."),
-        _ => Err("The message is compressed, which this service does not understand."),
+        (1, _) => {
+            Err((StatusCode::NOT_IMPLEMENTED, "The message is compressed, which this service does not understand."))
+        }
+        _ => Err((StatusCode::BAD_REQUEST, "The body is not one message.")),
     }
 }
 
@@ -241,6 +250,8 @@ mod tests {
             let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))]);
             assert_eq!(content_type(&Method::POST, &headers).is_some(), is_grpc, "{kind}");
             assert_eq!(content_type(&Method::GET, &headers), None, "{kind}");
+            let is_message = is_grpc && !kind.contains("web");
+            assert_eq!(super::is_message(&Method::POST, &headers), is_message, "{kind}");
         }
     }
 

@@ -324,7 +324,13 @@ impl RateLimitHeaders {
         if rest.peek().is_none() {
             return Some(first.clone());
         }
-        let lines: Vec<&[u8]> = std::iter::once(first).chain(rest).map(HeaderValue::as_bytes).collect();
+        let mut lines = vec![first.as_bytes()];
+        for line in rest.map(HeaderValue::as_bytes) {
+            // One limit may have been asked about several descriptors.
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
         HeaderValue::from_maybe_shared(Bytes::from(lines.join(&b", "[..]))).ok()
     }
 }

@@ -1,15 +1,20 @@
 //! The messages of `envoy.service.ratelimit.v3` and `grpc.health.v1` that the gateway reads and writes, with the fields that it
 //! knows. Others are skipped, as Protocol Buffers have it.
 //!
+//! Texts in calls are read as bytes: Envoy writes into them what clients send, and a call that fails because that is not UTF-8
+//! would let the request pass.
+//!
 //! They are those of `envoy/service/ratelimit/v3/rls.proto`, `envoy/extensions/common/ratelimit/v3/ratelimit.proto`,
 //! `envoy/config/core/v3/base.proto` and `grpc/health/v1/health.proto`.
+
+use bytes::Bytes;
 
 /// A call: may these pass?
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitRequest {
     /// To which rules the descriptors belong.
-    #[prost(string, tag = "1")]
-    pub domain: String,
+    #[prost(bytes = "bytes", tag = "1")]
+    pub domain: Bytes,
     /// What is counted.
     #[prost(message, repeated, tag = "2")]
     pub descriptors: Vec<RateLimitDescriptor>,
@@ -36,11 +41,11 @@ pub struct RateLimitDescriptor {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Entry {
     /// What it is.
-    #[prost(string, tag = "1")]
-    pub key: String,
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: Bytes,
     /// What this request has of it.
-    #[prost(string, tag = "2")]
-    pub value: String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: Bytes,
 }
 
 /// The answer to a call.
@@ -57,7 +62,7 @@ pub struct RateLimitResponse {
     pub response_headers_to_add: Vec<HeaderValue>,
     /// The body that a refused client gets.
     #[prost(bytes = "bytes", tag = "5")]
-    pub raw_body: bytes::Bytes,
+    pub raw_body: Bytes,
 }
 
 /// Whether something may pass.
@@ -171,4 +176,6 @@ pub enum Serving {
     Unknown = 0,
     /// It is served.
     Serving = 1,
+    /// It is not, because the gateway drains.
+    NotServing = 2,
 }

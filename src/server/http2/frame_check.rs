@@ -63,8 +63,8 @@ pub(super) struct FrameCheck {
 }
 
 impl FrameCheck {
-    /// For a connection that begins now.
-    pub(super) fn new(now: Coarse) -> Self {
+    /// For a connection that begins now. One of a proxy, which resets what its clients have left, may do so `resets` times as often.
+    pub(super) fn new(now: Coarse, resets: u64) -> Self {
         Self {
             preface_left: PREFACE.len(),
             frames: Frames::default(),
@@ -74,8 +74,8 @@ impl FrameCheck {
             has_fields: false,
             has_more_fields: false,
             trailers: None,
-            resets: Budget::new(now),
-            others: Budget::new(now),
+            resets: Budget::new(now, resets),
+            others: Budget::new(now, 1),
         }
     }
 
@@ -158,21 +158,24 @@ impl FrameCheck {
 #[derive(Debug)]
 struct Budget {
     left: u64,
+    /// How much larger it is than that of a client.
+    factor: u64,
     /// Until when the time has been counted.
     since: Coarse,
 }
 
 impl Budget {
-    fn new(now: Coarse) -> Self {
-        Self { left: AT_ONCE, since: now }
+    fn new(now: Coarse, factor: u64) -> Self {
+        Self { left: AT_ONCE * factor, factor, since: now }
     }
 
     /// Takes one. Returns whether there was one.
     fn take(&mut self, now: Coarse) -> bool {
-        let more = now.saturating_sub(self.since) * PER_SECOND / 1000;
-        self.since += more * 1000 / PER_SECOND;
+        let (at_once, per_second) = (AT_ONCE * self.factor, PER_SECOND * self.factor);
+        let more = now.saturating_sub(self.since) * per_second / 1000;
+        self.since += more * 1000 / per_second;
         // Time alone allows no more than this.
-        self.left = self.left.max((self.left + more).min(AT_ONCE));
+        self.left = self.left.max((self.left + more).min(at_once));
         self.left.checked_sub(1).map(|left| self.left = left).is_some()
     }
 }
@@ -181,7 +184,7 @@ impl Budget {
 #[cfg(any(test, fuzzing))]
 pub(crate) fn check(bytes: &[u8]) {
     let follow = |step: usize| {
-        let mut check = FrameCheck::new(0);
+        let mut check = FrameCheck::new(0, 1);
         bytes.chunks(step).try_for_each(|piece| check.follow(piece, 0))?;
         Ok::<_, Violation>((check.is_in_head(), check.last_stream(), check.opened()))
     };
@@ -206,7 +209,7 @@ mod tests {
     }
 
     fn begun() -> FrameCheck {
-        let mut check = FrameCheck::new(0);
+        let mut check = FrameCheck::new(0, 1);
         check.follow(&[PRI, &frame(kind::SETTINGS, 0, 0, b"")].concat(), 0).unwrap();
         check
     }
@@ -221,7 +224,7 @@ mod tests {
         ] {
             let bytes = [PRI, &first].concat();
             for step in 1..bytes.len() {
-                let mut check = FrameCheck::new(0);
+                let mut check = FrameCheck::new(0, 1);
                 assert_eq!(bytes.chunks(step).try_for_each(|piece| check.follow(piece, 0)), result, "{first:?}");
             }
         }

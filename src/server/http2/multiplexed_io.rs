@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::frame_check::{FrameCheck, Violation};
 use super::frames::{Frames, Piece, kind};
 use super::streams::Streams;
-use crate::net::ClientStream;
+use crate::net::{ClientStream, Traffic};
 use crate::server::connection_limits::ConnectionLimits;
 use crate::server::connection_state::ConnectionState;
 use crate::server::http2_errors::{ErrorCode, Http2Errors};
@@ -40,6 +40,10 @@ struct Followed {
     limits: Arc<ConnectionLimits>,
 }
 
+/// How much more often a proxy that asks for decisions may reset streams than a client. It does so for all of its clients: when one
+/// goes away, and when an answer takes too long.
+const RESETS_OF_PROXY: u64 = 100;
+
 /// The code in the payload of RST_STREAM or GOAWAY (RFC 9113, sections 6.4 and 6.8).
 struct SentError {
     count: fn(&Http2Errors, ErrorCode),
@@ -51,10 +55,16 @@ struct SentError {
 }
 
 impl MultiplexedIo {
-    pub(super) fn new(stream: ClientStream, state: Rc<ConnectionState>, streams: Rc<Streams>) -> Self {
+    pub(super) fn new(
+        stream: ClientStream,
+        state: Rc<ConnectionState>,
+        streams: Rc<Streams>,
+        traffic: Traffic,
+    ) -> Self {
+        let resets = if traffic == Traffic::Decisions { RESETS_OF_PROXY } else { 1 };
         let worker = state.worker();
         let followed = Followed {
-            received: FrameCheck::new(worker.now()),
+            received: FrameCheck::new(worker.now(), resets),
             violation: None,
             sent: Frames::default(),
             streams,
