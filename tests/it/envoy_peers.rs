@@ -69,6 +69,15 @@ fn envoy_asks_and_answers_429() {
     for fields in ["", "X-Forwarded-For: 192.0.2.1\r\n", "X-Envoy-External-Address: 192.0.2.1\r\n"] {
         assert_eq!(client.get_with("/d", fields).status, 429, "{fields}");
     }
+    // What Envoy writes into descriptors need not be text.
+    for path in [&b"/?\xff"[..], b"/login?\xff"] {
+        let mut raw = RawHttp2::connect(proxy.address, &[]);
+        let fields =
+            [(&b":method"[..], &b"GET"[..]), (b":scheme", b"http"), (b":authority", b"a.test"), (b":path", path)];
+        raw.send(&headers(1, END_STREAM | END_HEADERS, &fields)).unwrap();
+        assert_eq!(raw.reaction(1), Reaction::Status(429), "{path:?}");
+    }
+    assert_eq!(client.get(&format!("/{}", "x".repeat(50_000))).status, 429);
     gateway
         .wait_log("Envoy asks whether the service is healthy", |line| line["path"] == "/grpc.health.v1.Health/Check");
 }
