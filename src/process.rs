@@ -174,7 +174,6 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         remote.applied(document);
     }
     let polls = Polls::new(source.remote().map(Remote::every), instead_of.map(Refusal::from));
-    let readiness = Arc::<Readiness>::default();
     let view = Arc::new(View {
         source: Box::new(source.clone()),
         config: ArcSwap::from_pointee(config),
@@ -188,7 +187,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         reloads: reload_requests,
         overrides: override_requests,
         key_mask: KeyMask::new().map_err(io::Error::other)?,
-        readiness: readiness.clone(),
+        readiness: Arc::default(),
         reloads_so_far: RecentReloads::new(clock::now()),
         certificate_reloads: RecentReloads::new(clock::now()),
         started: clock::now(),
@@ -209,7 +208,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     for (index, (listeners, stores)) in changes.workers.into_iter().zip(opened).enumerate() {
         let (tls, limits, stage, logger) = (tls.clone(), limits.clone(), staged.clone(), logger.clone());
         let (challenges, heartbeats) = (acme.challenges().clone(), heartbeats.clone());
-        let readiness = readiness.clone();
+        let readiness = in_force.view.readiness.clone();
         let plan = Plan { index, listeners, stores, tls, challenges, limits, stage, logger, heartbeats, readiness };
         start_worker(plan, gateway.clone(), done.clone())?;
     }

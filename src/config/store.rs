@@ -31,6 +31,14 @@ pub enum Share {
 }
 
 impl Store {
+    /// What happens to a request if the store does not answer. Memory always does.
+    pub fn on_error(&self) -> OnError {
+        match self {
+            Self::Memory { .. } => OnError::Allow,
+            Self::Memcached(memcached) => memcached.on_error,
+        }
+    }
+
     /// Which gateways share the limits, if they count apart.
     pub fn share(&self) -> Option<&Share> {
         match self {

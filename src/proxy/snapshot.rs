@@ -239,10 +239,6 @@ impl Snapshot {
                 Arc::new(TokenReader::new(jwt, config.claims_of(&jwt.name), keys.clone(), shared.token(&jwt.name)))
             })
             .collect();
-        let on_error = match &config.store {
-            config::Store::Memory { .. } => OnError::Allow,
-            config::Store::Memcached(memcached) => memcached.on_error,
-        };
         let upstream = |route: &config::Route| match route.action {
             config::Action::Forward { upstream, .. } => config.upstreams.get(upstream),
             config::Action::Respond { .. } | config::Action::Redirect(_) => None,
@@ -326,7 +322,7 @@ impl Snapshot {
                 .map_or(StatusCode::TOO_MANY_REQUESTS, |decisions| decisions.refused_status),
             access_log: config.log.access,
             store,
-            on_error,
+            on_error: config.store.on_error(),
             concurrency: shared.concurrency.clone(),
             wait_queues: shared.wait_queues.clone(),
             tracing: config.tracing.as_ref().map(|tracing| Tracing {

@@ -302,7 +302,7 @@ fn what_clients_send_is_counted_as_it_is() {
         let ended = caller.call(SHOULD_RATE_LIMIT, framed(&RateLimitRequest { descriptors, ..request(&[]) }));
         RateLimitResponse::decode(&ended.message[5..]).unwrap().overall_code
     };
-    let long = [b'a'; 200_000];
+    let long = vec![b'a'; 200_000];
     for value in [&b"a\xff"[..], b"a\xfe", b"a\0", &long, &long[1..]] {
         assert_eq!([ask(value), ask(value)], [OK, OVER_LIMIT]);
     }

@@ -84,7 +84,7 @@ pub fn content_type<'a>(method: &Method, headers: &'a HeaderMap) -> Option<&'a H
 
 /// Whether it is a call whose messages are those of Protocol Buffers, in the form of gRPC itself.
 pub fn is_message(method: &Method, headers: &HeaderMap) -> bool {
-    let kind = content_type(method, headers).map(|kind| kind.as_bytes());
+    let kind = content_type(method, headers).map(HeaderValue::as_bytes);
     let kind = kind.and_then(|kind| kind.split(|byte| *byte == b';').next()).map(<[u8]>::trim_ascii);
     matches!(kind, Some(b"application/grpc" | b"application/grpc+proto"))
 }
