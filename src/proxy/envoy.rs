@@ -182,13 +182,10 @@ async fn decide(
             route.rate_limit_headers.add_headers(&mut told, &state.outcomes, &state.shadowed, now);
             (Outcome::Responded, None, respond::with_headers(StatusCode::OK, told))
         }
-        Decided::Answered(outcome @ (Outcome::Unavailable | Outcome::Shed), answer, _) => {
-            return Err((outcome, answer));
-        }
+        Decided::Answered(outcome @ Outcome::Unavailable, answer, _) => return Err((outcome, answer)),
         Decided::Answered(outcome, answer, place) => (outcome, place, answer),
         Decided::Unanswered(outcome, place) => (outcome, Some(place), respond::empty(StatusCode::TOO_MANY_REQUESTS)),
     };
-    record.hold(&mut state.permits);
     let told = respond::finish(told, record.request_id());
     let answer: RateLimitResponse = answer::decided(&question, outcome == Outcome::Responded, refusing, &state, told);
     Ok((outcome, written(&answer)))

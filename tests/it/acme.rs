@@ -14,19 +14,10 @@ use x509_cert::Certificate;
 use x509_cert::der::Decode;
 use x509_cert::der::oid::ObjectIdentifier;
 
-use crate::harness::acme::{AcmeMood, AcmeServer, certificate_in, challenge_path, gateway_text, token};
-use crate::harness::{Gateway, Memcached, TlsClient, Upstream, limited, run, unix, until, unverified};
-
-/// Starts a gateway with this text, whose state lies in a folder; the text lies there, too.
-fn start(state: &Path, text: &str) -> Gateway {
-    let config = state.join("gateway.toml");
-    fs::write(&config, text).unwrap();
-    Gateway::with_source(&["--config", config.to_str().unwrap(), "--state-dir", state.to_str().unwrap()], &[])
-}
-
-fn everything() -> String {
-    limited("client-ip", "1000/s", "")
-}
+use crate::harness::acme::{
+    AcmeMood, AcmeServer, certificate_in, challenge_path, everything, gateway_text, start, token,
+};
+use crate::harness::{Gateway, Memcached, TlsClient, Upstream, run, unix, until, unverified};
 
 /// A request in TLS to this name; the error if there is no handshake.
 fn get(gateway: &Gateway, server: &AcmeServer, name: &str) -> Result<String, String> {

@@ -1,7 +1,6 @@
 //! Certificates of an authority that others wrote, which checks what it is sent.
 
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,21 +8,12 @@ use rustix::process::Signal;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 
+use crate::harness::acme::{everything, start};
 use crate::harness::pebble::Pebble;
-use crate::harness::{Gateway, Memcached, TlsClient, limited, until};
+use crate::harness::{Gateway, Memcached, TlsClient, until};
 
 /// Longer than any test.
 const DAYS: u64 = 90 * 86_400;
-
-fn start(state: &Path, text: &str) -> Gateway {
-    let config = state.join("gateway.toml");
-    fs::write(&config, text).unwrap();
-    Gateway::with_source(&["--config", config.to_str().unwrap(), "--state-dir", state.to_str().unwrap()], &[])
-}
-
-fn everything() -> String {
-    limited("client-ip", "1000/s", "")
-}
 
 /// The certificate for a name, after a request in TLS.
 fn shown(gateway: &Gateway, client: &Arc<ClientConfig>, name: &str) -> Option<Vec<u8>> {

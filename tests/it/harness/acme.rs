@@ -14,6 +14,7 @@ use x509_cert::der::Decode;
 use x509_cert::request::CertReq;
 
 use super::clock::unix;
+use super::gateway::{Gateway, limited};
 use super::tls::Authority;
 use super::upstream::{Received, Upstream};
 
@@ -126,6 +127,18 @@ pub(crate) fn gateway_text(directory: &str, names: &[&str], more: &str, [plain, 
          [server.tls.acme]\nnames = {names:?}\nagree = true\ndirectory = \"{directory}\"\n{more}\n\
          [admin]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"info\"\n{rest}\n"
     )
+}
+
+/// Starts a gateway with this text, whose state lies in a folder; the text lies there, too.
+pub(crate) fn start(state: &Path, text: &str) -> Gateway {
+    let config = state.join("gateway.toml");
+    std::fs::write(&config, text).unwrap();
+    Gateway::with_source(&["--config", config.to_str().unwrap(), "--state-dir", state.to_str().unwrap()], &[])
+}
+
+/// A limit and a route for every request.
+pub(crate) fn everything() -> String {
+    limited("client-ip", "1000/s", "")
 }
 
 /// The file of the certificate in a state folder.
