@@ -158,13 +158,6 @@ fn key(text: &str) -> Option<String> {
     Some(list.split(", ").map(part).collect::<Vec<_>>().join("%7C"))
 }
 
-/// How much of its quota the key has used.
-fn used(gateway: &Gateway, key: &str) -> u64 {
-    let response = gateway.admin(&format!("/api/limits/l/keys/{key}"));
-    assert_eq!(response.status, 200, "{key}: {}", response.text());
-    response.json()["rates"][0]["used"].as_u64().unwrap()
-}
-
 #[test]
 fn what_is_explained_happens() {
     let folder = tempfile::tempdir().unwrap();
@@ -252,7 +245,7 @@ fn what_is_explained_happens() {
     for case in cases {
         let (mut fate, text) = explained(&gateway, *case);
         let key = key(&text);
-        let before = key.as_ref().map(|key| used(&gateway, key));
+        let before = key.as_ref().map(|key| gateway.used("l", key));
         let mut happened = sent(&gateway, *case);
         if fate.detail.is_none() {
             happened.detail = None;
@@ -261,7 +254,7 @@ fn what_is_explained_happens() {
             // The counters are not empty.
             headers.retain(|header| !header.starts_with("ratelimit: \"l\""));
         }
-        let after = key.as_ref().map(|key| used(&gateway, key));
+        let after = key.as_ref().map(|key| gateway.used("l", key));
         if fate != happened || after != before.map(|used| used + 1) {
             wrong.push(format!("{case:?}: explained {fate:?}, but {happened:?}; {key:?} {before:?} {after:?}"));
         }

@@ -38,12 +38,7 @@ fn call(gateway: &Gateway, path: &str, body: &Value) -> Response {
 
 /// What the key has used.
 fn used(gateway: &Gateway) -> u64 {
-    used_of("tokens", gateway)
-}
-
-/// What the key has used of this limit.
-fn used_of(limit: &str, gateway: &Gateway) -> u64 {
-    gateway.admin(&format!("/api/limits/{limit}/keys/key")).json()["rates"][0]["used"].as_u64().unwrap()
+    gateway.used("tokens", "key")
 }
 
 /// A pool of so many tokens a day, and the key that names it.
@@ -221,7 +216,7 @@ fn a_stream_is_settled_where_it_was_charged() {
             send(client, CHAT, &chat(500, true));
             server.wait(Event::Held);
         }
-        let counts = || ["tokens", "pool"].map(|limit| used_of(limit, &gateway));
+        let counts = || ["tokens", "pool"].map(|limit| gateway.used(limit, "key"));
         assert_eq!(counts(), [503, 503], "{store}");
         assert_eq!(call(&gateway, CHAT, &chat(500, true)).status, 429, "neither has room, {store}");
         let [mut first, second] = clients;
@@ -246,7 +241,7 @@ fn a_stream_asks_for_more_where_it_was_charged() {
         let server = ModelServer::start(text(30));
         let gateway =
             Gateway::start(&format!("{store}{}", limited(&server, 200, "on_exhausted = \"cut\"", &pool(150))));
-        let counts = || ["tokens", "pool"].map(|limit| used_of(limit, &gateway));
+        let counts = || ["tokens", "pool"].map(|limit| gateway.used(limit, "key"));
         let cut = || {
             let response = call(&gateway, CHAT, &chat(50, true));
             assert!(response.text().contains("\"code\":\"rate_limit_exceeded\""), "{}", response.text());

@@ -31,13 +31,6 @@ fn held(gateway: &Gateway) -> u64 {
     gateway.metric("gateway_requests_held").unwrap().to_string().parse().unwrap()
 }
 
-/// How many of the key's requests are counted.
-fn used(gateway: &Gateway, limit: &str) -> u64 {
-    let answer = gateway.admin(&format!("/api/limits/{limit}/keys/k"));
-    let key: serde_json::Value = serde_json::from_str(answer.text()).unwrap();
-    key["rates"][0]["used"].as_u64().unwrap()
-}
-
 /// The request that comes with so many before it, once it has come. The first six are not held.
 fn sent(gateway: &Gateway, before: u64) -> (Instant, JoinHandle<(u16, Instant)>) {
     let mut client = gateway.client();
@@ -130,7 +123,7 @@ fn what_a_client_was_charged_that_goes_away_is_given_back() {
             until("all have left", Duration::from_secs(10), || held(&gateway) == 0);
             // Other limits give back too.
             for limit in ["l", "other"] {
-                until("it is given back", Duration::from_secs(10), || used(&gateway, limit) == 6);
+                until("it is given back", Duration::from_secs(10), || gateway.used(limit, "k") == 6);
             }
         }
         assert_eq!(upstream.received().len(), 6, "{store}");
@@ -154,8 +147,8 @@ fn a_pool_takes_at_once_what_a_slowed_limit_has_no_room_for() {
         assert_eq!(["l", "pool"].map(|limit| decisions(&gateway, limit, "delayed")), [4, 0], "{store}");
         assert!(!passed(1), "both are full: {store}");
         reset(waiting.pop().unwrap());
-        until("it is given back to the limit", Duration::from_secs(10), || used(&gateway, "l") == 9);
-        assert_eq!(used(&gateway, "pool"), 10, "{store}");
+        until("it is given back to the limit", Duration::from_secs(10), || gateway.used("l", "k") == 9);
+        assert_eq!(gateway.used("pool", "k"), 10, "{store}");
         assert_eq!(upstream.received().len(), 16, "{store}");
     });
 }
@@ -171,7 +164,7 @@ fn what_a_pool_was_charged_for_a_held_request_is_given_back_to_it() {
         let mut leaving: Vec<_> = (0..4).map(|_| gateway.client()).collect();
         leaving.iter_mut().for_each(|client| client.send(ASK));
         until("all are held", Duration::from_secs(10), || held(&gateway) == 4);
-        let counts = || ["l", "small", "pool"].map(|limit| used(&gateway, limit));
+        let counts = || ["l", "small", "pool"].map(|limit| gateway.used(limit, "k"));
         until("the pool is charged for them", Duration::from_secs(10), || counts() == [10, 6, 4]);
         leaving.into_iter().for_each(reset);
         until("it is given back", Duration::from_secs(10), || counts() == [6, 6, 0]);
@@ -190,7 +183,7 @@ fn who_finds_no_place_is_refused_and_charged_nothing() {
             let refused = client.get_with("/", "X-Key: k\r\n");
             assert_eq!((refused.status, refused.headers.must("retry-after")), (429, "60"), "{store}");
         }
-        until("they are not charged", Duration::from_secs(10), || used(&gateway, "l") == 8);
+        until("they are not charged", Duration::from_secs(10), || gateway.used("l", "k") == 8);
         assert_eq!(held(&gateway), 2, "{store}");
         assert_eq!(decisions(&gateway, "l", "rejected"), 5, "{store}");
         assert_eq!(client.get_with("/", "X-Key: other\r\n").status, 200, "{store}");

@@ -43,7 +43,7 @@ fn under_load(workers: usize) {
     for memcached in [&first, &second] {
         until("the store of before is closed", PATIENCE, || memcached.connections() == 0);
     }
-    let in_memory = gateway.admin("/api/limits/l/keys/127.0.0.1").json()["rates"][0]["used"].as_u64().unwrap();
+    let in_memory = gateway.used("l", "127.0.0.1");
     let counted = [first.counted(), second.counted(), in_memory];
     assert!(counted.iter().all(|count| *count > 100), "{counted:?}");
     assert_eq!(counted.iter().sum::<u64>(), sent.into_inner() as u64, "each request is counted in one store");
@@ -103,11 +103,7 @@ fn what_was_reserved_is_settled_where_it_was_reserved() {
     assert_eq!(client.response(false).status, 200);
     until("it is settled", PATIENCE, || memcached.counted() == 7);
     until("the store of before is closed", PATIENCE, || memcached.connections() == 0);
-    assert_eq!(
-        gateway.admin("/api/limits/l/keys/127.0.0.1").json()["rates"][0]["used"],
-        0,
-        "the new store has none of it"
-    );
+    assert_eq!(gateway.used("l", "127.0.0.1"), 0, "the new store has none of it");
 }
 
 #[test]

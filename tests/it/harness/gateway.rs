@@ -208,6 +208,13 @@ impl Gateway {
         Client::connect(self.admin).call(format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.admin))
     }
 
+    /// How much of the first rate of a limit this key has used, after all that this gateway has charged to it.
+    pub(crate) fn used(&self, limit: &str, key: &str) -> u64 {
+        let response = self.admin(&format!("/api/limits/{limit}/keys/{key}"));
+        assert_eq!(response.status, 200, "{key}: {}", response.text());
+        response.json()["rates"][0]["used"].as_u64().unwrap()
+    }
+
     /// The sum of a metric over its labels; `None` where there is no such metric.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let text = self.admin("/metrics");
