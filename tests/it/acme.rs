@@ -148,11 +148,13 @@ fn aged(server: &AcmeServer, text: &str) -> tempfile::TempDir {
 #[test]
 fn an_authority_that_fails_leaves_the_old_certificate_in_use() {
     const LIMITED: &str = r#"{"type":"urn:ietf:params:acme:error:rateLimited","detail":"too many certificates"}"#;
+    const NONCE: &str = r#"{"type":"urn:ietf:params:acme:error:badNonce","detail":"it was lost"}"#;
     const REFUSED: &str = r#"{"type":"urn:ietf:params:acme:error:rejectedIdentifier","detail":"not this name"}"#;
     let moods = [
         (AcmeMood::Says(429, "Retry-After: 7200\r\n", LIMITED), "limited", "too many certificates", 7200..7201),
         (AcmeMood::Says(503, "Retry-After: 30\r\n", "<html>"), "away", "the server answers 503", 30..31),
         (AcmeMood::Says(500, "", "busy"), "away", "the server answers 500", 4..6),
+        (AcmeMood::Says(400, "", NONCE), "away", "it was lost", 4..6),
         (AcmeMood::Says(403, "", REFUSED), "refused", "not this name", 240..301),
         (AcmeMood::Says(404, "", ""), "refused", "the server answers 404", 240..301),
         (AcmeMood::Says(200, "", "[]"), "unusable", "", 240..301),

@@ -12,7 +12,7 @@ use crate::base::printable::printable;
 /// Whose fault it is that an order has failed. It decides when the order is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The authority does not answer, or has an error of its own.
+    /// The authority does not answer, or has an error of its own: it may have lost what it was to remember.
     Away,
     /// The authority asks to wait, because it was asked too often.
     Limited,
@@ -70,7 +70,8 @@ impl Failure {
                 let name = problem.r#type.as_deref().and_then(|kind| kind.strip_prefix("urn:ietf:params:acme:error:"));
                 let kind = match (name, problem.status) {
                     (Some("rateLimited"), _) | (_, Some(429)) => Kind::Limited,
-                    (Some("serverInternal"), _) | (_, Some(500..)) => Kind::Away,
+                    // That a nonce is not known says nothing about the order (RFC 8555, section 6.5).
+                    (Some("serverInternal" | "badNonce"), _) | (_, Some(500..)) => Kind::Away,
                     _ => Kind::Refused,
                 };
                 (kind, name == Some("accountDoesNotExist"))
