@@ -376,6 +376,7 @@ fn a_state_folder_that_cannot_be_used_refuses_the_start() {
 #[test]
 fn a_directory_that_never_ends_or_never_answers_is_given_up() {
     let endless = Upstream::raw(|mut wire, _| {
+        let _ = wire.head();
         let _ = wire.write(b"HTTP/1.1 200 OK\r\n\r\n");
         while wire.write(&[b' '; 16_384]).is_ok() {}
     });

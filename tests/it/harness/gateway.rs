@@ -8,12 +8,13 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::client::Client;
 use super::clock::until;
+use super::process;
 
 /// What a start, a reload or an end may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -258,7 +259,7 @@ impl Gateway {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(self.pid(), signal).unwrap();
+        process::signal(&self.child, signal);
     }
 
     pub(crate) fn pid(&self) -> Pid {

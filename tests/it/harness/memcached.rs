@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::Signal;
 
 use super::clock::until;
-use super::process::Process;
+use super::process::{self, Process};
 
 const LOOPBACK: &str = "127.0.0.1";
 
@@ -78,12 +78,7 @@ impl Memcached {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, signal).unwrap();
-        if signal == Signal::STOP {
-            // Until then it still answers.
-            waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
-        }
+        process::signal(&self.child, signal);
     }
 
     /// How often something was counted in it.

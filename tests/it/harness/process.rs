@@ -3,6 +3,8 @@
 use std::ops::{Deref, DerefMut};
 use std::process::Child;
 
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+
 /// The process is killed when this is dropped.
 pub(crate) struct Process(pub(crate) Child);
 
@@ -25,5 +27,14 @@ impl Drop for Process {
         // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// Sends a signal. If that stops the process, it has stopped when this returns: until then it goes on.
+pub(crate) fn signal(child: &Child, signal: Signal) {
+    let pid = Pid::from_child(child);
+    kill_process(pid, signal).unwrap();
+    if signal == Signal::STOP {
+        waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
     }
 }
