@@ -30,7 +30,7 @@ pub(crate) use memcached::{Memcached, both_stores};
 pub(crate) use model_server::{Answer, Event, ModelServer, Used};
 pub(crate) use peer::{Peer, nginx_config};
 pub(crate) use postgres::Postgres;
-pub(crate) use process::Process;
+pub(crate) use process::{Process, signal};
 pub(crate) use terminal::Terminal;
 pub(crate) use tls::{Authority, Handshake, Issued, TlsClient, TlsServer, TlsStream, curl, read_request, unverified};
 pub(crate) use tokens::{Signer, claims, key_set};

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::process::{ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Client, Process, until};
+use crate::harness::{Client, Process, signal, until};
 
 /// A gateway whose log is read only when the test does it.
 struct Unread {
@@ -105,7 +105,7 @@ fn a_log_without_a_reader_does_not_delay_the_stop() {
     let path = long_path();
     (0..20).for_each(|_| assert_eq!(client.get(&path).status, 200));
     let asked = Instant::now();
-    kill_process(Pid::from_child(&gateway.child), Signal::TERM).unwrap();
+    signal(&gateway.child, Signal::TERM);
     assert_eq!(gateway.wait_exit(), Some(0));
     assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
 }
@@ -122,6 +122,6 @@ fn lines_are_counted_as_dropped_if_the_reader_has_gone() {
         assert_eq!(client.get("/").status, 200);
         gateway.dropped() >= 20
     });
-    kill_process(Pid::from_child(&gateway.child), Signal::TERM).unwrap();
+    signal(&gateway.child, Signal::TERM);
     assert_eq!(gateway.wait_exit(), Some(0));
 }

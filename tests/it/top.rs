@@ -4,11 +4,11 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Authority, Client, Gateway, Terminal, TlsServer, Upstream, limited, read_request, reply, run, until,
+    Authority, Client, Gateway, Terminal, TlsServer, Upstream, limited, read_request, reply, run, signal, until,
 };
 
 const SIZE: (u16, u16) = (80, 24);
@@ -21,10 +21,6 @@ fn start(address: &str, more: &[&str], variables: &[(&str, &str)]) -> Terminal {
 
 fn top(gateway: &Gateway) -> Terminal {
     start(&format!("http://{}", gateway.admin), &[], &[])
-}
-
-fn signal(terminal: &Terminal, signal: Signal) {
-    kill_process(Pid::from_child(&terminal.program), signal).unwrap();
 }
 
 /// The requests per second that the screen shows of this group.
@@ -186,7 +182,7 @@ fn signals_and_a_lost_terminal_end_it() {
         let mut top = top(&gateway);
         top.wait("screen", |screen| screen.contains("ready"));
         assert!(!top.has_old_settings(), "keys come one by one");
-        signal(&top, ending);
+        signal(&top.program, ending);
         expect_end(&mut top, 0);
     }
     let mut top = top(&gateway);
@@ -209,7 +205,7 @@ fn a_terminal_that_takes_no_output_does_not_keep_it() {
         same = if before == unread && before > 0 { same + 1 } else { 0 };
         same == 200
     });
-    signal(&top, Signal::TERM);
+    signal(&top.program, Signal::TERM);
     assert_eq!(top.wait_exit().code(), Some(0));
     assert!(top.has_old_settings());
     // It could not say that it leaves its screen.

@@ -12,7 +12,7 @@ use socket2::Socket;
 use tempfile::TempDir;
 
 use super::clock::until;
-use super::process::Process;
+use super::process::{self, Process};
 use super::tls::Issued;
 use super::upstream::reserved_port;
 
@@ -114,7 +114,7 @@ impl Postgres {
 
     /// Ends it as an administrator does who does not wait for sessions.
     pub(crate) fn stop(&mut self) {
-        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
+        process::signal(&self.child, Signal::INT);
         self.child.wait().unwrap();
     }
 
@@ -138,7 +138,7 @@ impl Postgres {
         let server = Pid::from_child(&self.child);
         if signal != Signal::CONT {
             // It starts no others meanwhile.
-            kill_process(server, Signal::STOP).unwrap();
+            process::signal(&self.child, Signal::STOP);
         }
         let listed = Command::new("ps").args(["-A", "-o", "ppid=,pid="]).output().unwrap();
         let mut children = Vec::new();
@@ -151,7 +151,7 @@ impl Postgres {
                 children.push(pid);
             }
         }
-        kill_process(server, signal).unwrap();
+        process::signal(&self.child, signal);
         children
     }
 

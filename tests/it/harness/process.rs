@@ -30,11 +30,12 @@ impl Drop for Process {
     }
 }
 
-/// Sends a signal. If that stops the process, it has stopped when this returns: until then it goes on.
+/// Sends a signal. If that stops the process, it has stopped when this returns: until then it goes on. It may have been stopped
+/// before.
 pub(crate) fn signal(child: &Child, signal: Signal) {
     let pid = Pid::from_child(child);
     kill_process(pid, signal).unwrap();
     if signal == Signal::STOP {
-        waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
+        waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT).unwrap();
     }
 }
