@@ -276,7 +276,7 @@ async fn serve(
             call.forward(request, &mut record, response).await
         }
     };
-    settle(route, cost, (response.status(), response.headers_mut()), &mut state, now);
+    settle(route, cost, (response.status(), response.headers_mut()), &mut state, clock::now);
     let metered = (metered, cost);
     metering::begin(route, metered, (&gateway, worker.index), &mut state, &mut record, response);
     changes.apply(response);
@@ -328,7 +328,7 @@ pub fn redirected(redirect: &Redirect, target: &Target<'_>, uri: &Uri, rules: Pa
     }
 }
 
-/// The response to a request that its limits do not admit.
+/// The response to a request that its limits do not admit. The clock said `now` when they were asked.
 pub fn refuse(
     route: &CompiledRoute,
     decision: Decision,
@@ -337,7 +337,7 @@ pub fn refuse(
     now: Time,
     last: &mut RefusalCache,
 ) -> LocalResponse {
-    let answer = refusal(route, decision, state, attributes, now, last);
+    let answer = refusal(route, decision, state, attributes, state.now(now), last);
     // What a token that is not valid was charged before stays charged, by what the response says.
     state.reservations.settle(answer.status(), answer.headers(), &mut [], clock::now);
     answer
@@ -362,7 +362,7 @@ fn refusal(
             told.too_costly(place, &cost.unwrap_or_default(), most)
         }
         Decision::Blocked(place) => told.blocked(place),
-        Decision::Banned { place, wait, .. } => told.banned((place, wait), &state.outcomes, now, last),
+        Decision::Banned { place, until, .. } => told.banned((place, until), &state.outcomes, now, last),
         Decision::NoKey(place) => told.keyless(place),
         Decision::Admitted | Decision::Unknown => told.unknown(),
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use crate::base::clock::Time;
+use crate::base::clock::{self, Time, Timeline};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{self, Role};
 use crate::limit::{Cell, Limit, RateUsage, Verdict};
@@ -85,6 +85,8 @@ pub struct Reply {
     pub verdicts: Verdicts,
     /// What pools say that were to stand in for limits without room.
     pub pooled: Vec<Pooled>,
+    /// As of when it is decided, if that is later than the moment for which the store was asked.
+    pub as_of: Option<Time>,
     /// One reservation for each ask that settles and was charged, and for all that were if the request may be held.
     pub reserved: Vec<Reserved>,
 }
@@ -137,68 +139,104 @@ pub enum Answer {
 }
 
 /// A store of counters, shared by all threads.
-pub enum Store {
+pub struct Store {
+    counters: Counters,
+    /// As of when it decides; `None` if every moment is believed.
+    timeline: Option<Timeline>,
+}
+
+/// Where the counters are.
+pub enum Counters {
     /// In this process.
     Memory(Memory),
     /// On servers that other gateways use as well.
     Shared(Shared),
 }
 
+/// A moment at which the clock was read is replaced by the one of the store's timeline, so a request that has waited since is
+/// decided as of now.
 impl Store {
     /// Opens the store that the configuration names, for so many `workers`. Nothing is connected yet.
     ///
     /// # Errors
     /// If the thread for Memcached cannot be started.
     pub fn open(config: &config::Store, workers: usize) -> io::Result<Self> {
-        match config {
-            config::Store::Memory { max_keys, max_memory, .. } => Ok(Self::Memory(Memory::new(*max_keys, *max_memory))),
-            config::Store::Memcached(config) => Shared::start(config, &Memcached, workers).map(Self::Shared),
-        }
+        let counters = match config {
+            config::Store::Memory { max_keys, max_memory, .. } => Counters::Memory(Memory::new(*max_keys, *max_memory)),
+            config::Store::Memcached(config) => Counters::Shared(Shared::start(config, &Memcached, workers)?),
+        };
+        Ok(Self { counters, timeline: Some(Timeline::new(clock::now)) })
+    }
+
+    /// A store in this process that decides as of whatever moments it is told, because they are those of a simulation.
+    pub fn simulated(memory: Memory) -> Self {
+        Self { counters: Counters::Memory(memory), timeline: None }
+    }
+
+    /// Where its counters are.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The moment as of which something is decided for which the clock was read at `read`.
+    fn moment(&self, read: Time) -> Time {
+        self.timeline.as_ref().map_or(read, |timeline| timeline.moment(read))
     }
 
     /// Applies a reload, or a change of overrides, that takes effect at `now`. It concerns no cell, no lease and no request of
     /// keys whose limits are not replaced.
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
-        match self {
-            Self::Memory(memory) => memory.reload(changes, now),
-            Self::Shared(shared) => shared.reload(changes, now),
+        let now = self.moment(now);
+        match &self.counters {
+            Counters::Memory(memory) => memory.reload(changes, now),
+            Counters::Shared(shared) => shared.reload(changes, now),
         }
     }
 
     /// Settles what was `reserved`, now that the request is known to cost `cost`. If that is less, the rest is given back where
     /// it was counted; if it is more, the difference is charged even if there is no room for it. The `verdict` on the request
-    /// is corrected accordingly.
-    pub fn settle(&self, reserved: Reserved, cost: u64, verdict: Option<&mut Verdict>, (now, worker): (Time, usize)) {
+    /// is corrected accordingly. Returns as of when it is, if that has changed.
+    pub fn settle(
+        &self,
+        reserved: Reserved,
+        cost: u64,
+        verdict: Option<&mut Verdict>,
+        (now, worker): (Time, usize),
+    ) -> Option<Time> {
         if cost == reserved.cost() && !reserved.ticket.limit.follows() {
-            return;
+            return None;
         }
-        let settled = match self {
-            Self::Memory(memory) => Some(memory.settle(&reserved, cost, now)),
-            Self::Shared(shared) => {
-                let settled = verdict.as_deref().map(|verdict| reserved.settled_verdict(cost, *verdict));
-                shared.settle(reserved.ticket, cost, (now, worker));
-                settled
+        let now = self.moment(now);
+        match &self.counters {
+            Counters::Memory(memory) => {
+                let settled = memory.settle(&reserved, cost, now);
+                verdict.map(|verdict| *verdict = settled)?;
+                Some(now)
             }
-        };
-        if let (Some(verdict), Some(settled)) = (verdict, settled) {
-            *verdict = settled;
+            Counters::Shared(shared) => {
+                verdict.into_iter().for_each(|verdict| *verdict = reserved.settled_verdict(cost, *verdict));
+                shared.settle(reserved.ticket, cost, (now, worker));
+                None
+            }
         }
     }
 
     /// Decides about a request of this worker. It is charged to every limit that was asked or to none.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
-        match self {
-            Self::Memory(memory) => Answer::Now(memory.decide(asks, now)),
-            Self::Shared(shared) => shared.decide(asks, now, worker),
+        let now = self.moment(now);
+        match &self.counters {
+            Counters::Memory(memory) => Answer::Now(memory.decide(asks, now)),
+            Counters::Shared(shared) => shared.decide(asks, now, worker),
         }
     }
 
     /// The reply to a request that is refused, if that is known without asking anybody. Nothing is charged. A request of
     /// which it is not known may be refused all the same.
     pub fn known_refusal(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Option<Reply> {
-        match self {
-            Self::Memory(memory) => memory.refusal(asks, now),
-            Self::Shared(shared) => shared.known_refusal(asks, now, worker),
+        let now = self.moment(now);
+        match &self.counters {
+            Counters::Memory(memory) => memory.refusal(asks, now),
+            Counters::Shared(shared) => shared.known_refusal(asks, now, worker),
         }
     }
 
@@ -207,9 +245,10 @@ impl Store {
     /// # Errors
     /// If Memcached does not answer. Counts that this gateway knows from before are not shown, because they may be old.
     pub async fn peek(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<KeyUsage, Away> {
-        match self {
-            Self::Memory(memory) => Ok(memory.peek(limit, key, now)),
-            Self::Shared(shared) => shared.peek(limit, key, now).await,
+        let now = self.moment(now);
+        match &self.counters {
+            Counters::Memory(memory) => Ok(memory.peek(limit, key, now)),
+            Counters::Shared(shared) => shared.peek(limit, key, now).await,
         }
     }
 
@@ -220,37 +259,37 @@ impl Store {
     /// If Memcached does not answer. If it was away before, nothing is reset; if the connection broke meanwhile, that is
     /// unknown.
     pub async fn reset(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<(), Away> {
-        match self {
-            Self::Memory(memory) => {
+        match &self.counters {
+            Counters::Memory(memory) => {
                 memory.reset(limit, key);
                 Ok(())
             }
-            Self::Shared(shared) => shared.reset(limit, key, now).await,
+            Counters::Shared(shared) => shared.reset(limit, key, self.moment(now)).await,
         }
     }
 
     /// Runs the store's background work on this worker until the store is closed; `None` if there is none.
     pub fn carry(&self, worker: usize) -> Option<impl Future<Output = ()> + use<>> {
-        match self {
-            Self::Memory(_) => None,
-            Self::Shared(shared) => Some(shared.carry(worker)),
+        match &self.counters {
+            Counters::Memory(_) => None,
+            Counters::Shared(shared) => Some(shared.carry(worker)),
         }
     }
 
     /// Closes the store when the last request is served; so does dropping it.
     pub fn close(&self) {
-        match self {
-            Self::Memory(_) => {}
-            Self::Shared(shared) => shared.close(),
+        match &self.counters {
+            Counters::Memory(_) => {}
+            Counters::Shared(shared) => shared.close(),
         }
     }
 
     /// Completes when the store is closed and all that was admitted is counted where other gateways see it, or cannot be
     /// in time; `None` if there are no others.
     pub fn ended(&self) -> Option<impl Future<Output = ()> + use<>> {
-        match self {
-            Self::Memory(_) => None,
-            Self::Shared(shared) => Some(shared.ended()),
+        match &self.counters {
+            Counters::Memory(_) => None,
+            Counters::Shared(shared) => Some(shared.ended()),
         }
     }
 }

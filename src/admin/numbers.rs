@@ -13,7 +13,7 @@ use crate::base::metrics::{BOUNDS, Counter, HistogramSnapshot};
 use crate::config;
 use crate::proxy::telemetry::{MethodClass, Outcome, RouteMetrics};
 use crate::request::decide::{DecisionCounters, LimitMetrics};
-use crate::store::Store;
+use crate::store::Counters;
 use crate::store::shared::Health;
 
 /// How many of the certificates that expire first are shown.
@@ -104,8 +104,8 @@ fn describe_durations(sum: &HistogramSnapshot) -> Durations {
 
 fn store(view: &View) -> Option<StoreNumbers> {
     let config = view.config.load();
-    match (&*view.snapshot.load().store, &config.store) {
-        (Store::Memory(memory), config::Store::Memory { max_keys, max_memory, .. }) => {
+    match (view.snapshot.load().store.counters(), &config.store) {
+        (Counters::Memory(memory), config::Store::Memory { max_keys, max_memory, .. }) => {
             Some(StoreNumbers::Memory(MemoryNumbers {
                 keys: memory.keys(),
                 max_keys: *max_keys,
@@ -115,9 +115,9 @@ fn store(view: &View) -> Option<StoreNumbers> {
                 gateways: config.gateways,
             }))
         }
-        (Store::Shared(shared), _) => Some(StoreNumbers::Memcached(memcached_store(shared.health()))),
+        (Counters::Shared(shared), _) => Some(StoreNumbers::Memcached(memcached_store(shared.health()))),
         // A reload is changing the store.
-        (Store::Memory(_), config::Store::Memcached(_)) => None,
+        (Counters::Memory(_), config::Store::Memcached(_)) => None,
     }
 }
 

@@ -9,7 +9,6 @@
 use std::time::Duration;
 
 use super::Limit;
-use super::bounds::is_ahead;
 use super::counting::{Charge, Context, Counting, View};
 use super::log::Log;
 use super::rate::{MAX_QUOTA, Rate, RateError, Strategy};
@@ -41,7 +40,7 @@ impl Ban {
 
 impl Counting for Ban {
     fn advance(&mut self, context: &mut Context<'_>, now: Time) -> bool {
-        if is_ahead(self.began, now) {
+        if now.is_set_back_from(Time::from_micros(self.began)) {
             self.began = now.micros();
         } else if self.is_spent(View { rate: context.rate, log: None, now }) {
             *self = Self::default();

@@ -2,7 +2,7 @@
 
 use std::slice::{from_mut, from_ref};
 
-use super::bounds::{add, is_ahead};
+use super::bounds::add;
 use super::calendar::Calendar;
 use super::counting::{Charge, Context, Counting, View};
 use super::rate::{Rate, Strategy};
@@ -44,7 +44,7 @@ impl Counting for CalendarWindow {
     fn advance(&mut self, Context { rate, .. }: &mut Context<'_>, now: Time) -> bool {
         if now.micros() >= self.end {
             self.count = 0;
-        } else if !is_ahead(self.start, now) {
+        } else if !now.is_set_back_from(Time::from_micros(self.start)) {
             return false;
         }
         if let Strategy::Calendar(calendar) = rate.strategy() {

@@ -2,7 +2,7 @@
 //!
 //! Requests at the end of one window and at the beginning of the next can together be twice the quota.
 
-use super::bounds::{MAX_COUNT, add, is_ahead};
+use super::bounds::{MAX_COUNT, add};
 use super::counting::{Charge, Context, Counting, GivenBack, View};
 use super::log::Log;
 use super::rate::Rate;
@@ -35,7 +35,7 @@ impl FixedWindow {
 
 impl Counting for FixedWindow {
     fn advance(&mut self, Context { rate, .. }: &mut Context<'_>, now: Time) -> bool {
-        if is_ahead(self.start, now) {
+        if now.is_set_back_from(Time::from_micros(self.start)) {
             self.start = now.micros();
         } else if now.micros().saturating_sub(self.start) >= rate.span() {
             self.count = 0;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::bounds::JITTER;
+use crate::base::clock::JITTER;
 
 /// The most entries of a log. If there are more, the oldest is counted together with the next one, at the later moment.
 const MAX_ENTRIES: usize = 20_000;

@@ -4,7 +4,7 @@
 
 use smallvec::SmallVec;
 
-use super::bounds::{MAX_COUNT, is_ahead};
+use super::bounds::MAX_COUNT;
 use super::counting::{Charge, Context, Counting, GivenBack, View};
 use super::log::Log;
 use super::rate::Rate;
@@ -30,7 +30,7 @@ impl Counting for SlidingLog {
     fn advance(&mut self, context: &mut Context<'_>, now: Time) -> bool {
         let longest = longest(context.rates);
         if let Some(log) = changed(context) {
-            if let Some(newest) = log.newest().filter(|newest| is_ahead(*newest, now)) {
+            if let Some(newest) = log.newest().filter(|newest| now.is_set_back_from(Time::from_micros(*newest))) {
                 log.set_back(newest - now.micros());
             }
             log.forget(now.micros().saturating_sub(longest));

@@ -11,7 +11,7 @@
 
 use std::cmp::Ordering;
 
-use super::bounds::{add, is_ahead};
+use super::bounds::add;
 use super::counting::{Charge, Context, Counting, View};
 use super::rate::{Edge, Rate};
 use crate::base::clock::Time;
@@ -104,7 +104,7 @@ impl Counting for SlidingWindow {
             } else {
                 counts.fill(0);
             }
-        } else if !is_ahead(begun, now) {
+        } else if !now.is_set_back_from(Time::from_micros(begun)) {
             return false;
         }
         self.newest = bucket;

@@ -4,7 +4,7 @@
 //! A request of cost 1 uses as many units as the window has microseconds, and in each microsecond as many units drain
 //! as the quota has requests. All numbers are whole, so nothing is rounded, and a raised quota drains faster at once.
 
-use super::bounds::{JITTER, MAX_COUNT, is_ahead};
+use super::bounds::MAX_COUNT;
 use super::counting::{Charge, Context, Counting, GivenBack, View};
 use super::log::Log;
 use super::low_water::LowWater;
@@ -50,7 +50,7 @@ impl TokenBucket {
     /// How many of the `units` that were used at `since` cannot have drained since then, because the rate does not drain as
     /// much. None are certain if the clock was set back in between.
     fn certain(&self, rate: &Rate, units: u128, since: u64) -> u128 {
-        if self.moment.saturating_add(JITTER) < since {
+        if Time::from_micros(self.moment).is_set_back_from(Time::from_micros(since)) {
             return 0;
         }
         drained(rate, units, self.moment.saturating_sub(since))
@@ -67,7 +67,7 @@ impl TokenBucket {
 impl Counting for TokenBucket {
     fn advance(&mut self, context: &mut Context<'_>, now: Time) -> bool {
         self.set_used(drained(context.rate, self.units(), now.micros().saturating_sub(self.moment)));
-        if is_ahead(self.moment, now) {
+        if now.is_set_back_from(Time::from_micros(self.moment)) {
             self.set_back(context, self.moment - now.micros());
         }
         self.moment = self.moment.max(now.micros());

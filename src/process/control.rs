@@ -29,7 +29,7 @@ use crate::config::{self, Refusal, Tls};
 use crate::proxy::log::LineWriter;
 use crate::proxy::shed::ShedWatch;
 use crate::server::Stage;
-use crate::store::Store;
+use crate::store::Counters;
 
 /// How often the memory store is swept for keys without effect, and in how many sweeps all of it is covered.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -160,7 +160,7 @@ impl Control {
     fn sweep(&self) {
         // Failures of upstreams that are not logged yet.
         self.in_force.view.shared.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
-        if let Store::Memory(memory) = &*self.in_force.snapshot.load().store {
+        if let Counters::Memory(memory) = self.in_force.snapshot.load().store.counters() {
             memory.sweep(SWEEP_STEPS, clock::now());
         }
     }

@@ -14,7 +14,7 @@ use crate::base::background::Background;
 use crate::base::clock;
 use crate::config::{self, regular_file};
 use crate::proxy::snapshot::Snapshot;
-use crate::store::Store;
+use crate::store::{Counters, Store};
 use crate::store::memory::{Memory, Restored, SAVED_NAME};
 
 /// The longest time for reading or writing the file: the disk may not answer.
@@ -60,9 +60,9 @@ pub(super) async fn save(config: &config::Store, gateway: &Snapshot) {
     let Some((_, path, _)) = memory_and_file(config, &store) else { return };
     let (name, file) = (path.clone(), path.display());
     let saved = store.clone();
-    let writing = Background::start("counters", LIMIT, move |_| match &*saved {
-        Store::Memory(memory) => write(memory, &name),
-        Store::Shared(_) => Ok(0),
+    let writing = Background::start("counters", LIMIT, move |_| match saved.counters() {
+        Counters::Memory(memory) => write(memory, &name),
+        Counters::Shared(_) => Ok(0),
     });
     let written = match writing {
         Ok(mut writing) => writing.result().await.map_err(io::Error::from).flatten(),
@@ -75,8 +75,8 @@ pub(super) async fn save(config: &config::Store, gateway: &Snapshot) {
 }
 
 fn memory_and_file<'a>(config: &'a config::Store, store: &'a Store) -> Option<(&'a Memory, &'a PathBuf, usize)> {
-    match (config, store) {
-        (config::Store::Memory { snapshot: Some(path), max_memory, .. }, Store::Memory(memory)) => {
+    match (config, store.counters()) {
+        (config::Store::Memory { snapshot: Some(path), max_memory, .. }, Counters::Memory(memory)) => {
             Some((memory, path, *max_memory))
         }
         _ => None,

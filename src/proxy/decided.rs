@@ -93,21 +93,23 @@ pub(super) fn unauthorized(
     self::record(record, route, input.traced_since, decision, state);
     let mut answer = respond::unauthorized(why);
     let status = answer.status();
-    settle(route, CostKnown::FromResponse, (status, answer.headers_mut()), state, input.now);
+    settle(route, CostKnown::FromResponse, (status, answer.headers_mut()), state, clock::now);
     answer
 }
 
-/// Charges what a response says that it costs, and adds what it says about limits.
+/// Charges what a response says that it costs, and adds what it says about limits. The response arrives when `now` says.
 pub fn settle(
     route: &CompiledRoute,
     cost: CostKnown,
     (status, headers): (StatusCode, &mut HeaderMap),
     state: &mut DecisionState<'_>,
-    now: Time,
+    now: impl Fn() -> Time,
 ) {
     // What stays is settled when the state is dropped, as if the client had gone away.
     if cost == CostKnown::FromResponse {
-        state.reservations.settle(status, headers, &mut state.outcomes, clock::now);
+        state.reservations.settle(status, headers, &mut state.outcomes, &now);
     }
-    route.rate_limit_headers.add_headers(headers, &state.outcomes, &state.shadowed, now);
+    if !state.outcomes.is_empty() || !state.shadowed.is_empty() {
+        route.rate_limit_headers.add_headers(headers, &state.outcomes, &state.shadowed, now());
+    }
 }

@@ -26,6 +26,7 @@ pub(super) struct Deciding<'a, 'r> {
     pub(super) route: &'a CompiledRoute,
     /// What keys are read from, without tokens.
     pub(super) attributes: RequestAttributes<'r>,
+    /// When the clock was read last.
     pub(super) now: Time,
 }
 
@@ -50,7 +51,7 @@ impl<'a> Deciding<'a, '_> {
         state: &mut DecisionState<'a>,
         record: &mut RequestRecord,
     ) -> Decided {
-        let Self { connection, gateway, route, ref attributes, now } = *self;
+        let Self { connection, gateway, route, ref attributes, mut now } = *self;
         let worker = &*connection.worker;
         let input = input(connection, gateway, route, attributes, (now, record));
         let cache = &worker.tokens;
@@ -58,8 +59,8 @@ impl<'a> Deciding<'a, '_> {
         let (part, (mut decision, verified)) = match known {
             Some(tokens) if route.inspector.is_none() => (Part::All, (Decision::Admitted, Ok(tokens))),
             known => {
-                *first_quotas = quotas::resolve((route, Part::First), attributes, connection, now).await;
-                let input = DecisionInput { quotas: first_quotas, ..input };
+                *first_quotas = quotas::resolve((route, Part::First), attributes, connection, &mut now).await;
+                let input = DecisionInput { quotas: first_quotas, now, ..input };
                 // This is seldom needed, and would make the future of each request larger.
                 (Part::Rest, Box::pin(before_others(route, &input, state, worker, known)).await)
             }
@@ -75,8 +76,11 @@ impl<'a> Deciding<'a, '_> {
         let inspection;
         let mut asks_for_usage = false;
         if let Some(inspector) = route.inspector.as_ref().filter(|_| input.passes(decision)) {
-            match Box::pin(inspect(inspector, (attributes.headers, attributes.path), body, gateway.body_timeout)).await
-            {
+            let inspected =
+                Box::pin(inspect(inspector, (attributes.headers, attributes.path), body, gateway.body_timeout)).await;
+            // The client decides how long that takes, and others were decided about meanwhile.
+            now = clock::now();
+            match inspected {
                 Ok(inspected) => {
                     inspection = inspected;
                     asks_for_usage = inspection.asks_for_usage;
@@ -89,8 +93,8 @@ impl<'a> Deciding<'a, '_> {
             if let Some(answer) = priority::refuse(gateway, route, &attributes, connection, now) {
                 return Decided::Answered(Outcome::Shed, answer, None);
             }
-            *quotas = quotas::resolve((route, part), &attributes, connection, now).await;
-            let input = DecisionInput { part, attributes: &attributes, quotas, ..input };
+            *quotas = quotas::resolve((route, part), &attributes, connection, &mut now).await;
+            let input = DecisionInput { part, attributes: &attributes, quotas, now, ..input };
             decision = decide::decide(&input, state).await;
         }
         decided::record(record, route, input.traced_since, decision, state);

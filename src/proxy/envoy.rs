@@ -176,7 +176,9 @@ async fn decide(
     let attributes = RequestAttributes { descriptors: &question.descriptors, ..attributes };
     let mut state = DecisionState::new(&gateway.store, connection.worker.index);
     let deciding = Deciding { connection, gateway, route: &route, attributes, now };
-    let (outcome, refusing, told) = match deciding.run(&mut None, &mut quotas, &mut state, record).await {
+    let decided = deciding.run(&mut None, &mut quotas, &mut state, record).await;
+    let now = state.now(now);
+    let (outcome, refusing, told) = match decided {
         Decided::Passes(..) => {
             let mut told = HeaderMap::new();
             route.rate_limit_headers.add_headers(&mut told, &state.outcomes, &state.shadowed, now);
@@ -187,7 +189,7 @@ async fn decide(
         Decided::Unanswered(outcome, place) => (outcome, Some(place), respond::empty(StatusCode::TOO_MANY_REQUESTS)),
     };
     let told = respond::finish(told, record.request_id());
-    let answer: RateLimitResponse = answer::decided(&question, outcome == Outcome::Responded, refusing, &state, told);
+    let answer: RateLimitResponse = answer::decided(&question, outcome == Outcome::Responded, refusing, &state, now, told);
     Ok((outcome, written(&answer)))
 }
 

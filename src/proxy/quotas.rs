@@ -1,17 +1,17 @@
 //! What sources of quotas grant the keys of a request.
 
 use super::ConnectionContext;
-use crate::base::clock::Time;
+use crate::base::clock::{self, Time};
 use crate::proxy::snapshot::CompiledRoute;
 use crate::request::decide::{self, Part, ResolvedQuotas};
 use crate::request::identify::RequestAttributes;
 
-/// Finds them, for the limits of `part`. It waits only if nothing is known of a key.
+/// Finds them, for the limits of `part`. It waits only if nothing is known of a key; then `now` is the moment afterwards.
 pub(super) async fn resolve(
     (route, part): (&CompiledRoute, Part),
     attributes: &RequestAttributes<'_>,
     connection: &ConnectionContext,
-    now: Time,
+    now: &mut Time,
 ) -> ResolvedQuotas {
     let mut quotas = ResolvedQuotas::new();
     if !route.has_quotas {
@@ -19,11 +19,12 @@ pub(super) async fn resolve(
     }
     let waits = {
         let key_cache = &mut connection.key_cache.borrow_mut();
-        decide::resolve_quotas((&route.limits, part), attributes, key_cache, now, &mut quotas)
+        decide::resolve_quotas((&route.limits, part), attributes, key_cache, *now, &mut quotas)
     };
     if let Some(waits) = waits {
         // This is seldom needed, and would make the future of each request larger.
         Box::pin(waits.finish(&mut quotas)).await;
+        *now = clock::now();
     }
     quotas
 }

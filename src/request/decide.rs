@@ -108,7 +108,7 @@ pub struct DecisionInput<'a, 'r> {
     pub concurrency: &'a Arc<ConcurrencyLimiter>,
     /// The requests that are held.
     pub wait_queues: &'a Arc<WaitQueues>,
-    /// When the request arrived.
+    /// When the decision is made: the clock was read after everything that was waited for.
     pub now: Time,
     /// The index of the worker that serves it.
     pub worker: usize,
@@ -139,6 +139,8 @@ pub struct DecisionState<'a> {
     pub permits: Vec<ConcurrencyPermit>,
     /// When the request began to be held, if it was.
     pub held_since: Option<Time>,
+    /// Whether something was waited for since the decision began.
+    has_waited: bool,
     /// The first exchanges with the store, if they are recorded.
     pub exchanges: Vec<StoreExchange>,
     /// For each ask, which of the rates of its limit it is about.
@@ -174,8 +176,8 @@ pub enum Decision {
     Banned {
         /// The place of the limit.
         place: usize,
-        /// Microseconds until the ban ends.
-        wait: u64,
+        /// When the ban ends.
+        until: Time,
         /// Whether it was the refusal of this request that was one too many.
         begins: bool,
     },
@@ -199,7 +201,7 @@ impl<'a> DecisionState<'a> {
         let (outcomes, asks, permits, profiles) = (SmallVec::new(), Asks::new(), Vec::new(), SmallVec::new());
         let (shadowed, over, overflowed) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
         let (without_rates, exempt, decided, pooled) = (SmallVec::new(), SmallVec::new(), 0, Vec::new());
-        let (held_since, exchanges) = (None, Vec::new());
+        let (held_since, has_waited, exchanges) = (None, false, Vec::new());
         let refused = Vec::new();
         Self {
             outcomes,
@@ -211,6 +213,7 @@ impl<'a> DecisionState<'a> {
             reservations,
             permits,
             held_since,
+            has_waited,
             exchanges,
             profiles,
             without_rates,
@@ -309,10 +312,22 @@ impl<'a> DecisionState<'a> {
         decision
     }
 
+    /// The time now, if the clock said `read` when the decision began: it is read again only if something was waited for since.
+    pub fn now(&self, read: Time) -> Time {
+        if self.has_waited { clock::now() } else { read }
+    }
+
+    /// The request is held from now on.
+    fn begin_to_hold(&mut self, now: Time) {
+        self.held_since.get_or_insert(now);
+        self.has_waited = true;
+    }
+
     /// Waits for the answer of the store; `None` if there will be none.
     async fn receive(&mut self, input: &DecisionInput<'_, '_>, reply: oneshot::Receiver<Reply>) -> Option<Reply> {
         let asked = (input.traced_since.is_some() && self.exchanges.len() < MOST_EXCHANGES).then(clock::now);
         let reply = reply.await.ok();
+        self.has_waited = true;
         if let Some(asked) = asked {
             self.exchanges.push((asked, reply.as_ref().map(|_| clock::now())));
         }

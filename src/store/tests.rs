@@ -1,6 +1,7 @@
 //! The memory store under many keys, many threads and little room.
 
 mod inspection;
+mod moments;
 mod reloads;
 mod saved;
 

@@ -67,6 +67,7 @@ mod harness;
 mod header_rules;
 mod headers;
 mod health;
+mod held_moments;
 mod http2;
 mod http2_ambiguity;
 mod http2_floods;

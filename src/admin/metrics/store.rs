@@ -6,14 +6,14 @@ use super::super::View;
 use super::super::families::{counted, counter, family, gauge, gauged, histogram, real};
 use crate::base::metrics::{Counter, HistogramSnapshot};
 use crate::config::{OnError, Word};
-use crate::store::Store;
+use crate::store::Counters;
 use crate::store::shared::{Health, Server};
 
 /// The families of the store that the configuration names.
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     let snapshot = view.snapshot.load();
-    let mut families = match &*snapshot.store {
-        Store::Memory(memory) => vec![
+    let mut families = match snapshot.store.counters() {
+        Counters::Memory(memory) => vec![
             modes(&[("memory", true)]),
             keys(memory.keys()),
             gauged("gateway_store_max_keys", "How many keys are held in memory at most.", memory.max_keys()),
@@ -25,7 +25,7 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
                 memory.evicted(),
             ),
         ],
-        Store::Shared(shared) => health(shared.health(), snapshot.on_error),
+        Counters::Shared(shared) => health(shared.health(), snapshot.on_error),
     };
     families.extend(share(view));
     families

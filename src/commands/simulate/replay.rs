@@ -21,7 +21,7 @@ use crate::request::decide::{self, Decision, DecisionInput, DecisionState, Limit
 use crate::request::identify::key_text::key_text;
 use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::request::resolve::{Next, Resolved};
-use crate::store::Store;
+use crate::store::{Counters, Store};
 
 /// What is shown for the counter of requests without a key.
 const NO_KEY: &str = "(no key)";
@@ -82,9 +82,9 @@ impl<'c> Replay<'c> {
 
     /// How many keys the store has evicted although they were in use.
     pub(super) fn evicted(&self) -> u64 {
-        match &*self.gateway.store {
-            Store::Memory(memory) => memory.evicted(),
-            Store::Shared(_) => 0,
+        match self.gateway.store.counters() {
+            Counters::Memory(memory) => memory.evicted(),
+            Counters::Shared(_) => 0,
         }
     }
 

@@ -1,7 +1,6 @@
 //! State that is kept as a whole: that of the rates that do not use counters.
 
 use super::super::Limit;
-use super::super::bounds::JITTER;
 use super::super::cell::Cell;
 use super::super::rate::Rate;
 use crate::base::clock::Time;
@@ -44,8 +43,8 @@ impl Cell {
     /// By how many microseconds the state that is kept as a whole is ahead of a clock that was set back. It is 0 for less
     /// than a second, which is explained by threads that read the clock at different moments.
     pub fn lead(&self, now: Time) -> u64 {
-        let lead = self.latest().saturating_sub(now.micros());
-        if lead > JITTER { lead } else { 0 }
+        let latest = Time::from_micros(self.latest());
+        if now.is_set_back_from(latest) { latest.micros_since(now) } else { 0 }
     }
 
     /// Moves all of the state that is kept as a whole back in time by so many microseconds.

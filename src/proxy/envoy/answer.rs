@@ -5,6 +5,7 @@ use http::{Response, header};
 use http_body_util::Full;
 
 use super::question::Question;
+use crate::base::clock::Time;
 use crate::base::http::request_id::REQUEST_ID;
 use crate::limit::{Rate, Strategy, Unit as CalendarUnit};
 use crate::request::decide::{DecisionState, LimitOutcome, LimitVerdict, binding};
@@ -14,7 +15,7 @@ use crate::request::descriptors::messages::{
 
 /// The answer to a call that nothing limits.
 pub(super) fn unlimited(call: &RateLimitRequest) -> RateLimitResponse {
-    let statuses = call.descriptors.iter().map(|_| status(None, false)).collect();
+    let statuses = call.descriptors.iter().map(|_| DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() }).collect();
     RateLimitResponse { overall_code: Code::Ok.into(), statuses, ..RateLimitResponse::default() }
 }
 
@@ -30,12 +31,13 @@ pub(super) fn decided(
     passes: bool,
     refusing: Option<usize>,
     state: &DecisionState<'_>,
+    now: Time,
     told: Response<Full<Bytes>>,
 ) -> RateLimitResponse {
     let of_descriptor = |places: &smallvec::SmallVec<[usize; 2]>| {
         let outcomes = || state.outcomes.iter().filter(|outcome| places.contains(&outcome.place));
         let is_over = outcomes().any(|outcome| !outcome.verdict.admitted());
-        status(binding(outcomes()), is_over || refusing.is_some_and(|place| places.contains(&place)))
+        status(binding(outcomes()), is_over || refusing.is_some_and(|place| places.contains(&place)), now)
     };
     let (head, body) = told.into_parts();
     let is_told = |name: &&header::HeaderName| **name != REQUEST_ID && **name != header::CONTENT_LENGTH;
@@ -54,7 +56,7 @@ pub(super) fn decided(
 }
 
 /// What is said about a descriptor, whose limits have this outcome.
-fn status(outcome: Option<&LimitOutcome<'_>>, is_over: bool) -> DescriptorStatus {
+fn status(outcome: Option<&LimitOutcome<'_>>, is_over: bool, now: Time) -> DescriptorStatus {
     let rate = outcome.and_then(|outcome| match outcome.verdict {
         LimitVerdict::Rates(verdict) => Some((outcome, outcome.limit.rates().get(verdict.rate)?)),
         LimitVerdict::InFlight { .. } | LimitVerdict::Banned { .. } | LimitVerdict::Unknown => None,
@@ -69,7 +71,7 @@ fn status(outcome: Option<&LimitOutcome<'_>>, is_over: bool) -> DescriptorStatus
             name: outcome.limit.name().to_owned(),
         }),
         limit_remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
-        duration_until_reset: verdict.and_then(|verdict| verdict.wait()).map(duration),
+        duration_until_reset: outcome.and_then(LimitOutcome::until).map(|until| duration(until.micros_since(now))),
     }
 }
 

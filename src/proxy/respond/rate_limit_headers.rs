@@ -24,7 +24,7 @@ use crate::base::clock::Time;
 use crate::base::http::request_id::REQUEST_ID;
 use crate::config::{self, Cost, HeaderStyle};
 use crate::request::decide::{LimitOutcome, LimitVerdict, RateSet, binding, longest_refusal};
-use forms::{FORMS, Form, RETRY_AFTER_MS, Unit, millis, seconds};
+use forms::{FORMS, Form, RETRY_AFTER_MS, Told, Unit, millis, seconds};
 use repeated::Refusal;
 
 pub use repeated::RefusalCache;
@@ -131,10 +131,10 @@ impl RateLimitHeaders {
         }
     }
 
-    /// The response to a request whose key the limit at `place` has banned for `wait` more microseconds.
+    /// The response to a request whose key the limit at `place` has banned until then.
     pub fn banned(
         self: &Arc<Self>,
-        (place, wait): (usize, u64),
+        (place, until): (usize, Time),
         outcomes: &[LimitOutcome<'_>],
         now: Time,
         cache: &mut RefusalCache,
@@ -144,7 +144,7 @@ impl RateLimitHeaders {
         }
         let (status, mut response) = self.ban(place);
         if status == StatusCode::TOO_MANY_REQUESTS {
-            response.headers_mut().insert(RETRY_AFTER, digits(seconds(wait)));
+            response.headers_mut().insert(RETRY_AFTER, digits(seconds(now, until)));
         }
         response
     }
@@ -188,11 +188,11 @@ impl RateLimitHeaders {
         headers.insert(CONTENT_TYPE, kind);
         // A limit that forbids does not say for how long.
         let is_told = ban.is_none() || status == StatusCode::TOO_MANY_REQUESTS;
-        if let Some(wait) = longest.verdict.wait().filter(|_| is_told) {
+        if let Some(until) = longest.until().filter(|_| is_told) {
             // Rounded up, so that the request passes then if no other comes before.
-            headers.insert(RETRY_AFTER, digits(seconds(wait)));
+            headers.insert(RETRY_AFTER, digits(seconds(now, until)));
             if style == HeaderStyle::OpenAi {
-                headers.insert(RETRY_AFTER_MS, digits(millis(wait)));
+                headers.insert(RETRY_AFTER_MS, digits(millis(now, until)));
             }
         }
         if is_told {
@@ -290,10 +290,10 @@ impl RateLimitHeaders {
             // changes.
             let (mut left, mut digits) = (itoa::Buffer::new(), itoa::Buffer::new());
             let remaining = left.format(remaining);
-            let line = match outcome.verdict.wait() {
-                Some(wait) => {
+            let line = match outcome.until() {
+                Some(until) => {
                     let at_once = outcome.verdict.admitted() && policy.fills_within_a_second;
-                    let seconds = if at_once { 0 } else { seconds(wait) };
+                    let seconds = if at_once { 0 } else { seconds(now, until) };
                     [&policy.state, remaining, ";t=", digits.format(seconds)].concat()
                 }
                 None => [&policy.state, remaining].concat(),
@@ -307,7 +307,8 @@ impl RateLimitHeaders {
                 form.tells(limit_headers.style, limit_headers.unit_of(verdict))
             });
             if let Some((policy, outcome, remaining)) = told.and_then(|outcome| self.state(outcome)) {
-                form.write(headers, policy.capacity, remaining, outcome.verdict.wait(), now);
+                let told = Told { allowed: policy.capacity, remaining, until: outcome.until() };
+                form.write(headers, &told, now);
             }
         }
     }
@@ -422,6 +423,7 @@ mod tests {
                 limit,
                 need: 1,
                 verdict: *verdict,
+                as_of: NOW,
             })
             .collect()
     }
@@ -627,16 +629,16 @@ mod tests {
             [(0, 0, 900_000, 0), (0, 0, 800_000, 0), (0, 0, 800_000, 1), (0, 1, 800_000, 1), (300_000, 1, 800_000, 1)]
         {
             let outcomes = outcomes(&compiled[..1], &[verdict(false, rate, 0, wait)]);
-            check(&routes[route], Time::from_micros(micros), &outcomes);
+            check(&routes[route], NOW.after_micros(micros), &outcomes);
         }
         // Milliseconds are told anew.
         for wait in [800_000, 799_001, 799_000, 700_000] {
-            check(&with_millis, Time::from_micros(0), &outcomes(&compiled[..1], &[verdict(false, 0, 0, wait)]));
+            check(&with_millis, NOW, &outcomes(&compiled[..1], &[verdict(false, 0, 0, wait)]));
         }
         // Of two that refuse, within one second first the one and then the other takes longest.
         for (first, second) in [((true, 800_000), 800_000), ((false, 900_000), 800_000), ((false, 800_000), 900_000)] {
             let verdicts = [verdict(first.0, 0, 1, first.1), verdict(false, 0, 0, second)];
-            check(&routes[0], Time::from_micros(300_000), &outcomes(&compiled, &verdicts));
+            check(&routes[0], NOW.after_micros(300_000), &outcomes(&compiled, &verdicts));
         }
     }
 }

@@ -9,6 +9,7 @@ use super::*;
 use crate::base::fingerprint::Fingerprint;
 use crate::config::OnExhausted;
 use crate::limit::Limit;
+use crate::store::Counters;
 use crate::store::memory::Memory;
 
 const EVENTS: &str = "text/event-stream";
@@ -37,7 +38,7 @@ impl Counted {
     fn new(rates: &[&str]) -> Self {
         let rates: Vec<_> = rates.iter().map(|rate| rate.parse().unwrap()).collect();
         Self {
-            store: Arc::new(Store::Memory(Memory::new(100, usize::MAX))),
+            store: Arc::new(Store::simulated(Memory::new(100, usize::MAX))),
             limit: Arc::new(Limit::new("tokens", &rates)),
             metrics: Arc::new(LimitMetrics::new("tokens", 1)),
         }
@@ -48,7 +49,7 @@ impl Counted {
     }
 
     fn used(&self) -> u64 {
-        let Store::Memory(memory) = &*self.store else { unreachable!() };
+        let Counters::Memory(memory) = self.store.counters() else { unreachable!() };
         memory.peek(&self.limit, Self::key(), clock::now()).rates[0].used
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::ban_limits::BanLimits;
 use super::{Decision, DecisionInput, DecisionState, RateSet, RouteLimit};
-use crate::base::clock::{self, Time};
+use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{self, BanResponse};
 use crate::limit::{Limit, Verdict};
@@ -96,7 +96,7 @@ impl<'a> DecisionState<'a> {
 
     /// Counts a refusal by the limit at this place, whose key is not banned.
     pub(super) fn strike(&mut self, input: &DecisionInput<'a, '_>, place: usize, key: Fingerprint) {
-        if input.limits[place].ban.as_ref().is_some_and(|rule| rule.is_one_too_many(key, self.time(input))) {
+        if input.limits[place].ban.as_ref().is_some_and(|rule| rule.is_one_too_many(key, self.now(input.now))) {
             self.refused.push(Refused { place, key, is_too_often: true });
         }
     }
@@ -126,10 +126,11 @@ impl<'a> DecisionState<'a> {
             let Some(rule) = &route_limit.ban else { continue };
             if !is_too_often {
                 if let Some(Verdict { admitted: false, wait, .. }) = self.ask_about_ban(input, (place, key), 0).await {
-                    ban = Some(Decision::Banned { place, wait: wait.unwrap_or(0), begins: false });
+                    let until = self.now(input.now).after_micros(wait.unwrap_or(0));
+                    ban = Some(Decision::Banned { place, until, begins: false });
                     continue;
                 }
-                if !rule.is_one_too_many(key, self.time(input)) {
+                if !rule.is_one_too_many(key, self.now(input.now)) {
                     continue;
                 }
             }
@@ -142,7 +143,8 @@ impl<'a> DecisionState<'a> {
             if admitted {
                 route_limit.metrics.bans.of(input.worker).begun.one();
             }
-            ban = Some(Decision::Banned { place, wait: wait.unwrap_or(0), begins: true });
+            let until = self.now(input.now).after_micros(wait.unwrap_or(0));
+            ban = Some(Decision::Banned { place, until, begins: true });
         }
         ban
     }
@@ -154,7 +156,7 @@ impl<'a> DecisionState<'a> {
         (place, key): (usize, Fingerprint),
         cost: u64,
     ) -> Option<Verdict> {
-        let (route_limit, now) = (&input.limits[place], self.time(input));
+        let (route_limit, now) = (&input.limits[place], self.now(input.now));
         let bans = &route_limit.ban.as_ref()?.limits.bans;
         let reply = match input.store.decide(&[ask(bans, key, cost, place)], now, input.worker) {
             Answer::Now(reply) => reply,
@@ -169,23 +171,21 @@ impl<'a> DecisionState<'a> {
 
     /// Makes the last outcome of a limit that of a ban by it, which clients are told.
     pub(super) fn tell_ban(&mut self, decision: Decision) {
-        let Decision::Banned { place: banned, wait, .. } = decision else { return };
+        let Decision::Banned { place: banned, until, .. } = decision else { return };
         if let Some(outcome) = self.outcomes.iter_mut().rfind(|outcome| outcome.place == banned) {
-            outcome.verdict = outcome.verdict.banned(wait);
+            outcome.ban(until);
         }
-    }
-
-    /// As of when something is decided for which no store was asked: a held request is decided long after it came.
-    fn time(&self, input: &DecisionInput<'_, '_>) -> Time {
-        if self.held_since.is_some() { clock::now() } else { input.now }
     }
 }
 
 /// What is decided if a ban refuses the request: the one of several that ends last.
-pub(super) fn banned(input: &DecisionInput<'_, '_>, verdicts: &Verdicts) -> Option<Decision> {
+pub(super) fn banned(input: &DecisionInput<'_, '_>, verdicts: &Verdicts, as_of: Time) -> Option<Decision> {
     let bans = verdicts.iter().filter_map(|(place, verdict)| Some((limit_of(input, *place)?, verdict)));
     let longest = bans.filter(|(_, verdict)| !verdict.admitted).max_by_key(|(_, verdict)| verdict.wait);
-    longest.map(|(place, verdict)| Decision::Banned { place, wait: verdict.wait.unwrap_or(0), begins: false })
+    longest.map(|(place, verdict)| {
+        let until = as_of.after_micros(verdict.wait.unwrap_or(0));
+        Decision::Banned { place, until, begins: false }
+    })
 }
 
 /// The place of the limit whose bans are at this place, if it is one of bans.
@@ -208,7 +208,7 @@ impl RouteLimit {
         let known = self.metrics.bans.of(input.worker);
         match verdict.wait.filter(|_| !verdict.admitted) {
             Some(wait) => {
-                let until = Time::from_micros(now.micros().saturating_add(wait));
+                let until = now.after_micros(wait);
                 let text = || written_text(&self.key.parts(input.attributes));
                 known.note(key, (until, bans.times(&verdict)), text);
             }

@@ -43,7 +43,8 @@ impl<'a> DecisionState<'a> {
 
     /// Makes a decision of the reply and counts it. The request is not held any longer.
     pub(super) fn conclude(&mut self, input: &DecisionInput<'a, '_>, mut reply: Reply) -> Decision {
-        let banned = bans::banned(input, &reply.verdicts);
+        let as_of = reply.as_of.unwrap_or(input.now);
+        let banned = bans::banned(input, &reply.verdicts, as_of);
         let is_of_limit = |refusal: &Refusal| bans::limit_of(input, refusal.place).is_none();
         let refusals: Refusals = reply.refusals(self.undecided()).filter(is_of_limit).collect();
         let decision = banned.unwrap_or_else(|| decision(input, &refusals));
@@ -54,7 +55,7 @@ impl<'a> DecisionState<'a> {
             let is_banned = |place| matches!(decision, Decision::Banned { place: banned, .. } if banned == place);
             if let Some(place) = bans::limit_of(input, place) {
                 let route_limit = &input.limits[place];
-                own.into_iter().for_each(|verdict| route_limit.note_ban(input, key, (limit, verdict), input.now));
+                own.into_iter().for_each(|verdict| route_limit.note_ban(input, key, (limit, verdict), as_of));
                 if is_banned(place) {
                     route_limit.counters(input.worker).banned.one();
                     self.tell_ban(decision);
@@ -96,7 +97,7 @@ impl<'a> DecisionState<'a> {
                 && let Some((need, verdict)) = self.told(input, (at, decision), &reply, &refusals)
             {
                 let profile = self.profiles[at];
-                self.outcomes.push(LimitOutcome { place, profile, limit, need, verdict });
+                self.outcomes.push(LimitOutcome { place, profile, limit, need, verdict, as_of });
             }
         }
         self.pooled.append(&mut reply.pooled);

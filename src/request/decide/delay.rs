@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::wait_queues::QueueSlot;
 use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict};
-use crate::base::clock::{self, micros};
+use crate::base::clock::micros;
 use crate::limit::Verdict;
 use crate::store::{Answer, Ask, Refusal, Reply};
 
@@ -20,40 +20,41 @@ const RECHECK: Duration = Duration::from_millis(20);
 /// other.
 pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
     let begun = Instant::now();
-    let mut now = input.now;
-    let mut next_queue = state.undecided().iter().find(|ask| must_queue(input, ask)).map(|ask| ask.place);
+    let mut input = DecisionInput { ..*input };
+    let mut next_queue = state.undecided().iter().find(|ask| must_queue(&input, ask)).map(|ask| ask.place);
     let mut slot: Option<(usize, QueueSlot)> = None;
     loop {
         if let Some(place) = next_queue.take()
-            && let Some((max_delay, max_delayed)) = delay(input, place)
+            && let Some((max_delay, max_delayed)) = delay(&input, place)
         {
             // The request leaves its queue before it joins another, so that it is never in two.
             drop(slot.take());
-            match queue(input, state, place, begun + max_delay, max_delayed).await {
+            let joined = queue(&input, state, place, begun + max_delay, max_delayed).await;
+            input.now = state.now(input.now);
+            match joined {
                 Some(joined) => slot = Some((place, joined)),
-                None => return state.give_up(input, place, max_delay),
+                None => return state.give_up(&input, place, max_delay),
             }
-            now = clock::now();
         }
-        let answer = match input.store.decide(state.undecided(), now, input.worker) {
+        let answer = match input.store.decide(state.undecided(), input.now, input.worker) {
             Answer::Now(reply) => Some(reply),
-            Answer::Later(reply) => state.receive(input, reply).await,
+            Answer::Later(reply) => state.receive(&input, reply).await,
             Answer::Away => None,
         };
-        let Some(reply) = answer else { return state.unknown(input) };
-        let Some(refusal) = longest_delay(input, state, &reply) else {
+        let Some(reply) = answer else { return state.unknown(&input) };
+        let Some(refusal) = longest_delay(&input, state, &reply) else {
             // Whoever is behind it may ask now.
             drop(slot);
-            return state.hold_or_conclude(input, reply).await;
+            return state.hold_or_conclude(&input, reply).await;
         };
         let place = refusal.place;
-        match hold(input, state, refusal, begun.elapsed()) {
+        match hold(&input, state, refusal, begun.elapsed()) {
             Some(wait) if slot.as_ref().is_some_and(|(queue, _)| *queue == place) => {
                 sleep(wait).await;
-                now = clock::now();
+                input.now = state.now(input.now);
             }
             Some(_) => next_queue = Some(place),
-            None => return state.conclude(input, reply),
+            None => return state.conclude(&input, reply),
         }
     }
 }
@@ -113,7 +114,7 @@ async fn queue(
 ) -> Option<QueueSlot> {
     let key = state.undecided().iter().find(|ask| ask.place == place)?.key;
     let mut slot = input.wait_queues.join(key, max_delayed)?;
-    state.held_since.get_or_insert(input.now);
+    state.begin_to_hold(input.now);
     input.limits[place].counters(input.worker).delayed.one();
     timeout_at(until, slot.wait_until_first()).await.ok()?;
     Some(slot)
@@ -140,9 +141,10 @@ impl<'a> DecisionState<'a> {
         }
         let key = found.map(|(ask, _)| ask.key);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(micros(max_delay)), level: 0 };
+        let as_of = self.now(input.now);
         let outcome = found.map(|(ask, profile)| {
             let Ask { limit, need, .. } = *ask;
-            LimitOutcome { place, profile: *profile, limit, need, verdict: LimitVerdict::Rates(verdict) }
+            LimitOutcome { place, profile: *profile, limit, need, verdict: LimitVerdict::Rates(verdict), as_of }
         });
         self.outcomes = SmallVec::from_iter(outcome);
         key.into_iter().for_each(|key| self.refused_unasked(input, place, key));

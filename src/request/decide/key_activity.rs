@@ -99,7 +99,8 @@ impl Periods {
         Self { number, current: Sketches::default(), last: Sketches::default() }
     }
 
-    /// Begins a period. If the clock was just set back a little, or another thread has read it later, nothing changes.
+    /// Begins a period. Nothing changes if the one before is meant, because a request was held since, or the clock was set back a
+    /// little.
     fn begin(&mut self, number: u64) {
         if number + 1 == self.number {
             return;

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::rate_selector::RateSet;
+use crate::base::clock::Time;
 use crate::limit::{Limit, Verdict};
 
 /// What one limit decides about a request. A limit with rates and `max_in_flight` has one outcome for each.
@@ -18,6 +19,8 @@ pub struct LimitOutcome<'a> {
     pub need: u64,
     /// The verdict.
     pub verdict: LimitVerdict,
+    /// As of when that is.
+    pub as_of: Time,
 }
 
 /// The verdict of one limit.
@@ -34,8 +37,8 @@ pub enum LimitVerdict {
     },
     /// Its key is banned, so it is refused whatever its rates have room for.
     Banned {
-        /// Microseconds until the ban has ended and its rates admit the request.
-        wait: u64,
+        /// When the ban has ended and its rates admit the request.
+        until: Time,
     },
     /// Nothing is known of its rates, because another limit refuses the request.
     Unknown,
@@ -47,14 +50,14 @@ pub type LimitOutcomes<'a> = SmallVec<[LimitOutcome<'a>; 2]>;
 /// The refusal that takes longest, which is the one that the client has to wait for.
 pub fn longest_refusal<'o, 'a>(outcomes: &'o [LimitOutcome<'a>]) -> Option<&'o LimitOutcome<'a>> {
     let refusals = outcomes.iter().filter(|outcome| !outcome.verdict.admitted());
-    refusals.max_by_key(|outcome| outcome.verdict.wait().unwrap_or(u64::MAX))
+    refusals.max_by_key(|outcome| outcome.until().unwrap_or(Time::MAX))
 }
 
 /// The outcome that says most to a client: the refusal that takes longest, or else the one with the least remaining. One of which
 /// nothing is known is the last.
 pub fn binding<'o, 'a: 'o>(outcomes: impl Iterator<Item = &'o LimitOutcome<'a>>) -> Option<&'o LimitOutcome<'a>> {
     outcomes.min_by_key(|outcome| match (outcome.verdict.admitted(), outcome.verdict.remaining()) {
-        (false, _) => (0, u64::MAX - outcome.verdict.wait().unwrap_or(u64::MAX)),
+        (false, _) => (0, u64::MAX - outcome.until().unwrap_or(Time::MAX).micros()),
         (true, Some(remaining)) => (1, remaining),
         (true, None) => (2, 0),
     })
@@ -70,12 +73,6 @@ impl LimitVerdict {
         }
     }
 
-    /// The same of a key that is banned for so many microseconds.
-    pub(super) fn banned(&self, wait: u64) -> Self {
-        let own = if self.admitted() { None } else { self.wait() };
-        Self::Banned { wait: wait.max(own.unwrap_or(0)) }
-    }
-
     /// How many more requests the limit admits now; `None` if that is not known.
     pub fn remaining(&self) -> Option<u64> {
         match *self {
@@ -84,14 +81,21 @@ impl LimitVerdict {
             Self::Unknown => None,
         }
     }
+}
 
-    /// Microseconds until the limit admits more, as in [`Verdict::wait`]. `None` for requests in
-    /// flight, since their end cannot be predicted.
-    pub fn wait(&self) -> Option<u64> {
-        match self {
-            Self::Rates(verdict) => verdict.wait,
-            Self::Banned { wait } => Some(*wait),
-            Self::InFlight { .. } | Self::Unknown => None,
+impl LimitOutcome<'_> {
+    /// When the limit admits more, as in [`Verdict::wait`]. `None` for requests in flight, since their end cannot be predicted.
+    pub fn until(&self) -> Option<Time> {
+        match self.verdict {
+            LimitVerdict::Rates(verdict) => Some(self.as_of.after_micros(verdict.wait?)),
+            LimitVerdict::Banned { until } => Some(until),
+            LimitVerdict::InFlight { .. } | LimitVerdict::Unknown => None,
         }
+    }
+
+    /// From now on its key is banned until this moment.
+    pub(super) fn ban(&mut self, until: Time) {
+        let own = if self.verdict.admitted() { None } else { self.until() };
+        self.verdict = LimitVerdict::Banned { until: own.map_or(until, |own| own.max(until)) };
     }
 }

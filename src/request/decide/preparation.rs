@@ -120,7 +120,7 @@ impl<'a> DecisionState<'a> {
             route_limit.record_key(input, key, !admitted);
         }
         let verdict = LimitVerdict::InFlight { admitted, remaining };
-        let outcome = LimitOutcome { place, profile, limit, need: 1, verdict };
+        let outcome = LimitOutcome { place, profile, limit, need: 1, verdict, as_of: input.now };
         if let Some((permit, _)) = acquired {
             self.permits.push(permit);
             if route_limit.on_limit.is_told() {

@@ -213,14 +213,19 @@ impl<'a> Reservations<'a> {
                 self.pending.push(PendingReservation { costs, known, reserved });
                 continue;
             }
-            let verdict = outcomes.iter_mut().find_map(|outcome| match &mut outcome.verdict {
-                LimitVerdict::Rates(verdict) if outcome.place == reserved.place() => Some(verdict),
+            let when = (now(), self.worker);
+            let outcome = outcomes.iter_mut().find_map(|outcome| match &mut outcome.verdict {
+                LimitVerdict::Rates(verdict) if outcome.place == reserved.place() => Some((verdict, &mut outcome.as_of)),
                 LimitVerdict::Rates(_)
                 | LimitVerdict::InFlight { .. }
                 | LimitVerdict::Banned { .. }
                 | LimitVerdict::Unknown => None,
             });
-            self.store.settle(reserved, known, verdict, (now(), self.worker));
+            if let Some((verdict, as_of)) = outcome {
+                *as_of = self.store.settle(reserved, known, Some(verdict), when).unwrap_or(*as_of);
+            } else {
+                self.store.settle(reserved, known, None, when);
+            }
         }
     }
 

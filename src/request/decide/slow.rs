@@ -57,7 +57,7 @@ pub(super) async fn hold<'a>(
         state.reservations.give_back(clock::now);
         return state.give_up(input, place, slow.up_to);
     };
-    state.held_since.get_or_insert(input.now);
+    state.begin_to_hold(input.now);
     input.limits[place].counters(input.worker).delayed.one();
     sleep(left).await;
     slot.wait_until_first().await;

@@ -37,9 +37,6 @@ const RESERVED: usize = 16;
 /// How soon a key is asked about again whose lookups fail.
 const REPEATS: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 
-/// How much earlier than an answer a request may have begun that uses it.
-const CLOCK_SLACK: Duration = Duration::from_secs(10);
-
 /// What a lookup has found out.
 #[derive(Clone, Debug)]
 pub(super) enum Found {
@@ -70,8 +67,7 @@ struct Entry {
 
 impl Entry {
     fn is_fresh(&self, now: Time) -> bool {
-        // The clock may be set back; and a request may have begun shortly before the answer came.
-        now < self.fresh.1 && now.after(CLOCK_SLACK) >= self.fresh.0
+        now < self.fresh.1 && !now.is_set_back_from(self.fresh.0)
     }
 
     fn expire(&mut self) {

@@ -179,14 +179,15 @@ impl CachedCell {
     }
 
     /// Moves it on to the moment of a job, for the rates of this limit; returns when it is to be decided. One that was
-    /// asked long before others and comes after them, because it had to wait for longer, is decided as of then: it
-    /// would look like a clock that was set back.
+    /// asked before others and comes after them, because it had to wait for longer, is decided as of then if its moment is
+    /// far from theirs: otherwise it would look as if the clock had been set.
     pub(super) fn advance_for(&mut self, limit: &Limit, now: Time, asked: Instant) -> Time {
         let is_last = self.asked.is_none_or(|last| asked >= last);
         if is_last {
             self.asked = Some(asked);
         }
-        let now = if !is_last && now.after(OVERTAKEN) < self.now { self.now } else { now };
+        let is_far = now.after(OVERTAKEN) < self.now || self.now.after(OVERTAKEN) < now;
+        let now = if !is_last && is_far { self.now } else { now };
         self.advance(limit, now);
         now
     }

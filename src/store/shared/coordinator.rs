@@ -200,7 +200,10 @@ impl Coordinator {
             if let Some(mut decision) = self.waiting.count_down(number) {
                 // A request that has waited for long is decided as of the answer: what others have counted since would
                 // look as if the clock had been set back.
-                decision.now = if decision.now.after(OVERTAKEN) < now { now } else { decision.now };
+                if decision.now.after(OVERTAKEN) < now {
+                    decision.now = now;
+                    decision.result.as_of = Some(now);
+                }
                 self.decide_by_read(decision);
             }
         }

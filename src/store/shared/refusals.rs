@@ -31,9 +31,6 @@ const KEYS: usize = 1 << 16;
 /// may have reset the key. So a flood of refused requests costs one read for each key and such a span.
 pub(super) const RECHECK: u64 = 5_000_000;
 
-/// A clock that went back by less was read by another thread a moment earlier.
-const JITTER: u64 = 1_000_000;
-
 /// What is remembered, by cell.
 pub(super) struct RefusalCache {
     /// Microseconds for which a refusal is remembered at most.
@@ -138,8 +135,7 @@ impl RefusalCache {
         let mut shard = self.shard(cell).lock();
         let refusal = shard.get(&cell)?;
         let is_due = !is_lost && now.micros() >= refusal.since.micros().saturating_add(RECHECK);
-        let is_set_back = now.micros() + JITTER < refusal.since.micros();
-        if is_set_back || is_due || now.micros() >= refusal.stale || !Arc::ptr_eq(&refusal.limit, ask.limit) {
+        if now.is_set_back_from(refusal.since) || is_due || now.micros() >= refusal.stale || !Arc::ptr_eq(&refusal.limit, ask.limit) {
             shard.remove(&cell);
             return None;
         }
@@ -224,7 +220,7 @@ mod tests {
         note();
         assert!(refusals.find(&[ask(&limit(raised), 1)], at(1), false).is_none());
         note();
-        assert!(refusals.find(&[ask(&low, 1)], Time::from_micros(NOW.micros() - 2 * JITTER), false).is_none());
+        assert!(refusals.find(&[ask(&low, 1)], Time::from_micros(NOW.micros() - 2_000_000), false).is_none());
         note();
         let other = Ask { key: Fingerprint::of(b"other"), place: 4, ..ask(&low, 1) };
         assert!(refusals.find(&[other], at(1), false).is_none());

@@ -236,8 +236,8 @@ fn what_costs_what_was_reserved_is_followed_no_longer_by_the_bucket_that_has_rep
     assert!(admitted(&memory, &[ask(&old, key(1))], NOW));
     reload(&memory, &old, &new, NOW);
     assert!(admitted(&memory, &[ask(&new, key(1))], later(1)));
-    let store = Store::Memory(memory);
-    let Store::Memory(memory) = &store else { unreachable!() };
+    let store = Store::simulated(memory);
+    let Counters::Memory(memory) = store.counters() else { unreachable!() };
     // A request that was under way asks the limit of before.
     let (asked, before) = (Ask { settles: true, ..ask(&old, key(1)) }, memory.bytes());
     let reserved = memory.decide(&[asked], later(1)).reserved.pop().unwrap();

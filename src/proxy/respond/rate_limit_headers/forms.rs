@@ -30,6 +30,16 @@ impl Unit {
     }
 }
 
+/// What is told about a rate.
+pub(super) struct Told {
+    /// What it allows.
+    pub(super) allowed: u64,
+    /// What remains of that.
+    pub(super) remaining: u64,
+    /// When there is more, if that is known.
+    pub(super) until: Option<Time>,
+}
+
 /// Three headers.
 #[derive(Debug)]
 pub(super) struct Form {
@@ -39,8 +49,8 @@ pub(super) struct Form {
     unit: Option<Unit>,
     /// The names of what is allowed, of what remains, and of the moment when there is more.
     pub(super) names: [HeaderName; 3],
-    /// That moment, so many microseconds from now.
-    moment: fn(Time, u64) -> Option<HeaderValue>,
+    /// That moment, which is told at another one.
+    moment: fn(Time, Time) -> Option<HeaderValue>,
 }
 
 /// All forms.
@@ -49,7 +59,7 @@ pub(super) static FORMS: [Form; 5] = [
         style: HeaderStyle::Github,
         unit: None,
         names: names("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"),
-        moment: |now, wait| Some(digits(reset(now, wait))),
+        moment: |_, until| Some(digits(until.seconds_up())),
     },
     Form {
         style: HeaderStyle::OpenAi,
@@ -100,10 +110,12 @@ impl Form {
         self.is_of(style) && self.unit.is_none_or(|own| own == unit)
     }
 
-    /// Writes what a rate allows, what remains of it, and that there is more in `wait` microseconds. The upstream's own headers
-    /// of these names are about another limit, so none stays.
-    pub(super) fn write(&self, headers: &mut HeaderMap, allowed: u64, remaining: u64, wait: Option<u64>, now: Time) {
-        let values = [Some(digits(allowed)), Some(digits(remaining)), wait.and_then(|wait| (self.moment)(now, wait))];
+    /// Writes what a rate allows, what remains of it, and when there is more. The upstream's own headers of these names are
+    /// about another limit, so none stays.
+    pub(super) fn write(&self, headers: &mut HeaderMap, told: &Told, now: Time) {
+        let Told { allowed, remaining, until } = *told;
+        let moment = until.and_then(|until| (self.moment)(now, until));
+        let values = [Some(digits(allowed)), Some(digits(remaining)), moment];
         for (name, value) in self.names.iter().zip(values) {
             match value {
                 Some(value) => drop(headers.insert(name, value)),
@@ -113,30 +125,25 @@ impl Form {
     }
 }
 
-/// `wait` microseconds in whole seconds, rounded up.
-pub(super) fn seconds(wait: u64) -> u64 {
-    wait.div_ceil(SECOND)
+/// From `now` until then in whole seconds, rounded up.
+pub(super) fn seconds(now: Time, until: Time) -> u64 {
+    until.micros_since(now).div_ceil(SECOND)
 }
 
-/// `wait` microseconds in whole milliseconds, rounded up.
-pub(super) fn millis(wait: u64) -> u64 {
-    wait.div_ceil(MILLISECOND)
+/// The same in whole milliseconds.
+pub(super) fn millis(now: Time, until: Time) -> u64 {
+    until.micros_since(now).div_ceil(MILLISECOND)
 }
 
-/// The first whole second since the Unix epoch at which `wait` microseconds from `now` are over.
-pub(super) fn reset(now: Time, wait: u64) -> u64 {
-    seconds(now.micros().saturating_add(wait))
-}
-
-/// That second as RFC 3339 writes it. `None` beyond the year 9999.
-fn date(now: Time, wait: u64) -> Option<HeaderValue> {
-    let moment = Time::from_micros(reset(now, wait).saturating_mul(SECOND)).timestamp()?;
+/// The first whole second at that moment or after it, as RFC 3339 writes it. `None` beyond the year 9999.
+fn date(_: Time, until: Time) -> Option<HeaderValue> {
+    let moment = Time::from_micros(until.seconds_up().saturating_mul(SECOND)).timestamp()?;
     HeaderValue::try_from(moment.to_string()).ok()
 }
 
 /// A time as OpenAI writes it, which is the way of the language Go: `1h0m0s`, `6m0s`, `1.5s` or `120ms`.
-fn duration(_: Time, wait: u64) -> Option<HeaderValue> {
-    let millis = millis(wait);
+fn duration(now: Time, until: Time) -> Option<HeaderValue> {
+    let millis = millis(now, until);
     let (seconds, rest) = (millis / 1000, millis % 1000);
     let (hours, minutes) = (seconds / 3600, seconds / 60);
     let fraction = format!(".{rest:03}");
@@ -157,7 +164,7 @@ mod tests {
     use super::*;
 
     fn written(wait: u64) -> String {
-        duration(Time::from_micros(0), wait).unwrap().to_str().unwrap().to_owned()
+        duration(Time::from_micros(0), Time::from_micros(wait)).unwrap().to_str().unwrap().to_owned()
     }
 
     #[test]
@@ -199,8 +206,8 @@ mod tests {
     #[test]
     fn dates_are_whole_seconds() {
         let now = Time::from_micros(1_700_000_000_300_000);
-        assert_eq!(date(now, 900_000).unwrap(), "2023-11-14T22:13:22Z");
-        assert_eq!(date(now, 700_000).unwrap(), "2023-11-14T22:13:21Z");
-        assert_eq!(date(now, u64::MAX), None);
+        assert_eq!(date(now, now.after_micros(900_000)).unwrap(), "2023-11-14T22:13:22Z");
+        assert_eq!(date(now, now.after_micros(700_000)).unwrap(), "2023-11-14T22:13:21Z");
+        assert_eq!(date(now, Time::MAX), None);
     }
 }

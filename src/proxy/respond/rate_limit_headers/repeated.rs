@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::RateLimitHeaders;
-use super::forms::{millis, reset, seconds};
+use super::forms::{millis, seconds};
 use crate::base::clock::Time;
 use crate::proxy::respond::LocalResponse;
 use crate::request::decide::{LimitOutcome, LimitVerdict};
@@ -41,13 +41,14 @@ struct SentVerdict {
 impl SentVerdict {
     fn of(rate_limit_headers: &RateLimitHeaders, outcome: &LimitOutcome<'_>, now: Time) -> Self {
         let LimitOutcome { place, profile, need, verdict, .. } = *outcome;
-        let (admitted, remaining, wait) = (verdict.admitted(), verdict.remaining(), verdict.wait());
+        let (admitted, remaining, until) = (verdict.admitted(), verdict.remaining(), outcome.until());
         let rate = match verdict {
             LimitVerdict::Rates(verdict) => Some(verdict.rate),
             LimitVerdict::InFlight { .. } | LimitVerdict::Banned { .. } | LimitVerdict::Unknown => None,
         };
-        let reset = wait.map(|wait| reset(now, wait));
-        let wait = wait.map(if rate_limit_headers.has_millis() { millis } else { seconds });
+        let reset = until.map(Time::seconds_up);
+        let counted = if rate_limit_headers.has_millis() { millis } else { seconds };
+        let wait = until.map(|until| counted(now, until));
         Self { place, profile: profile.id(), need, admitted, rate, remaining, wait, reset }
     }
 }

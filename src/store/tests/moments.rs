@@ -1,0 +1,92 @@
+//! Requests that are decided about long after the clock was read for them.
+
+use std::cell::Cell as Local;
+
+use proptest::prelude::{Just, any, prop, prop_assert, prop_oneof, proptest};
+use proptest::strategy::Strategy as Generate;
+
+use super::*;
+use crate::base::clock::Timeline;
+
+const SECOND: u64 = 1_000_000;
+const WINDOW: u64 = 10 * SECOND;
+const QUOTA: u64 = 10;
+
+thread_local! {
+    static CLOCK: Local<u64> = const { Local::new(0) };
+}
+
+fn clock() -> Time {
+    Time::from_micros(CLOCK.get())
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Time passes.
+    Pass(u64),
+    /// A request comes, and is decided about later.
+    Come,
+    /// So many requests come and are decided about at once.
+    Burst(u64),
+    /// One of those that came before is decided about.
+    End(prop::sample::Index),
+}
+
+fn steps() -> impl Generate<Value = Vec<Step>> {
+    let step = prop_oneof![
+        2 => (0..SECOND).prop_map(Step::Pass),
+        1 => (0..2 * WINDOW).prop_map(Step::Pass),
+        2 => Just(Step::Come),
+        2 => (1..2 * QUOTA).prop_map(Step::Burst),
+        3 => any::<prop::sample::Index>().prop_map(Step::End),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+/// A limit of ten in ten seconds by each strategy that is exact, and the most that it admits in so many microseconds.
+fn limits() -> [(Arc<Limit>, fn(u64) -> u64); 4] {
+    let of = |strategy| {
+        let rate = Rate::new(QUOTA, Duration::from_micros(WINDOW)).unwrap().with_strategy(strategy).unwrap();
+        Arc::new(Limit::new("test", &[rate]))
+    };
+    let whole = Strategy::SlidingWindow { precision: 5, edge: Edge::Whole };
+    [
+        (of(whole), |time| QUOTA * (time / WINDOW + 1)),
+        (of(Strategy::FixedWindow), |time| QUOTA * (time / WINDOW + 2)),
+        (of(Strategy::SlidingLog), |time| QUOTA * (time / WINDOW + 1)),
+        (of(Strategy::TokenBucket { burst: QUOTA }), |time| QUOTA + time * QUOTA / WINDOW + 1),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_order_of_old_and_new_moments_admits_more_than_the_rule_allows(steps in steps()) {
+        for (limit, most) in limits() {
+            let counters = Counters::Memory(Memory::new(10, usize::MAX));
+            let store = Store { counters, timeline: Some(Timeline::new(clock)) };
+            CLOCK.set(NOW.micros());
+            let (mut held, mut admitted) = (Vec::new(), Vec::new());
+            let decide = |read: Time, admitted: &mut Vec<u64>| {
+                let Answer::Now(reply) = store.decide(&[ask(&limit, key(1))], read, 0) else { unreachable!() };
+                if reply.verdicts[0].1.admitted {
+                    admitted.push(CLOCK.get());
+                }
+            };
+            for step in &steps {
+                match step {
+                    Step::Pass(time) => CLOCK.set(CLOCK.get() + time),
+                    Step::Come => held.push(clock()),
+                    Step::Burst(times) => (0..*times).for_each(|_| decide(clock(), &mut admitted)),
+                    Step::End(_) if held.is_empty() => {}
+                    Step::End(index) => decide(held.swap_remove(index.index(held.len())), &mut admitted),
+                }
+            }
+            for (first, begin) in admitted.iter().enumerate() {
+                for (count, end) in (1..).zip(&admitted[first..]) {
+                    let most = most(end - begin);
+                    prop_assert!(count <= most, "{count} in {} us, at most {most}: {:?}", end - begin, limit);
+                }
+            }
+        }
+    }
+}
