@@ -165,12 +165,17 @@ impl Store {
             config::Store::Memory { max_keys, max_memory, .. } => Counters::Memory(Memory::new(*max_keys, *max_memory)),
             config::Store::Memcached(config) => Counters::Shared(Shared::start(config, &Memcached, workers)?),
         };
-        Ok(Self { counters, timeline: Some(Timeline::new(clock::now)) })
+        Ok(Self::new(counters))
     }
 
-    /// A store in this process that decides as of whatever moments it is told, because they are those of a simulation.
-    pub fn simulated(memory: Memory) -> Self {
-        Self { counters: Counters::Memory(memory), timeline: None }
+    /// The same store in a time of its own: it decides as of whatever moments it is told.
+    #[must_use]
+    pub fn simulated(self) -> Self {
+        Self { timeline: None, ..self }
+    }
+
+    fn new(counters: Counters) -> Self {
+        Self { counters, timeline: Some(Timeline::new(clock::now)) }
     }
 
     /// Where its counters are.
@@ -291,6 +296,12 @@ impl Store {
             Counters::Memory(_) => None,
             Counters::Shared(shared) => Some(shared.ended()),
         }
+    }
+}
+
+impl From<Memory> for Store {
+    fn from(memory: Memory) -> Self {
+        Self::new(Counters::Memory(memory))
     }
 }
 

@@ -15,7 +15,7 @@ pub const JITTER: u64 = 1_000_000;
 
 /// Microseconds by which a moment may differ from the latest one of a [`Timeline`] without another look at the clock. It is
 /// less than [`JITTER`], so no moment of a timeline looks as if the clock had been set back.
-const UNCHECKED: u64 = 500_000;
+pub(crate) const UNCHECKED: u64 = 10_000;
 
 /// Microseconds by which the latest moment of a timeline may be out of date, so that threads seldom write it.
 const RESOLUTION: u64 = 1_000;

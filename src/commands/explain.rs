@@ -55,7 +55,7 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
     // The scheme of the URL is that of the connection, behind a trusted proxy or not.
     let request = told_request::arrived(&head, peer, head.uri.scheme_str() == Some("https"));
     let request = body.as_ref().map_or(request, |body| ArrivedRequest { body: Some(body.len() as u64), ..request });
-    let store = Arc::new(Store::simulated(Memory::new(config.limits.len().max(1), usize::MAX)));
+    let store = Arc::new(Store::from(Memory::new(config.limits.len().max(1), usize::MAX)));
     let gateway = Snapshot::build(config, &SharedState::new(1, 1), store);
     let Resolved { client, scheme, target, route, next } = gateway.resolver.resolve(request);
     if let (None, Next::Refuse(why)) = (route, &next) {

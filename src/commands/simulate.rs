@@ -191,8 +191,9 @@ fn simulated(config: &Config, keyless: &BTreeSet<usize>) -> Config {
 
 /// An empty store of counters, as large as that of the configuration.
 fn store(config: &config::Store) -> Store {
-    Store::simulated(match config {
+    let memory = match config {
         config::Store::Memory { max_keys, max_memory, .. } => Memory::new(*max_keys, *max_memory),
         config::Store::Memcached(_) => Memory::new(MAX_KEYS, MAX_MEMORY),
-    })
+    };
+    Store::from(memory).simulated()
 }

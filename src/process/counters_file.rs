@@ -14,8 +14,8 @@ use crate::base::background::Background;
 use crate::base::clock;
 use crate::config::{self, regular_file};
 use crate::proxy::snapshot::Snapshot;
-use crate::store::{Counters, Store};
 use crate::store::memory::{Memory, Restored, SAVED_NAME};
+use crate::store::{Counters, Store};
 
 /// The longest time for reading or writing the file: the disk may not answer.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -189,7 +189,8 @@ async fn decide(
         Decided::Unanswered(outcome, place) => (outcome, Some(place), respond::empty(StatusCode::TOO_MANY_REQUESTS)),
     };
     let told = respond::finish(told, record.request_id());
-    let answer: RateLimitResponse = answer::decided(&question, outcome == Outcome::Responded, refusing, &state, now, told);
+    let answer: RateLimitResponse =
+        answer::decided(&question, outcome == Outcome::Responded, refusing, &state, now, told);
     Ok((outcome, written(&answer)))
 }
 

@@ -31,7 +31,9 @@ fn routes() -> String {
 /// A request whose body lacks its last byte.
 fn begin(gateway: &Gateway, path: &str) -> Client {
     let mut client = gateway.client();
-    client.send(format!("POST /{path} HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{{"));
+    client.send(format!(
+        "POST /{path} HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{{"
+    ));
     client
 }
 

@@ -61,7 +61,7 @@ impl Bench {
         // A midnight to come: nothing that is written expires while the test runs.
         let day = 86_400 * SECOND;
         let start = (u64::try_from(unix().as_micros()).unwrap() / day + 1) * day;
-        Self { store: Store::open(config, 0).unwrap(), start, next_key: 0 }
+        Self { store: Store::open(config, 0).unwrap().simulated(), start, next_key: 0 }
     }
 
     pub(crate) fn key(&mut self) -> Fingerprint {

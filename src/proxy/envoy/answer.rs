@@ -15,7 +15,11 @@ use crate::request::descriptors::messages::{
 
 /// The answer to a call that nothing limits.
 pub(super) fn unlimited(call: &RateLimitRequest) -> RateLimitResponse {
-    let statuses = call.descriptors.iter().map(|_| DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() }).collect();
+    let statuses = call
+        .descriptors
+        .iter()
+        .map(|_| DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() })
+        .collect();
     RateLimitResponse { overall_code: Code::Ok.into(), statuses, ..RateLimitResponse::default() }
 }
 

@@ -38,7 +38,7 @@ impl Counted {
     fn new(rates: &[&str]) -> Self {
         let rates: Vec<_> = rates.iter().map(|rate| rate.parse().unwrap()).collect();
         Self {
-            store: Arc::new(Store::simulated(Memory::new(100, usize::MAX))),
+            store: Arc::new(Store::from(Memory::new(100, usize::MAX))),
             limit: Arc::new(Limit::new("tokens", &rates)),
             metrics: Arc::new(LimitMetrics::new("tokens", 1)),
         }

@@ -215,7 +215,9 @@ impl<'a> Reservations<'a> {
             }
             let when = (now(), self.worker);
             let outcome = outcomes.iter_mut().find_map(|outcome| match &mut outcome.verdict {
-                LimitVerdict::Rates(verdict) if outcome.place == reserved.place() => Some((verdict, &mut outcome.as_of)),
+                LimitVerdict::Rates(verdict) if outcome.place == reserved.place() => {
+                    Some((verdict, &mut outcome.as_of))
+                }
                 LimitVerdict::Rates(_)
                 | LimitVerdict::InFlight { .. }
                 | LimitVerdict::Banned { .. }

@@ -135,7 +135,11 @@ impl RefusalCache {
         let mut shard = self.shard(cell).lock();
         let refusal = shard.get(&cell)?;
         let is_due = !is_lost && now.micros() >= refusal.since.micros().saturating_add(RECHECK);
-        if now.is_set_back_from(refusal.since) || is_due || now.micros() >= refusal.stale || !Arc::ptr_eq(&refusal.limit, ask.limit) {
+        if now.is_set_back_from(refusal.since)
+            || is_due
+            || now.micros() >= refusal.stale
+            || !Arc::ptr_eq(&refusal.limit, ask.limit)
+        {
             shard.remove(&cell);
             return None;
         }

@@ -236,7 +236,7 @@ fn what_costs_what_was_reserved_is_followed_no_longer_by_the_bucket_that_has_rep
     assert!(admitted(&memory, &[ask(&old, key(1))], NOW));
     reload(&memory, &old, &new, NOW);
     assert!(admitted(&memory, &[ask(&new, key(1))], later(1)));
-    let store = Store::simulated(memory);
+    let store = Store::from(memory).simulated();
     let Counters::Memory(memory) = store.counters() else { unreachable!() };
     // A request that was under way asks the limit of before.
     let (asked, before) = (Ask { settles: true, ..ask(&old, key(1)) }, memory.bytes());
