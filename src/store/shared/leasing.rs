@@ -76,7 +76,7 @@ impl CachedCell {
         }
         // Others lease the key as well, and give back.
         self.counters.may_shrink();
-        self.charge(&ask.limit, self.now, wanted);
+        self.charge_apart(&ask.limit, wanted);
         let mut charge = self.provisional(NO_DECISION, 0, ask, None);
         charge.ticket.set_cost(wanted);
         self.provisional.push(Box::new(charge));
