@@ -45,6 +45,7 @@ mod exchange;
 mod filled;
 mod reset;
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -125,6 +126,8 @@ pub(super) struct CachedCell {
     since_read: u64,
     /// When it was last seen that another gateway has charged it.
     pub(super) shared: Option<Time>,
+    /// Since when others are seen to have charged more than fits, with `strict`.
+    overfull: Option<Time>,
     /// How many operators wait for it to be read or reset.
     pub(super) inspections: usize,
     pub(super) resets: Resets,
@@ -170,6 +173,7 @@ impl CachedCell {
             read: None,
             since_read: 0,
             shared: None,
+            overfull: None,
             inspections: 0,
             resets: Resets::default(),
         }
@@ -228,6 +232,16 @@ impl CachedCell {
     /// Whether other gateways have charged it lately.
     fn is_shared(&self) -> bool {
         self.shared.is_some_and(|shared| self.now.micros_since(shared) < SHARED)
+    }
+
+    /// What counts for a refusal: what others have charged beyond what fits they mostly give back in a moment, because they ask
+    /// for confirmation as well.
+    pub(super) fn lasting(&self, limit: &Limit, at: Time) -> Cow<'_, Cell> {
+        let mut cell = Cow::Borrowed(&self.cell);
+        if self.overfull.is_some_and(|since| at.micros_since(since) < SHARED) {
+            limit.trim_counters(cell.to_mut(), at);
+        }
+        cell
     }
 
     /// Whether what is pending is to be sent at once: it is much of what is left, or other gateways charge the key as well,
