@@ -301,8 +301,17 @@ impl TokenMeter {
         }
     }
 
+    /// Gives back what it has asked for, if it has not heard the answer. If there is none yet, it lapses.
+    fn drop_step(&mut self) {
+        let Some((mut reply, _)) = self.asked.take() else { return };
+        reply.close();
+        let reserved = reply.try_recv().map(|reply| reply.reserved).unwrap_or_default();
+        reserved.into_iter().for_each(|step| _ = self.store.settle(step, 0, None, (clock::now(), self.worker)));
+    }
+
     /// Settles what is left, if the client goes away before the end. Returns what was used.
     pub fn close(mut self) -> Usage {
+        self.drop_step();
         let end = self.end.unwrap_or_else(|| {
             self.settle(End::Broken);
             End::Broken

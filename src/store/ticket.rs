@@ -59,10 +59,10 @@ impl Reserved {
         self.ticket.cost()
     }
 
-    /// Asks for `more` of what was charged to the same key.
+    /// Asks for `more` of what was charged to the same key, for as long as somebody waits for it.
     pub fn ask_for(&self, more: u64, role: Role) -> Ask<'_> {
         let Self { place, ticket, asked, .. } = self;
-        Ask { settles: true, role, place: *place, ..Ask::new(asked, ticket.key, more) }
+        Ask { settles: true, lapses: true, role, place: *place, ..Ask::new(asked, ticket.key, more) }
     }
 
     /// The verdict on the request if it costs `cost`, from the verdict when it was admitted.
