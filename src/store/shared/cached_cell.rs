@@ -79,6 +79,8 @@ const SHARED: u64 = 1_000_000;
 /// may admit twice as much. For seven gateways that is less than the room that has to be left (see `has_plenty`). So of a
 /// quota below this, each request is decided by a read of its own, or by that of those with which it waits.
 const BY_ONE_READ: u64 = 128;
+/// For how many microseconds it is expected that others give back what they have charged beyond the quota.
+const GIVING_BACK: u64 = 1_000_000;
 /// What was charged is written at once if it is more than one part in so many of what is left.
 const UNWRITTEN: u64 = 32;
 /// A decision that was asked for longer ago than this before another one, and comes after it, is made as of the other
@@ -238,7 +240,7 @@ impl CachedCell {
     /// for confirmation as well.
     pub(super) fn lasting(&self, limit: &Limit, at: Time) -> Cow<'_, Cell> {
         let mut cell = Cow::Borrowed(&self.cell);
-        if self.overfull.is_some_and(|since| at.micros_since(since) < SHARED) {
+        if self.overfull.is_some_and(|since| at.micros_since(since) < GIVING_BACK) {
             limit.trim_counters(cell.to_mut(), at);
         }
         cell
