@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::Instant;
 
-use super::decided::Decided;
+use super::decided::{Decided, priced};
 use super::inspection::Inspected;
-use super::model::{Model, is_in_doubt};
+use super::model::{Model, changes, is_in_doubt};
 use super::steps::Step;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
@@ -81,11 +81,6 @@ struct Connection {
 struct Exchange {
     commands: Vec<u8>,
     answers: Option<Vec<u8>>,
-}
-
-/// The same for this cost. A pool that only stands in for others is asked for nothing.
-fn priced(ask: OwnedAsk, cost: u64) -> OwnedAsk {
-    if ask.terms().is_idle() { ask } else { OwnedAsk { need: cost, cost, ..ask } }
 }
 
 /// The servers of the configuration.
@@ -399,11 +394,4 @@ impl World {
             assert!(gateway.coordinator.next_timer().is_none() || !self.ways.is_empty(), "a decision is left");
         }
     }
-}
-
-/// By how much these commands would have changed sums.
-fn changes(commands: &[u8]) -> u64 {
-    let text = String::from_utf8_lossy(commands);
-    let words = text.lines().filter(|line| line.starts_with("ma ")).flat_map(|line| line.split(' '));
-    words.filter_map(|word| word.strip_prefix('D')?.parse::<u64>().ok()).sum()
 }
