@@ -306,7 +306,7 @@ impl TokenMeter {
         let Some((mut reply, _)) = self.asked.take() else { return };
         reply.close();
         let reserved = reply.try_recv().map(|reply| reply.reserved).unwrap_or_default();
-        reserved.into_iter().for_each(|step| _ = self.store.settle(step, 0, None, (clock::now(), self.worker)));
+        reserved.into_iter().for_each(|step| self.store.settle(step, 0, None, (clock::now(), self.worker)));
     }
 
     /// Settles what is left, if the client goes away before the end. Returns what was used.

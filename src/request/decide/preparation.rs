@@ -154,7 +154,7 @@ impl<'a> DecisionState<'a> {
         let settles = route_limit.settles;
         // A pool holds only the requests that are its own.
         let held_above = route_limit.slow.filter(|_| route_limit.is_of_route).map(|slow| slow.from);
-        self.asks.push(Ask { settles, held_above, role, need, place, ..Ask::new(limit, key, cost) });
+        self.asks.push(Ask { need, settles, held_above, role, place, ..Ask::new(limit, key, cost) });
         self.profiles.push(profile);
         ControlFlow::Continue(())
     }

@@ -299,7 +299,7 @@ fn an_override_takes_along_what_the_tier_of_its_key_has_counted() {
         let [own, tier, granted] = [own, tier, granted].map(|which: usize| limits[which].clone());
         for (asked, other) in [(&own, &tier), (&tier, &own)] {
             let memory = Memory::new(1000, usize::MAX);
-            let in_use = || [&own, &tier, &granted].map(|limit| limit.clone()).to_vec();
+            let in_use = || [&own, &tier, &granted].map(Clone::clone).to_vec();
             let change = |pairs: Vec<[&Arc<Limit>; 2]>, now| {
                 let pair = |[from, to]: [&Arc<Limit>; 2]| {
                     let key = Some(key(1));
