@@ -206,7 +206,7 @@ const SUMS: [usize; 5] = [0, 1, 2, 6, 7];
 #[test]
 fn of_small_quotas_no_gateway_admits_more_than_one_that_the_others_do_not_know() {
     for (kind, quota) in SUMS.into_iter().flat_map(|kind| (1..=64).map(move |quota| (kind, quota))) {
-        for (gateways, block) in [2, 4].into_iter().flat_map(|count| [1, 2, 3, 10].map(|block| (count, block))) {
+        for (gateways, block) in [2, 4].into_iter().flat_map(|count| [1, 3].map(|block| (count, block))) {
             let mut sequence = Sequence::new(&limit(kind, quota), gateways);
             for number in 0..2 * usize::try_from(quota).unwrap() + 20 {
                 // Of the others nothing leaves meanwhile, and nothing arrives.
