@@ -224,6 +224,10 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
                 writeln!(f, "      {model}: {input} for input, {cached} for cached input, {output} for output")?;
             }
             writeln!(f, "      {} tokens of output are reserved where the request names no maximum", cost.max_output)?;
+            writeln!(f, "      {} tokens of input are reserved for each part that is no text", cost.part)?;
+            if !cost.ask_usage {
+                writeln!(f, "      streams are not asked for their usage")?;
+            }
             if cost.on_exhausted == OnExhausted::Cut {
                 writeln!(f, "      a stream that needs more than was reserved is cut where there is no room for it")?;
             }

@@ -108,8 +108,8 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
     let inspected;
     let mut attributes = attributes;
     if let (Some(inspector), None) = (&served.inspector, problem) {
-        match proxy::read_body(inspector, (attributes.headers, attributes.path), &body.unwrap_or_default()) {
-            Ok((read, _)) => inspected = read,
+        match proxy::read_body(inspector, &attributes, &body.unwrap_or_default()) {
+            Ok(read) => inspected = read,
             Err(why) => {
                 refused(&mut text, &why, &changes);
                 others(&mut text, config, Some(index), conditions, &target);

@@ -9,10 +9,12 @@ use http::header::{ACCEPT_ENCODING, HeaderName};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body::Body;
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use crate::base::reason::Reason;
-use crate::limit::tokens::request::Patch;
+use crate::limit::tokens::request::{Inspection as Reading, Patch, pieces};
+use crate::request::identify::RequestAttributes;
 use crate::request::identify::body::{BodyInspector, BodyProblem, InspectedBody};
 use crate::request::resolve::Refusal;
 use crate::server::ClientBody;
@@ -35,7 +37,7 @@ pub(super) struct Inspection<'a> {
 /// Reads all of a body, and puts what is sent on in its place. The client may send nothing of it for `limit` at most.
 pub(super) async fn inspect<'a>(
     inspector: &'a BodyInspector,
-    head: (&HeaderMap, &str),
+    head: &RequestAttributes<'_>,
     body: &mut Option<ClientBody>,
     limit: Duration,
 ) -> Result<Inspection<'a>, Refusal> {
@@ -43,26 +45,61 @@ pub(super) async fn inspect<'a>(
         Some(body) => collect(body, (inspector.most, inspector.bound), limit).await?,
         None => (Bytes::new(), None),
     };
-    let (inspected, patch) = read(inspector, head, &bytes)?;
-    let asks_for_usage = patch.is_some();
-    if let Some(patch) = patch {
-        let end = bytes.get(patch.at.end..).unwrap_or_default();
-        bytes = [bytes.get(..patch.at.start).unwrap_or_default(), patch.with.as_bytes(), end].concat().into();
+    let read = read_in_turns(begin(inspector, head, &bytes)?, &bytes).await;
+    let (inspected, patches) = inspector.finish(head, &bytes, read).map_err(|problem| refusal(&problem))?;
+    let asks_for_usage = !patches.is_empty();
+    if asks_for_usage {
+        bytes = patched(&bytes, &patches);
     }
     *body = body.is_some().then(|| ClientBody::whole(bytes, trailers));
     Ok(Inspection { body: inspected, asks_for_usage })
 }
 
-/// What a body says that is there, and what makes it ask for what the gateway has to know. The head is headers and the path.
+/// Reads a body. Between its pieces the worker serves its other requests.
+async fn read_in_turns<'a>(mut reading: Reading<'a>, body: &[u8]) -> Reading<'a> {
+    for (index, piece) in pieces(body).enumerate() {
+        if index > 0 {
+            yield_now().await;
+        }
+        reading.read(piece);
+    }
+    reading
+}
+
+/// What a body says that is there.
 pub fn read<'a>(
     inspector: &'a BodyInspector,
-    head: (&HeaderMap, &str),
+    head: &RequestAttributes<'_>,
     body: &[u8],
-) -> Result<(InspectedBody<'a>, Option<Patch>), Refusal> {
+) -> Result<InspectedBody<'a>, Refusal> {
+    let mut read = begin(inspector, head, body)?;
+    pieces(body).for_each(|piece| read.read(piece));
+    let finished = inspector.finish(head, body, read);
+    finished.map(|(inspected, _)| inspected).map_err(|problem| refusal(&problem))
+}
+
+fn begin<'a>(
+    inspector: &'a BodyInspector,
+    head: &RequestAttributes<'_>,
+    body: &[u8],
+) -> Result<Reading<'a>, Refusal> {
     if body.len() as u64 > inspector.most {
         return Err(too_large(inspector.bound));
     }
-    inspector.inspect(head, body).map_err(|problem| refusal(&problem))
+    inspector.begin(head, body).map_err(|problem| refusal(&problem))
+}
+
+/// The body with these changes, which are in the order of their places.
+fn patched(body: &[u8], patches: &[Patch]) -> Bytes {
+    let added: usize = patches.iter().map(|patch| patch.with.len()).sum();
+    let (mut bytes, mut from) = (Vec::with_capacity(body.len() + added), 0);
+    for Patch { at, with } in patches {
+        bytes.extend_from_slice(body.get(from..at.start).unwrap_or_default());
+        bytes.extend_from_slice(with.as_bytes());
+        from = at.end;
+    }
+    bytes.extend_from_slice(body.get(from..).unwrap_or_default());
+    bytes.into()
 }
 
 /// Makes the head of a request one whose response the gateway can read, and which is true of the body that is sent.
@@ -118,6 +155,39 @@ fn refusal(problem: &BodyProblem) -> Refusal {
     let (status, reason) = match problem {
         BodyProblem::Encoded | BodyProblem::NotUtf8 => (StatusCode::UNSUPPORTED_MEDIA_TYPE, Reason::BadBody),
         BodyProblem::Ambiguous(_) => (StatusCode::BAD_REQUEST, Reason::AmbiguousKey),
+        BodyProblem::NotJson | BodyProblem::TooManyOptions | BodyProblem::Background | BodyProblem::Fields => {
+            (StatusCode::BAD_REQUEST, Reason::BadBody)
+        }
     };
     Refusal { status, reason: Some(reason), detail: problem.to_string().into(), ends_connection: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::limit::tokens::request::BodyPointers;
+
+    #[test]
+    fn a_large_body_is_read_in_turns_with_others() {
+        let pointers = BodyPointers::new(&["/model".parse().unwrap()]);
+        for (kibibytes, turns) in [(0, 1), (1, 1), (64, 1), (65, 2), (1024, 16)] {
+            let body = vec![b' '; kibibytes << 10];
+            let mut reading = std::pin::pin!(read_in_turns(Reading::new(&pointers), &body));
+            let mut taken = 1;
+            while let Poll::Pending = reading.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                taken += 1;
+            }
+            assert_eq!(taken, turns, "{kibibytes} KiB");
+        }
+    }
+
+    #[test]
+    fn all_changes_are_in_the_body_that_is_sent_on() {
+        let patch = |at, with| Patch { at, with };
+        let patches = [patch(0..0, "a"), patch(2..3, ""), patch(3..3, "bc"), patch(5..6, "d")];
+        assert_eq!(patched(b"012345", &patches), "a01bc34d");
+        assert_eq!(patched(b"012345", &[]), "012345");
+    }
 }

@@ -302,11 +302,11 @@ fn the_tokens_of_models_are_counted() {
     let tokens = |model: &str, kind: &str| {
         gateway.metric(&format!("gateway_tokens_total{{limit=\"tokens\",model=\"{model}\",kind=\"{kind}\"}}"))
     };
-    assert_eq!(["input", "cached", "output"].map(|kind| tokens("m-1", kind)), [4.0, 0.0, 0.0].map(Some));
+    assert_eq!(["input", "cached", "output"].map(|kind| tokens("m-1", kind)), [12.0, 0.0, 0.0].map(Some));
     assert_eq!(["input", "cached", "output"].map(|kind| tokens("other", kind)), [0.0; 3].map(Some));
     let of = |name: &str| gateway.metric(&format!("gateway_token_{name}_total{{limit=\"tokens\"}}"));
     let counts = ["cost_reserved", "cost_settled", "estimates", "streams_cut", "counts_ignored"].map(of);
-    assert_eq!(counts, [115.0, 8.0, 2.0, 0.0, 0.0].map(Some));
+    assert_eq!(counts, [131.0, 24.0, 2.0, 0.0, 0.0].map(Some));
     let others: Vec<_> = names(&gateway).into_iter().filter(|name| name.contains("_token")).collect();
     assert!(others.iter().all(|name| !name.contains("requests")), "{others:?}");
 }

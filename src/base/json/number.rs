@@ -6,15 +6,11 @@ const FARTHEST: i64 = 1_000_000_000_000_000;
 /// The one way to write this number: `10`, `0.5`, or `15e300` where there would be many zeros. `None` if the word is no
 /// number of RFC 8259, section 6.
 pub fn normal(word: &[u8]) -> Option<String> {
-    let word = str::from_utf8(word).ok()?;
+    let word = str::from_utf8(word).ok().filter(|word| is_number(word.as_bytes()))?;
     let (sign, rest) = word.strip_prefix('-').map_or(("", word), |rest| ("-", rest));
     let (mantissa, exponent) = rest.split_once(['e', 'E']).unwrap_or((rest, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
     let unsigned = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-    let are_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    if ![whole, fraction, unsigned].into_iter().all(are_digits) || whole.len() > 1 && whole.starts_with('0') {
-        return None;
-    }
     let significant = unsigned.trim_start_matches('0');
     // What has more digits is beyond the farthest anyway.
     let shift = if significant.len() < 18 { format!("0{significant}").parse().ok()? } else { 2 * FARTHEST };
@@ -37,6 +33,32 @@ pub fn normal(word: &[u8]) -> Option<String> {
         }
         power => format!("{sign}{digits}e{power}"),
     })
+}
+
+/// Whether the word is a number of RFC 8259, section 6.
+pub fn is_number(word: &[u8]) -> bool {
+    let digits = |rest: &mut &[u8]| {
+        let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        *rest = &rest[length..];
+        length
+    };
+    let mut rest = word.strip_prefix(b"-").unwrap_or(word);
+    let begins_with_zero = rest.first() == Some(&b'0');
+    let whole = digits(&mut rest);
+    if whole == 0 || whole > 1 && begins_with_zero {
+        return false;
+    }
+    if let [b'.', fraction @ ..] = rest {
+        rest = fraction;
+        if digits(&mut rest) == 0 {
+            return false;
+        }
+    }
+    if let [b'e' | b'E', exponent @ ..] = rest {
+        rest = exponent.strip_prefix(b"+").or(exponent.strip_prefix(b"-")).unwrap_or(exponent);
+        return digits(&mut rest) > 0 && rest.is_empty();
+    }
+    rest.is_empty()
 }
 
 /// The number if it is whole, not negative, and below 2^64.

@@ -1,6 +1,7 @@
 //! Tests of the reader of JSON.
 
 use std::fmt::Write;
+use std::mem;
 
 use proptest::prelude::*;
 

@@ -139,6 +139,11 @@ tables! {
         output: Weight = weight(), 1;
         /// `tokens`: the tokens of output that are reserved where the request names no maximum.
         max_output: u64 = number(1, MAX_QUOTA), 4096;
+        /// `tokens`: the tokens of input that are reserved for each part of a request that is no text, such as a picture, and for
+        /// each reference to earlier content.
+        part: u64 = number(1, MAX_QUOTA), 1000;
+        /// `tokens`: whether the gateway asks for the usage of streams. With false, requests are not changed.
+        ask_usage: bool = flag(), true;
         /// `tokens`: what happens to a stream that needs more than was reserved: it goes on and is charged past the quota, or it
         /// is cut where there is no room.
         on_exhausted: OnExhausted = words(&[("finish", OnExhausted::Finish), ("cut", OnExhausted::Cut)]), "finish";

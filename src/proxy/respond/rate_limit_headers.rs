@@ -373,7 +373,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::config::{Key, Missing, OnExhausted, OnLimit, Source, TokenCost};
+    use crate::config::{Key, Missing, OnLimit, Source, TokenCost};
     use crate::limit::tokens::Weights;
     use crate::limit::{Limit, Verdict};
 
@@ -487,8 +487,7 @@ mod tests {
 
     /// A limit of tokens, and one of requests, with the headers of a provider.
     fn of_provider(style: HeaderStyle) -> [config::Limit; 2] {
-        let (pointers, weights, models) = (None, Weights::default(), Vec::new());
-        let cost = TokenCost { pointers, weights, max_output: 10, on_exhausted: OnExhausted::Finish, models };
+        let cost = TokenCost { max_output: 10, ..TokenCost::default() };
         let tokens = config::Limit { cost: Cost::Tokens(cost.into()), ..limit("t", &["1000/m", "5000/d"], style) };
         [tokens, config::Limit { max_in_flight: Some(4), ..limit("r", &["10/s"], style) }]
     }

@@ -11,7 +11,7 @@ use super::{LimitOutcome, LimitVerdict};
 use crate::base::clock::{self, Time};
 use crate::config::{Cost, TokenCost};
 use crate::limit::MAX_QUOTA;
-use crate::limit::tokens::{Usage, tokens_of};
+use crate::limit::tokens::Usage;
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::body::InspectedBody;
 use crate::store::{Reserved, Store};
@@ -30,15 +30,15 @@ fn initial_cost(cost: &Cost, headers: &HeaderMap, body: Option<&InspectedBody<'_
     }
 }
 
-/// The tokens that are reserved for a request: those of its text, and the most output that it may get.
+/// The tokens that are reserved for a request: those of its input, and the most output that it may get.
 pub fn reserved_tokens(cost: &TokenCost, body: Option<&InspectedBody<'_>>) -> Usage {
-    let output = body.and_then(InspectedBody::max_output).unwrap_or(cost.max_output);
-    Usage { input: estimated_input(body), cached: 0, output }
+    let input = body.map_or(0, |body| body.input(cost.part));
+    Usage { input, cached: 0, output: body.map_or(cost.max_output, |body| body.output(cost.max_output)) }
 }
 
-/// The tokens of a request's own text.
+/// The tokens of a request's own text, and of its parts that are no text.
 pub fn estimated_input(body: Option<&InspectedBody<'_>>) -> u64 {
-    tokens_of(body.map_or(0, InspectedBody::text))
+    body.map_or(0, InspectedBody::most_input)
 }
 
 /// The same for a limit that allows `most` at once.
@@ -264,9 +264,8 @@ mod tests {
 
     #[test]
     fn without_a_body_the_most_output_is_reserved() {
-        let (pointers, models, on_exhausted) = (None, Vec::new(), crate::config::OnExhausted::Finish);
         let weights = Weights { output: "2.5".parse().unwrap(), ..Weights::default() };
-        let cost = Cost::Tokens(Arc::new(TokenCost { pointers, weights, max_output: 101, on_exhausted, models }));
+        let cost = Cost::Tokens(Arc::new(TokenCost { weights, max_output: 101, ..TokenCost::default() }));
         let headers = HeaderMap::new();
         assert_eq!(initial_cost(&cost, &headers, None), 253);
         assert_eq!(told_cost(&cost, StatusCode::OK, &headers), None);

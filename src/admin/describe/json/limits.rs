@@ -110,6 +110,8 @@ fn tokens(cost: &TokenCost) -> Value {
         "cached": number(cached),
         "output": number(output),
         "max_output": cost.max_output,
+        "part": cost.part,
+        "ask_usage": cost.ask_usage,
         "on_exhausted": cost.on_exhausted.word(),
     })
 }
