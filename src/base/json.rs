@@ -227,7 +227,8 @@ impl Reader {
     #[inline]
     fn string(&mut self, rest: &[u8], at: usize, to: &mut impl Visit) -> usize {
         let mut begin = 0;
-        loop {
+        // Where an escape begins that is not whole, or none.
+        let end = loop {
             let end = begin + plain_length(&rest[begin..]);
             let part = &rest[begin..end];
             if !part.is_empty() {
@@ -254,15 +255,23 @@ impl Reader {
                     }
                 }
             }
-            let decoded = rest.get(end + 1).and_then(|byte| escaped(*byte));
-            let Some(decoded) = decoded else {
-                self.state = State::Escape;
-                return end + 1;
+            begin = match rest[end + 1..] {
+                [b'u', a, b, c, d, ..] => {
+                    let Some(value) = [a, b, c, d].into_iter().try_fold(0, with_digit) else { break end };
+                    self.code_unit(value, to);
+                    end + 6
+                }
+                [byte, ..] => {
+                    let Some(decoded) = escaped(byte) else { break end };
+                    self.lone_surrogate(to);
+                    self.push(&[decoded], to);
+                    end + 2
+                }
+                [] => break end,
             };
-            self.lone_surrogate(to);
-            self.push(&[decoded], to);
-            begin = end + 2;
-        }
+        };
+        self.state = State::Escape;
+        end + 1
     }
 
     /// The last part of a name, and what follows it.
@@ -324,16 +333,21 @@ impl Reader {
     }
 
     fn unicode(&mut self, byte: u8, count: u8, value: u32, to: &mut impl Visit) -> usize {
-        let Some(digit) = char::from(byte).to_digit(16) else {
+        let Some(value) = with_digit(value, byte) else {
             self.state = State::Broken;
             return 0;
         };
-        let value = value << 4 | digit;
         if count < 3 {
             self.state = State::Unicode(count + 1, value);
             return 1;
         }
         self.state = State::String;
+        self.code_unit(value, to);
+        1
+    }
+
+    /// A character that is written as `\u0000`, or a half of one.
+    fn code_unit(&mut self, value: u32, to: &mut impl Visit) {
         match (self.high, value) {
             (Some(high), 0xdc00..=0xdfff) => {
                 self.high = None;
@@ -348,7 +362,6 @@ impl Reader {
                 self.push_char(value, to);
             }
         }
-        1
     }
 
     #[inline]
@@ -406,6 +419,11 @@ fn escaped(byte: u8) -> Option<u8> {
     })
 }
 
+/// A hexadecimal number with one digit more.
+fn with_digit(value: u32, byte: u8) -> Option<u32> {
+    char::from(byte).to_digit(16).map(|digit| value << 4 | digit)
+}
+
 /// How many bytes come before the next quotation mark or backslash.
 #[inline]
 fn plain_length(rest: &[u8]) -> usize {
@@ -427,9 +445,20 @@ fn zeros(word: u64) -> u64 {
     word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080
 }
 
+#[inline]
 fn is_of_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.' | b'_')
+    OF_WORD[usize::from(byte)]
 }
+
+static OF_WORD: [bool; 256] = {
+    let mut of_word = [false; 256];
+    let mut byte: u8 = 0;
+    while byte < 128 {
+        of_word[byte as usize] = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.' | b'_');
+        byte += 1;
+    }
+    of_word
+};
 
 #[cfg(test)]
 mod tests;

@@ -86,10 +86,12 @@ struct Place {
     name: String,
     /// The index in an array that the name is, too.
     index: Option<usize>,
-    /// The places of its members.
-    members: Vec<usize>,
-    /// A bit for each length of their names, the last one for all that are longer.
+    /// Its members: how long their names are, and their places.
+    members: Vec<(usize, usize)>,
+    /// A bit for each of these lengths, the last one for all that are longer.
     lengths: u64,
+    /// Whether one of the names has other letters than those of ASCII.
+    has_other_letters: bool,
     /// Those of them that are items of an array, too.
     items: Vec<usize>,
 }
@@ -100,13 +102,14 @@ impl Pointers {
         let mut places = vec![Place::default()];
         let mut place = |parent: usize, token: &str| {
             let name: String = folded(token.as_bytes()).collect();
-            let found = places[parent].members.iter().copied().find(|member| places[*member].name == name);
-            found.unwrap_or_else(|| {
+            let found = places[parent].members.iter().find(|(_, member)| places[*member].name == name);
+            found.map(|(_, member)| *member).unwrap_or_else(|| {
                 let is_index = token == "0" || !token.starts_with(['0', '+']);
                 let (place, index) = (places.len(), token.parse().ok().filter(|_| is_index));
-                let Place { members, lengths, items, .. } = &mut places[parent];
-                members.push(place);
+                let Place { members, lengths, has_other_letters, items, .. } = &mut places[parent];
+                members.push((name.len(), place));
                 *lengths |= bit(name.len());
+                *has_other_letters |= !name.is_ascii();
                 items.extend(index.map(|_| place));
                 places.push(Place { parent: Some(parent), name, index, ..Place::default() });
                 place
@@ -143,8 +146,9 @@ impl Pointers {
         if parent.lengths & bit(name.len()) == 0 {
             return None;
         }
-        let is_same = |member: &&usize| self.places[**member].name.as_bytes().eq_ignore_ascii_case(name);
-        parent.members.iter().find(is_same).copied()
+        let mut members = parent.members.iter().filter(|(length, _)| *length == name.len());
+        let is_same = |(_, member): &&(usize, usize)| self.places[*member].name.as_bytes().eq_ignore_ascii_case(name);
+        members.find(is_same).map(|(_, member)| *member)
     }
 
     /// The member of any other name. It is folded once, and only as far as a name begins like that.
@@ -155,8 +159,15 @@ impl Pointers {
                 start.push(char.to_ascii_lowercase() as u8);
                 continue;
             }
-            fold(char).for_each(|char| start.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()));
-            if !parent.members.iter().any(|member| self.places[*member].name.as_bytes().starts_with(&start)) {
+            match in_ascii(char) {
+                Some(folded) => start.extend_from_slice(folded.as_bytes()),
+                None if !parent.has_other_letters => return None,
+                None => fold(char).for_each(|char| start.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes())),
+            }
+            let begins_so = |(length, member): &(usize, usize)| {
+                *length >= start.len() && self.places[*member].name.as_bytes().starts_with(&start)
+            };
+            if !parent.members.iter().any(begins_so) {
                 return None;
             }
         }
@@ -182,6 +193,23 @@ fn folded(name: &[u8]) -> impl Iterator<Item = char> {
 
 fn fold(char: char) -> impl Iterator<Item = char> {
     char.to_uppercase().flat_map(char::to_lowercase)
+}
+
+/// What another letter is folded to, if that is ASCII.
+fn in_ascii(char: char) -> Option<&'static str> {
+    Some(match char {
+        'ſ' => "s",
+        '\u{212a}' => "k",
+        'ı' => "i",
+        'ß' => "ss",
+        'ﬀ' => "ff",
+        'ﬁ' => "fi",
+        'ﬂ' => "fl",
+        'ﬃ' => "ffi",
+        'ﬄ' => "ffl",
+        'ﬅ' | 'ﬆ' => "st",
+        _ => return None,
+    })
 }
 
 fn chars(name: &[u8]) -> impl Iterator<Item = char> {
@@ -342,6 +370,14 @@ mod tests {
             &[(0, "1"), (0, "2"), (0, "3"), (0, "7")],
         );
         check(&["/Größe"], r#"{"GRÖSSE":1,"grÖße":2,"grosse":3}"#, &[(0, "1"), (0, "2")]);
+    }
+
+    #[test]
+    fn few_letters_are_folded_to_ascii() {
+        for char in '\u{80}'..=char::MAX {
+            let folded: String = fold(char).collect();
+            assert_eq!(in_ascii(char), folded.is_ascii().then_some(&*folded), "{char}");
+        }
     }
 
     #[test]

@@ -97,6 +97,8 @@ pub(super) struct Parts {
     aside: usize,
     /// The parts that the reader is in.
     open: SmallVec<[OpenPart; 2]>,
+    /// How deep the members or items of the innermost one are; 0 if the reader is in none.
+    part_depth: usize,
     string: PartString,
     /// The beginning of what the string says of a kind.
     kind: SmallVec<[u8; MAX_KIND]>,
@@ -149,8 +151,7 @@ impl Parts {
     #[inline]
     pub(super) fn begin(&mut self, kind: Kind) {
         let role = std::mem::take(&mut self.role);
-        let is_plain = role == Role::Other && self.open.last().is_none_or(|part| part.depth != self.depth);
-        if !is_plain && self.aside == 0 {
+        if (role != Role::Other || self.depth == self.part_depth) && self.aside == 0 {
             self.begin_known(kind, role);
         }
         if kind != Kind::String {
@@ -183,6 +184,7 @@ impl Parts {
             let is_list = kind == Kind::Array;
             // What is directly in a part belongs to it, and each item of a list is one.
             self.count += u64::from(!is_list && (is_item || !is_in_part));
+            self.part_depth = self.depth + 1;
             self.open.push(OpenPart { depth: self.depth + 1, is_list, data: 0, is_text: false });
         } else if role == Role::Aside || role == Role::Input && self.depth > 1 {
             self.aside = self.depth + 1;
@@ -241,9 +243,8 @@ impl Parts {
         if self.depth == self.aside {
             self.aside = 0;
         }
-        if let Some(part) = self.open.last().filter(|part| part.depth == self.depth) {
-            self.data += if part.is_text { 0 } else { part.data };
-            self.open.pop();
+        if self.depth == self.part_depth {
+            self.end_part();
         }
         if self.depth == ITEM_DEPTH && self.is_in_input {
             let Item { has_id, has_others, is_reference } = self.item;
@@ -251,6 +252,11 @@ impl Parts {
         }
         self.depth -= 1;
         self.is_in_input &= self.depth > 1;
+    }
+
+    fn end_part(&mut self) {
+        self.data += self.open.pop().filter(|part| !part.is_text).map_or(0, |part| part.data);
+        self.part_depth = self.open.last().map_or(0, |part| part.depth);
     }
 
     fn end_string(&mut self) {
