@@ -102,8 +102,9 @@ impl Pointers {
         let mut places = vec![Place::default()];
         let mut place = |parent: usize, token: &str| {
             let name: String = folded(token.as_bytes()).collect();
-            let found = places[parent].members.iter().find(|(_, member)| places[*member].name == name);
-            found.map(|(_, member)| *member).unwrap_or_else(|| {
+            let mut members = places[parent].members.iter().map(|(_, member)| *member);
+            let found = members.find(|member| places[*member].name == name);
+            found.unwrap_or_else(|| {
                 let is_index = token == "0" || !token.starts_with(['0', '+']);
                 let (place, index) = (places.len(), token.parse().ok().filter(|_| is_index));
                 let Place { members, lengths, has_other_letters, items, .. } = &mut places[parent];

@@ -278,13 +278,22 @@ struct Said<'a> {
     output: AskedOutput,
     /// How many times the body has said something of its output.
     amounts: usize,
-    /// How deep the items of several prompts are, how many there are, and the most that there were.
-    prompts: (usize, u64, u64),
+    prompts: Prompts,
     streams: bool,
     is_background: bool,
     /// Where the members of the outermost object begin.
     members: Option<usize>,
     usage_asking: UsageAsking,
+}
+
+/// Prompts in an array.
+struct Prompts {
+    /// How deep they are; `usize::MAX` if the reader is in none.
+    depth: usize,
+    /// How many there are so far.
+    count: u64,
+    /// The most that there were in one array, or one.
+    most: u64,
 }
 
 /// More amounts than this are not read: nobody sends so many.
@@ -306,7 +315,7 @@ impl<'a> Said<'a> {
             parts: Parts::default(),
             output: AskedOutput { most: None, is_uncertain: false, answers: 1 },
             amounts: 0,
-            prompts: (usize::MAX, 0, 1),
+            prompts: Prompts { depth: usize::MAX, count: 0, most: 1 },
             streams: false,
             is_background: false,
             members: None,
@@ -326,7 +335,7 @@ impl<'a> Said<'a> {
             form,
             found,
             input: InputSize { text: self.text.saturating_sub(self.parts.data), numbers, parts: self.parts.count },
-            output: AskedOutput { answers: answers.saturating_mul(self.prompts.2), ..self.output },
+            output: AskedOutput { answers: answers.saturating_mul(self.prompts.most), ..self.output },
             streams,
             is_background,
             usage_patches: self.members.and_then(|members| self.usage_asking.patches(members)),
@@ -358,7 +367,9 @@ impl<'a> Said<'a> {
             self.string_text.clear();
         }
         match known {
-            Some(Known::Prompts) if kind == Kind::Array => (self.prompts.0, self.prompts.1) = (self.depth + 1, 0),
+            Some(Known::Prompts) if kind == Kind::Array => {
+                (self.prompts.depth, self.prompts.count) = (self.depth + 1, 0);
+            }
             Some(Known::Options) => self.usage_asking.begin(Asking::Options, kind, at, self.depth),
             Some(Known::IncludeUsage) => self.usage_asking.begin(Asking::Include, kind, at, self.depth),
             Some(known) if kind != Kind::String => self.say(known, b""),
@@ -447,7 +458,7 @@ impl Visit for Said<'_> {
         if let Some(place) = place {
             self.begin_at(place, kind, at);
         }
-        self.prompts.1 += u64::from(self.depth == self.prompts.0);
+        self.prompts.count += u64::from(self.depth == self.prompts.depth);
         self.parts.begin(kind);
         self.depth += usize::from(kind != Kind::String);
     }
@@ -473,9 +484,9 @@ impl Visit for Said<'_> {
         }
         if self.depth < 3 {
             self.usage_asking.end(at, self.depth);
-            let (depth, items, most) = &mut self.prompts;
-            if self.depth + 1 == *depth && kind == Kind::Array {
-                (*depth, *most) = (usize::MAX, (*most).max(*items));
+            let Prompts { depth, count, most } = self.prompts;
+            if self.depth + 1 == depth && kind == Kind::Array {
+                self.prompts = Prompts { depth: usize::MAX, count, most: most.max(count) };
             }
         }
     }

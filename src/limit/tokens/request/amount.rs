@@ -52,12 +52,16 @@ impl Amount {
         let binary = text.strip_prefix(b"0b").map(|rest| leading(rest, 2));
         let octal = text.strip_prefix(b"0o").map(|rest| leading(rest, 8));
         let other = hexadecimal.or(binary).or(octal);
-        let is_infinite = text.starts_with(b"inf");
         let most = other.unwrap_or_else(|| {
-            let rest = &text[text.iter().take_while(|byte| byte.is_ascii_digit()).count()..];
-            // A fraction may be rounded up, and what a power of ten would make of it is not known.
-            let is_power = rest.iter().any(|byte| *byte == b'e') || is_infinite;
-            if is_power { u64::MAX } else { leading(&text, 10).saturating_add(u64::from(rest.starts_with(b"."))) }
+            let mut rest = text.iter().skip_while(|byte| byte.is_ascii_digit()).skip_while(|byte| **byte == b'.');
+            let is_power = text.first().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'.')
+                && rest.find(|byte| !byte.is_ascii_digit()) == Some(&b'e');
+            let is_fraction = text.iter().find(|byte| !byte.is_ascii_digit()) == Some(&b'.');
+            match is_power || text.starts_with(b"inf") {
+                true => u64::MAX,
+                // It may be rounded up.
+                false => leading(&text, 10).saturating_add(is_fraction.into()),
+            }
         });
         Self { most, is_certain: false }
     }

@@ -23,8 +23,7 @@ pub(super) struct UsageAsking {
     is_exact: bool,
     has_options: bool,
     open: Option<OpenOptions>,
-    /// The place of a value that has begun and is replaced, how deep it is, and what replaces it.
-    replacing: Option<(usize, usize, &'static str)>,
+    replaced: Option<Replaced>,
     is_too_long: bool,
 }
 
@@ -36,6 +35,14 @@ struct OpenOptions {
     members: usize,
     /// Whether one of them asks for the usage.
     includes: bool,
+}
+
+/// A value that has begun and is replaced.
+#[derive(Debug)]
+struct Replaced {
+    at: usize,
+    deep: usize,
+    with: &'static str,
 }
 
 /// What something is.
@@ -65,15 +72,15 @@ impl UsageAsking {
             self.open = Some(OpenOptions { at: at + 1, members: 0, includes: false });
         } else {
             let with = if what == Asking::Options { "{\"include_usage\":true}" } else { "true" };
-            self.replacing = Some((at, deep, with));
+            self.replaced = Some(Replaced { at, deep, with });
         }
     }
 
     /// What began `deep` in arrays and objects ends before this place.
     #[inline]
     pub(super) fn end(&mut self, at: usize, deep: usize) {
-        if let Some((begin, _, with)) = self.replacing.take_if(|(_, begun, _)| *begun == deep) {
-            self.replace(begin..at, with);
+        if let Some(replaced) = self.replaced.take_if(|replaced| replaced.deep == deep) {
+            self.replace(replaced.at..at, replaced.with);
         } else if deep == 1
             && let Some(OpenOptions { at, members, includes: false }) = self.open.take()
         {
