@@ -374,7 +374,6 @@ mod tests {
 
     use super::*;
     use crate::config::{Key, Missing, OnLimit, Source, TokenCost};
-    use crate::limit::tokens::Weights;
     use crate::limit::{Limit, Verdict};
 
     fn limit(name: &str, rates: &[&str], headers: HeaderStyle) -> config::Limit {
