@@ -5,14 +5,17 @@
 //! strings, and surrogates without their other half, which become U+FFFD. Bytes that are no UTF-8 are passed on as they are.
 //! Behind anything else that is no JSON it reads no more.
 
+mod bytes;
 mod number;
+mod visit;
 
-use std::ops::Range;
 
-use memchr::memchr2;
 use smallvec::SmallVec;
 
+use bytes::{escaped, is_of_word, plain_length, with_digit};
+
 pub use number::{count, is_number, normal};
+pub use visit::{Kind, Visit};
 
 /// The longest name that is told, in bytes after decoding.
 pub const MAX_NAME: usize = 192;
@@ -20,35 +23,6 @@ pub const MAX_NAME: usize = 192;
 pub const MAX_WORD: usize = 64;
 /// The most arrays and objects in each other.
 pub const MAX_DEPTH: usize = 1 << 16;
-
-/// What has text or other values in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// An object.
-    Object,
-    /// An array.
-    Array,
-    /// A string.
-    String,
-}
-
-/// Who is told what was read. Places are in bytes from the first one that was read.
-pub trait Visit {
-    /// The name of the member whose value comes next; `None` if it is longer than [`MAX_NAME`].
-    fn name(&mut self, name: Option<&[u8]>);
-    /// The name that is told next is longer than [`MAX_NAME`]: so many bytes.
-    fn long_name(&mut self, _length: usize) {}
-    /// The next part of a name or a string, as it is written between two escapes.
-    fn written(&mut self, _part: &[u8]) {}
-    /// A value begins at this place.
-    fn begin(&mut self, kind: Kind, at: usize);
-    /// The next part of the string that has begun. Its escapes are decoded.
-    fn text(&mut self, part: &[u8]);
-    /// What began last, and has not ended yet, ends before this place.
-    fn end(&mut self, kind: Kind, at: usize);
-    /// A number, `true`, `false`, `null` or another bare word, and its place; `None` if it is longer than [`MAX_WORD`].
-    fn word(&mut self, word: Option<&[u8]>, at: Range<usize>);
-}
 
 /// See the head of this file.
 #[derive(Default)]
@@ -404,61 +378,6 @@ impl Reader {
         self.kept_length = 0;
     }
 }
-
-/// What an escape of one byte stands for.
-#[inline]
-fn escaped(byte: u8) -> Option<u8> {
-    Some(match byte {
-        b'"' | b'\\' | b'/' => byte,
-        b'b' => 8,
-        b'f' => 12,
-        b'n' => b'\n',
-        b'r' => b'\r',
-        b't' => b'\t',
-        _ => return None,
-    })
-}
-
-/// A hexadecimal number with one digit more.
-fn with_digit(value: u32, byte: u8) -> Option<u32> {
-    char::from(byte).to_digit(16).map(|digit| value << 4 | digit)
-}
-
-/// How many bytes come before the next quotation mark or backslash.
-#[inline]
-fn plain_length(rest: &[u8]) -> usize {
-    let mut at = 0;
-    // Most strings are short, so a call would take longer than to look for them here.
-    while let Some(chunk) = rest[at..].first_chunk().filter(|_| at < 24) {
-        let word = u64::from_le_bytes(*chunk);
-        let found = zeros(word ^ 0x2222_2222_2222_2222) | zeros(word ^ 0x5c5c_5c5c_5c5c_5c5c);
-        if found != 0 {
-            return at + found.trailing_zeros() as usize / 8;
-        }
-        at += 8;
-    }
-    memchr2(b'"', b'\\', &rest[at..]).map_or(rest.len(), |length| at + length)
-}
-
-/// Marks the lowest byte that is zero.
-fn zeros(word: u64) -> u64 {
-    word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080
-}
-
-#[inline]
-fn is_of_word(byte: u8) -> bool {
-    OF_WORD[usize::from(byte)]
-}
-
-static OF_WORD: [bool; 256] = {
-    let mut of_word = [false; 256];
-    let mut byte: u8 = 0;
-    while byte < 128 {
-        of_word[byte as usize] = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.' | b'_');
-        byte += 1;
-    }
-    of_word
-};
 
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::mem;
+use std::ops::Range;
 
 use proptest::prelude::*;
 

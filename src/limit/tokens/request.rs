@@ -4,17 +4,22 @@
 //! any spelling, is ambiguous, and what servers read in several ways counts as the most that they read.
 
 mod amount;
+mod known;
 mod parts;
+mod size;
 mod usage_asking;
 
 use std::ops::Range;
 
-use super::pointer::{Follower, Pointer, Pointers};
-use super::tokens_of;
+use super::pointer::Follower;
 use crate::base::json::{Kind, MAX_WORD, Reader, Visit, is_number, normal};
 use amount::Amount;
+use known::Known;
 use parts::Parts;
 use usage_asking::{Asking, UsageAsking};
+
+pub use known::BodyPointers;
+pub use size::{AskedOutput, InputSize};
 
 /// What a body says.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,44 +49,6 @@ pub enum Form {
     AlmostJson,
     /// Something else.
     Other,
-}
-
-/// How large the input of a request is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InputSize {
-    /// Bytes of all strings and all names of members, after decoding.
-    pub text: u64,
-    /// How many numbers it has.
-    pub numbers: u64,
-    /// How many parts it has that are no text, and references to earlier content.
-    pub parts: u64,
-}
-
-impl InputSize {
-    /// An estimate of its tokens, if each part has so many.
-    pub fn tokens(self, part: u64) -> u64 {
-        tokens_of(self.text).saturating_add(self.numbers).saturating_add(self.parts.saturating_mul(part))
-    }
-}
-
-/// How much output a request asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AskedOutput {
-    /// The greatest maximum that it names.
-    pub most: Option<u64>,
-    /// Whether that may mean something else, too.
-    pub is_uncertain: bool,
-    /// For how many answers it asks, all prompts together.
-    pub answers: u64,
-}
-
-impl AskedOutput {
-    /// The most tokens of output, if an answer without a maximum has so many.
-    pub fn tokens(self, without_maximum: u64) -> u64 {
-        let Self { most, is_uncertain, answers } = self;
-        let at_least = if is_uncertain { without_maximum } else { 0 };
-        most.map_or(without_maximum, |most| most.max(at_least)).saturating_mul(answers)
-    }
 }
 
 /// What a pointer points to.
@@ -126,99 +93,11 @@ pub fn pieces(mut body: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// What is read of bodies: what keys point to, and what the gateway knows.
-#[derive(Debug)]
-pub struct BodyPointers {
-    all: Pointers,
-    /// How many of them are those of keys. They come first.
-    keys: usize,
-    /// What is known of each place.
-    known: Vec<Option<Known>>,
-}
-
-impl BodyPointers {
-    /// With these pointers of keys.
-    pub fn new(keys: &[Pointer]) -> Self {
-        let known: Vec<(Known, Pointer)> =
-            Known::ALL.iter().filter_map(|(known, pointer)| Some((*known, pointer.parse().ok()?))).collect();
-        let all = Pointers::new(keys.iter().chain(known.iter().map(|(_, pointer)| pointer)));
-        let mut places = vec![None; all.places()];
-        for ((known, _), end) in known.iter().zip(&all.ends()[keys.len()..]) {
-            places[*end] = Some(*known);
-        }
-        Self { all, keys: keys.len(), known: places }
-    }
-
-    fn keys(&self) -> &[usize] {
-        &self.all.ends()[..self.keys]
-    }
-}
-
 /// Reads a whole body.
 pub fn inspect(body: &[u8], pointers: &BodyPointers) -> Inspected {
     let mut inspection = Inspection::new(pointers);
     pieces(body).for_each(|piece| inspection.read(piece));
     inspection.finish(body.len() as u64)
-}
-
-/// The members that mean something to the gateway.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Known {
-    /// The maximum of output.
-    MaxOutput,
-    /// How many answers there are to each prompt.
-    Choices,
-    /// One prompt, or several in an array.
-    Prompts,
-    Stream,
-    Background,
-    Options,
-    IncludeUsage,
-}
-
-impl Known {
-    /// Google's servers take both spellings of each name.
-    const ALL: [(Self, &str); 39] = [
-        (Self::MaxOutput, "/max_tokens"),
-        (Self::MaxOutput, "/max_completion_tokens"),
-        (Self::MaxOutput, "/max_output_tokens"),
-        (Self::MaxOutput, "/max_tokens_to_sample"),
-        (Self::MaxOutput, "/max_new_tokens"),
-        (Self::MaxOutput, "/max_gen_len"),
-        (Self::MaxOutput, "/maxTokens"),
-        (Self::MaxOutput, "/maxOutputTokens"),
-        (Self::MaxOutput, "/n_predict"),
-        (Self::MaxOutput, "/num_predict"),
-        (Self::MaxOutput, "/options/num_predict"),
-        (Self::MaxOutput, "/parameters/max_tokens"),
-        (Self::MaxOutput, "/parameters/max_new_tokens"),
-        (Self::MaxOutput, "/parameters/maxOutputTokens"),
-        (Self::MaxOutput, "/inferenceConfig/maxTokens"),
-        (Self::MaxOutput, "/textGenerationConfig/maxTokenCount"),
-        (Self::MaxOutput, "/generationConfig/maxOutputTokens"),
-        (Self::MaxOutput, "/generationConfig/max_output_tokens"),
-        (Self::MaxOutput, "/generation_config/maxOutputTokens"),
-        (Self::MaxOutput, "/generation_config/max_output_tokens"),
-        (Self::Choices, "/n"),
-        (Self::Choices, "/best_of"),
-        (Self::Choices, "/num_return_sequences"),
-        (Self::Choices, "/parameters/best_of"),
-        (Self::Choices, "/parameters/num_return_sequences"),
-        (Self::Choices, "/parameters/candidateCount"),
-        (Self::Choices, "/candidateCount"),
-        (Self::Choices, "/generationConfig/candidateCount"),
-        (Self::Choices, "/generationConfig/candidate_count"),
-        (Self::Choices, "/generation_config/candidateCount"),
-        (Self::Choices, "/generation_config/candidate_count"),
-        (Self::Prompts, "/prompt"),
-        (Self::Prompts, "/prompts"),
-        (Self::Prompts, "/inputs"),
-        (Self::Prompts, "/instances"),
-        (Self::Stream, "/stream"),
-        (Self::Background, "/background"),
-        (Self::Options, "/stream_options"),
-        (Self::IncludeUsage, "/stream_options/include_usage"),
-    ];
 }
 
 /// The reading of one body, in [`pieces`].
