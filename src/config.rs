@@ -86,7 +86,7 @@ pub use store::{OnError, Share, SharedStore, Store};
 pub use template::{Template, TemplatePart};
 pub use temporary::{quota_rates, temporary_again, temporary_override};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
-pub use token_cost::{ModelWeights, OnExhausted, TokenCost};
+pub use token_cost::{ModelWeights, OnExhausted, TokenCost, WithoutUsage};
 pub use traces::{Collector, Tracing};
 pub use upstream::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer};
 pub use upstream_tls::UpstreamTls;

@@ -3,6 +3,7 @@
 mod json;
 mod reload;
 mod store;
+mod tokens;
 mod upstreams;
 
 use std::borrow::Cow;
@@ -15,12 +16,10 @@ use super::certificates;
 use crate::base::jwt;
 use crate::config::{
     Action, Config, Cors, Cost, Decisions, DescriptorRule, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit,
-    Listener, MaxConnections, Missing, OnExhausted, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey,
-    SentPath, Shed, Store, TextPattern, UNLIMITED, is_secret,
+    Listener, MaxConnections, Missing, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed,
+    Store, TextPattern, UNLIMITED, is_secret,
 };
 use crate::limit::overrides::Allowance;
-use crate::limit::tokens::Weights;
-use crate::limit::tokens::response::UsagePointers;
 use crate::limit::{Edge, Rate, Strategy};
 use crate::net::Traffic;
 use crate::request::identify::body::BodyInspector;
@@ -211,27 +210,7 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
         Cost::ResponseHeader { name, reserve } => {
             writeln!(f, "    a request costs the number in the response header {name}; {reserve} until then")?;
         }
-        Cost::Tokens(cost) => {
-            writeln!(f, "    a request costs the tokens that its response says it has used")?;
-            if let Some(UsagePointers { input, output, cached, total }) = &cost.pointers {
-                let named = [("input", input), ("output", output), ("cached", cached), ("total", total)];
-                let shown = named.into_iter().filter_map(|(name, at)| Some(format!("{name} at {}", at.as_ref()?)));
-                writeln!(f, "      {}", shown.collect::<Vec<_>>().join(", "))?;
-            }
-            let others = if cost.models.is_empty() { "all models" } else { "other models" };
-            let models = cost.models.iter().map(|model| (model.pattern.as_str(), model.weights));
-            for (model, Weights { input, cached, output }) in models.chain([(others, cost.weights)]) {
-                writeln!(f, "      {model}: {input} for input, {cached} for cached input, {output} for output")?;
-            }
-            writeln!(f, "      {} tokens of output are reserved where the request names no maximum", cost.max_output)?;
-            writeln!(f, "      {} tokens of input are reserved for each part that is no text", cost.part)?;
-            if !cost.ask_usage {
-                writeln!(f, "      streams are not asked for their usage")?;
-            }
-            if cost.on_exhausted == OnExhausted::Cut {
-                writeln!(f, "      a stream that needs more than was reserved is cut where there is no room for it")?;
-            }
-        }
+        Cost::Tokens(cost) => tokens::describe(f, cost)?,
         Cost::OnStatus(cost, statuses) => {
             let statuses = self::statuses(statuses);
             writeln!(f, "    a request costs {cost}, which is given back unless the response has status {statuses}")?;

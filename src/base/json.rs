@@ -132,6 +132,16 @@ impl Reader {
         self.forget();
     }
 
+    /// How many bytes it has read.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Whether nothing has come yet.
+    pub fn is_new(&self) -> bool {
+        self.at == 0 && self.state == State::Value
+    }
+
     /// Whether it reads no more.
     pub fn is_broken(&self) -> bool {
         matches!(self.state, State::Broken | State::Trailing)

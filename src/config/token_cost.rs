@@ -12,6 +12,8 @@ pub struct TokenCost {
     pub weights: Weights,
     /// The tokens of output that are reserved where a request names no maximum, 1 to 2^32.
     pub max_output: u64,
+    /// What a success costs that never says its usage.
+    pub without_usage: WithoutUsage,
     /// The tokens of input that are reserved for each part that is no text, 1 to 2^32.
     pub part: u64,
     /// Whether streams are asked for their usage.
@@ -20,6 +22,16 @@ pub struct TokenCost {
     pub on_exhausted: OnExhausted,
     /// Models with other weights; the first that matches is used.
     pub models: Vec<ModelWeights>,
+}
+
+/// What a success costs that never says its usage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WithoutUsage {
+    /// What was reserved, or what has passed if that is more.
+    #[default]
+    Reserved,
+    /// What has passed.
+    Size,
 }
 
 /// What happens to a stream that needs more than was reserved.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, from_slice};
 
 use crate::base::json::{Kind, Reader, Visit, normal};
-use crate::limit::tokens::filter::EventFilter;
+use crate::limit::tokens::filter::StreamFilter;
 use crate::limit::tokens::request::{BodyPointers, Form, Patch, inspect};
 use crate::limit::tokens::response::{ResponseReader, Source};
 
@@ -120,11 +120,12 @@ pub(super) fn responses(bytes: &[u8]) {
     let (content_type, body) = bytes.split_at(bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len()));
     let (Ok(content_type), Some(body)) = (str::from_utf8(content_type), body.get(1..)) else { return };
     let read = |size: usize| {
-        let mut filter = EventFilter::new(ResponseReader::new(content_type, &Source::Auto), true);
+        let mut filter = StreamFilter::new(ResponseReader::new(content_type, &Source::Auto), true);
         let pieces = body.chunks(size).map(Bytes::copy_from_slice);
         let mut passed: Vec<u8> = pieces.flat_map(|piece| filter.push(&piece)).flatten().collect();
         let reader = filter.reader();
-        let found = (reader.usage(), reader.text(), reader.provider(), reader.ignored());
+        let answer = (reader.says_usage(), reader.is_complete(), reader.model().map(<[u8]>::to_vec));
+        let found = (reader.usage(), reader.text(), reader.provider(), reader.ignored(), answer);
         passed.extend(filter.finish());
         (passed, found)
     };

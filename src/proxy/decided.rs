@@ -106,8 +106,10 @@ pub fn settle(
     now: Time,
 ) {
     // What stays is settled when the state is dropped, as if the client had gone away.
-    if cost == CostKnown::FromResponse {
-        state.reservations.settle(status, headers, &mut state.outcomes, clock::now);
+    match cost {
+        CostKnown::FromResponse => state.reservations.settle(status, headers, &mut state.outcomes, clock::now),
+        CostKnown::FromBody => state.reservations.settle_but_tokens(status, headers, &mut state.outcomes, clock::now),
+        CostKnown::Never => {}
     }
     route.rate_limit_headers.add_headers(headers, &state.outcomes, &state.shadowed, now);
 }

@@ -170,7 +170,7 @@ impl UpstreamCall<'_> {
                 *response.status_mut() = status;
                 response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
                 response.body_mut().content = ResponseBody::Upstream(body);
-                (Outcome::Forwarded, CostKnown::FromResponse)
+                (Outcome::Forwarded, CostKnown::FromBody)
             }
             Err(unanswered) => {
                 let cost = if is_begun { CostKnown::Never } else { CostKnown::FromResponse };

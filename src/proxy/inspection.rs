@@ -78,11 +78,7 @@ pub fn read<'a>(
     finished.map(|(inspected, _)| inspected).map_err(|problem| refusal(&problem))
 }
 
-fn begin<'a>(
-    inspector: &'a BodyInspector,
-    head: &RequestAttributes<'_>,
-    body: &[u8],
-) -> Result<Reading<'a>, Refusal> {
+fn begin<'a>(inspector: &'a BodyInspector, head: &RequestAttributes<'_>, body: &[u8]) -> Result<Reading<'a>, Refusal> {
     if body.len() as u64 > inspector.most {
         return Err(too_large(inspector.bound));
     }

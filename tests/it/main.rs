@@ -91,6 +91,7 @@ mod malformed;
 mod memory;
 mod messages;
 mod model_costs;
+mod model_endings;
 mod model_requests;
 mod methods;
 mod metrics;

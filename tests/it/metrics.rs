@@ -287,7 +287,7 @@ fn the_tokens_of_models_are_counted() {
     let up = Upstream::start(|_| reply(200, ""));
     let limit = |name: &str, cost: &str| format!("[limits.{name}]\nkey = \"global\"\nrates = [\"10000/d\"]\n{cost}\n");
     let gateway = Gateway::start(
-        &(limit("tokens", "cost = { tokens = \"auto\", input = 2, max_output = 100 }")
+        &(limit("tokens", "cost = { tokens = \"auto\", input = 2, max_output = 100, without_usage = \"size\" }")
             + &limit("requests", "")
             + &up.section()
             + "[[routes]]\npath = \"/*\"\nlimits = [\"tokens\", \"requests\"]\nupstream = \"up\"\n"),

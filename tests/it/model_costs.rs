@@ -145,10 +145,10 @@ fn a_failed_request_costs_nothing() {
 }
 
 #[test]
-fn a_response_without_usage_costs_its_size() {
+fn a_response_without_usage_costs_its_size_if_the_limit_says_so() {
     both_stores(|store| {
         let server = ModelServer::start(text(3));
-        let gateway = Gateway::start(&format!("{store}{}", limited(&server, 1000, "", "")));
+        let gateway = Gateway::start(&format!("{store}{}", limited(&server, 1000, "without_usage = \"size\"", "")));
         assert_eq!(call(&gateway, CHAT, &chat(100, true)).status, 200);
         until("it is settled", PATIENCE, || used(&gateway) == 43);
         assert_eq!(call(&gateway, CHAT, &chat(100, false)).status, 200);
@@ -168,7 +168,7 @@ fn a_response_without_usage_costs_its_size() {
 fn a_client_that_hangs_up_pays_for_what_has_passed() {
     both_stores(|store| {
         let server = ModelServer::start(Answer { held_after: Some(2), ..text(3) });
-        let gateway = Gateway::start(&format!("{store}{}", limited(&server, 1000, "", "")));
+        let gateway = Gateway::start(&format!("{store}{}", limited(&server, 1000, "without_usage = \"size\"", "")));
         let mut client = gateway.client();
         send(&mut client, CHAT, &chat(500, true));
         server.wait(Event::Held);
@@ -210,7 +210,8 @@ fn a_stream_is_settled_where_it_was_charged() {
     both_stores(|store| {
         let usage = Some(Used { input: 3, cached: 0, output: 7 });
         let server = ModelServer::start(Answer { usage, held_after: Some(2), ..text(3) });
-        let gateway = Gateway::start(&format!("{store}{}", limited(&server, 600, "", &pool(1000))));
+        let size = "without_usage = \"size\"";
+        let gateway = Gateway::start(&format!("{store}{}", limited(&server, 600, size, &pool(1000))));
         let mut clients = [(); 2].map(|()| gateway.client());
         for client in &mut clients {
             send(client, CHAT, &chat(500, true));
@@ -268,6 +269,14 @@ fn a_cut_stream_ends_in_the_form_of_its_provider() {
     let gateway = Gateway::start(&limited(&server, 100, "on_exhausted = \"cut\", max_output = 5", ""));
     let gemini = call(&gateway, "/v1beta/models/gemini:streamGenerateContent?alt=sse", &json!({ "contents": [] }));
     assert!(gemini.text().ends_with("\"status\":\"RESOURCE_EXHAUSTED\"}}\r\n\r\n"), "{}", gemini.text());
+    let gateway = Gateway::start(&limited(&server, 100, "on_exhausted = \"cut\", max_output = 5", ""));
+    let responses = call(&gateway, "/v1/responses", &json!({ "input": "a", "stream": true, "max_output_tokens": 5 }));
+    let (before, last) = responses.text().trim_end().rsplit_once("\n\n").unwrap();
+    let error: Value = serde_json::from_str(last.strip_prefix("event: error\ndata: ").unwrap()).unwrap();
+    assert_eq!((&error["type"], &error["code"]), (&json!("error"), &json!("rate_limit_exceeded")), "{error}");
+    // It has a number behind those that passed.
+    let events = before.split("\n\n").count() as u64;
+    assert!(error["sequence_number"].as_u64().unwrap() >= events, "{}", responses.text());
 }
 
 #[test]

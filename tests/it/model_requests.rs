@@ -45,8 +45,18 @@ fn what_is_reserved_is_the_most_that_a_body_can_mean() {
         ("/v1/completions", json!({ "prompt": vec![1234; 4000], "max_tokens": 10 }), 4010, 4020),
         ("/v1/completions", json!({ "prompt": "a", "best_of": "80", "max_tokens": 10 }), 800, 810),
         (CHAT, json!({ "tools": [{ text.clone(): 1 }], "max_tokens": 1 }), 1500, 1510),
-        (CHAT, json!({ "messages": [{ "content": [{ "image_url": { "url": "https://a.test/b.png" } }] }], "max_tokens": 1 }), 250, 280),
-        (CHAT, json!({ "messages": [{ "content": [{ "image_url": { "url": picture } }] }], "max_tokens": 1 }), 250, 280),
+        (
+            CHAT,
+            json!({ "messages": [{ "content": [{ "image_url": { "url": "https://a.test/b.png" } }] }], "max_tokens": 1 }),
+            250,
+            280,
+        ),
+        (
+            CHAT,
+            json!({ "messages": [{ "content": [{ "image_url": { "url": picture } }] }], "max_tokens": 1 }),
+            250,
+            280,
+        ),
         ("/v1/responses", json!({ "previous_response_id": "resp_1", "max_output_tokens": 1 }), 250, 280),
     ] {
         let gateway = Gateway::start(&limited(&server, 100_000, "max_output = 100, part = 240", ""));
@@ -72,9 +82,13 @@ fn chats_and_completions_are_asked_for_their_usage() {
     let mut expected = 0;
     let asks = json!({ "include_usage": true });
     for path in [CHAT, "/v1/completions", "/openai/deployments/d/chat/completions"] {
-        for options in
-            [Value::Null, json!({ "include_usage": "no" }), json!({ "include_usage": 0 }), json!({ "include_usage": [] }), json!("a")]
-        {
+        for options in [
+            Value::Null,
+            json!({ "include_usage": "no" }),
+            json!({ "include_usage": 0 }),
+            json!({ "include_usage": [] }),
+            json!("a"),
+        ] {
             let response = call(&gateway, path, &json!({ "prompt": "a", "stream": true, "stream_options": options }));
             assert_eq!(response.status, 200);
             assert!(!response.text().contains("prompt_tokens"), "{}", response.text());
@@ -93,7 +107,14 @@ fn other_requests_are_sent_as_they_are() {
     let server = ModelServer::start(Answer::default());
     let gateway = Gateway::start(&limited(&server, 10_000, "", ""));
     let body = json!({ "messages": [], "input": "a", "prompt": "b", "stream": true });
-    for path in ["/v1/responses", "/v1/messages", "/v1/rerank", "/v1/chat/completions/c-1/messages", "/completion", "/completions.json"] {
+    for path in [
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/rerank",
+        "/v1/chat/completions/c-1/messages",
+        "/completion",
+        "/completions.json",
+    ] {
         call(&gateway, path, &body);
         assert_eq!(received(&server), body, "{path}");
     }
@@ -109,7 +130,8 @@ fn other_requests_are_sent_as_they_are() {
 #[test]
 fn the_path_that_the_upstream_gets_says_whether_it_is_asked() {
     let server = ModelServer::start(Answer::default());
-    let config = limited(&server, 10_000, "", "").replace("path = \"/*\"", "path = \"/ask\"\nrewrite = \"/v1/chat/completions\"");
+    let config = limited(&server, 10_000, "", "")
+        .replace("path = \"/*\"", "path = \"/ask\"\nrewrite = \"/v1/chat/completions\"");
     let gateway = Gateway::start(&config);
     assert_eq!(call(&gateway, "/ask", &json!({ "messages": [], "stream": true })).status, 200);
     assert_eq!(received(&server)["stream_options"], json!({ "include_usage": true }));
@@ -121,7 +143,13 @@ fn what_switches_the_usage_off_is_refused() {
     let gateway = Gateway::start(&limited(&server, 10_000, "", ""));
     let gemini = "/v1beta/models/m:generateContent";
     let status = |path: &str, fields: &str, body: &str| raw(&gateway, path, fields, body.as_bytes()).status;
-    for query in ["fields=candidates", "%66ields=candidates", "$fields=candidates", "alt=json&fields=candidates(content,usageMetadata)", "fields=*&fields=candidates"] {
+    for query in [
+        "fields=candidates",
+        "%66ields=candidates",
+        "$fields=candidates",
+        "alt=json&fields=candidates(content,usageMetadata)",
+        "fields=*&fields=candidates",
+    ] {
         for path in [gemini, "/v1beta/models/m:streamGenerateContent"] {
             assert_eq!(status(&format!("{path}?{query}"), "", "{}"), 400, "{query}");
         }
@@ -160,9 +188,8 @@ fn a_body_in_another_charset_is_refused() {
     let server = ModelServer::start(Answer::default());
     for config in by_model(&server) {
         let gateway = Gateway::start(&config);
-        let status = |kind: &str, body: &str| {
-            raw(&gateway, CHAT, &format!("Content-Type: {kind}\r\n"), body.as_bytes()).status
-        };
+        let status =
+            |kind: &str, body: &str| raw(&gateway, CHAT, &format!("Content-Type: {kind}\r\n"), body.as_bytes()).status;
         let hidden = "{\"model\":\"cheap+ACI-,+ACI-model+ACI-:+ACI-dear\"}";
         for kind in [
             "application/json; charset=utf-7",
@@ -175,7 +202,12 @@ fn a_body_in_another_charset_is_refused() {
             assert_eq!(status(kind, hidden), 415, "{kind}");
         }
         assert_eq!(status("application/json\r\nContent-Type: application/json; charset=utf-7", hidden), 415);
-        for kind in ["application/json; charset=utf-8", "application/json;charset=\"US-ASCII\"", "application/json", "text/plain"] {
+        for kind in [
+            "application/json; charset=utf-8",
+            "application/json;charset=\"US-ASCII\"",
+            "application/json",
+            "text/plain",
+        ] {
             assert_eq!(status(kind, "{\"model\":\"a\"}"), 200, "{kind}");
         }
         assert_eq!(status("application/json; charset=utf-7", ""), 200, "there is nothing in it");

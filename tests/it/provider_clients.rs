@@ -21,12 +21,7 @@ const LIBRARIES: [Library; 4] = [
 type Library = (&'static str, &'static str, &'static str);
 
 /// What calls of these kinds return, and what was sent and received. A call that is refused is made again `retries` times at most.
-fn calls(
-    library: Library,
-    gateway: &Gateway,
-    retries: u32,
-    kinds: &[&str],
-) -> [Vec<Value>; 2] {
+fn calls(library: Library, gateway: &Gateway, retries: u32, kinds: &[&str]) -> [Vec<Value>; 2] {
     calls_with("secret", library, gateway, retries, kinds)
 }
 
@@ -260,7 +255,9 @@ fn the_key_that_is_counted_is_the_one_that_is_sent() {
     assert_eq!(call("Authorization: Bearer a\r\nX-Api-Key: b\r\n"), [Some("Bearer a".to_owned()), None]);
     assert_eq!(call("X-Api-Key: b\r\n"), [None, Some("b".to_owned())]);
     assert_eq!(call("Authorization: bearer  a\r\nX-Api-Key: c\r\n"), [Some("bearer  a".to_owned()), None]);
-    until("both are counted", Duration::from_secs(20), || ["a", "b"].map(|key| gateway.used("tokens", key)) == [26, 13]);
+    until("both are counted", Duration::from_secs(20), || {
+        ["a", "b"].map(|key| gateway.used("tokens", key)) == [26, 13]
+    });
 }
 
 #[test]

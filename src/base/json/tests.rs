@@ -195,6 +195,11 @@ proptest! {
     }
 
     #[test]
+    fn a_count_is_the_whole_number_that_a_word_means(word in "-?[0-9]{1,3}[0.]{0,4}[0-9]{0,20}([eE][+-]?[0-9]{1,3})?") {
+        prop_assert_eq!(count(word.as_bytes()), normal(word.as_bytes()).and_then(|normal| normal.parse().ok()));
+    }
+
+    #[test]
     fn cuts_change_nothing(
         text in r#"([\[\]{}:, 1e\-"a]|"\\ud83d\\ude00é"|"a":|\{"a":\[1,"){0,30}"#, at in any::<prop::sample::Index>(), size in 1_usize..9,
     ) {

@@ -96,7 +96,7 @@ quotas = { source = "http://127.0.0.1/{key}", cache_for = "1s", max_cached = 10,
 [limits.d]
 key = "json:/user"
 rates = ["10000/m"]
-cost = { tokens = "auto", input = 1, cached = 0.1, output = 4, max_output = 2000, part = 10, ask_usage = false, on_exhausted = "cut" }
+cost = { tokens = "auto", input = 1, cached = 0.1, output = 4, max_output = 2000, part = 10, ask_usage = false, without_usage = "size", on_exhausted = "cut" }
 models = [{ match = "gpt-4o*", input = 2.5, cached = 1.25, output = 10 }]
 headers = "openai"
 [limits.e]

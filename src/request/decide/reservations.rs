@@ -95,7 +95,7 @@ pub fn told_cost(cost: &Cost, status: StatusCode, headers: &HeaderMap) -> Option
 ///
 /// | how the request ended | who answers | its cost |
 /// |---|---|---|
-/// | the head of a response came from the upstream, whatever becomes of its body | upstream | by that head |
+/// | the head of a response came from the upstream, whatever becomes of its body | upstream | by that head; in tokens by its body |
 /// | no server got a part of it: no connection, no room, a deadline before that, a server that has refused it unprocessed | gateway | by that status |
 /// | a route without an upstream | gateway | by that status |
 /// | a server may have got a part of it: it closed, was too slow, sent no HTTP; the client broke off its body, sent too much of it or none, or its deadline was over | gateway | what was reserved |
@@ -104,8 +104,10 @@ pub fn told_cost(cost: &Cost, status: StatusCode, headers: &HeaderMap) -> Option
 /// So a client cannot choose an ending that gives back what a request may have cost already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostKnown {
-    /// The response tells.
+    /// The head of the response tells.
     FromResponse,
+    /// The same, and its body tells costs in tokens, whatever its status is.
+    FromBody,
     /// A server may have done what the limit charges, and there is no answer of it.
     Never,
 }
@@ -191,6 +193,18 @@ impl<'a> Reservations<'a> {
         now: impl Fn() -> Time,
     ) {
         self.settle_by(|cost| told_cost(cost, status, headers), outcomes, now);
+    }
+
+    /// The same, but costs in tokens are what the body says.
+    pub fn settle_but_tokens(
+        &mut self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        outcomes: &mut [LimitOutcome<'_>],
+        now: impl Fn() -> Time,
+    ) {
+        let told = |cost: &Cost| told_cost(cost, status, headers).filter(|_| !matches!(cost, Cost::Tokens(_)));
+        self.settle_by(told, outcomes, now);
     }
 
     /// The same, for costs that are `told` elsewhere.

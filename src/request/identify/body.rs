@@ -71,9 +71,9 @@ impl fmt::Display for BodyProblem {
             Self::NotJson => f.write_str("The body of the request is not JSON, but its Content-Type says so."),
             Self::Ambiguous(pointer) => write!(f, "The body of the request has {pointer} more than once."),
             Self::TooManyOptions => f.write_str("The body of the request has stream_options too many times."),
-            Self::Background => f.write_str(
-                "The tokens of a response in the background cannot be counted. Leave out `background`.",
-            ),
+            Self::Background => {
+                f.write_str("The tokens of a response in the background cannot be counted. Leave out `background`.")
+            }
             Self::Fields => f.write_str(
                 "The response must say how many tokens it has used. Leave out `fields`, or add `usageMetadata` to it.",
             ),

@@ -16,11 +16,12 @@ const USAGE: &str =
 const MATCH: &str = "write which models: match = \"gpt-4o*\"";
 
 /// The keys of `cost` that only a cost in tokens has.
-pub(super) const KEYS: [&str; 7] = [
+pub(super) const KEYS: [&str; 8] = [
     cost::input.name,
     cost::cached.name,
     cost::output.name,
     cost::max_output.name,
+    cost::without_usage.name,
     cost::part.name,
     cost::ask_usage.name,
     cost::on_exhausted.name,
@@ -38,6 +39,7 @@ pub(super) fn cost(limit: &Section<'_>, table: &Section<'_>, tokens: &Field<'_>)
         pointers: pointers(tokens),
         weights,
         max_output: table.read(&cost::max_output),
+        without_usage: table.read(&cost::without_usage),
         part: table.read(&cost::part),
         ask_usage: table.read(&cost::ask_usage),
         on_exhausted: table.read(&cost::on_exhausted),

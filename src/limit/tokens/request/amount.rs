@@ -87,9 +87,15 @@ mod tests {
 
     #[test]
     fn numbers_mean_the_largest_that_a_server_may_read() {
-        for (text, most) in
-            [("0", 0), ("80", 80), (" 4000\n", 4000), ("1e3", 1000), ("2.0", 2), ("007", 7), ("18446744073709551615", u64::MAX)]
-        {
+        for (text, most) in [
+            ("0", 0),
+            ("80", 80),
+            (" 4000\n", 4000),
+            ("1e3", 1000),
+            ("2.0", 2),
+            ("007", 7),
+            ("18446744073709551615", u64::MAX),
+        ] {
             assert_eq!(Amount::of(text.as_bytes()), Amount { most, is_certain: true }, "{text}");
         }
         for (text, most) in [

@@ -38,12 +38,7 @@ impl Role {
         let known: &[(&str, Self)] = match name.len() {
             2 => &[("id", Self::Id)],
             3 => &[("url", Self::Data)],
-            4 => &[
-                ("type", Self::Type),
-                ("data", Self::Data),
-                ("file", Self::InnerPart),
-                ("args", Self::Aside),
-            ],
+            4 => &[("type", Self::Type), ("data", Self::Data), ("file", Self::InnerPart), ("args", Self::Aside)],
             5 => &[
                 ("image", Self::Part),
                 ("input", Self::Input),
@@ -51,7 +46,9 @@ impl Role {
                 ("video", Self::InnerPart),
                 ("tools", Self::Aside),
             ],
-            6 => &[("source", Self::InnerPart), ("images", Self::Part), ("status", Self::Type), ("prompt", Self::Prompt)],
+            6 => {
+                &[("source", Self::InnerPart), ("images", Self::Part), ("status", Self::Type), ("prompt", Self::Prompt)]
+            }
             7 => &[("file_id", Self::Part)],
             8 => &[
                 ("file_url", Self::Part),
@@ -238,7 +235,9 @@ impl Parts {
     #[inline]
     pub(super) fn end(&mut self, kind: Kind) {
         if kind == Kind::String {
-            return if self.string != PartString::Other { self.end_string() };
+            return if self.string != PartString::Other {
+                self.end_string()
+            };
         }
         if self.depth == self.aside {
             self.aside = 0;

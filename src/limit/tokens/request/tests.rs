@@ -286,17 +286,12 @@ fn what_is_almost_json_is_told_apart() {
         let read = read(body.as_bytes(), &["/m"]);
         assert_eq!((read.form, &read.found[..]), (Form::AlmostJson, &[value("a")][..]), "{body}");
     }
-    for body in [&b"{\"m\":\"a\",\"x\":\"\xff\"}"[..], b"{\"m\":\"a\",\"mod\xffel\":1}", b"{\"m\":\"a\",\"x\":\"\xc3\"}"] {
+    for body in
+        [&b"{\"m\":\"a\",\"x\":\"\xff\"}"[..], b"{\"m\":\"a\",\"mod\xffel\":1}", b"{\"m\":\"a\",\"x\":\"\xc3\"}"]
+    {
         assert_eq!(read(body, &["/m"]).form, Form::AlmostJson, "{}", body.escape_ascii());
     }
-    for body in [
-        r#"{"m":"a",}"#,
-        r#"/* comment */{"m":"a"}"#,
-        r#"{m:"a"}"#,
-        r#"{"m":"\x61"}"#,
-        "1 2",
-        "",
-    ] {
+    for body in [r#"{"m":"a",}"#, r#"/* comment */{"m":"a"}"#, r#"{m:"a"}"#, r#"{"m":"\x61"}"#, "1 2", ""] {
         assert_eq!(read(body.as_bytes(), &["/m"]).form, Form::Other, "{body}");
     }
     for body in ["\u{feff}{\"x\":[-0.5e+3,1E9,0]} ", "\"\\ud800\"", "{\"\u{7f}\":\"\u{2028}\"}"] {
@@ -437,7 +432,10 @@ fn parts_that_are_no_text_are_counted() {
         (r#"{"messages":[{"content":[{"type":"file","file":{"file_id":"f-1"}}]}]}"#, 1),
         (r#"{"messages":[{"role":"assistant","audio":{"id":"a-1"}}],"audio":{"voice":"alloy"}}"#, 1),
         (r#"{"input":[{"role":"user","content":[{"type":"input_image","image_url":"a","detail":"low"}]}]}"#, 1),
-        (r#"{"input":[{"role":"user","content":[{"type":"input_file","file_url":"a"},{"type":"input_image","file_id":"b"}]}]}"#, 2),
+        (
+            r#"{"input":[{"role":"user","content":[{"type":"input_file","file_url":"a"},{"type":"input_image","file_id":"b"}]}]}"#,
+            2,
+        ),
         (r#"{"input":"Hi","previous_response_id":"resp_1"}"#, 1),
         (r#"{"input":"Hi","previous_response_id":null,"conversation":null}"#, 0),
         (r#"{"input":"Hi","conversation":{"id":"conv_1"}}"#, 1),
@@ -445,14 +443,35 @@ fn parts_that_are_no_text_are_counted() {
         (r#"{"input":"Hi","prompt":{"id":"p_1"}}"#, 1),
         (r#"{"prompt":["a","b"]}"#, 0),
         (r#"{"input":[{"type":"item_reference","id":"msg_1"},{"id":"msg_2"},{"id":"msg_3","type":null}]}"#, 3),
-        (r#"{"input":[{"type":"message","id":"msg_1","role":"assistant","content":[{"type":"output_text","text":"Hi"}]}]}"#, 0),
-        (r#"{"messages":[{"content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AAAA"}}]}]}"#, 1),
+        (
+            r#"{"input":[{"type":"message","id":"msg_1","role":"assistant","content":[{"type":"output_text","text":"Hi"}]}]}"#,
+            0,
+        ),
+        (
+            r#"{"messages":[{"content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AAAA"}}]}]}"#,
+            1,
+        ),
         (r#"{"messages":[{"content":[{"type":"image","source":{"type":"file","file_id":"f"}}]}]}"#, 1),
-        (r#"{"messages":[{"content":[{"type":"tool_result","content":[{"type":"image","source":{"type":"url","url":"a"}}]}]}]}"#, 1),
-        (r#"{"messages":[{"content":[{"type":"document","source":{"type":"content","content":[{"type":"image","source":{}},{"source":{}}]}}]}]}"#, 3),
-        (r#"{"messages":[{"content":[{"type":"tool_use","input":{"file":"a.txt","image_url":{}}}]}],"tools":[{"image_url":"a"}]}"#, 0),
-        (r#"{"contents":[{"parts":[{"inlineData":{"mimeType":"image/png","data":"AAAA"}},{"file_data":{"file_uri":"gs://a"}}]}]}"#, 2),
-        (r#"{"contents":[{"parts":[{"functionCall":{"args":{"source":"a"}}}]}],"cachedContent":"cachedContents/1"}"#, 1),
+        (
+            r#"{"messages":[{"content":[{"type":"tool_result","content":[{"type":"image","source":{"type":"url","url":"a"}}]}]}]}"#,
+            1,
+        ),
+        (
+            r#"{"messages":[{"content":[{"type":"document","source":{"type":"content","content":[{"type":"image","source":{}},{"source":{}}]}}]}]}"#,
+            3,
+        ),
+        (
+            r#"{"messages":[{"content":[{"type":"tool_use","input":{"file":"a.txt","image_url":{}}}]}],"tools":[{"image_url":"a"}]}"#,
+            0,
+        ),
+        (
+            r#"{"contents":[{"parts":[{"inlineData":{"mimeType":"image/png","data":"AAAA"}},{"file_data":{"file_uri":"gs://a"}}]}]}"#,
+            2,
+        ),
+        (
+            r#"{"contents":[{"parts":[{"functionCall":{"args":{"source":"a"}}}]}],"cachedContent":"cachedContents/1"}"#,
+            1,
+        ),
         (r#"{"messages":[{"images":["AAAA","BBBB"],"content":"a"}]}"#, 2),
         (r#"{"images":["AAAA",{"image_url":"a"}]}"#, 2),
         (r#"{"messages":[{"content":"the source of image_url is data"}]}"#, 0),

@@ -111,7 +111,13 @@ mod tests {
 
     #[test]
     fn json_is_said_in_several_ways() {
-        for kind in ["application/json", "Application/JSON ; charset=utf-8", "text/json", "application/vnd.api+json", "a/b, application/json"] {
+        for kind in [
+            "application/json",
+            "Application/JSON ; charset=utf-8",
+            "text/json",
+            "application/vnd.api+json",
+            "a/b, application/json",
+        ] {
             assert!(is_json(&of_type(&[kind])), "{kind}");
         }
         for kind in ["text/plain", "application/jsonl", "application/x-ndjson", "text/plain; a=application/json", ""] {
@@ -124,7 +130,14 @@ mod tests {
         for fields in ["*", "usageMetadata", "candidates(content,index), usageMetadata", "a/b,usage_metadata"] {
             assert!(has_usage(fields.as_bytes()), "{fields}");
         }
-        for fields in ["", "candidates", "usageMetadata/promptTokenCount", "usageMetadata(x)", "candidates(a,usageMetadata,b)", "(,usageMetadata"] {
+        for fields in [
+            "",
+            "candidates",
+            "usageMetadata/promptTokenCount",
+            "usageMetadata(x)",
+            "candidates(a,usageMetadata,b)",
+            "(,usageMetadata",
+        ] {
             assert!(!has_usage(fields.as_bytes()), "{fields}");
         }
     }
