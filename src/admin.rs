@@ -59,7 +59,7 @@ use crate::net::tls::ListenerTls;
 use crate::proxy::log::{DroppedLines, LogLevel};
 use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::{SharedState, Snapshot};
-use crate::server::ConnectionLimits;
+use crate::server::TrafficLimits;
 use crate::sources::acme::AcmeSources;
 use crate::store::Store;
 
@@ -91,7 +91,7 @@ pub struct View {
     /// What is logged.
     pub log_level: LogLevel,
     /// The connections of clients.
-    pub connections: Arc<ConnectionLimits>,
+    pub connections: TrafficLimits,
     /// What TLS listeners use, and the handshakes of clients.
     pub tls: Arc<ListenerTls>,
     /// The certificates that an authority issues.

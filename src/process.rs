@@ -41,12 +41,13 @@ use crate::base::metrics::{Counter, PerWorker};
 use crate::base::random::Random;
 use crate::base::readiness::Readiness;
 use crate::config::{Config, Refusal};
+use crate::net::Traffic;
 use crate::net::tls::ListenerTls;
 use crate::proxy::log::{Logging, panic_text};
 use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::proxy::telemetry::AccessLogger;
 use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
-use crate::server::{self, ConnectedClient, ConnectionLimits, ListenerChange, Stage};
+use crate::server::{self, ConnectedClient, ListenerChange, Stage, TrafficLimits};
 use crate::sources::acme::{AcmeSources, Challenges};
 use crate::sources::jwks;
 use crate::store::Store;
@@ -140,7 +141,6 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     warn(&config);
     warn_of_source(&source, instead_of.as_ref());
     let (limits, upstream_connections) = connection_limits(&config, workers);
-    let limits = Arc::new(limits);
     let acme = Arc::new(AcmeSources::new(state));
     let certificate = acme.get(&config).map_err(io::Error::other)?;
     config = config.with_issued(certificate.as_ref().and_then(|source| source.identity()).as_deref());
@@ -235,14 +235,16 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
 }
 
 /// How many connections of clients there may be, and how many to upstreams. The limit of file handles is raised for them.
-fn connection_limits(config: &Config, workers: usize) -> (ConnectionLimits, usize) {
+fn connection_limits(config: &Config, workers: usize) -> (TrafficLimits, usize) {
     let file_handles = server::raise_handles();
     let all = server::connections_for(file_handles, workers, config.listeners().count());
-    // A client may need a connection to an upstream besides its own.
-    let auto = (all / 2).max(1);
-    let limits = ConnectionLimits::new(config.server.clone(), auto);
-    let max_connections = limits.counts().most;
-    let upstream_connections = all - max_connections.min(auto);
+    // A client may need a connection to an upstream besides its own. Other proxies that ask have as many of their own.
+    let has_both = config.decisions.is_some() && !config.server.listen.is_empty();
+    let kinds = 1 + usize::from(has_both);
+    let auto = (all / (kinds + 1)).max(1);
+    let limits = TrafficLimits::new(&config.server, auto);
+    let max_connections = limits.of(Traffic::Requests).counts().most;
+    let upstream_connections = all.saturating_sub(kinds * max_connections.min(auto));
     tracing::info!(max_connections, upstream_connections, file_handles, "limits");
     if max_connections > auto {
         let help = "raise the limit of file handles, or lower max_connections: a client may need two handles";
@@ -282,7 +284,7 @@ struct Plan {
     stores: mpsc::UnboundedReceiver<Arc<Store>>,
     tls: Arc<ListenerTls>,
     challenges: Arc<Challenges>,
-    limits: Arc<ConnectionLimits>,
+    limits: TrafficLimits,
     stage: watch::Receiver<Stage>,
     logger: AccessLogger,
     heartbeats: Arc<PerWorker<Counter>>,

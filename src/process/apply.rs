@@ -130,7 +130,7 @@ impl InForce {
             self.stores.open(&store);
             tracing::warn!("the store has changed: limits go on with what the new one has counted");
         }
-        self.view.connections.reload(config.server.clone());
+        self.view.connections.reload(&config.server);
         if let Err(error) = self.view.tls.apply(config.tls_settings()) {
             tracing::error!(%error, "new connections use the previous TLS settings");
         }
@@ -220,7 +220,7 @@ impl InForce {
     /// Puts a configuration in force that has other certificates than the one before, and else nothing.
     fn use_tls(&self, config: Config) -> io::Result<()> {
         self.view.tls.apply(config.tls_settings())?;
-        self.view.connections.reload(config.server.clone());
+        self.view.connections.reload(&config.server);
         self.view.config.store(Arc::new(config));
         Ok(())
     }

@@ -124,7 +124,7 @@ impl TestClient {
         // Connections inherit this from their listener: a small buffer, so that what is sent soon has to wait.
         SockRef::from(&listeners[0]).set_send_buffer_size(1).unwrap();
         spawn_local(async move {
-            let limits = Arc::new(ConnectionLimits::new(server(), 100));
+            let limits = TrafficLimits::new(&server(), 100);
             let (sender, changes) = mpsc::unbounded_channel();
             for socket in listeners {
                 sender
