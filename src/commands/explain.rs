@@ -63,7 +63,11 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
     }
     let mut text = String::new();
     let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
-    let from = if client.via_trusted { " (as trusted proxies report)" } else { "" };
+    let from = match (client.is_contradicted, client.via_trusted) {
+        (true, _) => format!(" (its headers name two clients: counted as {})", client.counted()),
+        (_, true) => " (as trusted proxies report)".to_owned(),
+        _ => String::new(),
+    };
     line(&mut text, &format!("{} {}{} from {}{from}", head.method, target.host, target.path, client.address));
     let Some((index, served)) = route.and_then(|index| Some((index, gateway.served.get(index)?))) else {
         let answer = respond::unrouted(&gateway.resolver.routes.allowed(&target.host, &target.path, conditions));

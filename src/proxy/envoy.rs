@@ -80,7 +80,12 @@ pub(super) async fn serve(
         connection,
         head,
         now: clock::now(),
-        client: Client { address: connection.peer, via_trusted: false, forwarded: Reported::default() },
+        client: Client {
+            address: connection.peer,
+            via_trusted: false,
+            is_contradicted: false,
+            forwarded: Reported::default(),
+        },
         scheme: if connection.tls.is_some() { Scheme::Https } else { Scheme::Http },
         id: RequestId::of(id, random),
         is_head: false,

@@ -20,7 +20,8 @@ const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method
 const ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
 const ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
 
-/// The head of the request about which the question with this head asks. It has all headers of the question.
+/// The head of the request about which the question with this head asks. It has all headers of the question but Forwarded: these
+/// proxies write X-Forwarded-For, and pass on the other as the client has written it.
 ///
 /// # Errors
 /// What is wrong with the question.
@@ -61,6 +62,7 @@ pub fn read(question: &Parts) -> Result<Parts, &'static str> {
     };
     asked.version = question.version;
     asked.headers.clone_from(headers);
+    asked.headers.remove(header::FORWARDED);
     if let Some(host) = host {
         asked.headers.insert(header::HOST, host.clone());
     }

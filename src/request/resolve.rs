@@ -200,7 +200,7 @@ impl<'a> ArrivedRequest<'a> {
             path: target.key(),
             query: self.head.uri.query(),
             headers: &self.head.headers,
-            client: client.address,
+            client: client.counted(),
             client_cert: self.client_cert,
             tokens: &[],
             route,

@@ -151,14 +151,27 @@ fn caddy_asks_and_passes_refusals_on() {
 fn traefik_asks_by_its_fields() {
     let gateway = deciding("", LIMITS);
     let mut asker = Client::connect(gateway.decisions());
-    let mut ask = |client: &str, method: &str, uri: &str| {
+    let mut ask_with = |client: &str, method: &str, uri: &str, fields: &str| {
         asker.call(format!(
             "GET / HTTP/1.1\r\nHost: 127.0.0.1:9902\r\nUser-Agent: curl/8\r\nX-Forwarded-Method: {method}\r\n\
              X-Forwarded-Proto: http\r\nX-Forwarded-Host: shop.example\r\nX-Forwarded-Uri: {uri}\r\n\
-             X-Forwarded-For: {client}\r\nX-Forwarded-Port: 80\r\nX-Real-Ip: {client}\r\nAccept-Encoding: gzip\r\n\r\n"
+             X-Forwarded-For: {client}\r\nX-Forwarded-Port: 80\r\nX-Real-Ip: {client}\r\nAccept-Encoding: gzip\r\n{fields}\r\n"
         ))
     };
+    // What a client writes that Traefik does not set, if the recipe does not remove it.
+    for (address, fields) in [
+        ("192.0.2.3", "Forwarded: for=192.0.2.9\r\n"),
+        ("192.0.2.4", "Forwarded: for=127.0.0.1;proto=https, for=\"\r\n"),
+        ("192.0.2.5", "X-Client-Ip: 192.0.2.9\r\nTrue-Client-Ip: 192.0.2.9\r\nX-Original-Method: GET\r\n"),
+    ] {
+        let statuses = ["", fields, fields].map(|fields| ask_with(address, "GET", "/a", fields).status);
+        assert_eq!(statuses, [200, 200, 429], "{fields}");
+    }
+    let mut ask = |client: &str, method: &str, uri: &str| ask_with(client, method, uri, "");
     assert_eq!([(); 3].map(|()| ask("192.0.2.1", "POST", "/a?b").status), [200, 200, 429]);
     assert_eq!(ask("192.0.2.2", "GET", "/a").status, 200);
-    assert!(block("yaml traefik").contains("forwardAuth:"));
+    let recipe = block("yaml traefik");
+    assert!(
+        recipe.contains("forwardAuth:") && recipe.contains("Forwarded: \"\"") && recipe.contains("[strip, limits]")
+    );
 }
