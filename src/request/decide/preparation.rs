@@ -77,7 +77,8 @@ impl<'a> DecisionState<'a> {
     }
 
     /// Finds for each limit that has a pool what that is asked. A limit whose pool exempts the key never refuses. One whose pool
-    /// is asked only together with others, later, has the role `until_then`.
+    /// is asked only together with others, later, has the role `until_then`. What strangers share has no pool: they would use up
+    /// what is for all others.
     pub(super) fn find_pools(&mut self, input: &DecisionInput<'a, '_>, until_then: Role) -> ControlFlow<Decision> {
         for at in self.decided..self.asks.len() {
             let Ask { limit, key, place, .. } = self.asks[at];
@@ -85,10 +86,12 @@ impl<'a> DecisionState<'a> {
             else {
                 continue;
             };
-            let found = self.undecided().iter().position(|ask| ask.place == pool);
+            let is_of_strangers = route_limit.key.is_of_strangers(key, input.attributes);
+            let found = self.undecided().iter().position(|ask| ask.place == pool && !is_of_strangers);
             let (own, is_later) = (limit.capacity(), !input.part.has(&input.limits[pool]));
             let (most, role) = match found {
                 Some(found) => (own.max(self.undecided()[found].limit.capacity()), route_limit.on_limit.role()),
+                None if is_of_strangers => (own, route_limit.on_limit.role()),
                 None if self.exempt.contains(&pool) => (u64::MAX, Role::Reports),
                 None if input.part == Part::First && is_later => (own, until_then),
                 None => (own, route_limit.on_limit.role()),
