@@ -46,7 +46,7 @@ use crate::net::tls::ListenerTls;
 use crate::proxy::log::{Logging, panic_text};
 use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::proxy::telemetry::AccessLogger;
-use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
+use crate::proxy::{BodyMemory, ConnectionContext, Worker, WorkerSnapshots};
 use crate::server::{self, ConnectedClient, ListenerChange, Stage, TrafficLimits};
 use crate::sources::acme::{AcmeSources, Challenges};
 use crate::sources::jwks;
@@ -302,7 +302,9 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::R
     let sampler = snapshots.sampler().clone();
     let (tokens, random) = (RefCell::default(), Random::seeded()?);
     let (challenges, readiness) = (plan.challenges.clone(), plan.readiness);
-    let worker = Rc::new(Worker { index: plan.index, snapshots, pools, tokens, random, challenges, readiness });
+    let body_memory = BodyMemory::default();
+    let index = plan.index;
+    let worker = Rc::new(Worker { index, snapshots, pools, tokens, body_memory, random, challenges, readiness });
     let (regular, sampling, heartbeats) = (worker.clone(), sampler.clone(), plan.heartbeats);
     background.spawn_local(async move {
         loop {

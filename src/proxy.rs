@@ -6,6 +6,7 @@ pub mod telemetry;
 pub mod log;
 pub mod snapshot;
 mod worker_snapshot;
+mod body_memory;
 mod inspection;
 mod token_meter;
 mod metering;
@@ -28,6 +29,7 @@ use std::cell::{LazyCell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::request::Parts;
 use http::{Method, Response, StatusCode, Uri};
@@ -42,7 +44,7 @@ use crate::base::readiness::Readiness;
 use crate::config::{AccessLog, PathRules, Redirect};
 use crate::net::Traffic;
 use crate::net::tls::ClientCertificate;
-use crate::request::decide::{self, CostKnown, Decision, DecisionState, RouteLimit};
+use crate::request::decide::{self, Asker, CostKnown, Decision, DecisionState, RouteLimit};
 use crate::request::identify::client::Client;
 use crate::request::identify::tokens::TokenCache;
 use crate::request::identify::{KeyCache, RequestAttributes};
@@ -58,6 +60,7 @@ use respond::redirect::{self, RedirectedRequest};
 use snapshot::{Action, CompiledRoute, Forwarding};
 use telemetry::{AccessLogEntry, MethodClass, ObservedBody, Outcome, RequestEnd, RequestRecord};
 
+pub use body_memory::BodyMemory;
 pub use decided::settle;
 pub use inspection::read as read_body;
 pub use response_changes::ResponseChanges;
@@ -80,6 +83,8 @@ pub struct Worker {
     pub pools: Rc<ConnectionPools>,
     /// The valid tokens of its clients.
     pub tokens: RefCell<TokenCache>,
+    /// The memory of the bodies that it reads before it decides.
+    pub body_memory: BodyMemory,
     /// Where new identifiers come from.
     pub random: Random,
     /// What authorities of certificates are answered.
@@ -232,7 +237,8 @@ async fn serve(
     // What a decision borrows.
     let mut quotas = Default::default();
     let mut state = DecisionState::new(&gateway.store, worker.index);
-    let decided = Deciding { connection, gateway: &gateway, route, attributes, now }
+    let asker = refused_status.map(|_| Asker { longest_hold: Duration::MAX });
+    let decided = Deciding { connection, gateway: &gateway, route, attributes, now, asker }
         .run(body, &mut quotas, &mut state, &mut record)
         .await;
     let (balanced_by, metered) = match decided {

@@ -129,9 +129,10 @@ impl Display for Description<'_> {
         if !descriptors.is_empty() {
             writeln!(f, "\ndescriptors, in the order they are compared")?;
         }
-        for DescriptorRule { domain, entries, route } in descriptors {
+        for DescriptorRule { domain, entries, reports, route } in descriptors {
             let entries = entries.iter().map(|(key, TextPattern(value))| format!("{key} = {value:?}"));
-            writeln!(f, "  {domain}: {{ {} }}", entries.collect::<Vec<_>>().join(", "))?;
+            let reports = if *reports { ", reports of what has been used" } else { "" };
+            writeln!(f, "  {domain}: {{ {} }}{reports}", entries.collect::<Vec<_>>().join(", "))?;
             writeln!(f, "    {}", limits(route))?;
         }
         if !config.jwts.is_empty() {

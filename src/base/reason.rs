@@ -31,6 +31,8 @@ pub enum Reason {
     MaxBodySize,
     /// The client's body is larger than what is read of it before the decision.
     InspectBody,
+    /// Bodies that are read before the decision take too much memory, and this one most of it.
+    InspectMemory,
     /// The client's body is not valid, or its connection ended in the middle of it.
     BadBody,
     /// Another proxy asks, but it does not say about which request, or says it in two ways.
@@ -59,7 +61,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Connect,
         Self::Tls,
         Self::ConnectTimeout,
@@ -73,6 +75,7 @@ impl Reason {
         Self::BodyTimeout,
         Self::MaxBodySize,
         Self::InspectBody,
+        Self::InspectMemory,
         Self::BadBody,
         Self::AskedRequest,
         Self::AmbiguousKey,
@@ -103,6 +106,7 @@ impl Reason {
             Self::BodyTimeout => "body_timeout",
             Self::MaxBodySize => "max_body_size",
             Self::InspectBody => "inspect_body",
+            Self::InspectMemory => "inspect_memory",
             Self::BadBody => "bad_body",
             Self::AskedRequest => "asked_request",
             Self::AmbiguousKey => "ambiguous_key",
@@ -143,6 +147,7 @@ impl Reason {
             | Self::PlainHttp
             | Self::TunnelIdleTimeout
             | Self::InspectBody
+            | Self::InspectMemory
             | Self::TokensExhausted
             | Self::Banned
             | Self::GrpcTimeout => false,

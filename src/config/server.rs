@@ -45,6 +45,8 @@ pub struct Server {
     pub max_body_size: u64,
     /// The most of a request body that is read before the decision, in bytes.
     pub inspect_body: usize,
+    /// The most memory of bodies that are being read before the decision, in bytes.
+    pub inspect_memory: usize,
     /// How long `/readyz` answers 503 before the listeners close.
     pub drain_delay: Duration,
     /// How long a shutdown waits for requests in flight.

@@ -206,6 +206,7 @@ fn defaults_are_put_in() {
         max_header_size: 65_536,
         max_body_size: UNLIMITED,
         inspect_body: 1 << 20,
+        inspect_memory: 64 << 20,
         drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(30),
         shed: None,

@@ -1,18 +1,25 @@
 //! Reads the body of a request before the decision, on routes whose limits need it.
+//!
+//! A client that has not sent all of its body is charged for that before it is waited for: see [`decide::charge_first`].
 
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT_ENCODING, HeaderName};
+use http::header::{ACCEPT_ENCODING, EXPECT, HeaderName};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body::Body;
 use tokio::time::timeout;
 
+use super::WorkerSnapshot;
+use super::body_memory::{BodyMemory, BodyShare};
 use crate::base::reason::Reason;
 use crate::limit::tokens::request::Patch;
+use crate::request::decide::{self, Decision, DecisionInput, DecisionState};
+use crate::request::identify::RequestAttributes;
 use crate::request::identify::body::{BodyInspector, BodyProblem, InspectedBody};
 use crate::request::resolve::Refusal;
 use crate::server::ClientBody;
@@ -32,15 +39,86 @@ pub(super) struct Inspection<'a> {
     pub(super) asks_for_usage: bool,
 }
 
+/// Why the body of a request is not known.
+pub(super) enum Unread {
+    /// The limits that need no body refuse the request.
+    Refused(Decision),
+    /// It cannot be used. This is what these limits say, which charge the request.
+    Unusable(Decision, Refusal),
+}
+
+/// What reads bodies of a route's requests.
+pub(super) struct BodyReader<'a, 'm> {
+    pub(super) inspector: &'a BodyInspector,
+    pub(super) memory: &'m BodyMemory,
+    pub(super) gateway: &'a WorkerSnapshot,
+}
+
+impl<'a> BodyReader<'a, '_> {
+    /// Reads the body of a request about which the limits that need no body decide by this `input`.
+    pub(super) async fn read<'l>(
+        &self,
+        body: &mut Option<ClientBody>,
+        input: &DecisionInput<'l, '_>,
+        state: &mut DecisionState<'l>,
+    ) -> Result<Inspection<'a>, Unread> {
+        if let Some(refused) = decide::refuse_first(input, state).await {
+            return Err(Unread::Refused(refused));
+        }
+        let attributes = input.attributes;
+        // A client that waits for leave to send its body gets it when the body is asked for.
+        let waits_for_leave = attributes.headers.contains_key(EXPECT);
+        let mut inspected = pin!(self.inspect(attributes, body));
+        let arrived = match waits_for_leave {
+            true => Poll::Pending,
+            false => poll_fn(|cx| Poll::Ready(inspected.as_mut().poll(cx))).await,
+        };
+        let inspected = match arrived {
+            Poll::Ready(inspected) => inspected,
+            Poll::Pending => match decide::charge_first(input, state).await {
+                decision if input.passes(decision) => inspected.await,
+                refused => return Err(Unread::Refused(refused)),
+            },
+        };
+        match inspected {
+            Ok(inspection) => Ok(inspection),
+            Err(why) => match decide::decide_first(input, state).await {
+                decision if input.passes(decision) => Err(Unread::Unusable(decision, why)),
+                refused => Err(Unread::Refused(refused)),
+            },
+        }
+    }
+
+    /// The same of a request without a body, which nothing is waited for.
+    pub(super) fn read_nothing(&self, attributes: &RequestAttributes<'_>) -> Option<Inspection<'a>> {
+        let (body, _) = read(self.inspector, (attributes.headers, attributes.path), &[]).ok()?;
+        Some(Inspection { body, asks_for_usage: false })
+    }
+
+    async fn inspect(
+        &self,
+        attributes: &RequestAttributes<'_>,
+        body: &mut Option<ClientBody>,
+    ) -> Result<Inspection<'a>, Refusal> {
+        // Few large bodies always fit.
+        let most = self
+            .gateway
+            .inspect_memory
+            .max(usize::try_from(self.inspector.most).unwrap_or(usize::MAX).saturating_mul(4));
+        let share = self.memory.share(attributes.client, most);
+        inspect(self.inspector, (attributes.headers, attributes.path), body, (self.gateway.body_timeout, share)).await
+    }
+}
+
 /// Reads all of a body, and puts what is sent on in its place. The client may send nothing of it for `limit` at most.
-pub(super) async fn inspect<'a>(
+async fn inspect<'a>(
     inspector: &'a BodyInspector,
     head: (&HeaderMap, &str),
     body: &mut Option<ClientBody>,
-    limit: Duration,
+    (limit, share): (Duration, BodyShare<'_>),
 ) -> Result<Inspection<'a>, Refusal> {
     let (mut bytes, trailers) = match body {
-        Some(body) => collect(body, (inspector.most, inspector.bound), limit).await?,
+        Some(body) => collect(body, (inspector.most, inspector.bound), limit, Some(share)).await?,
         None => (Bytes::new(), None),
     };
     let (inspected, patch) = read(inspector, head, &bytes)?;
@@ -73,24 +151,36 @@ pub(super) fn adapt(head: &mut Parts, asks_for_usage: bool) {
     }
 }
 
-/// All of a body, of at most `most` bytes: a larger one is refused for the reason `bound`.
+/// The memory of a body is needed for others.
+struct GivenUp;
+
+/// All of a body, of at most `most` bytes: a larger one is refused for the reason `bound`. What has come of it takes its `share` of
+/// the memory, if that is bounded.
 pub(super) async fn collect(
     body: &mut ClientBody,
     (most, bound): (u64, Reason),
     limit: Duration,
+    mut share: Option<BodyShare<'_>>,
 ) -> Result<(Bytes, Option<HeaderMap>), Refusal> {
     if body.size_hint().lower() > most {
         return Err(too_large(bound));
     }
     let (mut bytes, mut trailers) = (BytesMut::new(), None);
     loop {
-        let next = timeout(limit, poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx))).await;
+        let next = poll_fn(|cx| match &share {
+            Some(share) if share.poll_given_up(cx) => Poll::Ready(Err(GivenUp)),
+            _ => Pin::new(&mut *body).poll_frame(cx).map(Ok),
+        });
+        let Ok(next) = timeout(limit, next).await else {
+            return Err(broken(StatusCode::REQUEST_TIMEOUT, Reason::BodyTimeout, "did not arrive in time"));
+        };
         let frame = match next {
             Ok(None) => return Ok((bytes.freeze(), trailers)),
             Ok(Some(Ok(frame))) => frame,
             Ok(Some(Err(_))) => return Err(broken(StatusCode::BAD_REQUEST, Reason::BadBody, "is not valid")),
-            Err(_) => {
-                return Err(broken(StatusCode::REQUEST_TIMEOUT, Reason::BodyTimeout, "did not arrive in time"));
+            Err(GivenUp) => {
+                let what = "was given up, because bodies that have not arrived take too much memory";
+                return Err(broken(StatusCode::SERVICE_UNAVAILABLE, Reason::InspectMemory, what));
             }
         };
         match frame.into_data() {
@@ -98,7 +188,10 @@ pub(super) async fn collect(
             // Most bodies are one piece.
             Ok(data) if bytes.is_empty() && body.is_end_stream() => return Ok((data, None)),
             // It grows with what comes, so that a length that is only stated takes no memory.
-            Ok(data) => bytes.extend_from_slice(&data),
+            Ok(data) => {
+                bytes.extend_from_slice(&data);
+                share.iter_mut().for_each(|share| share.set(bytes.capacity()));
+            }
             Err(frame) => trailers = frame.into_trailers().ok(),
         }
     }

@@ -63,6 +63,8 @@ pub struct Snapshot {
     pub forwarded: bool,
     /// The longest time for which a client may send nothing of an incomplete body.
     pub body_timeout: Duration,
+    /// The most memory that one worker has for bodies that it reads before a decision.
+    pub inspect_memory: usize,
     /// What other proxies are answered about requests that limits refuse.
     pub refused_status: StatusCode,
     /// Which requests are logged.
@@ -264,7 +266,7 @@ impl Snapshot {
                 metrics: shared.limit(&limit.name),
                 // Only the admin listener shows them.
                 counts_keys: config.admin.is_some(),
-                comes_first: pools.comes_first(place),
+                stage: pools.stage(place),
             };
             let limits: Vec<_> = limits_and_rates().enumerate().map(route_limit).collect();
             let told =
@@ -316,6 +318,7 @@ impl Snapshot {
             quota_sources,
             forwarded: config.server.forwarded,
             body_timeout: config.server.body_timeout,
+            inspect_memory: config.server.inspect_memory / shared.workers().max(1),
             refused_status: config
                 .decisions
                 .as_ref()

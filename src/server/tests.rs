@@ -46,6 +46,7 @@ fn server() -> Server {
         max_header_size: 16 * 1024,
         max_body_size: UNLIMITED,
         inspect_body: 0,
+        inspect_memory: 0,
         drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(60),
         paths: crate::config::PathRules::default(),

@@ -130,6 +130,15 @@ impl Plan {
 }
 
 impl Reply {
+    /// This reply and a later one about other limits of the same request.
+    #[must_use]
+    pub fn joined(mut self, mut later: Self) -> Self {
+        self.verdicts.append(&mut later.verdicts);
+        self.pooled.append(&mut later.pooled);
+        self.reserved.append(&mut later.reserved);
+        self
+    }
+
     /// What the pool at this place says, if it was asked to stand in for another limit.
     pub fn pooled(&self, place: usize) -> Option<Pooled> {
         self.pooled.iter().find(|pooled| pooled.place == place).copied()

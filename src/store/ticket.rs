@@ -49,6 +49,12 @@ impl Ticket {
 }
 
 impl Reserved {
+    /// Nothing, of what this asks about: it is settled at what is charged whether there is room for that or not.
+    pub fn nothing(Ask { limit, key, place, .. }: &Ask<'_>) -> Self {
+        let ticket = Ticket { limit: (*limit).clone(), key: *key, cell: 0, reservation: Reservation::default() };
+        Self { place: *place, ticket, asked: (*limit).clone(), refunded: None }
+    }
+
     /// The place of the ask.
     pub fn place(&self) -> usize {
         self.place

@@ -24,6 +24,7 @@ mod bodies;
 mod body_sizes;
 mod bounds_upstream;
 mod certificates;
+mod charged_bodies;
 mod chunks;
 mod cli;
 mod client_ip;

@@ -101,6 +101,7 @@ fn server(server: &Server) -> Value {
         "max_connections_per_ip": server.max_connections_per_ip,
         "max_body_size": body_size(server.max_body_size),
         "inspect_body": units::spelled_size(server.inspect_body as u64),
+        "inspect_memory": units::spelled_size(server.inspect_memory as u64),
         "escaped_slashes": server.paths.escaped_slashes.word(),
         "path_matching": server.paths.matching.word(),
         "drain_delay": span(server.drain_delay),
@@ -115,10 +116,10 @@ fn server(server: &Server) -> Value {
 }
 
 fn decisions(config: &Config, decisions: &Decisions) -> Value {
-    let rule = |DescriptorRule { domain, entries, route }: &DescriptorRule| {
+    let rule = |DescriptorRule { domain, entries, reports, route }: &DescriptorRule| {
         let entries = named(entries.iter().map(|(key, TextPattern(value))| (key, json!(value))));
         let limits: Vec<_> = config.limits_of(route).map(|limit| &limit.name).collect();
-        json!({ "domain": domain, "entries": entries, "limits": limits })
+        json!({ "domain": domain, "entries": entries, "limits": limits, "reports": reports })
     };
     json!({
         "listen": decisions.listen.to_string(),

@@ -13,6 +13,7 @@ pub(in crate::config) struct DescriptorDraft<'a> {
     pub(in crate::config) domain: Option<String>,
     pub(in crate::config) entries: Option<Vec<(String, TextPattern)>>,
     pub(in crate::config) limits: Vec<Name<'a>>,
+    pub(in crate::config) reports: bool,
 }
 
 /// Reads the section, whose rules about descriptors name limits. Its address and the place of that go to `bound`.
@@ -48,6 +49,7 @@ fn descriptor(section: Section<'_>) -> DescriptorDraft<'_> {
     let domain = section.required(&descriptor::domain, "add the one of Envoy's filter: domain = \"edge\"");
     let entries = section.required(&descriptor::entries, "add which it has: entries = { remote_address = \"*\" }");
     let limits = section.required(&descriptor::limits, "add what limits them: limits = [\"per-client\"]");
+    let reports = section.read(&descriptor::reports);
     section.close();
     let entry =
         |(name, field): (Name<'_>, Field<'_>)| Some((name.text.to_owned(), TextPattern(field.text()?.to_owned())));
@@ -55,6 +57,7 @@ fn descriptor(section: Section<'_>) -> DescriptorDraft<'_> {
         domain: domain.and_then(|field| field.name()).map(|domain| domain.text.to_owned()),
         entries: entries.and_then(|field| field.entries("`entries`")?.into_iter().map(entry).collect()),
         limits: limits.map(|field| routes::limits(&field, &descriptor::limits)).unwrap_or_default(),
+        reports,
     }
 }
 

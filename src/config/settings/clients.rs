@@ -14,7 +14,7 @@ use crate::net::tls::MinVersion;
 /// More than any machine can have.
 pub(in crate::config) const MOST_CONNECTIONS: u64 = 100_000_000;
 
-/// The most of a body that may be read before the decision: each connection may hold as much.
+/// The most of a body that may be read before the decision.
 pub(in crate::config) const LARGEST_INSPECTED: u64 = 64 << 20;
 
 const LISTENER: Shape = Shape::Or(&[Shape::Text, Shape::Table(&listener::TABLE)]);
@@ -57,8 +57,13 @@ tables! {
         /// Larger request bodies are answered 413 and charged to no limit; `"0"` is no limit. A route may have its own.
         max_body_size: u64 = body_size(), "0" => "1MiB";
         /// The most of a request body that is read before the decision, on routes whose limits need it: for costs in tokens and
-        /// for keys from JSON. A larger body is answered 413 and charged to no limit. A route may have its own.
+        /// for keys from JSON. A larger body is answered 413 and charged to the limits that need no body. A route may have its
+        /// own.
         inspect_body: usize = size(1..=LARGEST_INSPECTED), "1MiB";
+        /// The memory of the bodies that are read before the decision and have not come in one piece, of all workers together;
+        /// each has an equal part, at least four times `inspect_body`. Beyond it the client whose bodies take most of it is
+        /// answered 503 to the largest of them.
+        inspect_memory: usize = size(1..=1 << 40), "64MiB";
         /// How long `/readyz` answers 503 after SIGTERM before the listeners close, so that load balancers can choose other
         /// servers first.
         drain_delay: Duration = wait(WAIT_OR_ZERO), "0s";

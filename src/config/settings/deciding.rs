@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 use super::tls;
-use crate::config::kinds::{shaped, status_code, text};
+use crate::config::kinds::{flag, shaped, status_code, text};
 use crate::config::read::{Setting, Shape, Table, name, tables};
 use crate::config::values;
 
@@ -31,5 +31,8 @@ tables! {
         entries: () = shaped(Shape::Named(&Shape::Text)).required() => { remote_address = "*", path = "/v1/*" };
         /// Names of limits, whose keys are `descriptor:NAME` or `global`. Each is charged `hits_addend`.
         limits: () = shaped(Shape::List(&Shape::Text, 0, values::MOST)).required() => ["per-client"];
+        /// Whether calls tell what has been used, as AI gateways do after the response. Then `hits_addend` is charged in full, even
+        /// past the rate, and the answer is `OK` unless the limit was used up before.
+        reports: bool = flag(), false;
     }
 }

@@ -18,6 +18,7 @@ const OTHERS: &str = r#"
 listen = [{ address = "127.0.0.1:8443", tls = true }]
 drain_delay = "1s"
 inspect_body = "2MiB"
+inspect_memory = "128MiB"
 tls = { certificates = [{ cert = "a.pem", key = "a.key", ocsp = "a.ocsp" }], client_ca = "a.pem", client_auth = "optional", min_version = "1.3", acme = { names = ["a.test"], email = "a@a.test", agree = true, directory = "https://a.test/", ca = "a.pem", challenge = "tls-alpn-01" } }
 http2 = { max_streams = 10, max_header_list = "16KiB" }
 shed = { cpu = 0.9, latency = "500ms", status = 529 }
@@ -29,6 +30,7 @@ tls = { certificates = [{ cert = "a.pem", key = "a.key" }] }
 domain = "edge"
 entries = { remote_address = "*" }
 limits = []
+reports = true
 [log]
 access_file = "access.log"
 access_format = "combined"

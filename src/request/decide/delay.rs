@@ -21,7 +21,7 @@ const RECHECK: Duration = Duration::from_millis(20);
 pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
     let begun = Instant::now();
     let mut now = input.now;
-    let mut next_queue = state.undecided().iter().find(|ask| must_queue(input, ask)).map(|ask| ask.place);
+    let mut next_queue = state.unasked().iter().find(|ask| must_queue(input, ask)).map(|ask| ask.place);
     let mut slot: Option<(usize, QueueSlot)> = None;
     loop {
         if let Some(place) = next_queue.take()
@@ -35,7 +35,7 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
             }
             now = clock::now();
         }
-        let answer = match input.store.decide(state.undecided(), now, input.worker) {
+        let answer = match input.store.decide(state.unasked(), now, input.worker) {
             Answer::Now(reply) => Some(reply),
             Answer::Later(reply) => state.receive(input, reply).await,
             Answer::Away => None,
@@ -80,7 +80,7 @@ pub(super) fn is_held(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, 
 
 /// The limit behind whose held requests this one queues, if that queue is full, and for how long the limit holds requests.
 pub(super) fn full_queue(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>) -> Option<(usize, Duration)> {
-    let ask = state.undecided().iter().find(|ask| must_queue(input, ask))?;
+    let ask = state.unasked().iter().find(|ask| must_queue(input, ask))?;
     let (max_delay, max_delayed) = delay(input, ask.place)?;
     input.wait_queues.is_full(ask.key, max_delayed).then_some((ask.place, max_delay))
 }
@@ -92,14 +92,15 @@ fn must_queue(input: &DecisionInput<'_, '_>, ask: &Ask<'_>) -> bool {
 
 /// Whether requests of this limit, or of its pool, may give back a part of what they reserve.
 fn settles(state: &DecisionState<'_>, place: usize) -> bool {
-    let asks = state.undecided();
+    let asks = state.unasked();
     let of_pool = |ask: &Ask<'_>| asks.iter().any(|pool| ask.overflow == Some(pool.place) && pool.settles);
     asks.iter().any(|ask| ask.place == place && (ask.settles || of_pool(ask)))
 }
 
-/// How long this limit may hold a request, and how many of a key.
+/// How long this limit may hold a request, and how many of a key. What has been used already is not held.
 fn delay(input: &DecisionInput<'_, '_>, place: usize) -> Option<(Duration, usize)> {
-    input.limits.get(place)?.on_limit.delay()
+    let (max_delay, max_delayed) = input.limits.get(place)?.on_limit.delay()?;
+    input.reported(place).is_none().then_some((max_delay.min(input.longest_hold()), max_delayed))
 }
 
 /// Joins the queue of this limit and waits until the request is the first; `None` if the queue is full or that takes
@@ -111,7 +112,7 @@ async fn queue(
     until: Instant,
     max_delayed: usize,
 ) -> Option<QueueSlot> {
-    let key = state.undecided().iter().find(|ask| ask.place == place)?.key;
+    let key = state.unasked().iter().find(|ask| ask.place == place)?.key;
     let mut slot = input.wait_queues.join(key, max_delayed)?;
     state.held_since.get_or_insert(input.now);
     input.limits[place].counters(input.worker).delayed.one();
@@ -122,7 +123,7 @@ async fn queue(
 /// The limit that holds the request longest. `None` if the request is admitted or a limit refuses it that does not
 /// delay.
 fn longest_delay(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, reply: &Reply) -> Option<Refusal> {
-    let refusals = || reply.refusals(state.undecided());
+    let refusals = || reply.refusals(state.unasked());
     if !refusals().all(|refusal| delay(input, refusal.place).is_some()) {
         return None;
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict, Part, RateSet, SelectedRates};
+use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict, RateSet, SelectedRates};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{Missing, Role};
 use crate::limit::Limit;
@@ -80,20 +80,20 @@ impl<'a> DecisionState<'a> {
     /// is asked only together with others, later, has the role `until_then`. What strangers share has no pool: they would use up
     /// what is for all others.
     pub(super) fn find_pools(&mut self, input: &DecisionInput<'a, '_>, until_then: Role) -> ControlFlow<Decision> {
-        for at in self.decided..self.asks.len() {
+        for at in self.asked..self.asks.len() {
             let Ask { limit, key, place, .. } = self.asks[at];
             let Some((route_limit, pool)) = input.limits.get(place).and_then(|limit| Some((limit, limit.overflow?)))
             else {
                 continue;
             };
             let is_of_strangers = route_limit.key.is_of_strangers(key, input.attributes);
-            let found = self.undecided().iter().position(|ask| ask.place == pool && !is_of_strangers);
-            let (own, is_later) = (limit.capacity(), !input.part.has(&input.limits[pool]));
+            let found = self.unasked().iter().position(|ask| ask.place == pool && !is_of_strangers);
+            let (own, is_later) = (limit.capacity(), input.limits[pool].stage > input.part.to);
             let (most, role) = match found {
-                Some(found) => (own.max(self.undecided()[found].limit.capacity()), route_limit.on_limit.role()),
+                Some(found) => (own.max(self.unasked()[found].limit.capacity()), route_limit.on_limit.role()),
                 None if is_of_strangers => (own, route_limit.on_limit.role()),
                 None if self.exempt.contains(&pool) => (u64::MAX, Role::Reports),
-                None if input.part == Part::First && is_later => (own, until_then),
+                None if is_later => (own, until_then),
                 None => (own, route_limit.on_limit.role()),
             };
             let (need, cost) = input.initial_cost(place, most);
@@ -157,7 +157,11 @@ impl<'a> DecisionState<'a> {
         let settles = route_limit.settles;
         // A pool holds only the requests that are its own.
         let held_above = route_limit.slow.filter(|_| route_limit.is_of_route).map(|slow| slow.from);
-        self.asks.push(Ask { limit, key, need, cost, settles, held_above, role, overflow: None, place });
+        let ask = Ask { limit, key, need, cost, settles, held_above, role, overflow: None, place };
+        self.asks.push(ask);
+        if let Some(used) = input.reported(place) {
+            self.reservations.owe(&ask, used);
+        }
         self.profiles.push(profile);
         ControlFlow::Continue(())
     }

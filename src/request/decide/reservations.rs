@@ -10,11 +10,11 @@ use smallvec::SmallVec;
 use super::{LimitOutcome, LimitVerdict};
 use crate::base::clock::{self, Time};
 use crate::config::{Cost, TokenCost};
-use crate::limit::MAX_QUOTA;
 use crate::limit::tokens::{Usage, tokens_of};
+use crate::limit::{MAX_QUOTA, Verdict};
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::body::InspectedBody;
-use crate::store::{Reserved, Store};
+use crate::store::{Ask, Reserved, Store};
 
 /// What a request is charged when it is admitted: its cost, or the amount reserved until the cost is known.
 fn initial_cost(cost: &Cost, headers: &HeaderMap, body: Option<&InspectedBody<'_>>) -> u64 {
@@ -121,13 +121,15 @@ pub struct Reservations<'a> {
     /// What was charged besides and may be given back while the request is held. Empty for most requests too.
     besides: Vec<Reserved>,
     is_held: bool,
+    /// Whether what is charged now may be given back after the request was held, because its body has yet to be read.
+    is_provisional: bool,
 }
 
 struct PendingReservation<'a> {
     /// The costs of the limits for which it was charged: a place, the cost and what was charged at first. Of those that become
     /// known, the largest is charged.
     costs: Costs<'a>,
-    /// The largest of those that are known.
+    /// The largest of those that are known, or what is owed, where there are none.
     known: u64,
     reserved: Reserved,
 }
@@ -146,7 +148,7 @@ pub struct SettledByBody<'a> {
 
 impl<'a> Reservations<'a> {
     pub(super) fn new(store: &'a Store, worker: usize) -> Self {
-        Self { store, worker, pending: Vec::new(), besides: Vec::new(), is_held: false }
+        Self { store, worker, pending: Vec::new(), besides: Vec::new(), is_held: false, is_provisional: false }
     }
 
     /// Adds what the store has reserved, for limits with these costs.
@@ -158,6 +160,26 @@ impl<'a> Reservations<'a> {
         }
     }
 
+    /// Has the limit of this ask charge what has been used, whatever is decided.
+    pub(super) fn owe(&mut self, ask: &Ask<'_>, used: u64) {
+        let (costs, known) = (Costs::new(), used.min(MAX_QUOTA));
+        self.pending.push(PendingReservation { costs, known, reserved: Reserved::nothing(ask) });
+    }
+
+    /// From now on all that is charged may be given back.
+    pub(super) fn begin_provisional(&mut self) {
+        self.is_provisional = true;
+    }
+
+    /// What is charged from now on stays charged, or is settled by the response.
+    pub(super) fn end_provisional(&mut self) {
+        self.is_provisional = false;
+    }
+
+    pub(super) fn is_provisional(&self) -> bool {
+        self.is_provisional
+    }
+
     /// From now on the request is held.
     pub(super) fn begin_hold(&mut self) {
         self.is_held = true;
@@ -166,17 +188,24 @@ impl<'a> Reservations<'a> {
     /// The request is not held any longer: what it was charged stays so, or is settled by its response.
     pub(super) fn end_hold(&mut self, now: impl Fn() -> Time) {
         self.is_held = false;
+        if self.is_provisional {
+            return;
+        }
         for reserved in std::mem::take(&mut self.besides) {
             let cost = reserved.cost();
             self.store.settle(reserved, cost, None, (now(), self.worker));
         }
     }
 
-    /// Gives back everything, because nothing is done for the request.
-    pub(super) fn give_back(&mut self, now: impl Fn() -> Time) {
-        let pending = std::mem::take(&mut self.pending).into_iter().map(|pending| pending.reserved);
-        for reserved in pending.chain(std::mem::take(&mut self.besides)) {
-            self.store.settle(reserved, 0, None, (now(), self.worker));
+    /// Gives back everything but what is owed, because nothing is done for the request, and corrects the verdicts accordingly.
+    pub(super) fn give_back(&mut self, outcomes: &mut [LimitOutcome<'_>], now: impl Fn() -> Time) {
+        let pending = std::mem::take(&mut self.pending).into_iter();
+        let pending =
+            pending.map(|pending| (pending.reserved, if pending.costs.is_empty() { pending.known } else { 0 }));
+        let besides = std::mem::take(&mut self.besides).into_iter().map(|reserved| (reserved, 0));
+        for (reserved, cost) in pending.chain(besides) {
+            let verdict = verdict(outcomes, reserved.place());
+            self.store.settle(reserved, cost, verdict, (now(), self.worker));
         }
     }
 
@@ -213,13 +242,7 @@ impl<'a> Reservations<'a> {
                 self.pending.push(PendingReservation { costs, known, reserved });
                 continue;
             }
-            let verdict = outcomes.iter_mut().find_map(|outcome| match &mut outcome.verdict {
-                LimitVerdict::Rates(verdict) if outcome.place == reserved.place() => Some(verdict),
-                LimitVerdict::Rates(_)
-                | LimitVerdict::InFlight { .. }
-                | LimitVerdict::Banned { .. }
-                | LimitVerdict::Unknown => None,
-            });
+            let verdict = verdict(outcomes, reserved.place());
             self.store.settle(reserved, known, verdict, (now(), self.worker));
         }
     }
@@ -238,18 +261,30 @@ impl<'a> Reservations<'a> {
 
     /// Leaves charged what was reserved, because there is no response. That is known when `now` says.
     pub fn keep(&mut self, now: impl Fn() -> Time) {
-        for PendingReservation { reserved, .. } in std::mem::take(&mut self.pending) {
-            let cost = reserved.cost();
+        for PendingReservation { known, reserved, .. } in std::mem::take(&mut self.pending) {
+            let cost = known.max(reserved.cost());
             self.store.settle(reserved, cost, None, (now(), self.worker));
         }
         self.end_hold(now);
     }
 }
 
+/// The verdict of the rates of the limit at this place, if it admits the request.
+fn verdict<'o>(outcomes: &'o mut [LimitOutcome<'_>], place: usize) -> Option<&'o mut Verdict> {
+    outcomes.iter_mut().find_map(|outcome| match &mut outcome.verdict {
+        LimitVerdict::Rates(verdict) if outcome.place == place && verdict.admitted => Some(verdict),
+        LimitVerdict::Rates(_)
+        | LimitVerdict::InFlight { .. }
+        | LimitVerdict::Banned { .. }
+        | LimitVerdict::Unknown => None,
+    })
+}
+
 impl Drop for Reservations<'_> {
     fn drop(&mut self) {
+        self.is_provisional = false;
         if self.is_held {
-            self.give_back(clock::now);
+            self.give_back(&mut [], clock::now);
         }
         self.keep(clock::now);
     }
