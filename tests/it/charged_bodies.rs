@@ -1,7 +1,7 @@
 //! Limits that need no body charge a request before its body is read, and keep that if the body cannot be used; the memory of
 //! bodies that do not come is bounded.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use http::Request;
@@ -182,7 +182,7 @@ fn begun(stream: u32) -> Vec<u8> {
 fn unfinished_bodies_take_a_bounded_part_of_the_memory() {
     let rest = limited("", "rates = [\"100000/d\"]", "rates = [\"100000/d\"]");
     let gateway = Gateway::with_server("workers = 1\ninspect_memory = \"8MiB\"", &rest);
-    let mut other = gateway.client();
+    let mut other = Client::connect_from(IpAddr::from([127, 0, 0, 2]), gateway.http);
     other.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100001\r\n\r\n".to_owned() + &" ".repeat(100_000));
     let before = gateway.memory("VmRSS");
     let grown = unfinished(gateway.http, || gateway.memory("VmRSS").saturating_sub(before));
