@@ -100,13 +100,9 @@ impl<'a> BodyReader<'a, '_> {
         attributes: &RequestAttributes<'_>,
         body: &mut Option<ClientBody>,
     ) -> Result<Inspection<'a>, Refusal> {
-        // Few large bodies always fit.
-        let most = self
-            .gateway
-            .inspect_memory
-            .max(usize::try_from(self.inspector.most).unwrap_or(usize::MAX).saturating_mul(4));
-        let share = self.memory.share(attributes.client, most);
-        inspect(self.inspector, (attributes.headers, attributes.path), body, (self.gateway.body_timeout, share)).await
+        let a_few = usize::try_from(self.inspector.most).unwrap_or(usize::MAX).saturating_mul(4);
+        let share = self.memory.share(attributes.client, self.gateway.inspect_memory.max(a_few));
+        inspect(self.inspector, (attributes.headers, attributes.path), body, self.gateway.body_timeout, share).await
     }
 }
 
@@ -115,7 +111,8 @@ async fn inspect<'a>(
     inspector: &'a BodyInspector,
     head: (&HeaderMap, &str),
     body: &mut Option<ClientBody>,
-    (limit, share): (Duration, BodyShare<'_>),
+    limit: Duration,
+    share: BodyShare<'_>,
 ) -> Result<Inspection<'a>, Refusal> {
     let (mut bytes, trailers) = match body {
         Some(body) => collect(body, (inspector.most, inspector.bound), limit, Some(share)).await?,

@@ -57,7 +57,6 @@ use bans::Refused;
 
 /// One limit as one route applies it.
 #[derive(Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a separate property")]
 pub struct RouteLimit {
     /// Which rates apply to which key.
     pub rates: RateSelector,
