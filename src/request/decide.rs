@@ -53,6 +53,7 @@ pub use token_metrics::{TokenCounts, TokenMetrics};
 pub use wait_queues::WaitQueues;
 
 use bans::Refused;
+use preparation::RateCheck;
 
 /// One limit as one route applies it.
 #[derive(Clone)]
@@ -137,6 +138,8 @@ pub struct DecisionState<'a> {
     pub reservations: Reservations<'a>,
     /// The permits of limits on requests in flight.
     pub permits: Vec<ConcurrencyPermit>,
+    /// The limits whose permits these are, if the request may be held.
+    in_flight: Vec<RateCheck<'a>>,
     /// When the request began to be held, if it was.
     pub held_since: Option<Time>,
     /// The first exchanges with the store, if they are recorded.
@@ -200,7 +203,7 @@ impl<'a> DecisionState<'a> {
         let (shadowed, over, overflowed) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
         let (without_rates, exempt, decided, pooled) = (SmallVec::new(), SmallVec::new(), 0, Vec::new());
         let (held_since, exchanges) = (None, Vec::new());
-        let refused = Vec::new();
+        let (in_flight, refused) = (Vec::new(), Vec::new());
         Self {
             outcomes,
             asks,
@@ -210,6 +213,7 @@ impl<'a> DecisionState<'a> {
             pooled,
             reservations,
             permits,
+            in_flight,
             held_since,
             exchanges,
             profiles,
@@ -229,6 +233,11 @@ impl DecisionInput<'_, '_> {
         }
         let cost = initial_cost_within(&self.limits[place].cost, most, self.attributes);
         (cost, cost)
+    }
+
+    /// Whether one of the limits may hold the request.
+    fn may_hold(&self) -> bool {
+        self.limits.iter().any(|limit| limit.slow.is_some() || limit.on_limit.delay().is_some())
     }
 
     /// Whether a request about which so is decided is served.

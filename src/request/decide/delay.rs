@@ -1,5 +1,6 @@
 //! Holds requests until their limit has room: in order of arrival, for a bounded time, and in bounded number.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -29,11 +30,15 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
         {
             // The request leaves its queue before it joins another, so that it is never in two.
             drop(slot.take());
+            state.leave_flight();
             match queue(input, state, place, begun + max_delay, max_delayed).await {
                 Some(joined) => slot = Some((place, joined)),
                 None => return state.give_up(input, place, max_delay),
             }
             now = clock::now();
+        }
+        if let ControlFlow::Break(decision) = state.rejoin_flight(input) {
+            return decision;
         }
         let answer = match input.store.decide(state.undecided(), now, input.worker) {
             Answer::Now(reply) => Some(reply),
@@ -49,6 +54,7 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
         let place = refusal.place;
         match hold(input, state, refusal, begun.elapsed()) {
             Some(wait) if slot.as_ref().is_some_and(|(queue, _)| *queue == place) => {
+                state.leave_flight();
                 sleep(wait).await;
                 now = clock::now();
             }

@@ -12,7 +12,8 @@ use crate::limit::Limit;
 use crate::store::Ask;
 
 /// One limit with the key and the rates that apply to a request.
-struct RateCheck<'a> {
+#[derive(Clone, Copy)]
+pub(super) struct RateCheck<'a> {
     place: usize,
     key: Fingerprint,
     profile: RateSet<'a>,
@@ -64,7 +65,7 @@ impl<'a> DecisionState<'a> {
                 SelectedRates::Rates(profile, limit) => {
                     let check = RateCheck { place, key, profile, limit };
                     if route_limit.is_of_route {
-                        self.acquire_permit(input, &check)?;
+                        self.acquire_permit(input, check)?;
                     }
                     self.prepare_ask(input, &check)?;
                     if route_limit.is_of_route {
@@ -104,8 +105,8 @@ impl<'a> DecisionState<'a> {
     }
 
     /// Counts the request among those in flight if the limit bounds their number.
-    fn acquire_permit(&mut self, input: &DecisionInput<'a, '_>, check: &RateCheck<'a>) -> ControlFlow<Decision> {
-        let RateCheck { place, key, profile, limit } = *check;
+    fn acquire_permit(&mut self, input: &DecisionInput<'a, '_>, check: RateCheck<'a>) -> ControlFlow<Decision> {
+        let RateCheck { place, key, profile, limit } = check;
         let route_limit = &input.limits[place];
         let Some(max_in_flight) = route_limit.max_in_flight else { return ControlFlow::Continue(()) };
         let acquired = input.concurrency.acquire(key, max_in_flight);
@@ -115,14 +116,17 @@ impl<'a> DecisionState<'a> {
         if !admitted {
             self.refused_unasked(input, place, key);
         }
-        if decision != Decision::Admitted || limit.rates().is_empty() {
-            // Otherwise its rates decide, too, and then it is counted.
+        if decision != Decision::Admitted || limit.rates().is_empty() && self.held_since.is_none() {
+            // Otherwise its rates decide, too, and then it is counted; or it was counted before it was held.
             route_limit.record_key(input, key, !admitted);
         }
         let verdict = LimitVerdict::InFlight { admitted, remaining };
         let outcome = LimitOutcome { place, profile, limit, need: 1, verdict };
         if let Some((permit, _)) = acquired {
             self.permits.push(permit);
+            if input.may_hold() {
+                self.in_flight.push(check);
+            }
             if route_limit.on_limit.is_told() {
                 self.outcomes.push(outcome);
             }
@@ -133,6 +137,22 @@ impl<'a> DecisionState<'a> {
             self.outcomes = SmallVec::from_iter([outcome]);
         }
         if decision == Decision::Admitted { ControlFlow::Continue(()) } else { ControlFlow::Break(decision) }
+    }
+
+    /// The request begins to be held. Meanwhile it is not in flight, so that it takes no place of those that are.
+    pub(super) fn leave_flight(&mut self) {
+        self.permits.clear();
+        self.without_rates.clear();
+        self.outcomes.retain(|outcome| !matches!(outcome.verdict, LimitVerdict::InFlight { .. }));
+    }
+
+    /// The request is not held any longer, so it joins those in flight again. Breaks off where there is no room for it.
+    pub(super) fn rejoin_flight(&mut self, input: &DecisionInput<'a, '_>) -> ControlFlow<Decision> {
+        if !self.permits.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        let left = std::mem::take(&mut self.in_flight);
+        left.into_iter().try_for_each(|check| self.acquire_permit(input, check))
     }
 
     /// Adds the question of one limit to what the store is asked.

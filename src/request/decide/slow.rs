@@ -8,8 +8,12 @@
 //! whose requests build on each other would see them served in another order. That makes nobody wait for longer than
 //! `up_to`, because those before it came earlier.
 //!
+//! A held request is not in flight: it takes its places of `max_in_flight` when the hold is over. If there is none then, it is
+//! refused, and what it was charged is given back.
+//!
 //! Held requests have queues of their own. In one with requests that wait for room, they would keep those from asking.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -59,8 +63,13 @@ pub(super) async fn hold<'a>(
     };
     state.held_since.get_or_insert(input.now);
     input.limits[place].counters(input.worker).delayed.one();
+    state.leave_flight();
     sleep(left).await;
     slot.wait_until_first().await;
+    if let ControlFlow::Break(decision) = state.rejoin_flight(input) {
+        state.reservations.give_back(clock::now);
+        return decision;
+    }
     state.reservations.end_hold(clock::now);
     state.conclude(input, reply)
 }
