@@ -100,7 +100,8 @@ pub struct Upstream {
     retry: config::Retry,
     overload: config::Overload,
     health: Option<config::HealthCheck>,
-    ejection: config::Ejection,
+    /// `None` if its servers are never ejected.
+    ejection: Option<config::Ejection>,
     /// How its servers are told who the client is; `None` if they are not.
     proxy_protocol: Option<config::ProxyProtocol>,
     /// How often the names of its servers are looked up.
@@ -121,6 +122,14 @@ pub struct Unanswered {
     pub endpoint: Option<Arc<Endpoint>>,
     /// Why there is no response.
     pub error: UpstreamError,
+}
+
+/// A response after which another server was asked. The client gets it if that one has none.
+struct GivenUp {
+    in_flight: InFlight,
+    status: StatusCode,
+    headers: HeaderMap,
+    body: UpstreamBody,
 }
 
 impl Upstream {
@@ -145,7 +154,7 @@ impl Upstream {
             retry: config.retry.clone(),
             overload: config.overload,
             health: config.health.clone(),
-            ejection: config.ejection,
+            ejection: config.ejection.clone(),
             proxy_protocol: config.proxy_protocol,
             resolve_every: config.resolve_every,
             state: endpoints.state(&config.name),
@@ -242,6 +251,7 @@ impl Upstream {
             Choice::Full => cold(self.wait(wish, request)).await?,
         };
         let share = share(in_flight.endpoint(), request)?;
+        let mut given_up: Option<Box<GivenUp>> = None;
         loop {
             in_flight.begin(request);
             if let Some(spans) = request.spans() {
@@ -266,15 +276,29 @@ impl Upstream {
             let wish = Wish { key, tried: &attempts.tried };
             match again.map(|_| self.balancer.choose(wish)) {
                 Some(Choice::Endpoint(next)) => {
-                    if let Err(Failed { error, .. }) = sent {
-                        on_failure(endpoint, &error);
+                    let next = self.in_flight(next, request);
+                    match sent {
+                        Ok((status, body)) => {
+                            let headers = std::mem::take(headers);
+                            given_up = Some(Box::new(GivenUp { in_flight, status, headers, body }));
+                        }
+                        Err(Failed { error, .. }) => on_failure(endpoint, &error),
                     }
                     headers.clear();
-                    in_flight = self.in_flight(next, request);
+                    in_flight = next;
                 }
                 Some(Choice::Full | Choice::None) | None => {
-                    let unanswered = |Failed { error, .. }| Unanswered { endpoint: Some(endpoint.clone()), error };
-                    let (status, mut body) = sent.map_err(unanswered)?;
+                    let (status, mut body) = match (sent, given_up) {
+                        (Ok(answered), _) => answered,
+                        (Err(Failed { error, .. }), Some(response)) => {
+                            on_failure(endpoint, &error);
+                            (in_flight, *headers) = (response.in_flight, response.headers);
+                            (response.status, response.body)
+                        }
+                        (Err(Failed { error, .. }), None) => {
+                            return Err(Unanswered { endpoint: Some(endpoint.clone()), error });
+                        }
+                    };
                     in_flight.share = share;
                     body.count(in_flight);
                     return Ok((status, body));

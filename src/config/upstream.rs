@@ -45,7 +45,7 @@ pub struct Upstream {
     /// How its servers are checked; `None` if they are not.
     pub health: Option<HealthCheck>,
     /// When a server that fails gets no requests for a time.
-    pub ejection: Ejection,
+    pub ejection: Option<Ejection>,
 }
 
 /// One server of an upstream.
@@ -141,10 +141,12 @@ pub struct HealthCheck {
 }
 
 /// `[upstreams.NAME.eject]`: when a server that fails gets no requests for a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ejection {
     /// So many failures in a row, 1 to 1000.
     pub failures: u32,
+    /// The statuses of responses that are failures.
+    pub statuses: Vec<RangeInclusive<u16>>,
     /// For how long the first time. It doubles each time.
     pub first: Duration,
     /// The longest time.

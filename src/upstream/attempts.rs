@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use super::Upstream;
 use super::again::{Again, Ending, Situation};
+use super::balancer::Wish;
 use super::outgoing_body::BodySource;
 use super::request::UpstreamRequest;
 use crate::base::clock;
@@ -52,12 +53,17 @@ impl<'a> Attempts<'a> {
             progress.is_begun.set(self.was_begun);
         }
         self.was_begun = progress.is_begun.get();
+        let has_other = match ending {
+            // A response is given up only for a server that can be tried.
+            Ending::Listed => balancer.can_try(Wish { key: None, tried: &[&*self.tried, &[endpoint][..]].concat() }),
+            _ => self.tried.len() + 1 < balancer.count(),
+        };
         let situation = Situation {
             is_idempotent: self.request.head.method.is_idempotent(),
             has_whole_body: self.body.is_whole(),
             has_response: progress.has_response.get(),
             is_repeated: self.is_repeated,
-            has_other: self.tried.len() + 1 < balancer.count(),
+            has_other,
             retries: retry.retries - self.retries,
         };
         let again = ending.again(situation, || state.take_retry(retry.budget, clock::monotonic()))?;

@@ -58,7 +58,7 @@ pub(super) fn read(
     let retry = retries::read(&section);
     let overload = overload::read(name.text, &section);
     let health = section.table(&upstream::health).map(health::check);
-    let ejection = health::ejection(section.table_or_empty(&upstream::eject));
+    let ejection = health::ejection(name.text, &section);
     section.close();
     Some(Upstream {
         name: name.text.to_owned(),

@@ -185,10 +185,20 @@ impl<'a> Field<'a> {
         Some(Section::new(title, self.span.clone(), (keys, Some(table)), self.source))
     }
 
-    /// The same; an empty one if the value is none.
-    pub(in crate::config) fn section_or_empty(&self, title: &str, keys: &'static Table) -> Section<'a> {
+    /// The same for a value that may also be `true`, which is an empty table, or `false`, for which there is none: `Some(None)`.
+    pub(in crate::config) fn section_unless_false(
+        &self,
+        title: &str,
+        keys: &'static Table,
+        help: &str,
+    ) -> Option<Option<Section<'a>>> {
         let table = self.value.as_table();
-        Section::new(title.to_owned(), self.span.clone(), (keys, table), self.source)
+        if table.is_none() && !self.is_boolean() {
+            self.mistyped("true, false or a table", help);
+            return None;
+        }
+        let is_on = table.is_some() || self.boolean()?;
+        Some(is_on.then(|| Section::new(title.to_owned(), self.span.clone(), (keys, table), self.source)))
     }
 
     /// A table whose keys are names that the user chooses.
