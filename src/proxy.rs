@@ -240,6 +240,11 @@ async fn serve(
         Decided::Answered(outcome, answer, _) => {
             return own(Some(&changes), response, record, outcome, (head, refused_status), answer);
         }
+        // The peer speaks for other clients too, and would take a closed connection for a failure of this gateway.
+        Decided::Unanswered(outcome, _) if client.via_trusted => {
+            let answer = respond::empty(StatusCode::FORBIDDEN);
+            return own(Some(&changes), response, record, outcome, (head, refused_status), answer);
+        }
         Decided::Unanswered(outcome, _) => {
             record.ended(outcome);
             request.is_unanswered = true;

@@ -49,7 +49,7 @@ pub use file_handles::{connections as connections_for, raise as raise_handles};
 pub(crate) use http1::check_framing;
 #[cfg(any(test, fuzzing))]
 pub(crate) use http2::check_frames;
-pub use http2::{Frames, InterimResponses, PREFACE, Piece, kind as frame_kind, poll_granted};
+pub use http2::{Frames, InterimResponses, PREFACE, Piece, Windows, kind as frame_kind, poll_granted};
 pub use http2_errors::Http2Errors;
 pub use listeners::{Listener, ListenerChange};
 pub use request_guard::RequestGuard;
@@ -83,8 +83,7 @@ pub struct IncomingRequest {
     /// What becomes of the connection after the response: the handler sets it if its response accepts a WebSocket.
     pub tunnel: Option<Tunnel>,
     /// Whether the client gets no response: the handler sets it, and what it has filled in is not sent. In HTTP/1.1 the
-    /// connection is closed after the responses to earlier requests. In HTTP/2 the stream is reset, and the third such
-    /// stream ends the connection after the requests in flight.
+    /// connection is closed after the responses to earlier requests. In HTTP/2 the stream is reset.
     pub is_unanswered: bool,
 }
 

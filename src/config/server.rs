@@ -1,6 +1,6 @@
 //! `[server]`: the listeners for clients, their timeouts and sizes.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -53,6 +53,14 @@ pub struct Server {
     pub paths: PathRules,
     /// `[server.shed]`; `None` if requests are not shed.
     pub shed: Option<Shed>,
+}
+
+impl Server {
+    /// Whether a peer with this address is a trusted proxy, which speaks for several clients.
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        self.trusted_proxies.iter().any(|network| network.contains(&peer))
+    }
 }
 
 /// Where clients connect, and what is spoken there.

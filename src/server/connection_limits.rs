@@ -8,7 +8,8 @@
 //!
 //! The worker's own idle connections are asked to end first, the longest idle first; if none is idle, the next one that
 //! becomes idle. They end as in a drain, so a request that has arrived meanwhile is still answered. For a request this
-//! costs one read of a number that rarely changes.
+//! costs one read of a number that rarely changes. A connection of HTTP/2 may take seconds to end, in which no other one is
+//! asked for the same place.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -40,6 +41,8 @@ pub struct ConnectionLimits {
     waiting: AtomicUsize,
     /// How many places are wanted for which no connection has been told to end yet.
     wanted: AtomicUsize,
+    /// How many connections end because their places are wanted, and are expected to free them soon.
+    ending: AtomicUsize,
     /// Notified when places are wanted.
     asked: Notify,
     /// Notified when a place is free.
@@ -119,6 +122,7 @@ impl ConnectionLimits {
             by_address: Mutex::default(),
             waiting: AtomicUsize::new(0),
             wanted: AtomicUsize::new(0),
+            ending: AtomicUsize::new(0),
             asked: Notify::new(),
             freed: Notify::new(),
             refused: Reported::default(),
@@ -174,9 +178,19 @@ impl ConnectionLimits {
         Waiting(self)
     }
 
-    /// At least one place is wanted.
+    /// At least one place is wanted, unless as many are about to be free as connections wait for.
     pub(super) fn want_one(&self) {
-        self.wanted.fetch_max(1, Ordering::SeqCst);
+        if self.ending.load(Ordering::SeqCst) < self.waiting.load(Ordering::SeqCst).max(1) {
+            self.wanted.fetch_max(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A connection is about to free its place, or is not any more.
+    pub(super) fn count_ending(&self, is_so: bool) {
+        match is_so {
+            true => self.ending.fetch_add(1, Ordering::SeqCst),
+            false => self.ending.fetch_sub(1, Ordering::SeqCst),
+        };
     }
 
     /// Asks the other workers for the places that are still wanted.
@@ -277,7 +291,7 @@ impl ConnectionPermit {
     pub(super) fn count_for(&mut self, client: IpAddr) -> bool {
         let server = self.limits.server();
         let (most, address) = (server.max_connections_per_ip, network_of(client));
-        if most == 0 || server.trusted_proxies.iter().any(|network| network.contains(&client.to_canonical())) {
+        if most == 0 || server.trusts(client) {
             return true;
         }
         let mut by_address = self.limits.by_address.lock();

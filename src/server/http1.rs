@@ -11,6 +11,7 @@
 mod client_io;
 mod framing_check;
 mod message_body;
+mod paced_body;
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -33,6 +34,7 @@ pub(super) use message_body::MessageBody;
 
 use client_io::ClientIo;
 use message_body::Messages;
+use paced_body::PacedBody;
 
 use super::connection_limits::ConnectionLimits;
 use super::connection_state::ConnectionState;
@@ -104,7 +106,7 @@ pub(super) async fn serve<H: Handler>(
                 accepted.set(incoming.tunnel.take());
             }
             state.record(Event::Answers);
-            Ok::<_, Infallible>(response)
+            Ok::<_, Infallible>(response.map(|body| PacedBody::new(body, messages)))
         }
     });
     let io = ClientIo::new(stream.clone(), state.clone(), messages.clone());

@@ -38,7 +38,7 @@ pub(super) enum Event {
     RequestEnds,
     /// The library is given a response.
     Answers,
-    /// A request that has ended gets no response.
+    /// A request of HTTP/1.1 that has ended gets no response.
     LeftUnanswered,
     /// The connection may become a tunnel after the request in flight, or does not.
     Upgrades(bool),
@@ -79,10 +79,6 @@ pub(super) enum CloseReason {
     /// Requests were left unanswered.
     Unanswered,
 }
-
-/// How many requests a connection of HTTP/2 may leave unanswered; then it ends. Others may share the connection with the
-/// client that is meant, so that the first one does not end it.
-const MOST_UNANSWERED: u8 = 2;
 
 /// When a connection has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,8 +127,6 @@ pub(super) struct Lifecycle {
     end: Option<End>,
     readiness: Readiness,
     tells_its_end: bool,
-    /// How many requests were left unanswered.
-    unanswered: u8,
     /// How many requests have begun to come since the connection woke, and how many of them have begun.
     come: u64,
     pub(super) taken: u64,
@@ -161,7 +155,6 @@ impl Lifecycle {
             end: None,
             readiness: Readiness::Resting,
             tells_its_end: false,
-            unanswered: 0,
             come: 0,
             taken: 0,
             head_since: None,
@@ -214,13 +207,8 @@ impl Lifecycle {
                 _ => self.enter(if self.come > self.taken { Phase::Head } else { Phase::Idle }, now),
             },
             Event::Answers => self.is_answering = true,
-            Event::LeftUnanswered => {
-                self.unanswered = self.unanswered.saturating_add(1);
-                // In HTTP/1.1 the responses to later requests would be taken for the one that is missing.
-                if !self.tells_its_end || self.unanswered > MOST_UNANSWERED {
-                    self.end(End::AfterAnswers);
-                }
-            }
+            // The responses to later requests would be taken for the one that is missing.
+            Event::LeftUnanswered => self.end(End::AfterAnswers),
             Event::Upgrades(is_so) => self.is_upgrading = is_so,
             Event::HalfClosed => self.closed_at = Some(now),
             Event::Broken => self.end(End::Now(CloseReason::Gone)),
@@ -286,15 +274,9 @@ impl Lifecycle {
             None if self.readiness == Readiness::Tired && !self.is_busy() && !self.tells_its_end => Step::Rest,
             None => Step::GoOn,
             Some(End::Now(reason)) => Step::Close(reason),
-            // In HTTP/2 the library may have the end of a response, which it sends when it is asked to look. In HTTP/1.1 it has
-            // written what it has, and never reads what has come besides.
-            Some(End::AfterAnswers) => {
-                match self.is_in_flight() || self.is_unsent() || self.tells_its_end && is_unread() {
-                    true if self.tells_its_end => Step::Finish,
-                    true => Step::GoOn,
-                    false => Step::Close(CloseReason::Unanswered),
-                }
-            }
+            // The library has written what it has, and never reads what has come besides.
+            Some(End::AfterAnswers) if self.is_in_flight() || self.is_unsent() => Step::GoOn,
+            Some(End::AfterAnswers) => Step::Close(CloseReason::Unanswered),
             Some(_) if self.is_busy() || self.is_upgrading => {
                 self.expected_since = None;
                 // The response to a handshake ends HTTP on this connection, or else the connection ends after it. And the
@@ -346,7 +328,7 @@ impl Lifecycle {
     }
 
     /// Whether a request has begun to come or is in flight, or its response is not sent completely.
-    fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         self.is_unsent() || self.head_since.is_some() || matches!(self.phase, Phase::Head | Phase::Busy(_))
     }
 
@@ -375,12 +357,7 @@ impl Lifecycle {
 
     /// Whether the library was given nothing to send. Where a request is left unanswered, it may still send an earlier response.
     pub(super) fn is_unasked(&self) -> bool {
-        !self.is_in_flight() && !self.is_answering && !self.serves_no_more()
-    }
-
-    /// Whether no further request is served, because others were left unanswered.
-    pub(super) fn serves_no_more(&self) -> bool {
-        self.end == Some(End::AfterAnswers)
+        !self.is_in_flight() && !self.is_answering && self.end != Some(End::AfterAnswers)
     }
 
     /// Whether the connection ends because the client does not read.

@@ -7,6 +7,7 @@
 //! This is the library h2 without hyper's client around it, which would send each body in a task of its own. Such a
 //! task goes on when the request has ended, and does not show whether it waits for the client or for the server.
 
+mod cancelled;
 mod clients;
 mod connection;
 mod followed_stream;
@@ -16,7 +17,6 @@ mod request_body;
 mod request_head;
 mod response_body;
 mod response_head;
-mod windows;
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
@@ -79,9 +79,13 @@ pub(super) async fn send<B: From<ResponseBody>>(
         Err(error) => return Err(Failed { error: failure(error), ending: Ending::NotProcessed }),
     };
     request.progress.is_begun.set(true);
-    let content = body.take().zip(request.body);
-    let mut request_body =
-        content.map(|(body, rules)| RequestBody::new(body, sender, &stream, (&request.head, rules), named));
+    let mut request_body = match body.take().zip(request.body) {
+        Some((body, rules)) => Some(RequestBody::new(body, sender, &stream, (&request.head, rules), named)),
+        None => {
+            stream.sender = Some(sender);
+            None
+        }
+    };
     stream.stall().begin(request.body_timeout(), Some(timeout));
     let mut interim = Interim::new(request.client.and_then(|client| client.interim));
     let head = poll_fn(|cx| {

@@ -114,7 +114,8 @@ tables! {
         /// How long a ban lasts at most; without this key not less than `for`.
         max_for: Duration = wait(MIN_WINDOW..=MAX_WINDOW), "1d";
         /// How requests of a banned key are answered: 429 with the end of the ban in Retry-After, 403, or not at all: the connection
-        /// is closed.
+        /// is closed (HTTP/2: the stream is reset; a peer in `trusted_proxies`, which speaks for other clients too, gets 403 without
+        /// a body).
         respond: BanResponse = words(&[
             ("reject", BanResponse::Reject), ("forbid", BanResponse::Forbid), ("close", BanResponse::Close),
         ]), "reject";

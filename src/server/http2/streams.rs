@@ -20,6 +20,7 @@ use h2::server::SendResponse;
 use h2::{Reason, SendStream};
 use http::{HeaderMap, Response, StatusCode};
 
+use super::unsent::Unsent;
 use crate::base::http::header_rules::remove_hop_by_hop;
 use crate::server::connection_state::TimedStreams;
 use crate::server::request_guard::RequestStream;
@@ -37,6 +38,20 @@ pub(super) struct Streams {
     waiting: RefCell<Vec<Weak<Stream>>>,
     /// How many interim responses the library has got and may not have sent.
     unsent_interim: Cell<u32>,
+    /// What the library has got of responses and has not sent.
+    unsent: RefCell<Unsent>,
+    /// How many bodies of requests are not passed on completely.
+    uploads: Cell<usize>,
+}
+
+/// The body of a request that is not passed on completely, or what a client sends into a tunnel.
+#[derive(Debug)]
+pub(super) struct Upload(Rc<Streams>);
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.0.uploads.set(self.0.uploads.get() - 1);
+    }
 }
 
 /// One stream, from its request to the end of its response.
@@ -59,7 +74,13 @@ pub(super) struct Stream {
 impl Streams {
     /// For a new connection.
     pub(super) fn new(worker: Rc<WorkerState>) -> Self {
-        Self { worker, waiting: RefCell::default(), unsent_interim: Cell::new(0) }
+        Self {
+            worker,
+            waiting: RefCell::default(),
+            unsent_interim: Cell::new(0),
+            unsent: RefCell::default(),
+            uploads: Cell::new(0),
+        }
     }
 
     /// A stream begins, whose response is sent through `responder`.
@@ -74,6 +95,27 @@ impl Streams {
             is_listed: Cell::new(false),
             is_reset: Cell::new(false),
         })
+    }
+
+    /// The body of a request begins.
+    pub(super) fn begin_upload(self: &Rc<Self>) -> Upload {
+        self.uploads.set(self.uploads.get() + 1);
+        Upload(self.clone())
+    }
+
+    /// How many bodies of requests are not passed on completely.
+    pub(super) fn uploads(&self) -> usize {
+        self.uploads.get()
+    }
+
+    /// So many bytes of a response are sent.
+    pub(super) fn sent(&self, stream: u32, bytes: u32) {
+        self.unsent.borrow_mut().remove(stream, bytes as usize);
+    }
+
+    /// A stream is reset by one of the sides, so that nothing more of it is sent.
+    pub(super) fn is_reset(&self, stream: u32) {
+        self.unsent.borrow_mut().remove(stream, usize::MAX);
     }
 
     /// Whether a head that is being sent counts as that of an interim response. Nobody knows which head it is, so each interim
@@ -173,6 +215,22 @@ impl Stream {
             }
             waiting.push(Rc::downgrade(self));
         }
+    }
+
+    /// Ready when the library may get more of responses, as far as the client reads what is sent to it.
+    pub(super) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
+        self.streams.unsent.borrow_mut().poll_room(cx)
+    }
+
+    /// Gives the library a part of the response, for which it has window.
+    ///
+    /// # Errors
+    /// When the stream has ended.
+    pub(super) fn send(&self, sender: &mut SendStream<Bytes>, data: Bytes, is_end: bool) -> Result<(), h2::Error> {
+        let (stream, length) = (sender.stream_id().as_u32(), data.len());
+        sender.send_data(data, is_end)?;
+        self.streams.unsent.borrow_mut().add(stream, length);
+        Ok(())
     }
 
     /// Records that the client has granted window.

@@ -118,17 +118,13 @@ impl World {
 
     /// Whether requests were left unanswered, so that no other one is served.
     fn serves_no_more(&self) -> bool {
-        self.unanswered >= if self.is_http2 { 3 } else { 1 }
+        !self.is_http2 && self.unanswered > 0
     }
 
     /// The library does what it can: it reads a head of HTTP/1 only when the response before it is sent, and if there is one.
     fn look(&mut self) {
         loop {
             let can_begin = self.is_http2 || self.in_flight == 0 && !self.is_blocked && self.unanswered == 0;
-            if can_begin && self.heads.1 > self.heads.2 && self.connection.serves_no_more() {
-                self.heads.2 += 1;
-                continue;
-            }
             if can_begin && self.heads.1 > self.heads.2 {
                 self.heads.2 += 1;
                 self.in_flight += 1;
@@ -219,9 +215,7 @@ impl World {
             }
             CloseReason::SlowHead => lasts(self.no_part_at) >= LIMITS.header,
             CloseReason::NotReading => self.is_blocked && lasts(self.reads_at) >= LIMITS.body,
-            CloseReason::Unanswered => {
-                self.serves_no_more() && self.in_flight == 0 && !self.is_blocked && (has_looked || !self.is_http2)
-            }
+            CloseReason::Unanswered => self.serves_no_more() && self.in_flight == 0 && !self.is_blocked,
             CloseReason::Gone => self.is_broken || self.in_flight > 0 && lasts(self.is_whole_at) >= LIMITS.half_closed,
         };
         assert!(is_right, "{reason:?}: {self:?}");
@@ -262,7 +256,9 @@ impl World {
             Act::LeaveUnanswered if self.in_flight > 0 => {
                 (self.in_flight, self.unanswered, self.has_served) = (self.in_flight - 1, self.unanswered + 1, true);
                 self.record(Event::RequestEnds);
-                self.record(Event::LeftUnanswered);
+                if !self.is_http2 {
+                    self.record(Event::LeftUnanswered);
+                }
                 let may_send = self.is_http2 || self.closed.is_some() || !self.connection.is_unasked();
                 assert!(may_send, "earlier responses are dropped: {self:?}");
             }

@@ -21,17 +21,23 @@ use http::uri::Scheme;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 
+use super::cancelled::Cancelled;
 use super::clients::ClientRequest;
 use super::followed_stream::{FollowedStream, Traffic};
 use super::keep_alive::{Activity, Check, KeepAlive};
-use super::windows::{CONNECTION_WINDOW, MOST_STREAMS, STREAM_WINDOW, stream_window};
 use crate::request::decide::ConcurrencyPermit;
+use crate::server::Windows;
 use crate::upstream::endpoint::TargetAddress;
 use crate::upstream::error::UpstreamError;
 use crate::upstream::places::are_taken;
 use crate::upstream::stall::StallTimer;
 use crate::upstream::stream::UpstreamStream;
 
+/// How many streams of a connection are used at most, if the server allows as many.
+const MOST_STREAMS: usize = 100;
+/// How much a server may send ahead of its clients, over all connections to it: on a stream enough for a gigabit at 20 ms, which
+/// is 2.5 MB, and not less than what the protocol begins with.
+const WINDOWS: Windows = Windows { largest: 4 << 20, smallest: 64 << 10, budget: 32 << 20 };
 /// The largest head of a response, as with HTTP/1.1.
 const MAX_HEADER_LIST: u32 = 64 << 10;
 /// How many bytes of a request's body wait in the library for the server, for each stream.
@@ -59,6 +65,7 @@ pub(super) struct Http2Connection {
     /// What the pool knows of it since its last check.
     checked: RefCell<Checked>,
     task: AbortHandle,
+    pub(super) cancelled: Cancelled,
     timers: RefCell<Vec<StallTimer>>,
     /// The places of connections, of which it has one.
     places: Arc<Semaphore>,
@@ -127,8 +134,8 @@ impl Http2Connection {
         let mut builder = Builder::new();
         builder
             .enable_push(false)
-            .initial_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
+            .initial_window_size(WINDOWS.largest)
+            .initial_connection_window_size(WINDOWS.of_connection(MOST_STREAMS))
             .max_header_list_size(MAX_HEADER_LIST)
             .max_send_buffer_size(SEND_BUFFER);
         let (requests, mut connection) = builder.handshake(followed).await.map_err(failure)?;
@@ -147,6 +154,7 @@ impl Http2Connection {
             state,
             checked,
             task,
+            cancelled: Cancelled::default(),
             timers: RefCell::default(),
             places,
             _share: share,
@@ -159,17 +167,20 @@ impl Http2Connection {
     }
 
     /// Whether requests can still be sent on it, as far as is known. With many more resets the server might end it, so then
-    /// only the streams that are open go on.
+    /// only the streams that are open go on, and those that are cancelled are still reset.
     pub(super) fn is_open(&self) -> bool {
         let polled = self.requests.clone().poll_ready(&mut Context::from_waker(Waker::noop()));
         let State { is_dead, resets, .. } = &*self.state;
-        !is_dead.get() && resets.get() < MOST_RESETS && !matches!(polled, Poll::Ready(Err(_)))
+        let is_used = resets.get() < MOST_RESETS || self.cancelled.count() > 0;
+        !is_dead.get() && is_used && !matches!(polled, Poll::Ready(Err(_)))
     }
 
     /// Whether the server allows no further stream now. It always allows one, even if it says that it allows none: such a
     /// request waits, until its time limit.
     pub(super) fn is_full(&self) -> bool {
-        self.state.refuses.get() || self.state.streams.get() >= self.limit()
+        let State { refuses, streams, resets, .. } = &*self.state;
+        let open = streams.get() + self.cancelled.count();
+        refuses.get() || resets.get() >= MOST_RESETS || open >= self.limit()
     }
 
     /// Begins no further stream until the next check: a server that refuses one is often about to end the connection.
@@ -179,7 +190,7 @@ impl Http2Connection {
 
     /// How many streams it may have: as many as the server allows, within bounds.
     pub(super) fn limit(&self) -> usize {
-        self.requests.current_max_send_streams().clamp(1, MOST_STREAMS as usize)
+        self.requests.current_max_send_streams().clamp(1, MOST_STREAMS)
     }
 
     /// How well it suits a request, which `has_body` or not, of a client that is the `owner` of connections or shares them.
@@ -223,7 +234,7 @@ impl Http2Connection {
         of_server.set(of_server.get() + 1);
         begun.set(begun.get() + 1);
         let stall = self.timers.borrow_mut().pop();
-        OpenStream { connection: self.clone(), client, is_new, is_sent: Cell::new(false), stall }
+        OpenStream { connection: self.clone(), client, is_new, is_sent: Cell::new(false), sender: None, stall }
     }
 
     /// Looks whether the server still answers, and whether the connection is used. Returns since when it has no stream;
@@ -231,6 +242,7 @@ impl Http2Connection {
     pub(super) fn check(&self, now: Instant) -> Option<Instant> {
         let State { streams, begun, traffic, refuses, .. } = &*self.state;
         refuses.set(false);
+        self.cancelled.check();
         let mut checked = self.checked.borrow_mut();
         let Checked { pings, keep_alive, .. } = &mut *checked;
         if let Some(pings) = pings {
@@ -267,9 +279,9 @@ async fn run(
     state: Rc<State>,
     tell: oneshot::Sender<Result<(), UpstreamError>>,
 ) {
-    let (mut window, mut tell) = (STREAM_WINDOW, Some(tell));
+    let (mut window, mut tell) = (WINDOWS.largest, Some(tell));
     let ended = poll_fn(|cx| {
-        let wanted = stream_window(state.of_server.get());
+        let wanted = WINDOWS.of_stream(state.of_server.get());
         // While the server has not confirmed one change, there can be no other. Its confirmation polls this again.
         if wanted != window && connection.set_initial_window_size(wanted).is_ok() {
             window = wanted;
@@ -310,6 +322,8 @@ pub(in crate::upstream) struct OpenStream {
     pub(super) is_new: bool,
     /// Whether the server has the request and neither side has ended the stream.
     is_sent: Cell<bool>,
+    /// What keeps it open although nobody waits for its response any more.
+    pub(super) sender: Option<SendStream<Bytes>>,
     stall: Option<StallTimer>,
 }
 
@@ -355,12 +369,15 @@ impl Drop for OpenStream {
     fn drop(&mut self) {
         let Http2Connection { state, timers, .. } = &*self.connection;
         let State { streams, of_server, resets, .. } = &**state;
+        streams.set(streams.get() - 1);
+        of_server.set(of_server.get() - 1);
         if self.is_sent.get() {
             resets.set(resets.get() + 1);
             self.client.is_cancelled();
+            if self.client.owner.is_none() && streams.get() > 0 {
+                self.connection.cancelled.add(self.sender.take());
+            }
         }
-        streams.set(streams.get() - 1);
-        of_server.set(of_server.get() - 1);
         let mut timers = timers.borrow_mut();
         if timers.len() < SPARE_TIMERS {
             timers.extend(self.stall.take());
