@@ -71,7 +71,10 @@ pub(super) async fn serve<H: Handler>(
             tunnel(Box::new(StreamTunnel::new(received, sender, stream))).await;
         }
         None if is_end => {}
-        None => ResponseSender { sender, body, stream, waiting: Bytes::new(), is_last: false }.await,
+        None => {
+            let (waiting, is_last, waits_for_room) = (Bytes::new(), false, false);
+            ResponseSender { sender, body, stream, waiting, is_last, waits_for_room }.await;
+        }
     }
 }
 
@@ -121,6 +124,8 @@ struct ResponseSender<B> {
     waiting: Bytes,
     /// Whether that is the end of the body.
     is_last: bool,
+    /// Whether it waits until the client reads other responses on the connection.
+    waits_for_room: bool,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
@@ -161,8 +166,17 @@ impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
     /// Ready when the library may get more, or the stream is reset.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         match self.stream.poll_room(cx) {
-            Poll::Ready(()) => Poll::Ready(Ok(())),
-            Poll::Pending => self.sender.poll_reset(cx).map(|reset| Err(reset?.into())),
+            Poll::Ready(()) => {
+                if std::mem::take(&mut self.waits_for_room) {
+                    self.stream.goes_on();
+                }
+                Poll::Ready(Ok(()))
+            }
+            Poll::Pending => {
+                self.waits_for_room = true;
+                self.stream.waits();
+                self.sender.poll_reset(cx).map(|reset| Err(reset?.into()))
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! The bytes of a stream leave the library when they are sent, or when the stream is reset.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::task::{Context, Poll, Waker};
 
 use foldhash::fast::RandomState;
@@ -25,13 +25,12 @@ pub(super) struct Unsent {
     of_streams: HashMap<u32, usize, RandomState>,
     all: usize,
     more: Allowance,
-    /// The tasks that wait, in the order in which they came.
-    waiting: VecDeque<Waker>,
+    waiting: Vec<Waker>,
 }
 
 impl Default for Unsent {
     fn default() -> Self {
-        Self { of_streams: HashMap::default(), all: 0, more: Allowance::new(&PROCESS), waiting: VecDeque::new() }
+        Self { of_streams: HashMap::default(), all: 0, more: Allowance::new(&PROCESS), waiting: Vec::new() }
     }
 }
 
@@ -42,7 +41,7 @@ impl Unsent {
             let wanted = (self.all + STEP).min(MOST) - ALWAYS;
             let has = self.more.bytes();
             if self.all >= ALWAYS + if wanted > has { self.more.set(wanted) } else { has } {
-                self.waiting.push_back(cx.waker().clone());
+                self.waiting.push(cx.waker().clone());
                 return Poll::Pending;
             }
         }
@@ -64,15 +63,13 @@ impl Unsent {
         if left == 0 {
             self.of_streams.remove(&stream);
         }
+        // Not for each frame, because all that wait are woken.
+        if !self.waiting.is_empty() && self.all <= (ALWAYS + self.more.bytes()) / 2 {
+            self.waiting.drain(..).for_each(Waker::wake);
+        }
         if self.all < ALWAYS && self.more.bytes() > 0 {
             self.more.set(0);
         }
-        // One for each frame that is sent. Some of them may have ended, so that the last frame wakes all.
-        let woken = match self.all {
-            0 => self.waiting.len(),
-            all => usize::from(all < ALWAYS + self.more.bytes()).min(self.waiting.len()),
-        };
-        self.waiting.drain(..woken).for_each(Waker::wake);
     }
 }
 
@@ -94,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_wait_until_others_are_sent() {
+    fn streams_wait_until_half_is_sent() {
         let (mut unsent, woken) = (Unsent::default(), Arc::new(Woken::default()));
         let waker = Waker::from(woken.clone());
         let cx = Context::from_waker(&waker);
@@ -104,18 +101,16 @@ mod tests {
             unsent.add(streams, 16 << 10);
         }
         assert_eq!((unsent.all, streams), (MOST, 64));
-        (1..5).for_each(|_| assert!(unsent.poll_room(&cx).is_pending()));
+        assert!(unsent.poll_room(&cx).is_pending());
         unsent.remove(1000, 1);
+        (1..32).for_each(|stream| unsent.remove(stream, 16 << 10));
         assert_eq!(woken.0.load(Ordering::Relaxed), 0);
-        unsent.remove(1, 1 << 10);
         // The rest of one is dropped with it.
-        unsent.remove(1, usize::MAX);
-        assert_eq!((woken.0.load(Ordering::Relaxed), unsent.all), (2, MOST - (16 << 10)));
+        unsent.remove(32, 1 << 10);
+        unsent.remove(32, usize::MAX);
+        assert_eq!((woken.0.load(Ordering::Relaxed), unsent.all), (2, MOST / 2));
         assert!(unsent.poll_room(&cx).is_ready());
-        (2..streams).for_each(|stream| unsent.remove(stream, 16 << 10));
-        (1..3).for_each(|_| unsent.waiting.push_back(waker.clone()));
-        unsent.remove(streams, 16 << 10);
+        (33..=streams).for_each(|stream| unsent.remove(stream, 16 << 10));
         assert_eq!((unsent.all, unsent.more.bytes(), unsent.of_streams.len()), (0, 0, 0));
-        assert_eq!(woken.0.load(Ordering::Relaxed), 7);
     }
 }
