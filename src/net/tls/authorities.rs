@@ -35,6 +35,11 @@ impl Authorities {
         Ok(Self { certificates: certificates.into(), roots: Arc::new(roots) })
     }
 
+    /// Whether this certificate is one of them.
+    pub(super) fn has(&self, certificate: &CertificateDer<'_>) -> bool {
+        self.certificates.iter().any(|own| own == certificate)
+    }
+
     /// Those that the system trusts. Certificates among them that cannot be read are left out, because the user of the
     /// gateway may be unable to change them.
     ///

@@ -8,6 +8,7 @@ use rustls::sign::SingleCertAndKey;
 use super::authorities::Authorities;
 use super::identity::Identity;
 use super::provider;
+use super::server_check::ServerCheck;
 
 /// What connections to the servers of an upstream use. Clones resume each other's sessions. Two are equal if connections
 /// that one of them has made may be used by the other.
@@ -25,13 +26,16 @@ impl PartialEq for ConnectorTls {
 }
 
 impl ConnectorTls {
-    /// Servers need a certificate of one of `authorities`, and get that of `identity` if they ask for one.
+    /// Servers need a certificate that one of `authorities` has issued or is, and get that of `identity` if they ask for one.
     ///
     /// # Errors
     /// When the ciphers allow no version of TLS.
     pub fn new(authorities: Authorities, identity: Option<Identity>) -> Result<Self, rustls::Error> {
         let builder = ClientConfig::builder_with_provider(provider().clone()).with_safe_default_protocol_versions()?;
-        let builder = builder.with_root_certificates(authorities.roots.clone());
+        let builder = match ServerCheck::new(&authorities) {
+            Some(check) => builder.dangerous().with_custom_certificate_verifier(check),
+            None => builder.with_root_certificates(authorities.roots.clone()),
+        };
         let config = match &identity {
             Some(identity) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.key.clone()))),
             None => builder.with_no_client_auth(),

@@ -2,6 +2,7 @@
 //! (RFC 7468).
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -155,6 +156,17 @@ fn not_pem(error: &pem::Error) -> PemError {
         pem::Error::IllegalSectionStart { .. } => "a section has no valid first line".to_owned(),
         error => error.to_string(),
     })
+}
+
+/// From when until when a certificate is valid, in seconds.
+///
+/// # Errors
+/// When it cannot be read.
+pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<Range<u64>, PemError> {
+    let parsed = parse(certificate, 1)?;
+    let validity = parsed.tbs_certificate().validity();
+    // The last second belongs to it.
+    Ok(validity.not_before.to_unix_duration().as_secs()..validity.not_after.to_unix_duration().as_secs() + 1)
 }
 
 fn parse(certificate: &CertificateDer<'_>, number: usize) -> Result<Certificate, PemError> {
