@@ -3,6 +3,7 @@
 //! Each value is hashed together with its source and its length, so no two different keys have the same bytes, whatever
 //! clients send.
 
+mod pieces;
 pub mod ambiguity;
 mod forwarded;
 pub mod client;

@@ -165,6 +165,24 @@ fn spellings_of_one_cookie_share_its_counter() {
 }
 
 #[test]
+fn a_cookie_that_is_there_twice_with_one_value_is_one_key() {
+    let up = Upstream::start(|_| reply(200, ""));
+    let gateway = Gateway::start(&routes(&up, &SOURCES));
+    let mut client = gateway.client();
+    for (cookies, status) in [
+        ("sid=a; sid=a", 200),
+        ("SID=a; sid=a", 200),
+        ("sid=a", 429),
+        ("sid=b; sid=a", 400),
+        ("SID=b; sid=a", 400),
+        ("SID=a; Sid=a", 400),
+        ("sid=a; sid[]=a", 400),
+    ] {
+        assert_eq!(client.get_with("/cookie", format!("Cookie: {cookies}\r\n")).status, status, "{cookies}");
+    }
+}
+
+#[test]
 fn explain_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("gateway.toml");
