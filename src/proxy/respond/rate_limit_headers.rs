@@ -88,6 +88,7 @@ impl RateLimitHeaders {
         if self.has_millis() {
             names.push(RETRY_AFTER_MS);
         }
+        names.push(SHADOW);
         names
     }
 
@@ -590,9 +591,9 @@ mod tests {
     #[test]
     fn only_routes_with_the_headers_of_a_provider_expose_them() {
         let count = |limits: &[config::Limit]| rate_limit_headers(limits).names().len();
-        assert_eq!(count(&[limit("a", &["1/s"], HeaderStyle::Github)]), 6);
-        assert_eq!(count(&of_provider(HeaderStyle::OpenAi)), 13);
-        assert_eq!(count(&of_provider(HeaderStyle::Anthropic)), 12);
+        assert_eq!(count(&[limit("a", &["1/s"], HeaderStyle::Github)]), 7);
+        assert_eq!(count(&of_provider(HeaderStyle::OpenAi)), 14);
+        assert_eq!(count(&of_provider(HeaderStyle::Anthropic)), 13);
     }
 
     #[test]
