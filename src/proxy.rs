@@ -50,7 +50,7 @@ use crate::request::resolve::{ArrivedRequest, Next, Resolved, Resolver, Target};
 use crate::request::route::{RouteConditions, TemplateInput};
 use crate::server::{ClientBody, ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
 use crate::sources::acme::Challenges;
-use crate::upstream::ConnectionPools;
+use crate::upstream::{BoundConnections, ConnectionPools};
 
 use respond::LocalResponse;
 use respond::rate_limit_headers::RefusalCache;
@@ -99,6 +99,8 @@ pub struct ConnectionContext {
     traffic: Traffic,
     key_cache: RefCell<KeyCache>,
     refusal_cache: RefCell<RefusalCache>,
+    /// Connections to servers that are for this one alone.
+    bound: Rc<BoundConnections>,
 }
 
 impl ConnectionContext {
@@ -114,6 +116,7 @@ impl ConnectionContext {
             traffic: client.traffic,
             key_cache: RefCell::default(),
             refusal_cache: RefCell::default(),
+            bound: Rc::default(),
         }
     }
 }
@@ -283,7 +286,7 @@ async fn serve(
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =
         (response.status(), &route.action)
     {
-        return tunnel::begin(request, response, record, Waits::new(upstream, gateway.body_timeout));
+        return tunnel::begin(request, response, record, Waits::new(upstream, route.body_timeout));
     }
     if matches!(outcome, Outcome::Failed | Outcome::Refused | Outcome::Abandoned) {
         translate(response, outcome, &request.head);

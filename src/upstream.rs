@@ -22,6 +22,7 @@ mod stall;
 mod stream;
 mod spare_buffers;
 mod connection;
+mod bound;
 mod preamble;
 mod connector;
 mod keep;
@@ -45,7 +46,6 @@ mod health_check;
 mod watch;
 
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,7 +54,9 @@ use tokio::sync::Mutex;
 use tokio::time::{timeout, timeout_at};
 
 pub use body::UpstreamBody;
+pub use bound::BoundConnections;
 pub use connection::UpstreamTunnel;
+pub use delivery::Connections;
 pub use endpoint::{Endpoint, Endpoints};
 pub use endpoint_state::EndpointStatus;
 pub use error::{BodyError, UpstreamError};
@@ -204,14 +206,14 @@ impl Upstream {
     pub async fn send_within(
         &self,
         limit: Duration,
-        pools: &Rc<ConnectionPools>,
+        connections: Connections<'_>,
         request: &UpstreamRequest<'_>,
         body: Option<ClientBody>,
         headers: &mut HeaderMap,
         on_failure: &OnFailedAttempt<'_>,
     ) -> Result<(StatusCode, UpstreamBody), Unanswered> {
         let deadline = CallDeadline::new(limit);
-        let sent = timeout_at(deadline.at(), cold(self.send(pools, request, body, headers, on_failure))).await;
+        let sent = timeout_at(deadline.at(), cold(self.send(connections, request, body, headers, on_failure))).await;
         let over = || Err(Unanswered { endpoint: None, error: UpstreamError::Deadline(limit) });
         let (status, body) = sent.unwrap_or_else(|_| over())?;
         Ok((status, body.until(deadline)))
@@ -225,7 +227,7 @@ impl Upstream {
     /// [`Unanswered`] if no head comes.
     pub async fn send(
         &self,
-        pools: &Rc<ConnectionPools>,
+        connections: Connections<'_>,
         request: &UpstreamRequest<'_>,
         body: Option<ClientBody>,
         headers: &mut HeaderMap,
@@ -233,7 +235,7 @@ impl Upstream {
     ) -> Result<(StatusCode, UpstreamBody), Unanswered> {
         self.state.begin();
         let mut attempts = Attempts::new(self, request, body);
-        let delivery = Delivery { upstream: self, pools, request };
+        let delivery = Delivery { upstream: self, connections, request };
         let key = request.client.and_then(|client| client.balanced_by);
         let wish = Wish { key, tried: &[] };
         let mut in_flight = match self.choose(wish) {

@@ -55,11 +55,13 @@ pub enum Reason {
     Banned,
     /// A stream has used all tokens that its limits allow.
     TokensExhausted,
+    /// The gateway itself has sent the request, more than once.
+    Loop,
 }
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Connect,
         Self::Tls,
         Self::ConnectTimeout,
@@ -85,6 +87,7 @@ impl Reason {
         Self::GrpcTimeout,
         Self::Banned,
         Self::TokensExhausted,
+        Self::Loop,
     ];
 
     /// The name in logs and metrics.
@@ -115,6 +118,7 @@ impl Reason {
             Self::GrpcTimeout => "grpc_timeout",
             Self::Banned => "banned",
             Self::TokensExhausted => "tokens_exhausted",
+            Self::Loop => "loop",
         }
     }
 
@@ -144,6 +148,7 @@ impl Reason {
             | Self::TunnelIdleTimeout
             | Self::InspectBody
             | Self::TokensExhausted
+            | Self::Loop
             | Self::Banned
             | Self::GrpcTimeout => false,
         }

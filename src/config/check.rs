@@ -14,9 +14,11 @@ use super::read::{Name, Source};
 use super::report::{either, nearest};
 use super::spellings::{unmatchable, ways_around};
 use super::{
-    Action, Balance, Config, Cost, Decisions, Host, PathPattern, Route, Segment, Source as KeySource, Tiers, Upstream,
+    Action, Address, Balance, Config, Cost, Decisions, Host, PathPattern, Route, Segment, Source as KeySource, Tiers,
+    Upstream,
 };
 use crate::limit::overload::level;
+use crate::net::Traffic;
 
 const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"http://127.0.0.1:9000\"]\n\n\
                         [[routes]]\npath = \"/*\"\nupstream = \"api\"";
@@ -33,6 +35,7 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     unused(&draft, source);
     ways_around(&draft.routes, draft.server.paths, source);
     endless_redirects(&draft, source);
+    loops(&draft, source);
     unknown_tiers(&draft, &routes, source);
     unused_priorities(&draft, source);
     unseen(&draft, source);
@@ -103,6 +106,19 @@ fn endless_redirects(draft: &Draft<'_>, source: &Source<'_>) {
         if matches!(&route.answer, Some(Answer::Redirect(redirect)) if redirect.is_same_url_over_tls()) {
             let message = "requests over TLS are redirected to the same URL, in an endless loop";
             source.warn(route.path_span.clone(), message, "add scheme = \"http\" to this route");
+        }
+    }
+}
+
+/// Warns of upstreams whose server is the gateway itself.
+fn loops(draft: &Draft<'_>, source: &Source<'_>) {
+    let listeners = draft.server.listen.iter().filter(|listener| listener.traffic == Traffic::Requests);
+    for (name, upstream) in &draft.upstreams {
+        let servers = upstream.iter().flat_map(|upstream| &upstream.servers);
+        let own = servers.map(|server| &server.address).find(|server| listeners.clone().any(|own| own.is_at(server)));
+        if let Some(Address::Http { authority, .. }) = own {
+            let message = format!("the gateway itself listens at {authority}, so `{}` leads back to it", name.text);
+            source.warn(name.span.clone(), message, "give the address of another server; a loop is answered 508");
         }
     }
 }
@@ -236,6 +252,7 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
         pools,
         inspect_body: route.inspect_body.unwrap_or(draft.server.inspect_body),
         max_body_size: route.max_body_size.unwrap_or(draft.server.max_body_size),
+        body_timeout: route.body_timeout.unwrap_or(draft.server.body_timeout),
         timeout: route.timeout,
         request_headers: route.request_headers.clone()?,
         response_headers: route.response_headers.clone()?,

@@ -1,12 +1,13 @@
 //! `[server]`: the listeners for clients, their timeouts and sizes.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::IpNet;
 
 use super::shed::Shed;
 use super::tls::Tls;
+use super::upstream::Address;
 use crate::net::Traffic;
 
 /// The maximum body size where there is no limit.
@@ -34,7 +35,7 @@ pub struct Server {
     /// The longest time that a connection stays open without a request.
     pub idle_timeout: Duration,
     /// The longest time in which a client sends no more of a request body, or reads nothing of a response.
-    pub body_timeout: Duration,
+    pub body_timeout: Option<Duration>,
     /// The maximum number of open connections.
     pub max_connections: MaxConnections,
     /// The maximum number of open connections per address, except for trusted proxies; 0 is no limit.
@@ -64,6 +65,20 @@ pub struct Listener {
     pub tls: bool,
     /// What comes in there.
     pub traffic: Traffic,
+}
+
+impl Listener {
+    /// Whether connections to this server come in here.
+    pub fn is_at(&self, server: &Address) -> bool {
+        let Address::Http { host, port, tls, .. } = server else { return false };
+        let (ip, is_wildcard) = (self.address.ip(), self.address.ip().is_unspecified());
+        let is_own = match host.parse::<IpAddr>().map(|host| host.to_canonical()) {
+            // Nobody knows which others are those of this machine.
+            Ok(host) => host == ip || host.is_unspecified() || is_wildcard && host.is_loopback(),
+            Err(_) => host.eq_ignore_ascii_case("localhost") && (is_wildcard || ip.is_loopback()),
+        };
+        is_own && *port == self.address.port() && tls.is_some() == self.tls
+    }
 }
 
 /// `[server.http2]`: what a client may do on one connection of HTTP/2.

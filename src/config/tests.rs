@@ -200,7 +200,7 @@ fn defaults_are_put_in() {
         forwarded: false,
         header_timeout: Duration::from_secs(10),
         idle_timeout: Duration::from_secs(75),
-        body_timeout: Duration::from_secs(60),
+        body_timeout: Some(Duration::from_secs(60)),
         max_connections: MaxConnections::Auto,
         max_connections_per_ip: 0,
         max_header_size: 65_536,
@@ -239,7 +239,7 @@ fn a_default_may_be_written_beside_what_replaces_it() {
 fn everything_is_read() {
     let config = read(FULL);
     assert_eq!(config.server.trusted_proxies[1].to_string(), "192.0.2.7/32");
-    assert_eq!(config.server.body_timeout, Duration::from_secs(20));
+    assert_eq!(config.server.body_timeout, Some(Duration::from_secs(20)));
     assert_eq!(config.server.max_connections, MaxConnections::Number(5000));
     assert_eq!((config.server.max_connections_per_ip, config.server.proxy_protocol), (50, true));
     assert!(config.server.forwarded);

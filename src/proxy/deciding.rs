@@ -75,8 +75,7 @@ impl<'a> Deciding<'a, '_> {
         let inspection;
         let mut asks_for_usage = false;
         if let Some(inspector) = route.inspector.as_ref().filter(|_| input.passes(decision)) {
-            match Box::pin(inspect(inspector, (attributes.headers, attributes.path), body, gateway.body_timeout)).await
-            {
+            match Box::pin(inspect(inspector, (attributes.headers, attributes.path), body, route.body_timeout)).await {
                 Ok(inspected) => {
                     inspection = inspected;
                     asks_for_usage = inspection.asks_for_usage;

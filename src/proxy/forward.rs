@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 
 use http::{HeaderValue, Response, StatusCode, Version, header};
 
-use super::target::{name_host, onward};
+use hyper::ext::ReasonPhrase;
+
+use super::target::{is_last_hop, name_host, onward};
 use super::tunnel::{accepts, new_key};
 use super::{ConnectionContext, WorkerSnapshot};
 use crate::base::http::request_id::REQUEST_ID;
@@ -20,8 +22,8 @@ use crate::request::decide::CostKnown;
 use crate::request::identify::client::Client;
 use crate::server::IncomingRequest;
 use crate::upstream::{
-    BodyRules, Endpoint, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, RequestClient, RequestHead,
-    Unanswered, UpstreamBody, UpstreamError, UpstreamRequest,
+    BodyRules, Connections, Endpoint, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, RequestClient,
+    RequestHead, Unanswered, UpstreamBody, UpstreamError, UpstreamRequest,
 };
 
 /// When a client may try again if the servers have too many requests: nobody knows, but mostly soon.
@@ -94,6 +96,11 @@ impl UpstreamCall<'_> {
             }
         };
         name_host(&head.uri, &mut head.headers);
+        if is_last_hop(&head.method, &mut head.headers) {
+            let answer = respond::of_last_hop(head);
+            *response = respond::finish(answer, record.request_id()).map(ObservedBody::from);
+            return (Outcome::Responded, CostKnown::FromResponse);
+        }
         // A client may send no Host header in HTTP/1.0, and an empty one in HTTP/1.1. The upstream always gets one.
         let preserve_host = *preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
         // If requests are shed, it is measured how long this one waits for its response.
@@ -134,7 +141,7 @@ impl UpstreamCall<'_> {
             head,
             body: body.as_ref().map(|_| BodyRules {
                 counted: &self.route.single,
-                timeout: self.gateway.body_timeout,
+                timeout: self.route.body_timeout,
                 // What was inspected was measured, and may have grown since.
                 max_size: if self.route.inspector.is_some() { UNLIMITED } else { self.route.max_body_size },
             }),
@@ -145,15 +152,17 @@ impl UpstreamCall<'_> {
                 interim: pass.as_ref().map(|pass| pass as &PassInterim<'_>),
                 worker: self.connection.worker.index,
             }),
+            response_changes: response_headers,
             progress: &progress,
         };
         let on_failure = |endpoint: &Endpoint, error: &UpstreamError| {
             record.failed_attempt(error.reason(), endpoint, error);
         };
-        let (pools, headers) = (&self.connection.worker.pools, response.headers_mut());
+        let ConnectionContext { worker, bound, .. } = self.connection;
+        let (connections, headers) = (Connections { pools: &worker.pools, bound }, response.headers_mut());
         let mut sent = match call_timeout {
-            None => upstream.send(pools, &outbound, body, headers, &on_failure).await,
-            Some(limit) => upstream.send_within(limit, pools, &outbound, body, headers, &on_failure).await,
+            None => upstream.send(connections, &outbound, body, headers, &on_failure).await,
+            Some(limit) => upstream.send_within(limit, connections, &outbound, body, headers, &on_failure).await,
         };
         let (begun, is_begun) = (progress.begun(), progress.is_begun.get());
         waiting.into_iter().for_each(|waiting| measure(waiting, &sent));
@@ -165,7 +174,10 @@ impl UpstreamCall<'_> {
             sent = Err(Unanswered { endpoint: None, error });
         }
         match sent {
-            Ok((status, body)) => {
+            Ok((status, mut body)) => {
+                if let Some(Ok(reason)) = body.take_reason().map(ReasonPhrase::try_from) {
+                    response.extensions_mut().insert(reason);
+                }
                 record.responded(|| body.server(), begun);
                 *response.status_mut() = status;
                 response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());

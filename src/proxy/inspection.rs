@@ -32,12 +32,12 @@ pub(super) struct Inspection<'a> {
     pub(super) asks_for_usage: bool,
 }
 
-/// Reads all of a body, and puts what is sent on in its place. The client may send nothing of it for `limit` at most.
+/// Reads all of a body, and puts what is sent on in its place. The client may send nothing of it for `limit` at most, if there is one.
 pub(super) async fn inspect<'a>(
     inspector: &'a BodyInspector,
     head: (&HeaderMap, &str),
     body: &mut Option<ClientBody>,
-    limit: Duration,
+    limit: Option<Duration>,
 ) -> Result<Inspection<'a>, Refusal> {
     let (mut bytes, trailers) = match body {
         Some(body) => collect(body, (inspector.most, inspector.bound), limit).await?,
@@ -77,14 +77,18 @@ pub(super) fn adapt(head: &mut Parts, asks_for_usage: bool) {
 pub(super) async fn collect(
     body: &mut ClientBody,
     (most, bound): (u64, Reason),
-    limit: Duration,
+    limit: Option<Duration>,
 ) -> Result<(Bytes, Option<HeaderMap>), Refusal> {
     if body.size_hint().lower() > most {
         return Err(too_large(bound));
     }
     let (mut bytes, mut trailers) = (BytesMut::new(), None);
     loop {
-        let next = timeout(limit, poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx))).await;
+        let next = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));
+        let next = match limit {
+            Some(limit) => timeout(limit, next).await,
+            None => Ok(next.await),
+        };
         let frame = match next {
             Ok(None) => return Ok((bytes.freeze(), trailers)),
             Ok(Some(Ok(frame))) => frame,

@@ -62,7 +62,7 @@ pub struct Snapshot {
     /// Whether upstreams get the header Forwarded.
     pub forwarded: bool,
     /// The longest time for which a client may send nothing of an incomplete body.
-    pub body_timeout: Duration,
+    pub body_timeout: Option<Duration>,
     /// What other proxies are answered about requests that limits refuse.
     pub refused_status: StatusCode,
     /// Which requests are logged.
@@ -112,6 +112,8 @@ pub struct CompiledRoute {
     pub max_body_size: u64,
     /// What is read of its requests' bodies before the decision, if its limits need something of them.
     pub inspector: Option<Box<BodyInspector>>,
+    /// The longest time in which a client sends no more of a body or reads nothing of a response; `None` is no limit.
+    pub body_timeout: Option<Duration>,
     /// The longest time until the head of the response arrives, instead of that of its upstream.
     pub timeout: Option<Duration>,
     /// What changes about the headers that the upstream gets, if anything does.
@@ -182,7 +184,7 @@ impl SharedState {
         let meters = gateway.shedding.as_ref().map_or(&[][..], |shedding| &shedding.meters);
         self.meters.lock().retain(|name, _| meters.iter().any(|meter| meter.name == *name));
         let keeps = gateway.keeps();
-        self.endpoints.retain(|id| keeps.has(id));
+        self.endpoints.retain(|endpoint| keeps.has(endpoint.id));
     }
 }
 
@@ -280,6 +282,7 @@ impl Snapshot {
                 action: action(&route.action, &upstreams),
                 max_body_size: route.max_body_size,
                 inspector: BodyInspector::new(config, route).map(Box::new),
+                body_timeout: route.body_timeout,
                 timeout: route.timeout,
                 request_headers: PreparedChanges::new(&route.request_headers),
                 response_headers: PreparedChanges::new(&route.response_headers),

@@ -1,7 +1,7 @@
 //! The state of one connection: its task and its requests record in it what happens, the checks of its time limits look at
 //! it, and its task learns from it what to do next. What follows from what is the matter of [`lifecycle`](super::lifecycle).
 
-use std::cell::{Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::fmt::Debug;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -16,8 +16,8 @@ use super::worker_state::{Coarse, WorkerState};
 
 /// The streams of a connection of HTTP/2, which have a time limit of their own.
 pub(super) trait TimedStreams: Debug {
-    /// Resets those that have waited for their client for as long as `limit`.
-    fn reset_stalled(&self, now: Coarse, limit: Coarse);
+    /// Resets those that have waited for their client for too long.
+    fn reset_stalled(&self, now: Coarse, limits: &TimeLimits);
 }
 
 /// See the head of this file.
@@ -29,7 +29,14 @@ pub(super) struct ConnectionState {
     streams: RefCell<Option<Rc<dyn TimedStreams>>>,
     waker: RefCell<Option<Waker>>,
     worker: Rc<WorkerState>,
+    /// How often everything that the library had was sent, and whom to tell that.
+    flushes: Cell<u64>,
+    await_flush: RefCell<Vec<Waker>>,
 }
+
+/// The next moment at which everything that the library has is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flush(u64);
 
 impl ConnectionState {
     /// A new connection of this worker.
@@ -41,6 +48,8 @@ impl ConnectionState {
             streams: RefCell::default(),
             waker: RefCell::default(),
             worker,
+            flushes: Cell::new(0),
+            await_flush: RefCell::default(),
         }
     }
 
@@ -81,7 +90,7 @@ impl ConnectionState {
     /// Ends the connection if it has waited for its client for too long.
     pub(super) fn check(&self, time_limits: &TimeLimits, now: Coarse) {
         if let Some(streams) = &*self.streams.borrow() {
-            streams.reset_stalled(now, time_limits.body);
+            streams.reset_stalled(now, time_limits);
         }
         if self.lifecycle.borrow_mut().check(time_limits, now) {
             self.wake();
@@ -91,6 +100,32 @@ impl ConnectionState {
     fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
+        }
+    }
+
+    /// The next moment at which everything that the library has now is sent.
+    pub(super) fn flush(&self) -> Flush {
+        Flush(self.flushes.get() + 1)
+    }
+
+    /// Ready at this moment.
+    pub(super) fn poll_flushed(&self, Flush(count): &Flush, cx: &mut Context<'_>) -> Poll<()> {
+        if self.flushes.get() >= *count {
+            return Poll::Ready(());
+        }
+        let mut waiting = self.await_flush.borrow_mut();
+        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
+            self.wake();
+        }
+        Poll::Pending
+    }
+
+    /// The library has sent what it can. If nothing waits for the client, that is everything.
+    pub(super) fn has_sent(&self) {
+        if !self.lifecycle().is_unsent() {
+            self.flushes.set(self.flushes.get() + 1);
+            self.await_flush.borrow_mut().drain(..).for_each(Waker::wake);
         }
     }
 

@@ -75,7 +75,8 @@ impl Connections {
     pub(super) async fn watch(&self) {
         loop {
             let server = self.limits().server().clone();
-            let shortest = server.header_timeout.min(server.idle_timeout).min(server.body_timeout);
+            let shortest =
+                server.header_timeout.min(server.idle_timeout).min(server.body_timeout.unwrap_or(Duration::MAX));
             let tick = (shortest / CHECKS_PER_LIMIT).clamp(TICK_RANGE.0, TICK_RANGE.1);
             tokio::time::sleep(tick).await;
             let (now, time_limits) = (self.worker.begin_check(), TimeLimits::new(&server, tick));

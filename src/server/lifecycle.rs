@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::time_limits::{EXPECTED_FOR, SILENCE, TimeLimits};
+use super::time_limits::{EXPECTED_FOR, LINGERS_FOR, SILENCE, TimeLimits, UNLIMITED};
 use super::worker_state::Coarse;
 
 /// What happens on a connection.
@@ -36,6 +36,8 @@ pub(super) enum Event {
     RequestBegins,
     /// A request ends.
     RequestEnds,
+    /// While the response to the request in flight is sent, the client may read nothing for so long.
+    ReadsWithin(Coarse),
     /// The library is given a response.
     Answers,
     /// A request that has ended gets no response.
@@ -140,13 +142,15 @@ pub(super) struct Lifecycle {
     head_since: Option<Coarse>,
     /// Since when bytes wait to be sent, because the client does not read.
     unsent: Option<Coarse>,
+    /// How long that may be, if the last request has a limit of its own.
+    reads_within: Option<Coarse>,
     /// Whether the library has a response that is not sent completely.
     is_answering: bool,
     /// Whether a part of that was sent, or of the response to the request in flight.
     pub(super) is_answered: bool,
     is_upgrading: bool,
-    /// Set if the client sends no more: the moment when that was noticed, or a later one at which a request began or
-    /// bytes were read that the client had sent before.
+    /// Set if the client sends no more: the moment when that was noticed, or a later one at which a request began, bytes were
+    /// read that the client had sent before, or a part of a response was sent.
     closed_at: Option<Coarse>,
     /// Since when the connection only waits for a client that may not know that it ends.
     expected_since: Option<Coarse>,
@@ -166,6 +170,7 @@ impl Lifecycle {
             taken: 0,
             head_since: None,
             unsent: None,
+            reads_within: None,
             is_answering: false,
             is_answered: false,
             is_upgrading: false,
@@ -204,7 +209,7 @@ impl Lifecycle {
                 let earlier = if let Phase::Busy(requests) = self.phase { requests } else { 0 };
                 self.enter(Phase::Busy(earlier + 1), now);
                 self.taken += 1;
-                (self.is_answering, self.is_answered) = (false, false);
+                (self.is_answering, self.is_answered, self.reads_within) = (false, false, None);
                 // The client had sent it together with an earlier one. Each of them has the whole time.
                 self.closed_at = self.closed_at.map(|_| now);
             }
@@ -213,6 +218,7 @@ impl Lifecycle {
                 // A part of the next request may have come together with this one.
                 _ => self.enter(if self.come > self.taken { Phase::Head } else { Phase::Idle }, now),
             },
+            Event::ReadsWithin(limit) => self.reads_within = Some(limit),
             Event::Answers => self.is_answering = true,
             Event::LeftUnanswered => {
                 self.unanswered = self.unanswered.saturating_add(1);
@@ -232,6 +238,7 @@ impl Lifecycle {
     fn sent(&mut self, took_some: bool, now: Coarse) {
         let has_waited = self.unsent.is_some();
         self.unsent = (!took_some).then(|| self.unsent.unwrap_or(now));
+        self.closed_at = self.closed_at.map(|since| if took_some { now } else { since });
         // If no response was given to the library, these are the bytes of an interim response.
         self.is_answered |= took_some && self.is_answering;
         match self.phase {
@@ -257,10 +264,8 @@ impl Lifecycle {
         let is_over = |since: Coarse, limit: Coarse| now - since >= limit;
         let is_past = |since: Option<Coarse>, limit: Coarse| since.is_some_and(|since| is_over(since, limit));
         let is_sent = self.unsent.is_none();
-        // Once a response has begun, the client gets all of it unless its connection is found to be broken.
-        let waits_since = self.closed_at.filter(|_| !self.is_answered);
         self.end(match self.phase {
-            _ if is_past(self.unsent, limits.body) => End::Now(CloseReason::NotReading),
+            _ if is_past(self.unsent, limits.reading(self.reads_within)) => End::Now(CloseReason::NotReading),
             _ if is_past(self.head_since, limits.header) => End::Now(CloseReason::SlowHead),
             Phase::Fresh if is_over(self.since, limits.header) => End::Now(CloseReason::Idle),
             Phase::Head if is_sent && is_over(self.since, limits.header) => End::Now(CloseReason::SlowHead),
@@ -273,7 +278,8 @@ impl Lifecycle {
                 }
                 return is_awake;
             }
-            Phase::Busy(_) if is_past(waits_since, limits.half_closed) => End::Now(CloseReason::Gone),
+            // Bytes that wait for the client show whether it is still there.
+            Phase::Busy(_) if is_sent && is_past(self.closed_at, limits.half_closed) => End::Now(CloseReason::Gone),
             _ => return false,
         });
         true
@@ -330,7 +336,8 @@ impl Lifecycle {
     pub(super) fn lingers_for(&self, is_sending: bool, limits: &TimeLimits, now: Coarse) -> Option<Duration> {
         let is_in_order = !matches!(self.end, Some(End::Now(reason)) if reason != CloseReason::Idle);
         let may_read = self.tells_its_end && is_in_order && !self.is_fresh();
-        let reads_for = if may_read { limits.body.saturating_sub(now - self.since) } else { 0 };
+        let longest = if limits.body == UNLIMITED { LINGERS_FOR } else { limits.body };
+        let reads_for = if may_read { longest.saturating_sub(now - self.since) } else { 0 };
         let longest = if is_sending { reads_for.max(SILENCE) } else { reads_for };
         (!self.is_unsent()).then(|| Duration::from_millis(longest))
     }

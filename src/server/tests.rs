@@ -40,7 +40,7 @@ fn server() -> Server {
         forwarded: false,
         header_timeout: Duration::from_secs(60),
         idle_timeout: Duration::from_secs(60),
-        body_timeout: Duration::from_secs(60),
+        body_timeout: Some(Duration::from_secs(60)),
         max_connections: MaxConnections::Auto,
         max_connections_per_ip: 0,
         max_header_size: 16 * 1024,

@@ -18,7 +18,7 @@ pub(super) struct Attempts<'a> {
     pub(super) tried: SmallVec<[usize; 4]>,
     /// How often the request was sent to another endpoint although one may have processed it.
     retries: u32,
-    /// Whether it is sent to the same endpoint for the second time.
+    /// Whether a connection that had ended was replaced. That happens once, and from then on all connections are new.
     pub(super) is_repeated: bool,
     /// Whether a server may have got a part of it before the current attempt.
     was_begun: bool,
@@ -61,8 +61,9 @@ impl<'a> Attempts<'a> {
             retries: retry.retries - self.retries,
         };
         let again = ending.again(situation, || state.take_retry(retry.budget, clock::monotonic()))?;
-        self.is_repeated = again == Again::Same;
-        if !self.is_repeated {
+        if again == Again::Same {
+            self.is_repeated = true;
+        } else {
             self.tried.push(endpoint);
         }
         self.retries += u32::from(again == Again::Retry);

@@ -96,7 +96,8 @@ fn responses_of_all_providers_pass() {
     assert_eq!((failed.status, failed.headers.must("x-more")), (529, "1"));
     assert_eq!(failed.json()["error"]["type"], "api_error");
     let last = server.received().pop().unwrap();
-    assert_eq!((&*last.target, &*last.body, last.headers.must("via")), ("/v1/messages", &b"{}"[..], "1.1 gateway"));
+    assert_eq!((&*last.target, &*last.body), ("/v1/messages", &b"{}"[..]));
+    assert!(last.headers.must("via").starts_with("1.1 gateway"));
 }
 
 #[test]

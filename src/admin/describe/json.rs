@@ -95,7 +95,7 @@ fn server(server: &Server) -> Value {
         "proxy_protocol": server.proxy_protocol,
         "header_timeout": span(server.header_timeout),
         "idle_timeout": span(server.idle_timeout),
-        "body_timeout": span(server.body_timeout),
+        "body_timeout": span_or_none(server.body_timeout),
         "max_header_size": size(server.max_header_size),
         "max_connections": most,
         "max_connections_per_ip": server.max_connections_per_ip,

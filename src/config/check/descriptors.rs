@@ -66,6 +66,7 @@ fn route(name: String, limits: Vec<usize>) -> Route {
         pools: Vec::new(),
         max_body_size: UNLIMITED,
         inspect_body: 0,
+        body_timeout: None,
         timeout: None,
         request_headers: HeaderChanges::default(),
         response_headers: HeaderChanges::default(),

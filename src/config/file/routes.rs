@@ -30,6 +30,7 @@ pub(in crate::config) struct Draft<'a> {
     pub(in crate::config) answer: Option<Answer<'a>>,
     pub(in crate::config) limits: Vec<Name<'a>>,
     pub(in crate::config) max_body_size: Option<u64>,
+    pub(in crate::config) body_timeout: Option<Option<Duration>>,
     pub(in crate::config) inspect_body: Option<usize>,
     pub(in crate::config) timeout: Option<Duration>,
     pub(in crate::config) request_headers: Option<HeaderChanges<HeaderText>>,
@@ -76,6 +77,7 @@ fn route(section: Section<'_>) -> Draft<'_> {
     let answer = answer(&section, path.as_ref());
     let limits = section.field(&route::limits).map(|field| limits(&field, &route::limits)).unwrap_or_default();
     let max_body_size = section.given(&route::max_body_size);
+    let body_timeout = section.given(&route::body_timeout);
     let inspect_body = section.given(&route::inspect_body);
     let timeout = section.given(&route::timeout);
     let changes = |changeable: &headers::Changeable| match section.field(changeable.key) {
@@ -105,6 +107,7 @@ fn route(section: Section<'_>) -> Draft<'_> {
         answer,
         limits,
         max_body_size,
+        body_timeout,
         inspect_body,
         timeout,
         request_headers,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::config::kinds::{
-    WAIT, WAIT_OR_ZERO, body_size, flag, number, shaped, share, size, status_code, text, wait, words,
+    WAIT, WAIT_OR_ZERO, body_size, flag, number, shaped, share, size, status_code, text, wait, wait_or_none, words,
 };
 use crate::config::read::{Setting, Shape, Table, name, tables};
 use crate::config::{Challenge, EscapedSlashes, PathMatching};
@@ -41,9 +41,10 @@ tables! {
         header_timeout: Duration = wait(WAIT), "10s";
         /// The longest time that a connection stays open between requests.
         idle_timeout: Duration = wait(WAIT), "75s";
-        /// The longest time in which a client sends no more of a request body; then 408. Also the longest time in which it
-        /// reads nothing of a response; then the connection is closed.
-        body_timeout: Duration = wait(WAIT), "60s";
+        /// The longest time in which a client sends no more of a request body, while its upstream sends nothing either; then
+        /// 408. Also the longest time in which it reads nothing of a response; then the connection is closed. `"0"` is no limit;
+        /// a route may have its own.
+        body_timeout: Option<Duration> = wait_or_none(), "60s";
         /// Open client connections of all workers together. `"auto"`: as many as the limit of file handles (raised at the
         /// start) allows, with one upstream connection for each. At the maximum, idle connections are closed, the longest
         /// idle first; if none is idle, new ones wait.

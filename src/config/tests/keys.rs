@@ -110,6 +110,7 @@ upstream = "a"
 limits = ["a", "b"]
 rewrite = "/{rest}"
 max_body_size = "1KiB"
+body_timeout = "0"
 timeout = "1s"
 request_headers = { set = { x-a = "{b}" }, add = { x-b = "c" }, remove = ["x-c"] }
 response_headers = { remove = ["server"] }

@@ -53,10 +53,12 @@ pub fn scheme(uses_tls: bool, client: Client, headers: &HeaderMap) -> Scheme {
     reported.unwrap_or(if uses_tls { Scheme::Https } else { Scheme::Http })
 }
 
+/// Some proxies name a WebSocket by a scheme of its own (RFC 6455, section 3).
 fn parse_scheme(text: &[u8]) -> Option<Scheme> {
+    let is_any = |scheme: &[u8], names: &[&str]| names.iter().any(|name| scheme.eq_ignore_ascii_case(name.as_bytes()));
     match text.trim_ascii() {
-        scheme if scheme.eq_ignore_ascii_case(b"https") => Some(Scheme::Https),
-        scheme if scheme.eq_ignore_ascii_case(b"http") => Some(Scheme::Http),
+        scheme if is_any(scheme, &["https", "wss"]) => Some(Scheme::Https),
+        scheme if is_any(scheme, &["http", "ws"]) => Some(Scheme::Http),
         _ => None,
     }
 }
@@ -208,7 +210,8 @@ mod tests {
             ("for=2.2.2.2;proto=https, for=unknown", Scheme::Http),
             ("proto=https, proto=http", Scheme::Http),
             ("proto=https, host=a", Scheme::Http),
-            ("for=1.1.1.1;proto=wss", Scheme::Http),
+            ("for=1.1.1.1;proto=wss", Scheme::Https),
+            ("for=1.1.1.1;proto=quic", Scheme::Http),
             ("for=1.1.1.1;proto=https;proto=https", Scheme::Http),
             ("for=1.1.1.1;proto=\"https", Scheme::Http),
         ] {
@@ -233,7 +236,10 @@ mod tests {
             ("http", "proto=https", Scheme::Http, Scheme::Https),
             ("https", "for=1.1.1.1", Scheme::Https, Scheme::Https),
             ("https", "for=1.1.1.1;proto=wss", Scheme::Https, Scheme::Https),
-            ("wss", "for=1.1.1.1;proto=http", Scheme::Http, Scheme::Http),
+            ("wss", "for=1.1.1.1;proto=http", Scheme::Http, Scheme::Https),
+            ("WSS", "for=1.1.1.1", Scheme::Https, Scheme::Https),
+            ("ws", "for=1.1.1.1;proto=ws", Scheme::Http, Scheme::Http),
+            ("ftp", "for=1.1.1.1", Scheme::Http, Scheme::Https),
         ] {
             let found = [false, true].map(|tls| uses_tls(tls, listed, forwarded));
             assert_eq!(found, [over_plain, over_tls], "{listed} and {forwarded}");

@@ -19,7 +19,7 @@ use super::streams::{InterimResponses, Stream};
 use crate::base::clock;
 use crate::base::content::has_no_content;
 use crate::base::http::header_rules::remove_hop_by_hop;
-use crate::server::connection_state::ConnectionState;
+use crate::server::connection_state::{ConnectionState, Flush};
 use crate::server::lifecycle::Event;
 use crate::server::request_guard::RequestGuard;
 use crate::server::tunnel::take_extended_connect;
@@ -73,7 +73,10 @@ pub(super) async fn serve<H: Handler>(
     match tunnel.zip(through) {
         Some((tunnel, received)) => tunnel(Box::new(StreamTunnel::new(received, sender))).await,
         None if is_end => {}
-        None => ResponseSender { sender, body, stream, waiting: Bytes::new(), is_last: false }.await,
+        None => {
+            let (waiting, is_last, broken) = (Bytes::new(), false, None);
+            ResponseSender { sender, body, stream, connection, waiting, is_last, broken }.await;
+        }
     }
 }
 
@@ -126,6 +129,9 @@ struct ResponseSender<B> {
     waiting: Bytes,
     /// Whether that is the end of the body.
     is_last: bool,
+    connection: Rc<ConnectionState>,
+    /// Set if the body has broken off: when the client has been sent what came before.
+    broken: Option<Flush>,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
@@ -133,6 +139,14 @@ impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
     /// When the stream has ended.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         loop {
+            if let Some(flush) = &self.broken {
+                if self.sender.poll_reset(cx).is_pending() {
+                    ready!(self.connection.poll_flushed(flush, cx));
+                }
+                // The client must not take what it has got for all of it. The body has recorded why.
+                self.sender.send_reset(Reason::INTERNAL_ERROR);
+                return Poll::Ready(Ok(()));
+            }
             ready!(self.poll_waiting(cx))?;
             if self.is_last {
                 return Poll::Ready(Ok(()));
@@ -142,9 +156,9 @@ impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
             };
             let Some(frame) = frame else { return Poll::Ready(self.sender.send_data(Bytes::new(), true)) };
             let Ok(frame) = frame else {
-                // The client must not take what it has got for all of it. The body has recorded why.
-                self.sender.send_reset(Reason::INTERNAL_ERROR);
-                return Poll::Ready(Ok(()));
+                // The library would drop what it has not written yet.
+                self.broken = Some(self.connection.flush());
+                continue;
             };
             match frame.into_data() {
                 Ok(data) => {

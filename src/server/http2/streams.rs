@@ -23,6 +23,7 @@ use http::{HeaderMap, Response, StatusCode};
 use crate::base::http::header_rules::remove_hop_by_hop;
 use crate::server::connection_state::TimedStreams;
 use crate::server::request_guard::RequestStream;
+use crate::server::time_limits::TimeLimits;
 use crate::server::worker_state::{Coarse, WorkerState};
 
 /// How many bytes the fields of all interim responses to one request may have. They are queued whether the client reads or
@@ -52,6 +53,8 @@ pub(super) struct Stream {
     interim_left: Cell<usize>,
     /// Since when a part of the response waits for window.
     waits_since: Cell<Option<Coarse>>,
+    /// How long that may be, if the request has a limit of its own.
+    reads_within: Cell<Option<Coarse>>,
     is_listed: Cell<bool>,
     is_reset: Cell<bool>,
 }
@@ -71,6 +74,7 @@ impl Streams {
             expects_continue: Cell::new(false),
             interim_left: Cell::new(MAX_INTERIM_BYTES),
             waits_since: Cell::new(None),
+            reads_within: Cell::new(None),
             is_listed: Cell::new(false),
             is_reset: Cell::new(false),
         })
@@ -86,9 +90,10 @@ impl Streams {
 }
 
 impl TimedStreams for Streams {
-    fn reset_stalled(&self, now: Coarse, limit: Coarse) {
+    fn reset_stalled(&self, now: Coarse, limits: &TimeLimits) {
         self.waiting.borrow_mut().retain(|stream| {
             let Some(stream) = stream.upgrade() else { return false };
+            let limit = limits.reading(stream.reads_within.get());
             if stream.waits_since.get().is_some_and(|since| now - since >= limit) {
                 stream.is_reset.set(true);
                 // This wakes its task, which ends then.
@@ -184,6 +189,10 @@ impl Stream {
 impl RequestStream for Stream {
     fn is_reset(&self) -> bool {
         self.is_reset.get()
+    }
+
+    fn limit_reading(&self, limit: Coarse) {
+        self.reads_within.set(Some(limit));
     }
 
     fn is_waiting(&self) -> bool {

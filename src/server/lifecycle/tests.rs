@@ -7,7 +7,7 @@ use super::*;
 
 /// How often the connection is checked, and the limits with which that is done.
 const TICK: Coarse = 100;
-const LIMITS: TimeLimits = TimeLimits { header: 3000, idle: 5000, body: 4000, half_closed: 1000, rest: 700 };
+const LIMITS: TimeLimits = TimeLimits { header: 3000, idle: 5000, body: 4000, half_closed: 1000, rest: 700, tick: 0 };
 
 /// What happens next.
 #[derive(Clone, Copy, Debug)]
@@ -222,7 +222,10 @@ impl World {
             CloseReason::Unanswered => {
                 self.serves_no_more() && self.in_flight == 0 && !self.is_blocked && (has_looked || !self.is_http2)
             }
-            CloseReason::Gone => self.is_broken || self.in_flight > 0 && lasts(self.is_whole_at) >= LIMITS.half_closed,
+            CloseReason::Gone => {
+                let is_silent = self.in_flight > 0 && !self.is_blocked && lasts(self.is_whole_at) >= LIMITS.half_closed;
+                self.is_broken || is_silent
+            }
         };
         assert!(is_right, "{reason:?}: {self:?}");
     }
@@ -237,6 +240,7 @@ impl World {
             }
             Act::Read if self.is_blocked => {
                 self.is_blocked = false;
+                self.is_whole_at = self.now;
                 self.record(Event::Sent(true));
                 self.record(Event::Flushed);
             }
@@ -328,6 +332,25 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         3 => (0..20_u64).prop_map(|ticks| Act::Wait(ticks * TICK)).boxed(),
     ];
     prop::collection::vec(act, 0..30)
+}
+
+#[test]
+fn a_client_that_has_closed_its_side_waits_for_each_part_of_its_response() {
+    let mut connection = Lifecycle::new(0);
+    for event in [Event::Wakes, Event::Received(1), Event::RequestBegins, Event::HalfClosed] {
+        connection.record(event, 0);
+    }
+    connection.record(Event::Answers, 900);
+    for at in [900, 1800, 2700] {
+        assert!(!connection.check(&LIMITS, at), "{at}");
+        connection.record(Event::Sent(true), at);
+    }
+    connection.record(Event::Sent(false), 3000);
+    assert!(!connection.check(&LIMITS, 5000), "it may be reading");
+    connection.record(Event::Sent(true), 5000);
+    assert!(!connection.check(&LIMITS, 5900));
+    assert!(connection.check(&LIMITS, 6000));
+    assert_eq!(connection.step(|| 6000, || false), Step::Close(CloseReason::Gone));
 }
 
 proptest! {

@@ -84,6 +84,14 @@ struct State {
     is_dead: Cell<bool>,
     /// Whether the server has refused a stream since the last check.
     refuses: Cell<bool>,
+    /// Whether a client may have authenticated the connection, so that it is for no other.
+    is_bound: Cell<bool>,
+}
+
+impl State {
+    fn count_reset(&self) {
+        self.resets.set(self.resets.get() + 1);
+    }
 }
 
 /// How well a connection suits a request: the least suits best.
@@ -162,8 +170,8 @@ impl Http2Connection {
     /// only the streams that are open go on.
     pub(super) fn is_open(&self) -> bool {
         let polled = self.requests.clone().poll_ready(&mut Context::from_waker(Waker::noop()));
-        let State { is_dead, resets, .. } = &*self.state;
-        !is_dead.get() && resets.get() < MOST_RESETS && !matches!(polled, Poll::Ready(Err(_)))
+        let State { is_dead, resets, is_bound, .. } = &*self.state;
+        !is_dead.get() && !is_bound.get() && resets.get() < MOST_RESETS && !matches!(polled, Poll::Ready(Err(_)))
     }
 
     /// Whether the server allows no further stream now. It always allows one, even if it says that it allows none: such a
@@ -175,6 +183,11 @@ impl Http2Connection {
     /// Begins no further stream until the next check: a server that refuses one is often about to end the connection.
     pub(super) fn refuses(&self) {
         self.state.refuses.set(true);
+    }
+
+    /// Begins no further stream: what a client has sent authenticates the whole connection.
+    pub(super) fn binds(&self) {
+        self.state.is_bound.set(true);
     }
 
     /// How many streams it may have: as many as the server allows, within bounds.
@@ -343,6 +356,12 @@ impl OpenStream {
         self.is_sent.set(false);
     }
 
+    /// The response is complete, but the end of the stream has not come: so it is reset, which no client has caused.
+    pub(super) fn is_left(&self) {
+        self.is_sent.set(false);
+        self.connection.state.count_reset();
+    }
+
     /// Counts the body of the request as one that is being sent, until what is returned is dropped.
     pub(super) fn upload(&self) -> Upload {
         let state = self.connection.state.clone();
@@ -354,9 +373,9 @@ impl OpenStream {
 impl Drop for OpenStream {
     fn drop(&mut self) {
         let Http2Connection { state, timers, .. } = &*self.connection;
-        let State { streams, of_server, resets, .. } = &**state;
+        let State { streams, of_server, .. } = &**state;
         if self.is_sent.get() {
-            resets.set(resets.get() + 1);
+            state.count_reset();
             self.client.is_cancelled();
         }
         streams.set(streams.get() - 1);

@@ -3,7 +3,7 @@
 use http::HeaderName;
 use serde_json::{Map, Value, json};
 
-use super::{body_size, header_text, header_value, span};
+use super::{body_size, header_text, header_value, span, span_or_none};
 use crate::admin::describe::first_segments;
 use crate::base::units;
 use crate::config::{Action, Config, Cors, HeaderChanges, HeaderMatch, HeaderText, Host, Route, Scheme, SentPath};
@@ -33,6 +33,7 @@ pub(super) fn route(config: &Config, route: &Route) -> Value {
     shown.insert("limits".to_owned(), json!(limits.iter().map(|limit| &limit.name).collect::<Vec<_>>()));
     shown.insert("inspect_body".to_owned(), json!(units::spelled_size(route.inspect_body as u64)));
     shown.insert("max_body_size".to_owned(), json!(body_size(route.max_body_size)));
+    shown.insert("body_timeout".to_owned(), json!(span_or_none(route.body_timeout)));
     shown.insert("timeout".to_owned(), json!(route.timeout.map(span)));
     shown.insert("priority".to_owned(), json!(route.priority));
     shown.insert("request_headers".to_owned(), changes(&route.request_headers));
