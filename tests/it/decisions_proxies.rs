@@ -125,7 +125,8 @@ fn nginx_serves_what_servers_read_in_one_way_and_answers_400_to_the_rest() {
         (b"GET /\"a\"?<b> HTTP/1.1", with_host, 200),
         (b"GET /a<b> HTTP/1.1", with_host, 200),
         (b"GET /{a}|b^c`?{a}|b^c` HTTP/1.1", with_host, 200),
-        (b"GET /caf\xe9?caf\xe9 HTTP/1.1", with_host, 200),
+        // The application of this test reads only UTF-8.
+        (b"GET /caf\xc3\xa9?caf\xc3\xa9 HTTP/1.1", with_host, 200),
         (b"GET /a HTTP/1.0", "X-Api-Key: many\r\n", 200),
         (b"GET /a#f HTTP/1.1", with_host, 400),
         (b"GET /a?b#f HTTP/1.1", with_host, 400),
