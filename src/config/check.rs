@@ -214,14 +214,16 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
             Action::Respond { status: *status, body: body.clone(), content_type: content_type.clone() }
         }
         Answer::Redirect(redirect) => Action::Redirect(redirect.clone()),
-        Answer::Forward { upstream: name, path, preserve_host } => {
+        Answer::Forward { upstream: name, path, preserve_host, rewrite_location } => {
             let index = find(name, &draft.upstreams, "upstream", source)?;
             if let (Some(Upstream { balance: Balance::Hash(key), .. }), Some(pattern)) =
                 (&draft.upstreams[index].1, &route.path)
             {
                 captures(name.text, key.parts.iter().flatten(), pattern, name, source);
             }
-            Action::Forward { upstream: index, path: path.clone(), preserve_host: *preserve_host }
+            let of_upstream = draft.upstreams[index].1.as_ref().is_none_or(|upstream| upstream.rewrite_location);
+            let rewrite_location = rewrite_location.unwrap_or(of_upstream);
+            Action::Forward { upstream: index, path: path.clone(), preserve_host: *preserve_host, rewrite_location }
         }
     };
     Some(Route {

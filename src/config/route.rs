@@ -104,6 +104,8 @@ pub enum Action {
         path: SentPath,
         /// Whether the upstream gets the client's Host header.
         preserve_host: bool,
+        /// Whether URLs of its servers in Location become those of clients.
+        rewrite_location: bool,
     },
     /// From the gateway itself.
     Respond {

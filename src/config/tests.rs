@@ -222,7 +222,8 @@ fn defaults_are_put_in() {
     );
     let Upstream { read_timeout, max_idle, max_age, .. } = config.upstreams[0];
     assert_eq!((read_timeout, max_idle, max_age.as_secs()), (Some(max_idle), Duration::from_secs(60), 600));
-    let forward = Action::Forward { upstream: 0, path: SentPath::Stripped(0), preserve_host: false };
+    let forward =
+        Action::Forward { upstream: 0, path: SentPath::Stripped(0), preserve_host: false, rewrite_location: true };
     assert_eq!((&config.routes[0].action, &config.routes[0].host), (&forward, &Host::Any));
 }
 
@@ -264,9 +265,13 @@ fn everything_is_read() {
     let route = &config.routes[0];
     assert!(route.ignore_case && !config.routes[1].ignore_case);
     assert_eq!((&*route.limits, &route.host), (&[1, 0][..], &Host::Exact("api.example.com".to_owned())));
-    assert_eq!(route.action, Action::Forward { upstream: 0, path: SentPath::Stripped(1), preserve_host: true });
+    assert_eq!(
+        route.action,
+        Action::Forward { upstream: 0, path: SentPath::Stripped(1), preserve_host: true, rewrite_location: true }
+    );
     assert_eq!(config.routes[1].host, Host::Under("example.com".to_owned()));
-    let forward = Action::Forward { upstream: 1, path: SentPath::Stripped(0), preserve_host: false };
+    let forward =
+        Action::Forward { upstream: 1, path: SentPath::Stripped(0), preserve_host: false, rewrite_location: true };
     assert_eq!(config.routes[2].action, forward);
 }
 

@@ -36,6 +36,8 @@ pub struct Upstream {
     pub tls: Option<UpstreamTls>,
     /// Whether its servers are spoken to in HTTP/2: with TLS those that agree, without TLS all.
     pub http2: bool,
+    /// Whether URLs of its servers in Location become those of clients, unless a route says otherwise.
+    pub rewrite_location: bool,
     /// How its servers are told who the client is, before anything else; `None` if they are not.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Which requests are sent again to another server.

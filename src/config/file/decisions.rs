@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::{routes, tls};
 use crate::config::read::{Field, Name, Section};
-use crate::config::settings::{decisions, descriptor, tls as keys};
+use crate::config::settings::{decisions, descriptor};
 use crate::config::{Decisions, TextPattern, values};
 
 /// A rule about descriptors as read; a value that is `None` has an error that was reported.
@@ -22,11 +22,7 @@ pub(super) fn read<'a>(
 ) -> (Option<Decisions>, Vec<DescriptorDraft<'a>>) {
     let field = section.required(&decisions::listen, "add its address: listen = \"127.0.0.1:9902\"");
     let listen = field.as_ref().and_then(|field| field.parse(values::socket));
-    let tls = section.table(&decisions::tls).and_then(|section| {
-        let help = "name the files of its certificate: certificates = [...]";
-        section.misplaced(&[keys::acme.name], "[server.tls]", help);
-        tls::read(section, false)
-    });
+    let tls = section.table(&decisions::tls).and_then(tls::without_acme);
     let refused_status = section.read(&decisions::refused_status);
     let rules = section.tables(&decisions::descriptors).map(descriptor).collect();
     section.close();

@@ -42,7 +42,7 @@ pub(in crate::config) struct Draft<'a> {
 /// Where the response comes from.
 pub(in crate::config) enum Answer<'a> {
     /// An upstream, by name.
-    Forward { upstream: Name<'a>, path: SentPath, preserve_host: bool },
+    Forward { upstream: Name<'a>, path: SentPath, preserve_host: bool, rewrite_location: Option<bool> },
     /// The gateway.
     Respond { status: StatusCode, body: String, content_type: HeaderValue },
     /// The gateway, with another URL.
@@ -193,6 +193,7 @@ fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answe
     let strip = section.field(&route::strip_prefix);
     let rewrite = section.field(&route::rewrite);
     let preserve_host = section.read(&route::preserve_host);
+    let rewrite_location = section.given(&route::rewrite_location);
     let own = [section.field(&route::respond), section.field(&route::redirect)];
     let given: Vec<_> =
         [(route::upstream.name, &upstream), (route::respond.name, &own[0]), (route::redirect.name, &own[1])]
@@ -202,7 +203,11 @@ fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answe
     match given[..] {
         [] => {
             let help = "add upstream = \"NAME\", or respond = { status = 200, body = \"hello\\n\" }";
-            section.source.report(section.span.clone(), "the route has neither `upstream` nor `respond`", help);
+            section.source.report(
+                section.span.clone(),
+                "the route has none of `upstream`, `respond` and `redirect`",
+                help,
+            );
             return None;
         }
         [first, .., last] => {
@@ -215,6 +220,7 @@ fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answe
                 route::strip_prefix.name,
                 route::rewrite.name,
                 route::preserve_host.name,
+                route::rewrite_location.name,
                 route::timeout.name,
                 route::request_headers.name,
             ];
@@ -239,6 +245,7 @@ fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answe
         upstream: Name { text: field.text()?, span: field.span },
         path: rewritten.map_or(SentPath::Stripped(stripped.unwrap_or(0)), SentPath::Rewritten),
         preserve_host,
+        rewrite_location,
     })
 }
 

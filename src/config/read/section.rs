@@ -8,7 +8,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Field, Name, Setting, Source, Table, quoted_key};
+use super::{AtStart, Field, Name, Setting, Source, Table, quoted_key};
 use crate::config::report::{did_you_mean, either};
 
 /// A table with a known set of keys. [`Section::close`] reports all others.
@@ -78,7 +78,8 @@ impl<'a> Section<'a> {
     pub(in crate::config) fn at_start<T>(&self, key: &Setting<T>, value: &impl Debug) {
         debug_assert!(key.kind.at_start, "a change of `{}` needs no restart", key.name);
         let table = self.title.trim_matches(['[', ']']);
-        self.source.at_start(format!("{table}.{}", key.name), format!("{value:?}"));
+        let (span, key) = (self.key_span(key.name), format!("{table}.{}", key.name));
+        self.source.at_start(AtStart { key, value: format!("{value:?}"), span });
     }
 
     /// The elements of a list, if the key is present.
@@ -153,14 +154,14 @@ impl<'a> Section<'a> {
 
     /// Reports every key that was not read.
     pub(in crate::config) fn close(self) {
-        let known = self.known.borrow();
-        let known: Vec<_> = self.keys.names.iter().copied().filter(|name| known.contains(name)).collect();
+        // Some are read only beside others, but the table has all of them.
+        let known = self.keys.names;
         for (name, _) in self.table.map(|table| entries(table, self.source)).unwrap_or_default() {
             if known.contains(&name.text) || self.refused.borrow().contains(&name.text) {
                 continue;
             }
-            let all = format!("{} takes {}", self.title, either(&known).replace(" or ", " and "));
-            let help = did_you_mean(name.text, &known, &all);
+            let all = format!("{} takes {}", self.title, either(known).replace(" or ", " and "));
+            let help = did_you_mean(name.text, known, &all);
             self.source.report(name.span, format!("unknown key {} in {}", quoted_key(name.text), self.title), help);
         }
     }

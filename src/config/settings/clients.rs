@@ -120,6 +120,14 @@ tables! {
         /// port 80. Both are answered before routes and limits.
         challenge: Challenge =
             words(&[("tls-alpn-01", Challenge::TlsAlpn01), ("http-01", Challenge::Http01)]), "tls-alpn-01";
+        /// The account with the authority that the new one is bound to (external account binding), as some authorities want: its id.
+        /// Only beside `external_account_key`.
+        external_account_id: () = text() => "kid-1";
+        /// Its key in base64url, as the authority shows it, also `"file:PATH"` or `"env:NAME"`.
+        external_account_key: () = text() => "env:ACME_EAB_KEY";
+        /// What gateways with a Memcached store sign the answers with that they leave there for each other, at least 16 characters,
+        /// also `"file:PATH"` or `"env:NAME"`. Those with one `--state-dir` need none (docs/memcached.md).
+        challenge_secret: () = text() => "env:CHALLENGE_SECRET";
     }
 
     /// A certificate.

@@ -14,7 +14,7 @@ tables! {
         /// Where other proxies ask, in HTTP/1.1 or HTTP/2. The keys of `[server]` about connections and sizes hold here, too.
         listen: () = text().required() => "127.0.0.1:9902";
         /// TLS for those that ask, as in `[server.tls]`; without it they speak plain HTTP.
-        tls: () = shaped(Shape::Table(&tls::TABLE));
+        tls: () = shaped(Shape::TableWithout(&tls::TABLE, tls::acme.name));
         /// The status of the answer about a request that a limit refuses. `auth_request` of nginx knows 401 and 403 only.
         refused_status: StatusCode = status_code(400, 599), 429;
         /// What Envoy's descriptors mean, if it asks by gRPC (docs/envoy.md).

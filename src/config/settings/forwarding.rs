@@ -43,6 +43,9 @@ tables! {
         resolve_every: Duration = wait(Duration::from_secs(1)..=LONGEST), "30s";
         /// Whether HTTP/2 is spoken: without TLS to all servers, with TLS to those that agree. gRPC needs it.
         http2: bool = flag(), false;
+        /// Whether a `Location` or `Content-Location` that begins with the scheme, address and port of a server gets those of the
+        /// client. A route may have its own.
+        rewrite_location: bool = flag(), true;
         /// Tell servers who the client is by the PROXY protocol.
         proxy_protocol: () = shaped(Shape::Values("[false, \"v1\", \"v2\"]")), false;
         /// Which server gets a request: of two random ones the one with fewer requests in flight, each in turn, or the same

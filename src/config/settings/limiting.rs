@@ -249,7 +249,7 @@ tables! {
     jwt {
         /// What tokens must have as `iss`.
         issuer: () = text().required() => "https://login.example.com/";
-        /// What tokens must have as `aud`, one of these; without it anything.
+        /// What tokens must have as `aud`, one of these; without this key tokens must have no `aud`.
         audience: () = shaped(Shape::List(&Shape::Text, 1, values::MOST)) => ["api"];
         /// The keys of the issuer: an `https://` URL, or a file.
         jwks: () = text().required() => "https://login.example.com/.well-known/jwks.json";

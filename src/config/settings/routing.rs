@@ -38,6 +38,8 @@ tables! {
         rewrite: () = text() => "/internal/{tenant}/{rest}";
         /// Whether the upstream gets the client's Host.
         preserve_host: bool = flag(), false;
+        /// As of the upstream, instead of that.
+        rewrite_location: bool = flag() => false;
         /// The response of the gateway itself.
         respond: () = shaped(Shape::Table(&respond::TABLE)) => { status = 200, body = "hello\n" };
         /// Where clients are sent.
