@@ -60,8 +60,13 @@ impl Display for Description<'_> {
         }
         match &config.admin {
             Some(admin) => {
-                let token = if admin.token.is_some() { ", for requests with the token" } else { "" };
-                writeln!(f, "admin on {}{token}", admin.listen)?;
+                let tls = if admin.tls.is_some() { " (TLS)" } else { "" };
+                let token = match (&admin.token, &admin.read_token) {
+                    (None, _) => "",
+                    (Some(_), None) => ", for requests with the token",
+                    (Some(_), Some(_)) => ", for requests with the token, or to read with the read_token",
+                };
+                writeln!(f, "admin on {}{tls}{token}", admin.listen)?;
                 if admin.listen.is_loopback() && !admin.hosts.is_empty() {
                     writeln!(f, "admin also answers to {}", admin.hosts.join(", "))?;
                 }
@@ -377,7 +382,7 @@ fn action(config: &Config, route: &Route) -> String {
     match &route.action {
         Action::Respond { status, .. } => format!("answers {status}"),
         Action::Redirect(redirect) => format!("redirects to {} with status {}", redirect.to.text, redirect.status),
-        Action::Forward { upstream, path, preserve_host } => {
+        Action::Forward { upstream, path, preserve_host, .. } => {
             let changed = match path {
                 SentPath::Stripped(0) => String::new(),
                 SentPath::Stripped(count) => format!(", without {}", first_segments(&route.path, *count)),

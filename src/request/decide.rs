@@ -48,7 +48,7 @@ pub use reservations::{
     stated_cost, told_cost,
 };
 pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quotas};
-pub use temporary_overrides::{LimitOverrides, MAX_TEMPORARY, NotSet, TemporaryOverrides};
+pub use temporary_overrides::{LimitOverrides, ListedOverride, MAX_TEMPORARY, NotSet, TemporaryOverrides};
 pub use token_metrics::{TokenCounts, TokenMetrics};
 pub use wait_queues::WaitQueues;
 

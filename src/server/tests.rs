@@ -131,7 +131,7 @@ impl TestClient {
                     .send(ListenerChange::Open(Listener { id: 0, socket, is_tls: false, traffic: Traffic::Requests }))
                     .unwrap();
             }
-            let tls = Arc::new(ListenerTls::new([None; 2]).unwrap());
+            let tls = Arc::new(ListenerTls::new([None; 3]).unwrap());
             run(changes, (tls, Arc::default()), limits, staged, move |_| numbering.clone()).await.unwrap();
         });
         let socket = TcpSocket::new_v4().unwrap();

@@ -81,7 +81,7 @@ fn a_key_given_twice_is_refused_and_named() {
             let statuses: Vec<_> = (0..3).map(|_| client.get_with(target, fields).status).collect();
             assert_eq!(statuses, [200, 200, 429], "{target}, {store}");
         }
-        let refused = "outcome=\"refused\",status=\"4xx\",method=\"read\"}";
+        let refused = "outcome=\"refused\",status=\"4xx\",method_class=\"read\"}";
         let count: f64 = SOURCES
             .iter()
             .filter_map(|(name, _)| gateway.metric(&format!("gateway_requests_total{{route=\"/{name}\",{refused}")))
@@ -115,7 +115,9 @@ fn a_flood_of_the_same_bytes_is_refused_every_time() {
     assert_eq!(ask(&mut client, twice, 6), [400; 6]);
     assert_eq!(ask(&mut client, once, 3), [429; 3]);
     assert_eq!(
-        gateway.metric("gateway_requests_total{route=\"/header\",outcome=\"refused\",status=\"4xx\",method=\"read\"}"),
+        gateway.metric(
+            "gateway_requests_total{route=\"/header\",outcome=\"refused\",status=\"4xx\",method_class=\"read\"}"
+        ),
         Some(6.0)
     );
 }

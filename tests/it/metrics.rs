@@ -276,7 +276,7 @@ fn clients_cannot_create_series() {
     (1..100).for_each(&mut attack);
     assert_eq!(names(&gateway), before);
     let methods = ["read", "other"].map(|method| {
-        let labels = format!("route=\"/a/{{name}}\",outcome=\"responded\",status=\"2xx\",method=\"{method}\"");
+        let labels = format!("route=\"/a/{{name}}\",outcome=\"responded\",status=\"2xx\",method_class=\"{method}\"");
         gateway.metric(&format!("gateway_requests_total{{{labels}}}"))
     });
     assert_eq!(methods, [Some(100.0), Some(100.0)]);

@@ -147,6 +147,9 @@ fn acme(acme: &Acme) -> Value {
         "directory": acme.directory.to_string(),
         "ca": acme.ca.as_ref().map(|path| path.display().to_string()),
         "challenge": acme.challenge.word(),
+        "challenge_secret": acme.challenge_secret.map(|_| SECRET),
+        "external_account_id": acme.external_account.as_ref().map(|account| &account.id),
+        "external_account_key": acme.external_account.as_ref().map(|_| SECRET),
     })
 }
 
@@ -185,7 +188,9 @@ fn log(log: &Log) -> Value {
 fn admin(admin: &Admin) -> Value {
     json!({
         "listen": admin.listen.to_string(),
+        "tls": admin.tls.as_ref().map(tls),
         "token": if admin.token.is_some() { SECRET } else { "" },
+        "read_token": if admin.read_token.is_some() { SECRET } else { "" },
         "hosts": admin.hosts,
         "show_keys": admin.show_keys,
     })

@@ -53,8 +53,12 @@ fn requests(route: &RouteMetrics) -> Vec<Metric> {
                 // Most combinations never occur. A series that exists once never disappears, since counts only grow.
                 if count > 0 {
                     let name = route.name.as_str();
-                    let labels =
-                        [("route", name), ("outcome", outcome.name()), ("status", status), ("method", method.name())];
+                    let labels = [
+                        ("route", name),
+                        ("outcome", outcome.name()),
+                        ("status", status),
+                        ("method_class", method.name()),
+                    ];
                     metrics.push(counter(count, &labels));
                 }
             }

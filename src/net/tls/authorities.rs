@@ -11,7 +11,7 @@ use super::identity::PemError;
 /// Who may have issued a certificate of the other side.
 #[derive(Clone, Debug)]
 pub struct Authorities {
-    certificates: Arc<[CertificateDer<'static>]>,
+    pub(super) certificates: Arc<[CertificateDer<'static>]>,
     pub(super) roots: Arc<RootCertStore>,
 }
 

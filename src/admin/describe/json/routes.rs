@@ -38,7 +38,7 @@ pub(super) fn route(config: &Config, route: &Route) -> Value {
     shown.insert("request_headers".to_owned(), changes(&route.request_headers));
     shown.insert("response_headers".to_owned(), changes(&route.response_headers));
     shown.insert("cors".to_owned(), json!(route.cors.as_ref().map(cors)));
-    let none = ["upstream", "strip_prefix", "rewrite", "preserve_host", "respond", "redirect"];
+    let none = ["upstream", "strip_prefix", "rewrite", "preserve_host", "rewrite_location", "respond", "redirect"];
     shown.extend(none.map(|key| (key.to_owned(), Value::Null)));
     shown.extend(action(config, route));
     Value::Object(shown)
@@ -47,7 +47,7 @@ pub(super) fn route(config: &Config, route: &Route) -> Value {
 /// The keys that say how requests are answered.
 fn action(config: &Config, route: &Route) -> Vec<(String, Value)> {
     let keys = match &route.action {
-        Action::Forward { upstream, path, preserve_host } => {
+        Action::Forward { upstream, path, preserve_host, rewrite_location } => {
             let (strip, rewrite) = match path {
                 SentPath::Stripped(0) => (None, None),
                 SentPath::Stripped(count) => (Some(first_segments(&route.path, *count)), None),
@@ -58,6 +58,7 @@ fn action(config: &Config, route: &Route) -> Vec<(String, Value)> {
                 ("strip_prefix", json!(strip)),
                 ("rewrite", json!(rewrite)),
                 ("preserve_host", json!(preserve_host)),
+                ("rewrite_location", json!(rewrite_location)),
             ]
         }
         Action::Respond { status, body, content_type } => {

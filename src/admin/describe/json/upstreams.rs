@@ -40,6 +40,7 @@ pub(super) fn upstream(upstream: &Upstream) -> Value {
         "max_waiting": upstream.overload.max_waiting,
         "max_wait": span(upstream.overload.max_wait),
         "http2": upstream.http2,
+        "rewrite_location": upstream.rewrite_location,
         "health": upstream.health.as_ref().map(health),
         "eject": {
             "failures": upstream.ejection.failures,
