@@ -4,6 +4,7 @@ pub mod shed;
 pub mod respond;
 pub mod telemetry;
 pub mod log;
+mod own_origins;
 pub mod snapshot;
 mod worker_snapshot;
 mod inspection;

@@ -83,7 +83,7 @@ impl UpstreamCall<'_> {
         if let Some(Ok(key)) = key.as_deref().map(HeaderValue::from_str) {
             head.headers.insert(header::SEC_WEBSOCKET_KEY, key);
         }
-        let Forwarding { upstream, path, preserve_host } = self.forwarding;
+        let Forwarding { upstream, path, preserve_host, own_origins } = self.forwarding;
         let (request_headers, response_headers) = self.changes;
         let target = match onward(&head.uri, path, self.gateway.resolver.paths) {
             Ok(target) => target,
@@ -110,10 +110,11 @@ impl UpstreamCall<'_> {
                 client.send(response);
             }
         });
+        let fields = &head.headers;
         let head = RequestHead {
             method: &head.method,
             target: &target,
-            headers: &head.headers,
+            headers: fields,
             preserve_host,
             forwarded: ForwardedInfo {
                 peer: &self.connection.address,
@@ -167,6 +168,9 @@ impl UpstreamCall<'_> {
         match sent {
             Ok((status, body)) => {
                 record.responded(|| body.server(), begun);
+                if let Some(origins) = own_origins {
+                    origins.replace(response.headers_mut(), self.scheme, fields);
+                }
                 *response.status_mut() = status;
                 response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
                 response.body_mut().content = ResponseBody::Upstream(body);

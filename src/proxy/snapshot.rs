@@ -15,6 +15,7 @@ use http::{HeaderValue, StatusCode};
 
 use crate::base::http::trace_context::{SampleShare, Sampling};
 use crate::config::{self, AccessLog, Balance, Config, OnError, Redirect, SentPath};
+use crate::proxy::own_origins::OwnOrigins;
 use crate::proxy::respond::cors::CorsPolicy;
 use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
 use crate::proxy::shed::{RouteShedding, Shedding};
@@ -160,6 +161,8 @@ pub struct Forwarding {
     pub path: SentPath,
     /// Whether it gets the client's Host header.
     pub preserve_host: bool,
+    /// Its URLs, which are replaced in Location; `None` if they are not.
+    pub own_origins: Option<OwnOrigins>,
 }
 
 impl SharedState {
@@ -277,7 +280,7 @@ impl Snapshot {
                 tokens: readers.iter().filter(|reader| config.uses_token(route, reader.name())).cloned().collect(),
                 has_quotas: limits.iter().any(|limit| limit.quotas.is_some()),
                 limits,
-                action: action(&route.action, &upstreams),
+                action: action(config, &route.action, &upstreams),
                 max_body_size: route.max_body_size,
                 inspector: BodyInspector::new(config, route).map(Box::new),
                 timeout: route.timeout,
@@ -367,12 +370,14 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
     }
 }
 
-fn action(action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {
+fn action(config: &Config, action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {
     match action {
-        config::Action::Forward { upstream, path, preserve_host } => match upstreams.get(*upstream) {
-            Some(upstream) => {
-                let (upstream, path) = (upstream.clone(), path.clone());
-                Action::Forward(Forwarding { upstream, path, preserve_host: *preserve_host })
+        config::Action::Forward { upstream, path, preserve_host, rewrite_location } => match upstreams.get(*upstream) {
+            Some(known) => {
+                let configured = config.upstreams.get(*upstream).filter(|_| *rewrite_location);
+                let (upstream, path) = (known.clone(), path.clone());
+                let own_origins = configured.map(OwnOrigins::new);
+                Action::Forward(Forwarding { upstream, path, preserve_host: *preserve_host, own_origins })
             }
             None => Action::Respond {
                 status: StatusCode::BAD_GATEWAY,
