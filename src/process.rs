@@ -30,11 +30,13 @@ use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::runtime::LocalRuntime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::admin::{self, KeyMask, RecentReloads, View};
+use crate::admin::{self, Gatekeeper, KeyMask, RecentReloads, View};
 use crate::base::clock::{self, Time};
 use crate::base::local_runtime::local_runtime;
 use crate::base::metrics::{Counter, PerWorker};
@@ -46,6 +48,7 @@ use crate::proxy::log::{Logging, panic_text};
 use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::proxy::telemetry::AccessLogger;
 use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
+use crate::request::decide::TemporaryOverrides;
 use crate::server::{self, ConnectedClient, ConnectionLimits, ListenerChange, Stage};
 use crate::sources::acme::{AcmeSources, Challenges};
 use crate::sources::jwks;
@@ -60,8 +63,8 @@ use overrides::Overrides;
 use polls::Polls;
 use reload::{Reloads, Waiters};
 use service_manager::Watchdog;
-use signals::Signals;
-pub use source::{ConfigSource, Loaded, NoStart, Remote};
+use signals::{EarlySignals, Signals};
+pub use source::{ConfigSource, Loaded, NoStart, ReadOnce, Remote};
 use stores::Stores;
 use watches::Watches;
 
@@ -106,6 +109,27 @@ pub enum Stopped {
     AtOnce,
 }
 
+/// What has to be there before the configuration is read, because that may take a while.
+pub struct Prepared {
+    runtime: LocalRuntime,
+    signals: EarlySignals,
+}
+
+impl Prepared {
+    /// Handles signals that would end the process.
+    ///
+    /// # Errors
+    /// When the system refuses that.
+    pub fn new() -> io::Result<Self> {
+        let runtime = local_runtime()?;
+        let signals = {
+            let _entered = runtime.enter();
+            EarlySignals::listen()?
+        };
+        Ok(Self { runtime, signals })
+    }
+}
+
 /// What the gateway starts with.
 #[derive(Debug)]
 pub struct Start {
@@ -125,17 +149,16 @@ pub struct Start {
 ///
 /// # Errors
 /// When it cannot start, or one of its workers fails.
-pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
+pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stopped, StartError> {
+    let Prepared { runtime, signals } = prepared;
     let Start { source, loaded: Loaded { mut config, document, instead_of }, read_since, watch, state } = start;
     let workers = match config.server.workers {
         0 => available_parallelism().map_or(1, usize::from),
         workers => workers,
     };
-    let runtime = local_runtime()?;
-    // As early as possible, because a signal without a handler would end the process.
     let signals = {
         let _entered = runtime.enter();
-        Signals::listen()?
+        Signals::listen(signals)?
     };
     warn(&config);
     warn_of_source(&source, instead_of.as_ref());
@@ -173,6 +196,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         remote.keep(document);
         remote.applied(document);
     }
+    let temporary = Arc::<Mutex<TemporaryOverrides>>::default();
     let polls = Polls::new(source.remote().map(Remote::every), instead_of.map(Refusal::from));
     let view = Arc::new(View {
         source: Box::new(source.clone()),
@@ -186,10 +210,12 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         acme: acme.clone(),
         reloads: reload_requests,
         overrides: override_requests,
+        temporary: temporary.clone(),
         key_mask: KeyMask::new().map_err(io::Error::other)?,
         readiness: Arc::default(),
         reloads_so_far: RecentReloads::new(clock::now()),
         certificate_reloads: RecentReloads::new(clock::now()),
+        gatekeeper: Gatekeeper::default(),
         started: clock::now(),
     });
     if let Some(why) = &polls.last_refusal {
@@ -220,7 +246,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         polls,
         requested,
         waiters,
-        overrides: Overrides::new(overrides_requested),
+        overrides: Overrides::new(temporary, overrides_requested),
         watches,
         reloading_since: read_since,
         access_log: logging.access(),
