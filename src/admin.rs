@@ -8,6 +8,7 @@
 //! requests gets no more turns than the others.
 
 pub mod describe;
+mod key_override;
 pub mod dashboard;
 mod families;
 mod guesses;
@@ -77,11 +78,11 @@ use temporary::OverridesPath;
 
 pub use access::Gatekeeper;
 pub use connections::{AdminChange, AdminListener};
+pub use key_override::KeyOverride;
 pub use overrides::{OverrideChange, OverrideRequest, channel as override_channel};
 pub use recent_reloads::RecentReloads;
 pub use reload::{ReloadAnswer, ReloadResult, channel as reload_channel};
 pub use source::{ConfigOrigin, RemoteStatus};
-pub use temporary::KeyOverride;
 pub use top_keys::KeyMask;
 
 /// What the admin listener shows and changes.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::KeyOverride;
+use super::key_override::KeyOverride;
 
 /// The event `numbers`: how the gateway does now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

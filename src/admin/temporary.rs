@@ -2,11 +2,11 @@
 
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::View;
+use super::key_override::KeyOverride;
 use super::overrides::moment;
 use super::top_keys;
 use crate::base::clock;
@@ -15,21 +15,6 @@ use crate::config::Limit as ConfiguredLimit;
 use crate::limit::overrides::Allowance;
 use crate::proxy::respond::{self, LocalResponse};
 use crate::request::decide::ListedOverride;
-
-/// The override of a key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyOverride {
-    /// The key, in full or masked.
-    pub key: String,
-    /// Its rates; none if it is exempt or blocked.
-    pub rates: Vec<String>,
-    /// Whether it is not limited at all.
-    pub exempt: bool,
-    /// Whether all its requests are refused.
-    pub block: bool,
-    /// When the override ends, as RFC 3339 writes times.
-    pub until: String,
-}
 
 /// The limit in a path of the form `{limit}/overrides`: percent-encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,7 +36,14 @@ impl StateFolder {
     /// # Errors
     /// When it cannot be made, or others can write there.
     pub fn create(&self) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.path)?;
+        let mut builder = DirBuilder::new();
+        builder.mode(0o700);
+        builder.recursive(true).create(&self.root)?;
+        // Those in between are for the same user alone.
+        let below: Vec<_> = self.path.ancestors().take_while(|path| *path != self.root).collect();
+        for path in below.iter().rev() {
+            builder.create(path)?;
+        }
         self.check()
     }
 

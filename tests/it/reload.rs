@@ -122,12 +122,9 @@ fn a_setting_that_needs_a_restart_is_refused_by_its_name() {
 
 #[test]
 fn the_log_level_of_the_file_is_put_in_force_by_a_reload() {
-    let gateway = Gateway::with_log("level = \"debug\"", &fixed("/", "old", ""));
-    let text = |level: &str| {
-        let text = std::fs::read_to_string(gateway.config_path()).unwrap();
-        text.replace("level = \"debug\"", &format!("level = \"{level}\""))
-    };
-    std::fs::write(gateway.config_path(), text("info")).unwrap();
+    let gateway = Gateway::start(&fixed("/", "old", ""));
+    let text = std::fs::read_to_string(gateway.config_path()).unwrap();
+    std::fs::write(gateway.config_path(), text.replace("level = \"info\"", "level = \"debug\"")).unwrap();
     gateway.signal(Signal::HUP);
     gateway.wait_message("a reload has changed the log level");
     gateway.wait_message("reloaded");

@@ -40,9 +40,13 @@ fn a_certificate_that_cannot_be_read_now_is_neither_set_aside_nor_ordered_anew()
     let certificate = certificate_in(state.path());
     let folder = certificate.parent().unwrap();
     let before = names(folder);
-    for fault in
-        ["openat:error=EMFILE", "openat:error=ENFILE", "openat:error=EACCES", "openat:error=EIO", "read:error=EIO"]
-    {
+    for fault in [
+        "open,openat:error=EMFILE",
+        "open,openat:error=ENFILE",
+        "open,openat:error=EACCES",
+        "open,openat:error=EIO",
+        "read:error=EIO",
+    ] {
         let gateway = start_failing(state.path(), fault, &[&certificate]);
         let told = gateway.wait_message("cannot get a certificate: TLS handshakes for these names fail");
         assert_eq!(told["reason"], "files", "{told}");
@@ -52,7 +56,7 @@ fn a_certificate_that_cannot_be_read_now_is_neither_set_aside_nor_ordered_anew()
         assert_eq!((names(folder), server.orders().len()), (before.clone(), 1), "{fault}");
     }
     // One that can be read soon is used without an order.
-    let gateway = start_failing(state.path(), "openat:error=EMFILE:when=1..2", &[&certificate]);
+    let gateway = start_failing(state.path(), "open,openat:error=EMFILE:when=1..2", &[&certificate]);
     serves(&gateway, &server);
     assert_eq!((names(folder), server.orders().len()), (before, 1));
 }
@@ -69,7 +73,7 @@ fn an_account_that_cannot_be_read_now_is_not_replaced() {
     let account = certificate.with_file_name("account.json");
     let before = fs::read(&account).unwrap();
     fs::remove_file(&certificate).unwrap();
-    for fault in ["openat:error=EMFILE", "openat:error=EACCES", "read:error=EIO"] {
+    for fault in ["open,openat:error=EMFILE", "open,openat:error=EACCES", "read:error=EIO"] {
         let gateway = start_failing(state.path(), fault, &[&account]);
         let told = gateway.wait_message("cannot get a certificate: TLS handshakes for these names fail");
         assert_eq!(told["reason"], "files", "{told}");
@@ -130,7 +134,7 @@ fn the_copy_of_a_configuration_survives_whatever_fails() {
     let copy = folder.join(names(&folder).pop().unwrap());
     let before = fs::read(&copy).unwrap();
     // It is read before it is written.
-    for fault in ["fsync:error=ENOSPC", "fsync:error=EIO", "rename:error=EIO"] {
+    for fault in ["fsync:error=ENOSPC", "fsync:error=EIO", "rename,renameat,renameat2:error=EIO"] {
         fs::write(&copy, "broken").unwrap();
         let gateway = Gateway::with_failing_call(&arguments, fault, &[]);
         gateway.wait_message("cannot keep a copy of the configuration");
@@ -170,7 +174,7 @@ fn saved_counters_that_cannot_be_written_leave_those_of_before() {
         fs::read(&counters).unwrap()
     };
     let first = used(None);
-    for fault in ["fsync:error=ENOSPC", "fsync:error=EIO", "rename:error=EIO"] {
+    for fault in ["fsync:error=ENOSPC", "fsync:error=EIO", "rename,renameat,renameat2:error=EIO"] {
         assert_eq!(used(Some(fault)), first, "{fault}");
         assert_eq!(names(folder.path()).len(), 2, "{fault}");
     }

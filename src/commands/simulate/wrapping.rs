@@ -78,7 +78,6 @@ mod tests {
         for other in [
             "",
             "{",
-            "{\"log\":1,\"stream\":2}",
             "{\"client\":\"192.0.2.1\",\"log\":\"x\"}",
             "2000-10-10T13:55:36Z stdout P part",
             "2000-10-10T13:55:36Z stdout F",

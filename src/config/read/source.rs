@@ -10,7 +10,7 @@ use crate::config::report::{Problem, Problems};
 use crate::config::texts::{Texts, place};
 
 /// A setting for which a change needs a restart.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct AtStart {
     /// Its table and its key, like `server.workers`.
     pub key: String,
@@ -18,6 +18,13 @@ pub struct AtStart {
     pub value: String,
     /// Where the text says so, or where its table is.
     pub span: Range<usize>,
+}
+
+/// It does not matter where the text says so.
+impl PartialEq for AtStart {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.key, &self.value) == (&other.key, &other.value)
+    }
 }
 
 /// The text that is being read, with its errors and warnings so far.
