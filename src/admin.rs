@@ -8,18 +8,21 @@
 //! requests gets no more turns than the others.
 
 pub mod describe;
+mod key_override;
 pub mod dashboard;
+mod families;
+mod guesses;
 mod access;
 mod bans;
 mod body;
 mod exposition;
-mod families;
 mod history;
 mod keys;
 mod limits;
 mod open_metrics;
 mod overrides;
 mod certificates;
+mod temporary;
 mod page;
 mod reload;
 mod recent_reloads;
@@ -46,6 +49,7 @@ use http::header::{ALLOW, CACHE_CONTROL, HeaderName, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -59,7 +63,8 @@ use crate::net::tls::ListenerTls;
 use crate::proxy::log::{DroppedLines, LogLevel};
 use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::{SharedState, Snapshot};
-use crate::server::ConnectionLimits;
+use crate::request::decide::TemporaryOverrides;
+use crate::server::TrafficLimits;
 use crate::sources::acme::AcmeSources;
 use crate::store::Store;
 
@@ -67,9 +72,13 @@ use bans::BansPath;
 use connections::AdminBody;
 use dashboard::State;
 use events::Events;
+use guesses::Peer;
 use keys::KeyPath;
+use temporary::OverridesPath;
 
+pub use access::Gatekeeper;
 pub use connections::{AdminChange, AdminListener};
+pub use key_override::KeyOverride;
 pub use overrides::{OverrideChange, OverrideRequest, channel as override_channel};
 pub use recent_reloads::RecentReloads;
 pub use reload::{ReloadAnswer, ReloadResult, channel as reload_channel};
@@ -91,7 +100,7 @@ pub struct View {
     /// What is logged.
     pub log_level: LogLevel,
     /// The connections of clients.
-    pub connections: Arc<ConnectionLimits>,
+    pub connections: TrafficLimits,
     /// What TLS listeners use, and the handshakes of clients.
     pub tls: Arc<ListenerTls>,
     /// The certificates that an authority issues.
@@ -100,6 +109,8 @@ pub struct View {
     pub reloads: mpsc::Sender<ReloadAnswer>,
     /// Asks the control thread to change overrides.
     pub overrides: mpsc::Sender<OverrideRequest>,
+    /// The overrides that the admin API has set.
+    pub temporary: Arc<Mutex<TemporaryOverrides>>,
     /// How keys are shown, unless they are shown in full.
     pub key_mask: KeyMask,
     /// Whether load balancers shall send requests.
@@ -108,6 +119,8 @@ pub struct View {
     pub reloads_so_far: RecentReloads,
     /// How it ended to read the certificates alone again.
     pub certificate_reloads: RecentReloads,
+    /// Who may use the admin listener, and who was refused.
+    pub gatekeeper: Gatekeeper,
     /// When the gateway started.
     pub started: Time,
 }
@@ -157,7 +170,11 @@ pub fn start(listeners: mpsc::UnboundedReceiver<AdminChange>, view: Arc<View>) -
             let events = Rc::new(Events::new(view.clone()));
             let running = events.clone();
             spawn_local(async move { running.run().await });
-            connections::serve(listeners, move |request| answer(view.clone(), events.clone(), request)).await;
+            let tls = view.tls.clone();
+            connections::serve(listeners, tls, move |peer, request| {
+                answer(view.clone(), events.clone(), peer, request)
+            })
+            .await;
         });
     })?;
     started.recv().map_err(io::Error::other)?
@@ -178,6 +195,7 @@ enum Resource<'a> {
     Limits,
     Key(KeyPath<'a>),
     Bans(BansPath<'a>),
+    Overrides(OverridesPath<'a>),
     Reload,
     Drain,
     LogLevel,
@@ -201,7 +219,9 @@ impl<'a> Resource<'a> {
             "/api/log-level" => Some(Self::LogLevel),
             _ => {
                 let of_limit = path.strip_prefix("/api/limits/")?;
-                KeyPath::new(of_limit).map(Self::Key).or_else(|| BansPath::new(of_limit).map(Self::Bans))
+                let key = KeyPath::new(of_limit).map(Self::Key);
+                let bans = || BansPath::new(of_limit).map(Self::Bans);
+                key.or_else(bans).or_else(|| OverridesPath::new(of_limit).map(Self::Overrides))
             }
         }
     }
@@ -230,7 +250,8 @@ impl<'a> Resource<'a> {
             | Self::Config
             | Self::Source
             | Self::Limits
-            | Self::Bans(_) => "GET, HEAD",
+            | Self::Bans(_)
+            | Self::Overrides(_) => "GET, HEAD",
             Self::Key(_) => "GET, HEAD, PUT, DELETE",
             Self::Reload => "POST",
             Self::Drain => "POST, DELETE",
@@ -243,9 +264,9 @@ impl<'a> Resource<'a> {
     }
 }
 
-async fn answer(view: Arc<View>, events: Rc<Events>, request: Request<Incoming>) -> Response<AdminBody> {
+async fn answer(view: Arc<View>, events: Rc<Events>, peer: Peer, request: Request<Incoming>) -> Response<AdminBody> {
     let path = request.uri().path().to_owned();
-    let mut response = match admit(&view, &request, &path).await {
+    let mut response = match admit(&view, peer, &request, &path).await {
         Ok(resource) => respond(&view, &events, resource, request).await,
         Err(refusal) => whole(refusal),
     };
@@ -260,7 +281,12 @@ async fn answer(view: Arc<View>, events: Rc<Events>, request: Request<Incoming>)
 ///
 /// # Errors
 /// The answer to a request that is refused.
-async fn admit<'a>(view: &View, request: &Request<Incoming>, path: &'a str) -> Result<Resource<'a>, LocalResponse> {
+async fn admit<'a>(
+    view: &View,
+    peer: Peer,
+    request: &Request<Incoming>,
+    path: &'a str,
+) -> Result<Resource<'a>, LocalResponse> {
     let resource = Resource::at(path);
     let config = view.config.load_full();
     let Some(admin) = &config.admin else {
@@ -269,9 +295,7 @@ async fn admit<'a>(view: &View, request: &Request<Incoming>, path: &'a str) -> R
         return Err(respond::closing(respond::problem(StatusCode::SERVICE_UNAVAILABLE, why)));
     };
     let is_open = resource.is_some_and(Resource::is_open);
-    if let Some(refusal) = access::refusal(admin, request, is_open) {
-        return Err(refusal);
-    }
+    view.gatekeeper.admit(admin, peer, request, is_open).await?;
     if resource == Some(Resource::Events)
         && let Some(refusal) = access::refusal_of_foreign(request)
     {
@@ -317,6 +341,7 @@ async fn respond(
         Resource::Source => json(&source::describe(view, clock::now())),
         Resource::Limits => json(&json!(limits::describe_all(view))),
         Resource::Bans(path) => bans::show(view, path),
+        Resource::Overrides(path) => temporary::show(view, path),
         Resource::Key(path) if request.method() == Method::DELETE => keys::forget(view, path).await,
         Resource::Key(path) if request.method() == Method::PUT => {
             keys::set_override(view, path, request.into_body()).await

@@ -2,6 +2,7 @@
 
 pub mod back_off;
 pub mod background;
+pub mod byte_order_mark;
 pub mod clock;
 pub mod content;
 pub mod deadline;

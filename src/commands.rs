@@ -25,7 +25,7 @@ use crate::admin::describe;
 use crate::base::background::Background;
 use crate::base::clock;
 use crate::config::{self, Config, Problems};
-use crate::process::{self, ConfigSource, Loaded, NoStart, Start, Stopped};
+use crate::process::{self, ConfigSource, Loaded, NoStart, Prepared, Start, Stopped};
 use crate::proxy::log;
 use crate::sources::acme;
 
@@ -104,20 +104,36 @@ pub fn run() -> ExitCode {
         }
         Some(Command::Explain(asked)) => with_config(&|config| explained(&config, asked)),
         Some(Command::Simulate(asked)) => with_config(&|config| simulated(&config, asked)),
-        None => match load_first(&source) {
-            Ok(loaded) => serve(Start { source, loaded, read_since, watch, state: source::state(&options) }),
-            Err(why) => {
-                complain(&why.to_string());
-                // A supervisor may try again.
-                if why.is_away { ExitCode::FAILURE } else { ExitCode::from(INVALID) }
+        None => {
+            let prepared = match Prepared::new() {
+                Ok(prepared) => prepared,
+                Err(error) => {
+                    complain(&format!("cannot start: {error}"));
+                    return ExitCode::FAILURE;
+                }
+            };
+            match load_first(&source) {
+                Ok(loaded) => {
+                    serve(prepared, Start { source, loaded, read_since, watch, state: source::state(&options) })
+                }
+                Err(why) => {
+                    complain(&why.to_string());
+                    // A supervisor may try again.
+                    if why.is_away { ExitCode::FAILURE } else { ExitCode::from(INVALID) }
+                }
             }
-        },
+        }
     }
 }
 
 fn checked(config: Config, state: Option<&Path>, json: bool, against: Option<OsString>) -> ExitCode {
     let issued = match acme::stored(&config, state) {
-        Ok(issued) => issued,
+        Ok((issued, unread)) => {
+            if let Some(error) = unread {
+                complain(&format!("warning: a certificate of the authority is not known: {error}"));
+            }
+            issued
+        }
         Err(why) => {
             complain(&format!("error: {why}"));
             return ExitCode::from(INVALID);
@@ -125,6 +141,7 @@ fn checked(config: Config, state: Option<&Path>, json: bool, against: Option<OsS
     };
     let config = &config.with_issued(issued.as_ref());
     let mut text = if json { format!("{:#}\n", describe::json(config)) } else { describe::describe(config) };
+    let mut is_refused = false;
     if let Some(name) = against {
         let described =
             source::named(name, &Options::default()).map_err(|why| format!("error: {why}")).and_then(|source| {
@@ -132,7 +149,11 @@ fn checked(config: Config, state: Option<&Path>, json: bool, against: Option<OsS
                 Ok(describe::describe_reload(&source, &running, config))
             });
         match described {
-            Ok(described) => text += &described,
+            Ok(Ok(described)) => text += &described,
+            Ok(Err(refused)) => {
+                text += &refused;
+                is_refused = true;
+            }
             Err(why) => {
                 complain(&why);
                 return ExitCode::from(INVALID);
@@ -142,7 +163,8 @@ fn checked(config: Config, state: Option<&Path>, json: bool, against: Option<OsS
     if !config.warnings.is_empty() {
         complain(&config.warnings.to_string());
     }
-    printed(&text)
+    let printed = printed(&text);
+    if is_refused { ExitCode::from(INVALID) } else { printed }
 }
 
 fn printed(text: &str) -> ExitCode {
@@ -185,7 +207,7 @@ fn topped(asked: &Top) -> ExitCode {
     }
 }
 
-fn serve(start: Start) -> ExitCode {
+fn serve(prepared: Prepared, start: Start) -> ExitCode {
     let logging = match log::start(&start.loaded.config.log) {
         Ok(logging) => logging,
         Err(error) => {
@@ -193,7 +215,7 @@ fn serve(start: Start) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match process::run(start, &logging) {
+    match process::run(prepared, start, &logging) {
         Ok(Stopped::Drained) => ExitCode::SUCCESS,
         Ok(Stopped::AtOnce) => ExitCode::FAILURE,
         Err(error) => {

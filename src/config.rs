@@ -4,7 +4,9 @@
 //! here; files that it names are read here, so that what is wrong with them is told at the key that names them.
 
 pub mod regular_file;
+pub mod state_folder;
 mod texts;
+mod unclosed;
 mod report;
 mod refusal;
 mod read;
@@ -15,7 +17,9 @@ mod schema;
 mod rate_text;
 mod file;
 mod check;
+mod advice;
 mod merge;
+mod variables;
 mod document;
 mod admin;
 mod acme;
@@ -56,8 +60,8 @@ use std::path::{Path, PathBuf};
 
 use crate::net::tls::{Identity, TlsSettings};
 
-pub use acme::{Acme, Challenge};
-pub use admin::{Admin, AdminAddress, AdminToken};
+pub use acme::{Acme, Challenge, ChallengeSecret, ExternalAccount};
+pub use admin::{Access, Admin, AdminAddress, AdminToken};
 pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
 pub use ban::{Ban, BanResponse};
 pub use cors::{Cors, OriginPattern};
@@ -73,6 +77,7 @@ pub use on_limit::{OnLimit, Role};
 pub use postgres::{PostgresTls, PostgresUrl};
 pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};
 pub use rate_text::RateTextError;
+pub use read::AtStart;
 pub use redirect::Redirect;
 pub use refusal::Refusal;
 pub use report::Problems;
@@ -86,7 +91,7 @@ pub use store::{OnError, Share, SharedStore, Store};
 pub use template::{Template, TemplatePart};
 pub use temporary::{quota_rates, temporary_again, temporary_override};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
-pub use token_cost::{ModelWeights, OnExhausted, TokenCost};
+pub use token_cost::{ModelWeights, OnExhausted, TokenCost, WithoutUsage};
 pub use traces::{Collector, Tracing};
 pub use upstream::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer};
 pub use upstream_tls::UpstreamTls;
@@ -129,8 +134,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// The files that it was read from, if there are any.
     pub files: BTreeSet<PathBuf>,
-    /// The settings for which a change needs a restart, with their values.
-    pub at_start: Vec<(String, String)>,
+    /// The settings for which a change needs a restart.
+    pub at_start: Vec<AtStart>,
     /// Settings that are valid, but probably not intended.
     pub warnings: Problems,
 }
@@ -162,13 +167,14 @@ impl Config {
         self.server.listen.iter().copied().chain(self.decisions.as_ref().map(Decisions::listener))
     }
 
-    /// The TLS of each kind of traffic, in the order of [`crate::net::Traffic`].
-    pub fn tls(&self) -> [Option<&Tls>; 2] {
-        [self.server.tls.as_ref(), self.decisions.as_ref().and_then(|decisions| decisions.tls.as_ref())]
+    /// The TLS of each kind of traffic, in the order of [`crate::net::Traffic`], and that of the admin listener.
+    pub fn tls(&self) -> [Option<&Tls>; 3] {
+        let decisions = self.decisions.as_ref().and_then(|decisions| decisions.tls.as_ref());
+        [self.server.tls.as_ref(), decisions, self.admin.as_ref().and_then(|admin| admin.tls.as_ref())]
     }
 
     /// What is in the files of each of them.
-    pub fn tls_settings(&self) -> [Option<&TlsSettings>; 2] {
+    pub fn tls_settings(&self) -> [Option<&TlsSettings>; 3] {
         self.tls().map(|tls| tls.map(|tls| &tls.settings))
     }
 
@@ -195,11 +201,12 @@ impl Config {
         self
     }
 
-    /// The same configuration with another TLS of each kind of traffic.
+    /// The same configuration with another TLS of each of them.
     #[must_use]
-    pub fn with_tls(mut self, [server, decisions]: [Option<Tls>; 2]) -> Self {
+    pub fn with_tls(mut self, [server, decisions, admin]: [Option<Tls>; 3]) -> Self {
         self.server.tls = server;
         self.decisions.iter_mut().for_each(|section| section.tls.clone_from(&decisions));
+        self.admin.iter_mut().for_each(|section| section.tls.clone_from(&admin));
         self
     }
 }

@@ -90,6 +90,10 @@ pub use reservation::Reservation;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::share::share;
+use extension::Extension;
+
+/// The most bytes of a log that is copied by [`Limit::small_copy`].
+const SMALL: usize = 1024;
 
 /// One named limit: rates that must all hold for a request to pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -283,6 +287,15 @@ impl Limit {
     /// Whether its cells grow with every request that is charged, as sliding logs do.
     pub fn grows(&self) -> bool {
         self.rates.iter().any(Rate::is_logged)
+    }
+
+    /// A copy of a cell by which requests can be refused, but to which nothing can be given back. `None` if it would be large, or
+    /// counts bans.
+    pub fn small_copy(&self, cell: &Cell) -> Option<Cell> {
+        let log = cell.log().filter(|_| self.grows());
+        let is_small = log.is_none_or(|log| log.allocation() <= SMALL) && !self.counts_bans();
+        let extension = || log.map(|log| Box::new(Extension { log: log.clone(), ..Extension::default() }));
+        is_small.then(|| Cell { states: cell.states.clone(), extension: extension() })
     }
 
     /// The refusal of a request of cost `need`, or `None` if the limit admits it. This is what [`Self::admits`] and

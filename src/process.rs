@@ -30,23 +30,27 @@ use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::runtime::LocalRuntime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::admin::{self, KeyMask, RecentReloads, View};
+use crate::admin::{self, Gatekeeper, KeyMask, RecentReloads, View};
 use crate::base::clock::{self, Time};
 use crate::base::local_runtime::local_runtime;
 use crate::base::metrics::{Counter, PerWorker};
 use crate::base::random::Random;
 use crate::base::readiness::Readiness;
 use crate::config::{Config, Refusal};
+use crate::net::Traffic;
 use crate::net::tls::ListenerTls;
 use crate::proxy::log::{Logging, panic_text};
 use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::proxy::telemetry::AccessLogger;
-use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
-use crate::server::{self, ConnectedClient, ConnectionLimits, ListenerChange, Stage};
+use crate::proxy::{BodyMemory, ConnectionContext, Worker, WorkerSnapshots};
+use crate::request::decide::TemporaryOverrides;
+use crate::server::{self, ConnectedClient, ListenerChange, Stage, TrafficLimits};
 use crate::sources::acme::{AcmeSources, Challenges};
 use crate::sources::jwks;
 use crate::store::Store;
@@ -60,8 +64,8 @@ use overrides::Overrides;
 use polls::Polls;
 use reload::{Reloads, Waiters};
 use service_manager::Watchdog;
-use signals::Signals;
-pub use source::{ConfigSource, Loaded, NoStart, Remote};
+use signals::{EarlySignals, Signals};
+pub use source::{ConfigSource, Loaded, NoStart, ReadOnce, Remote};
 use stores::Stores;
 use watches::Watches;
 
@@ -106,6 +110,27 @@ pub enum Stopped {
     AtOnce,
 }
 
+/// What has to be there before the configuration is read, because that may take a while.
+pub struct Prepared {
+    runtime: LocalRuntime,
+    signals: EarlySignals,
+}
+
+impl Prepared {
+    /// Handles signals that would end the process.
+    ///
+    /// # Errors
+    /// When the system refuses that.
+    pub fn new() -> io::Result<Self> {
+        let runtime = local_runtime()?;
+        let signals = {
+            let _entered = runtime.enter();
+            EarlySignals::listen()?
+        };
+        Ok(Self { runtime, signals })
+    }
+}
+
 /// What the gateway starts with.
 #[derive(Debug)]
 pub struct Start {
@@ -121,26 +146,29 @@ pub struct Start {
     pub state: Option<PathBuf>,
 }
 
+/// How many worker threads there are.
+fn worker_count(config: &Config) -> usize {
+    match config.server.workers {
+        0 => available_parallelism().map_or(1, usize::from),
+        workers => workers,
+    }
+}
+
 /// Runs the gateway until it is told to stop and has drained, or is told to stop a second time.
 ///
 /// # Errors
 /// When it cannot start, or one of its workers fails.
-pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
+pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stopped, StartError> {
+    let Prepared { runtime, signals } = prepared;
     let Start { source, loaded: Loaded { mut config, document, instead_of }, read_since, watch, state } = start;
-    let workers = match config.server.workers {
-        0 => available_parallelism().map_or(1, usize::from),
-        workers => workers,
-    };
-    let runtime = local_runtime()?;
-    // As early as possible, because a signal without a handler would end the process.
+    let workers = worker_count(&config);
     let signals = {
         let _entered = runtime.enter();
-        Signals::listen()?
+        Signals::listen(signals)?
     };
     warn(&config);
     warn_of_source(&source, instead_of.as_ref());
     let (limits, upstream_connections) = connection_limits(&config, workers);
-    let limits = Arc::new(limits);
     let acme = Arc::new(AcmeSources::new(state));
     let certificate = acme.get(&config).map_err(io::Error::other)?;
     config = config.with_issued(certificate.as_ref().and_then(|source| source.identity()).as_deref());
@@ -173,6 +201,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         remote.keep(document);
         remote.applied(document);
     }
+    let temporary = Arc::<Mutex<TemporaryOverrides>>::default();
     let polls = Polls::new(source.remote().map(Remote::every), instead_of.map(Refusal::from));
     let view = Arc::new(View {
         source: Box::new(source.clone()),
@@ -186,10 +215,12 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         acme: acme.clone(),
         reloads: reload_requests,
         overrides: override_requests,
+        temporary: temporary.clone(),
         key_mask: KeyMask::new().map_err(io::Error::other)?,
         readiness: Arc::default(),
         reloads_so_far: RecentReloads::new(clock::now()),
         certificate_reloads: RecentReloads::new(clock::now()),
+        gatekeeper: Gatekeeper::default(),
         started: clock::now(),
     });
     if let Some(why) = &polls.last_refusal {
@@ -220,7 +251,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         polls,
         requested,
         waiters,
-        overrides: Overrides::new(overrides_requested),
+        overrides: Overrides::new(temporary, overrides_requested),
         watches,
         reloading_since: read_since,
         access_log: logging.access(),
@@ -235,14 +266,16 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
 }
 
 /// How many connections of clients there may be, and how many to upstreams. The limit of file handles is raised for them.
-fn connection_limits(config: &Config, workers: usize) -> (ConnectionLimits, usize) {
+fn connection_limits(config: &Config, workers: usize) -> (TrafficLimits, usize) {
     let file_handles = server::raise_handles();
     let all = server::connections_for(file_handles, workers, config.listeners().count());
-    // A client may need a connection to an upstream besides its own.
-    let auto = (all / 2).max(1);
-    let limits = ConnectionLimits::new(config.server.clone(), auto);
-    let max_connections = limits.counts().most;
-    let upstream_connections = all - max_connections.min(auto);
+    // A client may need a connection to an upstream besides its own. Other proxies that ask have as many of their own.
+    let has_both = config.decisions.is_some() && !config.server.listen.is_empty();
+    let kinds = 1 + usize::from(has_both);
+    let auto = (all / (kinds + 1)).max(1);
+    let limits = TrafficLimits::new(&config.server, auto);
+    let max_connections = limits.of(Traffic::Requests).counts().most;
+    let upstream_connections = all.saturating_sub(kinds * max_connections.min(auto));
     tracing::info!(max_connections, upstream_connections, file_handles, "limits");
     if max_connections > auto {
         let help = "raise the limit of file handles, or lower max_connections: a client may need two handles";
@@ -282,7 +315,7 @@ struct Plan {
     stores: mpsc::UnboundedReceiver<Arc<Store>>,
     tls: Arc<ListenerTls>,
     challenges: Arc<Challenges>,
-    limits: Arc<ConnectionLimits>,
+    limits: TrafficLimits,
     stage: watch::Receiver<Stage>,
     logger: AccessLogger,
     heartbeats: Arc<PerWorker<Counter>>,
@@ -300,7 +333,9 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::R
     let sampler = snapshots.sampler().clone();
     let (tokens, random) = (RefCell::default(), Random::seeded()?);
     let (challenges, readiness) = (plan.challenges.clone(), plan.readiness);
-    let worker = Rc::new(Worker { index: plan.index, snapshots, pools, tokens, random, challenges, readiness });
+    let body_memory = BodyMemory::default();
+    let index = plan.index;
+    let worker = Rc::new(Worker { index, snapshots, pools, tokens, body_memory, random, challenges, readiness });
     let (regular, sampling, heartbeats) = (worker.clone(), sampler.clone(), plan.heartbeats);
     background.spawn_local(async move {
         loop {

@@ -4,8 +4,10 @@ pub mod shed;
 pub mod respond;
 pub mod telemetry;
 pub mod log;
+mod own_origins;
 pub mod snapshot;
 mod worker_snapshot;
+mod body_memory;
 mod inspection;
 mod token_meter;
 mod metering;
@@ -28,6 +30,7 @@ use std::cell::{LazyCell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::request::Parts;
 use http::{Method, Response, StatusCode, Uri};
@@ -42,7 +45,7 @@ use crate::base::readiness::Readiness;
 use crate::config::{AccessLog, PathRules, Redirect};
 use crate::net::Traffic;
 use crate::net::tls::ClientCertificate;
-use crate::request::decide::{self, CostKnown, Decision, DecisionState, RouteLimit};
+use crate::request::decide::{self, Asker, CostKnown, Decision, DecisionState, RouteLimit};
 use crate::request::identify::client::Client;
 use crate::request::identify::tokens::TokenCache;
 use crate::request::identify::{KeyCache, RequestAttributes};
@@ -50,7 +53,7 @@ use crate::request::resolve::{ArrivedRequest, Next, Resolved, Resolver, Target};
 use crate::request::route::{RouteConditions, TemplateInput};
 use crate::server::{ClientBody, ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
 use crate::sources::acme::Challenges;
-use crate::upstream::ConnectionPools;
+use crate::upstream::{BoundConnections, ConnectionPools};
 
 use respond::LocalResponse;
 use respond::rate_limit_headers::RefusalCache;
@@ -58,6 +61,7 @@ use respond::redirect::{self, RedirectedRequest};
 use snapshot::{Action, CompiledRoute, Forwarding};
 use telemetry::{AccessLogEntry, MethodClass, ObservedBody, Outcome, RequestEnd, RequestRecord};
 
+pub use body_memory::BodyMemory;
 pub use decided::settle;
 pub use inspection::read as read_body;
 pub use response_changes::ResponseChanges;
@@ -80,6 +84,8 @@ pub struct Worker {
     pub pools: Rc<ConnectionPools>,
     /// The valid tokens of its clients.
     pub tokens: RefCell<TokenCache>,
+    /// The memory of the bodies that it reads before it decides.
+    pub body_memory: BodyMemory,
     /// Where new identifiers come from.
     pub random: Random,
     /// What authorities of certificates are answered.
@@ -99,6 +105,8 @@ pub struct ConnectionContext {
     traffic: Traffic,
     key_cache: RefCell<KeyCache>,
     refusal_cache: RefCell<RefusalCache>,
+    /// Connections to servers that are for this one alone.
+    bound: Rc<BoundConnections>,
 }
 
 impl ConnectionContext {
@@ -114,6 +122,7 @@ impl ConnectionContext {
             traffic: client.traffic,
             key_cache: RefCell::default(),
             refusal_cache: RefCell::default(),
+            bound: Rc::default(),
         }
     }
 }
@@ -232,10 +241,9 @@ async fn serve(
     // What a decision borrows.
     let mut quotas = Default::default();
     let mut state = DecisionState::new(&gateway.store, worker.index);
-    let decided = Deciding { connection, gateway: &gateway, route, attributes, now }
-        .run(body, &mut quotas, &mut state, &mut record)
-        .await;
-    let (balanced_by, metered) = match decided {
+    let (gate, is_shared) = (refused_status.map(|_| Asker { longest_hold: Duration::MAX }), client.via_trusted);
+    let deciding = Deciding { connection, gateway: &gateway, route, attributes, now, asker: gate, is_shared };
+    let (balanced_by, metered) = match deciding.run(body, &mut quotas, &mut state, &mut record).await {
         Decided::Passes(balanced_by, metered) => (balanced_by, metered),
         Decided::Answered(outcome, answer, _) => {
             return own(Some(&changes), response, record, outcome, (head, refused_status), answer);
@@ -283,7 +291,7 @@ async fn serve(
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =
         (response.status(), &route.action)
     {
-        return tunnel::begin(request, response, record, Waits::new(upstream, gateway.body_timeout));
+        return tunnel::begin(request, response, record, Waits::new(upstream, route.body_timeout));
     }
     if matches!(outcome, Outcome::Failed | Outcome::Refused | Outcome::Abandoned) {
         translate(response, outcome, &request.head);

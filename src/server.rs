@@ -43,20 +43,20 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_local};
 
 pub use client_body::{ClientBody, ClientBodyError};
-pub use connection_limits::{ConnectionCounts, ConnectionLimits};
+pub use connection_limits::{ConnectionCounts, TrafficLimits};
 pub use file_handles::{connections as connections_for, raise as raise_handles};
 #[cfg(any(test, fuzzing))]
 pub(crate) use http1::check_framing;
 #[cfg(any(test, fuzzing))]
 pub(crate) use http2::check_frames;
-pub use http2::{Frames, InterimResponses, PREFACE, Piece, kind as frame_kind, poll_granted};
+pub use http2::{Frames, InterimResponses, PREFACE, Piece, Windows, kind as frame_kind, poll_granted};
 pub use http2_errors::Http2Errors;
 pub use listeners::{Listener, ListenerChange};
 pub use request_guard::RequestGuard;
 pub use tunnel::{Tunnel, TunnelStream};
 
 use connection::{Registration, serve};
-use connection_limits::ConnectionPermit;
+use connection_limits::{ConnectionLimits, ConnectionPermit};
 use connections::Connections;
 use listeners::Listeners;
 
@@ -83,8 +83,7 @@ pub struct IncomingRequest {
     /// What becomes of the connection after the response: the handler sets it if its response accepts a WebSocket.
     pub tunnel: Option<Tunnel>,
     /// Whether the client gets no response: the handler sets it, and what it has filled in is not sent. In HTTP/1.1 the
-    /// connection is closed after the responses to earlier requests. In HTTP/2 the stream is reset, and the third such
-    /// stream ends the connection after the requests in flight.
+    /// connection is closed after the responses to earlier requests. In HTTP/2 the stream is reset.
     pub is_unanswered: bool,
 }
 
@@ -169,7 +168,7 @@ pub enum Stage {
 pub async fn run<C, H>(
     mut changes: mpsc::UnboundedReceiver<ListenerChange>,
     (tls, challenges): (Arc<ListenerTls>, Arc<Challenges>),
-    limits: Arc<ConnectionLimits>,
+    limits: TrafficLimits,
     mut stage: watch::Receiver<Stage>,
     connected: C,
 ) -> io::Result<usize>
@@ -177,29 +176,37 @@ where
     C: Fn(&ConnectedClient) -> H + Clone + 'static,
     H: Handler,
 {
-    let connections = Connections::new(limits.clone());
+    let all = [Traffic::Requests, Traffic::Decisions].map(|traffic| Connections::new(limits.of(traffic).clone()));
     let mut background = JoinSet::new();
-    let watched = connections.clone();
-    background.spawn_local(async move { watched.watch().await });
-    let asked = connections.clone();
-    background.spawn_local(async move { asked.make_room_for_others().await });
+    for connections in &all {
+        let (watched, asked) = (connections.clone(), connections.clone());
+        background.spawn_local(async move { watched.watch().await });
+        background.spawn_local(async move { asked.make_room_for_others().await });
+    }
     let mut builder = hyper::server::conn::http1::Builder::new();
     // One write per response: the head and a small body go out together. The connection's task and its state decide what
     // becomes of a client that sends no more.
-    let max_header_size = limits.server().max_header_size;
+    let max_header_size = limits.of(Traffic::Requests).server().max_header_size;
     builder.max_header_size(max_header_size).max_buf_size(max_header_size.max(LEAST_BUFFER));
     builder.writev(false).half_close(true);
     let acceptor = Acceptor {
         http1: Rc::new(builder),
-        connections: connections.clone(),
+        connections: all[Traffic::Requests as usize].clone(),
         tls,
         challenges,
-        limits,
+        limits: limits.of(Traffic::Requests).clone(),
         traffic: Traffic::Requests,
         connected,
     };
 
-    let mut listeners = Listeners::new(acceptor, stage.clone());
+    let decisions = Acceptor {
+        connections: all[Traffic::Decisions as usize].clone(),
+        limits: limits.of(Traffic::Decisions).clone(),
+        traffic: Traffic::Decisions,
+        ..acceptor.clone()
+    };
+
+    let mut listeners = Listeners::new([acceptor, decisions], stage.clone());
     loop {
         tokio::select! {
             biased;
@@ -212,9 +219,10 @@ where
         }
     }
     listeners.closed().await;
+    let [requests, decisions] = &all;
     tokio::select! {
-        () = connections.drain() => Ok(0),
-        _ = stage.wait_for(|stage| *stage == Stage::Over) => Ok(connections.requests()),
+        ((), ()) = async { tokio::join!(requests.drain(), decisions.drain()) } => Ok(0),
+        _ = stage.wait_for(|stage| *stage == Stage::Over) => Ok(all.iter().map(|connections| connections.requests()).sum()),
     }
 }
 

@@ -40,6 +40,9 @@ pub struct Ask<'a> {
     pub cost: u64,
     /// Whether `cost` is only reserved until [`Store::settle`] is called with what the request really costs.
     pub settles: bool,
+    /// Whether it is given back if whoever asks has gone before the answer. Otherwise the request was let through then, and it
+    /// stays charged.
+    pub lapses: bool,
     /// Above which level ([`Verdict::level`]) of the limit the request may be held before it is served; `None` if it never is.
     /// Then all that it is charged is only reserved, by its other limits too, because its client may go away meanwhile.
     pub held_above: Option<u32>,
@@ -54,8 +57,8 @@ pub struct Ask<'a> {
 impl<'a> Ask<'a> {
     /// Asks for room for `cost`, and to be charged that. What a route adds to it is left out.
     pub fn new(limit: &'a Arc<Limit>, key: Fingerprint, cost: u64) -> Self {
-        let (settles, held_above, role, overflow) = (false, None, Role::Refuses, None);
-        Self { limit, key, need: cost, cost, settles, held_above, role, overflow, place: 0 }
+        let (settles, lapses, held_above, role, overflow) = (false, false, None, Role::Refuses, None);
+        Self { limit, key, need: cost, cost, settles, lapses, held_above, role, overflow, place: 0 }
     }
 
     /// Whether it charges nothing and only asks whether the key is banned.

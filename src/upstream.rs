@@ -22,6 +22,7 @@ mod stall;
 mod stream;
 mod spare_buffers;
 mod connection;
+mod bound;
 mod preamble;
 mod connector;
 mod keep;
@@ -45,7 +46,6 @@ mod health_check;
 mod watch;
 
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,7 +54,9 @@ use tokio::sync::Mutex;
 use tokio::time::{timeout, timeout_at};
 
 pub use body::UpstreamBody;
+pub use bound::BoundConnections;
 pub use connection::UpstreamTunnel;
+pub use delivery::Connections;
 pub use endpoint::{Endpoint, Endpoints};
 pub use endpoint_state::EndpointStatus;
 pub use error::{BodyError, UpstreamError};
@@ -100,7 +102,8 @@ pub struct Upstream {
     retry: config::Retry,
     overload: config::Overload,
     health: Option<config::HealthCheck>,
-    ejection: config::Ejection,
+    /// `None` if its servers are never ejected.
+    ejection: Option<config::Ejection>,
     /// How its servers are told who the client is; `None` if they are not.
     proxy_protocol: Option<config::ProxyProtocol>,
     /// How often the names of its servers are looked up.
@@ -121,6 +124,14 @@ pub struct Unanswered {
     pub endpoint: Option<Arc<Endpoint>>,
     /// Why there is no response.
     pub error: UpstreamError,
+}
+
+/// A response after which another server was asked. The client gets it if that one has none.
+struct GivenUp {
+    in_flight: InFlight,
+    status: StatusCode,
+    headers: HeaderMap,
+    body: UpstreamBody,
 }
 
 impl Upstream {
@@ -145,7 +156,7 @@ impl Upstream {
             retry: config.retry.clone(),
             overload: config.overload,
             health: config.health.clone(),
-            ejection: config.ejection,
+            ejection: config.ejection.clone(),
             proxy_protocol: config.proxy_protocol,
             resolve_every: config.resolve_every,
             state: endpoints.state(&config.name),
@@ -204,14 +215,14 @@ impl Upstream {
     pub async fn send_within(
         &self,
         limit: Duration,
-        pools: &Rc<ConnectionPools>,
+        connections: Connections<'_>,
         request: &UpstreamRequest<'_>,
         body: Option<ClientBody>,
         headers: &mut HeaderMap,
         on_failure: &OnFailedAttempt<'_>,
     ) -> Result<(StatusCode, UpstreamBody), Unanswered> {
         let deadline = CallDeadline::new(limit);
-        let sent = timeout_at(deadline.at(), cold(self.send(pools, request, body, headers, on_failure))).await;
+        let sent = timeout_at(deadline.at(), cold(self.send(connections, request, body, headers, on_failure))).await;
         let over = || Err(Unanswered { endpoint: None, error: UpstreamError::Deadline(limit) });
         let (status, body) = sent.unwrap_or_else(|_| over())?;
         Ok((status, body.until(deadline)))
@@ -225,7 +236,7 @@ impl Upstream {
     /// [`Unanswered`] if no head comes.
     pub async fn send(
         &self,
-        pools: &Rc<ConnectionPools>,
+        connections: Connections<'_>,
         request: &UpstreamRequest<'_>,
         body: Option<ClientBody>,
         headers: &mut HeaderMap,
@@ -233,7 +244,7 @@ impl Upstream {
     ) -> Result<(StatusCode, UpstreamBody), Unanswered> {
         self.state.begin();
         let mut attempts = Attempts::new(self, request, body);
-        let delivery = Delivery { upstream: self, pools, request };
+        let delivery = Delivery { upstream: self, connections, request };
         let key = request.client.and_then(|client| client.balanced_by);
         let wish = Wish { key, tried: &[] };
         let mut in_flight = match self.choose(wish) {
@@ -242,6 +253,7 @@ impl Upstream {
             Choice::Full => cold(self.wait(wish, request)).await?,
         };
         let share = share(in_flight.endpoint(), request)?;
+        let mut given_up: Option<Box<GivenUp>> = None;
         loop {
             in_flight.begin(request);
             if let Some(spans) = request.spans() {
@@ -266,15 +278,29 @@ impl Upstream {
             let wish = Wish { key, tried: &attempts.tried };
             match again.map(|_| self.balancer.choose(wish)) {
                 Some(Choice::Endpoint(next)) => {
-                    if let Err(Failed { error, .. }) = sent {
-                        on_failure(endpoint, &error);
+                    let next = self.in_flight(next, request);
+                    match sent {
+                        Ok((status, body)) => {
+                            let headers = std::mem::take(headers);
+                            given_up = Some(Box::new(GivenUp { in_flight, status, headers, body }));
+                        }
+                        Err(Failed { error, .. }) => on_failure(endpoint, &error),
                     }
                     headers.clear();
-                    in_flight = self.in_flight(next, request);
+                    in_flight = next;
                 }
                 Some(Choice::Full | Choice::None) | None => {
-                    let unanswered = |Failed { error, .. }| Unanswered { endpoint: Some(endpoint.clone()), error };
-                    let (status, mut body) = sent.map_err(unanswered)?;
+                    let (status, mut body) = match (sent, given_up) {
+                        (Ok(answered), _) => answered,
+                        (Err(Failed { error, .. }), Some(response)) => {
+                            on_failure(endpoint, &error);
+                            (in_flight, *headers) = (response.in_flight, response.headers);
+                            (response.status, response.body)
+                        }
+                        (Err(Failed { error, .. }), None) => {
+                            return Err(Unanswered { endpoint: Some(endpoint.clone()), error });
+                        }
+                    };
                     in_flight.share = share;
                     body.count(in_flight);
                     return Ok((status, body));

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use gateway::base::clock;
 use gateway::config;
-use gateway::store::{Answer, Ask, Store};
+use gateway::store::{Answer, Ask, Counters, Store};
 
 use super::plain;
 use super::question::{PREFIX, Question};
@@ -85,9 +85,9 @@ impl Way {
     /// Exchanges so far, as far as they are counted.
     pub(crate) fn round_trips(&self) -> u64 {
         match self {
-            Self::Store(Served { store, .. }) => match &**store {
-                Store::Shared(shared) => shared.health().round_trips.get(),
-                Store::Memory(_) => 0,
+            Self::Store(Served { store, .. }) => match store.counters() {
+                Counters::Shared(shared) => shared.health().round_trips.get(),
+                Counters::Memory(_) => 0,
             },
             Self::Plain(_) | Self::Bare(_) => 0,
         }

@@ -7,51 +7,164 @@
 //! own origin (DNS rebinding). Then the browser still sends that name in Host.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
-use http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN, WWW_AUTHENTICATE};
+use http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
+use prometheus::proto::{MetricFamily, MetricType};
+use tokio::time::sleep;
 
-use crate::config::Admin;
+use super::families::{counter, family};
+use super::guesses::{Guesses, Peer};
+use crate::base::clock;
+use crate::base::metrics::Counter;
+use crate::config::{Access, Admin};
 use crate::proxy::respond::{self, LocalResponse};
 
 /// How a page is related to the server that it sends a request to (Fetch Metadata Request Headers, section 2.4,
 /// <https://www.w3.org/TR/fetch-metadata/>).
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The answer to a request that is refused; `None` if it may go on. What is open shows nothing that is secret, so it needs no
-/// token.
-pub(super) fn refusal<B>(admin: &Admin, request: &Request<B>, is_open: bool) -> Option<LocalResponse> {
+/// Why a request is refused, in the metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// Its Host is missing, ambiguous or not a name of the listener.
+    Host,
+    /// It comes from a page of another origin.
+    Origin,
+    NoToken,
+    WrongToken,
+    /// It would change something, and shows the token for reading.
+    ReadToken,
+    /// There were too many wrong tokens before.
+    TooMany,
+}
+
+impl Reason {
+    const ALL: [Self; 6] = [Self::Host, Self::Origin, Self::NoToken, Self::WrongToken, Self::ReadToken, Self::TooMany];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Origin => "origin",
+            Self::NoToken => "no_token",
+            Self::WrongToken => "wrong_token",
+            Self::ReadToken => "read_token",
+            Self::TooMany => "too_many",
+        }
+    }
+}
+
+/// A refusal and the answer to it.
+type Refused = (Reason, LocalResponse);
+
+/// Who was refused so far.
+#[derive(Debug, Default)]
+pub struct Gatekeeper {
+    refused: [Counter; Reason::ALL.len()],
+    guesses: Guesses,
+}
+
+impl Gatekeeper {
+    /// Whether a request may go on. What `is_open` shows nothing that is secret, so it needs no token.
+    ///
+    /// # Errors
+    /// The answer to a request that is refused.
+    pub(super) async fn admit<B>(
+        &self,
+        admin: &Admin,
+        peer: Peer,
+        request: &Request<B>,
+        is_open: bool,
+    ) -> Result<(), LocalResponse> {
+        let admitted = match origin_refusal(admin, request) {
+            Some(refused) => Err(refused),
+            None if is_open => Ok(()),
+            None => self.token(admin, peer, request).await,
+        };
+        admitted.map_err(|(reason, response)| {
+            self.refused[reason as usize].one();
+            response
+        })
+    }
+
+    async fn token<B>(&self, admin: &Admin, peer: Peer, request: &Request<B>) -> Result<(), Refused> {
+        if admin.token.is_none() {
+            return Ok(());
+        }
+        let Some(shown) = bearer(request.headers()) else {
+            let why = "Send the token of [admin]: Authorization: Bearer TOKEN.";
+            return Err(unauthorized(Reason::NoToken, why, "Bearer"));
+        };
+        match self.guesses.begin(peer, clock::monotonic()) {
+            Ok(Duration::ZERO) => {}
+            Ok(wait) => sleep(wait).await,
+            Err(seconds) => {
+                let why = "There were too many wrong tokens from this address.";
+                let mut response = respond::problem(StatusCode::TOO_MANY_REQUESTS, why);
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+                return Err((Reason::TooMany, response));
+            }
+        }
+        match admin.access(shown) {
+            Some(access) => {
+                self.guesses.right(peer);
+                if access == Access::All || !changes(request.method()) {
+                    return Ok(());
+                }
+                let why = "The token is the one for reading: this changes something, and needs `token` of [admin].";
+                Err((Reason::ReadToken, respond::problem(StatusCode::FORBIDDEN, why)))
+            }
+            None => {
+                self.guesses.wrong(peer);
+                let why = "The token is not that of [admin].";
+                Err(unauthorized(Reason::WrongToken, why, "Bearer error=\"invalid_token\""))
+            }
+        }
+    }
+
+    /// The metric.
+    pub(super) fn family(&self) -> MetricFamily {
+        let counts = Reason::ALL.iter().zip(&self.refused);
+        let counts = counts.map(|(reason, count)| counter(count.get(), &[("reason", reason.name())]));
+        family(
+            "gateway_admin_refused_total",
+            "Requests to the admin listener that were refused.",
+            MetricType::COUNTER,
+            counts,
+        )
+    }
+}
+
+fn unauthorized(reason: Reason, why: &str, challenge: &'static str) -> Refused {
+    let mut response = respond::problem(StatusCode::UNAUTHORIZED, why);
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+    (reason, response)
+}
+
+/// Why a request does not come from where it may; `None` if it may go on.
+fn origin_refusal<B>(admin: &Admin, request: &Request<B>) -> Option<Refused> {
+    let refused = |reason, status, why: &str| Some((reason, respond::problem(status, why)));
     let host = match host(request) {
         Ok(host) => host,
-        Err(why) => return Some(respond::problem(StatusCode::BAD_REQUEST, why)),
+        Err(why) => return refused(Reason::Host, StatusCode::BAD_REQUEST, why),
     };
     if let Some(host) = host.filter(|host| admin.listen.is_loopback() && !is_own_name(admin, host)) {
         let name = name(host);
         let why = format!(
             "{name:?} is not a name of this listener. Use localhost or its address, or add the name to `hosts` in [admin]."
         );
-        return Some(respond::problem(StatusCode::FORBIDDEN, &why));
+        return refused(Reason::Host, StatusCode::FORBIDDEN, &why);
     }
     if changes(request.method()) && is_from_other_origin(request.headers(), host) {
         let why = "A page of another origin may not change anything here.";
-        return Some(respond::problem(StatusCode::FORBIDDEN, why));
+        return refused(Reason::Origin, StatusCode::FORBIDDEN, why);
     }
-    let token = admin.token.as_ref().filter(|_| !is_open)?;
-    let shown = bearer(request.headers());
-    if shown.is_some_and(|shown| token.is(shown)) {
-        return None;
-    }
-    let (why, challenge) = match shown {
-        None => ("Send the token of [admin]: Authorization: Bearer TOKEN.", "Bearer"),
-        Some(_) => ("The token is not that of [admin].", "Bearer error=\"invalid_token\""),
-    };
-    let mut response = respond::problem(StatusCode::UNAUTHORIZED, why);
-    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
-    Some(response)
+    None
 }
 
 /// The answer to a page of another origin that asks for something of which there is little; `None` if it may go on. The page
-/// could not read it, but would take it from others. The request has passed [`refusal`].
+/// could not read it, but would take it from others. The request was [admitted](Gatekeeper::admit).
 pub(super) fn refusal_of_foreign<B>(request: &Request<B>) -> Option<LocalResponse> {
     let host = host(request).ok().flatten();
     let why = "A page of another origin may not read this.";
@@ -131,7 +244,13 @@ mod tests {
             None => AdminAddress::Tcp(listen.parse().unwrap()),
         };
         let token = token.map(AdminToken::new);
-        Admin { listen, token, hosts: vec!["gateway.internal".to_owned()], show_keys: false }
+        let read_token = token.is_some().then(|| AdminToken::new("reads"));
+        Admin { listen, tls: None, token, read_token, hosts: vec!["gateway.internal".to_owned()], show_keys: false }
+    }
+
+    fn admitted(admin: &Admin, request: &Request<()>, is_open: bool) -> Option<LocalResponse> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(Gatekeeper::default().admit(admin, None, request, is_open)).err()
     }
 
     /// The status of the refusal; 200 if there is none.
@@ -140,7 +259,7 @@ mod tests {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        refusal(admin, &request.body(()).unwrap(), false).map_or(200, |response| response.status().as_u16())
+        admitted(admin, &request.body(()).unwrap(), false).map_or(200, |response| response.status().as_u16())
     }
 
     #[test]
@@ -179,7 +298,7 @@ mod tests {
         assert_eq!(status(&all, "GET", &[("host", "localhost"), ("host", "evil.example")]), 400);
         let target = |uri: &str, host: &str| {
             let request = Request::get(uri).header("host", host).body(()).unwrap();
-            refusal(&all, &request, false).map(|response| response.status().as_u16())
+            admitted(&all, &request, false).map(|response| response.status().as_u16())
         };
         assert_eq!(target("http://localhost:9901/metrics", "localhost:9901"), None);
         assert_eq!(target("http://localhost:9901/metrics", "evil.example"), Some(400));
@@ -235,7 +354,47 @@ mod tests {
             }
             assert_eq!(status(&all, "GET", &[("host", "localhost")]), 401);
             let probe = Request::get("/healthz").header("host", "localhost").body(()).unwrap();
-            assert!(refusal(&all, &probe, true).is_none());
+            assert!(admitted(&all, &probe, true).is_none());
         }
+    }
+    #[test]
+    fn the_token_for_reading_changes_nothing() {
+        let all = admin("0.0.0.0:9901", Some("secret"));
+        for (method, token, expected) in [
+            ("GET", "reads", 200),
+            ("HEAD", "reads", 200),
+            ("POST", "reads", 403),
+            ("PUT", "reads", 403),
+            ("DELETE", "reads", 403),
+            ("PATCH", "reads", 403),
+            ("POST", "secret", 200),
+            ("POST", "read", 401),
+        ] {
+            let headers = [("host", "a"), ("authorization", &*format!("Bearer {token}"))];
+            assert_eq!(status(&all, method, &headers), expected, "{method} {token}");
+        }
+    }
+
+    #[tokio::test]
+    async fn wrong_tokens_are_slowed_down_and_counted() {
+        let (all, gatekeeper) = (admin("0.0.0.0:9901", Some("secret")), Gatekeeper::default());
+        let request = |token| {
+            let request =
+                Request::get("/metrics").header("host", "a").header("authorization", format!("Bearer {token}"));
+            request.body(()).unwrap()
+        };
+        let peer = Some("192.0.2.1".parse().unwrap());
+        let ask = async |token| match gatekeeper.admit(&all, peer, &request(token), false).await {
+            Ok(()) => 200,
+            Err(response) => response.status().as_u16(),
+        };
+        let began = tokio::time::Instant::now();
+        for _ in 0..10 {
+            assert_eq!(ask("wrong").await, 401);
+        }
+        assert_eq!(ask("secret").await, 200, "after a while");
+        assert!(began.elapsed() >= Duration::from_secs(1));
+        let text = format!("{:?}", gatekeeper.family());
+        assert_eq!(gatekeeper.refused.each_ref().map(Counter::get), [0, 0, 0, 10, 0, 0], "{text}");
     }
 }

@@ -10,6 +10,7 @@ use std::future::pending;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,15 +21,19 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::either::Either as EitherStream;
 
 use super::event_streams::{self, EventBody};
+use super::guesses::Peer;
+use crate::net::tls::ListenerTls;
 
 /// The body of a response: all of it, or a stream of events.
 pub(super) type AdminBody = Either<Full<Bytes>, EventBody>;
@@ -69,7 +74,8 @@ const EXHAUSTED_PAUSE: Duration = Duration::from_secs(1);
 /// run on a thread's local runtime.
 pub(super) async fn serve<F>(
     mut listeners: mpsc::UnboundedReceiver<AdminChange>,
-    respond: impl Fn(Request<Incoming>) -> F + 'static,
+    tls: Arc<ListenerTls>,
+    respond: impl Fn(Peer, Request<Incoming>) -> F + 'static,
 ) where
     F: Future<Output = Response<AdminBody>> + 'static,
 {
@@ -92,7 +98,7 @@ pub(super) async fn serve<F>(
             accepted = accept(listener.as_ref()) => accepted,
         };
         match accepted {
-            Ok(stream) => open.begin(stream, &respond),
+            Ok((stream, peer)) => open.begin(stream, (peer, tls.admin()), &respond),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an admin connection");
                 tokio::time::sleep(EXHAUSTED_PAUSE).await;
@@ -114,11 +120,15 @@ impl AdminListener {
     }
 }
 
-/// The next connection. Without a listener there is never one.
-async fn accept(listener: Option<&RegisteredListener>) -> io::Result<EitherStream<TcpStream, UnixStream>> {
+/// The next connection, and from where it comes. Without a listener there is never one.
+async fn accept(listener: Option<&RegisteredListener>) -> io::Result<(EitherStream<TcpStream, UnixStream>, Peer)> {
     match listener {
-        Some(EitherStream::Left(listener)) => listener.accept().await.map(|(stream, _)| EitherStream::Left(stream)),
-        Some(EitherStream::Right(listener)) => listener.accept().await.map(|(stream, _)| EitherStream::Right(stream)),
+        Some(EitherStream::Left(listener)) => {
+            listener.accept().await.map(|(stream, peer)| (EitherStream::Left(stream), Some(peer.ip())))
+        }
+        Some(EitherStream::Right(listener)) => {
+            listener.accept().await.map(|(stream, _)| (EitherStream::Right(stream), None))
+        }
         None => pending().await,
     }
 }
@@ -133,17 +143,17 @@ struct OpenConnection {
 }
 
 impl Open {
-    fn begin<S, R, F>(&mut self, stream: S, respond: &Rc<R>)
+    fn begin<S, R, F>(&mut self, stream: S, (peer, tls): (Peer, Option<Arc<ServerConfig>>), respond: &Rc<R>)
     where
         S: AsyncRead + AsyncWrite + Unpin + 'static,
-        R: Fn(Request<Incoming>) -> F + 'static,
+        R: Fn(Peer, Request<Incoming>) -> F + 'static,
         F: Future<Output = Response<AdminBody>> + 'static,
     {
         self.make_room();
         let is_stream = Rc::new(Cell::new(false));
         let (respond, becomes_stream) = (respond.clone(), is_stream.clone());
         let service = service_fn(move |request: Request<Incoming>| {
-            let (response, becomes_stream) = (respond(request), becomes_stream.clone());
+            let (response, becomes_stream) = (respond(peer, request), becomes_stream.clone());
             async move {
                 let mut response = response.await;
                 if matches!(response.body(), Either::Right(_)) {
@@ -155,13 +165,19 @@ impl Open {
         });
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(WRITE_TIMEOUT));
-        let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-        let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), service);
+        let stream = Box::pin(stream);
         let is_served_as_stream = is_stream.clone();
         let task = spawn_local(async move {
+            let mut builder = http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
             let grace = || if is_served_as_stream.get() { event_streams::LIFETIME + GRACE } else { GRACE };
-            serve_connection(connection, LIFETIME, grace).await;
+            let Some(tls) = tls else {
+                return serve_connection(builder.serve_connection(TokioIo::new(stream), service), LIFETIME, grace)
+                    .await;
+            };
+            if let Ok(Ok(stream)) = timeout(HEADER_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await {
+                serve_connection(builder.serve_connection(TokioIo::new(stream), service), LIFETIME, grace).await;
+            }
         });
         self.0.push_back(OpenConnection { task: task.abort_handle(), is_stream });
     }

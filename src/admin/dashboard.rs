@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::key_override::KeyOverride;
+
 /// The event `numbers`: how the gateway does now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Numbers {
@@ -329,6 +331,8 @@ pub struct LimitDescription {
     pub overrides: usize,
     /// How many keys have one that the admin API has set.
     pub temporary_overrides: usize,
+    /// Those of them that end first.
+    pub temporary: Vec<KeyOverride>,
     /// How often it has decided what.
     pub decisions: Decisions,
     /// The tokens of its requests; `None` if these do not cost tokens.

@@ -3,6 +3,7 @@
 mod json;
 mod reload;
 mod store;
+mod tokens;
 mod upstreams;
 
 use std::borrow::Cow;
@@ -15,12 +16,10 @@ use super::certificates;
 use crate::base::jwt;
 use crate::config::{
     Action, Config, Cors, Cost, Decisions, DescriptorRule, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit,
-    Listener, MaxConnections, Missing, OnExhausted, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey,
-    SentPath, Shed, Store, TextPattern, UNLIMITED, is_secret,
+    Listener, MaxConnections, Missing, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed,
+    Store, TextPattern, UNLIMITED, is_secret,
 };
 use crate::limit::overrides::Allowance;
-use crate::limit::tokens::Weights;
-use crate::limit::tokens::response::UsagePointers;
 use crate::limit::{Edge, Rate, Strategy};
 use crate::net::Traffic;
 use crate::request::identify::body::BodyInspector;
@@ -58,16 +57,7 @@ impl Display for Description<'_> {
         if let Some(Decisions { refused_status, .. }) = &config.decisions {
             writeln!(f, "answers other proxies {} if a limit refuses", refused_status.as_u16())?;
         }
-        match &config.admin {
-            Some(admin) => {
-                let token = if admin.token.is_some() { ", for requests with the token" } else { "" };
-                writeln!(f, "admin on {}{token}", admin.listen)?;
-                if admin.listen.is_loopback() && !admin.hosts.is_empty() {
-                    writeln!(f, "admin also answers to {}", admin.hosts.join(", "))?;
-                }
-            }
-            None => writeln!(f, "no admin listener")?,
-        }
+        admin(f, config)?;
         if let Some(tracing) = &config.tracing {
             let (share, endpoint) = ((tracing.sample * 1e6).round() / 1e4, tracing.collector.endpoint());
             writeln!(f, "traces {share} % of requests, and those that trusted proxies sample, for {endpoint}")?;
@@ -129,9 +119,10 @@ impl Display for Description<'_> {
         if !descriptors.is_empty() {
             writeln!(f, "\ndescriptors, in the order they are compared")?;
         }
-        for DescriptorRule { domain, entries, route } in descriptors {
+        for DescriptorRule { domain, entries, reports, route } in descriptors {
             let entries = entries.iter().map(|(key, TextPattern(value))| format!("{key} = {value:?}"));
-            writeln!(f, "  {domain}: {{ {} }}", entries.collect::<Vec<_>>().join(", "))?;
+            let reports = if *reports { ", reports of what has been used" } else { "" };
+            writeln!(f, "  {domain}: {{ {} }}{reports}", entries.collect::<Vec<_>>().join(", "))?;
             writeln!(f, "    {}", limits(route))?;
         }
         if !config.jwts.is_empty() {
@@ -170,6 +161,25 @@ fn token(f: &mut fmt::Formatter<'_>, jwt: &Jwt) -> fmt::Result {
     }
     let without = if *required { "are answered 401" } else { "have no key" };
     writeln!(f, "    on routes that use it, requests without a valid token {without}")
+}
+
+fn admin(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
+    match &config.admin {
+        Some(admin) => {
+            let tls = if admin.tls.is_some() { " (TLS)" } else { "" };
+            let token = match (&admin.token, &admin.read_token) {
+                (None, _) => "",
+                (Some(_), None) => ", for requests with the token",
+                (Some(_), Some(_)) => ", for requests with the token, or to read with the read_token",
+            };
+            writeln!(f, "admin on {}{tls}{token}", admin.listen)?;
+            if admin.listen.is_loopback() && !admin.hosts.is_empty() {
+                writeln!(f, "admin also answers to {}", admin.hosts.join(", "))?;
+            }
+        }
+        None => writeln!(f, "no admin listener")?,
+    }
+    Ok(())
 }
 
 fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
@@ -211,23 +221,7 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
         Cost::ResponseHeader { name, reserve } => {
             writeln!(f, "    a request costs the number in the response header {name}; {reserve} until then")?;
         }
-        Cost::Tokens(cost) => {
-            writeln!(f, "    a request costs the tokens that its response says it has used")?;
-            if let Some(UsagePointers { input, output, cached, total }) = &cost.pointers {
-                let named = [("input", input), ("output", output), ("cached", cached), ("total", total)];
-                let shown = named.into_iter().filter_map(|(name, at)| Some(format!("{name} at {}", at.as_ref()?)));
-                writeln!(f, "      {}", shown.collect::<Vec<_>>().join(", "))?;
-            }
-            let others = if cost.models.is_empty() { "all models" } else { "other models" };
-            let models = cost.models.iter().map(|model| (model.pattern.as_str(), model.weights));
-            for (model, Weights { input, cached, output }) in models.chain([(others, cost.weights)]) {
-                writeln!(f, "      {model}: {input} for input, {cached} for cached input, {output} for output")?;
-            }
-            writeln!(f, "      {} tokens of output are reserved where the request names no maximum", cost.max_output)?;
-            if cost.on_exhausted == OnExhausted::Cut {
-                writeln!(f, "      a stream that needs more than was reserved is cut where there is no room for it")?;
-            }
-        }
+        Cost::Tokens(cost) => tokens::describe(f, cost)?,
         Cost::OnStatus(cost, statuses) => {
             let statuses = self::statuses(statuses);
             writeln!(f, "    a request costs {cost}, which is given back unless the response has status {statuses}")?;
@@ -377,7 +371,7 @@ fn action(config: &Config, route: &Route) -> String {
     match &route.action {
         Action::Respond { status, .. } => format!("answers {status}"),
         Action::Redirect(redirect) => format!("redirects to {} with status {}", redirect.to.text, redirect.status),
-        Action::Forward { upstream, path, preserve_host } => {
+        Action::Forward { upstream, path, preserve_host, .. } => {
             let changed = match path {
                 SentPath::Stripped(0) => String::new(),
                 SentPath::Stripped(count) => format!(", without {}", first_segments(&route.path, *count)),

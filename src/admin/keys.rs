@@ -17,6 +17,7 @@ use super::View;
 use super::bans;
 use super::body;
 use super::overrides::{self, OverrideChange};
+use super::temporary;
 use crate::base::clock::{self, Time};
 use crate::base::share::share;
 use crate::config::Limit as ConfiguredLimit;
@@ -82,7 +83,8 @@ pub(super) async fn set_override(view: &View, path: KeyPath<'_>, body: Incoming)
         Err(response) => return response,
     };
     let set = with_key(view, (path, false), async |key| {
-        overrides::set(&view.overrides, (key.limit, key.table), (key.parts, key.readings), &written).await
+        let name = shown(view, key.limit, (key.parts, key.readings));
+        overrides::set(&view.overrides, (key.limit, key.table), (key.parts, key.readings, &name), &written).await
     });
     set.await.map_or_else(identity, |shown| super::json(&shown))
 }
@@ -96,7 +98,8 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
             |reading: &WrittenKey<'_>| reading.has_override && table.temporary(reading.fingerprint).is_some();
         if readings.iter().any(has_override) {
             overrides::change(&view.overrides, limit, parts, OverrideChange::Remove).await?;
-            tracing::info!(limit = table.name(), "the admin API has removed an override");
+            let key = shown(view, limit, (parts, readings));
+            tracing::info!(limit = table.name(), key, "the admin API has removed an override");
         }
         for reading in readings {
             let cached = source.and_then(|source| source.peek(reading.asked, now)?.quota);
@@ -108,7 +111,8 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
                 view.shared.forget_ban(table.name(), ban, reading.fingerprint);
             }
         }
-        tracing::info!(limit = table.name(), "the admin API has reset the counters of a key");
+        let key = shown(view, limit, (parts, readings));
+        tracing::info!(limit = table.name(), key, "the admin API has reset the counters of a key");
         Ok(())
     });
     match forgotten.await {
@@ -135,7 +139,9 @@ async fn with_key<T>(
         return Err(respond::problem(StatusCode::NOT_FOUND, &format!("There is no limit {name:?}.")));
     };
     let extractor = KeyExtractor::of_written(limit);
-    let parts = path.parts(extractor.part_count());
+    // Where keys are masked, those of the list of overrides can be named as it shows them.
+    let listed = temporary::named(view, limit, path.key).filter(|_| may_be_shown);
+    let parts = listed.unwrap_or_else(|| path.parts(extractor.part_count()));
     let mut readings = extractor.written(&parts);
     let shown = bans::named(view, limit, path.key).filter(|_| may_be_shown);
     if let Some(fingerprint) = shown
@@ -152,6 +158,12 @@ async fn with_key<T>(
     }
     let source = snapshot.quota_sources.iter().find(|one| one.is_of(table.name())).map(|one| &*one.source);
     act(FoundKey { limit, table, source, parts: &parts, readings: &readings }).await
+}
+
+/// The key as logs show it: masked like everywhere else.
+fn shown(view: &View, limit: &ConfiguredLimit, (parts, readings): (&[Vec<u8>], &[WrittenKey<'_>])) -> String {
+    let fingerprint = readings.first().map(|reading| reading.fingerprint);
+    fingerprint.map_or(String::new(), |fingerprint| temporary::shown_key(view, limit, (fingerprint, parts)))
 }
 
 fn away(Away: Away) -> LocalResponse {

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use super::View;
 use super::bans;
 use super::overrides::moment;
+use super::temporary;
 use super::top_keys;
 use crate::admin::dashboard::{Decisions, LimitDescription, Limits, ModelNumbers, TokenNumbers};
 use crate::base::clock;
@@ -12,6 +13,8 @@ use crate::config::{Cost, Limit};
 use crate::limit::tokens::Usage;
 use crate::request::decide::{DecisionCounter, LimitMetrics, TokenCounts, shown_since};
 
+/// How many overrides of the admin API are shown of a limit.
+const MOST_OVERRIDES: usize = 10;
 /// How many bans are shown of a limit.
 const MOST_BANS: usize = 10;
 /// How many models are shown of a limit.
@@ -35,6 +38,7 @@ pub(super) fn describe_all(view: &View) -> Limits {
             ban: limit.ban.as_ref().map(ToString::to_string),
             bans: bans::known(view, limit, now).into_iter().map(|(_, ban)| ban).take(MOST_BANS).collect(),
             overrides: limit.overrides.len(),
+            temporary: temporary::known(view, limit, MOST_OVERRIDES),
             temporary_overrides: table.map_or(0, |table| table.temporary_count()),
             decisions: decisions(counted),
             tokens: matches!(limit.cost, Cost::Tokens(_)).then(|| counted.map(tokens).unwrap_or_default()),

@@ -25,6 +25,7 @@ use crate::proxy::respond::{self, LocalResponse};
 /// The response with all metrics, in the format that the headers of the request ask for.
 pub(super) fn respond(view: &View, headers: &HeaderMap) -> LocalResponse {
     let mut families = Vec::from(process::families(view));
+    families.push(view.gatekeeper.family());
     families.extend(source::metrics(view));
     families.extend(system::families());
     families.extend(requests::families(view));

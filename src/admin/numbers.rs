@@ -11,6 +11,7 @@ use crate::admin::dashboard::{
 use crate::base::clock::Time;
 use crate::base::metrics::{BOUNDS, Counter, HistogramSnapshot};
 use crate::config;
+use crate::net::Traffic;
 use crate::proxy::telemetry::{MethodClass, Outcome, RouteMetrics};
 use crate::request::decide::{DecisionCounters, LimitMetrics};
 use crate::store::Counters;
@@ -49,7 +50,7 @@ pub(super) fn refused(limit: &LimitMetrics) -> u64 {
 
 /// All numbers at `now`.
 pub(super) fn describe(view: &View, history: &History, now: Time) -> Numbers {
-    let connections = view.connections.counts();
+    let connections = view.connections.of(Traffic::Requests).counts();
     Numbers {
         time_ms: now.micros() / 1000,
         version: env!("CARGO_PKG_VERSION").to_owned(),

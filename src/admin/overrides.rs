@@ -53,7 +53,7 @@ pub fn channel() -> (mpsc::Sender<OverrideRequest>, mpsc::Receiver<OverrideReque
 pub(super) async fn set(
     requests: &mpsc::Sender<OverrideRequest>,
     (limit, table): (&ConfiguredLimit, &RateTable),
-    (parts, readings): (&[Vec<u8>], &[WrittenKey<'_>]),
+    (parts, readings, key): (&[Vec<u8>], &[WrittenKey<'_>], &str),
     written: &Map<String, Value>,
 ) -> Result<Value, LocalResponse> {
     let (allowance, lasts) = config::temporary_override(written, limit).map_err(|problems| {
@@ -74,7 +74,7 @@ pub(super) async fn set(
     let ends = Instant::now() + lasts;
     change(requests, limit, parts, OverrideChange::Set(allowance.clone(), ends)).await?;
     let period = humantime::format_duration(lasts);
-    tracing::info!(limit = limit.name, override = %allowance, "for" = %period, "the admin API has set an override");
+    tracing::info!(limit = limit.name, key, override = %allowance, "for" = %period, "the admin API has set an override");
     Ok(json!({ "override": describe(&allowance, ends) }))
 }
 

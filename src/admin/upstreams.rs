@@ -102,7 +102,7 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
         ),
         counted(
             "gateway_upstream_server_failures_total",
-            "Requests that a server failed to answer, or answered with 502, 503 or 504.",
+            "Requests that a server failed to answer, or answered with 502, 503, 504 or a status of `eject`.",
             |status| status.failures,
         ),
         counted(

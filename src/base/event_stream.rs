@@ -3,6 +3,8 @@
 
 use memchr::memchr2;
 
+use super::byte_order_mark::MARK;
+
 /// Who is told what was read.
 pub trait Visit {
     /// The next part of the data of the event. Between lines of data there is a line feed.
@@ -38,7 +40,6 @@ enum State {
 
 /// The length of the longest field that is recognized: `data` behind a byte order mark.
 const FIELD: usize = 7;
-const MARK: &[u8] = b"\xef\xbb\xbf";
 
 impl Reader {
     /// Reads the next piece.

@@ -5,3 +5,4 @@ pub mod header_rules;
 pub mod header_spelling;
 pub mod request_id;
 pub mod trace_context;
+pub mod via;

@@ -5,15 +5,16 @@
 //! strings, and surrogates without their other half, which become U+FFFD. Bytes that are no UTF-8 are passed on as they are.
 //! Behind anything else that is no JSON it reads no more.
 
+mod bytes;
 mod number;
+mod visit;
 
-use std::mem;
-use std::ops::Range;
-
-use memchr::memchr2;
 use smallvec::SmallVec;
 
-pub use number::{count, normal};
+use bytes::{escaped, is_of_word, plain_length, with_digit};
+
+pub use number::{count, is_number, normal};
+pub use visit::{Kind, Visit};
 
 /// The longest name that is told, in bytes after decoding.
 pub const MAX_NAME: usize = 192;
@@ -22,31 +23,6 @@ pub const MAX_WORD: usize = 64;
 /// The most arrays and objects in each other.
 pub const MAX_DEPTH: usize = 1 << 16;
 
-/// What has text or other values in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// An object.
-    Object,
-    /// An array.
-    Array,
-    /// A string.
-    String,
-}
-
-/// Who is told what was read. Places are in bytes from the first one that was read.
-pub trait Visit {
-    /// The name of the member whose value comes next; `None` if it is longer than [`MAX_NAME`].
-    fn name(&mut self, name: Option<&[u8]>);
-    /// A value begins at this place.
-    fn begin(&mut self, kind: Kind, at: usize);
-    /// The next part of the string that has begun. Its escapes are decoded.
-    fn text(&mut self, part: &[u8]);
-    /// What began last, and has not ended yet, ends before this place.
-    fn end(&mut self, kind: Kind, at: usize);
-    /// A number, `true`, `false`, `null` or another bare word, and its place; `None` if it is longer than [`MAX_WORD`].
-    fn word(&mut self, word: Option<&[u8]>, at: Range<usize>);
-}
-
 /// See the head of this file.
 #[derive(Default)]
 pub struct Reader {
@@ -54,13 +30,16 @@ pub struct Reader {
     /// How many bytes have been read.
     at: usize,
     depth: usize,
-    /// A bit for each level: whether it is an object.
-    levels: SmallVec<[u64; 2]>,
+    /// A bit for each level, the innermost one last: whether it is an object. These are the last ones, up to 64.
+    levels: u64,
+    /// And these are those before them.
+    outer_levels: SmallVec<[u64; 2]>,
     /// Whether the string is a name.
     is_name: bool,
     /// The beginning of a name or of a word that was not whole in one piece, or had escapes.
     kept: Vec<u8>,
-    is_too_long: bool,
+    /// How long that is, also if it is too long to be kept.
+    kept_length: usize,
     /// Where the word began.
     began: usize,
     /// The first half of a pair of surrogates.
@@ -82,6 +61,8 @@ enum State {
     Next,
     /// Only white space may come.
     Done,
+    /// Something else has come behind the value.
+    Trailing,
     String,
     Escape,
     /// How many digits of `\u0000` were read, and their value.
@@ -99,10 +80,10 @@ impl Reader {
             at += match self.state {
                 State::String => self.string(rest, self.at + at, to),
                 State::Word => self.word(rest, self.at + at, to),
-                State::Broken => break,
+                State::Broken | State::Trailing => break,
                 State::Escape => self.escape(rest[0], to),
                 State::Unicode(count, value) => self.unicode(rest[0], count, value, to),
-                _ => self.structure(rest[0], self.at + at, to),
+                _ => self.structure(rest, self.at + at, to),
             }
         }
         self.at += at;
@@ -119,119 +100,181 @@ impl Reader {
 
     /// Begins anew.
     pub fn reset(&mut self) {
-        *self = Self { levels: mem::take(&mut self.levels), kept: mem::take(&mut self.kept), ..Self::default() };
-        self.kept.clear();
+        (self.state, self.at, self.depth, self.high) = (State::Value, 0, 0, None);
+        self.outer_levels.clear();
+        self.forget();
+    }
+
+    /// How many bytes it has read.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Whether nothing has come yet.
+    pub fn is_new(&self) -> bool {
+        self.at == 0 && self.state == State::Value
     }
 
     /// Whether it reads no more.
     pub fn is_broken(&self) -> bool {
-        self.state == State::Broken
+        matches!(self.state, State::Broken | State::Trailing)
     }
 
-    /// Reads a byte between values. Returns how many bytes were read, as do the functions below.
+    /// Whether there was one whole value, and something else behind it.
+    pub fn is_trailing(&self) -> bool {
+        self.state == State::Trailing
+    }
+
+    /// Reads what is between values, and the value that follows. Returns how many bytes were read, as do the functions below.
     #[inline]
-    fn structure(&mut self, byte: u8, at: usize, to: &mut impl Visit) -> usize {
-        match (self.state, byte) {
-            (_, b' ' | b'\n' | b'\r' | b'\t') => {}
-            (State::FirstName | State::Name, b'"') => {
-                self.is_name = true;
-                self.state = State::String;
+    fn structure(&mut self, rest: &[u8], at: usize, to: &mut impl Visit) -> usize {
+        let mut length = 0;
+        while let Some(byte) = rest.get(length).copied() {
+            match (self.state, byte) {
+                (_, b' ' | b'\n' | b'\r' | b'\t') => {}
+                (State::FirstName | State::Name, b'"') => {
+                    self.is_name = true;
+                    self.state = State::String;
+                    return length + 1;
+                }
+                (State::Colon, b':') => self.state = State::Value,
+                (State::Next, b',') => self.state = if self.is_in_object() { State::Name } else { State::Value },
+                (State::Next, b'}') if self.is_in_object() => self.close(Kind::Object, at + length, to),
+                (State::FirstName, b'}') => self.close(Kind::Object, at + length, to),
+                (State::Next, b']') if !self.is_in_object() => self.close(Kind::Array, at + length, to),
+                (State::FirstItem, b']') => self.close(Kind::Array, at + length, to),
+                (State::Value | State::FirstItem, b'"') => {
+                    self.is_name = false;
+                    self.state = State::String;
+                    to.begin(Kind::String, at + length);
+                    return length + 1;
+                }
+                (State::Value | State::FirstItem, b'{' | b'[') if self.depth < MAX_DEPTH => {
+                    self.open(byte == b'{', at + length, to);
+                }
+                (State::Value | State::FirstItem, _) if is_of_word(byte) => {
+                    self.began = at + length;
+                    self.state = State::Word;
+                    length += self.word(&rest[length..], at + length, to);
+                    continue;
+                }
+                // A byte order mark. In so few bytes, nothing else gets here.
+                (State::Value, _) if [0xef, 0xbb, 0xbf].get(at + length) == Some(&byte) => {}
+                _ => {
+                    self.state = if self.state == State::Done { State::Trailing } else { State::Broken };
+                    return length;
+                }
             }
-            (State::Colon, b':') => self.state = State::Value,
-            (State::Next, b',') => self.state = if self.is_in_object() { State::Name } else { State::Value },
-            (State::Next, b'}') if self.is_in_object() => self.close(Kind::Object, at, to),
-            (State::FirstName, b'}') => self.close(Kind::Object, at, to),
-            (State::Next, b']') if !self.is_in_object() => self.close(Kind::Array, at, to),
-            (State::FirstItem, b']') => self.close(Kind::Array, at, to),
-            (State::Value | State::FirstItem, b'"') => {
-                self.is_name = false;
-                self.state = State::String;
-                to.begin(Kind::String, at);
-            }
-            (State::Value | State::FirstItem, b'{') => return self.open(Kind::Object, at, to),
-            (State::Value | State::FirstItem, b'[') => return self.open(Kind::Array, at, to),
-            (State::Value | State::FirstItem, _) if is_of_word(byte) => {
-                self.began = at;
-                self.state = State::Word;
-                return 0;
-            }
-            // A byte order mark. In so few bytes, nothing else gets here.
-            (State::Value, _) if [0xef, 0xbb, 0xbf].get(at) == Some(&byte) => {}
-            _ => {
-                self.state = State::Broken;
-                return 0;
-            }
+            length += 1;
         }
-        1
+        length
     }
 
     fn is_in_object(&self) -> bool {
-        let level = self.depth - 1;
-        self.levels[level / 64] >> (level % 64) & 1 == 1
+        self.levels & 1 == 1
     }
 
-    fn open(&mut self, kind: Kind, at: usize, to: &mut impl Visit) -> usize {
-        let (word, bit) = (self.depth / 64, 1 << (self.depth % 64));
-        if self.depth == MAX_DEPTH {
-            self.state = State::Broken;
-            return 0;
+    #[inline]
+    fn open(&mut self, is_object: bool, at: usize, to: &mut impl Visit) {
+        if self.depth.is_multiple_of(64) && self.depth > 0 {
+            self.outer_levels.push(self.levels);
         }
-        if word == self.levels.len() {
-            self.levels.push(0);
-        }
-        if kind == Kind::Object {
-            self.levels[word] |= bit;
-            self.state = State::FirstName;
-        } else {
-            self.levels[word] &= !bit;
-            self.state = State::FirstItem;
-        }
+        self.levels = self.levels << 1 | u64::from(is_object);
         self.depth += 1;
-        to.begin(kind, at);
-        1
+        if is_object {
+            self.state = State::FirstName;
+            to.begin(Kind::Object, at);
+        } else {
+            self.state = State::FirstItem;
+            to.begin(Kind::Array, at);
+        }
     }
 
+    #[inline]
     fn close(&mut self, kind: Kind, at: usize, to: &mut impl Visit) {
+        self.levels >>= 1;
         self.depth -= 1;
+        if self.depth.is_multiple_of(64) {
+            self.levels = self.outer_levels.pop().unwrap_or_default();
+        }
         self.ended();
         to.end(kind, at + 1);
     }
 
+    #[inline]
     fn ended(&mut self) {
         self.state = if self.depth == 0 { State::Done } else { State::Next };
     }
 
+    /// Reads a string up to its end, or to an escape that is not whole in this piece.
     #[inline]
     fn string(&mut self, rest: &[u8], at: usize, to: &mut impl Visit) -> usize {
-        let length = plain_length(rest);
-        let (part, end) = (&rest[..length], rest.get(length));
-        if self.high.is_some() && (!part.is_empty() || end == Some(&b'"')) {
-            self.lone_surrogate(to);
-        }
-        if end == Some(&b'"') && self.is_name {
-            let name = self.whole(part, MAX_NAME);
-            to.name(name);
-            self.forget();
-            // The colon mostly follows at once.
-            let has_colon = rest.get(length + 1) == Some(&b':');
-            self.state = if has_colon { State::Value } else { State::Colon };
-            return length + 1 + usize::from(has_colon);
-        }
-        if !part.is_empty() {
-            self.push(part, to);
-        }
-        match end {
-            Some(b'"') => {
-                self.ended();
-                to.end(Kind::String, at + length + 1);
+        let mut begin = 0;
+        // Where an escape begins that is not whole, or none.
+        let end = loop {
+            let end = begin + plain_length(&rest[begin..]);
+            let part = &rest[begin..end];
+            if !part.is_empty() {
+                self.lone_surrogate(to);
+                to.written(part);
             }
-            Some(_) => self.state = State::Escape,
-            None => return length,
+            match rest.get(end) {
+                Some(b'"') if self.is_name => return self.end_name(part, &rest[end + 1..], to) + end + 1,
+                Some(b'"') => {
+                    self.lone_surrogate(to);
+                    if !part.is_empty() {
+                        to.text(part);
+                    }
+                    self.ended();
+                    to.end(Kind::String, at + end + 1);
+                    return end + 1;
+                }
+                next => {
+                    if !part.is_empty() {
+                        self.push(part, to);
+                    }
+                    if next.is_none() {
+                        return end;
+                    }
+                }
+            }
+            begin = match rest[end + 1..] {
+                [b'u', a, b, c, d, ..] => {
+                    let Some(value) = [a, b, c, d].into_iter().try_fold(0, with_digit) else { break end };
+                    self.code_unit(value, to);
+                    end + 6
+                }
+                [byte, ..] => {
+                    let Some(decoded) = escaped(byte) else { break end };
+                    self.lone_surrogate(to);
+                    self.push(&[decoded], to);
+                    end + 2
+                }
+                [] => break end,
+            };
+        };
+        self.state = State::Escape;
+        end + 1
+    }
+
+    /// The last part of a name, and what follows it.
+    fn end_name(&mut self, part: &[u8], rest: &[u8], to: &mut impl Visit) -> usize {
+        self.lone_surrogate(to);
+        let length = self.kept_length + part.len();
+        if length > MAX_NAME {
+            to.long_name(length);
         }
-        length + 1
+        let name = self.whole(part, MAX_NAME);
+        to.name(name);
+        self.forget();
+        // The colon mostly follows at once.
+        let has_colon = rest.first() == Some(&b':');
+        self.state = if has_colon { State::Value } else { State::Colon };
+        usize::from(has_colon)
     }
 
     /// A decoded part of a string.
+    #[inline]
     fn push(&mut self, part: &[u8], to: &mut impl Visit) {
         if self.is_name {
             self.keep(part, MAX_NAME);
@@ -246,6 +289,7 @@ impl Reader {
     }
 
     /// The first half of a pair was not followed by the other one.
+    #[inline]
     fn lone_surrogate(&mut self, to: &mut impl Visit) {
         if let Some(high) = self.high.take() {
             self.push_char(high, to);
@@ -253,39 +297,40 @@ impl Reader {
     }
 
     fn escape(&mut self, byte: u8, to: &mut impl Visit) -> usize {
-        let decoded = match byte {
-            b'"' | b'\\' | b'/' => byte,
-            b'b' => 8,
-            b'f' => 12,
-            b'n' => b'\n',
-            b'r' => b'\r',
-            b't' => b'\t',
-            b'u' => {
+        match escaped(byte) {
+            Some(decoded) => {
+                self.lone_surrogate(to);
+                self.push(&[decoded], to);
+                self.state = State::String;
+                1
+            }
+            None if byte == b'u' => {
                 self.state = State::Unicode(0, 0);
-                return 1;
+                1
             }
-            _ => {
+            None => {
                 self.state = State::Broken;
-                return 0;
+                0
             }
-        };
-        self.lone_surrogate(to);
-        self.push(&[decoded], to);
-        self.state = State::String;
-        1
+        }
     }
 
     fn unicode(&mut self, byte: u8, count: u8, value: u32, to: &mut impl Visit) -> usize {
-        let Some(digit) = char::from(byte).to_digit(16) else {
+        let Some(value) = with_digit(value, byte) else {
             self.state = State::Broken;
             return 0;
         };
-        let value = value << 4 | digit;
         if count < 3 {
             self.state = State::Unicode(count + 1, value);
             return 1;
         }
         self.state = State::String;
+        self.code_unit(value, to);
+        1
+    }
+
+    /// A character that is written as `\u0000`, or a half of one.
+    fn code_unit(&mut self, value: u32, to: &mut impl Visit) {
         match (self.high, value) {
             (Some(high), 0xdc00..=0xdfff) => {
                 self.high = None;
@@ -300,7 +345,6 @@ impl Reader {
                 self.push_char(value, to);
             }
         }
-        1
     }
 
     #[inline]
@@ -322,9 +366,8 @@ impl Reader {
     }
 
     fn keep(&mut self, part: &[u8], most: usize) {
-        if self.kept.len() + part.len() > most {
-            self.is_too_long = true;
-        } else {
+        self.kept_length += part.len();
+        if self.kept_length <= most {
             self.kept.extend_from_slice(part);
         }
     }
@@ -332,42 +375,17 @@ impl Reader {
     /// What was kept, with its last part.
     #[inline]
     fn whole<'a>(&'a mut self, part: &'a [u8], most: usize) -> Option<&'a [u8]> {
-        if self.kept.is_empty() && part.len() <= most && !self.is_too_long {
+        if self.kept_length == 0 && part.len() <= most {
             return Some(part);
         }
         self.keep(part, most);
-        (!self.is_too_long).then_some(&self.kept)
+        (self.kept_length <= most).then_some(&self.kept)
     }
 
     fn forget(&mut self) {
         self.kept.clear();
-        self.is_too_long = false;
+        self.kept_length = 0;
     }
-}
-
-/// How many bytes come before the next quotation mark or backslash.
-#[inline]
-fn plain_length(rest: &[u8]) -> usize {
-    let mut at = 0;
-    // Most strings are short, so a call would take longer than to look for them here.
-    while let Some(chunk) = rest[at..].first_chunk().filter(|_| at < 24) {
-        let word = u64::from_le_bytes(*chunk);
-        let found = zeros(word ^ 0x2222_2222_2222_2222) | zeros(word ^ 0x5c5c_5c5c_5c5c_5c5c);
-        if found != 0 {
-            return at + found.trailing_zeros() as usize / 8;
-        }
-        at += 8;
-    }
-    memchr2(b'"', b'\\', &rest[at..]).map_or(rest.len(), |length| at + length)
-}
-
-/// Marks the lowest byte that is zero.
-fn zeros(word: u64) -> u64 {
-    word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080
-}
-
-fn is_of_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.' | b'_')
 }
 
 #[cfg(test)]

@@ -31,6 +31,8 @@ pub enum Reason {
     MaxBodySize,
     /// The client's body is larger than what is read of it before the decision.
     InspectBody,
+    /// Bodies that are read before the decision take too much memory, and this one most of it.
+    InspectMemory,
     /// The client's body is not valid, or its connection ended in the middle of it.
     BadBody,
     /// Another proxy asks, but it does not say about which request, or says it in two ways.
@@ -55,11 +57,13 @@ pub enum Reason {
     Banned,
     /// A stream has used all tokens that its limits allow.
     TokensExhausted,
+    /// The gateway itself has sent the request, more than once.
+    Loop,
 }
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::Connect,
         Self::Tls,
         Self::ConnectTimeout,
@@ -73,6 +77,7 @@ impl Reason {
         Self::BodyTimeout,
         Self::MaxBodySize,
         Self::InspectBody,
+        Self::InspectMemory,
         Self::BadBody,
         Self::AskedRequest,
         Self::AmbiguousKey,
@@ -85,6 +90,7 @@ impl Reason {
         Self::GrpcTimeout,
         Self::Banned,
         Self::TokensExhausted,
+        Self::Loop,
     ];
 
     /// The name in logs and metrics.
@@ -103,6 +109,7 @@ impl Reason {
             Self::BodyTimeout => "body_timeout",
             Self::MaxBodySize => "max_body_size",
             Self::InspectBody => "inspect_body",
+            Self::InspectMemory => "inspect_memory",
             Self::BadBody => "bad_body",
             Self::AskedRequest => "asked_request",
             Self::AmbiguousKey => "ambiguous_key",
@@ -115,6 +122,7 @@ impl Reason {
             Self::GrpcTimeout => "grpc_timeout",
             Self::Banned => "banned",
             Self::TokensExhausted => "tokens_exhausted",
+            Self::Loop => "loop",
         }
     }
 
@@ -143,7 +151,9 @@ impl Reason {
             | Self::PlainHttp
             | Self::TunnelIdleTimeout
             | Self::InspectBody
+            | Self::InspectMemory
             | Self::TokensExhausted
+            | Self::Loop
             | Self::Banned
             | Self::GrpcTimeout => false,
         }

@@ -31,6 +31,8 @@ const MAX_PROBLEM: usize = 64 << 10;
 pub struct AdminClient {
     location: AdminLocation,
     token: TokenSource,
+    /// `None` trusts the authorities of the system.
+    tls: Option<ConnectorTls>,
 }
 
 /// An answer with status 200, whose body comes in pieces.
@@ -44,7 +46,13 @@ pub struct Answer {
 impl AdminClient {
     /// Asks this one.
     pub fn new(location: AdminLocation, token: TokenSource) -> Self {
-        Self { location, token }
+        Self { location, token, tls: None }
+    }
+
+    /// The same that trusts other certificates than those of the system's authorities.
+    #[must_use]
+    pub fn with_tls(self, tls: ConnectorTls) -> Self {
+        Self { tls: Some(tls), ..self }
     }
 
     /// Whom it asks.
@@ -68,9 +76,15 @@ impl AdminClient {
                 (Connection::over(stream).await?, "localhost")
             }
             AdminLocation::Http(url) => {
-                let authorities = url.server_name.as_ref().map(|_| Authorities::of_system());
-                let tls = authorities.transpose().map_err(AskError::Tls)?.map(|tls| ConnectorTls::new(tls, None));
-                let tls = tls.transpose().map_err(|error| AskError::Tls(io::Error::other(error)))?;
+                let tls = match (&url.server_name, &self.tls) {
+                    (None, _) => None,
+                    (Some(_), Some(tls)) => Some(tls.clone()),
+                    (Some(_), None) => {
+                        let authorities = Authorities::of_system().map_err(AskError::Tls)?;
+                        let tls = ConnectorTls::new(authorities, None);
+                        Some(tls.map_err(|error| AskError::Tls(io::Error::other(error)))?)
+                    }
+                };
                 (Connection::open(url, tls.as_ref()).await?, &*url.authority)
             }
         };

@@ -20,7 +20,7 @@ use crate::config::{self, Config};
 use crate::proxy::respond;
 use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, SharedState, Snapshot};
 use crate::proxy::{self, ResponseChanges};
-use crate::request::decide::Part;
+use crate::request::decide::{Part, RouteLimit, Stage};
 use crate::request::identify::tokens::{TokenCache, TokenProblem, ValidTokens, verify_tokens};
 use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::request::resolve::{ArrivedRequest, Next, Refusal, Resolved, Target};
@@ -63,7 +63,11 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
     }
     let mut text = String::new();
     let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
-    let from = if client.via_trusted { " (as trusted proxies report)" } else { "" };
+    let from = match (client.is_contradicted, client.via_trusted) {
+        (true, _) => format!(" (its headers name two clients: counted as {})", client.counted()),
+        (_, true) => " (as trusted proxies report)".to_owned(),
+        _ => String::new(),
+    };
     line(&mut text, &format!("{} {}{} from {}{from}", head.method, target.host, target.path, client.address));
     let Some((index, served)) = route.and_then(|index| Some((index, gateway.served.get(index)?))) else {
         let answer = respond::unrouted(&gateway.resolver.routes.allowed(&target.host, &target.path, conditions));
@@ -78,7 +82,7 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
     let mut changes = ResponseChanges::new(served, conditions, &input);
     match next {
         Next::Refuse(why) => {
-            refused(&mut text, &why, &changes);
+            refused(&mut text, &why, [].iter(), &changes);
             others(&mut text, config, Some(index), conditions, &target);
             return Ok(text);
         }
@@ -97,7 +101,7 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
     let attributes = request.attributes(client, &target, &served.metrics.name);
     let attributes = RequestAttributes { tokens: &tokens, ..attributes };
     let problem = verify_tokens(&served.tokens, &head.headers, clock::now(), 0, &mut TokenCache::default()).err();
-    let part = if problem.is_some() { Part::First } else { Part::All };
+    let part = if problem.is_some() { Part::FIRST } else { Part::ALL };
     if let Some(why) = problem
         && !served.limits.iter().any(|limit| part.has(limit))
     {
@@ -108,10 +112,11 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
     let inspected;
     let mut attributes = attributes;
     if let (Some(inspector), None) = (&served.inspector, problem) {
-        match proxy::read_body(inspector, (attributes.headers, attributes.path), &body.unwrap_or_default()) {
-            Ok((read, _)) => inspected = read,
+        match proxy::read_body(inspector, &attributes, &body.unwrap_or_default()) {
+            Ok(read) => inspected = read,
             Err(why) => {
-                refused(&mut text, &why, &changes);
+                let of_route = served.limits.iter().filter(|limit| limit.is_of_route && limit.stage < Stage::Body);
+                refused(&mut text, &why, of_route, &changes);
                 others(&mut text, config, Some(index), conditions, &target);
                 return Ok(text);
             }
@@ -125,7 +130,7 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
     }
     let asked = quotas::ask(&served.limits, &attributes);
     let heading = match part {
-        Part::First => "\nlimits that come before tokens, checked together",
+        Part::FIRST => "\nlimits that come before tokens, checked together",
         _ if served.limits.is_empty() => "\nno limits",
         _ => "\nlimits, checked together",
     };
@@ -214,11 +219,18 @@ fn sent(text: &mut String, config: &Config, served: &CompiledRoute, head: &Parts
     }
 }
 
-/// Adds the answer to a request that is refused before a limit is asked.
-fn refused(text: &mut String, why: &Refusal, changes: &ResponseChanges<'_>) {
+/// Adds the answer to a request that is refused whatever its limits say, and that these count it.
+fn refused<'a>(
+    text: &mut String,
+    why: &Refusal,
+    limits: impl Iterator<Item = &'a RouteLimit>,
+    changes: &ResponseChanges<'_>,
+) {
     let mut answer = respond::refused(why);
     changes.apply(&mut answer);
-    line(text, &format!("\nanswered {} and counted by no limit: {}", answer.status().as_u16(), why.detail));
+    let names: Vec<_> = limits.map(|limit| limit.metrics.name.as_str()).collect();
+    let counted = if names.is_empty() { "no limit".to_owned() } else { names.join(" and ") };
+    line(text, &format!("\nanswered {} and counted by {counted}: {}", answer.status().as_u16(), why.detail));
     headers_of(text, answer.headers());
 }
 

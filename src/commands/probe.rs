@@ -8,6 +8,7 @@ use tokio::runtime::Builder;
 
 use crate::commands::admin_client::{AdminClient, AdminLocation, AskError, TokenSource};
 use crate::config::Admin;
+use crate::net::tls::ConnectorTls;
 
 /// The longest time until the gateway has answered.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -67,8 +68,13 @@ impl Probe {
     /// When it does not say yes within 2 seconds.
     pub fn ask(self, admin: Option<&Admin>) -> Result<(), ProbeError> {
         let admin = admin.ok_or(ProbeError::NoAdmin)?;
-        let location = AdminLocation::of(&admin.listen).ok_or(ProbeError::AnyPort)?;
-        let client = AdminClient::new(location, TokenSource::None);
+        let location = AdminLocation::of(&admin.listen, admin.tls.is_some()).ok_or(ProbeError::AnyPort)?;
+        let mut client = AdminClient::new(location, TokenSource::None);
+        if let Some(tls) = &admin.tls {
+            // Its certificate need not have the address by which it is asked.
+            let tls = ConnectorTls::pinned(&tls.settings.identities);
+            client = client.with_tls(tls.map_err(|error| ProbeError::System(io::Error::other(error)))?);
+        }
         let runtime = Builder::new_current_thread().enable_all().build().map_err(ProbeError::System)?;
         let path = match self {
             Self::Live => "/healthz",

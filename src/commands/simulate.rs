@@ -8,6 +8,7 @@ mod needs;
 mod common_log;
 mod json_object;
 mod json_line;
+mod wrapping;
 mod lines;
 mod reorder;
 mod input;

@@ -2,11 +2,11 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::process::{ConfigSource, Remote};
+use crate::process::{ConfigSource, ReadOnce, Remote};
 
 /// The environment variable with a bearer token for the server of the configuration.
 pub(super) const TOKEN_VARIABLE: &str = "GATEWAY_CONFIG_TOKEN";
@@ -25,7 +25,7 @@ pub(super) struct Options {
     pub(super) watch: bool,
 }
 
-/// The source that is named like this: a path, a URL, or `env:NAME` for a variable that has one of them.
+/// The source that is named like this: a path, `-` for standard input, a URL, or `env:NAME` for a variable that has one of them.
 ///
 /// # Errors
 /// What is wrong, without secrets.
@@ -43,7 +43,15 @@ pub(super) fn named(name: OsString, options: &Options) -> Result<ConfigSource, S
         if options.every.is_some() {
             return Err("--config-every is for a URL: with --watch, files are read again when they change".to_owned());
         }
-        return Ok(ConfigSource::Path(name.into()));
+        let path = PathBuf::from(name);
+        let once = if path == Path::new("-") { Some(ReadOnce::standard_input()) } else { ReadOnce::pipe(&path) };
+        return match once {
+            Some(once) if options.watch => {
+                Err(format!("--watch is for files: {} can be read once only, and not reloaded", once.name()))
+            }
+            Some(once) => Ok(ConfigSource::Once(Arc::new(once))),
+            None => Ok(ConfigSource::Path(path)),
+        };
     };
     if options.watch {
         return Err("--watch is for files: a URL is asked again and again, see --config-every".to_owned());

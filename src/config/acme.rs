@@ -1,5 +1,6 @@
 //! `[server.tls.acme]`: the names for which an authority issues a certificate by itself (ACME, RFC 8555).
 
+use std::fmt;
 use std::path::PathBuf;
 
 use crate::net::fetch::Url;
@@ -20,6 +21,48 @@ pub struct Acme {
     pub tls: Option<ConnectorTls>,
     /// How the gateway shows that it answers for its names.
     pub challenge: Challenge,
+    /// What gateways sign the answers with that they leave for each other in a store that they share; `None` for those with one
+    /// state folder.
+    pub challenge_secret: Option<ChallengeSecret>,
+    /// What the account of the authority is bound to when it is made.
+    pub external_account: Option<ExternalAccount>,
+}
+
+/// An account that the operator has with the authority by other means (RFC 8555, section 7.3.4).
+#[derive(Clone, PartialEq, Eq)]
+pub struct ExternalAccount {
+    /// What the authority calls its key.
+    pub id: String,
+    /// The key.
+    pub key: Vec<u8>,
+}
+
+impl fmt::Debug for ExternalAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}, ***", self.id)
+    }
+}
+
+/// A key that is made of a secret. The secret itself is not kept, so nothing can show it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ChallengeSecret([u8; 32]);
+
+impl ChallengeSecret {
+    /// That of this secret.
+    pub fn new(secret: &str) -> Self {
+        Self(blake3::derive_key("gateway 2026 notes of a challenge_secret", secret.as_bytes()))
+    }
+
+    /// The key.
+    pub fn key(self) -> [u8; 32] {
+        self.0
+    }
+}
+
+impl fmt::Debug for ChallengeSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
 }
 
 /// How a gateway shows that it answers for a name.

@@ -1,7 +1,8 @@
 //! What a change of the configuration means: which settings need a restart, which counters survive, and whose overrides
 //! change.
 
-use super::{Config, Limit};
+use super::report::Problem;
+use super::{AtStart, Config, Limit, Problems};
 use crate::limit::Rate;
 use crate::limit::overrides::Changes;
 
@@ -74,8 +75,14 @@ fn changed_rates(old: &[Rate], new: &[Rate]) -> Option<&'static str> {
     }
 }
 
-/// The first setting that differs although it is used only at the start.
-pub fn needs_restart<'a>(old: &Config, new: &'a Config) -> Option<&'a str> {
-    let differs = |(key, value): &&(String, String)| old.at_start.iter().any(|(was, old)| was == key && old != value);
-    new.at_start.iter().find(differs).map(|(key, _)| key.as_str())
+/// The settings that differ although they are used only at the start, as problems of the text of `new`; `None` if there are none.
+pub fn needs_restart(old: &Config, new: &Config) -> Option<Problems> {
+    let differs = |one: &&AtStart| old.at_start.iter().any(|was| was.key == one.key && was.value != one.value);
+    let problem = |one: &AtStart| Problem {
+        span: one.span.clone(),
+        message: format!("{} cannot change while the gateway runs", one.key),
+        help: Some("restart the gateway, or leave this setting as it was".to_owned()),
+    };
+    let problems: Vec<_> = new.at_start.iter().filter(differs).map(problem).collect();
+    (!problems.is_empty()).then(|| new.warnings.instead(problems).naming(new.files.clone()))
 }

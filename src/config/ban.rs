@@ -38,7 +38,7 @@ pub enum BanResponse {
     Reject,
     /// 403.
     Forbid,
-    /// The connection is closed without a response.
+    /// The connection is closed without a response, or the stream is reset in HTTP/2. Through a trusted proxy: 403 without a body.
     Close,
 }
 
@@ -55,7 +55,11 @@ impl BanResponse {
     pub fn in_words(self) -> String {
         match self {
             Self::Reject | Self::Forbid => format!("answered {}", self.status().as_u16()),
-            Self::Close => "their connections are closed without a response".to_owned(),
+            Self::Close => {
+                "their connections are closed without a response, their HTTP/2 streams are reset, and through \
+                            trusted proxies they are answered 403 without a body"
+                    .to_owned()
+            }
         }
     }
 }

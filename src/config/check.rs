@@ -214,14 +214,16 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
             Action::Respond { status: *status, body: body.clone(), content_type: content_type.clone() }
         }
         Answer::Redirect(redirect) => Action::Redirect(redirect.clone()),
-        Answer::Forward { upstream: name, path, preserve_host } => {
+        Answer::Forward { upstream: name, path, preserve_host, rewrite_location } => {
             let index = find(name, &draft.upstreams, "upstream", source)?;
             if let (Some(Upstream { balance: Balance::Hash(key), .. }), Some(pattern)) =
                 (&draft.upstreams[index].1, &route.path)
             {
                 captures(name.text, key.parts.iter().flatten(), pattern, name, source);
             }
-            Action::Forward { upstream: index, path: path.clone(), preserve_host: *preserve_host }
+            let of_upstream = draft.upstreams[index].1.as_ref().is_none_or(|upstream| upstream.rewrite_location);
+            let rewrite_location = rewrite_location.unwrap_or(of_upstream);
+            Action::Forward { upstream: index, path: path.clone(), preserve_host: *preserve_host, rewrite_location }
         }
     };
     Some(Route {
@@ -236,6 +238,7 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
         pools,
         inspect_body: route.inspect_body.unwrap_or(draft.server.inspect_body),
         max_body_size: route.max_body_size.unwrap_or(draft.server.max_body_size),
+        body_timeout: route.body_timeout.unwrap_or(draft.server.body_timeout),
         timeout: route.timeout,
         request_headers: route.request_headers.clone()?,
         response_headers: route.response_headers.clone()?,

@@ -30,6 +30,8 @@ pub struct DescriptorRule {
     pub domain: String,
     /// The entries that a descriptor must have: their keys, and patterns of their values.
     pub entries: Vec<(String, TextPattern)>,
+    /// Whether calls report what has been used, instead of asking for it.
+    pub reports: bool,
     /// What its limits are compiled as. No request matches it by its path.
     pub route: Route,
 }

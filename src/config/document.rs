@@ -11,7 +11,7 @@ use super::merge::Merge;
 use super::read::Source;
 use super::report::{self, Problem};
 use super::texts::Texts;
-use super::{Admin, Config, Problems, check, file};
+use super::{Admin, Config, Problems, advice, check, file, variables};
 
 /// Help for a file of a folder that is not there.
 const NO_FILE: &str =
@@ -77,7 +77,10 @@ impl<'a> Document<'a> {
         // After a syntax error, the recovered table is not what the user wrote, so its values are not checked.
         let config = (!is_broken).then(|| check::resolve(file::read(&table, &source), &source));
         match config {
-            Some(config) if source.is_clean() => Ok(config),
+            Some(config) if source.is_clean() => {
+                advice::warn(&config, &table, &source);
+                Ok(Config { warnings: source.warnings(), ..config })
+            }
             _ => Err(source.errors()),
         }
     }
@@ -109,8 +112,9 @@ impl<'a> Document<'a> {
             parsed.is_broken |= errors.iter().any(|error| !report::is_duplicate(error));
             merge.add(table.into_inner(), *start);
         }
-        let (table, problems) = merge.finish();
+        let (mut table, problems) = merge.finish();
         parsed.problems.extend(problems);
+        variables::expand(&mut table, &mut parsed.problems);
         parsed.table = Spanned::new(0..0, table);
         parsed
     }

@@ -161,6 +161,7 @@ fn server(
         max_header_size: section.read(&server::max_header_size),
         max_body_size: section.read(&server::max_body_size),
         inspect_body: section.read(&server::inspect_body),
+        inspect_memory: section.read(&server::inspect_memory),
         drain_delay: section.read(&server::drain_delay),
         drain_timeout: section.read(&server::drain_timeout),
         paths: PathRules {

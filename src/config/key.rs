@@ -14,6 +14,13 @@ pub struct Key {
 }
 
 impl Key {
+    /// Whether a request may lack a part of it, while no part that it has says who sends it. Then it is counted with all strangers.
+    pub fn may_be_of_strangers(&self) -> bool {
+        let is_always_there = |part: &Vec<Source>| part.iter().any(Source::is_always_there);
+        let tells_apart = |part: &Vec<Source>| is_always_there(part) && part.iter().all(Source::identifies_clients);
+        !self.parts.iter().all(is_always_there) && !self.parts.iter().any(tells_apart)
+    }
+
     /// The parts as the file spells them.
     pub fn spelled_parts(&self) -> impl Iterator<Item = String> {
         self.parts.iter().map(|part| part.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | "))
@@ -74,6 +81,21 @@ impl Source {
     /// Whether clients choose the value, and so can invent as many values as they like.
     pub fn is_chosen_by_clients(&self) -> bool {
         !matches!(self, Self::ClientIp { .. } | Self::ClientCert | Self::Jwt { .. } | Self::Route | Self::Global)
+    }
+
+    /// Whether every request has it.
+    pub fn is_always_there(&self) -> bool {
+        !matches!(
+            self,
+            Self::Header(_)
+                | Self::Cookie(_)
+                | Self::Query(_)
+                | Self::Bearer
+                | Self::ClientCert
+                | Self::Jwt { .. }
+                | Self::Json(_)
+                | Self::Descriptor(_)
+        )
     }
 
     /// Whether it is in the body of the request.

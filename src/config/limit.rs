@@ -85,7 +85,12 @@ impl Limit {
     /// with wrong tokens, a client could use up what others need.
     pub fn comes_first(&self) -> bool {
         let needs_token = self.sources().any(|source| matches!(source, Source::Jwt { .. }));
-        !needs_token && !self.needs_body() && self.key.parts.iter().flatten().any(Source::identifies_clients)
+        !needs_token && !self.needs_body() && self.tells_clients_apart()
+    }
+
+    /// Whether its key says who sends a request.
+    pub fn tells_clients_apart(&self) -> bool {
+        self.key.parts.iter().flatten().any(Source::identifies_clients)
     }
 
     /// The part of these rates that this gateway enforces. They are those of the limit, of a tier, an override or a source.

@@ -17,6 +17,7 @@ use super::report::{did_you_mean, either, quoted};
 
 pub(super) use section::Section;
 pub(super) use setting::{Described, Kind, Setting, Shape, Table, name, tables};
+pub use source::AtStart;
 pub(super) use source::Source;
 
 /// Why a text is not a valid value.

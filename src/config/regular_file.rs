@@ -3,7 +3,7 @@
 //! To open a named pipe waits for a writer, and to read a terminal waits for its user. Any path may lead to one of them. So
 //! the file is opened without blocking, and its type is checked before the first read.
 
-use std::fs::{File, FileType};
+use std::fs::{File, FileType, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -35,17 +35,12 @@ impl RegularFile {
     }
 
     fn up_to(max: u64, path: &Path) -> io::Result<Self> {
-        // Without NOCTTY a terminal could become the controlling terminal of the process.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+        Self::with_flags(OFlags::RDONLY, max, path)
+    }
+
+    fn with_flags(flags: OFlags, max: u64, path: &Path) -> io::Result<Self> {
+        let file = open_at_once(flags, path)?;
         let metadata = file.metadata()?;
-        if metadata.is_dir() {
-            return Err(Errno::ISDIR.into());
-        }
-        if !metadata.is_file() {
-            let message = format!("it is {}, not a file", kind(metadata.file_type()));
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
         if metadata.len() > max {
             return Err(too_large(max));
         }
@@ -71,20 +66,60 @@ pub fn read_up_to(max: u64, path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a whole file of at most `max` bytes that nobody but the user of this process, or root, can have written.
+/// Opens a regular file without waiting for anybody.
 ///
 /// # Errors
-/// When it cannot be opened or read, is not a regular file, is too large, or others can have written it.
-pub fn read_own(max: u64, path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = RegularFile::up_to(max, path)?;
-    let metadata = file.file.metadata()?;
-    let is_own = [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid());
-    if !is_own || metadata.mode() & OTHERS_WRITE != 0 {
-        return Err(io::Error::other("other users can have written it"));
+/// When it cannot be opened, or is not a regular file.
+pub(super) fn open_at_once(flags: OFlags, path: &Path) -> io::Result<File> {
+    // Without NOCTTY a terminal could become the controlling terminal of the process.
+    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Err(Errno::ISDIR.into());
     }
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(bytes)
+    if !metadata.is_file() {
+        let message = format!("it is {}, not a file", kind(metadata.file_type()));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    Ok(file)
+}
+
+/// Whether nobody but the user of this process, or root, can have written what this is of.
+pub(super) fn is_own(metadata: &Metadata) -> bool {
+    let is_own = [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid());
+    is_own && metadata.mode() & OTHERS_WRITE == 0
+}
+
+/// A file of which it is known that nobody but the user of this process, or root, can have written it.
+#[derive(Debug)]
+pub enum OwnFile {
+    /// What is in it.
+    Bytes(Vec<u8>),
+    /// Why it is not used, although it can be read.
+    Wrong(&'static str),
+}
+
+/// Reads a whole file of at most `max` bytes. A link is not followed.
+///
+/// # Errors
+/// When it cannot be opened or read now, or is not a regular file. That says nothing about what is in it.
+pub fn read_own(max: u64, path: &Path) -> io::Result<OwnFile> {
+    let read = RegularFile::with_flags(OFlags::RDONLY | OFlags::NOFOLLOW, max, path).and_then(|mut file| {
+        if !is_own(&file.file.metadata()?) {
+            return Ok(OwnFile::Wrong("other users can have written it"));
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(OwnFile::Bytes(bytes))
+    });
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Ok(OwnFile::Wrong("it is too large")),
+        Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+            Err(io::Error::other("it is a link, which is not followed"))
+        }
+        other => other,
+    }
 }
 
 impl Read for RegularFile {

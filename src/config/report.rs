@@ -10,6 +10,7 @@ use std::sync::Arc;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
 use super::texts::{Texts, place};
+use super::unclosed;
 
 /// The maximum number of problems that are shown.
 const SHOWN: usize = 50;
@@ -73,6 +74,11 @@ impl Problems {
         Self { texts, severity, found: problems, secrets: Vec::new(), files: BTreeSet::new() }
     }
 
+    /// These errors instead, of the same texts.
+    pub(super) fn instead(&self, problems: Vec<Problem>) -> Self {
+        Self::new(self.texts.clone(), problems).hiding(self.secrets.clone())
+    }
+
     /// The same problems, where the text has secrets in these places.
     pub(super) fn hiding(self, secrets: Vec<Range<usize>>) -> Self {
         Self { secrets, ..self }
@@ -91,7 +97,7 @@ impl Problems {
     /// The one problem of a file or folder that cannot be read.
     pub fn unreadable(path: &Path, error: &io::Error) -> Self {
         let texts = Texts::without_text(&path.display().to_string());
-        Self::new(Arc::new(texts), vec![unreadable(0, error, "name the file with --config FILE")])
+        Self::new(Arc::new(texts), vec![unreadable(0, error, "check the path: --config FILE names another one")])
     }
 
     /// The one problem of what has no text, with this name.
@@ -220,6 +226,12 @@ pub(super) fn all_syntax(text: &str, start: usize, errors: &[toml::de::Error]) -
         repeated.and_then(|table| text.get(table..at)).is_none_or(|between| between.contains("\n["))
     };
     let shifted = |problem: Problem| Problem { span: problem.span.start + start..problem.span.end + start, ..problem };
+    let is_broken = errors.iter().any(|error| !is_duplicate(error));
+    if let Some((span, line)) = is_broken.then(|| unclosed::array(text)).flatten() {
+        // All else is said of what the array has swallowed.
+        let help = Some(format!("add the ] that is missing: line {line} begins something else"));
+        return vec![shifted(Problem { span, message: "syntax error: this array has no end".to_owned(), help })];
+    }
     errors.iter().filter(is_reported).map(|error| shifted(syntax(text, error))).collect()
 }
 

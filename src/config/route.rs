@@ -35,6 +35,9 @@ pub struct Route {
     pub max_body_size: u64,
     /// The most of a request body that is read before the decision, in bytes: the route's own or the server's.
     pub inspect_body: usize,
+    /// The longest time in which a client sends no more of a body or reads nothing of a response: the route's own or the server's;
+    /// `None` is no limit.
+    pub body_timeout: Option<Duration>,
     /// The longest time until the head of the response arrives, instead of that of its upstream.
     pub timeout: Option<Duration>,
     /// What changes about the headers that the upstream gets.
@@ -104,6 +107,8 @@ pub enum Action {
         path: SentPath,
         /// Whether the upstream gets the client's Host header.
         preserve_host: bool,
+        /// Whether URLs of its servers in Location become those of clients.
+        rewrite_location: bool,
     },
     /// From the gateway itself.
     Respond {

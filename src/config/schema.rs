@@ -10,7 +10,7 @@ use crate::base::units::{spelled_duration, spelled_size};
 
 const DURATION: &str = "^(0|\\s*([0-9][0-9.\\s]*(nanos|nsec|ns|usec|us|µs|millis|msec|ms|seconds?|secs?|s|minutes?|mins?|m|\
                         hours?|hrs?|h|days?|d|weeks?|wks?|w)\\s*)+)$";
-const SIZE: &str = "^(0|[0-9.]+\\s*[A-Za-z]+)$";
+const SIZE: &str = "^(0|[0-9]+(\\.[0-9]*)?\\s*([KkMmGgTtPp][Ii]?)?[Bb]|[0-9]+(\\.[0-9]*)?\\s*[KkMmGgTtPp][Ii]?)$";
 
 /// The schema of the whole file.
 pub fn schema() -> Value {
@@ -78,6 +78,11 @@ fn shape(form: &Shape, words: &[&str]) -> Value {
             list
         }
         Shape::Table(keys) => table(keys),
+        Shape::TableWithout(keys, missing) => {
+            let mut table = table(keys);
+            table["properties"].as_object_mut().map(|properties| properties.remove(*missing));
+            table
+        }
         Shape::Named(element) => json!({ "type": "object", "additionalProperties": shape(element, words) }),
         Shape::Or(forms) => json!({ "anyOf": forms.iter().map(|form| shape(form, words)).collect::<Vec<_>>() }),
     }

@@ -1,6 +1,6 @@
 //! `[server]`: the listeners for clients, their timeouts and sizes.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -34,7 +34,7 @@ pub struct Server {
     /// The longest time that a connection stays open without a request.
     pub idle_timeout: Duration,
     /// The longest time in which a client sends no more of a request body, or reads nothing of a response.
-    pub body_timeout: Duration,
+    pub body_timeout: Option<Duration>,
     /// The maximum number of open connections.
     pub max_connections: MaxConnections,
     /// The maximum number of open connections per address, except for trusted proxies; 0 is no limit.
@@ -45,6 +45,8 @@ pub struct Server {
     pub max_body_size: u64,
     /// The most of a request body that is read before the decision, in bytes.
     pub inspect_body: usize,
+    /// The most memory of bodies that are being read before the decision, in bytes.
+    pub inspect_memory: usize,
     /// How long `/readyz` answers 503 before the listeners close.
     pub drain_delay: Duration,
     /// How long a shutdown waits for requests in flight.
@@ -53,6 +55,14 @@ pub struct Server {
     pub paths: PathRules,
     /// `[server.shed]`; `None` if requests are not shed.
     pub shed: Option<Shed>,
+}
+
+impl Server {
+    /// Whether a peer with this address is a trusted proxy, which speaks for several clients.
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        self.trusted_proxies.iter().any(|network| network.contains(&peer))
+    }
 }
 
 /// Where clients connect, and what is spoken there.

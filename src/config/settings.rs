@@ -16,7 +16,7 @@ use super::kinds::shaped;
 use super::read::{Setting, Shape, Table, name, tables};
 use super::{
     AccessFormat, BanResponse, Challenge, EscapedSlashes, HeaderStyle, LogFormat, Missing, OnError, OnExhausted,
-    PathMatching, SentKey,
+    PathMatching, SentKey, WithoutUsage,
 };
 use crate::limit::Edge;
 use crate::net::tls::MinVersion;
@@ -64,6 +64,7 @@ words! {
     Missing: limit::missing;
     BanResponse: ban::respond;
     SentKey: quotas::send;
+    WithoutUsage: cost::without_usage;
     OnExhausted: cost::on_exhausted;
 }
 

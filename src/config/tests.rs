@@ -200,12 +200,13 @@ fn defaults_are_put_in() {
         forwarded: false,
         header_timeout: Duration::from_secs(10),
         idle_timeout: Duration::from_secs(75),
-        body_timeout: Duration::from_secs(60),
+        body_timeout: Some(Duration::from_secs(60)),
         max_connections: MaxConnections::Auto,
         max_connections_per_ip: 0,
         max_header_size: 65_536,
         max_body_size: UNLIMITED,
         inspect_body: 1 << 20,
+        inspect_memory: 64 << 20,
         drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(30),
         shed: None,
@@ -222,7 +223,8 @@ fn defaults_are_put_in() {
     );
     let Upstream { read_timeout, max_idle, max_age, .. } = config.upstreams[0];
     assert_eq!((read_timeout, max_idle, max_age.as_secs()), (Some(max_idle), Duration::from_secs(60), 600));
-    let forward = Action::Forward { upstream: 0, path: SentPath::Stripped(0), preserve_host: false };
+    let forward =
+        Action::Forward { upstream: 0, path: SentPath::Stripped(0), preserve_host: false, rewrite_location: true };
     assert_eq!((&config.routes[0].action, &config.routes[0].host), (&forward, &Host::Any));
 }
 
@@ -239,7 +241,7 @@ fn a_default_may_be_written_beside_what_replaces_it() {
 fn everything_is_read() {
     let config = read(FULL);
     assert_eq!(config.server.trusted_proxies[1].to_string(), "192.0.2.7/32");
-    assert_eq!(config.server.body_timeout, Duration::from_secs(20));
+    assert_eq!(config.server.body_timeout, Some(Duration::from_secs(20)));
     assert_eq!(config.server.max_connections, MaxConnections::Number(5000));
     assert_eq!((config.server.max_connections_per_ip, config.server.proxy_protocol), (50, true));
     assert!(config.server.forwarded);
@@ -264,9 +266,13 @@ fn everything_is_read() {
     let route = &config.routes[0];
     assert!(route.ignore_case && !config.routes[1].ignore_case);
     assert_eq!((&*route.limits, &route.host), (&[1, 0][..], &Host::Exact("api.example.com".to_owned())));
-    assert_eq!(route.action, Action::Forward { upstream: 0, path: SentPath::Stripped(1), preserve_host: true });
+    assert_eq!(
+        route.action,
+        Action::Forward { upstream: 0, path: SentPath::Stripped(1), preserve_host: true, rewrite_location: true }
+    );
     assert_eq!(config.routes[1].host, Host::Under("example.com".to_owned()));
-    let forward = Action::Forward { upstream: 1, path: SentPath::Stripped(0), preserve_host: false };
+    let forward =
+        Action::Forward { upstream: 1, path: SentPath::Stripped(0), preserve_host: false, rewrite_location: true };
     assert_eq!(config.routes[2].action, forward);
 }
 

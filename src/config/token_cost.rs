@@ -4,7 +4,7 @@ use crate::limit::tokens::Weights;
 use crate::limit::tokens::response::UsagePointers;
 
 /// What a request to a language model costs, by the tokens that the response says were used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenCost {
     /// Where a response says how many tokens were used; `None` if as OpenAI, Anthropic and Gemini say it.
     pub pointers: Option<UsagePointers>,
@@ -12,16 +12,33 @@ pub struct TokenCost {
     pub weights: Weights,
     /// The tokens of output that are reserved where a request names no maximum, 1 to 2^32.
     pub max_output: u64,
+    /// What a success costs that never says its usage.
+    pub without_usage: WithoutUsage,
+    /// The tokens of input that are reserved for each part that is no text, 1 to 2^32.
+    pub part: u64,
+    /// Whether streams are asked for their usage.
+    pub ask_usage: bool,
     /// What happens to a stream that needs more than was reserved.
     pub on_exhausted: OnExhausted,
     /// Models with other weights; the first that matches is used.
     pub models: Vec<ModelWeights>,
 }
 
+/// What a success costs that never says its usage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WithoutUsage {
+    /// What was reserved, or what has passed if that is more.
+    #[default]
+    Reserved,
+    /// What has passed.
+    Size,
+}
+
 /// What happens to a stream that needs more than was reserved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnExhausted {
     /// It goes on, and is charged past the quota.
+    #[default]
     Finish,
     /// It ends where there is no room for more.
     Cut,

@@ -36,6 +36,8 @@ pub struct Upstream {
     pub tls: Option<UpstreamTls>,
     /// Whether its servers are spoken to in HTTP/2: with TLS those that agree, without TLS all.
     pub http2: bool,
+    /// Whether URLs of its servers in Location become those of clients, unless a route says otherwise.
+    pub rewrite_location: bool,
     /// How its servers are told who the client is, before anything else; `None` if they are not.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Which requests are sent again to another server.
@@ -45,7 +47,7 @@ pub struct Upstream {
     /// How its servers are checked; `None` if they are not.
     pub health: Option<HealthCheck>,
     /// When a server that fails gets no requests for a time.
-    pub ejection: Ejection,
+    pub ejection: Option<Ejection>,
 }
 
 /// One server of an upstream.
@@ -141,10 +143,12 @@ pub struct HealthCheck {
 }
 
 /// `[upstreams.NAME.eject]`: when a server that fails gets no requests for a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ejection {
     /// So many failures in a row, 1 to 1000.
     pub failures: u32,
+    /// The statuses of responses that are failures.
+    pub statuses: Vec<RangeInclusive<u16>>,
     /// For how long the first time. It doubles each time.
     pub first: Duration,
     /// The longest time.

@@ -6,9 +6,8 @@ use bytes::Bytes;
 use serde_json::{Map, Value, from_slice};
 
 use crate::base::json::{Kind, Reader, Visit, normal};
-use crate::limit::tokens::filter::EventFilter;
-use crate::limit::tokens::pointer::Pointers;
-use crate::limit::tokens::request::{Form, Patch, inspect};
+use crate::limit::tokens::filter::StreamFilter;
+use crate::limit::tokens::request::{BodyPointers, Form, Patch, inspect};
 use crate::limit::tokens::response::{ResponseReader, Source};
 
 /// A document. It is what another reader of JSON says, and however it is cut, the same is read. A patch leaves it JSON.
@@ -17,7 +16,7 @@ pub(super) fn json(bytes: &[u8]) {
     for size in [1, 3, 64] {
         assert_eq!(Built::read(bytes.chunks(size)), whole, "{size}");
     }
-    let inspected = inspect(bytes, &Pointers::new([]));
+    let inspected = inspect(bytes, &BodyPointers::new(&[]));
     let Ok(value) = from_slice::<Value>(bytes) else { return };
     // The other reader gives this name a meaning.
     if bytes.windows(11).any(|part| part == b"$serde_json") {
@@ -28,9 +27,10 @@ pub(super) fn json(bytes: &[u8]) {
     for (at, part) in &whole.ended {
         assert!(whole.is_cut || from_slice::<Value>(&bytes[at.clone()]).is_ok_and(|value| value == *part), "{at:?}");
     }
-    if let Some(Patch { at, with }) = inspected.include_usage {
-        let patched = [&bytes[..at.start], with.as_bytes(), &bytes[at.end..]].concat();
-        assert_eq!(inspect(&patched, &Pointers::new([])).include_usage, None);
+    if let Some(patches) = inspected.usage_patches {
+        let mut patched = bytes.to_vec();
+        patches.iter().rev().for_each(|Patch { at, with }| drop(patched.splice(at.clone(), with.bytes())));
+        assert_eq!(inspect(&patched, &BodyPointers::new(&[])).usage_patches, Some(Vec::new()));
         assert!(from_slice::<Value>(&patched).is_ok());
     }
 }
@@ -120,11 +120,12 @@ pub(super) fn responses(bytes: &[u8]) {
     let (content_type, body) = bytes.split_at(bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len()));
     let (Ok(content_type), Some(body)) = (str::from_utf8(content_type), body.get(1..)) else { return };
     let read = |size: usize| {
-        let mut filter = EventFilter::new(ResponseReader::new(content_type, &Source::Auto), true);
+        let mut filter = StreamFilter::new(ResponseReader::new(content_type, &Source::Auto), true);
         let pieces = body.chunks(size).map(Bytes::copy_from_slice);
         let mut passed: Vec<u8> = pieces.flat_map(|piece| filter.push(&piece)).flatten().collect();
         let reader = filter.reader();
-        let found = (reader.usage(), reader.text(), reader.provider(), reader.ignored());
+        let answer = (reader.says_usage(), reader.is_complete(), reader.model().map(<[u8]>::to_vec));
+        let found = (reader.usage(), reader.text(), reader.provider(), reader.ignored(), answer);
         passed.extend(filter.finish());
         (passed, found)
     };

@@ -16,21 +16,25 @@
 //! a that is U. After it, it is the least U less D: while V was above 0, D was what it is now, and when V was 0 last, U was
 //! just D.
 
-/// The most moments of a bucket that are followed. If there are more, the oldest are forgotten, and the requests of these
-/// moments give back at most what is certain not to have drained.
-const MOST: usize = 1024;
+/// The most moments of a bucket that are followed one by one. If there are more, neighbours are followed together from then on,
+/// by the least use since the first of them: their requests give back a little less, and never too much.
+const MOST: usize = 4096;
 
 /// For each open request of a bucket the least use since it came, in the order in which they came. It never falls from
 /// one to the next: what is the least since a moment is no more than the least since a later one.
+///
+/// An open request of the bucket that is not in it has drained.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LowWater(Vec<Mark>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mark {
-    /// When the requests came, in microseconds since 1970.
+    /// When the requests came, in microseconds since 1970; of several moments the first.
     moment: u64,
     /// How many of them are open.
-    open: u64,
+    open: u32,
+    /// Whether they came at several moments, all of them before the next mark.
+    is_merged: bool,
     /// The least use since then, in units.
     least: u128,
 }
@@ -59,19 +63,43 @@ impl LowWater {
     pub(super) fn open(&mut self, moment: u64) {
         match self.0.last_mut() {
             Some(last) if last.moment == moment => last.open += 1,
-            _ => self.0.push(Mark { moment, open: 1, least: u128::MAX }),
-        }
-        if self.0.len() > MOST {
-            self.0.remove(0);
+            _ => {
+                if self.0.len() >= MOST {
+                    self.merge();
+                }
+                self.0.push(Mark { moment, open: 1, is_merged: false, least: u128::MAX });
+            }
         }
     }
 
+    /// Follows neighbours together, each time so many that half of the marks are free again at least.
+    fn merge(&mut self) {
+        let all: u64 = self.0.iter().map(|mark| u64::from(mark.open)).sum();
+        let together = (4 * all).div_ceil(MOST as u64);
+        self.0.dedup_by(|mark, before| {
+            let is_near = u64::from(before.open) + u64::from(mark.open) <= together;
+            if is_near {
+                (before.open, before.is_merged) = (before.open + mark.open, true);
+            }
+            is_near
+        });
+    }
+
     /// Ends to follow a request that came at `opened`, when the bucket has drained to `used` at `moment`. Returns how many of
-    /// its `units` are left to be given back. If the request is not followed, these are the `certain` ones.
-    pub(super) fn close(&mut self, opened: u64, (units, certain): (u128, u128), moment: u64, used: u128) -> u128 {
+    /// its `units` are left to be given back. If it may have been charged to another bucket, so many are `certain` to be in
+    /// this one if it is not followed here.
+    pub(super) fn close(
+        &mut self,
+        opened: u64,
+        (units, certain): (u128, Option<u128>),
+        moment: u64,
+        used: u128,
+    ) -> u128 {
         self.note(moment, used);
-        let Ok(at) = self.0.binary_search_by_key(&opened, |mark| mark.moment) else {
-            let given = certain.min(used);
+        let later = self.0.partition_point(|mark| mark.moment <= opened);
+        let is_of = |mark: &Mark| if mark.is_merged { certain.is_none() } else { mark.moment == opened };
+        let Some(at) = later.checked_sub(1).filter(|at| is_of(&self.0[*at])) else {
+            let given = certain.unwrap_or(0).min(used);
             self.lower(given);
             return given;
         };

@@ -15,7 +15,7 @@ use super::rate::Rate;
 use crate::base::clock::Time;
 
 /// Where a charge was counted, so that it can be given back there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
     pub(super) cost: u64,
     /// For each rate what names the place: for rates that use counters the bucket, for others the moment in microseconds

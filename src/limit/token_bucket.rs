@@ -108,10 +108,10 @@ impl Counting for TokenBucket {
     fn give_back(&mut self, context: &mut Context<'_>, given: GivenBack) {
         let GivenBack { mark, cost, lag, is_elsewhere, .. } = given;
         let units = drained(context.rate, units(context.rate, cost), lag);
-        let certain = if is_elsewhere { self.certain(context.rate, units, mark) } else { 0 };
+        let certain = is_elsewhere.then(|| self.certain(context.rate, units, mark));
         let left = match low_water(context) {
             Some(low_water) => low_water.close(mark, (units, certain), self.moment, self.units()),
-            None => certain,
+            None => certain.unwrap_or(0),
         };
         self.set_used(self.units().saturating_sub(left));
     }

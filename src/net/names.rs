@@ -80,9 +80,12 @@ impl Names {
             Err(error) => {
                 self.failures.fetch_add(1, Ordering::Relaxed);
                 if !known.is_failing {
-                    let addresses = &known.addresses;
-                    let of = self.of;
-                    tracing::warn!(name, %error, ?addresses, "the name of {of} is not found: its known addresses stay in use");
+                    let (addresses, of) = (&known.addresses, self.of);
+                    if addresses.is_empty() {
+                        tracing::warn!(name, %error, "the name of {of} is not found: it has no address until it is");
+                    } else {
+                        tracing::warn!(name, %error, ?addresses, "the name of {of} is not found: its known addresses stay in use");
+                    }
                 }
                 known.is_failing = true;
             }

@@ -6,9 +6,10 @@ mod certificate_choice;
 mod challenge;
 mod client_auth;
 mod client_certificate;
-mod connector_tls;
 mod identity;
 mod listener_tls;
+mod server_check;
+mod connector_tls;
 
 use std::sync::{Arc, LazyLock};
 

@@ -66,8 +66,8 @@ impl Candidate {
             Cause::Poll => source.poll()?,
         };
         let Some(Loaded { mut config, document, .. }) = loaded else { return Ok(None) };
-        if let Some(setting) = config::needs_restart(running, &config) {
-            return Err(format!("{setting} cannot change while the gateway runs: restart it").into());
+        if let Some(problems) = config::needs_restart(running, &config) {
+            return Err(problems.into());
         }
         if !is_wanted() {
             return Err(TOO_LONG.to_owned().into());
@@ -130,7 +130,7 @@ impl InForce {
             self.stores.open(&store);
             tracing::warn!("the store has changed: limits go on with what the new one has counted");
         }
-        self.view.connections.reload(config.server.clone());
+        self.view.connections.reload(&config.server);
         if let Err(error) = self.view.tls.apply(config.tls_settings()) {
             tracing::error!(%error, "new connections use the previous TLS settings");
         }
@@ -139,6 +139,11 @@ impl InForce {
         warn(&config);
         let running = self.config();
         tell_of_gateways(running.gateways, &config, &self.view.shared);
+        // What the admin API has set stays until the file says something else.
+        if running.log.level != config.log.level {
+            self.view.log_level.set(config.log.level);
+            tracing::info!(level = %config.log.level, "a reload has changed the log level");
+        }
         let recounted = if has_other_store { Vec::new() } else { config::recounted(&running, &config) };
         reload::tell(&recounted, &overrides);
         self.view.config.store(Arc::new(config));
@@ -187,7 +192,7 @@ impl InForce {
     }
 
     /// Uses what the files of certificates have now for new connections, if it differs.
-    pub(super) fn apply_certificates(&self, tls: [Option<Tls>; 2]) {
+    pub(super) fn apply_certificates(&self, tls: [Option<Tls>; 3]) {
         let files = |tls: Option<&Tls>| tls.map(|tls| (tls.certificates.clone(), tls.client_ca.clone()));
         let config = self.config();
         let tls = Config::clone(&config).with_tls(tls).with_issued(self.view.acme.identity().as_deref());
@@ -220,7 +225,7 @@ impl InForce {
     /// Puts a configuration in force that has other certificates than the one before, and else nothing.
     fn use_tls(&self, config: Config) -> io::Result<()> {
         self.view.tls.apply(config.tls_settings())?;
-        self.view.connections.reload(config.server.clone());
+        self.view.connections.reload(&config.server);
         self.view.config.store(Arc::new(config));
         Ok(())
     }

@@ -58,7 +58,7 @@ pub(super) struct Control {
     /// When the last reload began.
     pub(super) reloading_since: Time,
     /// What the files of certificates have now.
-    pub(super) tls_reloads: Reloads<[Option<Tls>; 2]>,
+    pub(super) tls_reloads: Reloads<[Option<Tls>; 3]>,
     pub(super) stage: watch::Sender<Stage>,
     pub(super) finished: Finished,
     pub(super) signals: Signals,
@@ -97,7 +97,7 @@ impl Control {
                 }
                 ended = self.reloads.ended() => self.take_over(ended),
                 requests = self.overrides.due() => self.overrides.apply(requests, &self.in_force),
-                () = looked_up.notified() => self.in_force.share_again(self.overrides.temporary()),
+                () = looked_up.notified() => self.in_force.share_again(&mut self.overrides.temporary()),
                 () = acme.changed() => self.in_force.use_issued(),
                 () = self.watches.certificates.changed() => self.reload_certificates(),
                 () = self.watches.config.changed() => self.reload(),
@@ -208,7 +208,7 @@ impl Control {
         let result = ended.result.map(|candidate| {
             match candidate {
                 Some(candidate) => {
-                    self.in_force.apply(candidate, self.overrides.temporary());
+                    self.in_force.apply(candidate, &mut self.overrides.temporary());
                     // Those that are being read may be of the configuration before.
                     if self.tls_reloads.is_running() {
                         self.reload_certificates();
@@ -248,20 +248,20 @@ impl Control {
     fn reload_certificates(&mut self) {
         let config = self.in_force.config();
         let begun = self.tls_reloads.begin(move |_| {
-            let [server, decisions] = config.tls().map(|tls| tls.map(Tls::read_again).transpose());
-            let both = server.and_then(|server| Ok([server, decisions?]));
-            both.map_err(|error| error.to_string().into())
+            let [server, decisions, admin] = config.tls().map(|tls| tls.map(Tls::read_again).transpose());
+            let all = server.and_then(|server| Ok([server, decisions?, admin?]));
+            all.map_err(|error| error.to_string().into())
         });
         if let Err(why) = begun {
             self.in_force.refuse_certificates(&why);
         }
     }
 
-    fn take_over_certificates(&mut self, ended: Ended<[Option<Tls>; 2]>) {
+    fn take_over_certificates(&mut self, ended: Ended<[Option<Tls>; 3]>) {
         match ended.result {
             Ok(tls) => self.in_force.apply_certificates(tls),
             // Those of a configuration that is in force no more do not matter.
-            Err(_) if ended.is_due || self.in_force.config().tls() == [None; 2] => {}
+            Err(_) if ended.is_due || self.in_force.config().tls() == [None; 3] => {}
             Err(why) => self.in_force.refuse_certificates(&why),
         }
         if ended.is_due {

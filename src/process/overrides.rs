@@ -1,7 +1,9 @@
 //! The overrides of the admin API on the control thread: requests change them, and they end when their time is over.
 
 use std::future::pending;
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -14,24 +16,25 @@ const MOST_AT_ONCE: usize = 32;
 
 /// The overrides, and who wants to change them.
 pub(super) struct Overrides {
-    temporary: TemporaryOverrides,
+    /// The admin thread looks at them.
+    temporary: Arc<Mutex<TemporaryOverrides>>,
     requested: mpsc::Receiver<OverrideRequest>,
 }
 
 impl Overrides {
-    /// None yet, and requests for them.
-    pub(super) fn new(requested: mpsc::Receiver<OverrideRequest>) -> Self {
-        Self { temporary: TemporaryOverrides::default(), requested }
+    /// These, and requests for them.
+    pub(super) fn new(temporary: Arc<Mutex<TemporaryOverrides>>, requested: mpsc::Receiver<OverrideRequest>) -> Self {
+        Self { temporary, requested }
     }
 
     /// Those in force.
-    pub(super) fn temporary(&mut self) -> &mut TemporaryOverrides {
-        &mut self.temporary
+    pub(super) fn temporary(&self) -> MutexGuard<'_, TemporaryOverrides> {
+        self.temporary.lock()
     }
 
     /// Waits for requests, or until an override ends; then there are no requests. Nothing is lost if the wait is cancelled.
     pub(super) async fn due(&mut self) -> Vec<OverrideRequest> {
-        let next_end = self.temporary.next_end();
+        let next_end = self.temporary().next_end();
         let ended = async {
             match next_end {
                 Some(end) => sleep_until(end).await,
@@ -48,7 +51,8 @@ impl Overrides {
 
     /// Ends what is over, applies these requests, and answers them when all of it is in force.
     pub(super) fn apply(&mut self, requests: Vec<OverrideRequest>, in_force: &InForce) {
-        for (limit, count) in self.temporary.end(Instant::now()) {
+        let mut temporary = self.temporary.lock();
+        for (limit, count) in temporary.end(Instant::now()) {
             tracing::info!(limit, count, "overrides of the admin API have ended");
         }
         let config = in_force.config();
@@ -57,16 +61,17 @@ impl Overrides {
             .map(|OverrideRequest { limit, key, change, answer }| {
                 let limit = config.limits.iter().find(|configured| configured.name == limit).ok_or(NotSet::Changed);
                 let result = limit.and_then(|limit| match change {
-                    OverrideChange::Set(allowance, ends) => self.temporary.set(limit, key, &allowance, ends),
+                    OverrideChange::Set(allowance, ends) => temporary.set(limit, key, &allowance, ends),
                     OverrideChange::Remove => {
-                        self.temporary.remove(limit, &key);
+                        temporary.remove(limit, &key);
                         Ok(())
                     }
                 });
                 (answer, result)
             })
             .collect();
-        in_force.apply_overrides(&self.temporary);
+        in_force.apply_overrides(&temporary);
+        drop(temporary);
         for (answer, result) in changed {
             // Who has left needs no answer.
             let _ = answer.send(result);

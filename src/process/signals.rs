@@ -15,36 +15,48 @@ pub(super) enum Told {
     Stop,
 }
 
-/// The signals that are handled. Without a handler each would end the process. Rust's runtime ignores SIGPIPE.
-pub(super) struct Signals {
+/// The signals that are handled before the configuration is read, so that scripts that send them end no gateway which starts. What
+/// came meanwhile is done after the start.
+pub(super) struct EarlySignals {
     hangup: Signal,
-    terminate: Signal,
-    interrupt: Signal,
     user1: Signal,
     user2: Signal,
 }
 
-impl Signals {
-    /// Handles signals from now on. It has to be called in a runtime.
+impl EarlySignals {
+    /// Handles them from now on. It has to be called in a runtime.
     pub(super) fn listen() -> io::Result<Self> {
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
             user1: signal(SignalKind::user_defined1())?,
             user2: signal(SignalKind::user_defined2())?,
         })
+    }
+}
+
+/// The signals that are handled. Without a handler each would end the process. Rust's runtime ignores SIGPIPE.
+pub(super) struct Signals {
+    early: EarlySignals,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Handles the others, too, from now on. It has to be called in the same runtime.
+    pub(super) fn listen(early: EarlySignals) -> io::Result<Self> {
+        let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        Ok(Self { early, terminate, interrupt })
     }
 
     /// Waits for the next signal. SIGUSR2 is only logged: it makes other servers upgrade themselves, so scripts may send it.
     pub(super) async fn next(&mut self) -> Told {
         loop {
             tokio::select! {
-                _ = self.hangup.recv() => return Told::Reload,
+                _ = self.early.hangup.recv() => return Told::Reload,
                 _ = self.terminate.recv() => return Told::Stop,
                 _ = self.interrupt.recv() => return Told::Stop,
-                _ = self.user1.recv() => return Told::Reopen,
-                _ = self.user2.recv() => {}
+                _ = self.early.user1.recv() => return Told::Reopen,
+                _ = self.early.user2.recv() => {}
             }
             tracing::info!(signal = "SIGUSR2", "the signal is ignored: it has no meaning here");
         }

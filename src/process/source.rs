@@ -1,6 +1,7 @@
 //! Where a configuration comes from. Nothing else has to know what kind of source it is.
 
 mod folder;
+mod once;
 mod remote;
 
 use std::fmt;
@@ -11,6 +12,7 @@ use crate::admin::{ConfigOrigin, RemoteStatus};
 use crate::config::{Admin, Config, Document, Problems, regular_file};
 
 pub(super) use folder::{Version, files as folder_files};
+pub use once::ReadOnce;
 pub use remote::Remote;
 pub(super) use remote::RemoteDocument;
 
@@ -19,6 +21,8 @@ pub(super) use remote::RemoteDocument;
 pub enum ConfigSource {
     /// A TOML file, or a folder of such files, and the files that they name. What it is may change between two loads.
     Path(PathBuf),
+    /// What comes from a pipe, which can be read once.
+    Once(Arc<ReadOnce>),
     /// A document of a server.
     Remote(Arc<Remote>),
 }
@@ -85,6 +89,7 @@ impl ConfigSource {
                 config.files.insert(path.clone());
                 Ok(config.into())
             }
+            Self::Once(once) => Ok(once.document()?.config()?.into()),
             Self::Remote(remote) => remote.load().map(Loaded::from),
         }
     }
@@ -95,7 +100,7 @@ impl ConfigSource {
     /// The same.
     pub fn poll(&self) -> Result<Option<Loaded>, Problems> {
         match self {
-            Self::Path(_) => self.load().map(Some),
+            Self::Path(_) | Self::Once(_) => self.load().map(Some),
             Self::Remote(remote) => Ok(remote.poll()?.map(Loaded::from)),
         }
     }
@@ -110,7 +115,7 @@ impl ConfigSource {
             Err(problems) => problems,
         };
         let copy = match self {
-            Self::Path(_) => Ok(None),
+            Self::Path(_) | Self::Once(_) => Ok(None),
             Self::Remote(remote) => remote.load_copy(),
         };
         let is_away = self.remote().is_some_and(|remote| remote.status().error.is_some());
@@ -128,6 +133,7 @@ impl ConfigSource {
     pub fn load_admin(&self) -> Result<Option<Admin>, Problems> {
         match self {
             Self::Path(path) => read(path)?.admin(),
+            Self::Once(once) => once.document()?.admin(),
             Self::Remote(remote) => remote.load_admin(),
         }
     }
@@ -136,6 +142,10 @@ impl ConfigSource {
     pub fn unreadable(&self, error: &std::io::Error) -> Problems {
         match self {
             Self::Path(path) => Problems::unreadable(path, error),
+            Self::Once(once) => {
+                let message = format!("cannot read the configuration: {error}");
+                Problems::without_text(&once.name(), message, "let the program that writes it come to its end")
+            }
             Self::Remote(remote) => {
                 let help = "check that its server answers at this URL";
                 Problems::without_text(&remote.to_string(), format!("cannot read the configuration: {error}"), help)
@@ -146,7 +156,7 @@ impl ConfigSource {
     /// The server, if it is one.
     pub fn remote(&self) -> Option<&Remote> {
         match self {
-            Self::Path(_) => None,
+            Self::Path(_) | Self::Once(_) => None,
             Self::Remote(remote) => Some(remote),
         }
     }
@@ -173,6 +183,7 @@ impl fmt::Display for ConfigSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path(path) => path.display().fmt(f),
+            Self::Once(once) => f.write_str(&once.name()),
             Self::Remote(remote) => remote.fmt(f),
         }
     }

@@ -38,6 +38,8 @@ impl Arrival<'_> {
         host: &str,
         trace: impl Fn() -> Option<TraceContext>,
     ) -> RequestRecord {
+        let own = route.and_then(|index| gateway.served.get(index)).map(|route| route.body_timeout);
+        own.into_iter().filter(|own| *own != gateway.body_timeout).for_each(|own| self.guard.limit_reading(own));
         let tracing = gateway.tracing.as_ref().and_then(|_| trace()).filter(TraceContext::is_sampled);
         let spans = tracing.and_then(|trace| self.spans(gateway, route, host, &trace));
         let Self { connection, head, now, client, id, is_head, via, guard, .. } = self;

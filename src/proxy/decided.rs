@@ -8,11 +8,10 @@ use super::refusal::refusing;
 use crate::base::clock::{self, Time};
 use crate::base::reason::Reason;
 use crate::base::spans::{DecisionDetails, RequestSpans};
-use crate::proxy::respond::{self, LocalResponse};
+use crate::proxy::respond::LocalResponse;
 use crate::proxy::snapshot::CompiledRoute;
 use crate::proxy::telemetry::RequestRecord;
 use crate::request::decide::{CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome};
-use crate::request::identify::tokens::TokenProblem;
 
 /// Records the decision about a request, which has begun at `begun` if the request is traced.
 pub(super) fn record(
@@ -80,18 +79,17 @@ fn name(decision: Decision) -> &'static str {
     }
 }
 
-/// The response to a request without a valid token, whose limits that come first do not refuse it. They charge it.
-pub(super) fn unauthorized(
+/// The `answer` to a request that is not served although the limits that were asked admit it: it has no valid token, or its body
+/// cannot be used. They charge it.
+pub(super) fn charged(
     record: &mut RequestRecord,
     route: &CompiledRoute,
     input: &DecisionInput<'_, '_>,
     decision: Decision,
     state: &mut DecisionState<'_>,
-    why: TokenProblem,
+    mut answer: LocalResponse,
 ) -> LocalResponse {
-    record.refused_for(Reason::InvalidToken);
     self::record(record, route, input.traced_since, decision, state);
-    let mut answer = respond::unauthorized(why);
     let status = answer.status();
     settle(route, CostKnown::FromResponse, (status, answer.headers_mut()), state, clock::now);
     answer
@@ -106,8 +104,10 @@ pub fn settle(
     now: impl Fn() -> Time,
 ) {
     // What stays is settled when the state is dropped, as if the client had gone away.
-    if cost == CostKnown::FromResponse {
-        state.reservations.settle(status, headers, &mut state.outcomes, &now);
+    match cost {
+        CostKnown::FromResponse => state.reservations.settle(status, headers, &mut state.outcomes, &now),
+        CostKnown::FromBody => state.reservations.settle_but_tokens(status, headers, &mut state.outcomes, &now),
+        CostKnown::Never => {}
     }
     if !state.outcomes.is_empty() || !state.shadowed.is_empty() {
         route.rate_limit_headers.add_headers(headers, &state.outcomes, &state.shadowed, now());

@@ -3,18 +3,21 @@
 //!
 //! What is needed only for this is in a future of its own, which is gone when the request is forwarded.
 
+use std::mem;
+
+use http::StatusCode;
+
+use super::inspection::{BodyReader, Unread};
 use super::refusal::{outcome, refusing, respond_to_banned};
 use super::token_meter::MeteredRequest;
-use super::{
-    ConnectionContext, Worker, WorkerSnapshot, decided, inspection::inspect, metering, priority, quotas, refusal,
-    refuse,
-};
+use super::{ConnectionContext, Worker, WorkerSnapshot, decided, metering, priority, quotas, refusal, refuse};
 use crate::base::clock::{self, Time};
+use crate::base::reason::Reason;
 use crate::config::{BanResponse, OnError};
-use crate::proxy::respond::LocalResponse;
+use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::CompiledRoute;
 use crate::proxy::telemetry::{Outcome, RequestRecord};
-use crate::request::decide::{self, Decision, DecisionInput, DecisionState, Part, ResolvedQuotas};
+use crate::request::decide::{self, Asker, Decision, DecisionInput, DecisionState, Part, ResolvedQuotas, Stage};
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::tokens::{TokenProblem, ValidTokens, known_tokens, verify_tokens};
 use crate::server::ClientBody;
@@ -28,6 +31,10 @@ pub(super) struct Deciding<'a, 'r> {
     pub(super) attributes: RequestAttributes<'r>,
     /// When the clock was read last.
     pub(super) now: Time,
+    /// The proxy that asks about it, if one does.
+    pub(super) asker: Option<Asker>,
+    /// Whether its peer speaks for other clients too.
+    pub(super) is_shared: bool,
 }
 
 /// What becomes of it.
@@ -43,31 +50,35 @@ pub(super) enum Decided {
 
 impl<'a> Deciding<'a, '_> {
     /// Decides. If limits need the `body`, the one that is sent on is in its place then. The `state` borrows `quotas`: those of
-    /// the limits that come first, and those of the others or of all.
+    /// the limits that decide before the tokens, before the body, and those of the others or of all.
     pub(super) async fn run(
         &self,
         body: &mut Option<ClientBody>,
-        [first_quotas, quotas]: &'a mut [ResolvedQuotas; 2],
+        [head_quotas, tokens_quotas, quotas]: &'a mut [ResolvedQuotas; 3],
         state: &mut DecisionState<'a>,
         record: &mut RequestRecord,
     ) -> Decided {
-        let Self { connection, gateway, route, ref attributes, mut now } = *self;
+        let Self { connection, gateway, route, ref attributes, mut now, asker, is_shared } = *self;
         let worker = &*connection.worker;
-        let input = input(connection, gateway, route, attributes, (now, record));
+        let input = DecisionInput { asker, ..input(connection, gateway, route, attributes, (now, record)) };
         let cache = &worker.tokens;
         let known = known_tokens(&route.tokens, attributes.headers, now, worker.index, &mut cache.borrow_mut());
-        let (part, (mut decision, verified)) = match known {
-            Some(tokens) if route.inspector.is_none() => (Part::All, (Decision::Admitted, Ok(tokens))),
-            known => {
-                *first_quotas = quotas::resolve((route, Part::First), attributes, connection, &mut now).await;
-                let input = DecisionInput { quotas: first_quotas, now, ..input };
+        let mut part = Part::ALL;
+        let (mut decision, verified) = match known {
+            Some(tokens) => (Decision::Admitted, Ok(tokens)),
+            None => {
+                part.from = Stage::Tokens;
+                *head_quotas = quotas::resolve((route, Part::FIRST), attributes, connection, &mut now).await;
+                let input = DecisionInput { quotas: head_quotas, now, ..input };
                 // This is seldom needed, and would make the future of each request larger.
-                (Part::Rest, Box::pin(before_others(route, &input, state, worker, known)).await)
+                Box::pin(before_tokens(route, &input, state, worker)).await
             }
         };
         let tokens = match verified {
             Err(why) if input.passes(decision) => {
-                let answer = decided::unauthorized(record, route, &input, decision, state, why);
+                record.refused_for(Reason::InvalidToken);
+                let answer = respond::unauthorized(why);
+                let answer = decided::charged(record, route, &input, decision, state, answer);
                 return Decided::Answered(Outcome::Refused, answer, None);
             }
             verified => verified.unwrap_or_default(),
@@ -76,21 +87,37 @@ impl<'a> Deciding<'a, '_> {
         let inspection;
         let mut asks_for_usage = false;
         if let Some(inspector) = route.inspector.as_ref().filter(|_| input.passes(decision)) {
-            let inspected =
-                Box::pin(inspect(inspector, (attributes.headers, attributes.path), body, gateway.body_timeout)).await;
-            // The client decides how long that takes, and others were decided about meanwhile.
-            now = clock::now();
-            match inspected {
+            let reader = BodyReader { inspector, memory: &worker.body_memory, gateway, limit: route.body_timeout };
+            let nothing = if body.is_none() { reader.read_nothing(&attributes) } else { None };
+            let mut input = DecisionInput { attributes: &attributes, ..input };
+            let read = if let Some(nothing) = nothing {
+                Ok(nothing)
+            } else {
+                let part = mem::replace(&mut part, Part::BODY).without_body();
+                *tokens_quotas = quotas::resolve((route, part), &attributes, connection, &mut now).await;
+                input = DecisionInput { part, quotas: tokens_quotas, now, ..input };
+                let read = Box::pin(reader.read(body, &input, state)).await;
+                // The client decides how long that takes, and others were decided about meanwhile.
+                now = clock::now();
+                read
+            };
+            match read {
                 Ok(inspected) => {
                     inspection = inspected;
                     asks_for_usage = inspection.asks_for_usage;
                     attributes.body = Some(&inspection.body);
                 }
-                Err(why) => return Decided::Answered(Outcome::Refused, refusal::answer(&why, record), None),
+                Err(Unread::Refused(refused)) => decision = refused,
+                Err(Unread::Unusable(decision, why)) => {
+                    let answer = refusal::answer(&why, record);
+                    let answer = decided::charged(record, route, &input, decision, state, answer);
+                    return Decided::Answered(Outcome::Refused, answer, None);
+                }
             }
         }
         if input.passes(decision) {
             if let Some(answer) = priority::refuse(gateway, route, &attributes, connection, now) {
+                state.give_back();
                 return Decided::Answered(Outcome::Shed, answer, None);
             }
             *quotas = quotas::resolve((route, part), &attributes, connection, &mut now).await;
@@ -102,7 +129,12 @@ impl<'a> Deciding<'a, '_> {
             if let Decision::Banned { place, .. } = decision
                 && respond_to_banned(route, place) == BanResponse::Close
             {
-                return Decided::Unanswered(outcome(decision, route), place);
+                let outcome = outcome(decision, route);
+                // Who speaks for others would take a closed connection for a failure of this gateway.
+                return match is_shared {
+                    true => Decided::Answered(outcome, respond::empty(StatusCode::FORBIDDEN), Some(place)),
+                    false => Decided::Unanswered(outcome, place),
+                };
             }
             let last = &mut connection.refusal_cache.borrow_mut();
             let answer = refuse(route, decision, state, &attributes, now, last);
@@ -126,7 +158,7 @@ where
 {
     DecisionInput {
         limits: &route.limits,
-        part: Part::First,
+        part: Part::FIRST,
         attributes,
         quotas: &[],
         key_cache: &connection.key_cache,
@@ -136,25 +168,21 @@ where
         now,
         worker: connection.worker.index,
         fail_open: gateway.on_error != OnError::Reject,
+        asker: None,
         traced_since: record.spans().map(|_| clock::now()),
     }
 }
 
 /// What is done before the other limits decide, unless those that come first refuse the request anyway: its tokens are
-/// verified, if they are not `known`. If one is not valid, the limits that come first charge the request: then what is returned
-/// is their decision.
-async fn before_others<'a>(
+/// verified. If one is not valid, the limits that come first charge the request: then what is returned is their decision.
+async fn before_tokens<'a>(
     route: &'a CompiledRoute,
     input: &DecisionInput<'a, '_>,
     state: &mut DecisionState<'a>,
     worker: &Worker,
-    known: Option<ValidTokens<'a>>,
 ) -> (Decision, Result<ValidTokens<'a>, TokenProblem>) {
     if let Some(decision) = decide::refuse_first(input, state).await {
         return (decision, Ok(ValidTokens::new()));
-    }
-    if let Some(tokens) = known {
-        return (Decision::Admitted, Ok(tokens));
     }
     let (headers, cache) = (input.attributes.headers, &worker.tokens);
     let checked = verify_tokens(&route.tokens, headers, input.now, worker.index, &mut cache.borrow_mut());

@@ -31,7 +31,7 @@ use crate::proxy::respond::grpc::{self, Code, MessageBody};
 use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord};
 use crate::request::asked;
-use crate::request::decide::DecisionState;
+use crate::request::decide::{Asker, DecisionState};
 use crate::request::descriptors::messages::{
     HealthCheckRequest, HealthCheckResponse, RateLimitRequest, RateLimitResponse, Serving,
 };
@@ -80,7 +80,12 @@ pub(super) async fn serve(
         connection,
         head,
         now: clock::now(),
-        client: Client { address: connection.peer, via_trusted: false, forwarded: Reported::default() },
+        client: Client {
+            address: connection.peer,
+            via_trusted: false,
+            is_contradicted: false,
+            forwarded: Reported::default(),
+        },
         scheme: if connection.tls.is_some() { Scheme::Https } else { Scheme::Http },
         id: RequestId::of(id, random),
         is_head: false,
@@ -110,9 +115,9 @@ pub(super) async fn serve(
 type Answered = Result<(Outcome, Response<ObservedBody>), (Outcome, LocalResponse)>;
 
 /// The message of a call.
-async fn message(body: &mut Option<ClientBody>, limit: Duration) -> Result<Bytes, Refusal> {
+async fn message(body: &mut Option<ClientBody>, limit: Option<Duration>) -> Result<Bytes, Refusal> {
     let Some(body) = body else { return Err(wrong("There is no message in the body.")) };
-    let (body, _) = collect(body, (MOST_BYTES, Reason::MaxBodySize), limit).await?;
+    let (body, _) = collect(body, (MOST_BYTES, Reason::MaxBodySize), limit, None).await?;
     grpc::message_of(body).map_err(|(status, why)| Refusal { status, ..wrong(why) })
 }
 
@@ -175,11 +180,15 @@ async fn decide(
     let (now, mut quotas) = (clock::now(), Default::default());
     let attributes = RequestAttributes { descriptors: &question.descriptors, ..attributes };
     let mut state = DecisionState::new(&gateway.store, connection.worker.index);
-    let deciding = Deciding { connection, gateway, route: &route, attributes, now };
+    // The answer has to arrive in time.
+    let longest_hold = grpc::timeout(&head.headers).map_or(Duration::MAX, |timeout| timeout * 3 / 4);
+    let asker = Some(Asker { longest_hold });
+    let deciding = Deciding { connection, gateway, route: &route, attributes, now, asker, is_shared: false };
     let decided = deciding.run(&mut None, &mut quotas, &mut state, record).await;
     let now = state.now(now);
     let (outcome, refusing, told) = match decided {
         Decided::Passes(..) => {
+            state.reservations.settle(StatusCode::OK, &head.headers, &mut state.outcomes, clock::now);
             let mut told = HeaderMap::new();
             route.rate_limit_headers.add_headers(&mut told, &state.outcomes, &state.shadowed, now);
             (Outcome::Responded, None, respond::with_headers(StatusCode::OK, told))

@@ -3,9 +3,11 @@
 use std::fmt::Display;
 use std::net::SocketAddr;
 
-use http::{HeaderValue, Response, StatusCode, Version, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Version, header};
 
-use super::target::{name_host, onward};
+use hyper::ext::ReasonPhrase;
+
+use super::target::{is_last_hop, name_host, onward};
 use super::tunnel::{accepts, new_key};
 use super::{ConnectionContext, WorkerSnapshot};
 use crate::base::http::request_id::REQUEST_ID;
@@ -20,8 +22,8 @@ use crate::request::decide::CostKnown;
 use crate::request::identify::client::Client;
 use crate::server::IncomingRequest;
 use crate::upstream::{
-    BodyRules, Endpoint, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, RequestClient, RequestHead,
-    Unanswered, UpstreamBody, UpstreamError, UpstreamRequest,
+    BodyRules, Connections, Endpoint, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, RequestClient,
+    RequestHead, Unanswered, UpstreamBody, UpstreamError, UpstreamRequest,
 };
 
 /// When a client may try again if the servers have too many requests: nobody knows, but mostly soon.
@@ -70,6 +72,17 @@ impl UpstreamCall<'_> {
         ForwardedHeader { keeps: self.client.forwarded.is_to_be_kept(), hop: self.gateway.forwarded.then_some(hop) }
     }
 
+    /// Adds to the response what comes of its server, for a client with these request headers.
+    fn receive(&self, mut body: UpstreamBody, fields: &HeaderMap, response: &mut Response<ObservedBody>) {
+        if let Some(Ok(reason)) = body.take_reason().map(ReasonPhrase::try_from) {
+            response.extensions_mut().insert(reason);
+        }
+        if let Some(origins) = &self.forwarding.own_origins {
+            origins.replace(response.headers_mut(), self.scheme, fields);
+        }
+        response.body_mut().content = ResponseBody::Upstream(body);
+    }
+
     /// Forwards the request and fills `response`. A failure is recorded and becomes a response. Returns whether the response
     /// tells what the request costs, too.
     pub(super) async fn forward(
@@ -83,7 +96,7 @@ impl UpstreamCall<'_> {
         if let Some(Ok(key)) = key.as_deref().map(HeaderValue::from_str) {
             head.headers.insert(header::SEC_WEBSOCKET_KEY, key);
         }
-        let Forwarding { upstream, path, preserve_host } = self.forwarding;
+        let Forwarding { upstream, path, preserve_host, .. } = self.forwarding;
         let (request_headers, response_headers) = self.changes;
         let target = match onward(&head.uri, path, self.gateway.resolver.paths) {
             Ok(target) => target,
@@ -94,6 +107,11 @@ impl UpstreamCall<'_> {
             }
         };
         name_host(&head.uri, &mut head.headers);
+        if is_last_hop(&head.method, &mut head.headers) {
+            let answer = respond::of_last_hop(head);
+            *response = respond::finish(answer, record.request_id()).map(ObservedBody::from);
+            return (Outcome::Responded, CostKnown::FromResponse);
+        }
         // A client may send no Host header in HTTP/1.0, and an empty one in HTTP/1.1. The upstream always gets one.
         let preserve_host = *preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
         // If requests are shed, it is measured how long this one waits for its response.
@@ -110,10 +128,11 @@ impl UpstreamCall<'_> {
                 client.send(response);
             }
         });
+        let fields = &head.headers;
         let head = RequestHead {
             method: &head.method,
             target: &target,
-            headers: &head.headers,
+            headers: fields,
             preserve_host,
             forwarded: ForwardedInfo {
                 peer: &self.connection.address,
@@ -134,7 +153,7 @@ impl UpstreamCall<'_> {
             head,
             body: body.as_ref().map(|_| BodyRules {
                 counted: &self.route.single,
-                timeout: self.gateway.body_timeout,
+                timeout: self.route.body_timeout,
                 // What was inspected was measured, and may have grown since.
                 max_size: if self.route.inspector.is_some() { UNLIMITED } else { self.route.max_body_size },
             }),
@@ -145,38 +164,48 @@ impl UpstreamCall<'_> {
                 interim: pass.as_ref().map(|pass| pass as &PassInterim<'_>),
                 worker: self.connection.worker.index,
             }),
+            response_changes: response_headers,
             progress: &progress,
         };
         let on_failure = |endpoint: &Endpoint, error: &UpstreamError| {
             record.failed_attempt(error.reason(), endpoint, error);
         };
-        let (pools, headers) = (&self.connection.worker.pools, response.headers_mut());
-        let mut sent = match call_timeout {
-            None => upstream.send(pools, &outbound, body, headers, &on_failure).await,
-            Some(limit) => upstream.send_within(limit, pools, &outbound, body, headers, &on_failure).await,
+        let ConnectionContext { worker, bound, .. } = self.connection;
+        let (connections, headers) = (Connections { pools: &worker.pools, bound }, response.headers_mut());
+        let sent = match call_timeout {
+            None => upstream.send(connections, &outbound, body, headers, &on_failure).await,
+            Some(limit) => upstream.send_within(limit, connections, &outbound, body, headers, &on_failure).await,
         };
         let (begun, is_begun) = (progress.begun(), progress.is_begun.get());
         waiting.into_iter().for_each(|waiting| measure(waiting, &sent));
-        if let (Some(key), Ok((status, _))) = (&key, &sent)
-            && *status == StatusCode::SWITCHING_PROTOCOLS
-            && !accepts(response.headers(), key)
-        {
-            let error = UpstreamError::Bad("a handshake of WebSocket with a wrong key");
-            sent = Err(Unanswered { endpoint: None, error });
-        }
-        match sent {
+        match key.map_or(Ok(()), |key| check_handshake(&key, &sent, response.headers())).and(sent) {
             Ok((status, body)) => {
                 record.responded(|| body.server(), begun);
                 *response.status_mut() = status;
                 response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
-                response.body_mut().content = ResponseBody::Upstream(body);
-                (Outcome::Forwarded, CostKnown::FromResponse)
+                self.receive(body, fields, response);
+                (Outcome::Forwarded, CostKnown::FromBody)
             }
             Err(unanswered) => {
                 let cost = if is_begun { CostKnown::Never } else { CostKnown::FromResponse };
                 (fail(record, response, &unanswered), cost)
             }
         }
+    }
+}
+
+/// Checks that a server that accepts a WebSocket has read this key.
+fn check_handshake(
+    key: &str,
+    sent: &Result<(StatusCode, UpstreamBody), Unanswered>,
+    headers: &HeaderMap,
+) -> Result<(), Unanswered> {
+    match sent {
+        Ok((StatusCode::SWITCHING_PROTOCOLS, _)) if !accepts(headers, key) => {
+            let error = UpstreamError::Bad("a handshake of WebSocket with a wrong key");
+            Err(Unanswered { endpoint: None, error })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,18 +1,27 @@
 //! Reads the body of a request before the decision, on routes whose limits need it.
+//!
+//! A client that has not sent all of its body is charged for that before it is waited for: see [`decide::charge_first`].
 
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT_ENCODING, HeaderName};
+use http::header::{ACCEPT_ENCODING, EXPECT, HeaderName};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body::Body;
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
+use super::WorkerSnapshot;
+use super::body_memory::{BodyMemory, BodyShare};
+use crate::base::clock;
 use crate::base::reason::Reason;
-use crate::limit::tokens::request::Patch;
+use crate::limit::tokens::request::{Inspection as Reading, Patch, pieces};
+use crate::request::decide::{self, Decision, DecisionInput, DecisionState};
+use crate::request::identify::RequestAttributes;
 use crate::request::identify::body::{BodyInspector, BodyProblem, InspectedBody};
 use crate::request::resolve::Refusal;
 use crate::server::ClientBody;
@@ -32,37 +41,138 @@ pub(super) struct Inspection<'a> {
     pub(super) asks_for_usage: bool,
 }
 
+/// Why the body of a request is not known.
+pub(super) enum Unread {
+    /// The limits that need no body refuse the request.
+    Refused(Decision),
+    /// It cannot be used. This is what these limits say, which charge the request.
+    Unusable(Decision, Refusal),
+}
+
+/// What reads bodies of a route's requests.
+pub(super) struct BodyReader<'a, 'm> {
+    pub(super) inspector: &'a BodyInspector,
+    pub(super) memory: &'m BodyMemory,
+    pub(super) gateway: &'a WorkerSnapshot,
+    /// For so long a client may send nothing of its body; `None` if that is not limited.
+    pub(super) limit: Option<Duration>,
+}
+
+impl<'a> BodyReader<'a, '_> {
+    /// Reads the body of a request about which the limits that need no body decide by this `input`.
+    pub(super) async fn read<'l>(
+        &self,
+        body: &mut Option<ClientBody>,
+        input: &DecisionInput<'l, '_>,
+        state: &mut DecisionState<'l>,
+    ) -> Result<Inspection<'a>, Unread> {
+        if let Some(refused) = decide::refuse_first(input, state).await {
+            return Err(Unread::Refused(refused));
+        }
+        let attributes = input.attributes;
+        // A client that waits for leave to send its body gets it when the body is asked for.
+        let waits_for_leave = attributes.headers.contains_key(EXPECT);
+        let mut inspected = pin!(self.inspect(attributes, body));
+        let arrived = match waits_for_leave {
+            true => Poll::Pending,
+            false => poll_fn(|cx| Poll::Ready(inspected.as_mut().poll(cx))).await,
+        };
+        let inspected = match arrived {
+            Poll::Ready(inspected) => inspected,
+            Poll::Pending => match decide::charge_first(input, state).await {
+                decision if input.passes(decision) => inspected.await,
+                refused => return Err(Unread::Refused(refused)),
+            },
+        };
+        match inspected {
+            Ok(inspection) => Ok(inspection),
+            Err(why) => match decide::decide_first(&DecisionInput { now: clock::now(), ..*input }, state).await {
+                decision if input.passes(decision) => Err(Unread::Unusable(decision, why)),
+                refused => Err(Unread::Refused(refused)),
+            },
+        }
+    }
+
+    /// The same of a request without a body, which nothing is waited for.
+    pub(super) fn read_nothing(&self, attributes: &RequestAttributes<'_>) -> Option<Inspection<'a>> {
+        let body = read(self.inspector, attributes, &[]).ok()?;
+        Some(Inspection { body, asks_for_usage: false })
+    }
+
+    async fn inspect(
+        &self,
+        attributes: &RequestAttributes<'_>,
+        body: &mut Option<ClientBody>,
+    ) -> Result<Inspection<'a>, Refusal> {
+        let a_few = usize::try_from(self.inspector.most).unwrap_or(usize::MAX).saturating_mul(4);
+        let share = self.memory.share(attributes.client, self.gateway.inspect_memory.max(a_few));
+        inspect(self.inspector, attributes, body, self.limit, share).await
+    }
+}
+
 /// Reads all of a body, and puts what is sent on in its place. The client may send nothing of it for `limit` at most.
-pub(super) async fn inspect<'a>(
+async fn inspect<'a>(
     inspector: &'a BodyInspector,
-    head: (&HeaderMap, &str),
+    head: &RequestAttributes<'_>,
     body: &mut Option<ClientBody>,
-    limit: Duration,
+    limit: Option<Duration>,
+    share: BodyShare<'_>,
 ) -> Result<Inspection<'a>, Refusal> {
     let (mut bytes, trailers) = match body {
-        Some(body) => collect(body, (inspector.most, inspector.bound), limit).await?,
+        Some(body) => collect(body, (inspector.most, inspector.bound), limit, Some(share)).await?,
         None => (Bytes::new(), None),
     };
-    let (inspected, patch) = read(inspector, head, &bytes)?;
-    let asks_for_usage = patch.is_some();
-    if let Some(patch) = patch {
-        let end = bytes.get(patch.at.end..).unwrap_or_default();
-        bytes = [bytes.get(..patch.at.start).unwrap_or_default(), patch.with.as_bytes(), end].concat().into();
+    let read = read_in_turns(begin(inspector, head, &bytes)?, &bytes).await;
+    let (inspected, patches) = inspector.finish(head, &bytes, read).map_err(|problem| refusal(&problem))?;
+    let asks_for_usage = !patches.is_empty();
+    if asks_for_usage {
+        bytes = patched(&bytes, &patches);
     }
     *body = body.is_some().then(|| ClientBody::whole(bytes, trailers));
     Ok(Inspection { body: inspected, asks_for_usage })
 }
 
-/// What a body says that is there, and what makes it ask for what the gateway has to know. The head is headers and the path.
+/// Reads a body. Between its pieces the worker serves its other requests.
+async fn read_in_turns<'a>(mut reading: Reading<'a>, body: &[u8]) -> Reading<'a> {
+    for (index, piece) in pieces(body).enumerate() {
+        if index > 0 {
+            yield_now().await;
+        }
+        reading.read(piece);
+    }
+    reading
+}
+
+/// What a body says that is there.
 pub fn read<'a>(
     inspector: &'a BodyInspector,
-    head: (&HeaderMap, &str),
+    head: &RequestAttributes<'_>,
     body: &[u8],
-) -> Result<(InspectedBody<'a>, Option<Patch>), Refusal> {
+) -> Result<InspectedBody<'a>, Refusal> {
+    let mut read = begin(inspector, head, body)?;
+    pieces(body).for_each(|piece| read.read(piece));
+    let finished = inspector.finish(head, body, read);
+    finished.map(|(inspected, _)| inspected).map_err(|problem| refusal(&problem))
+}
+
+fn begin<'a>(inspector: &'a BodyInspector, head: &RequestAttributes<'_>, body: &[u8]) -> Result<Reading<'a>, Refusal> {
     if body.len() as u64 > inspector.most {
         return Err(too_large(inspector.bound));
     }
-    inspector.inspect(head, body).map_err(|problem| refusal(&problem))
+    inspector.begin(head, body).map_err(|problem| refusal(&problem))
+}
+
+/// The body with these changes, which are in the order of their places.
+fn patched(body: &[u8], patches: &[Patch]) -> Bytes {
+    let added: usize = patches.iter().map(|patch| patch.with.len()).sum();
+    let (mut bytes, mut from) = (Vec::with_capacity(body.len() + added), 0);
+    for Patch { at, with } in patches {
+        bytes.extend_from_slice(body.get(from..at.start).unwrap_or_default());
+        bytes.extend_from_slice(with.as_bytes());
+        from = at.end;
+    }
+    bytes.extend_from_slice(body.get(from..).unwrap_or_default());
+    bytes.into()
 }
 
 /// Makes the head of a request one whose response the gateway can read, and which is true of the body that is sent.
@@ -73,24 +183,40 @@ pub(super) fn adapt(head: &mut Parts, asks_for_usage: bool) {
     }
 }
 
-/// All of a body, of at most `most` bytes: a larger one is refused for the reason `bound`.
+/// The memory of a body is needed for others.
+struct GivenUp;
+
+/// All of a body, of at most `most` bytes: a larger one is refused for the reason `bound`. What has come of it takes its `share` of
+/// the memory, if that is bounded.
 pub(super) async fn collect(
     body: &mut ClientBody,
     (most, bound): (u64, Reason),
-    limit: Duration,
+    limit: Option<Duration>,
+    mut share: Option<BodyShare<'_>>,
 ) -> Result<(Bytes, Option<HeaderMap>), Refusal> {
     if body.size_hint().lower() > most {
         return Err(too_large(bound));
     }
     let (mut bytes, mut trailers) = (BytesMut::new(), None);
     loop {
-        let next = timeout(limit, poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx))).await;
+        let next = poll_fn(|cx| match &share {
+            Some(share) if share.poll_given_up(cx) => Poll::Ready(Err(GivenUp)),
+            _ => Pin::new(&mut *body).poll_frame(cx).map(Ok),
+        });
+        let next = match limit {
+            Some(limit) => timeout(limit, next).await,
+            None => Ok(next.await),
+        };
+        let Ok(next) = next else {
+            return Err(broken(StatusCode::REQUEST_TIMEOUT, Reason::BodyTimeout, "did not arrive in time"));
+        };
         let frame = match next {
             Ok(None) => return Ok((bytes.freeze(), trailers)),
             Ok(Some(Ok(frame))) => frame,
             Ok(Some(Err(_))) => return Err(broken(StatusCode::BAD_REQUEST, Reason::BadBody, "is not valid")),
-            Err(_) => {
-                return Err(broken(StatusCode::REQUEST_TIMEOUT, Reason::BodyTimeout, "did not arrive in time"));
+            Err(GivenUp) => {
+                let what = "was given up, because bodies that have not arrived take too much memory";
+                return Err(broken(StatusCode::SERVICE_UNAVAILABLE, Reason::InspectMemory, what));
             }
         };
         match frame.into_data() {
@@ -98,7 +224,10 @@ pub(super) async fn collect(
             // Most bodies are one piece.
             Ok(data) if bytes.is_empty() && body.is_end_stream() => return Ok((data, None)),
             // It grows with what comes, so that a length that is only stated takes no memory.
-            Ok(data) => bytes.extend_from_slice(&data),
+            Ok(data) => {
+                bytes.extend_from_slice(&data);
+                share.iter_mut().for_each(|share| share.set(bytes.capacity()));
+            }
             Err(frame) => trailers = frame.into_trailers().ok(),
         }
     }
@@ -118,6 +247,39 @@ fn refusal(problem: &BodyProblem) -> Refusal {
     let (status, reason) = match problem {
         BodyProblem::Encoded | BodyProblem::NotUtf8 => (StatusCode::UNSUPPORTED_MEDIA_TYPE, Reason::BadBody),
         BodyProblem::Ambiguous(_) => (StatusCode::BAD_REQUEST, Reason::AmbiguousKey),
+        BodyProblem::NotJson | BodyProblem::TooManyOptions | BodyProblem::Background | BodyProblem::Fields => {
+            (StatusCode::BAD_REQUEST, Reason::BadBody)
+        }
     };
     Refusal { status, reason: Some(reason), detail: problem.to_string().into(), ends_connection: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::limit::tokens::request::BodyPointers;
+
+    #[test]
+    fn a_large_body_is_read_in_turns_with_others() {
+        let pointers = BodyPointers::new(&["/model".parse().unwrap()]);
+        for (kibibytes, turns) in [(0, 1), (1, 1), (64, 1), (65, 2), (1024, 16)] {
+            let body = vec![b' '; kibibytes << 10];
+            let mut reading = std::pin::pin!(read_in_turns(Reading::new(&pointers), &body));
+            let mut taken = 1;
+            while reading.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                taken += 1;
+            }
+            assert_eq!(taken, turns, "{kibibytes} KiB");
+        }
+    }
+
+    #[test]
+    fn all_changes_are_in_the_body_that_is_sent_on() {
+        let patch = |at, with| Patch { at, with };
+        let patches = [patch(0..0, "a"), patch(2..3, ""), patch(3..3, "bc"), patch(5..6, "d")];
+        assert_eq!(patched(b"012345", &patches), "a01bc34d");
+        assert_eq!(patched(b"012345", &[]), "012345");
+    }
 }

@@ -20,7 +20,8 @@ pub(super) fn request(
     hides_usage: bool,
 ) -> Option<MeteredRequest> {
     let body = attributes.body.filter(|_| route.inspector.as_ref().is_some_and(|one| one.usage.is_some()))?;
-    Some(MeteredRequest { input: estimated_input(attributes.body), model: body.model().map(Into::into), hides_usage })
+    let (input, model) = (estimated_input(attributes.body), body.model().map(Into::into));
+    Some(MeteredRequest { input, model, hides_usage, is_error: false })
 }
 
 /// Gives what the request has reserved to the meter of its response, if the response tells what the request costs. Else that
@@ -35,15 +36,17 @@ pub(super) fn begin(
 ) {
     let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let usage = route.inspector.as_ref().and_then(|inspector| inspector.usage.as_ref());
-    let Some((request, usage)) = request.zip(usage).filter(|_| cost == CostKnown::FromResponse && !is_tunnel) else {
+    let Some((mut request, usage)) = request.zip(usage).filter(|_| cost != CostKnown::Never && !is_tunnel) else {
         return;
     };
+    request.is_error = response.status().as_u16() >= 400;
     let limits = state.reservations.open().filter_map(|SettledByBody { costs, least, reserved }| {
         let limits = || costs.iter().filter_map(|(place, cost)| Some((route.limits.get(*place)?, *cost)));
         let cuts = |(limit, cost): (&RouteLimit, &Arc<TokenCost>)| {
             cost.on_exhausted == OnExhausted::Cut && limit.on_limit.role() == Role::Refuses
         };
         Some(MeteredLimit {
+            costs: limits().map(|(_, cost)| cost.clone()).collect(),
             weights: limits().map(|(_, cost)| cost.weights(request.model.as_deref())).collect(),
             least,
             cuts: limits().any(cuts),

@@ -13,12 +13,14 @@ use std::collections::BTreeSet;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::Full;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::base::clock::Time;
+use crate::base::http::header_rules::{Rule, is_any};
 use crate::base::http::request_id::{REQUEST_ID, RequestId};
 use crate::base::reason::Reason;
 use crate::request::identify::tokens::TokenProblem;
@@ -173,6 +175,20 @@ pub fn empty(status: StatusCode) -> LocalResponse {
 /// A response without a body that has these headers.
 pub fn with_headers(status: StatusCode, headers: HeaderMap) -> LocalResponse {
     with_all(status, headers, LocalBody::Fixed(Bytes::new()))
+}
+
+/// The response to a request that goes no further (RFC 9110, section 7.6.2): for TRACE the request itself (section 9.3.8), without
+/// what proves who the client is.
+pub fn of_last_hop(head: &Parts) -> LocalResponse {
+    if head.method != Method::TRACE {
+        return empty(StatusCode::NO_CONTENT);
+    }
+    let mut request = format!("{} {} {:?}\r\n", head.method, head.uri, head.version).into_bytes();
+    for (name, value) in head.headers.iter().filter(|(name, _)| !is_any(name, &[Rule::Secret])) {
+        request.extend_from_slice(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+    }
+    request.extend_from_slice(b"\r\n");
+    with_body(StatusCode::OK, HeaderValue::from_static("message/http"), request.into())
 }
 
 /// A response of plain text.

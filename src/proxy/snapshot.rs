@@ -6,7 +6,6 @@ mod pools;
 mod shared_state;
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use http::{HeaderValue, StatusCode};
 
 use crate::base::http::trace_context::{SampleShare, Sampling};
 use crate::config::{self, AccessLog, Balance, Config, OnError, Redirect, SentPath};
+use crate::proxy::own_origins::OwnOrigins;
 use crate::proxy::respond::cors::CorsPolicy;
 use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
 use crate::proxy::shed::{RouteShedding, Shedding};
@@ -62,7 +62,9 @@ pub struct Snapshot {
     /// Whether upstreams get the header Forwarded.
     pub forwarded: bool,
     /// The longest time for which a client may send nothing of an incomplete body.
-    pub body_timeout: Duration,
+    pub body_timeout: Option<Duration>,
+    /// The most memory that one worker has for bodies that it reads before a decision.
+    pub inspect_memory: usize,
     /// What other proxies are answered about requests that limits refuse.
     pub refused_status: StatusCode,
     /// Which requests are logged.
@@ -112,6 +114,8 @@ pub struct CompiledRoute {
     pub max_body_size: u64,
     /// What is read of its requests' bodies before the decision, if its limits need something of them.
     pub inspector: Option<Box<BodyInspector>>,
+    /// The longest time in which a client sends no more of a body or reads nothing of a response; `None` is no limit.
+    pub body_timeout: Option<Duration>,
     /// The longest time until the head of the response arrives, instead of that of its upstream.
     pub timeout: Option<Duration>,
     /// What changes about the headers that the upstream gets, if anything does.
@@ -160,30 +164,8 @@ pub struct Forwarding {
     pub path: SentPath,
     /// Whether it gets the client's Host header.
     pub preserve_host: bool,
-}
-
-impl SharedState {
-    /// Drops what the snapshot in force does not have: counters of routes, limits, upstreams and tokens, the keys of
-    /// issuers, and the ids of servers.
-    pub fn keep_only(&self, gateway: &Snapshot) {
-        let limits = || gateway.served.iter().flat_map(|route| &route.limits);
-        let routes = gateway.served.iter().map(|route| &route.metrics).chain([&gateway.unrouted]);
-        let routes: BTreeSet<_> = routes.map(|metrics| metrics.name.as_str()).collect();
-        let limits: BTreeSet<_> = limits().map(|route_limit| route_limit.metrics.name.as_str()).collect();
-        let failures = gateway.served.iter().filter_map(|route| route.failures.as_ref());
-        let upstreams: BTreeSet<_> = failures.map(|failures| failures.name.as_str()).collect();
-        self.routes.lock().retain(|name, _| routes.contains(name.as_str()));
-        self.limits.lock().retain(|name, _| limits.contains(name.as_str()));
-        self.upstreams.lock().retain(|name, _| upstreams.contains(name.as_str()));
-        self.tokens.lock().retain(|name, _| gateway.key_sources.iter().any(|source| source.name() == name));
-        self.key_sources.apply(gateway.key_sources.clone());
-        self.quota_sources.apply(&gateway.quota_sources);
-        self.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
-        let meters = gateway.shedding.as_ref().map_or(&[][..], |shedding| &shedding.meters);
-        self.meters.lock().retain(|name, _| meters.iter().any(|meter| meter.name == *name));
-        let keeps = gateway.keeps();
-        self.endpoints.retain(|id| keeps.has(id));
-    }
+    /// Its URLs, which are replaced in Location; `None` if they are not.
+    pub own_origins: Option<OwnOrigins>,
 }
 
 impl Snapshot {
@@ -264,7 +246,7 @@ impl Snapshot {
                 metrics: shared.limit(&limit.name),
                 // Only the admin listener shows them.
                 counts_keys: config.admin.is_some(),
-                comes_first: pools.comes_first(place),
+                stage: pools.stage(place),
             };
             let limits: Vec<_> = limits_and_rates().enumerate().map(route_limit).collect();
             let told =
@@ -277,9 +259,10 @@ impl Snapshot {
                 tokens: readers.iter().filter(|reader| config.uses_token(route, reader.name())).cloned().collect(),
                 has_quotas: limits.iter().any(|limit| limit.quotas.is_some()),
                 limits,
-                action: action(&route.action, &upstreams),
+                action: action(config, &route.action, &upstreams),
                 max_body_size: route.max_body_size,
                 inspector: BodyInspector::new(config, route).map(Box::new),
+                body_timeout: route.body_timeout,
                 timeout: route.timeout,
                 request_headers: PreparedChanges::new(&route.request_headers),
                 response_headers: PreparedChanges::new(&route.response_headers),
@@ -316,6 +299,7 @@ impl Snapshot {
             quota_sources,
             forwarded: config.server.forwarded,
             body_timeout: config.server.body_timeout,
+            inspect_memory: config.server.inspect_memory / shared.workers().max(1),
             refused_status: config
                 .decisions
                 .as_ref()
@@ -367,12 +351,14 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
     }
 }
 
-fn action(action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {
+fn action(config: &Config, action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {
     match action {
-        config::Action::Forward { upstream, path, preserve_host } => match upstreams.get(*upstream) {
-            Some(upstream) => {
-                let (upstream, path) = (upstream.clone(), path.clone());
-                Action::Forward(Forwarding { upstream, path, preserve_host: *preserve_host })
+        config::Action::Forward { upstream, path, preserve_host, rewrite_location } => match upstreams.get(*upstream) {
+            Some(known) => {
+                let configured = config.upstreams.get(*upstream).filter(|_| *rewrite_location);
+                let (upstream, path) = (known.clone(), path.clone());
+                let own_origins = configured.map(OwnOrigins::new);
+                Action::Forward(Forwarding { upstream, path, preserve_host: *preserve_host, own_origins })
             }
             None => Action::Respond {
                 status: StatusCode::BAD_GATEWAY,

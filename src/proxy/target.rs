@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use http::{HeaderMap, HeaderValue, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Uri, header};
 
 use crate::config::{PathRules, SentPath};
 use crate::request::route::path::BadPath;
@@ -27,4 +27,17 @@ pub(super) fn name_host(uri: &Uri, headers: &mut HeaderMap) {
     if let Some(Ok(host)) = named {
         headers.insert(header::HOST, host);
     }
+}
+
+/// Whether the client wants to hear from this gateway and not from its upstream (RFC 9110, section 7.6.2). Otherwise the upstream
+/// is told that there is one hop less.
+pub(super) fn is_last_hop(method: &Method, headers: &mut HeaderMap) -> bool {
+    if !matches!(*method, Method::OPTIONS | Method::TRACE) {
+        return false;
+    }
+    let left = headers.get(header::MAX_FORWARDS).and_then(|left| left.to_str().ok()?.trim().parse::<u32>().ok());
+    if let Some(left) = left.and_then(|left| left.checked_sub(1)) {
+        headers.insert(header::MAX_FORWARDS, left.into());
+    }
+    left == Some(0)
 }

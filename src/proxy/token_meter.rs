@@ -1,15 +1,20 @@
 //! Charges the tokens that a response says were used, while it passes: what was reserved becomes that when it ends.
 //!
-//! A response that ends without saying it costs its own text and that of the request, and so does one that breaks off. It is
-//! settled before its last bytes are sent, so that the client's next request is decided after it.
+//! A success that ends without saying it, and one whose client goes away, costs what was reserved, or what has passed if that is
+//! more or the limit says so. One that breaks off, or whose provider says that it has failed, costs what has passed, and an
+//! error costs nothing unless it says a usage. All are settled before their last bytes are sent, so that the client's next
+//! request is decided after it.
 //!
 //! A stream of a limit that cuts asks for more while it runs. The piece for which there may be no room waits for the answer.
 
+mod limit;
+
 use std::collections::VecDeque;
-use std::mem;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -17,41 +22,35 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http_body::{Body, Frame};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
-use super::respond::providers;
+use super::respond::providers::{self, CutStream};
 use crate::base::clock;
-use crate::config::Role;
-use crate::limit::tokens::filter::EventFilter;
-use crate::limit::tokens::response::{ResponseReader, Source};
-use crate::limit::tokens::{Usage, Weights, tokens_of};
-use crate::request::decide::{LimitMetrics, TokenCounts};
-use crate::store::{Answer, Ask, Asks, Reply, Reserved, Store};
+use crate::limit::tokens::filter::StreamFilter;
+use crate::limit::tokens::response::{Parts, ResponseReader, Source};
+use crate::limit::tokens::{Usage, tokens_of};
+use crate::request::decide::TokenCounts;
+use crate::store::{Answer, Asks, Reply, Store};
+use crate::upstream::BodyError;
+use limit::Extra;
 
-/// The tokens of output that a stream asks for at once: enough that few events have to wait for it.
-const STEP: u64 = 256;
+pub(super) use limit::{MeteredLimit, MeteredRequest};
 
-/// What one limit has reserved for a request.
-pub struct MeteredLimit {
-    /// What the tokens of the request's model cost: the most of these, since a pool may stand in for several limits.
-    pub weights: SmallVec<[Weights; 1]>,
-    /// What the request costs at least.
-    pub least: u64,
-    /// Whether a stream for which there is no room is cut.
-    pub cuts: bool,
-    /// Counts the tokens.
-    pub metrics: Arc<LimitMetrics>,
-    /// What the decision has reserved, and what the stream has asked for since.
-    pub reserved: SmallVec<[Reserved; 1]>,
+/// For how long a complete answer whose client has gone is read on for its usage, which providers send at once.
+pub(super) const READ_ON_FOR: Duration = Duration::from_secs(5);
+/// How much of it is read on. What follows an answer is its usage, with lists of what was searched and filtered.
+const READ_ON_BYTES: usize = 256 << 10;
+
+/// Why a body has broken off.
+pub trait BrokenOff {
+    /// Whether the client has caused it, rather than the upstream.
+    fn is_clients(&self) -> bool;
 }
 
-/// What is known of the request whose response is metered.
-pub struct MeteredRequest {
-    /// The tokens of its text.
-    pub input: u64,
-    /// The model that it names.
-    pub model: Option<Box<[u8]>>,
-    /// Whether the gateway has made it ask for its usage, which its client has not.
-    pub hides_usage: bool,
+impl BrokenOff for BodyError {
+    fn is_clients(&self) -> bool {
+        !self.reason().is_upstreams()
+    }
 }
 
 /// The meter of one response.
@@ -60,7 +59,15 @@ pub struct TokenMeter {
     worker: usize,
     limits: SmallVec<[MeteredLimit; 1]>,
     request: MeteredRequest,
+    /// The model that has answered, whose weights count too.
+    model: SmallVec<[u8; 32]>,
     reading: Reading,
+    /// Whether it has a length, so that all of it is there already.
+    has_length: bool,
+    /// Whether the client has gone, and only the usage is waited for.
+    is_abandoned: bool,
+    /// Whether anything was sent.
+    has_begun: bool,
     /// What can be sent.
     ready: VecDeque<Bytes>,
     /// What waits until there is room for it.
@@ -77,8 +84,17 @@ pub struct TokenMeter {
 enum Reading {
     /// It passes as it comes.
     Plain(ResponseReader),
-    /// Whole events pass, if some must not.
-    Filtered(EventFilter),
+    /// Whole parts of a stream pass, if some must not.
+    Filtered(StreamFilter),
+}
+
+impl Reading {
+    fn reader(&self) -> &ResponseReader {
+        match self {
+            Self::Plain(reader) => reader,
+            Self::Filtered(filter) => filter.reader(),
+        }
+    }
 }
 
 /// How a response ended.
@@ -90,15 +106,8 @@ enum End {
     Broken,
     /// For want of room.
     Cut,
-}
-
-/// How much is asked for besides what is needed at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Extra {
-    /// So that the next events need not ask.
-    Step,
-    /// Nothing, since there was no room for a step.
-    None,
+    /// The client has gone.
+    Abandoned,
 }
 
 impl TokenMeter {
@@ -113,15 +122,36 @@ impl TokenMeter {
         let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity");
         let kind = headers.get(CONTENT_TYPE).filter(|_| !is_encoded).and_then(|kind| kind.to_str().ok());
         let reader = ResponseReader::new(kind.unwrap_or_default(), usage);
-        let cuts = limits.iter().any(|limit| limit.cuts);
-        let reading = if reader.is_event_stream() && (cuts || request.hides_usage) {
+        let cuts = !request.is_error && limits.iter().any(|limit| limit.cuts);
+        let has_length = headers.contains_key(CONTENT_LENGTH);
+        let filters = match reader.parts() {
+            Some(Parts::Events) => cuts || request.hides_usage,
+            _ => cuts && reader.may_have_parts() && !has_length,
+        };
+        let reading = if filters {
             headers.remove(CONTENT_LENGTH);
-            Reading::Filtered(EventFilter::new(reader, request.hides_usage))
+            Reading::Filtered(StreamFilter::new(reader, request.hides_usage))
         } else {
             Reading::Plain(reader)
         };
-        let (ready, held, trailers, passed, asked, end) = Default::default();
-        Self { store, worker, limits, request, reading, ready, held, trailers, passed, asked, end }
+        let (model, is_abandoned, has_begun, ready, held, trailers, passed, asked, end) = Default::default();
+        Self {
+            store,
+            worker,
+            limits,
+            request,
+            model,
+            reading,
+            has_length,
+            is_abandoned,
+            has_begun,
+            ready,
+            held,
+            trailers,
+            passed,
+            asked,
+            end,
+        }
     }
 
     /// Whether the stream was cut for want of room.
@@ -146,7 +176,7 @@ impl TokenMeter {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>>
     where
-        B: Body<Data = Bytes> + Default + Unpin,
+        B: Body<Data = Bytes, Error: BrokenOff> + Default + Unpin,
     {
         loop {
             if let Some(piece) = self.ready.pop_front() {
@@ -162,7 +192,7 @@ impl TokenMeter {
                 match ready!(Pin::new(&mut *content).poll_frame(cx)).transpose() {
                     Ok(frame) => self.read(frame, content.is_end_stream()),
                     Err(error) => {
-                        self.finish(End::Broken);
+                        self.finish(if error.is_clients() { End::Abandoned } else { End::Broken });
                         return Poll::Ready(Some(Err(error)));
                     }
                 }
@@ -187,6 +217,7 @@ impl TokenMeter {
                 }
                 Reading::Filtered(filter) => self.held.extend(filter.push(&data)),
             }
+            self.weigh();
         }
         if is_last {
             if let Reading::Filtered(filter) = &mut self.reading {
@@ -201,8 +232,9 @@ impl TokenMeter {
     /// Asks for room if new text of a stream needs more than is reserved and a limit cuts. What waits for it is sent otherwise.
     /// At the end of a stream there is no new text, so what a response says only then cuts nothing.
     fn ask(&mut self, extra: Extra) {
-        let is_stream = matches!(self.reading, Reading::Filtered(_));
-        if !is_stream || self.reader().text() == self.passed || !self.limits.iter().any(|limit| limit.cuts) {
+        let can_end = matches!(&self.reading, Reading::Filtered(filter) if filter.is_between_parts());
+        let is_cut = || !self.is_abandoned && self.limits.iter().any(|limit| limit.cuts);
+        if !can_end || self.reading.reader().text() == self.passed || !is_cut() {
             return self.pass();
         }
         let usage = self.used(End::Broken);
@@ -232,103 +264,133 @@ impl TokenMeter {
             (true, Extra::Step) => self.ask(Extra::None),
             (true, Extra::None) => {
                 self.held.clear();
-                self.held.push_back(providers::exhausted(self.reader().provider()));
+                let reader = self.reading.reader();
+                let (provider, parts) = (reader.provider(), reader.parts().unwrap_or(Parts::Events));
+                let (sequence_number, has_begun) = (reader.sequence_number(), self.has_begun);
+                let stream = CutStream { provider, parts, sequence_number, has_begun };
+                self.held.push_back(providers::exhausted(&stream));
                 self.finish(End::Cut);
             }
         }
     }
 
-    fn reader(&self) -> &ResponseReader {
-        match &self.reading {
-            Reading::Plain(reader) => reader,
-            Reading::Filtered(filter) => filter.reader(),
-        }
+    /// Counts the weights of the model that has answered.
+    fn weigh(&mut self) {
+        let Some(model) = self.reading.reader().model().filter(|model| **model != *self.model) else { return };
+        self.model = model.into();
+        self.limits.iter_mut().for_each(|limit| limit.weigh(model));
     }
 
     /// Lets pass what was read.
     fn pass(&mut self) {
-        self.passed = self.reader().text();
+        self.passed = self.reading.reader().text();
+        self.has_begun |= !self.held.is_empty();
         self.ready.append(&mut self.held);
     }
 
-    /// What was used so far, if the response has ended so.
+    /// Whether the response has said what was used, if it has ended so.
+    fn is_said(&self, end: End) -> bool {
+        end != End::Cut && self.reading.reader().says_usage()
+    }
+
+    /// What was used so far.
+    pub fn used_so_far(&self) -> Usage {
+        self.used(End::Abandoned)
+    }
+
+    /// The same, if the response has ended so.
     fn used(&self, end: End) -> Usage {
-        let text = tokens_of(if end == End::Cut { self.passed } else { self.reader().text() });
-        match self.reader().usage() {
-            None => Usage { input: self.request.input, cached: 0, output: text },
-            Some(usage) if end == End::Whole => usage,
-            // What it says is what was used when it said it.
-            Some(usage) => Usage { output: usage.output.max(text), ..usage },
+        let reader = self.reading.reader();
+        let (said, is_said) = (reader.usage().unwrap_or_default(), self.is_said(end));
+        if self.request.is_error {
+            return said;
+        }
+        let has_input = if is_said { reader.says_input() } else { said.input > 0 || said.cached > 0 };
+        let text = tokens_of(if end == End::Cut { self.passed } else { reader.text() });
+        Usage {
+            input: if has_input { said.input } else { self.request.input },
+            cached: said.cached,
+            output: if is_said { said.output } else { said.output.max(text) },
         }
     }
 
     /// Settles what was reserved, and lets the rest pass.
     fn finish(&mut self, end: End) {
-        self.settle(end);
+        self.settle(if self.is_abandoned { End::Abandoned } else { end });
         self.ready.append(&mut self.held);
     }
 
     fn settle(&mut self, end: End) {
         self.end = Some(end);
-        let used = self.used(end);
-        let ignored = self.reader().ignored();
-        let is_estimated = end == End::Broken || self.reader().usage().is_none();
+        let (used, is_said, is_error) = (self.used(end), self.is_said(end), self.request.is_error);
+        let is_unsaid = !is_said && !is_error && !self.reading.reader().has_failed();
+        let keeps_reserved = is_unsaid && matches!(end, End::Whole | End::Abandoned);
         for limit in &mut self.limits {
-            let tickets = mem::take(&mut limit.reserved);
-            let reserved = tickets.iter().map(Reserved::cost).sum();
-            let cost = limit.cost(used);
-            // What was not sent because there is no room for it is not charged.
-            let cost = if end == End::Cut { cost.min(reserved) } else { cost };
+            let reserved = limit.reserved();
+            let cost = match limit.cost(used) {
+                // What was not sent because there is no room for it is not charged.
+                cost if end == End::Cut => cost.min(reserved),
+                cost if keeps_reserved => cost.max(limit.kept()),
+                cost => cost,
+            };
             limit.metrics.tokens.record(
                 self.request.model.as_deref(),
                 TokenCounts {
                     used,
                     reserved,
                     settled: cost,
-                    estimated: is_estimated.into(),
+                    estimated: (!is_said && !is_error).into(),
                     cut: (end == End::Cut).into(),
-                    ignored: ignored.into(),
+                    ignored: self.reading.reader().ignored().into(),
                 },
             );
-            // What was asked for last is given back first.
-            let (mut given, mut more) = (reserved.saturating_sub(cost), cost.saturating_sub(reserved));
-            for ticket in tickets.into_iter().rev() {
-                let back = given.min(ticket.cost());
-                let cost = ticket.cost() - back + mem::take(&mut more);
-                given -= back;
-                self.store.settle(ticket, cost, None, (clock::now(), self.worker));
-            }
+            limit.settle(cost, |ticket, cost| _ = self.store.settle(ticket, cost, None, (clock::now(), self.worker)));
         }
+    }
+
+    /// Gives back what it has asked for, if it has not heard the answer. If there is none yet, it lapses.
+    fn drop_step(&mut self) {
+        let Some((mut reply, _)) = self.asked.take() else { return };
+        reply.close();
+        let reserved = reply.try_recv().map(|reply| reply.reserved).unwrap_or_default();
+        reserved.into_iter().for_each(|step| _ = self.store.settle(step, 0, None, (clock::now(), self.worker)));
     }
 
     /// Settles what is left, if the client goes away before the end. Returns what was used.
     pub fn close(mut self) -> Usage {
-        let end = self.end.unwrap_or_else(|| {
-            self.settle(End::Broken);
-            End::Broken
+        self.drop_step();
+        if self.end.is_none() {
+            self.settle(End::Abandoned);
+        }
+        self.used(self.end.unwrap_or(End::Abandoned))
+    }
+
+    /// Whether only the usage is missing, so that it is waited for if the client goes away now.
+    pub fn waits_for_usage(&self) -> bool {
+        let reader = self.reading.reader();
+        let is_complete = reader.is_complete() || self.has_length || self.request.is_error;
+        self.end.is_none() && !reader.says_usage() && is_complete
+    }
+
+    /// The client has gone: reads the rest of `content` for the usage, for so long at most.
+    pub async fn read_on<B>(mut self: Box<Self>, mut content: B, limit: Duration)
+    where
+        B: Body<Data = Bytes, Error: BrokenOff> + Default + Unpin,
+    {
+        self.is_abandoned = true;
+        let mut left = READ_ON_BYTES;
+        let reading = poll_fn(|cx| {
+            while let Some(Ok(frame)) = ready!(self.poll_frame(&mut content, cx)) {
+                left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+                if left == 0 {
+                    break;
+                }
+            }
+            Poll::Ready(())
         });
-        self.used(end)
-    }
-}
-
-impl MeteredLimit {
-    /// What a request costs that has used so much.
-    fn cost(&self, used: Usage) -> u64 {
-        self.weights.iter().map(|weights| weights.cost(used)).max().unwrap_or(0).max(self.least)
-    }
-
-    /// The place on the route.
-    fn place(&self) -> Option<usize> {
-        self.reserved.first().map(Reserved::place)
-    }
-
-    /// What it is asked when so much was used; `None` if that is reserved, or needs not be.
-    fn ask(&self, used: Usage, extra: Extra) -> Option<Ask<'_>> {
-        let reserved = self.reserved.iter().map(Reserved::cost).sum::<u64>();
-        let missing = self.cost(used).saturating_sub(reserved);
-        let step = self.cost(Usage { output: STEP, ..Usage::default() });
-        let more = if extra == Extra::Step { missing.max(step) } else { missing };
-        self.reserved.first().filter(|_| missing > 0 && self.cuts).map(|first| first.ask_for(more, Role::Refuses))
+        // What has not come then will not be known.
+        let _ = timeout(limit, reading).await;
+        self.close();
     }
 }
 

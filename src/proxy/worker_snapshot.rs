@@ -6,12 +6,13 @@
 //! all workers shared.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
+use foldhash::fast::RandomState;
+use hashlink::LruCache;
 use smallvec::SmallVec;
 
 use crate::config::AccessLog;
@@ -36,13 +37,14 @@ pub struct WorkerSnapshot {
     /// Whether lines of the access log have a place for headers.
     pub logs_headers: bool,
     /// Which limits calls about descriptors have asked together, and what these are compiled to.
-    combinations: RefCell<HashMap<Combination, Rc<CompiledRoute>>>,
+    combinations: RefCell<LruCache<Combination, Rc<CompiledRoute>, RandomState>>,
 }
 
 /// Limits of descriptors: the index of the rule of each, and its place there.
 pub(super) type Combination = SmallVec<[(usize, usize); 4]>;
 
-/// The most combinations that are kept. A proxy that is configured to ask in more ways gets them compiled again.
+/// The most combinations that are kept. If a proxy is configured to ask in more ways, the one that was not asked for the longest time
+/// is compiled again.
 const MOST_COMBINATIONS: usize = 64;
 
 impl WorkerSnapshots {
@@ -78,7 +80,8 @@ impl WorkerSnapshot {
         };
         let recorders = gateway.served.iter().map(|route| recorder(&route.metrics, route.failures.clone())).collect();
         let unrouted = recorder(&gateway.unrouted, None);
-        Self { gateway, recorders, unrouted, logs_headers: logger.needs_headers(), combinations: RefCell::default() }
+        let combinations = RefCell::new(LruCache::with_hasher(MOST_COMBINATIONS, RandomState::default()));
+        Self { gateway, recorders, unrouted, logs_headers: logger.needs_headers(), combinations }
     }
 
     /// What these limits of descriptors are compiled to; `None` if there are none.
@@ -89,9 +92,6 @@ impl WorkerSnapshot {
         }
         let limits = combination.iter().filter_map(|(rule, at)| Some((self.rule(*rule)?, *at)));
         let compiled = Rc::new(CompiledRoute::of_descriptors(limits)?);
-        if combinations.len() == MOST_COMBINATIONS {
-            combinations.clear();
-        }
         combinations.insert(combination.clone(), compiled.clone());
         Some(compiled)
     }

@@ -9,9 +9,12 @@
 //! by another path or host. Only the headers of one way count, and a question with both targets, or with one of them twice, is
 //! refused.
 
+use std::borrow::Cow;
+
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, header};
+use percent_encoding::{AsciiSet, percent_encode};
 
 use crate::base::http::header_rules::FORWARDED_HOST;
 
@@ -20,7 +23,8 @@ const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method
 const ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
 const ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
 
-/// The head of the request about which the question with this head asks. It has all headers of the question.
+/// The head of the request about which the question with this head asks. It has all headers of the question but Forwarded: these
+/// proxies write X-Forwarded-For, and pass on the other as the client has written it.
 ///
 /// # Errors
 /// What is wrong with the question.
@@ -59,8 +63,11 @@ pub fn read(question: &Parts) -> Result<Parts, &'static str> {
             .map_err(|_| "The X-Forwarded-Method or X-Original-Method is not a method.")?,
         None => question.method.clone(),
     };
-    asked.version = question.version;
+    // A proxy passes on no host only if its client, in HTTP/1.0, has sent none.
+    let has_host = host.is_some() || headers.contains_key(header::HOST) || asked.uri.authority().is_some();
+    asked.version = if has_host || original.is_none() { question.version } else { Version::HTTP_10 };
     asked.headers.clone_from(headers);
+    asked.headers.remove(header::FORWARDED);
     if let Some(host) = host {
         asked.headers.insert(header::HOST, host.clone());
     }
@@ -83,11 +90,17 @@ fn single<'h>(
     if values.next().is_none() { Ok(value) } else { Err(many) }
 }
 
+/// What servers take in targets although the standard wants it to be escaped (RFC 3986, section 2). All of them read it as its
+/// escape, in a path and in a query.
+const UNESCAPED: &AsciiSet =
+    &AsciiSet::EMPTY.add(b'"').add(b'<').add(b'>').add(b'^').add(b'`').add(b'{').add(b'|').add(b'}');
+
 /// A path with a query or without. A fragment, which the library would drop, is part of the path for some servers.
 fn path_and_query(value: &HeaderValue) -> Option<PathAndQuery> {
     let bytes = value.as_bytes();
     let is_path = bytes.starts_with(b"/") && !bytes.contains(&b'#');
-    if is_path { PathAndQuery::try_from(bytes).ok() } else { None }
+    let escaped = || Cow::from(percent_encode(bytes, UNESCAPED));
+    if is_path { PathAndQuery::try_from(&*escaped()).ok() } else { None }
 }
 
 #[cfg(test)]
@@ -155,6 +168,27 @@ mod tests {
                 "{method}"
             );
         }
+    }
+
+    #[test]
+    fn what_every_server_reads_as_its_escape_is_escaped() {
+        let escaped = with(&[("x-original-uri", "/\"a\"<b>{c}%22?\"a\"<b>|^`%22")]);
+        assert_eq!(escaped.as_deref(), Ok("GET /%22a%22%3Cb%3E%7Bc%7D%22?%22a%22%3Cb%3E%7C%5E%60%22 gateway.test"));
+        let mut question = Request::get("/decide").header("host", "gateway.test").body(()).unwrap();
+        question.headers_mut().insert(ORIGINAL_URI, HeaderValue::from_bytes(b"/caf\xe9").unwrap());
+        assert_eq!(asked(question).as_deref(), Ok("GET /caf%E9 gateway.test"));
+    }
+
+    #[test]
+    fn without_a_host_the_client_speaks_http_1_0() {
+        let version = |name: &str, host: &str| {
+            let question = Request::get("/decide").header(name, "/a");
+            let question = if host.is_empty() { question } else { question.header("host", host) };
+            read(&question.body(()).unwrap().into_parts().0).unwrap().version
+        };
+        assert_eq!(version("x-original-uri", ""), Version::HTTP_10);
+        assert_eq!(version("x-original-uri", "a"), Version::HTTP_11);
+        assert_eq!(version("x-forwarded-uri", ""), Version::HTTP_11);
     }
 
     #[test]

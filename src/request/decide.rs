@@ -22,6 +22,7 @@ mod first;
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -38,7 +39,7 @@ pub use ban_limits::BanLimits;
 pub use bans::{BanRule, Strikes};
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use counters::{DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics};
-pub use first::{Part, decide_first, refuse_first};
+pub use first::{Part, Stage, charge_first, decide_first, refuse_first};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use known_bans::{KnownBan, KnownBans};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, binding, longest_refusal};
@@ -48,15 +49,15 @@ pub use reservations::{
     stated_cost, told_cost,
 };
 pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quotas};
-pub use temporary_overrides::{LimitOverrides, MAX_TEMPORARY, NotSet, TemporaryOverrides};
+pub use temporary_overrides::{LimitOverrides, ListedOverride, MAX_TEMPORARY, NotSet, TemporaryOverrides};
 pub use token_metrics::{TokenCounts, TokenMetrics};
 pub use wait_queues::WaitQueues;
 
 use bans::Refused;
+use preparation::RateCheck;
 
 /// One limit as one route applies it.
 #[derive(Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a separate property")]
 pub struct RouteLimit {
     /// Which rates apply to which key.
     pub rates: RateSelector,
@@ -86,8 +87,8 @@ pub struct RouteLimit {
     pub metrics: Arc<LimitMetrics>,
     /// Whether it is counted which keys come most often.
     pub counts_keys: bool,
-    /// Whether it decides before a token is verified, see [`Part::First`].
-    pub comes_first: bool,
+    /// What has to be known of a request before it decides.
+    pub stage: Stage,
 }
 
 /// Everything that a decision depends on.
@@ -114,8 +115,18 @@ pub struct DecisionInput<'a, 'r> {
     pub worker: usize,
     /// Whether the request is admitted if the store does not answer.
     pub fail_open: bool,
+    /// The proxy that asks about the request, if it does not come from its client.
+    pub asker: Option<Asker>,
     /// When the decision begins, if the request is traced. Then exchanges with the store are recorded.
     pub traced_since: Option<Time>,
+}
+
+/// A proxy that asks about a request. If it does not wait for the answer any longer, the request may pass: so it stays charged
+/// then, and is not held for longer than the proxy waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// The longest that the request may be held.
+    pub longest_hold: Duration,
 }
 
 /// What a decision produces besides its [`Decision`]. The caller creates it and `decide` fills it in place, since it is
@@ -137,6 +148,8 @@ pub struct DecisionState<'a> {
     pub reservations: Reservations<'a>,
     /// The permits of limits on requests in flight.
     pub permits: Vec<ConcurrencyPermit>,
+    /// The limits whose permits these are, if the request may be held.
+    in_flight: Vec<RateCheck<'a>>,
     /// When the request began to be held, if it was.
     pub held_since: Option<Time>,
     /// Whether something was waited for since the decision began.
@@ -151,6 +164,10 @@ pub struct DecisionState<'a> {
     exempt: SmallVec<[usize; 2]>,
     /// How many of the asks have been decided.
     decided: usize,
+    /// How many of the asks the store has answered. It is more than `decided` while the body of the request is read.
+    asked: usize,
+    /// What the store has said about those that it has answered and that are not decided yet.
+    first: Option<Box<Reply>>,
     /// The refusals that may lead to a ban.
     refused: Vec<Refused>,
 }
@@ -200,9 +217,10 @@ impl<'a> DecisionState<'a> {
         let reservations = Reservations::new(store, worker);
         let (outcomes, asks, permits, profiles) = (SmallVec::new(), Asks::new(), Vec::new(), SmallVec::new());
         let (shadowed, over, overflowed) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
-        let (without_rates, exempt, decided, pooled) = (SmallVec::new(), SmallVec::new(), 0, Vec::new());
+        let (without_rates, exempt, pooled) = (SmallVec::new(), SmallVec::new(), Vec::new());
+        let (decided, asked, first) = (0, 0, None);
         let (held_since, has_waited, exchanges) = (None, false, Vec::new());
-        let refused = Vec::new();
+        let (in_flight, refused) = (Vec::new(), Vec::new());
         Self {
             outcomes,
             asks,
@@ -212,6 +230,7 @@ impl<'a> DecisionState<'a> {
             pooled,
             reservations,
             permits,
+            in_flight,
             held_since,
             has_waited,
             exchanges,
@@ -219,6 +238,8 @@ impl<'a> DecisionState<'a> {
             without_rates,
             exempt,
             decided,
+            asked,
+            first,
             refused,
         }
     }
@@ -228,10 +249,29 @@ impl DecisionInput<'_, '_> {
     /// How much room the request needs in the limit at this place, which allows `most` at once, and what it is charged at first.
     fn initial_cost(&self, place: usize, most: u64) -> (u64, u64) {
         if let Some(descriptor) = self.attributes.descriptors.get(place) {
-            return (descriptor.hits.max(1), descriptor.hits);
+            return if descriptor.is_report { (1, 0) } else { (descriptor.hits.max(1), descriptor.hits) };
         }
         let cost = initial_cost_within(&self.limits[place].cost, most, self.attributes);
         (cost, cost)
+    }
+
+    /// What has been used of the limit at this place, if the call reports that.
+    fn reported(&self, place: usize) -> Option<u64> {
+        self.attributes
+            .descriptors
+            .get(place)
+            .filter(|descriptor| descriptor.is_report)
+            .map(|descriptor| descriptor.hits)
+    }
+
+    /// The longest that the request may be held.
+    fn longest_hold(&self) -> Duration {
+        self.asker.map_or(Duration::MAX, |asker| asker.longest_hold)
+    }
+
+    /// Whether one of the limits may hold the request.
+    fn may_hold(&self) -> bool {
+        self.limits.iter().any(|limit| limit.slow.is_some() || limit.on_limit.delay().is_some())
     }
 
     /// Whether a request about which so is decided is served.
@@ -263,29 +303,39 @@ impl RouteLimit {
 }
 
 /// Decides. With the memory store the result is ready at once unless the request is held. With Memcached it takes as
-/// long as the store takes to answer.
+/// long as the store takes to answer. If the request is refused, it gets back what it was charged before its body was read.
 pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
+    let before = state.asks.len();
     let decision = match state.prepare(input) {
+        ControlFlow::Break(decision @ Decision::NoKey(_)) if input.part == Part::BODY => {
+            // It is charged as one whose body cannot be used.
+            Box::pin(state.decide_without_key(input, before, decision)).await
+        }
         ControlFlow::Break(decision) => state.finish(input, decision),
         ControlFlow::Continue(()) => state.decide(input).await,
     };
-    state.with_bans(input, decision).await
+    let decision = state.with_bans(input, decision).await;
+    if !input.passes(decision) && !matches!(decision, Decision::NoKey(_)) {
+        state.give_back();
+    }
+    decision
 }
 
 impl<'a> DecisionState<'a> {
-    /// What the store is asked next.
+    /// What is decided next.
     fn undecided(&self) -> &[Ask<'a>] {
         &self.asks[self.decided..]
     }
 
     /// Asks the store what has been prepared.
     async fn decide(&mut self, input: &DecisionInput<'a, '_>) -> Decision {
-        let decision = if self.undecided().is_empty() {
+        let decision = if self.unasked().is_empty() {
+            self.conclude_first(input);
             Decision::Admitted
         } else if input.limits.iter().any(|route_limit| route_limit.on_limit.delay().is_some()) {
             Box::pin(delay::decide(input, self)).await
         } else {
-            match input.store.decide(self.undecided(), input.now, input.worker) {
+            match input.store.decide(self.unasked(), input.now, input.worker) {
                 Answer::Now(reply) => self.hold_or_conclude(input, reply).await,
                 Answer::Later(reply) => match self.receive(input, reply).await {
                     Some(reply) => self.hold_or_conclude(input, reply).await,
@@ -300,7 +350,10 @@ impl<'a> DecisionState<'a> {
     /// Counts the decision for the limits about which the store is not asked.
     fn finish(&mut self, input: &DecisionInput<'a, '_>, decision: Decision) -> Decision {
         input.key_cache.borrow_mut().shrink();
-        self.decided = self.asks.len();
+        if decision == Decision::Admitted && self.reservations.is_provisional() {
+            return decision;
+        }
+        (self.decided, self.asked) = (self.asks.len(), self.asks.len());
         for place in self.without_rates.drain(..) {
             let counters = input.limits[place].counters(input.worker);
             match decision {
@@ -310,17 +363,6 @@ impl<'a> DecisionState<'a> {
             }
         }
         decision
-    }
-
-    /// The time now, if the clock said `read` when the decision began: it is read again only if something was waited for since.
-    pub fn now(&self, read: Time) -> Time {
-        if self.has_waited { clock::now() } else { read }
-    }
-
-    /// The request is held from now on.
-    fn begin_to_hold(&mut self, now: Time) {
-        self.held_since.get_or_insert(now);
-        self.has_waited = true;
     }
 
     /// Waits for the answer of the store; `None` if there will be none.
@@ -334,9 +376,12 @@ impl<'a> DecisionState<'a> {
         reply
     }
 
-    fn unknown(&self, input: &DecisionInput<'_, '_>) -> Decision {
-        let asked = self.undecided().iter().filter_map(|ask| input.limits.get(ask.place));
+    fn unknown(&mut self, input: &DecisionInput<'a, '_>) -> Decision {
+        let asked = self.unasked().iter().filter_map(|ask| input.limits.get(ask.place));
         asked.filter(|limit| limit.is_of_route).for_each(|limit| limit.counters(input.worker).unknown.one());
+        if input.fail_open {
+            self.conclude_first(input);
+        }
         Decision::Unknown
     }
 

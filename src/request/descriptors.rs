@@ -12,6 +12,9 @@ pub struct Descriptor<'a> {
     pub entries: &'a [Entry],
     /// What it costs. With 0, the limit is only asked whether it has room for 1.
     pub hits: u64,
+    /// Whether that has been used already, so that it is charged in any case. Then, too, the limit is asked whether it has room
+    /// for 1.
+    pub is_report: bool,
 }
 
 impl<'a> Descriptor<'a> {
@@ -29,12 +32,16 @@ pub struct DescriptorRules(Vec<Rule>);
 struct Rule {
     domain: String,
     entries: Vec<(String, TextPattern)>,
+    reports: bool,
 }
 
 impl DescriptorRules {
     /// Those of the configuration, in its order.
     pub fn new(rules: &[DescriptorRule]) -> Self {
-        let rule = |rule: &DescriptorRule| Rule { domain: rule.domain.clone(), entries: rule.entries.clone() };
+        let rule = |rule: &DescriptorRule| {
+            let DescriptorRule { domain, entries, reports, .. } = rule.clone();
+            Rule { domain, entries, reports }
+        };
         Self(rules.iter().map(rule).collect())
     }
 
@@ -44,6 +51,11 @@ impl DescriptorRules {
             descriptor.entries.iter().any(|entry| entry.key == *key && pattern.matches(&entry.value))
         };
         self.0.iter().position(|rule| rule.domain.as_bytes() == domain && rule.entries.iter().all(has))
+    }
+
+    /// Whether calls report what has been used of the limits of this rule.
+    pub fn reports(&self, rule: usize) -> bool {
+        self.0.get(rule).is_some_and(|rule| rule.reports)
     }
 
     /// The index of the first rule of this domain, if it has any.
@@ -71,7 +83,7 @@ mod tests {
 
     fn rule(domain: &str, entries: &[(&str, &str)]) -> Rule {
         let entry = |(key, pattern): &(&str, &str)| ((*key).to_owned(), TextPattern((*pattern).to_owned()));
-        Rule { domain: domain.to_owned(), entries: entries.iter().map(entry).collect() }
+        Rule { domain: domain.to_owned(), entries: entries.iter().map(entry).collect(), reports: false }
     }
 
     #[test]

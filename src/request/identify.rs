@@ -3,6 +3,7 @@
 //! Each value is hashed together with its source and its length, so no two different keys have the same bytes, whatever
 //! clients send.
 
+mod pieces;
 pub mod ambiguity;
 mod forwarded;
 pub mod client;
@@ -60,6 +61,8 @@ pub struct RequestAttributes<'a> {
 pub struct KeyExtractor {
     domain: Domain,
     parts: Vec<Vec<Reader>>,
+    /// See [`Self::shared`].
+    shared: Fingerprint,
 }
 
 /// The value that an override or a tier is looked up by.
@@ -142,7 +145,8 @@ impl KeyExtractor {
             Reader { tag, source: source.clone(), place, known: None }
         };
         let parts = key.parts.iter().map(|part| part.iter().map(reader).collect()).collect();
-        Self { domain: Domain::new(limit), parts }
+        let domain = Domain::new(limit);
+        Self { shared: domain.fingerprint(b""), domain, parts }
     }
 
     /// The same, but where clients choose the value of the first part, only known keys count as present.
@@ -262,7 +266,24 @@ impl KeyExtractor {
 
     /// The key that all requests without a key share.
     pub fn shared(&self) -> Fingerprint {
-        self.domain.fingerprint(b"")
+        self.shared
+    }
+
+    /// Whether all who send no key of their own have this `key` of a request: a part of it is missing, and no other part says who
+    /// sends the request.
+    pub fn is_of_strangers(&self, key: Fingerprint, attributes: &RequestAttributes<'_>) -> bool {
+        if self.parts.len() == 1 || key == self.shared {
+            return key == self.shared;
+        }
+        let (mut is_partial, mut bytes) = (false, Vec::new());
+        for part in &self.parts {
+            match part.iter().find(|reader| reader.read(attributes, &mut bytes).is_some()) {
+                Some(reader) if reader.source.identifies_clients() => return false,
+                Some(_) => {}
+                None => is_partial = true,
+            }
+        }
+        is_partial
     }
 }
 

@@ -14,8 +14,9 @@ use http::StatusCode;
 use http::request::Parts;
 use ipnet::IpNet;
 
+use crate::base::http::via;
 use crate::base::reason::Reason;
-use crate::config::{Config, Limit, PathRules, Scheme};
+use crate::config::{Action, Config, Limit, PathRules, Scheme};
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::ambiguity::SingleSources;
 use crate::request::identify::client::{Client, client, scheme};
@@ -42,6 +43,8 @@ pub struct RouteRules {
     pub single: Arc<SingleSources>,
     /// The most bytes that a request's body may have.
     pub max_body_size: u64,
+    /// Whether it sends requests to an upstream.
+    forwards: bool,
     /// Whether its paths are compared without regard to case.
     ignore_case: bool,
     /// Whether it has `cors`, which answers preflights.
@@ -119,6 +122,7 @@ impl Resolver {
             RouteRules {
                 single: Arc::new(SingleSources::new(limits, of_pools.chain(of_tokens))),
                 max_body_size: route.max_body_size,
+                forwards: matches!(route.action, Action::Forward { .. }),
                 ignore_case: route.ignore_case,
                 has_cors: route.cors.is_some(),
             }
@@ -170,6 +174,14 @@ impl Resolver {
 impl RouteRules {
     /// Why the limits of the route cannot decide about a request, if they cannot.
     fn refusal(&self, request: &ArrivedRequest<'_>) -> Option<Refusal> {
+        if self.forwards && !request.is_asked && via::passages(&request.head.headers) >= via::MOST_PASSAGES {
+            return Some(Refusal {
+                status: StatusCode::LOOP_DETECTED,
+                reason: Some(Reason::Loop),
+                detail: "The request has passed this gateway twice already: its upstream leads back to it.".into(),
+                ends_connection: false,
+            });
+        }
         if request.body.is_some_and(|size| size > self.max_body_size) {
             return Some(Refusal {
                 status: StatusCode::PAYLOAD_TOO_LARGE,
@@ -200,7 +212,7 @@ impl<'a> ArrivedRequest<'a> {
             path: target.key(),
             query: self.head.uri.query(),
             headers: &self.head.headers,
-            client: client.address,
+            client: client.counted(),
             client_cert: self.client_cert,
             tokens: &[],
             route,

@@ -188,6 +188,7 @@ mod tests {
             pools: Vec::new(),
             inspect_body: 0,
             max_body_size: UNLIMITED,
+            body_timeout: None,
             timeout: None,
             request_headers: HeaderChanges::default(),
             response_headers: HeaderChanges::default(),

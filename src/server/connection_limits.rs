@@ -8,7 +8,11 @@
 //!
 //! The worker's own idle connections are asked to end first, the longest idle first; if none is idle, the next one that
 //! becomes idle. They end as in a drain, so a request that has arrived meanwhile is still answered. For a request this
-//! costs one read of a number that rarely changes.
+//! costs one read of a number that rarely changes. A connection of HTTP/2 may take seconds to end, in which no other one is
+//! asked for the same place.
+//!
+//! Other proxies that ask for decisions have as many places of their own. Otherwise clients could take all places, and keep the
+//! proxies from asking.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,9 +29,13 @@ use tokio::sync::futures::Notified;
 use super::http2_errors::Http2Errors;
 use crate::base::clock;
 use crate::config::{MaxConnections, Server};
-use crate::net::{PreambleError, network_of};
+use crate::net::{PreambleError, Traffic, network_of};
 
-/// See the head of this file.
+/// The limits of each kind of traffic.
+#[derive(Clone, Debug)]
+pub struct TrafficLimits([Arc<ConnectionLimits>; 2]);
+
+/// The limits of one kind of traffic: see the head of this file.
 #[derive(Debug)]
 pub struct ConnectionLimits {
     server: ArcSwap<Server>,
@@ -40,6 +48,8 @@ pub struct ConnectionLimits {
     waiting: AtomicUsize,
     /// How many places are wanted for which no connection has been told to end yet.
     wanted: AtomicUsize,
+    /// How many connections end because their places are wanted, and are expected to free them soon.
+    ending: AtomicUsize,
     /// Notified when places are wanted.
     asked: Notify,
     /// Notified when a place is free.
@@ -56,7 +66,7 @@ pub struct ConnectionLimits {
     made_room: AtomicU64,
     /// Connections that were ended because the client did not read.
     stalled: AtomicU64,
-    http2_errors: Http2Errors,
+    http2_errors: Arc<Http2Errors>,
 }
 
 /// An event that may happen often at the same time. Each is counted, and at most one line a second is logged.
@@ -109,6 +119,30 @@ pub struct ConnectionCounts {
     pub exhausted: u64,
 }
 
+impl TrafficLimits {
+    /// The limits of `[server]`, where `auto` is how many connections of each kind the system allows.
+    pub fn new(server: &Server, auto: usize) -> Self {
+        let [requests, mut decisions] = [(); 2].map(|()| ConnectionLimits::new(server.clone(), auto));
+        decisions.http2_errors = requests.http2_errors.clone();
+        Self([requests, decisions].map(Arc::new))
+    }
+
+    /// Those of this kind of traffic.
+    pub fn of(&self, traffic: Traffic) -> &Arc<ConnectionLimits> {
+        &self.0[traffic as usize]
+    }
+
+    /// Replaces the limits. Connections that are open stay open.
+    pub fn reload(&self, server: &Server) {
+        self.0.iter().for_each(|limits| limits.reload(server.clone()));
+    }
+
+    /// The errors that HTTP/2 clients were told about.
+    pub fn http2_errors(&self) -> &Http2Errors {
+        self.of(Traffic::Requests).http2_errors()
+    }
+}
+
 impl ConnectionLimits {
     /// The limits of `[server]`, where `auto` is how many connections the system allows.
     pub fn new(server: Server, auto: usize) -> Self {
@@ -119,6 +153,7 @@ impl ConnectionLimits {
             by_address: Mutex::default(),
             waiting: AtomicUsize::new(0),
             wanted: AtomicUsize::new(0),
+            ending: AtomicUsize::new(0),
             asked: Notify::new(),
             freed: Notify::new(),
             refused: Reported::default(),
@@ -127,12 +162,11 @@ impl ConnectionLimits {
             accepted: AtomicU64::new(0),
             made_room: AtomicU64::new(0),
             stalled: AtomicU64::new(0),
-            http2_errors: Http2Errors::default(),
+            http2_errors: Arc::default(),
         }
     }
 
-    /// Replaces the limits. Connections that are open stay open.
-    pub fn reload(&self, server: Server) {
+    fn reload(&self, server: Server) {
         self.server.store(Arc::new(server));
         self.freed.notify_waiters();
     }
@@ -151,8 +185,7 @@ impl ConnectionLimits {
         }
     }
 
-    /// The errors that HTTP/2 clients were told about.
-    pub fn http2_errors(&self) -> &Http2Errors {
+    pub(super) fn http2_errors(&self) -> &Http2Errors {
         &self.http2_errors
     }
 
@@ -174,9 +207,19 @@ impl ConnectionLimits {
         Waiting(self)
     }
 
-    /// At least one place is wanted.
+    /// At least one place is wanted, unless as many are about to be free as connections wait for.
     pub(super) fn want_one(&self) {
-        self.wanted.fetch_max(1, Ordering::SeqCst);
+        if self.ending.load(Ordering::SeqCst) < self.waiting.load(Ordering::SeqCst).max(1) {
+            self.wanted.fetch_max(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A connection is about to free its place, or is not any more.
+    pub(super) fn count_ending(&self, is_so: bool) {
+        match is_so {
+            true => self.ending.fetch_add(1, Ordering::SeqCst),
+            false => self.ending.fetch_sub(1, Ordering::SeqCst),
+        };
     }
 
     /// Asks the other workers for the places that are still wanted.
@@ -277,7 +320,7 @@ impl ConnectionPermit {
     pub(super) fn count_for(&mut self, client: IpAddr) -> bool {
         let server = self.limits.server();
         let (most, address) = (server.max_connections_per_ip, network_of(client));
-        if most == 0 || server.trusted_proxies.iter().any(|network| network.contains(&client.to_canonical())) {
+        if most == 0 || server.trusts(client) {
             return true;
         }
         let mut by_address = self.limits.by_address.lock();

@@ -1,7 +1,7 @@
 //! The state of one connection: its task and its requests record in it what happens, the checks of its time limits look at
 //! it, and its task learns from it what to do next. What follows from what is the matter of [`lifecycle`](super::lifecycle).
 
-use std::cell::{Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::fmt::Debug;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -11,13 +11,13 @@ use std::task::{Context, Poll, Waker};
 use tokio::time::{Sleep, sleep_until};
 
 use super::lifecycle::{Event, Lifecycle, Step};
-use super::time_limits::TimeLimits;
+use super::time_limits::{EXPECTED_FOR, SILENCE, TimeLimits};
 use super::worker_state::{Coarse, WorkerState};
 
 /// The streams of a connection of HTTP/2, which have a time limit of their own.
 pub(super) trait TimedStreams: Debug {
-    /// Resets those that have waited for their client for as long as `limit`.
-    fn reset_stalled(&self, now: Coarse, limit: Coarse);
+    /// Resets those that have waited for their client for too long.
+    fn reset_stalled(&self, now: Coarse, limits: &TimeLimits);
 }
 
 /// See the head of this file.
@@ -28,8 +28,21 @@ pub(super) struct ConnectionState {
     timer: RefCell<Option<Pin<Box<Sleep>>>>,
     streams: RefCell<Option<Rc<dyn TimedStreams>>>,
     waker: RefCell<Option<Waker>>,
+    /// Since when it is about to free its place for another connection, if it is.
+    makes_room_since: Cell<Option<Coarse>>,
     worker: Rc<WorkerState>,
+    /// How often everything that the library had was sent, and whom to tell that.
+    flushes: Cell<u64>,
+    await_flush: RefCell<Vec<Waker>>,
 }
+
+/// The next moment at which everything that the library has is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flush(u64);
+
+/// How long a connection whose place is needed may take to end, in milliseconds, before another one is asked instead. Its client may
+/// go on sending.
+const MAKES_ROOM_WITHIN: Coarse = EXPECTED_FOR + 2 * SILENCE;
 
 impl ConnectionState {
     /// A new connection of this worker.
@@ -40,7 +53,10 @@ impl ConnectionState {
             timer: RefCell::default(),
             streams: RefCell::default(),
             waker: RefCell::default(),
+            makes_room_since: Cell::default(),
             worker,
+            flushes: Cell::new(0),
+            await_flush: RefCell::default(),
         }
     }
 
@@ -69,7 +85,11 @@ impl ConnectionState {
             let has_served = matches!(event, Event::RequestEnds | Event::Sent(_)) && !lifecycle.is_fresh();
             if has_served && self.worker.limits().claim() {
                 lifecycle.record(Event::Ends, self.worker.now());
+                self.set_makes_room(true);
             }
+        }
+        if self.makes_room_since.get().is_some() && lifecycle.is_busy() {
+            self.set_makes_room(false);
         }
         if lifecycle.has_to_end()
             && matches!(event, Event::Ends | Event::Drains | Event::RequestEnds | Event::LeftUnanswered)
@@ -78,10 +98,26 @@ impl ConnectionState {
         }
     }
 
+    /// Ends the connection, which is idle, because its place is needed.
+    pub(super) fn make_room(&self) {
+        self.record(Event::Ends);
+        self.set_makes_room(true);
+    }
+
+    fn set_makes_room(&self, is_so: bool) {
+        let since = is_so.then(|| self.worker.now());
+        if self.makes_room_since.replace(since).is_some() != is_so {
+            self.worker.limits().count_ending(is_so);
+        }
+    }
+
     /// Ends the connection if it has waited for its client for too long.
     pub(super) fn check(&self, time_limits: &TimeLimits, now: Coarse) {
         if let Some(streams) = &*self.streams.borrow() {
-            streams.reset_stalled(now, time_limits.body);
+            streams.reset_stalled(now, time_limits);
+        }
+        if self.makes_room_since.get().is_some_and(|since| now - since >= MAKES_ROOM_WITHIN) {
+            self.set_makes_room(false);
         }
         if self.lifecycle.borrow_mut().check(time_limits, now) {
             self.wake();
@@ -91,6 +127,32 @@ impl ConnectionState {
     fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
+        }
+    }
+
+    /// The next moment at which everything that the library has now is sent.
+    pub(super) fn flush(&self) -> Flush {
+        Flush(self.flushes.get() + 1)
+    }
+
+    /// Ready at this moment.
+    pub(super) fn poll_flushed(&self, Flush(count): Flush, cx: &mut Context<'_>) -> Poll<()> {
+        if self.flushes.get() >= count {
+            return Poll::Ready(());
+        }
+        let mut waiting = self.await_flush.borrow_mut();
+        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
+            self.wake();
+        }
+        Poll::Pending
+    }
+
+    /// The library has sent what it can. If nothing waits for the client, that is everything.
+    pub(super) fn has_sent(&self) {
+        if !self.lifecycle().is_unsent() {
+            self.flushes.set(self.flushes.get() + 1);
+            self.await_flush.borrow_mut().drain(..).for_each(Waker::wake);
         }
     }
 
@@ -124,5 +186,11 @@ impl ConnectionState {
             _ => handshake.as_mut().poll(cx).map(Some),
         })
         .await
+    }
+}
+
+impl Drop for ConnectionState {
+    fn drop(&mut self) {
+        self.set_makes_room(false);
     }
 }

@@ -41,7 +41,7 @@ struct OpenConnection {
 /// How often connections are checked during the shortest limit. A limit is exceeded by at most an eighth of that.
 const CHECKS_PER_LIMIT: u32 = 8;
 const TICK_RANGE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// A connection that was told to end may have got a request in the meantime. After this time another one is told.
+/// A connection that was told to end may have got a request in the meantime. After this time another one is told instead.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Connections {
@@ -75,7 +75,8 @@ impl Connections {
     pub(super) async fn watch(&self) {
         loop {
             let server = self.limits().server().clone();
-            let shortest = server.header_timeout.min(server.idle_timeout).min(server.body_timeout);
+            let shortest =
+                server.header_timeout.min(server.idle_timeout).min(server.body_timeout.unwrap_or(Duration::MAX));
             let tick = (shortest / CHECKS_PER_LIMIT).clamp(TICK_RANGE.0, TICK_RANGE.1);
             tokio::time::sleep(tick).await;
             let (now, time_limits) = (self.worker.begin_check(), TimeLimits::new(&server, tick));
@@ -156,7 +157,7 @@ impl Connections {
                 let state = open.get(place).map(|connection| &connection.state);
                 let is_still = |state: &&Rc<ConnectionState>| idle_since(state) == Some(since);
                 if let Some(state) = state.filter(is_still) {
-                    state.record(Event::Ends);
+                    state.make_room();
                     return true;
                 }
             }

@@ -49,7 +49,10 @@ pub(super) async fn drive<E>(
                     state.record(Event::Broken);
                     return Poll::Ready(Ended::Failed(error));
                 }
-                Poll::Pending => has_looked = true,
+                Poll::Pending => {
+                    has_looked = true;
+                    state.has_sent();
+                }
             }
         }
     })

@@ -5,12 +5,14 @@
 //! told only while a request is in flight.
 //!
 //! The end of the client's data does not mean that the client is gone: `printf ... | nc` also closes its sending side
-//! and waits for the response. So the response to such a client has to begin within one second. Then the client gets
-//! all of it, unless its connection is reset; a client that is gone resets it as soon as data is sent to it.
+//! and waits for the response. So such a client gets its response as long as no part of it takes more than a second; a
+//! client that is gone resets its connection as soon as data is sent to it.
 
 mod client_io;
+mod delivered_body;
 mod framing_check;
 mod message_body;
+mod paced_body;
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -23,6 +25,7 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use hyper::body::Incoming;
+use hyper::ext::ReasonPhrase;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
@@ -32,7 +35,9 @@ pub(crate) use framing_check::check as check_framing;
 pub(super) use message_body::MessageBody;
 
 use client_io::ClientIo;
+use delivered_body::DeliveredBody;
 use message_body::Messages;
+use paced_body::PacedBody;
 
 use super::connection_limits::ConnectionLimits;
 use super::connection_state::ConnectionState;
@@ -103,8 +108,12 @@ pub(super) async fn serve<H: Handler>(
                 state.record(Event::Upgrades(incoming.tunnel.is_some()));
                 accepted.set(incoming.tunnel.take());
             }
+            if response.status().canonical_reason().is_none() && response.extensions().get::<ReasonPhrase>().is_none() {
+                // The library would write one.
+                response.extensions_mut().insert(ReasonPhrase::from_static(b""));
+            }
             state.record(Event::Answers);
-            Ok::<_, Infallible>(response)
+            Ok::<_, Infallible>(response.map(|body| DeliveredBody::new(PacedBody::new(body, messages), state)))
         }
     });
     let io = ClientIo::new(stream.clone(), state.clone(), messages.clone());
@@ -140,7 +149,7 @@ pub(super) async fn serve<H: Handler>(
             refuse(&*asked, stream, state, why, false);
         }
         Ended::Cut(CloseReason::NotReading) => limits.stalled(peer),
-        Ended::Failed(error) => match refusal(&error) {
+        Ended::Failed(error) => match refusal(&error, messages.framing.borrow().first_line(), limits) {
             Some(why) => refuse(&*asked, stream, state, why, state.lifecycle().is_answered),
             None => tracing::debug!(%error, %peer, "connection failed"),
         },
@@ -156,11 +165,13 @@ async fn gone(stream: &ClientStream, state: &ConnectionState) {
     }
 }
 
-/// The status and the reason if the error says that the client has sent something that is not a request.
-fn refusal(error: &hyper::Error) -> Option<(StatusCode, Reason)> {
+/// The status and the reason if the error says that the client has sent something that is not a request. The line with the target
+/// has so many bytes.
+fn refusal(error: &hyper::Error, first_line: usize, limits: &ConnectionLimits) -> Option<(StatusCode, Reason)> {
     if error.is_parse_too_large() {
-        // Only the text of the error says whether the target or the fields are too large.
-        let target = error.to_string().starts_with("URI");
+        // Only the text of the error says that the target is too long for the library itself.
+        let is_too_long = first_line >= limits.server().max_header_size;
+        let target = is_too_long || error.to_string().starts_with("URI");
         let status = if target { StatusCode::URI_TOO_LONG } else { StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE };
         Some((status, Reason::MaxHeaderSize))
     } else {

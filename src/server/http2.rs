@@ -8,6 +8,7 @@
 //! a response waits for window. Each request has a task of its own, so a stream that waits holds up no other. The
 //! frames of all streams that had something to send leave in one write.
 
+mod allowance;
 mod frame_check;
 mod frames;
 mod multiplexed_io;
@@ -18,14 +19,16 @@ mod stream_body;
 mod stream_tunnel;
 mod streams;
 mod trailer_check;
+mod unsent;
+mod windows;
 
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use h2::RecvStream;
 use h2::server::{Builder, Connection, Handshake, SendResponse};
-use h2::{Reason, RecvStream};
 use http::Request;
 use tokio::task::spawn_local;
 
@@ -35,7 +38,9 @@ pub use frames::{Frames, PREFACE, Piece, kind};
 pub use send_window::poll_granted;
 pub(super) use stream_body::StreamBody;
 pub use streams::InterimResponses;
+pub use windows::Windows;
 
+use allowance::{Allowance, Pool};
 use frame_check::Violation;
 use multiplexed_io::MultiplexedIo;
 use streams::Streams;
@@ -48,13 +53,22 @@ use super::lifecycle::{CloseReason, Event};
 use super::request_guard::RequestGuard;
 use super::{ConnectedClient, Handler};
 use crate::config::Http2;
-use crate::net::ClientStream;
+use crate::net::{ClientStream, Traffic};
 
 /// How many bytes of a response wait in the library for the client, for each stream.
 const SEND_BUFFER: usize = 64 << 10;
-/// How many bytes a client may send ahead, on a stream and on the connection: enough for a gigabit at 5 ms.
-const STREAM_WINDOW: u32 = 256 << 10;
+/// How much a client may send ahead of upstreams on the streams of a connection: a hundred megabits at 20 ms on each of few.
+const WINDOWS: Windows = Windows { largest: 256 << 10, smallest: 16 << 10, budget: 4 << 20 };
+/// How much it may always send ahead on a connection, and the most that it may if many bodies wait for upstreams.
 const CONNECTION_WINDOW: u32 = 1 << 20;
+const MOST_OF_CONNECTION: u32 = 16 << 20;
+/// What all connections of the process may send ahead beyond what each always may.
+static SENT_AHEAD: Pool = Pool::new(128 << 20);
+/// For how many clients a proxy speaks: so much more often than a client it may send frames that carry nothing, since it resets what its
+/// clients have left, and what has taken too long.
+const CLIENTS_OF_PROXY: u64 = 100;
+/// How many requests a client may reset that are not read yet: the library's default.
+const MOST_UNREAD_RESETS: usize = 20;
 
 /// Serves requests until the connection ends.
 pub(super) async fn serve<H: Handler>(
@@ -67,8 +81,10 @@ pub(super) async fn serve<H: Handler>(
     let peer = client.address;
     let streams = Rc::new(Streams::new(state.worker().clone()));
     state.set_streams(streams.clone());
-    let io = MultiplexedIo::new(stream.clone(), state.clone(), streams.clone(), client.traffic);
-    let mut requests = Requests::new(io.clone(), limits.server().http2);
+    let is_proxy = client.traffic == Traffic::Decisions || limits.server().trusts(peer.ip());
+    let speaks_for = if is_proxy { CLIENTS_OF_PROXY } else { 1 };
+    let io = MultiplexedIo::new(stream.clone(), state.clone(), streams.clone(), speaks_for);
+    let mut requests = Requests::new(io.clone(), limits.server().http2, speaks_for);
     let mut served = 0;
     // The library reads all that has come, and the client is told whether that was served.
     let ended = drive(
@@ -78,18 +94,20 @@ pub(super) async fn serve<H: Handler>(
             if finishes {
                 requests.finish();
             }
-            while let Some((request, mut responder)) = ready!(requests.poll_next(cx)).transpose()? {
-                if state.lifecycle().serves_no_more() {
-                    // The client may not know yet that the connection ends. Others who share it may send theirs again.
-                    responder.send_reset(Reason::REFUSED_STREAM);
-                    continue;
-                }
+            loop {
+                let Poll::Ready(next) = requests.poll_next(cx) else {
+                    match requests.grant(streams.uploads()) {
+                        true => continue,
+                        false => return Poll::Pending,
+                    }
+                };
+                let Some((request, responder)) = next.transpose()? else { return Poll::Ready(Ok::<_, h2::Error>(())) };
                 served += 1;
+                let upload = (!request.body().is_end_stream()).then(|| streams.begin_upload());
                 let stream = streams.begin(responder);
                 let guard = RequestGuard::new(state.clone(), Some(stream.clone()));
-                spawn_local(request_stream::serve(handler.clone(), request, stream, guard, state.clone()));
+                spawn_local(request_stream::serve(handler.clone(), request, (stream, upload), guard, state.clone()));
             }
-            Poll::Ready(Ok::<_, h2::Error>(()))
         },
     );
     let ended = ended.await;
@@ -99,7 +117,7 @@ pub(super) async fn serve<H: Handler>(
         tracing::debug!(refused, %peer, "requests were not valid, too large, too many at once, or came after the end");
     }
     match ended {
-        Ended::Closed | Ended::Rests | Ended::Cut(CloseReason::Gone) => {}
+        Ended::Closed | Ended::Rests | Ended::Cut(CloseReason::Gone | CloseReason::Unanswered) => {}
         Ended::Failed(error) => {
             tracing::debug!(%error, %peer, "connection failed");
             match io.violation() {
@@ -109,7 +127,7 @@ pub(super) async fn serve<H: Handler>(
             }
         }
         Ended::Cut(CloseReason::Idle) => io.go_away(ErrorCode::NO_ERROR),
-        Ended::Cut(CloseReason::SlowHead | CloseReason::Unanswered) => io.go_away(ErrorCode::ENHANCE_YOUR_CALM),
+        Ended::Cut(CloseReason::SlowHead) => io.go_away(ErrorCode::ENHANCE_YOUR_CALM),
         Ended::Cut(CloseReason::NotReading) => limits.stalled(peer),
     }
 }
@@ -118,6 +136,10 @@ pub(super) async fn serve<H: Handler>(
 struct Requests {
     stage: Stage,
     is_finishing: bool,
+    /// The windows of a stream and of the connection of which the library knows, and what the latter takes of the process's.
+    stream_window: u32,
+    connection_window: u32,
+    sent_ahead: Allowance,
 }
 
 enum Stage {
@@ -129,16 +151,25 @@ enum Stage {
 type Next = (Request<RecvStream>, SendResponse<Bytes>);
 
 impl Requests {
-    fn new(io: MultiplexedIo, config: Http2) -> Self {
+    /// Those of a client that speaks for so many at most.
+    fn new(io: MultiplexedIo, config: Http2, speaks_for: u64) -> Self {
+        let clients = usize::try_from(speaks_for).unwrap_or(usize::MAX);
         let mut builder = Builder::new();
         builder
             .max_concurrent_streams(config.max_streams)
             .max_header_list_size(config.max_header_list)
             .enable_connect_protocol()
             .max_send_buffer_size(SEND_BUFFER)
-            .initial_window_size(STREAM_WINDOW)
+            .max_pending_accept_reset_streams(MOST_UNREAD_RESETS.saturating_mul(clients))
+            .initial_window_size(WINDOWS.largest)
             .initial_connection_window_size(CONNECTION_WINDOW);
-        Self { stage: Stage::Handshake(builder.handshake(io)), is_finishing: false }
+        Self {
+            stage: Stage::Handshake(builder.handshake(io)),
+            is_finishing: false,
+            stream_window: WINDOWS.largest,
+            connection_window: CONNECTION_WINDOW,
+            sent_ahead: Allowance::new(&SENT_AHEAD),
+        }
     }
 
     /// Tells the client to send no more requests.
@@ -148,6 +179,30 @@ impl Requests {
         {
             connection.graceful_shutdown();
         }
+    }
+
+    /// Grants windows for so many bodies, so that those which wait for their upstreams do not keep others from coming. Returns
+    /// whether the library has something to tell the client.
+    fn grant(&mut self, bodies: usize) -> bool {
+        let Stage::Open(connection) = &mut self.stage else { return false };
+        let stream_window = WINDOWS.of_stream(bodies);
+        // While the client has not confirmed one change, there can be no other. Its confirmation polls this again.
+        let changes = stream_window != self.stream_window && connection.set_initial_window_size(stream_window).is_ok();
+        if changes {
+            self.stream_window = stream_window;
+        }
+        let wanted = WINDOWS.of_connection(bodies).clamp(CONNECTION_WINDOW, MOST_OF_CONNECTION);
+        if wanted == self.connection_window {
+            return changes;
+        }
+        let more = self.sent_ahead.set((wanted - CONNECTION_WINDOW) as usize);
+        let window = CONNECTION_WINDOW + u32::try_from(more).unwrap_or(0);
+        let grows = window > self.connection_window;
+        if window != self.connection_window {
+            connection.set_target_window_size(window);
+            self.connection_window = window;
+        }
+        changes || grows
     }
 
     /// The next request; `None` when the connection has ended.

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::time_limits::{EXPECTED_FOR, SILENCE, TimeLimits};
+use super::time_limits::{EXPECTED_FOR, LINGERS_FOR, SILENCE, TimeLimits, UNLIMITED};
 use super::worker_state::Coarse;
 
 /// What happens on a connection.
@@ -36,9 +36,11 @@ pub(super) enum Event {
     RequestBegins,
     /// A request ends.
     RequestEnds,
+    /// While the response to the request in flight is sent, the client may read nothing for so long.
+    ReadsWithin(Coarse),
     /// The library is given a response.
     Answers,
-    /// A request that has ended gets no response.
+    /// A request of HTTP/1.1 that has ended gets no response.
     LeftUnanswered,
     /// The connection may become a tunnel after the request in flight, or does not.
     Upgrades(bool),
@@ -79,10 +81,6 @@ pub(super) enum CloseReason {
     /// Requests were left unanswered.
     Unanswered,
 }
-
-/// How many requests a connection of HTTP/2 may leave unanswered; then it ends. Others may share the connection with the
-/// client that is meant, so that the first one does not end it.
-const MOST_UNANSWERED: u8 = 2;
 
 /// When a connection has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,8 +129,6 @@ pub(super) struct Lifecycle {
     end: Option<End>,
     readiness: Readiness,
     tells_its_end: bool,
-    /// How many requests were left unanswered.
-    unanswered: u8,
     /// How many requests have begun to come since the connection woke, and how many of them have begun.
     come: u64,
     pub(super) taken: u64,
@@ -140,13 +136,15 @@ pub(super) struct Lifecycle {
     head_since: Option<Coarse>,
     /// Since when bytes wait to be sent, because the client does not read.
     unsent: Option<Coarse>,
+    /// How long that may be, if the last request has a limit of its own.
+    reads_within: Option<Coarse>,
     /// Whether the library has a response that is not sent completely.
     is_answering: bool,
     /// Whether a part of that was sent, or of the response to the request in flight.
     pub(super) is_answered: bool,
     is_upgrading: bool,
-    /// Set if the client sends no more: the moment when that was noticed, or a later one at which a request began or
-    /// bytes were read that the client had sent before.
+    /// Set if the client sends no more: the moment when that was noticed, or a later one at which a request began, bytes were
+    /// read that the client had sent before, or a part of a response was sent.
     closed_at: Option<Coarse>,
     /// Since when the connection only waits for a client that may not know that it ends.
     expected_since: Option<Coarse>,
@@ -161,11 +159,11 @@ impl Lifecycle {
             end: None,
             readiness: Readiness::Resting,
             tells_its_end: false,
-            unanswered: 0,
             come: 0,
             taken: 0,
             head_since: None,
             unsent: None,
+            reads_within: None,
             is_answering: false,
             is_answered: false,
             is_upgrading: false,
@@ -204,7 +202,7 @@ impl Lifecycle {
                 let earlier = if let Phase::Busy(requests) = self.phase { requests } else { 0 };
                 self.enter(Phase::Busy(earlier + 1), now);
                 self.taken += 1;
-                (self.is_answering, self.is_answered) = (false, false);
+                (self.is_answering, self.is_answered, self.reads_within) = (false, false, None);
                 // The client had sent it together with an earlier one. Each of them has the whole time.
                 self.closed_at = self.closed_at.map(|_| now);
             }
@@ -213,14 +211,10 @@ impl Lifecycle {
                 // A part of the next request may have come together with this one.
                 _ => self.enter(if self.come > self.taken { Phase::Head } else { Phase::Idle }, now),
             },
+            Event::ReadsWithin(limit) => self.reads_within = Some(limit),
             Event::Answers => self.is_answering = true,
-            Event::LeftUnanswered => {
-                self.unanswered = self.unanswered.saturating_add(1);
-                // In HTTP/1.1 the responses to later requests would be taken for the one that is missing.
-                if !self.tells_its_end || self.unanswered > MOST_UNANSWERED {
-                    self.end(End::AfterAnswers);
-                }
-            }
+            // The responses to later requests would be taken for the one that is missing.
+            Event::LeftUnanswered => self.end(End::AfterAnswers),
             Event::Upgrades(is_so) => self.is_upgrading = is_so,
             Event::HalfClosed => self.closed_at = Some(now),
             Event::Broken => self.end(End::Now(CloseReason::Gone)),
@@ -232,6 +226,7 @@ impl Lifecycle {
     fn sent(&mut self, took_some: bool, now: Coarse) {
         let has_waited = self.unsent.is_some();
         self.unsent = (!took_some).then(|| self.unsent.unwrap_or(now));
+        self.closed_at = self.closed_at.map(|since| if took_some { now } else { since });
         // If no response was given to the library, these are the bytes of an interim response.
         self.is_answered |= took_some && self.is_answering;
         match self.phase {
@@ -257,10 +252,8 @@ impl Lifecycle {
         let is_over = |since: Coarse, limit: Coarse| now - since >= limit;
         let is_past = |since: Option<Coarse>, limit: Coarse| since.is_some_and(|since| is_over(since, limit));
         let is_sent = self.unsent.is_none();
-        // Once a response has begun, the client gets all of it unless its connection is found to be broken.
-        let waits_since = self.closed_at.filter(|_| !self.is_answered);
         self.end(match self.phase {
-            _ if is_past(self.unsent, limits.body) => End::Now(CloseReason::NotReading),
+            _ if is_past(self.unsent, limits.reading(self.reads_within)) => End::Now(CloseReason::NotReading),
             _ if is_past(self.head_since, limits.header) => End::Now(CloseReason::SlowHead),
             Phase::Fresh if is_over(self.since, limits.header) => End::Now(CloseReason::Idle),
             Phase::Head if is_sent && is_over(self.since, limits.header) => End::Now(CloseReason::SlowHead),
@@ -273,7 +266,8 @@ impl Lifecycle {
                 }
                 return is_awake;
             }
-            Phase::Busy(_) if is_past(waits_since, limits.half_closed) => End::Now(CloseReason::Gone),
+            // Bytes that wait for the client show whether it is still there.
+            Phase::Busy(_) if is_sent && is_past(self.closed_at, limits.half_closed) => End::Now(CloseReason::Gone),
             _ => return false,
         });
         true
@@ -286,15 +280,9 @@ impl Lifecycle {
             None if self.readiness == Readiness::Tired && !self.is_busy() && !self.tells_its_end => Step::Rest,
             None => Step::GoOn,
             Some(End::Now(reason)) => Step::Close(reason),
-            // In HTTP/2 the library may have the end of a response, which it sends when it is asked to look. In HTTP/1.1 it has
-            // written what it has, and never reads what has come besides.
-            Some(End::AfterAnswers) => {
-                match self.is_in_flight() || self.is_unsent() || self.tells_its_end && is_unread() {
-                    true if self.tells_its_end => Step::Finish,
-                    true => Step::GoOn,
-                    false => Step::Close(CloseReason::Unanswered),
-                }
-            }
+            // The library has written what it has, and never reads what has come besides.
+            Some(End::AfterAnswers) if self.is_in_flight() || self.is_unsent() => Step::GoOn,
+            Some(End::AfterAnswers) => Step::Close(CloseReason::Unanswered),
             Some(_) if self.is_busy() || self.is_upgrading => {
                 self.expected_since = None;
                 // The response to a handshake ends HTTP on this connection, or else the connection ends after it. And the
@@ -330,7 +318,8 @@ impl Lifecycle {
     pub(super) fn lingers_for(&self, is_sending: bool, limits: &TimeLimits, now: Coarse) -> Option<Duration> {
         let is_in_order = !matches!(self.end, Some(End::Now(reason)) if reason != CloseReason::Idle);
         let may_read = self.tells_its_end && is_in_order && !self.is_fresh();
-        let reads_for = if may_read { limits.body.saturating_sub(now - self.since) } else { 0 };
+        let longest = if limits.body == UNLIMITED { LINGERS_FOR } else { limits.body };
+        let reads_for = if may_read { longest.saturating_sub(now - self.since) } else { 0 };
         let longest = if is_sending { reads_for.max(SILENCE) } else { reads_for };
         (!self.is_unsent()).then(|| Duration::from_millis(longest))
     }
@@ -346,7 +335,7 @@ impl Lifecycle {
     }
 
     /// Whether a request has begun to come or is in flight, or its response is not sent completely.
-    fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         self.is_unsent() || self.head_since.is_some() || matches!(self.phase, Phase::Head | Phase::Busy(_))
     }
 
@@ -375,12 +364,7 @@ impl Lifecycle {
 
     /// Whether the library was given nothing to send. Where a request is left unanswered, it may still send an earlier response.
     pub(super) fn is_unasked(&self) -> bool {
-        !self.is_in_flight() && !self.is_answering && !self.serves_no_more()
-    }
-
-    /// Whether no further request is served, because others were left unanswered.
-    pub(super) fn serves_no_more(&self) -> bool {
-        self.end == Some(End::AfterAnswers)
+        !self.is_in_flight() && !self.is_answering && self.end != Some(End::AfterAnswers)
     }
 
     /// Whether the connection ends because the client does not read.

@@ -46,7 +46,8 @@ pub enum ListenerChange {
 
 /// See the head of this file.
 pub(super) struct Listeners<C> {
-    acceptor: Acceptor<C>,
+    /// One for each kind of traffic.
+    acceptors: [Acceptor<C>; 2],
     stage: watch::Receiver<Stage>,
     open: Vec<Open>,
     accepting: JoinSet<()>,
@@ -66,8 +67,8 @@ where
     H: Handler,
 {
     /// No listeners yet. They accept connections until [`Stage::Draining`].
-    pub(super) fn new(acceptor: Acceptor<C>, stage: watch::Receiver<Stage>) -> Self {
-        Self { acceptor, stage, open: Vec::new(), accepting: JoinSet::new() }
+    pub(super) fn new(acceptors: [Acceptor<C>; 2], stage: watch::Receiver<Stage>) -> Self {
+        Self { acceptors, stage, open: Vec::new(), accepting: JoinSet::new() }
     }
 
     /// Makes a change.
@@ -81,7 +82,7 @@ where
             ListenerChange::Close(id) => self.open.retain(|open| open.id != id),
             ListenerChange::UseTls(id, is_tls) => {
                 self.open.iter().filter(|open| open.id == id).for_each(|open| open.is_tls.set(is_tls));
-                self.acceptor.connections.end_of_listener(id);
+                self.acceptors.iter().for_each(|acceptor| acceptor.connections.end_of_listener(id));
             }
         }
     }
@@ -97,7 +98,7 @@ where
                 _ = closed => {}
             }
         };
-        let acceptor = Acceptor { traffic, ..self.acceptor.clone() };
+        let acceptor = self.acceptors[traffic as usize].clone();
         let connections = acceptor.connections.clone();
         self.open.push(Open { id, is_tls: is_tls.clone(), _close: close });
         self.accepting.spawn_local(async move {

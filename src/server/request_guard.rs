@@ -2,15 +2,21 @@
 
 use std::fmt::Debug;
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::connection_state::ConnectionState;
 use super::lifecycle::Event;
+use super::time_limits::{UNLIMITED, millis};
+use super::worker_state::Coarse;
 use crate::base::reason::Reason;
 
 /// The stream of a request in HTTP/2.
 pub(super) trait RequestStream: Debug {
     /// Whether it is reset because its client grants no window.
     fn is_reset(&self) -> bool;
+
+    /// The client may read nothing of the response for so long.
+    fn limit_reading(&self, limit: Coarse);
 
     /// Whether a part of the response waits for window, or has waited for it to the end of the stream.
     fn is_waiting(&self) -> bool;
@@ -28,6 +34,15 @@ impl RequestGuard {
     pub(super) fn new(connection: Rc<ConnectionState>, stream: Option<Rc<dyn RequestStream>>) -> Self {
         connection.record(Event::RequestBegins);
         Self { connection, stream }
+    }
+
+    /// The client may read nothing of the response for as long as `limit`, whatever the server's is; `None` is no limit.
+    pub fn limit_reading(&self, limit: Option<Duration>) {
+        let limit = limit.map_or(UNLIMITED, millis);
+        match &self.stream {
+            Some(stream) => stream.limit_reading(limit),
+            None => self.connection.record(Event::ReadsWithin(limit)),
+        }
     }
 
     /// Why the gateway has closed the connection or the stream during the request; `None` if it has not, or if the client

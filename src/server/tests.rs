@@ -40,12 +40,13 @@ fn server() -> Server {
         forwarded: false,
         header_timeout: Duration::from_secs(60),
         idle_timeout: Duration::from_secs(60),
-        body_timeout: Duration::from_secs(60),
+        body_timeout: Some(Duration::from_secs(60)),
         max_connections: MaxConnections::Auto,
         max_connections_per_ip: 0,
         max_header_size: 16 * 1024,
         max_body_size: UNLIMITED,
         inspect_body: 0,
+        inspect_memory: 0,
         drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(60),
         paths: crate::config::PathRules::default(),
@@ -124,14 +125,14 @@ impl TestClient {
         // Connections inherit this from their listener: a small buffer, so that what is sent soon has to wait.
         SockRef::from(&listeners[0]).set_send_buffer_size(1).unwrap();
         spawn_local(async move {
-            let limits = Arc::new(ConnectionLimits::new(server(), 100));
+            let limits = TrafficLimits::new(&server(), 100);
             let (sender, changes) = mpsc::unbounded_channel();
             for socket in listeners {
                 sender
                     .send(ListenerChange::Open(Listener { id: 0, socket, is_tls: false, traffic: Traffic::Requests }))
                     .unwrap();
             }
-            let tls = Arc::new(ListenerTls::new([None; 2]).unwrap());
+            let tls = Arc::new(ListenerTls::new([None; 3]).unwrap());
             run(changes, (tls, Arc::default()), limits, staged, move |_| numbering.clone()).await.unwrap();
         });
         let socket = TcpSocket::new_v4().unwrap();

@@ -20,6 +20,12 @@ pub(super) const EXPECTED_FOR: Coarse = 1000;
 /// How long a client may be silent, in milliseconds, that still sends when its connection has ended.
 pub(super) const SILENCE: Coarse = 2000;
 
+/// A limit that is never reached.
+pub(super) const UNLIMITED: Coarse = Coarse::MAX;
+
+/// The longest time for which a client may take to read the last responses where there is no other limit.
+pub(super) const LINGERS_FOR: Coarse = 60_000;
+
 /// See the head of this file.
 #[derive(Debug)]
 pub(super) struct TimeLimits {
@@ -28,19 +34,31 @@ pub(super) struct TimeLimits {
     pub(super) body: Coarse,
     pub(super) half_closed: Coarse,
     pub(super) rest: Coarse,
+    /// What the others have more than was configured, because a part of the first tick is over when a phase begins.
+    pub(super) tick: Coarse,
 }
 
 impl TimeLimits {
     /// The configured limits, if they are checked once in every `tick`.
     pub(super) fn new(server: &Server, tick: Duration) -> Self {
-        // One tick more, because a part of the first one is over when a phase begins.
-        let coarse = |limit: Duration| u64::try_from((limit + tick).as_millis()).unwrap_or(u64::MAX);
+        let coarse = |limit: Duration| millis(limit + tick);
         Self {
             header: coarse(server.header_timeout),
             idle: coarse(server.idle_timeout),
-            body: coarse(server.body_timeout),
+            body: server.body_timeout.map_or(UNLIMITED, coarse),
             half_closed: coarse(HALF_CLOSED),
             rest: coarse(RESTS_AFTER),
+            tick: millis(tick),
         }
     }
+
+    /// How long a client may read nothing, if its request has `own` limit.
+    pub(super) fn reading(&self, own: Option<Coarse>) -> Coarse {
+        own.map_or(self.body, |own| own.saturating_add(self.tick))
+    }
+}
+
+/// In milliseconds.
+pub(super) fn millis(limit: Duration) -> Coarse {
+    Coarse::try_from(limit.as_millis()).unwrap_or(UNLIMITED)
 }

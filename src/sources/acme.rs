@@ -4,10 +4,11 @@
 //! What is known lies in the state folder, so a restart asks nobody. Gateways with one folder lock it, so one of them orders and
 //! all use what it gets.
 
-mod challenges;
 mod client;
 mod failure;
 mod folder;
+mod shared_answers;
+mod challenges;
 mod order;
 mod schedule;
 
@@ -25,13 +26,13 @@ use crate::base::clock::{self, Time};
 use crate::base::in_force::{BackgroundTask, InForce};
 use crate::config::{Acme, Config, Store};
 use crate::net::tls::Identity;
-use crate::store::shared::memcached::Notes;
 
 pub use challenges::Challenges;
 pub use failure::Kind;
 
 use failure::Failure;
 use folder::{Folder, covered};
+use shared_answers::SharedAnswers;
 
 /// How often the folder is looked at: another gateway may have written it, and the clock may have been set.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -76,7 +77,7 @@ enum Attempt {
 
 impl AcmeSource {
     fn new(acme: &Acme, folder: Folder, shared: &Arc<Shared>) -> Self {
-        let identity = ArcSwapOption::from_pointee(folder.best(&acme.names, clock::now()));
+        let identity = ArcSwapOption::from_pointee(folder.certificates(&acme.names, clock::now()).best);
         let (acme, shared) = (acme.clone(), shared.clone());
         Self { acme, folder, shared, identity, jitter: fastrand::f64(), began: clock::now() }
     }
@@ -97,8 +98,19 @@ impl AcmeSource {
     }
 
     /// Uses what the folder has, if that is better.
-    fn look(&self) {
-        let Some(found) = self.folder.best(&self.acme.names, clock::now()) else { return };
+    ///
+    /// # Errors
+    /// When something there cannot be read now, which may be better than what is in use.
+    fn look(&self) -> io::Result<()> {
+        let mut certificates = self.folder.certificates(&self.acme.names, clock::now());
+        self.folder.tidy(&certificates);
+        if let Some(found) = certificates.best.take() {
+            self.use_if_better(found);
+        }
+        certificates.unread.map_or(Ok(()), Err)
+    }
+
+    fn use_if_better(&self, found: Identity) {
         let rank = |one: &Identity| folder::rank(one, &self.acme.names);
         if self.identity.load().as_deref().is_some_and(|known| rank(known) >= rank(&found)) {
             return;
@@ -116,14 +128,15 @@ impl AcmeSource {
         };
         self.folder.create().map_err(in_folder)?;
         let Some(_lock) = self.folder.lock().map_err(in_folder)? else { return Ok(Attempt::Elsewhere) };
-        self.look();
+        self.look().map_err(in_folder)?;
         if clock::now() < self.due() {
             return Ok(Attempt::Done);
         }
-        let later = self.folder.paused_until(&self.acme).micros_since(clock::now());
+        let later = self.folder.paused_until(&self.acme).map_err(in_folder)?.micros_since(clock::now());
         if later > 0 {
             return Ok(Attempt::Later(Duration::from_micros(later).min(schedule::LONGEST)));
         }
+        self.folder.try_write().map_err(in_folder)?;
         tracing::info!(names = self.acme.names.join(" "), directory = %self.acme.directory, "a certificate is ordered");
         let ordering = order::order(&self.acme, &self.folder, &self.shared.challenges);
         let ordered = timeout(LIMIT, ordering).await;
@@ -133,7 +146,7 @@ impl AcmeSource {
             return Ok(Attempt::Elsewhere);
         }
         self.shared.succeeded.fetch_add(1, Ordering::Relaxed);
-        self.look();
+        self.look().map_err(in_folder)?;
         if clock::now() >= self.due() {
             let names = self.acme.names.join(" ");
             tracing::warn!(names, again_after = ?AGAIN, "a new certificate is in the last third of its life already");
@@ -190,7 +203,8 @@ impl BackgroundTask for AcmeSource {
     async fn run(self: Arc<Self>) {
         let (mut failures, mut allowed) = (0, Instant::now());
         loop {
-            self.look();
+            // What cannot be read now is told if another certificate is due.
+            let _ = self.look();
             if clock::now() >= self.due() && Instant::now() >= allowed {
                 match self.get().await {
                     Ok(Attempt::Done) => failures = 0,
@@ -247,9 +261,12 @@ impl AcmeSources {
 
     /// Puts this source in force, in place of the one before. Gateways that share a store answer for each other.
     pub fn apply(&self, source: Option<Arc<AcmeSource>>, store: &Store) {
-        let notes = match store {
-            Store::Memcached(config) => Some(Arc::new(Notes::new(config))),
-            Store::Memory { .. } => None,
+        let notes = match (store, &source) {
+            (Store::Memcached(config), Some(source)) => {
+                let (secret, folder) = (source.acme.challenge_secret, source.folder.clone());
+                Some(Arc::new(SharedAnswers::new(config, secret, folder)))
+            }
+            _ => None,
         };
         let acme = source.as_ref().map(|source| (source.acme.challenge, &source.acme.names[..]));
         self.shared.challenges.apply(acme, notes);
@@ -281,13 +298,15 @@ impl AcmeSources {
     }
 }
 
-/// The certificate that a gateway with this configuration would use at its start; nothing is asked and nothing is made.
+/// The certificate that a gateway with this configuration would use at its start, and why another one cannot be read, if one cannot;
+/// nothing is asked and nothing is changed.
 ///
 /// # Errors
 /// When there is no folder for its files.
-pub fn stored(config: &Config, folder: Option<&Path>) -> Result<Option<Identity>, String> {
-    let Some(acme) = config.acme() else { return Ok(None) };
-    Ok(Folder::of(state(folder)?, &acme.directory).best(&acme.names, clock::now()))
+pub fn stored(config: &Config, folder: Option<&Path>) -> Result<(Option<Identity>, Option<io::Error>), String> {
+    let Some(acme) = config.acme() else { return Ok((None, None)) };
+    let found = Folder::of(state(folder)?, &acme.directory).certificates(&acme.names, clock::now());
+    Ok((found.best, found.unread))
 }
 
 fn state(folder: Option<&Path>) -> Result<&Path, String> {

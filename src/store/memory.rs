@@ -22,18 +22,17 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use arc_swap::ArcSwap;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::plan::Plan;
-use super::reloads::Reloads;
 use super::{Ask, Asks, Pooled, Reply, Reserved, Ticket};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::sharding::Sharding;
 use crate::limit::{Cell, Limit, Verdict};
 
+use migrating::ReloadsSoFar;
 use shard::{Entry, Shard};
 
 pub use saved::{NAME as SAVED_NAME, NotRestored, Restored};
@@ -58,10 +57,7 @@ pub struct Memory {
     evicted: AtomicU64,
     /// The number of the next cell; it may wrap.
     next_cell: AtomicU32,
-    /// What reloads have changed.
-    reloads: ArcSwap<Reloads>,
-    /// Until this moment a key without a cell may have one from before a reload.
-    migrating_until: AtomicU64,
+    reloads: ReloadsSoFar,
 }
 
 impl Memory {
@@ -82,8 +78,7 @@ impl Memory {
             next_evicted: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
             next_cell: AtomicU32::new(0),
-            reloads: ArcSwap::default(),
-            migrating_until: AtomicU64::new(0),
+            reloads: ReloadsSoFar::default(),
         }
     }
 

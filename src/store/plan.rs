@@ -9,6 +9,7 @@
 use smallvec::SmallVec;
 
 use super::{Ask, Reply};
+use crate::base::clock::Time;
 use crate::config::Role;
 use crate::limit::Verdict;
 
@@ -130,6 +131,26 @@ impl Plan {
 }
 
 impl Reply {
+    /// The same as of a later moment.
+    #[must_use]
+    pub fn later(mut self, now: Time) -> Self {
+        let passed = self.as_of.map_or(0, |as_of| now.micros_since(as_of));
+        let verdicts = self.verdicts.iter_mut().map(|(_, verdict)| verdict);
+        for verdict in verdicts.chain(self.pooled.iter_mut().map(|pooled| &mut pooled.verdict)) {
+            verdict.wait = verdict.wait.map(|wait| wait.saturating_sub(passed));
+        }
+        Self { as_of: Some(now), ..self }
+    }
+
+    /// This reply and a later one about other limits of the same request.
+    #[must_use]
+    pub fn joined(mut self, mut later: Self) -> Self {
+        self.verdicts.append(&mut later.verdicts);
+        self.pooled.append(&mut later.pooled);
+        self.reserved.append(&mut later.reserved);
+        self
+    }
+
     /// What the pool at this place says, if it was asked to stand in for another limit.
     pub fn pooled(&self, place: usize) -> Option<Pooled> {
         self.pooled.iter().find(|pooled| pooled.place == place).copied()

@@ -39,6 +39,9 @@ pub(super) struct Migration {
     until: Time,
     /// The number of the reload because of which it is needed. That is later than `at` if it joins two others.
     pub(super) reload: u32,
+    /// Whether the old limit counts the key of an override no more. It still does for keys without a tier if it has the layout
+    /// of the limit's own rates, and the other way round.
+    is_left: bool,
 }
 
 impl Migration {
@@ -46,7 +49,7 @@ impl Migration {
     fn new(from: &Arc<Limit>, to: &Arc<Limit>, at: Time, reload: u32) -> Option<Self> {
         let until = at.after(Duration::from_micros(to.migration_memory(from)));
         let is_needed = from.id() != to.id() && to.continues(from);
-        is_needed.then(|| Self { from: from.clone(), to: to.clone(), at, until, reload })
+        is_needed.then(|| Self { from: from.clone(), to: to.clone(), at, until, reload, is_left: true })
     }
 
     /// Whether counts of the old limit may still matter.
@@ -110,20 +113,26 @@ impl Reloads {
     /// The migrations that a reload at `now` makes necessary, and in which list each belongs.
     fn migrations_for(&self, replaced: &[Replaced], now: Time) -> Vec<(Fingerprint, Migration)> {
         let mut by_id: HashMap<Fingerprint, Vec<&Replaced>, RandomState> = HashMap::default();
-        replaced.iter().for_each(|one| by_id.entry(one.from.id()).or_default().push(one));
+        let changed = replaced.iter().filter(|one| one.from.id() != one.to.id());
+        changed.for_each(|one| by_id.entry(one.from.id()).or_default().push(one));
+        // A limit of the key of an override that counts it from now on, or goes on with that.
+        let counts: HashSet<_, RandomState> = replaced.iter().map(|one| (one.key, one.to.id())).collect();
         let mut added = Vec::new();
         // A key that was not used since an earlier reload is migrated to the newest limit in one step.
         let lists = self.migrations.iter();
         for (of, earlier) in lists.flat_map(|(of, list)| list.iter().map(|earlier| (*of, earlier))) {
             for Replaced { key, to, .. } in by_id.get(&earlier.to.id()).into_iter().flatten() {
-                if key.is_none_or(|key| key == of || all_of(to) == of) {
+                let is_back = key.is_some() && counts.contains(&(*key, earlier.from.id()));
+                if !is_back && key.is_none_or(|key| key == of || all_of(to) == of) {
                     let joined = Migration::new(&earlier.from, to, earlier.at, self.count);
                     added.extend(joined.map(|joined| (key.unwrap_or(of), joined)));
                 }
             }
         }
         let new = replaced.iter().filter_map(|Replaced { key, from, to }| {
-            Some((key.unwrap_or_else(|| all_of(to)), Migration::new(from, to, now, self.count)?))
+            let is_left = !counts.contains(&(*key, from.id()));
+            let migration = Migration { is_left, ..Migration::new(from, to, now, self.count)? };
+            Some((key.unwrap_or_else(|| all_of(to)), migration))
         });
         added.extend(new);
         added
@@ -178,10 +187,18 @@ impl Reloads {
         self.of(limit, key, |migration| &migration.from)
     }
 
-    /// The migration to the limit that counts the key now, if this one does not any more.
-    pub(super) fn successor(&self, limit: &Limit, key: Fingerprint) -> Option<&Migration> {
-        let mut after = (!self.is_in_use(limit, key)).then(|| self.after(limit, key))?;
-        after.find(|migration| self.is_in_use(&migration.to, key))
+    /// The migration to the limit that counts the key now, if this one does not any more. If it may be one of several, because
+    /// the key may have a tier, it is the one of which a cell `is_known`.
+    pub(super) fn successor(
+        &self,
+        limit: &Limit,
+        key: Fingerprint,
+        is_known: impl Fn(&Limit) -> bool,
+    ) -> Option<&Migration> {
+        let after = (!self.is_in_use(limit, key)).then(|| self.after(limit, key))?;
+        let all: SmallVec<[_; 4]> = after.filter(|migration| self.is_in_use(&migration.to, key)).collect();
+        let known = all.iter().find(|migration| all.len() > 1 && is_known(&migration.to));
+        known.or(all.first()).copied()
     }
 
     fn of(
@@ -206,7 +223,7 @@ impl Reloads {
     /// Whether the limit may count this key: there is such a limit, and no change of overrides has replaced it for the key.
     pub(super) fn is_in_use(&self, limit: &Limit, key: Fingerprint) -> bool {
         let mut of_key = self.migrations.get(&key).into_iter().flatten();
-        let left = of_key.find(|migration| migration.from.id() == limit.id());
+        let left = of_key.find(|migration| migration.is_left && migration.from.id() == limit.id());
         let is_back = |left: &Migration| self.before(limit, key).any(|migration| migration.order() > left.order());
         left.is_none_or(is_back) && self.has(limit)
     }

@@ -100,6 +100,7 @@ struct OwnedAsk {
     need: u64,
     cost: u64,
     settles: bool,
+    lapses: bool,
     held_above: Option<u32>,
     /// How full the limit was before the request was charged, once that is known and if it matters.
     level: u32,
@@ -116,17 +117,17 @@ struct OwnedAsk {
 
 impl From<&Ask<'_>> for OwnedAsk {
     fn from(ask: &Ask<'_>) -> Self {
-        let Ask { limit, key, need, cost, settles, held_above, role, overflow, place } = *ask;
+        let Ask { limit, key, need, cost, settles, lapses, held_above, role, overflow, place } = *ask;
         let (limit, level, asked, own, is_full) = (limit.clone(), 0, None, None, false);
-        Self { limit, key, need, cost, settles, held_above, level, role, overflow, place, asked, own, is_full }
+        Self { limit, key, need, cost, settles, lapses, held_above, level, role, overflow, place, asked, own, is_full }
     }
 }
 
 impl OwnedAsk {
     fn borrowed(&self) -> Ask<'_> {
-        let Self { ref limit, key, settles, held_above, role, overflow, place, .. } = *self;
+        let Self { ref limit, key, settles, lapses, held_above, role, overflow, place, .. } = *self;
         let Demand { need, cost } = self.terms().own;
-        Ask { limit, key, need, cost, settles, held_above, role, overflow, place }
+        Ask { limit, key, need, cost, settles, lapses, held_above, role, overflow, place }
     }
 
     /// What is asked of the limit: in all, if it stands in for others.

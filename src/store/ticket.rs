@@ -49,6 +49,12 @@ impl Ticket {
 }
 
 impl Reserved {
+    /// Nothing, of what this asks about: it is settled at what is charged whether there is room for that or not.
+    pub fn nothing(Ask { limit, key, place, .. }: &Ask<'_>) -> Self {
+        let ticket = Ticket { limit: (*limit).clone(), key: *key, cell: 0, reservation: Reservation::default() };
+        Self { place: *place, ticket, asked: (*limit).clone(), refunded: None }
+    }
+
     /// The place of the ask.
     pub fn place(&self) -> usize {
         self.place
@@ -59,10 +65,10 @@ impl Reserved {
         self.ticket.cost()
     }
 
-    /// Asks for `more` of what was charged to the same key.
+    /// Asks for `more` of what was charged to the same key, for as long as somebody waits for it.
     pub fn ask_for(&self, more: u64, role: Role) -> Ask<'_> {
         let Self { place, ticket, asked, .. } = self;
-        Ask { settles: true, role, place: *place, ..Ask::new(asked, ticket.key, more) }
+        Ask { settles: true, lapses: true, role, place: *place, ..Ask::new(asked, ticket.key, more) }
     }
 
     /// The verdict on the request if it costs `cost`, from the verdict when it was admitted.

@@ -33,7 +33,7 @@ pub(super) struct Situation {
     pub(super) has_whole_body: bool,
     /// Whether a part of a response was passed to the client.
     pub(super) has_response: bool,
-    /// Whether this server was sent it for the second time.
+    /// Whether it was sent to the same server for the second time already, to this one or to an earlier one.
     pub(super) is_repeated: bool,
     /// Whether there is an endpoint that was not tried.
     pub(super) has_other: bool,
@@ -133,7 +133,7 @@ mod tests {
             });
             prop_assert!(again.is_none() || (has_whole_body && !has_response && ending != Ending::Final));
             prop_assert!(again.is_none() || is_idempotent || ending.is_unprocessed(), "RFC 9110, section 9.2.2");
-            prop_assert!(again != Some(Again::Same) || !is_repeated, "no server gets it three times");
+            prop_assert!(again != Some(Again::Same) || !is_repeated, "one server at most gets it twice");
             prop_assert!(matches!(again, None | Some(Again::Same)) || has_other);
             prop_assert_eq!(again == Some(Again::Retry), asked.get() && allows, "each retry is one of the budget");
         }

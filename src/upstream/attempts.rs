@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use super::Upstream;
 use super::again::{Again, Ending, Situation};
+use super::balancer::Wish;
 use super::outgoing_body::BodySource;
 use super::request::UpstreamRequest;
 use crate::base::clock;
@@ -18,7 +19,7 @@ pub(super) struct Attempts<'a> {
     pub(super) tried: SmallVec<[usize; 4]>,
     /// How often the request was sent to another endpoint although one may have processed it.
     retries: u32,
-    /// Whether it is sent to the same endpoint for the second time.
+    /// Whether a connection that had ended was replaced. That happens once, and from then on all connections are new.
     pub(super) is_repeated: bool,
     /// Whether a server may have got a part of it before the current attempt.
     was_begun: bool,
@@ -52,17 +53,23 @@ impl<'a> Attempts<'a> {
             progress.is_begun.set(self.was_begun);
         }
         self.was_begun = progress.is_begun.get();
+        let has_other = match ending {
+            // A response is given up only for a server that can be tried.
+            Ending::Listed => balancer.can_try(Wish { key: None, tried: &[&*self.tried, &[endpoint][..]].concat() }),
+            _ => self.tried.len() + 1 < balancer.count(),
+        };
         let situation = Situation {
             is_idempotent: self.request.head.method.is_idempotent(),
             has_whole_body: self.body.is_whole(),
             has_response: progress.has_response.get(),
             is_repeated: self.is_repeated,
-            has_other: self.tried.len() + 1 < balancer.count(),
+            has_other,
             retries: retry.retries - self.retries,
         };
         let again = ending.again(situation, || state.take_retry(retry.budget, clock::monotonic()))?;
-        self.is_repeated = again == Again::Same;
-        if !self.is_repeated {
+        if again == Again::Same {
+            self.is_repeated = true;
+        } else {
             self.tried.push(endpoint);
         }
         self.retries += u32::from(again == Again::Retry);

@@ -133,6 +133,15 @@ impl Balancer {
         usable.any(|other| other.endpoint.id != than.id && availability(other) == Availability::Available)
     }
 
+    /// Whether an endpoint that was not tried is not known to be away, and has room.
+    pub(super) fn can_try(&self, wish: Wish<'_>) -> bool {
+        let current = self.candidates.load();
+        let mut usable = current.usable.iter().filter_map(|index| current.all.get(*index));
+        usable.any(|other| {
+            self.is_open(other, wish) && !matches!(availability(other), Availability::Unhealthy | Availability::Ejected)
+        })
+    }
+
     /// An endpoint that gets requests and is not among those that were `tried`, at an address of the same name and of the other
     /// family. It counts a request as begun.
     pub(super) fn sibling(&self, of: &Endpoint, tried: &[usize]) -> Option<Arc<Endpoint>> {

@@ -59,6 +59,14 @@ impl UpstreamBody {
         }
     }
 
+    /// The words beside the status of the response, if they are not those of the standard; only once.
+    pub fn take_reason(&mut self) -> Option<Bytes> {
+        match &mut self.protocol {
+            Protocol::Http1(body) => body.take_reason(),
+            Protocol::Http2(_) => None,
+        }
+    }
+
     /// The tunnel that the connection has become; only after a response that accepts one, and only once.
     pub fn take_tunnel(&mut self) -> Option<UpstreamTunnel> {
         match &mut self.protocol {

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use http::Version;
@@ -49,10 +49,15 @@ pub(super) struct UpstreamConnection {
     pub(super) stall: StallTimer,
     /// The client for which it was made, if the server was told so; then it is for no other.
     pub(super) announced: Option<SocketAddr>,
+    /// Whether it is for one connection of a client, see `bound.rs`.
+    pub(super) is_bound: bool,
     /// Whether it has carried no request yet.
     pub(super) is_new: bool,
     /// When it was made, by the clock of its pool.
     pub(super) connected_at: Instant,
+    /// How long its server keeps it without a request, if the last response has said so, and when that is over.
+    pub(super) kept_for: Option<Duration>,
+    pub(super) closes_at: Option<Instant>,
     /// When it was last put into its pool, by the clock of the pool.
     pub(super) idle_since: Instant,
 }
@@ -91,8 +96,11 @@ impl UpstreamConnection {
             large_read: LARGE_READ,
             stall,
             announced: None,
+            is_bound: false,
             is_new: true,
             connected_at: now,
+            kept_for: None,
+            closes_at: None,
             idle_since: now,
         }))
     }

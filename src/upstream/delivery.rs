@@ -8,6 +8,7 @@ use http::{HeaderMap, StatusCode};
 
 use super::attempts::Attempts;
 use super::body::UpstreamBody;
+use super::bound::{BoundConnections, has_credentials};
 use super::cold::cold;
 use super::connection::UpstreamConnection;
 use super::connector::Announced;
@@ -18,7 +19,7 @@ use super::http2::OpenStream;
 use super::in_flight::InFlight;
 use super::outgoing_body::BodySource;
 use super::pool::ConnectionPools;
-use super::request::UpstreamRequest;
+use super::request::{RequestHead, UpstreamRequest};
 use super::stream::Offered;
 use super::{Upstream, http1, http2, request_headers};
 
@@ -31,11 +32,20 @@ pub(super) enum Connection {
     Http2(Box<OpenStream>),
 }
 
-/// A request, the upstream that it is for, and the connections of the worker that sends it.
+/// Connections that are there.
+#[derive(Clone, Copy)]
+pub struct Connections<'a> {
+    /// Those of the worker.
+    pub pools: &'a Rc<ConnectionPools>,
+    /// Those that are for the client's connection alone.
+    pub bound: &'a Rc<BoundConnections>,
+}
+
+/// A request, the upstream that it is for, and the connections over which it may be sent.
 #[derive(Clone, Copy)]
 pub(super) struct Delivery<'a> {
     pub(super) upstream: &'a Upstream,
-    pub(super) pools: &'a Rc<ConnectionPools>,
+    pub(super) connections: Connections<'a>,
     pub(super) request: &'a UpstreamRequest<'a>,
 }
 
@@ -50,7 +60,7 @@ impl Delivery<'_> {
         let named = &request_headers::named_by_connection(self.request.head.headers)?;
         let endpoint = in_flight.endpoint();
         if endpoint.places.are_taken() {
-            self.pools.make_room(endpoint.id, self.announced()).await;
+            self.connections.pools.make_room(endpoint.id, self.announced()).await;
         }
         let connection = match self.take(endpoint, attempts.is_repeated) {
             Some(connection) => Ok(connection),
@@ -67,8 +77,9 @@ impl Delivery<'_> {
 
     /// Whether the endpoint is offered HTTP/2 for the request: one that has chosen HTTP/1.1 is not.
     pub(super) fn is_offered_http2(self, endpoint: &Endpoint) -> bool {
-        endpoint.target.is_offered_http2(self.request.head.asks_for_websocket)
-            && !self.pools.http2.chooses_http1(endpoint.id)
+        let RequestHead { asks_for_websocket, headers, .. } = self.request.head;
+        endpoint.target.is_offered_http2(|| asks_for_websocket || has_credentials(headers))
+            && !self.connections.pools.http2.chooses_http1(endpoint.id)
     }
 
     /// The client that is announced to servers, so that the connection can be used for no other.
@@ -78,17 +89,22 @@ impl Delivery<'_> {
 
     /// A connection that is there and can carry the request. After one of HTTP/1.1 has ended, others may end soon.
     fn take(self, endpoint: &Endpoint, is_repeated: bool) -> Option<Connection> {
-        let Self { upstream: Upstream { keep, .. }, pools, request } = self;
+        let Self { upstream: Upstream { keep, .. }, connections: Connections { pools, bound }, request } = self;
         if self.is_offered_http2(endpoint) {
             let stream = pools.http2.take(endpoint, request, (*keep, pools.now()));
             return stream.map(|stream| Connection::Http2(Box::new(stream)));
         }
-        if is_repeated { None } else { pools.take(endpoint.id, self.announced(), *keep).map(Connection::Http1) }
+        if is_repeated {
+            return None;
+        }
+        let bound = Some(bound).filter(|bound| !bound.is_empty() && request.is_of_one_client());
+        let bound = bound.and_then(|bound| bound.take(endpoint.id));
+        bound.or_else(|| pools.take(endpoint.id, self.announced(), *keep)).map(Connection::Http1)
     }
 
     /// A connection to this endpoint that can carry the request, mostly a new one.
     pub(super) async fn open(self, endpoint: &Arc<Endpoint>) -> Result<Connection, UpstreamError> {
-        let Self { upstream, pools, request } = self;
+        let Self { upstream, connections: Connections { pools, .. }, request } = self;
         if self.is_offered_http2(endpoint) {
             let kept = (upstream.keep, pools.now());
             let found = pools.http2.stream(endpoint, &upstream.connector, upstream.timeout, request, kept);
@@ -113,10 +129,11 @@ impl Delivery<'_> {
         body: &mut BodySource,
         headers: &mut HeaderMap,
     ) -> Result<(StatusCode, UpstreamBody), Failed> {
-        let Self { upstream, pools, request } = self;
+        let Self { upstream, connections: Connections { pools, bound }, request } = self;
         let exchange = Exchange {
             request,
             named,
+            bound,
             authority: (!request.head.preserve_host).then_some(&endpoint.target.authority),
             timeout: request.timeout.unwrap_or(upstream.timeout),
             read_timeout: upstream.read_timeout,

@@ -76,9 +76,9 @@ impl Target {
         }
     }
 
-    /// Whether it is offered HTTP/2. With TLS, a server of HTTP/2 agrees on HTTP/1.1 too, through which a WebSocket passes.
-    pub(super) fn is_offered_http2(&self, for_websocket: bool) -> bool {
-        self.http2 && !(for_websocket && self.tls.is_some())
+    /// Whether it is offered HTTP/2. With TLS, a server of HTTP/2 agrees on HTTP/1.1 too, for what needs a connection of its own.
+    pub(super) fn is_offered_http2(&self, needs_own: impl FnOnce() -> bool) -> bool {
+        self.http2 && !(self.tls.is_some() && needs_own())
     }
 }
 
@@ -171,10 +171,16 @@ impl Endpoints {
         self.known.lock().upstreams.entry(upstream.to_owned()).or_default().state.clone()
     }
 
-    /// Drops the endpoints whose ids are not `wanted` any more.
-    pub fn retain(&self, wanted: impl Fn(usize) -> bool) {
+    /// Drops the endpoints that nobody uses: no upstream, be it in force or being built, and no request.
+    pub(super) fn drop_unused(&self) {
+        // Whoever uses one has it from here.
+        self.retain(|endpoint| Arc::strong_count(endpoint) > 1);
+    }
+
+    /// Drops the endpoints that are not `wanted` any more.
+    pub fn retain(&self, wanted: impl Fn(&Arc<Endpoint>) -> bool) {
         self.known.lock().upstreams.retain(|_, OfUpstream { endpoints, .. }| {
-            endpoints.retain(|known| wanted(known.id));
+            endpoints.retain(&wanted);
             !endpoints.is_empty()
         });
     }
@@ -220,13 +226,19 @@ mod tests {
                 http2(with_tls("a")),
             ]
         };
-        let ids = |upstream| all().map(|target| endpoints.get(upstream, target, false).id);
+        let get = |upstream| all().map(|target| endpoints.get(upstream, target, false));
+        let ids = |upstream| get(upstream).map(|endpoint| endpoint.id);
         assert_eq!(ids("x"), [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(ids("x"), [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(ids("y"), [9, 10, 11, 12, 13, 14, 15, 16]);
-        endpoints.retain(|id| id == 2 || id > 8);
+        let (second, of_y) = (get("x")[1].clone(), get("y"));
+        endpoints.drop_unused();
         assert_eq!(ids("x"), [17, 2, 18, 19, 20, 21, 22, 23], "no id is used twice");
-        endpoints.retain(|id| id > 8 && id < 17);
+        drop(second);
+        endpoints.drop_unused();
         assert_eq!(endpoints.count(), 8);
+        drop(of_y);
+        endpoints.drop_unused();
+        assert_eq!(endpoints.count(), 0);
     }
 }

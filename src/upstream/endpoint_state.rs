@@ -124,15 +124,23 @@ impl EndpointState {
         self.latency.store(next.max(1), Ordering::Relaxed);
     }
 
-    /// Records a failure. Returns whether there were so many in a row that it is to be ejected.
-    pub(super) fn failed(&self, rules: &Ejection) -> bool {
+    /// Records a failure. Returns how many there were in a row.
+    pub(super) fn failed(&self) -> u32 {
         self.failures.fetch_add(1, Ordering::Relaxed);
-        let before = self.failures_in_row.fetch_add(1, Ordering::Relaxed);
-        before.saturating_add(1) >= rules.failures && self.availability() == Availability::Available
+        self.failures_in_row.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
 
-    /// Ejects it. Returns for how long; `None` if another worker has done so already.
+    /// Records a response that counts as a failure, but shows that the server works.
+    pub(super) fn answered_in_vain(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        self.failures_in_row.store(0, Ordering::Relaxed);
+    }
+
+    /// Ejects it. Returns for how long; `None` if it gets no requests already.
     pub(super) fn eject(&self, rules: &Ejection, now: Monotonic) -> Option<Duration> {
+        if self.availability() != Availability::Available {
+            return None;
+        }
         let mut health = self.health.lock();
         if health.availability() != Availability::Available {
             return None;
@@ -217,22 +225,27 @@ impl EndpointState {
 mod tests {
     use super::*;
 
-    const EJECTION: Ejection =
-        Ejection { failures: 3, first: Duration::from_secs(10), longest: Duration::from_secs(60) };
+    const EJECTION: Ejection = Ejection {
+        failures: 3,
+        statuses: Vec::new(),
+        first: Duration::from_secs(10),
+        longest: Duration::from_secs(60),
+    };
 
     #[test]
-    fn a_success_between_failures_counts_from_zero_again() {
+    fn an_answer_between_failures_counts_from_zero_again() {
         let state = EndpointState::new(false, 2);
-        let failed = || state.failed(&EJECTION);
-        assert_eq!([failed(), failed()], [false, false]);
+        assert_eq!([state.failed(), state.failed()], [1, 2]);
         state.succeeded(None, 0);
-        assert_eq!([failed(), failed(), failed()], [false, false, true]);
+        assert_eq!([state.failed(), state.failed()], [1, 2]);
+        state.answered_in_vain();
+        assert_eq!((state.failed(), state.status().failures), (1, 6));
         let now = Monotonic::from_micros(0);
         assert_eq!(state.eject(&EJECTION, now), Some(EJECTION.first));
         assert_eq!(state.eject(&EJECTION, now), None, "another worker was faster");
-        assert!(!failed(), "a request that was sent before");
+        assert_eq!(state.failed(), 2, "a request that was sent before");
         state.advance(false, now.after(EJECTION.first));
-        assert!(failed(), "the next failure after the return");
+        assert_eq!(state.failed(), 3, "the next failure after the return");
     }
 
     #[test]

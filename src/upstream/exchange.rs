@@ -1,9 +1,11 @@
 //! One attempt to send a request to one endpoint, over any protocol.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use http::HeaderValue;
 
+use super::bound::BoundConnections;
 use super::request::UpstreamRequest;
 
 /// A request to one endpoint, which may be sent more than once.
@@ -14,6 +16,8 @@ pub(super) struct Exchange<'a> {
     pub(super) named: &'a [&'a [u8]],
     /// The Host header, if it is not the client's.
     pub(super) authority: Option<&'a HeaderValue>,
+    /// The connections that are for the client's alone.
+    pub(super) bound: &'a Rc<BoundConnections>,
     /// The longest time that the upstream may take for the head of its response. It begins when the upstream has accepted the
     /// last bytes of the request, because a long body takes time.
     pub(super) timeout: Duration,

@@ -65,6 +65,7 @@ impl Delivery<'_> {
 
     /// Whether the endpoint has a sibling of the other family, and no connection of its own.
     pub(super) fn needs_race(self, endpoint: &Endpoint) -> bool {
-        endpoint.state.has_sibling() && !(self.is_offered_http2(endpoint) && self.pools.http2.is_connected(endpoint.id))
+        endpoint.state.has_sibling()
+            && !(self.is_offered_http2(endpoint) && self.connections.pools.http2.is_connected(endpoint.id))
     }
 }

@@ -156,8 +156,12 @@ mod tests {
         healthy_after: 2,
         unhealthy_after: 3,
     };
-    const EJECTION: Ejection =
-        Ejection { failures: 5, first: Duration::from_secs(10), longest: Duration::from_secs(60) };
+    const EJECTION: Ejection = Ejection {
+        failures: 5,
+        statuses: Vec::new(),
+        first: Duration::from_secs(10),
+        longest: Duration::from_secs(60),
+    };
 
     fn at(seconds: u64) -> Monotonic {
         Monotonic::from_micros(1_000_000 * (1_000_000 + seconds))

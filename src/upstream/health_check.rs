@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, Method, header};
 use tokio::time::timeout;
 
 use super::Upstream;
-use super::delivery::Delivery;
+use super::delivery::{Connections, Delivery};
 use super::endpoint::Endpoint;
 use super::error::{Failed, UpstreamError};
 use super::outgoing_body::BodySource;
@@ -39,9 +39,11 @@ pub(super) async fn check(
         asks_for_websocket: false,
     };
     let progress = Progress::new(&|_| {});
-    let request = UpstreamRequest { head, body: None, timeout: None, client: None, progress: &progress };
+    let request =
+        UpstreamRequest { head, body: None, timeout: None, client: None, response_changes: None, progress: &progress };
     // No connection of other requests is used, and none is kept.
-    let delivery = Delivery { upstream, pools: &Rc::default(), request: &request };
+    let connections = Connections { pools: &Rc::default(), bound: &Rc::default() };
+    let delivery = Delivery { upstream, connections, request: &request };
     let (mut response, mut body) = (HeaderMap::new(), BodySource::new(None, None));
     let sent = async {
         let connection = delivery.open(endpoint).await?;

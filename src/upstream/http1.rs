@@ -17,6 +17,7 @@ use http::{HeaderMap, StatusCode};
 
 pub(super) use response_body::ResponseBody;
 
+use super::bound::{has_challenge, has_credentials};
 use super::connection::UpstreamConnection;
 use super::error::{Failed, RequestBodyError, UpstreamError};
 use super::exchange::Exchange;
@@ -27,7 +28,7 @@ use super::response_rules::{BadHead, Interim};
 use super::stall::Stalled;
 use crate::base::clock;
 use request_body::RequestBody;
-use response_head::Head;
+use response_head::{BodyEnd, Head};
 
 /// Sends the request on `connection` and waits for the head of the response, which may come before all of the request is sent.
 /// Its headers go to `headers`. After the body, the connection returns to its pool, with the id of its server.
@@ -41,7 +42,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     pool: (&Rc<ConnectionPools>, usize),
     headers: &mut HeaderMap,
 ) -> Result<(StatusCode, B), Failed> {
-    let Exchange { request, named, authority, timeout, read_timeout } = *exchange;
+    let Exchange { request, named, authority, bound, timeout, read_timeout } = *exchange;
     request.progress.is_begun.set(true);
     let mut body = RequestBody::new(body, request, named);
     connection.serves(request.head.forwarded.version);
@@ -62,10 +63,16 @@ pub(super) async fn send<B: From<ResponseBody>>(
             Stalled::Upstream(limit) => UpstreamError::Timeout(limit),
         }))
     });
-    let head = head.await.map_err(|error| Failed::over_http1(error, connection.is_new))?;
+    let mut head = head.await.map_err(|error| Failed::over_http1(error, connection.is_new))?;
     let status = head.status;
-    connection.stall.begin(request.body_timeout(), read_timeout);
-    let response = ResponseBody::new(connection, head, pool);
+    connection.kept_for = head.kept_for;
+    if head.end == BodyEnd::Chunked {
+        head.named = request.hidden_trailers(head.named);
+    }
+    connection.is_bound |= has_credentials(request.head.headers) || has_challenge(status, headers);
+    let bound = (connection.is_bound && request.is_of_one_client()).then(|| bound.clone());
+    connection.stall.has_begun(read_timeout);
+    let response = ResponseBody::new(connection, head, pool, bound);
     Ok((status, B::from(if body.is_over() { response } else { response.uploading(body) })))
 }
 

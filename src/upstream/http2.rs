@@ -7,6 +7,7 @@
 //! This is the library h2 without hyper's client around it, which would send each body in a task of its own. Such a
 //! task goes on when the request has ended, and does not show whether it waits for the client or for the server.
 
+mod cancelled;
 mod clients;
 mod connection;
 mod followed_stream;
@@ -16,7 +17,6 @@ mod request_body;
 mod request_head;
 mod response_body;
 mod response_head;
-mod windows;
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
@@ -30,6 +30,7 @@ pub(super) use pool::Http2Pool;
 pub(super) use response_body::ResponseBody;
 
 use super::again::Ending;
+use super::bound::{has_challenge, has_credentials};
 use super::error::{Failed, RequestBodyError, UpstreamError};
 use super::exchange::Exchange;
 use super::outgoing_body::OutgoingBody;
@@ -73,15 +74,22 @@ pub(super) async fn send<B: From<ResponseBody>>(
 ) -> Result<(StatusCode, B), Failed> {
     let Exchange { request, named, timeout, read_timeout, .. } = *exchange;
     let head = request_head::head(exchange, stream.connection().scheme(), body.as_ref())?;
+    if has_credentials(request.head.headers) {
+        stream.connection().binds();
+    }
     let (mut response, sender) = match stream.send(head, body.is_none()) {
         Ok(sent) => sent,
         // The connection has ended, or the server has said that it will.
         Err(error) => return Err(Failed { error: failure(error), ending: Ending::NotProcessed }),
     };
     request.progress.is_begun.set(true);
-    let content = body.take().zip(request.body);
-    let mut request_body =
-        content.map(|(body, rules)| RequestBody::new(body, sender, &stream, (&request.head, rules), named));
+    let mut request_body = match body.take().zip(request.body) {
+        Some((body, rules)) => Some(RequestBody::new(body, sender, &stream, (&request.head, rules), named)),
+        None => {
+            stream.sender = Some(sender);
+            None
+        }
+    };
     stream.stall().begin(request.body_timeout(), Some(timeout));
     let mut interim = Interim::new(request.client.and_then(|client| client.interim));
     let head = poll_fn(|cx| {
@@ -103,10 +111,16 @@ pub(super) async fn send<B: From<ResponseBody>>(
         .and_then(|response| Ok(response_head::check(response, request.head.method).map_err(UpstreamError::from)?));
     match head {
         Ok(head) => {
-            stream.stall().begin(request.body_timeout(), read_timeout);
+            if has_challenge(head.status, &head.headers) {
+                stream.connection().binds();
+            }
+            stream.stall().has_begun(read_timeout);
             let request_body = request_body.filter(|request_body| !request_body.is_over());
             let ends_at_length = request.head.forwarded.version < Version::HTTP_2;
-            let body = |received| B::from(ResponseBody::new(stream, received, head.end, request_body, ends_at_length));
+            let hidden = request.hidden_trailers(Box::default());
+            let body = |received| {
+                B::from(ResponseBody::new(stream, received, head.end, request_body, (ends_at_length, hidden)))
+            };
             *headers = head.headers;
             Ok((head.status, body(head.received)))
         }

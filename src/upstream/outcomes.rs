@@ -15,9 +15,15 @@ use crate::base::clock;
 impl Upstream {
     /// Records a response to this request.
     pub(super) fn answered(&self, in_flight: &InFlight, status: StatusCode, request: &UpstreamRequest<'_>) {
-        if matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT) {
+        let mut failures = self.ejection.iter().flat_map(|rules| &rules.statuses);
+        if failures.any(|statuses| statuses.contains(&status.as_u16())) {
             in_flight.failed(None);
             return self.failed_with(in_flight.endpoint(), &status);
+        }
+        if matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT) {
+            // It is the application that fails: another server would be asked for the same in vain.
+            in_flight.failed(None);
+            return in_flight.endpoint().state.answered_in_vain();
         }
         in_flight.answered(status, request);
     }
@@ -37,12 +43,13 @@ impl Upstream {
 
     #[cold]
     fn failed_with(&self, endpoint: &Endpoint, why: &dyn Display) {
-        if !endpoint.state.failed(&self.ejection) || !self.balancer.has_other(endpoint) {
+        let failures = endpoint.state.failed();
+        let Some(rules) = &self.ejection else { return };
+        if failures < rules.failures || !self.balancer.has_other(endpoint) {
             return;
         }
-        if let Some(time) = endpoint.state.eject(&self.ejection, clock::monotonic()) {
+        if let Some(time) = endpoint.state.eject(rules, clock::monotonic()) {
             self.balancer.refresh();
-            let failures = endpoint.state.status().failures_in_row;
             tracing::warn!(
                 upstream = self.name,
                 server = %endpoint,

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 use tokio::task::yield_now;
@@ -20,6 +20,14 @@ use super::spare_buffers::SpareBuffers;
 /// How many connections to one server may be idle although they were not needed since the last check. After a burst, each
 /// check closes half of the others.
 const MOST_SPARE: usize = 512;
+
+/// The longest time that a request needs to its server.
+const ON_THE_WAY: Duration = Duration::from_secs(1);
+
+/// How long a connection can be used that its server keeps for so long: a request that is sent later may meet the close.
+fn usable(kept: Duration) -> Duration {
+    kept.saturating_sub(ON_THE_WAY).max(kept / 2)
+}
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -90,6 +98,8 @@ impl ConnectionPools {
         connection.end_receiving();
         connection.is_new = false;
         connection.idle_since = self.now();
+        // The clock is only read for servers that say when they close.
+        connection.closes_at = connection.kept_for.and_then(|kept| Instant::now().checked_add(usable(kept)));
         let mut idle = self.idle.borrow_mut();
         let connections = &mut idle.entry(server).or_default().connections;
         if connection.announced.is_some() && connections.len() >= MOST_SPARE {
@@ -119,7 +129,9 @@ impl ConnectionPools {
     /// Whether a connection may be used until the next check.
     fn is_kept(&self, connection: &UpstreamConnection, keep: Keep) -> bool {
         let next = self.next_check.get();
-        next <= connection.idle_since + keep.idle && next <= connection.connected_at + keep.age
+        next <= connection.idle_since + keep.idle
+            && next <= connection.connected_at + keep.age
+            && connection.closes_at.is_none_or(|closes_at| Instant::now() < closes_at)
     }
 
     /// Closes connections whose time is over or that the server has closed, and asks servers of HTTP/2 whether they still
@@ -148,8 +160,6 @@ impl ConnectionPools {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
@@ -221,6 +231,19 @@ mod tests {
         let (connection, _open) = setup.connect().await;
         pools.put(0, connection);
         assert!(pools.take(0, None, Keep { idle: LONG, age: Duration::from_secs(1) }).is_none());
+    }
+
+    #[tokio::test]
+    async fn connections_that_their_server_is_about_to_close_are_not_used() {
+        let setup = Setup::new().await;
+        for (kept, is_used) in [(None, true), (Some(60), true), (Some(0), false)] {
+            let (mut connection, _open) = setup.connect().await;
+            connection.kept_for = kept.map(Duration::from_secs);
+            setup.pools.put(0, connection);
+            assert_eq!(setup.pools.take(0, None, KEEP).is_some(), is_used, "{kept:?}");
+        }
+        let seconds = [1, 2, 5, 75].map(|kept| usable(Duration::from_secs(kept)).as_millis());
+        assert_eq!(seconds, [500, 1000, 4000, 74_000]);
     }
 
     #[tokio::test]

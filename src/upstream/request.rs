@@ -5,9 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method, Response, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Version, header};
 
 use crate::base::clock::Monotonic;
+use crate::base::http::header_rules::{FORWARDED, FORWARDED_FOR};
 use crate::base::http::request_id::RequestId;
 use crate::base::http::trace_context::TraceContext;
 use crate::base::spans::RequestSpans;
@@ -28,6 +29,8 @@ pub struct UpstreamRequest<'a> {
     pub timeout: Option<Duration>,
     /// For whom it is; `None` if the gateway itself asks.
     pub client: Option<RequestClient<'a>>,
+    /// What the route changes about the headers of its responses, so that no trailer brings back what they hide.
+    pub response_changes: Option<&'a HeaderChanges<HeaderValue>>,
     /// How far it has come.
     pub progress: &'a Progress<'a>,
 }
@@ -56,8 +59,8 @@ pub struct RequestHead<'a> {
 pub struct BodyRules<'a> {
     /// The sources of keys and costs, which must not be in trailers too.
     pub counted: &'a Arc<SingleSources>,
-    /// The longest time for which the client may send nothing of an incomplete body.
-    pub timeout: Duration,
+    /// The longest time for which the client may send nothing of an incomplete body; `None` is no limit.
+    pub timeout: Option<Duration>,
     /// The most bytes that it may have.
     pub max_size: u64,
 }
@@ -136,9 +139,26 @@ impl UpstreamRequest<'_> {
         self.address().filter(|_| version == Version::HTTP_2 && !trusted).map(|client| client.ip())
     }
 
+    /// Whether all requests on its connection are certainly of one client.
+    pub(super) fn is_of_one_client(&self) -> bool {
+        let RequestHead { headers, forwarded, .. } = &self.head;
+        let is_of_one = forwarded.version < Version::HTTP_2 && !forwarded.trusted;
+        let by_proxy =
+            || [header::VIA.as_str(), FORWARDED, FORWARDED_FOR].iter().any(|name| headers.contains_key(*name));
+        self.client.is_some() && is_of_one && !by_proxy()
+    }
+
+    /// The trailers of the response that the client does not get, with those that are `named` by Connection.
+    pub(super) fn hidden_trailers(&self, named: Box<[HeaderName]>) -> Box<[HeaderName]> {
+        match self.response_changes {
+            Some(changes) => named.into_iter().chain(changes.replaced().cloned()).collect(),
+            None => named,
+        }
+    }
+
     /// How long the client may send nothing of its body, if there is one.
     pub(super) fn body_timeout(&self) -> Option<Duration> {
-        self.body.map(|body| body.timeout)
+        self.body.and_then(|body| body.timeout)
     }
 
     /// Its spans, if they are recorded.

@@ -2,7 +2,7 @@
 //! 9110, section 7.6.3), and those of the route. The Host header is not among them, since each protocol has its own form
 //! for it.
 
-use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use smallvec::SmallVec;
 
 use super::error::UpstreamError;
@@ -15,6 +15,7 @@ use crate::base::http::header_rules::{
 };
 use crate::base::http::header_spelling::is_same_variable;
 use crate::base::http::trace_context::{TRACEPARENT, TRACESTATE};
+use crate::base::http::via;
 use crate::config::HeaderChanges;
 use crate::net::tls::ClientCertificate;
 
@@ -39,12 +40,21 @@ pub(super) trait HeaderSink {
 
 /// Passes each header of a request to `sink`. Those that are `named` are left out, and the changes of its route are made.
 pub(super) fn each(head: &RequestHead<'_>, named: &[&[u8]], sink: &mut impl HeaderSink) {
-    let Some(changes) = head.changes else { return unchanged(head.headers, named, &head.forwarded, sink) };
+    let own = via::entry(head.forwarded.version);
+    let Some(changes) = head.changes else {
+        unchanged(head.headers, named, &head.forwarded, sink);
+        return sink.own("via", own);
+    };
     unchanged(head.headers, named, &head.forwarded, &mut ChangedHeaders { changes, sink });
     // Each protocol has its own form for Host.
     for (name, value) in changes.set.iter().filter(|(name, _)| *name != header::HOST).chain(&changes.add) {
         sink.pass(name, value);
     }
+    // Whatever the route does to Via, loops are recognized.
+    if changes.replaced().any(|name| is_same_variable(name.as_str(), "via")) {
+        via::entries(head.headers).for_each(|entry| sink.own("via", entry));
+    }
+    sink.own("via", own);
 }
 
 /// Leaves out what a route removes or replaces, in every spelling that upstreams read as the same header.
@@ -156,7 +166,6 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], info: &ForwardedInfo<'_>, sin
     if te && wants_trailers(headers) {
         sink.own("te", b"trailers");
     }
-    sink.own("via", if info.version == Version::HTTP_2 { b"2.0 gateway" } else { b"1.1 gateway" });
 }
 
 /// The headers that Connection names.
@@ -185,6 +194,8 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
+
+    use http::Version;
 
     use super::*;
     use crate::base::http::request_id::RequestId;
@@ -260,7 +271,6 @@ mod tests {
             "accept: */*",
             "te: trailers",
             "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-            "via: 1.1 gateway",
             "x-forwarded-for: 192.0.2.1",
             "x-forwarded-host: a",
             "x-forwarded-proto: http",
@@ -288,7 +298,6 @@ mod tests {
         let expected = [
             "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
             "via: 1.0 old",
-            "via: 1.1 gateway",
             "x-forwarded-for: 192.0.2.1",
             "x-forwarded-host: a",
             "x-forwarded-proto: http",
@@ -299,7 +308,6 @@ mod tests {
         let expected = [
             "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
             "via: 1.0 old",
-            "via: 1.1 gateway",
             "x-forwarded-for: 1.1.1.1, 10.0.0.2, 192.0.2.1",
             "x-forwarded-host: site",
             "x-forwarded-proto: https",

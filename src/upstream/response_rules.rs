@@ -80,10 +80,11 @@ pub(super) fn interim_head(status: StatusCode, mut headers: HeaderMap) -> Respon
     response
 }
 
-/// The trailers that a client gets, if there are any. Those that the response's Connection has `named` belong to the
-/// connection (RFC 9110, section 7.6.1).
-pub(super) fn passing_trailers(mut trailers: HeaderMap, named: &[HeaderName]) -> Option<HeaderMap> {
-    let is_none = |name: &HeaderName| is_any(name, &[Rule::HopByHop, Rule::BeforeContent]) || named.contains(name);
+/// The trailers that a client gets, if there are any. Those that the response's Connection names belong to the connection (RFC
+/// 9110, section 7.6.1); they are among the `hidden` ones, as are the headers that the route removes or replaces.
+pub(super) fn passing_trailers(mut trailers: HeaderMap, hidden: &[HeaderName]) -> Option<HeaderMap> {
+    const NONE: [Rule; 3] = [Rule::HopByHop, Rule::OwnInResponses, Rule::BeforeContent];
+    let is_none = |name: &HeaderName| is_any(name, &NONE) || hidden.contains(name);
     let misplaced: Vec<_> = trailers.keys().filter(|name| is_none(name)).cloned().collect();
     misplaced.iter().for_each(|name| _ = trailers.remove(name));
     Some(trailers).filter(|trailers| !trailers.is_empty())

@@ -2,6 +2,9 @@
 //!
 //! The exchange waits for the client while its body is incomplete and everything that has come of it is sent. Otherwise
 //! it waits for the upstream. A limit begins with the wait, so an exchange that never waits does not read the clock.
+//!
+//! Once the response has begun, both may send, and neither has to: as long as one does, nobody is waited for. If the client may
+//! be silent for as long as it likes, what is silent on both sides has the upstream's limit.
 
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -36,34 +39,42 @@ pub(super) struct StallTimer {
     upstream: Option<Duration>,
     /// The position at which the current wait began.
     waiting: Option<Position>,
+    /// Whether the response has begun.
+    has_response: bool,
 }
 
 impl StallTimer {
     /// It has to be created in a runtime with timers.
     pub(super) fn new() -> Self {
-        Self { deadline: Deadline::now(), client: None, upstream: None, waiting: None }
+        Self { deadline: Deadline::now(), client: None, upstream: None, waiting: None, has_response: false }
     }
 
-    /// Begins a part of an exchange with its own limits.
+    /// Begins an exchange with its limits until the response begins.
     pub(super) fn begin(&mut self, client: Option<Duration>, upstream: Option<Duration>) {
-        (self.client, self.upstream, self.waiting) = (client, upstream, None);
+        (self.client, self.upstream, self.waiting, self.has_response) = (client, upstream, None, false);
     }
 
-    /// Records that the upstream has sent something: the next wait for it is a new one. A wait for the client goes on.
+    /// The response has begun, during which the upstream has this limit.
+    pub(super) fn has_begun(&mut self, upstream: Option<Duration>) {
+        (self.upstream, self.waiting, self.has_response) = (upstream, None, true);
+    }
+
+    /// Records that the upstream has sent something: the next wait is a new one.
     pub(super) fn upstream_sent(&mut self) {
-        self.waiting = self.waiting.filter(|position| position.for_client);
+        self.waiting = None;
     }
 
     /// Ready when the exchange has waited at this position until the limit.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, position: Position) -> Poll<Stalled> {
-        let limit = if position.for_client { self.client } else { self.upstream };
+        let for_client = position.for_client && (self.client.is_some() || !self.has_response);
+        let limit = if for_client { self.client } else { self.upstream };
         let Some(limit) = limit else { return Poll::Pending };
         if self.waiting != Some(position) {
             self.waiting = Some(position);
             self.deadline.set(limit);
         }
         ready!(self.deadline.poll(cx));
-        Poll::Ready(if position.for_client { Stalled::Client(limit) } else { Stalled::Upstream(limit) })
+        Poll::Ready(if for_client { Stalled::Client(limit) } else { Stalled::Upstream(limit) })
     }
 }
 
@@ -118,10 +129,24 @@ mod tests {
         assert!(is_pending(&mut timer, at(true, 7, 0)).await);
         assert_eq!(stalls(&mut timer, at(true, 7, 0)).await, Stalled::Client(LIMIT));
         assert!(begun.elapsed() >= 4 * PAUSE + LIMIT);
-        timer.upstream_sent();
-        assert!(!is_pending(&mut timer, at(true, 7, 0)).await, "the client has made no progress");
         assert_eq!(stalls(&mut timer, at(false, 7, 1)).await, Stalled::Upstream(LIMIT));
-        timer.upstream_sent();
-        assert!(is_pending(&mut timer, at(false, 7, 1)).await, "the same position, and a new wait");
+        for position in [at(false, 7, 1), at(true, 7, 0)] {
+            timer.upstream_sent();
+            assert!(is_pending(&mut timer, position).await, "a new wait, also at the same position");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_without_a_limit_leaves_the_silence_to_the_upstream() {
+        let mut timer = StallTimer::new();
+        timer.begin(None, Some(SHORT));
+        assert!(is_pending(&mut timer, at(true, 0, 0)).await);
+        tokio::time::sleep(2 * SHORT).await;
+        assert!(is_pending(&mut timer, at(true, 0, 0)).await, "no response is due before the body is complete");
+        timer.has_begun(Some(SHORT));
+        assert_eq!(stalls(&mut timer, at(true, 0, 0)).await, Stalled::Upstream(SHORT));
+        timer.begin(Some(SHORT), Some(LONG));
+        timer.has_begun(Some(LONG));
+        assert_eq!(stalls(&mut timer, at(true, 0, 0)).await, Stalled::Client(SHORT));
     }
 }

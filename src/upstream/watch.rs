@@ -73,6 +73,9 @@ impl UpstreamWatch {
         let wanted: HashSet<_> = upstreams.iter().flat_map(|upstream| upstream.servers.names()).collect();
         self.lookups.retain(|name, _| wanted.contains(name.as_str()));
         self.names.retain(|name| wanted.contains(name));
+        // Names may get other addresses for as long as the gateway runs. Which endpoints a reload is about to use is not known
+        // here.
+        self.endpoints.drop_unused();
     }
 
     /// Begins the checks that are due.
@@ -128,9 +131,6 @@ impl UpstreamWatch {
                 if let Some(every) = of.map(used).min() {
                     self.lookups.insert(name, Some(now + every));
                 }
-                // Names may get other addresses for as long as the gateway runs.
-                let ids = ids(upstreams);
-                self.endpoints.retain(|id| ids.contains(&id));
             }
         }
     }

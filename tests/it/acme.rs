@@ -7,6 +7,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rcgen::{CertificateParams, KeyPair};
 use rustix::process::Signal;
 use rustls::ClientConfig;
@@ -231,6 +233,21 @@ fn an_authority_whose_certificates_live_shorter_is_not_asked_all_the_time() {
     gateway.wait_message("a new certificate is in the last third of its life already");
     serves(&gateway, &server, "a.test");
     assert_eq!(server.orders().len(), 3);
+}
+
+#[test]
+fn an_account_is_bound_to_the_one_that_the_operator_has() {
+    let (server, state) = (AcmeServer::start(), tempfile::tempdir().unwrap());
+    let more = "external_account_id = \"kid-1\"\nexternal_account_key = \"c2l4dGVlbiBsZXR0ZXJzIQ==\"";
+    let gateway = start(state.path(), &server.config(&["a.test"], more, &everything()));
+    serves(&gateway, &server, "a.test");
+    let bound = server.bound_to();
+    let part = |name: &str| bound[name].as_str().unwrap_or_else(|| panic!("{bound}")).to_owned();
+    let head = URL_SAFE_NO_PAD.decode(part("protected")).unwrap();
+    let head: serde_json::Value = serde_json::from_slice(&head).unwrap();
+    assert_eq!((&head["alg"], &head["kid"]), (&"HS256".into(), &"kid-1".into()), "{head}");
+    assert!(!part("signature").is_empty() && !part("payload").is_empty());
+    assert!(!gateway.admin("/api/config").text().contains("c2l4dGVlbi"));
 }
 
 #[test]

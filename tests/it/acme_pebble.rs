@@ -89,7 +89,8 @@ fn any_gateway_that_shares_the_store_answers_the_authority() {
     for challenge in ["tls-alpn-01", "http-01"] {
         let (pebble, memcached) = (Pebble::start(DAYS), Memcached::start());
         let states = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let (more, rest) = (format!("challenge = \"{challenge}\""), memcached.store() + &everything());
+        let more = format!("challenge = \"{challenge}\"\nchallenge_secret = \"sixteen letters!\"");
+        let rest = memcached.store() + &everything();
         // The authority always comes to the first. Both order a certificate of their own.
         let first = start(states[0].path(), &pebble.config(&["a.test", "b.test"], &more, &rest));
         let second =

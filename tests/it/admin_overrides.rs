@@ -158,6 +158,34 @@ fn an_override_ends_when_its_time_is_over() {
 }
 
 #[test]
+fn counts_of_a_tier_are_carried_over_and_back() {
+    both_stores(|store| {
+        let tiers = "tier = \"header:x-plan\"\ntiers.big.rates = [\"50/2h\", \"50/d\"]";
+        let gateway = Gateway::start(&(store.to_owned() + &limited("header:x-api-key", "9/d", tiers)));
+        let mut client = gateway.client();
+        let mut ask = |key: &str, plan: &str| {
+            let response = client.get_with("/", format!("x-api-key: {key}\r\nx-plan: {plan}\r\n"));
+            assert_eq!(response.status, 200);
+            let fields = response.headers.get("ratelimit").unwrap().to_owned();
+            fields.split(';').find_map(|field| field.trim().strip_prefix("r=")).unwrap().parse::<u64>().unwrap()
+        };
+        // An override has another layout, that of the limit's own rates, or that of the tier.
+        let overrides: [(&str, &[&str]); 3] = [("a", &["70/h", "40/d"]), ("b", &["40/d"]), ("c", &["70/2h", "40/d"])];
+        for (key, rates) in overrides {
+            assert_eq!([(); 3].map(|()| ask(key, "big")), [49, 48, 47], "{rates:?}");
+            put(&gateway, &format!("l/keys/{key}"), &json!({ "rates": rates, "for": "5s" }));
+            assert_eq!([(); 2].map(|()| ask(key, "big")), [36, 35], "{rates:?}");
+        }
+        until("all end", 2 * BOUND, || count(&gateway) == 0);
+        for (key, rates) in overrides {
+            assert_eq!([(); 2].map(|()| ask(key, "big")), [44, 43], "{rates:?}");
+        }
+        // One without the tier.
+        assert_eq!(ask("d", "none"), 8);
+    });
+}
+
+#[test]
 fn every_reading_and_every_part_of_a_key_is_meant() {
     let text = limited("header:x-api-key | client-ip", "1/d", "")
         + "[limits.m]\nkey = [\"header:x-api-key\", \"method\"]\nrates = [\"1/d\"]\n\

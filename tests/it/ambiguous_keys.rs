@@ -81,7 +81,7 @@ fn a_key_given_twice_is_refused_and_named() {
             let statuses: Vec<_> = (0..3).map(|_| client.get_with(target, fields).status).collect();
             assert_eq!(statuses, [200, 200, 429], "{target}, {store}");
         }
-        let refused = "outcome=\"refused\",status=\"4xx\",method=\"read\"}";
+        let refused = "outcome=\"refused\",status=\"4xx\",method_class=\"read\"}";
         let count: f64 = SOURCES
             .iter()
             .filter_map(|(name, _)| gateway.metric(&format!("gateway_requests_total{{route=\"/{name}\",{refused}")))
@@ -115,7 +115,9 @@ fn a_flood_of_the_same_bytes_is_refused_every_time() {
     assert_eq!(ask(&mut client, twice, 6), [400; 6]);
     assert_eq!(ask(&mut client, once, 3), [429; 3]);
     assert_eq!(
-        gateway.metric("gateway_requests_total{route=\"/header\",outcome=\"refused\",status=\"4xx\",method=\"read\"}"),
+        gateway.metric(
+            "gateway_requests_total{route=\"/header\",outcome=\"refused\",status=\"4xx\",method_class=\"read\"}"
+        ),
         Some(6.0)
     );
 }
@@ -162,6 +164,24 @@ fn spellings_of_one_cookie_share_its_counter() {
     let spelled = ["sid=s%3Akey", "sid=s:key", "sid=%73:k%65y", "sid=\"s:key\""];
     let statuses = spelled.map(|cookie| client.get_with("/cookie", format!("Cookie: {cookie}\r\n")).status);
     assert_eq!(statuses, [200, 200, 429, 429]);
+}
+
+#[test]
+fn a_cookie_that_is_there_twice_with_one_value_is_one_key() {
+    let up = Upstream::start(|_| reply(200, ""));
+    let gateway = Gateway::start(&routes(&up, &SOURCES));
+    let mut client = gateway.client();
+    for (cookies, status) in [
+        ("sid=a; sid=a", 200),
+        ("SID=a; sid=a", 200),
+        ("sid=a", 429),
+        ("sid=b; sid=a", 400),
+        ("SID=b; sid=a", 400),
+        ("SID=a; Sid=a", 400),
+        ("sid=a; sid[]=a", 400),
+    ] {
+        assert_eq!(client.get_with("/cookie", format!("Cookie: {cookies}\r\n")).status, status, "{cookies}");
+    }
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn accounted(gateway: &Gateway, status: u16, reason: &str) {
     assert_eq!((&line["status"], &line["outcome"]), (&status.into(), &"refused".into()), "{line}");
     assert_eq!((&line["client"], &line["route"]), (&"127.0.0.1".into(), &"none".into()), "{line}");
     let metrics = gateway.admin("/metrics").text().to_owned();
-    let request = "gateway_requests_total{route=\"none\",outcome=\"refused\",status=\"4xx\",method=\"other\"} 1";
+    let request = "gateway_requests_total{route=\"none\",outcome=\"refused\",status=\"4xx\",method_class=\"other\"} 1";
     assert!(metrics.lines().any(|line| line == request), "{metrics}");
     let failure = format!("gateway_request_failures_total{{route=\"none\",reason=\"{reason}\"}} 1");
     assert!(metrics.lines().any(|line| line == failure), "no {failure} in {metrics}");

@@ -69,7 +69,7 @@ fn forwarded_of_trusted_proxies_is_used_unless_the_other_header_contradicts_it()
     assert_eq!(ask("X-Forwarded-For: 192.0.2.1\r\n"), 429, "the same client");
     assert_eq!(ask("X-Forwarded-For: 192.0.2.1\r\nForwarded: for=192.0.2.1\r\n"), 429, "both agree");
     assert_eq!(ask("Forwarded: for=\"[2001:db8::1]\"\r\n"), 200);
-    // Whichever of them a client can write, all that it gets is the counter of the proxy.
+    // Whichever of them a client can write, all that it gets is the counter of all who do that, which is not that of the proxy.
     assert_eq!(ask("X-Forwarded-For: 192.0.2.1\r\nForwarded: for=198.51.100.1\r\n"), 200);
     for chosen in ["198.51.100.2", "\"198.51.100.3\"", "unknown", "\"", "10.0.0.2"] {
         assert_eq!(ask(&format!("X-Forwarded-For: 192.0.2.1\r\nForwarded: for={chosen}\r\n")), 429, "{chosen}");
@@ -80,6 +80,8 @@ fn forwarded_of_trusted_proxies_is_used_unless_the_other_header_contradicts_it()
             "{chosen}"
         );
     }
+    assert_eq!(ask(""), 200, "the proxy itself");
+    assert_eq!((gateway.used("l", "0.0.0.0"), gateway.used("l", "127.0.0.1")), (1, 1));
     let untrusting = Gateway::start(&limited("client-ip"));
     let mut client = untrusting.client();
     assert_eq!(client.get_with("/", "Forwarded: for=192.0.2.1\r\n").status, 200);

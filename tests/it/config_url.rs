@@ -453,7 +453,11 @@ fn an_empty_answer_is_no_configuration() {
 
 #[test]
 fn bytes_that_are_no_text_are_no_configuration() {
-    refused(Answer::Bytes(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n\x1f\x8b\x08\x00".to_vec()), "is not UTF-8");
+    refused(Answer::Bytes(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n\xff\xfe\x08\x00".to_vec()), "is not UTF-8");
+    refused(
+        Answer::Bytes(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n\x1f\x8b\x08\x00".to_vec()),
+        "compressed by gzip, which is broken",
+    );
 }
 
 #[test]

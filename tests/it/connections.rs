@@ -6,6 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::harness::http2::{RawHttp2, Reaction, get};
 use crate::harness::{Client, Gateway, Upstream, limited, until};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
@@ -107,6 +108,25 @@ fn max_connections_is_shared_by_all_workers() {
     // All that are left are served, and no others.
     let open = || clients.iter().filter(|client| !hears(client, Duration::from_millis(20))).count();
     until("the others are closed", Duration::from_secs(20), || open() == 6);
+}
+
+#[test]
+fn one_connection_ends_for_one_even_if_it_takes_its_time() {
+    const ALL: usize = 20;
+    let gateway = Gateway::with_server(&format!("workers = 1\nmax_connections = {ALL}"), FIXED);
+    let mut idle: Vec<_> = (0..ALL).map(|_| RawHttp2::connect(gateway.http, &[])).collect();
+    for client in &mut idle {
+        client.send(&get(1, "/")).unwrap();
+        assert_eq!(client.reaction(1), Reaction::Status(200));
+    }
+    // Their clients do not close them when they are told that they end.
+    assert_eq!(gateway.client().get("/").status, 200);
+    let evicted = gateway.metric("gateway_connections_evicted_total").unwrap();
+    // A second one is asked only if the first takes longer than it should.
+    assert!((1.0..=2.0).contains(&evicted), "{evicted}");
+    let last = idle.last_mut().unwrap();
+    last.send(&get(3, "/")).unwrap();
+    assert_eq!(last.reaction(3), Reaction::Status(200));
 }
 
 #[test]

@@ -6,7 +6,8 @@ use crate::harness::{Client, Gateway, Response, Upstream, over_http2, reply, run
 
 const PAGE: &str = "https://app.example.com";
 const EXPOSED: &str = "retry-after, ratelimit, ratelimit-policy, x-ratelimit-limit, x-ratelimit-remaining, \
-                       x-ratelimit-reset, x-request-id";
+                       x-ratelimit-reset, ratelimit-shadow, x-request-id, www-authenticate, date, grpc-status, grpc-message, \
+                       grpc-status-details-bin";
 
 /// One route for GET that each address may use once.
 fn once(up: &Upstream, cors: &str) -> String {
@@ -31,6 +32,25 @@ fn get(client: &mut Client, path: &str, origin: &str) -> Response {
 
 fn allowed(response: &Response) -> Option<&str> {
     response.headers.get("access-control-allow-origin")
+}
+
+#[test]
+fn a_page_can_read_why_its_call_of_grpc_was_refused() {
+    let up = Upstream::start(|_| reply(200, ""));
+    let gateway =
+        Gateway::start(&once(&up, "{ origins = [\"https://app.example.com\"] }").replace("\"GET\"", "\"POST\""));
+    let mut client = gateway.client();
+    let kind = "Content-Type: application/grpc-web+proto\r\nContent-Length: 0";
+    let call = format!("POST /v1/a HTTP/1.1\r\nHost: a\r\nOrigin: {PAGE}\r\n{kind}\r\n\r\n");
+    assert_eq!(client.call(&call).headers.get("grpc-status"), None);
+    let refused = client.call(&call);
+    assert_eq!(refused.headers.must("grpc-status"), "8");
+    let exposed = refused.headers.must("access-control-expose-headers");
+    let safe =
+        ["content-type", "content-length", "access-control-allow-origin", "access-control-expose-headers", "vary"];
+    for (name, _) in refused.headers.0.iter().filter(|(name, _)| !safe.contains(&name.as_str())) {
+        assert!(exposed.split(", ").any(|exposed| exposed == name), "{name} is not in {exposed}");
+    }
 }
 
 #[test]

@@ -48,6 +48,32 @@ fn proxies_do_not_speak_the_proxy_protocol() {
 }
 
 #[test]
+fn clients_cannot_take_the_places_of_proxies_that_ask() {
+    let server = "max_connections = 8\nheader_timeout = \"60s\"\nworkers = 2";
+    let gateway = Gateway::with_server(server, &file(""));
+    let unfinished = || {
+        let mut client = gateway.client();
+        client.send("GET / HTTP/1.1\r\nHost: ");
+        client
+    };
+    let mut clients: Vec<_> = (0..8).map(|_| unfinished()).collect();
+    until("they have all places", Duration::from_secs(20), || gateway.metric("gateway_connections") == Some(8.0));
+    clients.extend((0..8).map(|_| unfinished()));
+    // More than there are places: one that is idle makes room, but none of a client.
+    for _ in 0..20 {
+        assert_eq!(Client::connect(gateway.decisions()).call(QUESTION).status, 200);
+    }
+    let mut askers: Vec<_> = (0..8).map(|_| Client::connect(gateway.decisions())).collect();
+    assert_eq!(askers.iter_mut().map(|asker| asker.call(QUESTION).status).collect::<Vec<_>>(), [200; 8]);
+    assert_eq!(Client::connect(gateway.decisions()).call(QUESTION).status, 200);
+    let open = |name: &str| gateway.metric(name).unwrap();
+    assert!(open("gateway_connections") <= 8.0 && open("gateway_decision_connections") <= 8.0);
+    assert_eq!(gateway.metric("gateway_decision_connections_max"), Some(8.0));
+    clients[0].send("a\r\n\r\n");
+    assert_eq!(clients[0].response(false).status, 200, "nobody has ended it");
+}
+
+#[test]
 fn a_reload_opens_and_closes_it() {
     let gateway = Gateway::start(ROUTE);
     gateway.reload_and_wait("", &file(""));

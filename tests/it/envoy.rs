@@ -80,6 +80,24 @@ impl Caller {
         self.runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), ended).await }).unwrap()
     }
 
+    /// Begins a call, and gives it up when `is_held` says so.
+    fn give_up(&mut self, descriptors: &[Asked<'_>], is_held: impl Fn() -> bool) {
+        let message = framed(&request(descriptors)).into();
+        self.runtime.block_on(async {
+            let mut client = self.client.clone().ready().await.unwrap();
+            let (response, mut sender) = client.send_request(head(SHOULD_RATE_LIMIT), false).unwrap();
+            sender.send_data(message, true).unwrap();
+            // The connection is served meanwhile.
+            let end = std::time::Instant::now() + Duration::from_secs(20);
+            while !is_held() {
+                assert!(std::time::Instant::now() < end, "it is not held");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            drop((response, sender));
+            client.ready().await.unwrap();
+        });
+    }
+
     fn call(&mut self, path: &str, body: impl Into<Bytes>) -> Ended {
         self.send(head(path), body.into(), true)
     }
@@ -429,4 +447,85 @@ fn without_its_store_a_call_is_answered_as_the_file_says() {
             Caller::connect(gateway.decisions()).call(SHOULD_RATE_LIMIT, framed(&request(&[(&[("k", "a")], None)])));
         assert_eq!(ended.status, status, "{on_error}: {ended:?}");
     }
+}
+
+const HOLDING: &str = "slow = { from = 0.1, up_to = \"60s\" }";
+
+fn delayed(gateway: &Gateway, limit: &str) -> f64 {
+    gateway.metric(&format!("gateway_limit_decisions_total{{limit=\"{limit}\",decision=\"delayed\"}}")).unwrap()
+}
+
+#[test]
+fn a_call_that_is_given_up_while_it_is_held_stays_charged() {
+    both_stores(|store| {
+        let rules = rule("ip = \"*\"", "[\"slow\"]");
+        let gateway = deciding("", &format!("{rules}{store}{}", limit("slow", "descriptor:ip", "[\"9/d\"]", HOLDING)));
+        let mut caller = Caller::connect(gateway.decisions());
+        let entries: &[(&str, &str)] = &[("ip", "192.0.2.1")];
+        assert_eq!(caller.ask_one(entries, 1).0, OK);
+        for held in 1..=8 {
+            caller.give_up(&[(entries, None)], || delayed(&gateway, "slow") >= f64::from(held));
+        }
+        assert_eq!(gateway.used("slow", "192.0.2.1"), 9, "{store}");
+        assert_eq!(caller.ask_one(entries, 1).0, OVER_LIMIT, "{store}");
+        drop(caller);
+        assert_eq!(gateway.used("slow", "192.0.2.1"), 9, "{store}");
+    });
+}
+
+#[test]
+fn a_hold_ends_before_envoy_stops_to_wait() {
+    let delaying = "on_limit = \"delay\"\nmax_delay = \"60s\"\nstrategy = \"token-bucket\"";
+    let limits = limit("slow", "descriptor:ip", "[\"9/d\"]", HOLDING)
+        + &limit("delays", "descriptor:ip", "[\"2/m burst 1\"]", delaying);
+    let rules = rule("ip = \"*\", slow = \"*\"", "[\"slow\"]") + &rule("ip = \"*\"", "[\"delays\"]");
+    let gateway = deciding("", &format!("{rules}{limits}"));
+    let mut caller = Caller::connect(gateway.decisions());
+    let mut ask = |entries: &[(&str, &str)]| {
+        let mut head = head(SHOULD_RATE_LIMIT);
+        head.headers_mut().insert("grpc-timeout", "8S".parse().unwrap());
+        let begun = std::time::Instant::now();
+        let ended = caller.send(head, framed(&request(&[(entries, None)])).into(), true);
+        let took = begun.elapsed();
+        (RateLimitResponse::decode(&ended.message[5..]).unwrap().overall_code, took)
+    };
+    let slow = [("ip", "192.0.2.1"), ("slow", "")];
+    assert_eq!(Caller::connect(gateway.decisions()).ask_one(&slow, 7).0, OK);
+    let (code, took) = ask(&slow);
+    assert_eq!(code, OK);
+    assert!((6.0..8.0).contains(&took.as_secs_f64()), "{took:?}");
+    let delays = [("ip", "192.0.2.1")];
+    assert_eq!(ask(&delays).0, OK);
+    let (code, took) = ask(&delays);
+    assert_eq!(code, OVER_LIMIT, "it would be held for longer than Envoy waits");
+    assert!(took < Duration::from_secs(8), "{took:?}");
+}
+
+#[test]
+fn what_has_been_used_is_charged_in_full() {
+    both_stores(|store| {
+        let ban = "ban = { after = 2, within = \"1h\", for = \"1h\" }\non_limit = \"delay\"\nmax_delay = \"60s\"\n\
+                   slow = { from = 0.1, up_to = \"60s\" }";
+        let limits = limit("tokens", "descriptor:user", "[\"1000/d\"]", ban);
+        let reports = rule("user = \"*\", report = \"*\"", "[\"tokens\"]") + "reports = true\n";
+        let rules = reports + &rule("user = \"*\"", "[\"tokens\"]");
+        let gateway = deciding("", &format!("{rules}{store}{limits}"));
+        let mut caller = Caller::connect(gateway.decisions());
+        let report: &[(&str, &str)] = &[("user", "ann"), ("report", "")];
+        let mut told = |hits| caller.ask_one(report, hits);
+        assert_eq!([400, 400, 400].map(&mut told), [(OK, 600), (OK, 200), (OK, 0)], "{store}");
+        assert_eq!(
+            [100, 100, 100, 100].map(&mut told),
+            [(OVER_LIMIT, 0); 4],
+            "{store}: it was over before, and bans nobody"
+        );
+        assert_eq!(told(0), (OVER_LIMIT, 0), "{store}");
+        assert_eq!(gateway.used("tokens", "ann"), 1600, "{store}");
+        assert_eq!(caller.ask_one(&[("user", "ben")], 100), (OK, 900), "{store}: questions are asked as ever");
+        let both: &[Asked<'_>] = &[(&[("user", "cid")], Some(1)), (&[("user", "cid"), ("report", "")], Some(2000))];
+        assert_eq!(caller.ask(both).overall_code, OK, "{store}");
+        assert_eq!(gateway.used("tokens", "cid"), 2001, "{store}: of one counter");
+        assert_eq!(caller.ask(both).overall_code, OVER_LIMIT, "{store}");
+        assert_eq!(gateway.used("tokens", "cid"), 4001, "{store}: the question is not charged, the report is");
+    });
 }

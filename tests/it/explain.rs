@@ -250,7 +250,7 @@ fn a_body_says_what_is_reserved() {
         for part in [
             "POST ",
             "\"u-7\" from json:/user",
-            "cost     208 reserved: 3 tokens of input by its size, 50 of output; weights of big-*: input 2.5, output 4\n",
+            "cost     225 reserved: 10 tokens of input by its size, 50 of output; weights of big-*: input 2.5, output 4\n",
             "with empty counters: answered 200",
         ] {
             assert!(text.contains(part), "{part}: {text}");

@@ -22,7 +22,7 @@ fn closing() -> Upstream {
 }
 
 /// Never ejects a server, so that the turns stay the same.
-const NO_EJECTION: &str = "[upstreams.up.eject]\nfailures = 1000";
+const NO_EJECTION: &str = "eject = false";
 
 #[test]
 fn a_connection_that_cannot_be_made_is_tried_at_another_server() {
@@ -159,6 +159,53 @@ fn a_listed_status_is_a_reason_to_try_another_server() {
 }
 
 #[test]
+fn a_listed_response_is_given_up_only_for_another_one() {
+    let busy = || Upstream::start(|_| b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 4\r\n\r\nbusy".to_vec());
+    let expect_busy = |gateway: &Gateway| {
+        let response = gateway.client().get("/");
+        assert_eq!((response.status, response.text(), response.headers.must("retry-after")), (503, "busy", "7"));
+    };
+    let listed = "[upstreams.up.retry]\nstatus = [503]";
+    let (_held, away) = closed_port();
+    let server = busy();
+    // Nobody knows at first that the other server is away, and then it is known.
+    let gateway =
+        Gateway::start(&in_turns(&[server.address(), away], &format!("eject = {{ failures = 1 }}\n{listed}")));
+    (0..6).for_each(|_| expect_busy(&gateway));
+    assert_eq!(gateway.metric("gateway_upstream_server_ejections_total"), Some(1.0));
+    assert!(gateway.metric("gateway_upstream_failures_total").is_some_and(|failures| failures <= 2.0));
+    assert_eq!(server.received().len(), 6);
+    // The other one closes the connection, or has the same to say.
+    for other in [closing(), busy()] {
+        let more = format!("retries = 3\n{NO_EJECTION}\n{listed}");
+        let gateway = Gateway::start(&in_turns(&[server.address(), other.address()], &more));
+        (0..4).for_each(|_| expect_busy(&gateway));
+        assert_eq!(gateway.metric("gateway_request_failures_total"), None);
+    }
+}
+
+#[test]
+fn what_the_application_answers_ejects_no_server() {
+    let servers: Vec<_> = (0..3).map(|_| Upstream::start(|_| reply(503, "busy"))).collect();
+    let addresses: Vec<_> = servers.iter().map(Upstream::address).collect();
+    let gateway = Gateway::start(&in_turns(&addresses, "[upstreams.up.eject]\nfailures = 1"));
+    let mut client = gateway.client();
+    (0..30).for_each(|_| assert_eq!(client.get("/").status, 503));
+    assert!(servers.iter().all(|server| server.received().len() >= 8));
+    assert_eq!(gateway.metric("gateway_upstream_server_ejections_total"), Some(0.0));
+}
+
+#[test]
+fn a_server_may_never_be_ejected() {
+    let (good, (_held, away)) = (Upstream::start(|_| reply(200, "ok")), closed_port());
+    let gateway = Gateway::start(&in_turns(&[good.address(), away], NO_EJECTION));
+    let mut client = gateway.client();
+    (0..40).for_each(|_| assert_eq!(client.get("/").status, 200));
+    assert_eq!(gateway.metric("gateway_upstream_server_ejections_total"), Some(0.0));
+    assert!(gateway.metric("gateway_upstream_failures_total").is_some_and(|failures| failures >= 19.0));
+}
+
+#[test]
 fn the_budget_bounds_what_a_failing_upstream_gets_in_addition() {
     let deliveries = Arc::new(AtomicUsize::new(0));
     let servers: Vec<_> = (0..2)
@@ -188,7 +235,7 @@ fn a_server_that_fails_again_and_again_is_ejected_for_a_time() {
     let switch = fails.clone();
     let flaky = Upstream::start(move |_| reply(if switch.load(Ordering::SeqCst) { 503 } else { 200 }, "flaky"));
     let good = Upstream::start(|_| reply(200, "good"));
-    let more = "[upstreams.up.eject]\nfailures = 3\nfor = \"300ms\"\nmax_for = \"300ms\"";
+    let more = "[upstreams.up.eject]\nfailures = 3\nstatus = [503]\nfor = \"300ms\"\nmax_for = \"300ms\"";
     let gateway = Gateway::start(&in_turns(&[flaky.address(), good.address()], more));
     let mut client = gateway.client();
     (0..100).for_each(|_| _ = client.get("/"));
@@ -205,7 +252,7 @@ fn a_server_that_fails_again_and_again_is_ejected_for_a_time() {
 fn the_last_server_is_never_ejected() {
     let bad = Upstream::start(|_| reply(503, "busy"));
     let (_held, away) = closed_port();
-    let more = "retries = 0\n[upstreams.up.eject]\nfailures = 1\nfor = \"1h\"\nmax_for = \"1h\"";
+    let more = "retries = 0\n[upstreams.up.eject]\nfailures = 1\nstatus = [\"5xx\"]\nfor = \"1h\"\nmax_for = \"1h\"";
     let gateway = Gateway::start(&in_turns(&[bad.address(), away], more));
     let mut client = gateway.client();
     let statuses: Vec<_> = (0..20).map(|_| client.get("/").status).collect();

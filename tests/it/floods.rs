@@ -63,7 +63,10 @@ fn each_refusal_is_the_same_and_is_counted() {
                 last = wait;
             }
             for (metric, count) in [
-                ("gateway_requests_total{route=\"/*\",outcome=\"limited\",status=\"4xx\",method=\"read\"}", 497.0),
+                (
+                    "gateway_requests_total{route=\"/*\",outcome=\"limited\",status=\"4xx\",method_class=\"read\"}",
+                    497.0,
+                ),
                 ("gateway_request_duration_seconds_count", 500.0),
                 ("gateway_limit_decisions_total{limit=\"l\",decision=\"rejected\"}", 497.0),
             ] {

@@ -20,12 +20,12 @@ fn half_closed(gateway: &Gateway, requests: &str) -> Client {
 }
 
 /// An upstream that sends these pieces with such a pause before each, and reports when its connection has ended.
-fn slow(pieces: &'static [(u64, &'static str)]) -> (Upstream, Arc<Mutex<Option<Instant>>>) {
+fn slow(pieces: &[(u64, &'static str)]) -> (Upstream, Arc<Mutex<Option<Instant>>>) {
     let ended = Arc::new(Mutex::new(None));
-    let end = Arc::clone(&ended);
+    let (end, pieces) = (Arc::clone(&ended), pieces.to_vec());
     let up = Upstream::raw(move |mut wire, _| {
         let _ = wire.head();
-        for (pause, piece) in pieces {
+        for (pause, piece) in &pieces {
             sleep(Duration::from_millis(*pause));
             if wire.write(piece.as_bytes()).is_err() {
                 break;
@@ -47,11 +47,37 @@ fn it_gets_a_response_that_begins_within_a_second() {
 }
 
 #[test]
-fn it_gets_all_of_a_response_that_has_begun() {
-    let (up, _) = slow(&[(0, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nans"), (3000, "wer")]);
+fn it_gets_all_of_a_response_whose_parts_come_in_time() {
+    let (up, _) = slow(&[
+        (0, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\na"),
+        (300, "n"),
+        (300, "s"),
+        (300, "w"),
+        (300, "e"),
+        (300, "r"),
+    ]);
     let gateway = Gateway::start(&up.everything());
     let mut client = half_closed(&gateway, ASK);
     assert_eq!(client.response(false).text(), "answer");
+}
+
+#[test]
+fn amid_a_response_it_counts_as_gone_after_a_second_of_silence() {
+    for first in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nans",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nans\r\n",
+    ] {
+        let (up, ended) = slow(&[(0, first)]);
+        let gateway = Gateway::start(&up.everything());
+        let begun = Instant::now();
+        let mut client = half_closed(&gateway, ASK);
+        client.try_head().unwrap();
+        until("the upstream is left", Duration::from_secs(10), || ended.lock().unwrap().is_some());
+        let waited = ended.lock().unwrap().unwrap() - begun;
+        assert!((Duration::from_millis(950)..Duration::from_secs(6)).contains(&waited), "{waited:?}");
+        let line = gateway.wait_message("request");
+        assert_eq!((&line["outcome"], &line["bytes"]), (&"abandoned".into(), &3.into()), "{line}");
+    }
 }
 
 #[test]

@@ -153,6 +153,33 @@ fn a_head_that_is_not_completed_ends_the_connection_although_other_requests_are_
     }
 }
 
+#[test]
+fn a_trusted_proxy_may_reset_all_that_its_clients_have_left() {
+    let never = never_answering("/never");
+    let waits = "max_in_flight = 1\nmax_waiting = 1000\nmax_wait = \"60s\"\n";
+    let route = "[[routes]]\npath = \"/own\"\nrespond = { status = 200 }\n";
+    let gateway = Gateway::with_server(
+        "trusted_proxies = [\"127.0.0.0/8\"]",
+        &(never.section() + waits + route + "[[routes]]\npath = \"/*\"\nupstream = \"up\"\n"),
+    );
+    let mut client = RawHttp2::connect(gateway.http, &[]);
+    let at = |path: &'static [u8]| [&GET[..3], &[(&b":path"[..], path)]].concat();
+    for round in 0..60 {
+        let streams = || (0..50).map(|number| 2 * (50 * round + number) + 1);
+        let requests: Vec<_> = streams().flat_map(|stream| headers(stream, END_STREAM, &at(b"/never"))).collect();
+        client.send(&requests).unwrap();
+        if round % 2 == 0 {
+            // They have been read when this is answered; otherwise they are reset before that.
+            client.send(&frame(kind::PING, 0, 0, b"together")).unwrap();
+            client.find("an answer to the ping", |frame| frame.kind == kind::PING && frame.flags == ACK);
+        }
+        let resets = streams().flat_map(|stream| frame(kind::RST_STREAM, 0, stream, &CANCEL.to_be_bytes()));
+        client.send(&resets.collect::<Vec<_>>()).unwrap();
+    }
+    client.send(&headers(100_001, END_STREAM, &at(b"/own"))).unwrap();
+    assert_eq!(client.reaction(100_001), Reaction::Status(200));
+}
+
 /// They load the machine, or measure what a loaded machine disturbs, so they take turns.
 mod alone {
     use super::*;

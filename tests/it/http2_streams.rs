@@ -39,6 +39,41 @@ fn post(path: &str) -> Request<()> {
     Request::post(format!("http://a.test{path}")).body(()).unwrap()
 }
 
+#[test]
+fn uploads_that_are_held_keep_no_other_from_coming() {
+    // The first request of a key passes, and others are held.
+    let limit = "[limits.l]\nkey = \"header:x-key\"\nrates = [\"1/4m\"]\nstrategy = \"fixed-window\"\n\
+                 on_limit = \"delay\"\nmax_delay = \"5m\"\n";
+    let up = Upstream::start(|received| reply(200, &received.body.len().to_string()));
+    for uploads in [8, 60] {
+        let gateway = Gateway::start(&format!("{limit}{}limits = [\"l\"]\n", up.everything()));
+        assert_eq!(gateway.client().get_with("/", "X-Key: k\r\n").status, 200);
+        run(async {
+            let mut client = connect(gateway.http, 1 << 20).await;
+            let mut held = Vec::new();
+            let upload = |key: &str| Request::post("http://a.test/").header("x-key", key).body(()).unwrap();
+            for _ in 0..uploads {
+                client = client.ready().await.unwrap();
+                let (response, mut body) = client.send_request(upload("k"), false).unwrap();
+                body.send_data(vec![b'x'; 400_000].into(), true).unwrap();
+                held.push((response, body));
+            }
+            while gateway.metric("gateway_requests_held") != Some(f64::from(uploads)) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            // What may come of them comes.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            for key in ["a", "b"] {
+                client = client.ready().await.unwrap();
+                let (response, mut body) = client.send_request(upload(key), false).unwrap();
+                body.send_data(vec![b'x'; 10].into(), true).unwrap();
+                let mut body = response.await.unwrap().into_body();
+                assert_eq!(body.data().await.unwrap().unwrap(), "10", "{uploads}");
+            }
+        });
+    }
+}
+
 /// An upstream that does nothing with requests for `/held` until what is returned is dropped. Then it reads and answers
 /// them like all others: with the length of their bodies.
 fn holding() -> (Upstream, Sender<()>) {

@@ -276,7 +276,7 @@ fn clients_cannot_create_series() {
     (1..100).for_each(&mut attack);
     assert_eq!(names(&gateway), before);
     let methods = ["read", "other"].map(|method| {
-        let labels = format!("route=\"/a/{{name}}\",outcome=\"responded\",status=\"2xx\",method=\"{method}\"");
+        let labels = format!("route=\"/a/{{name}}\",outcome=\"responded\",status=\"2xx\",method_class=\"{method}\"");
         gateway.metric(&format!("gateway_requests_total{{{labels}}}"))
     });
     assert_eq!(methods, [Some(100.0), Some(100.0)]);
@@ -287,7 +287,7 @@ fn the_tokens_of_models_are_counted() {
     let up = Upstream::start(|_| reply(200, ""));
     let limit = |name: &str, cost: &str| format!("[limits.{name}]\nkey = \"global\"\nrates = [\"10000/d\"]\n{cost}\n");
     let gateway = Gateway::start(
-        &(limit("tokens", "cost = { tokens = \"auto\", input = 2, max_output = 100 }")
+        &(limit("tokens", "cost = { tokens = \"auto\", input = 2, max_output = 100, without_usage = \"size\" }")
             + &limit("requests", "")
             + &up.section()
             + "[[routes]]\npath = \"/*\"\nlimits = [\"tokens\", \"requests\"]\nupstream = \"up\"\n"),
@@ -302,11 +302,11 @@ fn the_tokens_of_models_are_counted() {
     let tokens = |model: &str, kind: &str| {
         gateway.metric(&format!("gateway_tokens_total{{limit=\"tokens\",model=\"{model}\",kind=\"{kind}\"}}"))
     };
-    assert_eq!(["input", "cached", "output"].map(|kind| tokens("m-1", kind)), [4.0, 0.0, 0.0].map(Some));
+    assert_eq!(["input", "cached", "output"].map(|kind| tokens("m-1", kind)), [12.0, 0.0, 0.0].map(Some));
     assert_eq!(["input", "cached", "output"].map(|kind| tokens("other", kind)), [0.0; 3].map(Some));
     let of = |name: &str| gateway.metric(&format!("gateway_token_{name}_total{{limit=\"tokens\"}}"));
     let counts = ["cost_reserved", "cost_settled", "estimates", "streams_cut", "counts_ignored"].map(of);
-    assert_eq!(counts, [115.0, 8.0, 2.0, 0.0, 0.0].map(Some));
+    assert_eq!(counts, [131.0, 24.0, 2.0, 0.0, 0.0].map(Some));
     let others: Vec<_> = names(&gateway).into_iter().filter(|name| name.contains("_token")).collect();
     assert!(others.iter().all(|name| !name.contains("requests")), "{others:?}");
 }

@@ -11,10 +11,10 @@ use crate::harness::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
-const CHAT: &str = "/v1/chat/completions";
+pub(crate) const CHAT: &str = "/v1/chat/completions";
 
 /// A limit of so many tokens a day, on all requests to this server.
-fn limited(server: &ModelServer, tokens: u64, cost: &str, more: &str) -> String {
+pub(crate) fn limited(server: &ModelServer, tokens: u64, cost: &str, more: &str) -> String {
     format!(
         "[limits.tokens]\nkey = \"header:authorization\"\nrates = [\"{tokens}/d\"]\n\
          cost = {{ tokens = \"auto\", {cost} }}\n{more}\n{}limits = [\"tokens\"]\n",
@@ -30,14 +30,14 @@ fn send(client: &mut Client, path: &str, body: &Value) {
     ));
 }
 
-fn call(gateway: &Gateway, path: &str, body: &Value) -> Response {
+pub(crate) fn call(gateway: &Gateway, path: &str, body: &Value) -> Response {
     let mut client = gateway.client();
     send(&mut client, path, body);
     client.response(false)
 }
 
 /// What the key has used.
-fn used(gateway: &Gateway) -> u64 {
+pub(crate) fn used(gateway: &Gateway) -> u64 {
     gateway.used("tokens", "key")
 }
 
@@ -58,7 +58,7 @@ fn hang_up_after_two(mut client: Client) {
     SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
-/// Twelve bytes of text are three tokens of input.
+/// Its 47 bytes of text and of names, and its number, are 13 tokens of input.
 fn chat(max_tokens: u64, stream: bool) -> Value {
     json!({ "messages": [{ "role": "user", "content": "12345678" }], "max_tokens": max_tokens, "stream": stream })
 }
@@ -114,7 +114,7 @@ fn requests_side_by_side_pass_together_no_more_than_one_after_the_other() {
         let gateway = Gateway::start(&format!("{store}{}", limited(&server, 100, "", "")));
         // Each reserves 33.
         let mut clients: Vec<_> = (0..8).map(|_| gateway.client()).collect();
-        clients.iter_mut().for_each(|client| send(client, CHAT, &chat(30, false)));
+        clients.iter_mut().for_each(|client| send(client, CHAT, &chat(20, false)));
         (0..3).for_each(|_| server.wait(Event::Held));
         until("they are refused", PATIENCE, || {
             gateway.metric("gateway_limit_decisions_total{limit=\"tokens\",decision=\"rejected\"}") == Some(5.0)
@@ -145,14 +145,14 @@ fn a_failed_request_costs_nothing() {
 }
 
 #[test]
-fn a_response_without_usage_costs_its_size() {
+fn a_response_without_usage_costs_its_size_if_the_limit_says_so() {
     both_stores(|store| {
         let server = ModelServer::start(text(3));
-        let gateway = Gateway::start(&format!("{store}{}", limited(&server, 1000, "", "")));
+        let gateway = Gateway::start(&format!("{store}{}", limited(&server, 1000, "without_usage = \"size\"", "")));
         assert_eq!(call(&gateway, CHAT, &chat(100, true)).status, 200);
-        until("it is settled", PATIENCE, || used(&gateway) == 33);
+        until("it is settled", PATIENCE, || used(&gateway) == 43);
         assert_eq!(call(&gateway, CHAT, &chat(100, false)).status, 200);
-        until("it is settled", PATIENCE, || used(&gateway) == 66);
+        until("it is settled", PATIENCE, || used(&gateway) == 86);
         server.answer(Answer { held_after: Some(1), broken_after: Some(2), ..text(3) });
         let mut client = gateway.client();
         send(&mut client, CHAT, &chat(100, true));
@@ -160,7 +160,7 @@ fn a_response_without_usage_costs_its_size() {
         server.wait(Event::Held);
         server.go_on();
         client.wire.rest();
-        until("what has passed is charged", PATIENCE, || used(&gateway) == 66 + 23);
+        until("what has passed is charged", PATIENCE, || used(&gateway) == 86 + 33);
     });
 }
 
@@ -168,14 +168,14 @@ fn a_response_without_usage_costs_its_size() {
 fn a_client_that_hangs_up_pays_for_what_has_passed() {
     both_stores(|store| {
         let server = ModelServer::start(Answer { held_after: Some(2), ..text(3) });
-        let gateway = Gateway::start(&format!("{store}{}", limited(&server, 1000, "", "")));
+        let gateway = Gateway::start(&format!("{store}{}", limited(&server, 1000, "without_usage = \"size\"", "")));
         let mut client = gateway.client();
         send(&mut client, CHAT, &chat(500, true));
         server.wait(Event::Held);
-        assert_eq!(used(&gateway), 503);
+        assert_eq!(used(&gateway), 513);
         hang_up_after_two(client);
         server.wait(Event::Gone);
-        until("it is settled", PATIENCE, || used(&gateway) == 23);
+        until("it is settled", PATIENCE, || used(&gateway) == 33);
     });
 }
 
@@ -195,7 +195,7 @@ fn streams_are_cut_exactly_where_there_is_no_room() {
             let text = response.text();
             assert!(text.ends_with("\n\n") && text.contains("\"code\":\"rate_limit_exceeded\""), "{text}");
             assert!(!text.contains("[DONE]"), "{text}");
-            passed += 3 + 10 * text.matches(&"x".repeat(40)).count() as u64;
+            passed += 13 + 10 * text.matches(&"x".repeat(40)).count() as u64;
         }
         until("they are settled", PATIENCE, || used(&gateway) == passed);
         // Each of them may have found less room than its next event needs.
@@ -210,26 +210,27 @@ fn a_stream_is_settled_where_it_was_charged() {
     both_stores(|store| {
         let usage = Some(Used { input: 3, cached: 0, output: 7 });
         let server = ModelServer::start(Answer { usage, held_after: Some(2), ..text(3) });
-        let gateway = Gateway::start(&format!("{store}{}", limited(&server, 600, "", &pool(1000))));
+        let size = "without_usage = \"size\"";
+        let gateway = Gateway::start(&format!("{store}{}", limited(&server, 600, size, &pool(1000))));
         let mut clients = [(); 2].map(|()| gateway.client());
         for client in &mut clients {
             send(client, CHAT, &chat(500, true));
             server.wait(Event::Held);
         }
         let counts = || ["tokens", "pool"].map(|limit| gateway.used(limit, "key"));
-        assert_eq!(counts(), [503, 503], "{store}");
+        assert_eq!(counts(), [513, 513], "{store}");
         assert_eq!(call(&gateway, CHAT, &chat(500, true)).status, 429, "neither has room, {store}");
         let [mut first, second] = clients;
         hang_up_after_two(second);
         server.wait(Event::Gone);
-        until("the pool is settled", PATIENCE, || counts() == [503, 23]);
+        until("the pool is settled", PATIENCE, || counts() == [513, 33]);
         server.go_on();
         assert_eq!(first.response(false).status, 200);
-        until("the limit is settled", PATIENCE, || counts() == [10, 23]);
+        until("the limit is settled", PATIENCE, || counts() == [10, 33]);
         // What was given back is there for the next one, which the pool has no part in.
         send(&mut first, CHAT, &chat(500, true));
         server.wait(Event::Held);
-        assert_eq!(counts(), [513, 23], "{store}");
+        assert_eq!(counts(), [523, 33], "{store}");
         server.go_on();
         assert_eq!(first.response(false).status, 200);
     });
@@ -245,7 +246,7 @@ fn a_stream_asks_for_more_where_it_was_charged() {
         let cut = || {
             let response = call(&gateway, CHAT, &chat(50, true));
             assert!(response.text().contains("\"code\":\"rate_limit_exceeded\""), "{}", response.text());
-            3 + 10 * response.text().matches(&"x".repeat(40)).count() as u64
+            13 + 10 * response.text().matches(&"x".repeat(40)).count() as u64
         };
         let first = cut();
         assert!((190..=200).contains(&first), "{first}, {store}");
@@ -268,6 +269,14 @@ fn a_cut_stream_ends_in_the_form_of_its_provider() {
     let gateway = Gateway::start(&limited(&server, 100, "on_exhausted = \"cut\", max_output = 5", ""));
     let gemini = call(&gateway, "/v1beta/models/gemini:streamGenerateContent?alt=sse", &json!({ "contents": [] }));
     assert!(gemini.text().ends_with("\"status\":\"RESOURCE_EXHAUSTED\"}}\r\n\r\n"), "{}", gemini.text());
+    let gateway = Gateway::start(&limited(&server, 100, "on_exhausted = \"cut\", max_output = 5", ""));
+    let responses = call(&gateway, "/v1/responses", &json!({ "input": "a", "stream": true, "max_output_tokens": 5 }));
+    let (before, last) = responses.text().trim_end().rsplit_once("\n\n").unwrap();
+    let error: Value = serde_json::from_str(last.strip_prefix("event: error\ndata: ").unwrap()).unwrap();
+    assert_eq!((&error["type"], &error["code"]), (&json!("error"), &json!("rate_limit_exceeded")), "{error}");
+    // It has a number behind those that passed.
+    let events = before.split("\n\n").count() as u64;
+    assert!(error["sequence_number"].as_u64().unwrap() >= events, "{}", responses.text());
 }
 
 #[test]
@@ -426,15 +435,15 @@ fn a_reload_or_a_reset_during_a_stream_loses_nothing() {
         let mut client = gateway.client();
         send(&mut client, CHAT, &chat(500, true));
         server.wait(Event::Held);
-        assert_eq!(used(&gateway), 503);
+        assert_eq!(used(&gateway), 513);
         gateway.reload_and_wait("", &config(2000));
-        assert_eq!(used(&gateway), 503);
+        assert_eq!(used(&gateway), 513);
         server.go_on();
         assert_eq!(client.response(false).status, 200);
         until("it is settled", PATIENCE, || used(&gateway) == 10);
         send(&mut client, CHAT, &chat(500, true));
         server.wait(Event::Held);
-        assert_eq!(used(&gateway), 513);
+        assert_eq!(used(&gateway), 523);
         let admin = &mut Client::connect(gateway.admin);
         let host = gateway.admin;
         let reset = admin.call(format!("DELETE /api/limits/tokens/keys/key HTTP/1.1\r\nHost: {host}\r\n\r\n"));
@@ -462,7 +471,7 @@ fn two_gateways_cut_within_what_they_have_together() {
     (0..6).for_each(|_| server.go_on());
     let passed: u64 = clients
         .iter_mut()
-        .map(|client| 3 + 10 * client.response(false).text().matches(&"x".repeat(40)).count() as u64)
+        .map(|client| 13 + 10 * client.response(false).text().matches(&"x".repeat(40)).count() as u64)
         .sum();
     assert!((300 - 60..=300).contains(&passed), "{passed}");
     until("all is settled", PATIENCE, || gateways.iter().all(|gateway| used(gateway) == passed));

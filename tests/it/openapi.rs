@@ -172,6 +172,8 @@ fn the_document_says_what_the_server_does() {
     }
     let response = call(&gateway, "GET", "/api/limits/other/bans", &[], "");
     contract.hold("GET", "/api/limits/{limit}/bans", &response);
+    let response = call(&gateway, "GET", "/api/limits/other/overrides", &[], "");
+    contract.hold("GET", "/api/limits/{limit}/overrides", &response);
     for wanted in [r#"{"exempt": true, "for": "1h"}"#, r#"{"block": true, "for": "1h"}"#] {
         contract.check(&gateway, "PUT", OF_KEY, &[], wanted, 200);
         contract.check(&gateway, "GET", OF_KEY, &[], "", 200);

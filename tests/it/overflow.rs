@@ -13,9 +13,11 @@ use crate::shared::{PATIENT, gateways};
 
 const ROUTE: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
-/// A limit of a key in a header, with these rates and these further settings.
+/// A limit of a key in a header, with these rates and these further settings. What strangers share does not overflow, so one that
+/// does falls back on the address.
 fn limit(name: &str, rates: &str, more: &str) -> String {
-    format!("[limits.{name}]\nkey = \"header:x-{name}\"\nrates = [{rates:?}]\n{more}\n")
+    let or_address = if name.starts_with("pool") { "" } else { " | client-ip" };
+    format!("[limits.{name}]\nkey = \"header:x-{name}{or_address}\"\nrates = [{rates:?}]\n{more}\n")
 }
 
 /// One limit, its pool, and a route for all requests.
@@ -374,5 +376,26 @@ fn tenants_share_a_pool_as_the_documentation_says() {
         assert_eq!(client.get("/").status, 400, "{store}");
         assert_eq!(client.get_with("/", "x-tenant: invented\r\n").status, 400, "{store}");
         assert_eq!(decisions(&gateway, "tenant", "overflowed"), 60, "{store}");
+    });
+}
+
+#[test]
+fn strangers_share_a_counter_without_a_pool() {
+    let known = tempfile::NamedTempFile::new().unwrap();
+    fs::write(known.path(), "acme\n").unwrap();
+    both_stores(|store| {
+        for (name, key) in [("one", "\"header:x-tenant\""), ("two", "[\"header:x-tenant\", \"method\"]")] {
+            let gateway = Gateway::start(&format!(
+                "{store}[limits.{name}]\nkey = {key}\nknown_keys = {:?}\nrates = [\"3/d\"]\noverflow = \"{name}-pool\"\n\
+                 [limits.{name}-pool]\nkey = \"global\"\nrates = [\"4/d\"]\n{ROUTE}limits = [{name:?}]\n",
+                known.path().display().to_string()
+            ));
+            let mut client = gateway.client();
+            let mut passed =
+                |fields: &str, count: usize| (0..count).filter(|_| client.get_with("/", fields).status == 200).count();
+            assert_eq!(passed("", 20), 3, "{key}, {store}");
+            assert_eq!(passed("X-Tenant: invented\r\n", 20), 0, "{key}, {store}: they share it, too");
+            assert_eq!(passed("X-Tenant: acme\r\n", 20), 7, "{key}, {store}: all of the pool is left");
+        }
     });
 }

@@ -26,7 +26,7 @@ fn check_file(admin: &str, question: &str) -> (Option<i32>, String) {
 
 /// Checks a file like that of the gateway, but with the port that the system has chosen.
 fn check_gateway(gateway: &Gateway, question: &str) -> (Option<i32>, String) {
-    check_file(&format!("[admin]\nlisten = \"{}\"\ntoken = \"secret\"", gateway.admin), question)
+    check_file(&format!("[admin]\nlisten = \"{}\"\ntoken = \"sixteen-characters\"", gateway.admin), question)
 }
 
 fn call(gateway: &Gateway, line: &str) {
@@ -40,7 +40,7 @@ const YES: (Option<i32>, String) = (Some(0), String::new());
 fn a_gateway_is_alive_and_ready_or_draining() {
     // A token is no obstacle, and neither is a listener on all addresses.
     for listen in ["127.0.0.1:0", "0.0.0.0:0"] {
-        let gateway = Gateway::with_admin(&format!("listen = \"{listen}\"\ntoken = \"secret\""), FIXED);
+        let gateway = Gateway::with_admin(&format!("listen = \"{listen}\"\ntoken = \"sixteen-characters\""), FIXED);
         assert_eq!((check_gateway(&gateway, "--live"), check_gateway(&gateway, "--ready")), (YES, YES), "{listen}");
     }
     let gateway = Gateway::start(FIXED);

@@ -13,7 +13,7 @@ async function recording(url, init) {
   return response;
 }
 
-const options = { apiKey: "secret", maxRetries: Number(retries), fetch: recording };
+const options = { apiKey: process.env.API_KEY ?? "secret", maxRetries: Number(retries), fetch: recording };
 
 async function openai(library, kind, pieces) {
   const client = new library({ baseURL: `http://${address}/v1`, ...options });

@@ -6,6 +6,7 @@ the calls have returned or raised, and what was sent and received.
 
 import importlib
 import json
+import os
 import sys
 import time
 
@@ -57,7 +58,7 @@ def anthropic(kind, pieces):
 
 
 http_client = library.DefaultHttpxClient(event_hooks={"request": [sent], "response": [received]})
-options = {"api_key": "secret", "max_retries": int(retries), "http_client": http_client}
+options = {"api_key": os.environ.get("API_KEY", "secret"), "max_retries": int(retries), "http_client": http_client}
 results = []
 for kind in kinds:
     pieces = []

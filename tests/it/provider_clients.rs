@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use socket2::SockRef;
 
-use crate::harness::{Answer, Client, Event, Framing, Gateway, ModelServer, Used};
+use crate::harness::{Answer, Client, Event, Framing, Gateway, ModelServer, Used, until};
 
 /// The libraries: what runs them, which program uses them, and whose they are.
 const LIBRARIES: [Library; 4] = [
@@ -21,7 +21,13 @@ const LIBRARIES: [Library; 4] = [
 type Library = (&'static str, &'static str, &'static str);
 
 /// What calls of these kinds return, and what was sent and received. A call that is refused is made again `retries` times at most.
-fn calls(
+fn calls(library: Library, gateway: &Gateway, retries: u32, kinds: &[&str]) -> [Vec<Value>; 2] {
+    calls_with("secret", library, gateway, retries, kinds)
+}
+
+/// The same with this key.
+fn calls_with(
+    key: &str,
     (interpreter, program, provider): Library,
     gateway: &Gateway,
     retries: u32,
@@ -29,7 +35,7 @@ fn calls(
 ) -> [Vec<Value>; 2] {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(interpreter);
-    command.env("PYTHONPATH", root.join("target").join(provider));
+    command.env("PYTHONPATH", root.join("target").join(provider)).env("API_KEY", key);
     command.env("NODE_PATH", root.join("target/provider-clients/node_modules"));
     command.arg(root.join("tests/it").join(program)).args([provider, &gateway.http.to_string(), &retries.to_string()]);
     let output = command.args(kinds).output().unwrap();
@@ -96,7 +102,8 @@ fn responses_of_all_providers_pass() {
     assert_eq!((failed.status, failed.headers.must("x-more")), (529, "1"));
     assert_eq!(failed.json()["error"]["type"], "api_error");
     let last = server.received().pop().unwrap();
-    assert_eq!((&*last.target, &*last.body, last.headers.must("via")), ("/v1/messages", &b"{}"[..], "1.1 gateway"));
+    assert_eq!((&*last.target, &*last.body), ("/v1/messages", &b"{}"[..]));
+    assert!(last.headers.must("via").starts_with("1.1 gateway"));
 }
 
 #[test]
@@ -196,6 +203,62 @@ fn libraries_wait_as_long_as_they_are_told() {
         }
         assert_eq!(server.received().len(), 2, "a refused call does not reach the model");
     }
+}
+
+/// The recipes of docs/tokens.md for these libraries, with the server instead of the provider.
+fn recipes(server: &ModelServer, provider: &str) -> Vec<String> {
+    let page = include_str!("../../docs/tokens.md");
+    let blocks = page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let upstream = format!("upstream = \"{provider}\"");
+    // Those without an issuer of tokens and without files of keys.
+    let recipes = blocks.filter(|block| block.contains(&upstream) && !block.contains("known_keys"));
+    let section = server.up.section().replace("upstreams.up", &format!("upstreams.{provider}"));
+    recipes
+        .map(|block| {
+            let own = format!("[upstreams.{provider}]");
+            let limits = block.find("[limits").filter(|_| block.contains(&own)).unwrap_or(0);
+            format!("{section}\n{}", &block[limits..])
+        })
+        .collect()
+}
+
+#[test]
+#[ignore = "needs the libraries of providers of language models"]
+fn recipes_count_clients_apart() {
+    for library in LIBRARIES {
+        let server = ModelServer::start(Answer::default());
+        let recipes = recipes(&server, library.2);
+        assert!(!recipes.is_empty(), "{library:?}");
+        for recipe in recipes {
+            let gateway = Gateway::start(&recipe);
+            for (key, times) in [("first", 1), ("second", 2)] {
+                let [results, _] = calls_with(key, library, &gateway, 0, &["create", "stream"][..times]);
+                assert!(results.iter().all(|result| result["text"] == "Hello, world!"), "{library:?} {results:?}");
+            }
+            let counts = ["first", "second"].map(|key| gateway.used("tokens", key));
+            assert_eq!(counts, [13, 26], "{library:?}: {recipe}");
+        }
+    }
+}
+
+/// A client with two keys cannot choose between two counters.
+#[test]
+fn the_key_that_is_counted_is_the_one_that_is_sent() {
+    let server = ModelServer::start(Answer::default());
+    let [recipe] = &recipes(&server, "anthropic")[..] else { panic!("there is one") };
+    let gateway = Gateway::start(recipe);
+    let call = |fields: &str| {
+        let request = format!("POST /v1/messages HTTP/1.1\r\nHost: a\r\n{fields}Content-Length: 2\r\n\r\n{{}}");
+        assert_eq!(gateway.client().call(request).status, 200);
+        let last = server.received().pop().unwrap();
+        ["authorization", "x-api-key"].map(|name| last.headers.get(name).map(str::to_owned))
+    };
+    assert_eq!(call("Authorization: Bearer a\r\nX-Api-Key: b\r\n"), [Some("Bearer a".to_owned()), None]);
+    assert_eq!(call("X-Api-Key: b\r\n"), [None, Some("b".to_owned())]);
+    assert_eq!(call("Authorization: bearer  a\r\nX-Api-Key: c\r\n"), [Some("bearer  a".to_owned()), None]);
+    until("both are counted", Duration::from_secs(20), || {
+        ["a", "b"].map(|key| gateway.used("tokens", key)) == [26, 13]
+    });
 }
 
 #[test]

@@ -110,10 +110,24 @@ fn an_invalid_file_leaves_the_old_configuration_in_force() {
 #[test]
 fn a_setting_that_needs_a_restart_is_refused_by_its_name() {
     let gateway = Gateway::with_server("", &fixed("/", "old", ""));
-    gateway.reload("workers = 3", &fixed("/", "new", ""));
+    gateway.reload("workers = 3\nmax_header_size = \"16KiB\"", &fixed("/", "new", ""));
     let line = gateway.wait_message("reload refused");
-    assert!(line["problems"].to_string().contains("server.workers"), "{line}");
+    let told = line["problems"].as_str().unwrap();
+    for setting in ["server.workers", "server.max_header_size"] {
+        assert!(told.contains(&format!("{setting} cannot change while the gateway runs")), "{told}");
+    }
+    assert!(told.contains("workers = 3") && told.contains("gateway.toml:"), "it says where: {told}");
     assert_eq!(gateway.client().get("/").text(), "old");
+}
+
+#[test]
+fn the_log_level_of_the_file_is_put_in_force_by_a_reload() {
+    let gateway = Gateway::start(&fixed("/", "old", ""));
+    let text = std::fs::read_to_string(gateway.config_path()).unwrap();
+    std::fs::write(gateway.config_path(), text.replace("level = \"info\"", "level = \"debug\"")).unwrap();
+    gateway.signal(Signal::HUP);
+    gateway.wait_message("a reload has changed the log level");
+    gateway.wait_message("reloaded");
 }
 
 #[test]

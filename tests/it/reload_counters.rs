@@ -332,8 +332,14 @@ fn check_says_it_before_the_reload() {
     let route = "[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n";
     let (code, said) = check(&limit("client-ip", "rates = [\"2/d\"]"), route);
     assert!(code == Some(0) && said.contains("  drops what l has counted (the limit is removed)"), "{said}");
-    let (code, said) = check(route, &format!("[server]\nworkers = 3\n{route}"));
-    assert!(code == Some(0) && said.contains("is refused: server.workers changes, which needs a restart"), "{said}");
+    let (code, said) =
+        check(route, &format!("[server]\nworkers = 3\n[log]\nformat = \"json\"\nlevel = \"debug\"\n{route}"));
+    assert_eq!(code, Some(2), "{said}");
+    for (setting, place) in [("server.workers", "new.toml:2:1"), ("log.format", "new.toml:4:1")] {
+        let line = said.lines().find(|line| line.contains(setting)).unwrap();
+        assert!(line.starts_with("  is refused: ") && line.ends_with(&format!("{place})")), "{said}");
+    }
+    assert!(!said.contains("log.level"), "{said}");
     let (code, said) = check("broken", route);
     assert!(code == Some(2) && said.contains("old.toml"), "{said}");
 }

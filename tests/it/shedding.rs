@@ -163,7 +163,8 @@ mod alone {
         let counted = |start: &str| counted(&gateway, start);
         assert!(counted("gateway_shed_requests_total{upstream=\"up\",priority=\"2\"}") >= shed);
         assert!(
-            counted("gateway_requests_total{route=\"/low\",outcome=\"shed\",status=\"5xx\",method=\"read\"}") >= shed
+            counted("gateway_requests_total{route=\"/low\",outcome=\"shed\",status=\"5xx\",method_class=\"read\"}")
+                >= shed
         );
         let admitted = counted("gateway_limit_decisions_total{limit=\"all\",decision=\"admitted\"}");
         let forwarded = counted("gateway_requests_total{route=\"/low\",outcome=\"forwarded\"");

@@ -130,6 +130,65 @@ fn what_a_client_was_charged_that_goes_away_is_given_back() {
     });
 }
 
+/// At most so many requests of all clients together.
+fn of_all(places: u64) -> String {
+    format!("[limits.all]\nkey = \"global\"\nmax_in_flight = {places}\n")
+}
+
+#[test]
+fn the_held_take_no_place_of_those_in_flight() {
+    let held_in = |limit: &str, names: &str, passing: usize| {
+        let (gateway, upstream) = serving("", &(limit.to_owned() + &of_all(2)), names);
+        let mut client = gateway.client();
+        (0..passing).for_each(|_| assert_eq!(client.get_with("/", "X-Key: k\r\n").status, 200));
+        let mut waiting: Vec<_> = (0..4).map(|_| gateway.client()).collect();
+        for (held_before, client) in (0..).zip(&mut waiting) {
+            client.send(ASK);
+            until("it is held", Duration::from_secs(10), || held(&gateway) == held_before + 1);
+        }
+        assert_eq!(client.get_with("/", "X-Key: other\r\n").status, 200, "{limit}");
+        waiting.into_iter().for_each(reset);
+        until("all have left", Duration::from_secs(10), || held(&gateway) == 0);
+        assert_eq!(client.get_with("/", "X-Key: other\r\n").status, 200, "{limit}");
+        assert_eq!(upstream.received().len(), passing + 2, "{limit}");
+    };
+    for names in ["\"l\", \"all\"", "\"all\", \"l\""] {
+        held_in(&limit("l", "slow = { from = 0.5, up_to = \"60s\" }"), names, 6);
+        let delays = limit("l", "on_limit = \"delay\"\nmax_delay = \"5m\"").replace("10/h", "10/4m");
+        held_in(&delays, names, 10);
+    }
+}
+
+#[test]
+fn who_finds_no_place_after_the_hold_is_refused_and_charged_nothing() {
+    both_stores(|store| {
+        let (open, opened) = std::sync::mpsc::channel::<()>();
+        let opened = std::sync::Mutex::new(opened);
+        let upstream = Upstream::start(move |request| {
+            if request.target == "/waits" {
+                let _ = opened.lock().unwrap().recv_timeout(Duration::from_secs(60));
+            }
+            reply(200, "in")
+        });
+        // The seventh request of a key is held for a fifth of that.
+        let limits = limit("l", "slow = { from = 0.5, up_to = \"30s\" }") + &of_all(1);
+        let routes = format!("{}limits = [\"l\", \"all\"]\n", upstream.everything());
+        let gateway = Gateway::start(&format!("{store}{limits}{routes}"));
+        let mut client = gateway.client();
+        (0..6).for_each(|_| assert_eq!(client.get_with("/", "X-Key: k\r\n").status, 200, "{store}"));
+        client.send(ASK);
+        until("it is held", Duration::from_secs(10), || held(&gateway) == 1);
+        let mut other = gateway.client();
+        other.send("GET /waits HTTP/1.1\r\nHost: h\r\nX-Key: other\r\n\r\n");
+        let refused = client.response(false);
+        refused.expect_problem(429);
+        assert!(refused.text().contains("\"all\""), "{store}: {}", refused.text());
+        until("it is given back", Duration::from_secs(10), || gateway.used("l", "k") == 6);
+        open.send(()).unwrap();
+        assert_eq!(other.response(false).status, 200, "{store}");
+    });
+}
+
 #[test]
 fn a_pool_takes_at_once_what_a_slowed_limit_has_no_room_for() {
     both_stores(|store| {

@@ -220,7 +220,7 @@ fn what_has_one_place_stays_there() {
         ("jsonwebtoken::", &["base/jwt"]),
         ("prost::", &["proxy/envoy", "proxy/respond/grpc", "request/descriptors", "sources/otlp"]),
         ("tokio_postgres::", &["config", "sources/quotas"]),
-        ("flate2::", &["commands/simulate"]),
+        ("flate2::", &["commands/simulate", "process/source"]),
         ("indicatif::", &["commands/simulate"]),
         ("maud::", &["commands/simulate"]),
         ("ratatui::", &["commands/top"]),

@@ -70,6 +70,31 @@ mod alone {
         }
     }
 
+    #[test]
+    fn in_turns_gateways_admit_hardly_more_than_small_limits() {
+        const QUOTAS: [usize; 6] = [1, 3, 6, 12, 30, 64];
+        let limit = |quota: &usize| {
+            let limit = format!("[limits.l{quota}]\nkey = \"header:x-api-key\"\nrates = [\"{quota}/h\"]\n");
+            let route = format!("path = \"/{quota}\"\nlimits = [\"l{quota}\"]\nrespond = {{ status = 200 }}\n");
+            format!("{limit}[[routes]]\n{route}")
+        };
+        let limits: String = QUOTAS.iter().map(limit).collect();
+        for count in [2, 4] {
+            let memcached = Memcached::start();
+            let gateways = gateways(count, &format!("{}{limits}", memcached.store_with(PATIENT)));
+            align(Duration::from_hours(1), Duration::from_mins(1));
+            let mut clients: Vec<_> = gateways.iter().map(Gateway::client).collect();
+            for (quota, key) in QUOTAS.into_iter().flat_map(|quota| (0..20).map(move |key| (quota, key))) {
+                let mut ask = |turn: usize| {
+                    let client = &mut clients[turn % count];
+                    client.get_with(&format!("/{quota}"), format!("x-api-key: {key}\r\n")).status
+                };
+                let admitted = (0..2 * quota + 2 * count).filter(|turn| ask(*turn) == 200).count();
+                assert!((quota..quota + count).contains(&admitted), "{admitted} of {quota} by {count} gateways");
+            }
+        }
+    }
+
     /// What was under way when a connection broke is in doubt, and may be counted though it was not admitted.
     #[test]
     fn in_turns_connections_that_break_let_no_more_through() {

@@ -1,11 +1,13 @@
 //! Clients that do not read what is sent to them: nothing waits for them for ever.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
+use crate::harness::http2::{RawHttp2, frame, get, kind};
 use crate::harness::{Gateway, Upstream, until};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -87,6 +89,64 @@ fn a_client_that_sends_requests_but_reads_no_response_is_disconnected() {
     assert!(over, "it goes on for ever");
     assert_eq!(gateway.metric("gateway_connections_stalled_total"), Some(1.0));
     assert!(gateway.memory("VmHWM") - before < 16 << 20, "answers pile up");
+}
+
+/// An upstream that sends without end to many at a time, and how much all of them were sent.
+fn endless_to_many() -> (Upstream, Arc<AtomicUsize>) {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = sent.clone();
+    let up = Upstream::raw(move |mut wire, _| {
+        let _ = wire.head();
+        let _ = wire.write(b"HTTP/1.1 200 OK\r\n\r\n");
+        while wire.write(&[b'x'; 16 << 10]).is_ok() {
+            count.fetch_add(16 << 10, Ordering::SeqCst);
+        }
+    });
+    (up, sent)
+}
+
+/// By how much the memory of the gateway grows until the upstream cannot send any more.
+fn grown(gateway: &Gateway, sent: &AtomicUsize, begin: impl FnOnce()) -> u64 {
+    let before = gateway.memory("VmRSS");
+    begin();
+    let mut last = 0;
+    until("nothing more is sent", Duration::from_secs(60), || {
+        std::thread::sleep(Duration::from_secs(1));
+        let now = sent.load(Ordering::SeqCst);
+        now > 0 && now == std::mem::replace(&mut last, now)
+    });
+    gateway.memory("VmRSS").saturating_sub(before) >> 10
+}
+
+#[test]
+fn little_is_kept_for_each_client_that_does_not_read() {
+    const CLIENTS: u64 = 100;
+    let (up, sent) = endless_to_many();
+    let gateway = Gateway::with_server("workers = 1\nbody_timeout = \"300s\"", &up.everything());
+    let mut clients = Vec::new();
+    let kib = grown(&gateway, &sent, || {
+        clients.extend((0..CLIENTS).map(|_| {
+            let mut client = gateway.client();
+            client.send(ASK);
+            client
+        }));
+    });
+    assert!(kib < CLIENTS * 220, "{} KiB each", kib / CLIENTS);
+}
+
+#[test]
+fn little_is_kept_for_a_client_of_http2_that_does_not_read() {
+    const STREAMS: u32 = 250;
+    let (up, sent) = endless_to_many();
+    let gateway = Gateway::with_server("workers = 1\nbody_timeout = \"300s\"", &up.everything());
+    // It grants all the window that there is.
+    let most = u32::MAX >> 1;
+    let mut client = RawHttp2::connect(gateway.http, &[(4, most)]);
+    let kib = grown(&gateway, &sent, || {
+        client.send(&frame(kind::WINDOW_UPDATE, 0, 0, &(most - 65_535).to_be_bytes())).unwrap();
+        client.send(&(0..STREAMS).flat_map(|number| get(2 * number + 1, "/")).collect::<Vec<_>>()).unwrap();
+    });
+    assert!(kib < 12 << 10, "{kib} KiB");
 }
 
 #[test]

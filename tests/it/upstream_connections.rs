@@ -78,6 +78,29 @@ fn a_request_that_makes_the_upstream_close_is_sent_at_most_twice() {
 }
 
 #[test]
+fn connections_that_have_ended_are_replaced_once_for_a_request() {
+    let requests = ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"];
+    for (retries, most) in [(0, 2), (1, 3), (2, 4)] {
+        let servers = [Closing::start(""), Closing::start(""), Closing::start("")];
+        let list = servers.each_ref().map(|server| format!("\"http://{}\"", server.up.address())).join(", ");
+        let upstream = format!("[upstreams.up]\nservers = [{list}]\nbalance = \"round-robin\"\nretries = {retries}\n");
+        let more = "[upstreams.up.eject]\nfailures = 1000\n[upstreams.up.retry]\nbudget = 1.0\n";
+        let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\n";
+        let gateway = Gateway::with_server("workers = 1", &[&upstream, more, route].concat());
+        let mut clients: Vec<Client> = (0..RESTING * servers.len()).map(|_| gateway.client()).collect();
+        clients.iter_mut().for_each(|client| client.send(requests[0]));
+        clients.iter_mut().for_each(|client| assert_eq!(client.response(false).text(), "well"));
+        servers.iter().for_each(|server| server.closes.store(true, Ordering::SeqCst));
+        // Without retries, bodies are not kept.
+        for request in &requests[..if retries == 0 { 1 } else { 2 }] {
+            gateway.client().call(request).expect_problem(502);
+            let deliveries: usize = servers.iter().map(Closing::deliveries).sum();
+            assert_eq!(deliveries, most, "{retries} retries, {request}");
+        }
+    }
+}
+
+#[test]
 fn a_request_that_was_answered_in_part_is_not_sent_again() {
     for last in ["H", "HTTP/1.1 200 OK\r\nContent-", "HTTP/1.1 103 Early Hints\r\n\r\n"] {
         let up = Closing::start(last);
@@ -104,6 +127,21 @@ fn interim_responses_without_end_are_502() {
     });
     let gateway = Gateway::start(&everything(&up, ""));
     gateway.client().get("/").expect_problem(502);
+}
+
+#[test]
+fn a_connection_is_used_no_longer_than_its_server_says() {
+    let up = Upstream::start(|request| {
+        let seconds = if request.target == "/short" { 2 } else { 600 };
+        format!("HTTP/1.1 200 OK\r\nKeep-Alive: timeout={seconds}, max=100\r\nContent-Length: 0\r\n\r\n").into_bytes()
+    });
+    let gateway = Gateway::with_server("workers = 1", &everything(&up, ""));
+    let mut client = gateway.client();
+    for (path, connections) in [("/long", 1), ("/short", 1), ("/long", 2), ("/long", 2)] {
+        assert_eq!(client.get(path).status, 200);
+        assert_eq!(up.connections(), connections, "{path}");
+        thread::sleep(Duration::from_millis(1200));
+    }
 }
 
 /// How long each connection was open when it was closed, and how long ago its last request was.

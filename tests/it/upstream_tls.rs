@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rcgen::date_time_ymd;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 use rustix::process::Signal;
+use rustls::pki_types::PrivateKeyDer;
 use rustls::server::ServerConfig;
 
 use crate::harness::{Authority, Gateway, Handshake, Pattern, TlsServer, TlsStream, Upstream, read_request, until};
@@ -120,6 +121,45 @@ fn a_server_gets_the_certificate_that_it_asks_for() {
     // In TLS 1.3 the server refuses it after the handshake.
     assert!(line["error"].as_str().unwrap().contains("CertificateRequired"), "{line}");
     assert_eq!(server.handshakes().len(), 1);
+}
+
+/// A certificate that is its own authority, for this name and until this year, as `openssl req -x509` makes it.
+fn self_signed(name: &str, year: i32) -> (tempfile::TempDir, ServerConfig) {
+    let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.not_after = date_time_ymd(year, 1, 1);
+    let key = KeyPair::generate().unwrap();
+    let cert = params.self_signed(&key).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("ca.pem"), cert.pem()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    (folder, builder.with_no_client_auth().with_single_cert(vec![cert.der().clone()], key).unwrap())
+}
+
+#[test]
+fn a_server_may_show_the_certificate_that_is_named_as_its_authority() {
+    for (name, year, why) in
+        [("127.0.0.1", 4000, None), ("up.test", 4000, Some("not valid for")), ("127.0.0.1", 2020, Some("Expired"))]
+    {
+        let (folder, config) = self_signed(name, year);
+        let up = TlsServer::start(config);
+        let trusts = |folder: &Path| format!("[upstreams.up.tls]\nca = {:?}\n", folder.join("ca.pem"));
+        let gateway = Gateway::start(&up.everything(&trusts(folder.path())));
+        match why {
+            None => assert_eq!(gateway.client().get("/").text(), "/"),
+            Some(why) => {
+                gateway.client().get("/").expect_problem(502);
+                expect_failure(&gateway, "tls", why);
+            }
+        }
+        // Another certificate of the same name is another server's.
+        let (other, _) = self_signed(name, year);
+        let gateway = Gateway::start(&up.everything(&trusts(other.path())));
+        gateway.client().get("/").expect_problem(502);
+        expect_failure(&gateway, "tls", "certificate");
+    }
 }
 
 /// Answers one request on each connection, and then closes it.

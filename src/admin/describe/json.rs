@@ -95,12 +95,13 @@ fn server(server: &Server) -> Value {
         "proxy_protocol": server.proxy_protocol,
         "header_timeout": span(server.header_timeout),
         "idle_timeout": span(server.idle_timeout),
-        "body_timeout": span(server.body_timeout),
+        "body_timeout": span_or_none(server.body_timeout),
         "max_header_size": size(server.max_header_size),
         "max_connections": most,
         "max_connections_per_ip": server.max_connections_per_ip,
         "max_body_size": body_size(server.max_body_size),
         "inspect_body": units::spelled_size(server.inspect_body as u64),
+        "inspect_memory": units::spelled_size(server.inspect_memory as u64),
         "escaped_slashes": server.paths.escaped_slashes.word(),
         "path_matching": server.paths.matching.word(),
         "drain_delay": span(server.drain_delay),
@@ -115,10 +116,10 @@ fn server(server: &Server) -> Value {
 }
 
 fn decisions(config: &Config, decisions: &Decisions) -> Value {
-    let rule = |DescriptorRule { domain, entries, route }: &DescriptorRule| {
+    let rule = |DescriptorRule { domain, entries, reports, route }: &DescriptorRule| {
         let entries = named(entries.iter().map(|(key, TextPattern(value))| (key, json!(value))));
         let limits: Vec<_> = config.limits_of(route).map(|limit| &limit.name).collect();
-        json!({ "domain": domain, "entries": entries, "limits": limits })
+        json!({ "domain": domain, "entries": entries, "limits": limits, "reports": reports })
     };
     json!({
         "listen": decisions.listen.to_string(),
@@ -147,6 +148,9 @@ fn acme(acme: &Acme) -> Value {
         "directory": acme.directory.to_string(),
         "ca": acme.ca.as_ref().map(|path| path.display().to_string()),
         "challenge": acme.challenge.word(),
+        "challenge_secret": acme.challenge_secret.map(|_| SECRET),
+        "external_account_id": acme.external_account.as_ref().map(|account| &account.id),
+        "external_account_key": acme.external_account.as_ref().map(|_| SECRET),
     })
 }
 
@@ -185,7 +189,9 @@ fn log(log: &Log) -> Value {
 fn admin(admin: &Admin) -> Value {
     json!({
         "listen": admin.listen.to_string(),
+        "tls": admin.tls.as_ref().map(tls),
         "token": if admin.token.is_some() { SECRET } else { "" },
+        "read_token": if admin.read_token.is_some() { SECRET } else { "" },
         "hosts": admin.hosts,
         "show_keys": admin.show_keys,
     })

@@ -6,12 +6,17 @@ use super::listener;
 use crate::config::{self, Config, Recounted};
 
 /// Describes what a reload does that replaces `old`, read from `name`, with `new`.
-pub fn describe_reload(name: &impl Display, old: &Config, new: &Config) -> String {
+///
+/// # Errors
+/// Why it is refused.
+pub fn describe_reload(name: &impl Display, old: &Config, new: &Config) -> Result<String, String> {
     let mut text = format!("\na reload that replaces {name}\n");
-    if let Some(setting) = config::needs_restart(old, new) {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "  is refused: {setting} changes, which needs a restart");
-        return text;
+    if let Some(problems) = config::needs_restart(old, new) {
+        for (place, problem) in problems.located() {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  is refused: {} ({place})", problem.message);
+        }
+        return Err(text);
     }
     let addresses = |config: &Config| config.listeners().map(listener).collect::<Vec<_>>();
     let (before, after) = (addresses(old), addresses(new));
@@ -24,7 +29,7 @@ pub fn describe_reload(name: &impl Display, old: &Config, new: &Config) -> Strin
     }
     if !old.store.is_same_place(&new.store) {
         let _ = writeln!(text, "  counts in another store: limits go on with what that has counted");
-        return text;
+        return Ok(text);
     }
     let (recounted, dropped): (Vec<_>, Vec<_>) = (config::recounted(old, new), config::dropped(old, new).collect());
     for Recounted { limit, tier, changed, carried, anew } in &recounted {
@@ -45,5 +50,5 @@ pub fn describe_reload(name: &impl Display, old: &Config, new: &Config) -> Strin
     if recounted.is_empty() && dropped.is_empty() {
         let _ = writeln!(text, "  keeps all counters");
     }
-    text
+    Ok(text)
 }

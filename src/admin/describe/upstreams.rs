@@ -70,10 +70,13 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, upstream: &Upstream) -> fmt::
         )?;
         writeln!(f, "    unhealthy after {unhealthy_after} failed checks, healthy after {healthy_after} good ones")?;
     }
-    let Ejection { failures, first, longest } = upstream.ejection;
+    let Some(Ejection { failures, statuses: as_failures, first, longest }) = &upstream.ejection else {
+        return writeln!(f, "    never ejects a server");
+    };
+    let also = if as_failures.is_empty() { String::new() } else { format!(", {} among them", statuses(as_failures)) };
     writeln!(
         f,
-        "    ejects a server after {failures} failures in a row, for {first:?} at first and {longest:?} at most"
+        "    ejects a server after {failures} failures in a row{also}, for {first:?} at first and {longest:?} at most"
     )
 }
 

@@ -4,24 +4,33 @@ use prometheus::proto::{MetricFamily, MetricType};
 
 use super::super::View;
 use super::super::families::{counted, counter, family, gauge, gauged};
+use crate::net::Traffic;
 use crate::net::tls::Identity;
 use crate::server::{ConnectionCounts, Http2Errors};
 
 /// The families of connections.
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
-    let mut families = Vec::from(connections(view.connections.counts()));
+    let [requests, decisions] = [Traffic::Requests, Traffic::Decisions].map(|kind| view.connections.of(kind).counts());
+    let mut families = Vec::from(connections(requests, decisions));
     families.extend(http2_errors(view.connections.http2_errors()));
     families.extend(tls(view));
     families
 }
 
-fn connections(counts: ConnectionCounts) -> [MetricFamily; 8] {
+fn connections(counts: ConnectionCounts, decisions: ConnectionCounts) -> [MetricFamily; 10] {
+    let of_both = |count: fn(&ConnectionCounts) -> u64| count(&counts) + count(&decisions);
     [
         gauged("gateway_connections", "Connections of clients that are open.", counts.open),
+        gauged(
+            "gateway_decision_connections",
+            "Connections of proxies that ask for decisions and are open.",
+            decisions.open,
+        ),
+        gauged("gateway_decision_connections_max", "How many of them may be open.", decisions.most),
         counted(
             "gateway_connections_accepted_total",
-            "Connections of clients that were accepted and got one of the places of max_connections.",
-            counts.accepted,
+            "Connections of clients, and of proxies that ask, that were accepted and got one of the places of max_connections.",
+            of_both(|counts| counts.accepted),
         ),
         gauged(
             "gateway_connections_max",
@@ -31,27 +40,27 @@ fn connections(counts: ConnectionCounts) -> [MetricFamily; 8] {
         counted(
             "gateway_connections_refused_total",
             "Connections that were closed at once, because their address had max_connections_per_ip.",
-            counts.refused,
+            of_both(|counts| counts.refused),
         ),
         counted(
             "gateway_proxy_protocol_failures_total",
             "Connections that were closed because they did not begin with a valid preamble of the PROXY protocol.",
-            counts.bad_preambles,
+            of_both(|counts| counts.bad_preambles),
         ),
         counted(
             "gateway_connections_evicted_total",
             "Idle connections that were closed to make room for others, because max_connections were open.",
-            counts.made_room,
+            of_both(|counts| counts.made_room),
         ),
         counted(
             "gateway_connections_stalled_total",
             "Connections that were ended because the client read nothing for body_timeout.",
-            counts.stalled,
+            of_both(|counts| counts.stalled),
         ),
         counted(
             "gateway_accept_failures_total",
             "How often no connection could be accepted because file handles or memory were exhausted.",
-            counts.exhausted,
+            of_both(|counts| counts.exhausted),
         ),
     ]
 }

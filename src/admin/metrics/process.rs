@@ -3,10 +3,11 @@
 use prometheus::proto::{MetricFamily, MetricType};
 
 use super::super::View;
+use super::super::dashboard::State;
 use super::super::families::{counted, counter, family, gauge, gauged, whole};
 
 /// The families of the process.
-pub(super) fn families(view: &View) -> [MetricFamily; 9] {
+pub(super) fn families(view: &View) -> [MetricFamily; 11] {
     let results =
         |(succeeded, refused)| [counter(succeeded, &[("result", "ok")]), counter(refused, &[("result", "refused")])];
     [
@@ -15,6 +16,16 @@ pub(super) fn families(view: &View) -> [MetricFamily; 9] {
             "The version that runs; always 1.",
             MetricType::GAUGE,
             [gauge(1, &[("version", env!("CARGO_PKG_VERSION"))])],
+        ),
+        gauged(
+            "gateway_ready",
+            "Whether load balancers shall send requests: 0 while it drains or stops, as /readyz says.",
+            usize::from(view.state() == State::Ready),
+        ),
+        gauged(
+            "gateway_draining",
+            "Whether an operator or a signal has asked for no more requests.",
+            usize::from(view.state() != State::Ready),
         ),
         gauged("gateway_workers", "Threads that serve requests.", view.shared.workers()),
         family(

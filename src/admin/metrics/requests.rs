@@ -1,5 +1,7 @@
 //! Metrics of requests: how they ended, how long they took, and why they failed.
 
+use std::sync::Arc;
+
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 
 use super::super::View;
@@ -11,7 +13,7 @@ use crate::proxy::telemetry::{CLASSES, MethodClass, Outcome, RouteMetrics};
 type Failed = [Counter; Reason::ALL.len()];
 
 /// The families of requests, by route, and of the failures of upstreams.
-pub(super) fn families(view: &View) -> [MetricFamily; 4] {
+pub(super) fn families(view: &View) -> [MetricFamily; 5] {
     let (routes, upstreams) = (view.shared.routes(), view.shared.upstreams());
     [
         family(
@@ -35,6 +37,12 @@ pub(super) fn families(view: &View) -> [MetricFamily; 4] {
                 .flat_map(|route| reasons(route.workers.iter().map(|worker| &worker.failed), ("route", &route.name))),
         ),
         family(
+            "gateway_loops_total",
+            "Requests that had passed this gateway twice already.",
+            MetricType::COUNTER,
+            [counter(loops(&routes), &[])],
+        ),
+        family(
             "gateway_upstream_failures_total",
             "Failures of upstreams, by reason.",
             MetricType::COUNTER,
@@ -53,14 +61,24 @@ fn requests(route: &RouteMetrics) -> Vec<Metric> {
                 // Most combinations never occur. A series that exists once never disappears, since counts only grow.
                 if count > 0 {
                     let name = route.name.as_str();
-                    let labels =
-                        [("route", name), ("outcome", outcome.name()), ("status", status), ("method", method.name())];
+                    let labels = [
+                        ("route", name),
+                        ("outcome", outcome.name()),
+                        ("status", status),
+                        ("method_class", method.name()),
+                    ];
                     metrics.push(counter(count, &labels));
                 }
             }
         }
     }
     metrics
+}
+
+/// How many requests have come again and again.
+fn loops(routes: &[Arc<RouteMetrics>]) -> u64 {
+    let workers = routes.iter().flat_map(|route| route.workers.iter());
+    workers.map(|worker| worker.failed[Reason::Loop as usize].get()).sum()
 }
 
 /// The failures of all workers by reason.

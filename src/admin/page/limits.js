@@ -9,7 +9,7 @@ class Limits {
   minute = 0;
   described = new Map();
 
-  /** `onLift` lifts the ban of a key of a limit. */
+  /** `onLift` lifts the ban of a key of a limit, and removes its override. */
   constructor(onLift) {
     this.onLift = onLift;
   }
@@ -70,6 +70,7 @@ class Limits {
         shown.bars.draw(minutes);
         this.tokens(shown.querySelector(".limit-tokens"), described?.tokens);
         this.bans(shown.querySelector(".limit-bans"), described);
+        this.overrides(shown.querySelector(".limit-overrides"), described);
         this.keys(shown, described, onKey);
       },
     );
@@ -104,6 +105,13 @@ class Limits {
         { class: "limit-bans", hidden: "" },
         element("caption"),
         element("thead", {}, element("tr", {}, ...["banned key", "until", "bans in a row", "lift"].map(column))),
+        element("tbody"),
+      ),
+      element(
+        "table",
+        { class: "limit-overrides", hidden: "" },
+        element("caption"),
+        element("thead", {}, element("tr", {}, ...["override of", "gets", "until", "remove"].map(column))),
         element("tbody"),
       ),
       element("div", { class: "limit-keys" }),
@@ -152,6 +160,33 @@ class Limits {
         return line;
       },
       (line, { key, until, times }) => setCells(line, [key, moment(Date.parse(until)), count(times)]),
+    );
+  }
+
+  /** The overrides that this API has set, and when they end. */
+  overrides(table, described) {
+    const overrides = described?.temporary ?? [];
+    table.hidden = overrides.length === 0;
+    if (table.hidden) {
+      return;
+    }
+    const more = described.temporary_overrides - overrides.length;
+    setText(table.caption, more > 0 ? `overrides, and ${count(more)} that end later` : "overrides");
+    updateList(
+      table.tBodies[0],
+      overrides,
+      ({ key }) => key,
+      ({ key }) => {
+        const line = row(4, 1);
+        const remove = element("button", { type: "button", "aria-label": `Remove the override of ${key}` }, "Remove");
+        remove.addEventListener("click", () => this.onLift(described.name, key));
+        line.cells[3].append(remove);
+        return line;
+      },
+      (line, { key, rates, exempt, block, until }) => {
+        const gets = exempt ? "exempt" : block ? "blocked" : rates.join(" and ");
+        setCells(line, [key, gets, moment(Date.parse(until))]);
+      },
     );
   }
 

@@ -6,15 +6,11 @@ const FARTHEST: i64 = 1_000_000_000_000_000;
 /// The one way to write this number: `10`, `0.5`, or `15e300` where there would be many zeros. `None` if the word is no
 /// number of RFC 8259, section 6.
 pub fn normal(word: &[u8]) -> Option<String> {
-    let word = str::from_utf8(word).ok()?;
+    let word = str::from_utf8(word).ok().filter(|word| is_number(word.as_bytes()))?;
     let (sign, rest) = word.strip_prefix('-').map_or(("", word), |rest| ("-", rest));
     let (mantissa, exponent) = rest.split_once(['e', 'E']).unwrap_or((rest, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
     let unsigned = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-    let are_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    if ![whole, fraction, unsigned].into_iter().all(are_digits) || whole.len() > 1 && whole.starts_with('0') {
-        return None;
-    }
     let significant = unsigned.trim_start_matches('0');
     // What has more digits is beyond the farthest anyway.
     let shift = if significant.len() < 18 { format!("0{significant}").parse().ok()? } else { 2 * FARTHEST };
@@ -39,7 +35,59 @@ pub fn normal(word: &[u8]) -> Option<String> {
     })
 }
 
-/// The number if it is whole, not negative, and below 2^64.
+/// Whether the word is a number of RFC 8259, section 6.
+pub fn is_number(word: &[u8]) -> bool {
+    let digits = |rest: &mut &[u8]| {
+        let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        *rest = &rest[length..];
+        length
+    };
+    let mut rest = word.strip_prefix(b"-").unwrap_or(word);
+    let begins_with_zero = rest.first() == Some(&b'0');
+    let whole = digits(&mut rest);
+    if whole == 0 || whole > 1 && begins_with_zero {
+        return false;
+    }
+    if let [b'.', fraction @ ..] = rest {
+        rest = fraction;
+        if digits(&mut rest) == 0 {
+            return false;
+        }
+    }
+    if let [b'e' | b'E', exponent @ ..] = rest {
+        rest = exponent.strip_prefix(b"+").or(exponent.strip_prefix(b"-")).unwrap_or(exponent);
+        return digits(&mut rest) > 0 && rest.is_empty();
+    }
+    rest.is_empty()
+}
+
+/// The number if it is whole, not negative, and below 2^64. It is read without [`normal`], which takes memory.
 pub fn count(word: &[u8]) -> Option<u64> {
-    normal(word)?.parse().ok()
+    let next = |value: u64, digit: u8| value.checked_mul(10)?.checked_add(u64::from(digit - b'0'));
+    if word.iter().all(u8::is_ascii_digit) && !word.starts_with(b"0") && !word.is_empty() {
+        return word.iter().copied().try_fold(0, next);
+    }
+    if !is_number(word) {
+        return None;
+    }
+    let (sign, rest) = word.strip_prefix(b"-").map_or((None, word), |rest| (Some(()), rest));
+    let end = rest.iter().position(|byte| matches!(byte, b'e' | b'E'));
+    let (mantissa, exponent) = end.map_or((rest, &b"0"[..]), |end| (&rest[..end], &rest[end + 1..]));
+    let point = mantissa.iter().position(|byte| *byte == b'.');
+    let (whole, fraction) = point.map_or((mantissa, &b"0"[..]), |at| (&mantissa[..at], &mantissa[at + 1..]));
+    let unsigned = exponent.strip_prefix(b"-").or(exponent.strip_prefix(b"+")).unwrap_or(exponent);
+    let digits = || whole.iter().chain(fraction).copied();
+    let all = whole.len() + fraction.len();
+    let leading = digits().take_while(|digit| *digit == b'0').count();
+    if leading == all {
+        return Some(0);
+    }
+    let trailing = digits().rev().take_while(|digit| *digit == b'0').count();
+    let significant = digits().skip(leading).take(all - leading - trailing).try_fold(0, next)?;
+    let shift = i64::try_from(unsigned.iter().copied().try_fold(0, next)?).ok()?;
+    let shift = if exponent.starts_with(b"-") { -shift } else { shift };
+    // The value is the significant digits, times ten to this power.
+    let power = shift.checked_add(i64::try_from(trailing).ok()? - i64::try_from(fraction.len()).ok()?)?;
+    let power = 10_u64.checked_pow(u32::try_from(power).ok()?)?;
+    significant.checked_mul(power).filter(|_| sign.is_none())
 }

@@ -1,6 +1,8 @@
 //! Tests of the reader of JSON.
 
 use std::fmt::Write;
+use std::mem;
+use std::ops::Range;
 
 use proptest::prelude::*;
 
@@ -191,6 +193,11 @@ proptest! {
     fn whole_numbers_are_what_they_are(number: u64, zeros in 0_usize..9) {
         let word = format!("{number}{}e-{zeros}", "0".repeat(zeros));
         prop_assert_eq!(count(word.as_bytes()), Some(number));
+    }
+
+    #[test]
+    fn a_count_is_the_whole_number_that_a_word_means(word in "-?[0-9]{1,3}[0.]{0,4}[0-9]{0,20}([eE][+-]?[0-9]{1,3})?") {
+        prop_assert_eq!(count(word.as_bytes()), normal(word.as_bytes()).and_then(|normal| normal.parse().ok()));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::base::byte_order_mark::without_mark;
 use crate::base::fingerprint::Fingerprint;
 
 /// The largest document in bytes. Issuers have some kilobytes, certificates included.
@@ -103,10 +104,11 @@ impl KeySet {
         if json.len() > MAX_BYTES {
             return Err(KeySetError::TooLarge);
         }
-        let document: Document = serde_json::from_slice(json).map_err(|error| match error.classify() {
-            serde_json::error::Category::Data => KeySetError::NoKeys,
-            _ => KeySetError::NotJson(error.line(), error.column()),
-        })?;
+        let document: Document =
+            serde_json::from_slice(without_mark(json)).map_err(|error| match error.classify() {
+                serde_json::error::Category::Data => KeySetError::NoKeys,
+                _ => KeySetError::NotJson(error.line(), error.column()),
+            })?;
         if document.keys.len() > MAX_KEYS {
             return Err(KeySetError::TooMany(document.keys.len()));
         }
@@ -147,7 +149,8 @@ impl KeySet {
 impl Key {
     /// `None` if it cannot verify a signature.
     fn read(key: Value, origin: KeyOrigin) -> Option<Self> {
-        let jwk: Jwk = serde_json::from_value(key).ok()?;
+        let mut jwk: Jwk = serde_json::from_value(key).ok()?;
+        trim(&mut jwk.algorithm);
         let common = &jwk.common;
         let is_for_signatures =
             common.public_key_use.as_ref().is_none_or(|purpose| *purpose == PublicKeyUse::Signature)
@@ -159,6 +162,30 @@ impl Key {
         let is_useful = is_for_signatures && !algorithms.is_empty();
         let decoding = DecodingKey::from_jwk(&jwk).ok().filter(|_| is_useful)?;
         Some(Self { id: jwk.common.key_id, algorithms, decoding })
+    }
+}
+
+/// Gives the numbers of a public key the length that they have to have. Some issuers write a zero byte before them, as ASN.1 does,
+/// or leave zero bytes out (RFC 7518, sections 2 and 6.2.1.2).
+fn trim(parameters: &mut AlgorithmParameters) {
+    let trimmed = |number: &mut String, length: usize| {
+        let Ok(bytes) = URL_SAFE_NO_PAD.decode(&*number) else { return };
+        let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+        let significant = &bytes[zeros..];
+        let padding = vec![0; length.saturating_sub(significant.len())];
+        *number = URL_SAFE_NO_PAD.encode([&padding[..], significant].concat());
+    };
+    match parameters {
+        AlgorithmParameters::RSA(key) => [&mut key.n, &mut key.e].into_iter().for_each(|number| trimmed(number, 0)),
+        AlgorithmParameters::EllipticCurve(key) => {
+            let length = match key.curve {
+                EllipticCurve::P256 => 32,
+                EllipticCurve::P384 => 48,
+                _ => return,
+            };
+            [&mut key.x, &mut key.y].into_iter().for_each(|number| trimmed(number, length));
+        }
+        _ => {}
     }
 }
 

@@ -121,6 +121,22 @@ fn a_claim_is_a_key_if_it_is_one_value() {
 }
 
 #[test]
+fn numbers_of_keys_may_have_zero_bytes_before_them_and_the_text_a_mark() {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    let signer = Signer::new("a");
+    let mut jwk = signer.jwk.clone();
+    for number in ["x", "y"] {
+        let bytes = URL_SAFE_NO_PAD.decode(jwk[number].as_str().unwrap()).unwrap();
+        jwk[number] = json!(URL_SAFE_NO_PAD.encode([&[0, 0], &bytes[..]].concat()));
+    }
+    let text = format!("\u{feff}{}", json!({ "keys": [jwk] }));
+    let keys = KeySet::parse(text.as_bytes(), KeyOrigin::Server).unwrap();
+    let token = signer.sign(Some("a"), &claims());
+    assert!(verifier(&[Algorithm::ES256]).verify(token.as_bytes(), &keys, at(NOW)).is_ok());
+}
+
+#[test]
 fn without_a_configured_audience_a_token_must_have_none() {
     let signer = Signer::new("a");
     let keys = keys(&[&signer.jwk], KeyOrigin::Server).unwrap();

@@ -21,8 +21,9 @@ pub enum AdminLocation {
 }
 
 impl AdminLocation {
-    /// Where to ask the listener that binds to this address of the configuration; `None` if the system chooses its port.
-    pub fn of(listen: &AdminAddress) -> Option<Self> {
+    /// Where to ask the listener that binds to this address of the configuration, and perhaps speaks TLS; `None` if the system
+    /// chooses its port.
+    pub fn of(listen: &AdminAddress, is_tls: bool) -> Option<Self> {
         match listen {
             AdminAddress::Unix(path) => Some(Self::Unix(path.clone())),
             AdminAddress::Tcp(address) if address.port() == 0 => None,
@@ -36,7 +37,8 @@ impl AdminLocation {
                 let port = address.port();
                 let authority = SocketAddr::new(ip, port).to_string();
                 let target = "/".to_owned().into();
-                Some(Self::Http(Url { host: ip.to_string(), port, authority, target, server_name: None }))
+                let server_name = is_tls.then(|| ServerName::IpAddress(ip.into()));
+                Some(Self::Http(Url { host: ip.to_string(), port, authority, target, server_name }))
             }
         }
     }
@@ -136,8 +138,9 @@ mod tests {
 
     #[test]
     fn a_listener_on_all_addresses_is_asked_on_loopback() {
-        let of =
-            |listen: &str| AdminLocation::of(&AdminAddress::Tcp(listen.parse().unwrap())).map(|all| all.to_string());
+        let of = |listen: &str| {
+            AdminLocation::of(&AdminAddress::Tcp(listen.parse().unwrap()), false).map(|all| all.to_string())
+        };
         for (listen, asked) in [
             ("127.0.0.1:9901", "127.0.0.1:9901"),
             ("0.0.0.0:9901", "127.0.0.1:9901"),
@@ -150,6 +153,6 @@ mod tests {
         }
         assert_eq!(of("127.0.0.1:0"), None);
         let socket = AdminAddress::Unix("/run/a.sock".into());
-        assert_eq!(AdminLocation::of(&socket), Some(AdminLocation::Unix("/run/a.sock".into())));
+        assert_eq!(AdminLocation::of(&socket, false), Some(AdminLocation::Unix("/run/a.sock".into())));
     }
 }

@@ -8,6 +8,7 @@ use http::HeaderValue;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::base::byte_order_mark::without_mark;
 use crate::config::regular_file;
 
 /// The environment variable that may have the token.
@@ -53,7 +54,7 @@ impl TokenSource {
                 let path = path.clone();
                 let read = timeout(READ_LIMIT, spawn_blocking(move || regular_file::read(&path))).await;
                 let bytes = read.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.map_err(io::Error::other)??;
-                let value = std::str::from_utf8(&bytes).ok().and_then(bearer);
+                let value = std::str::from_utf8(without_mark(&bytes)).ok().and_then(bearer);
                 value.map(Some).ok_or_else(|| io::Error::other("it has no token that can be sent in a header"))
             }
         }

@@ -39,7 +39,7 @@ impl Routed<'_> {
         let (gateway, served, now) = (self.gateway, self.served, clock::now());
         let input = DecisionInput {
             limits: &served.limits,
-            part: if self.problem.is_some() { Part::First } else { Part::All },
+            part: if self.problem.is_some() { Part::FIRST } else { Part::ALL },
             attributes,
             quotas,
             key_cache: &RefCell::default(),
@@ -50,6 +50,7 @@ impl Routed<'_> {
             worker: 0,
             traced_since: None,
             fail_open: true,
+            asker: None,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let mut state = DecisionState::new(&gateway.store, 0);

@@ -78,7 +78,11 @@ impl DescribedLimit<'_> {
         }
         line(text, &format!("    cost     {cost}"));
         if let Some(pool) = self.limit.pool() {
-            line(text, &format!("    no room  {pool} is charged instead, if that has room"));
+            let instead = match extractor.is_of_strangers(counted, self.attributes) {
+                true => format!("{pool} does not stand in for what strangers share"),
+                false => format!("{pool} is charged instead, if that has room"),
+            };
+            line(text, &format!("    no room  {instead}"));
         }
         if let Some(slow) = self.limit.slows() {
             line(text, &format!("    slows    {}", slow.in_words()));

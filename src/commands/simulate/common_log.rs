@@ -7,6 +7,7 @@
 //! What follows the agent is ignored.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
@@ -17,13 +18,26 @@ use crate::request::identify::client;
 
 /// Reads a line.
 pub(super) fn read(line: &[u8], needs: &Needs, times: &mut TimeReader) -> Result<Box<Record>, Unreadable> {
-    let (head, rest) = quoted(line).ok_or(Unreadable::Format)?;
+    let (mut head, mut rest) = quoted(line).ok_or(Unreadable::Format)?;
+    let begin = head;
+    // Apache writes an empty user as "".
+    if let Some(behind) = rest.strip_prefix(b"\"").filter(|_| !head.trim_ascii_end().ends_with(b"]")) {
+        (head, rest) = quoted(behind).ok_or(Unreadable::Format)?;
+    }
     let (request, rest) = quoted(rest).ok_or(Unreadable::Format)?;
     // The user's name is chosen by the client and may contain brackets, so the last ones are those of the time.
     let head = head.trim_ascii_end().strip_suffix(b"]").ok_or(Unreadable::Format)?;
     let open = memchr::memrchr(b'[', head).ok_or(Unreadable::Format)?;
     let time = std::str::from_utf8(&head[open + 1..]).ok().and_then(|time| times.read(time)).ok_or(Unreadable::Time)?;
-    let client = head.split(u8::is_ascii_whitespace).next().and_then(client::parse_address);
+    let mut fields = begin.split(u8::is_ascii_whitespace);
+    let (mut client, mut host) = (fields.next().and_then(address), None);
+    if client.is_none() {
+        // Apache's vhost_combined has the name of the server before.
+        client = fields.next().and_then(address);
+        let name = begin.split(u8::is_ascii_whitespace).next().and_then(|name| std::str::from_utf8(name).ok());
+        let name = name.map(|name| name.rsplit_once(':').map_or(name, |(name, _)| name));
+        host = name.filter(|_| client.is_some()).map(Into::into);
+    }
     if client.is_none() && needs.client {
         return Err(Unreadable::Client);
     }
@@ -39,7 +53,13 @@ pub(super) fn read(line: &[u8], needs: &Needs, times: &mut TimeReader) -> Result
             headers.extend(header_value(name, &unescaped(value)));
         }
     }
-    Ok(Box::new(Record { time, client, method, uri, host: None, headers, status, spent: None }))
+    Ok(Box::new(Record { time, client, method, uri, host, headers, status, spent: None }))
+}
+
+/// The address of a client; of a list, as in X-Forwarded-For, the first one.
+pub(super) fn address(text: &[u8]) -> Option<IpAddr> {
+    let first = text.split(|byte| *byte == b',').next().unwrap_or_default();
+    client::parse_address(first.trim_ascii())
 }
 
 /// The header with this value, if the log has one: `-` stands for none.
@@ -182,6 +202,24 @@ mod tests {
                 (Err(Unreadable::Request), None) => {}
                 (other, _) => panic!("{text}: {other:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn what_others_write_around_the_client_is_read() {
+        let rest = r#"[10/Oct/2000:13:55:36.123 -0700] "GET /a HTTP/1.1" 200 1 "-" "agent""#;
+        for (begin, host) in [
+            ("203.0.113.7 - alice", None),
+            (r#"203.0.113.7 - """#, None),
+            ("203.0.113.7, 10.0.0.1 - -", None),
+            ("203.0.113.7,10.0.0.1 - -", None),
+            ("shop.example:443 203.0.113.7 - -", Some("shop.example")),
+            (r#"shop.example:443 203.0.113.7 - """#, Some("shop.example")),
+        ] {
+            let record = line(&format!("{begin} {rest}")).unwrap();
+            assert_eq!(record.client.unwrap().to_string(), "203.0.113.7", "{begin}");
+            assert_eq!((record.host.as_deref(), record.uri.path()), (host, "/a"), "{begin}");
+            assert_eq!((record.time.micros(), record.headers.len()), (971_211_336_123_000, 1), "{begin}");
         }
     }
 

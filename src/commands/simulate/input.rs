@@ -14,6 +14,7 @@ use super::log_time::TimeReader;
 use super::needs::{Needs, Seen};
 use super::record::{Line, Record, Unreadable};
 use super::reorder::{OutOfOrder, Reorder};
+use super::wrapping::unwrapped;
 
 /// How many skipped lines are kept, with their numbers.
 const MAX_SHOWN: usize = 20;
@@ -158,11 +159,15 @@ impl Input {
         let number = lines.number + 1;
         let read = match lines.next() {
             Ok(Some(Text::Whole(line))) if line.trim_ascii().is_empty() => return,
-            Ok(Some(Text::Whole(line))) if line.trim_ascii_start().starts_with(b"{") => {
-                self.seen.json = true;
-                json_line::read(line, &self.needs, &self.names, &mut self.times)
+            Ok(Some(Text::Whole(line))) => {
+                let line = unwrapped(line.trim_ascii_start());
+                if line.starts_with(b"{") {
+                    self.seen.json = true;
+                    json_line::read(&line, &self.needs, &self.names, &mut self.times)
+                } else {
+                    common_log::read(&line, &self.needs, &mut self.times).map(Line::Request)
+                }
             }
-            Ok(Some(Text::Whole(line))) => common_log::read(line, &self.needs, &mut self.times).map(Line::Request),
             Ok(Some(Text::Long)) => Err(Unreadable::Long),
             Ok(None) => {
                 *is_at_end = true;
@@ -209,6 +214,19 @@ mod tests {
 
     fn paths(input: &mut Input) -> Vec<String> {
         std::iter::from_fn(|| input.next()).map(|record| record.uri.path().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_lines_of_the_documentation_are_read() {
+        let page = include_str!("../../../docs/simulate.md");
+        let (_, lines) = page.split_once("```lines\n").unwrap();
+        let (lines, _) = lines.split_once("```").unwrap();
+        let mut input = input(&[lines]);
+        let read: Vec<_> = std::iter::from_fn(|| input.next()).collect();
+        assert_eq!((read.len(), &input.skipped.first), (lines.lines().count(), &Vec::new()));
+        for record in read {
+            assert_eq!((record.client.unwrap().to_string().as_str(), record.uri.path()), ("203.0.113.7", "/a"));
+        }
     }
 
     #[test]

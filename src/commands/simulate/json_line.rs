@@ -2,7 +2,7 @@
 
 use http::{HeaderName, StatusCode};
 
-use super::common_log::{header_value, request, request_line};
+use super::common_log::{address, header_value, request, request_line};
 use super::fields::{FieldNames, REQUEST_LINE, TOKENS};
 use super::json_object::Object;
 use super::log_time::TimeReader;
@@ -10,7 +10,6 @@ use super::needs::Needs;
 use super::record::{Line, Record, Spent, Unreadable};
 use crate::base::clock::Time;
 use crate::limit::tokens::Usage;
-use crate::request::identify::client;
 
 /// Reads a line.
 pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames, times: &mut TimeReader) -> Result<Line, Unreadable> {
@@ -35,7 +34,7 @@ pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames, times: &mut T
     let time = text(&names.time).ok_or(Unreadable::NoTime)?;
     let time = times.read(&time).ok_or(Unreadable::Time)?;
     let client = match text(&names.client) {
-        Some(client) => client::parse_address(client.as_bytes()).ok_or(Unreadable::Client),
+        Some(client) => address(client.as_bytes()).ok_or(Unreadable::Client),
         None => Err(Unreadable::NoClient),
     };
     let client = match client {

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 
+use crate::base::byte_order_mark::without_mark;
 use crate::base::printable::printable;
 
 /// The most bytes of a line. Requests have heads of at most 1 MiB.
@@ -116,7 +117,9 @@ impl Lines {
             }
         }
         self.number += 1;
-        Ok(Some(if is_long { Text::Long } else { Text::Whole(self.line.strip_suffix(b"\r").unwrap_or(&self.line)) }))
+        let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
+        let line = if self.number == 1 { without_mark(line) } else { line };
+        Ok(Some(if is_long { Text::Long } else { Text::Whole(line) }))
     }
 }
 
@@ -156,6 +159,7 @@ mod tests {
             ("a\nb\r\n\nc\n", &["a", "b", "", "c"]),
             ("\n", &[""]),
             ("\u{1f}", &["\u{1f}"]),
+            ("\u{feff}a\n\u{feff}b", &["a", "\u{feff}b"]),
         ] {
             assert_eq!(all(text.into()), (lines.iter().map(|line| (*line).to_owned()).collect(), None), "{text:?}");
         }

@@ -7,6 +7,8 @@ use crate::base::clock::Time;
 
 /// The time of the Common Log Format: `10/Oct/2000:13:55:36 -0700`.
 const COMMON: &str = "%d/%b/%Y:%H:%M:%S %z";
+/// The same with a part of a second.
+const COMMON_WITH_PART: &str = "%d/%b/%Y:%H:%M:%S%.f %z";
 
 /// Reads times. Lines that follow each other mostly have the same one, so the last one is cached.
 #[derive(Debug, Default)]
@@ -33,7 +35,8 @@ fn read(text: &str) -> Option<Time> {
     if !text.is_empty() && text.bytes().all(is_number) {
         return number(text);
     }
-    let common = || strtime::parse(COMMON, text).and_then(|broken_down| broken_down.to_timestamp());
+    let common = || strtime::parse(COMMON, text).or_else(|_| strtime::parse(COMMON_WITH_PART, text));
+    let common = || common().and_then(|broken_down| broken_down.to_timestamp());
     let Ok(timestamp) = text.parse::<Timestamp>().or_else(|_| common()) else { return with_exponent(text) };
     u64::try_from(timestamp.as_microsecond()).ok().map(Time::from_micros)
 }
@@ -90,7 +93,13 @@ mod tests {
             assert_eq!(reader.read(text), Some(Time::from_micros(971_211_336_000_000)), "{text}");
         }
         let exact = Some(Time::from_micros(971_211_336_123_456));
-        for text in ["2000-10-10T20:55:36.123456Z", "971211336.123456", "971211336.1234569", "971211336123.456"] {
+        for text in [
+            "10/Oct/2000:13:55:36.123456 -0700",
+            "2000-10-10T20:55:36.123456Z",
+            "971211336.123456",
+            "971211336.1234569",
+            "971211336123.456",
+        ] {
             assert_eq!(reader.read(text), exact, "{text}");
         }
         assert_eq!(reader.read("9.712113365e+08"), Some(Time::from_micros(971_211_336_500_000)));

@@ -121,7 +121,7 @@ impl<'c> Replay<'c> {
             // A source has what holds today, not what held when the log was written.
             quotas: &[],
             limits: &route.limits,
-            part: Part::All,
+            part: Part::ALL,
             attributes: &attributes,
             key_cache: &self.key_cache,
             store: &self.gateway.store,
@@ -131,6 +131,7 @@ impl<'c> Replay<'c> {
             worker: 0,
             traced_since: None,
             fail_open: true,
+            asker: None,
         };
         let mut state = DecisionState::new(&self.gateway.store, 0);
         // The memory store answers at once, and no limit holds requests.

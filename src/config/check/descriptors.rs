@@ -3,6 +3,7 @@
 use http::{HeaderValue, StatusCode};
 
 use super::find;
+use crate::base::units::spelled_duration;
 use crate::config::file::{DescriptorDraft, Draft};
 use crate::config::read::{Name, Source};
 use crate::config::{
@@ -21,10 +22,11 @@ fn resolve_rule(rule: &DescriptorDraft<'_>, draft: &Draft<'_>, source: &Source<'
         let Some(index) = find(name, &draft.limits, "limit", source) else { continue };
         limits.push(index);
         draft.limits[index].1.iter().for_each(|limit| check(limit, name, source));
+        draft.limits[index].1.iter().filter(|_| !rule.reports).for_each(|limit| warn_of_holds(limit, name, source));
     }
     let (domain, entries) = (rule.domain.clone()?, rule.entries.clone()?);
     let route = route(format!("envoy:{domain}"), limits);
-    Some(DescriptorRule { domain, entries, route })
+    Some(DescriptorRule { domain, entries, reports: rule.reports, route })
 }
 
 /// Checks that a limit means something for descriptors.
@@ -48,6 +50,21 @@ fn check(limit: &Limit, name: &Name<'_>, source: &Source<'_>) {
     }
 }
 
+/// Warns of a limit that holds calls for longer than Envoy waits, if it is not told to wait.
+fn warn_of_holds(limit: &Limit, name: &Name<'_>, source: &Source<'_>) {
+    let delayed = limit.on_limit.delay().map(|(max_delay, _)| max_delay);
+    let longest = delayed.max(limit.slows().map(|slow| slow.up_to));
+    if let Some(longest) = longest {
+        let message =
+            format!("`{}` holds calls, and a request passes if Envoy does not wait for the answer", name.text);
+        let help = format!(
+            "a hold ends after three quarters of the `timeout` of Envoy's filter, 20 ms by default: for all of {} set a third more",
+            spelled_duration(longest)
+        );
+        source.warn(name.span.clone(), message, help);
+    }
+}
+
 /// A route with these limits that answers by itself.
 fn route(name: String, limits: Vec<usize>) -> Route {
     Route {
@@ -66,6 +83,7 @@ fn route(name: String, limits: Vec<usize>) -> Route {
         pools: Vec::new(),
         max_body_size: UNLIMITED,
         inspect_body: 0,
+        body_timeout: None,
         timeout: None,
         request_headers: HeaderChanges::default(),
         response_headers: HeaderChanges::default(),

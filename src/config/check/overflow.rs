@@ -3,7 +3,7 @@
 use super::find;
 use crate::config::file::{Draft, Overflow};
 use crate::config::read::Source;
-use crate::config::{Cost, Limit, Role};
+use crate::config::{Cost, Limit, Missing, Role};
 use crate::limit::Rate;
 
 /// Checks that every pool is a limit that can stand in for others.
@@ -32,6 +32,12 @@ pub(super) fn check(draft: &Draft<'_>, source: &Source<'_>) {
             source.report(of_pool.limit.span.clone(), message, "add rates = [\"100/s\"], or name another pool there");
         }
         let limit = draft.limits.iter().find(|(name, _)| name.text == owner.text).and_then(|(_, limit)| limit.as_ref());
+        if limit.is_some_and(|limit| limit.missing == Missing::Shared && limit.key.may_be_of_strangers()) {
+            let message =
+                format!("requests without a key of `{}` share one counter, which does not overflow", owner.text);
+            let help = "refuse them: missing = \"reject\"; or tell them apart: add `| client-ip` to the key";
+            source.warn(named.span.clone(), message, help);
+        }
         if let Some((cost, most)) = limit.and_then(|limit| Some((initial(&limit.cost)?, most(limit)?.max(most(pool)?))))
             && cost > most
         {

@@ -1,10 +1,14 @@
 //! `[server.tls.acme]`: for which names an authority is asked for a certificate.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::secret;
 use super::upstream_tls::{SystemAuthorities, authorities};
 use crate::config::read::{Field, Section, Wrong, report_repeated};
 use crate::config::report::quoted;
 use crate::config::settings::acme;
-use crate::config::{Acme, values};
+use crate::config::{Acme, ChallengeSecret, ExternalAccount, values};
 use crate::net::fetch::Url;
 use crate::net::tls::{Authorities, ConnectorTls};
 
@@ -25,14 +29,26 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<A
     }
     .unzip();
     let challenge = section.read(&acme::challenge);
+    let secret = section.field(&acme::challenge_secret).map(|field| challenge_secret(&field));
     let tls = tls.map(|authorities| authorities.map(|authorities| ConnectorTls::new(authorities, None)).transpose());
     if let Some(Err(error)) = &tls {
         section.source.report(section.span.clone(), format!("cannot use TLS: {error}"), "");
     }
+    let external_account = external_account(&section);
     section.close();
     let (tls, email) = (tls?.ok()?, email.map_or(Some(None), |email| email.map(Some))?);
+    let challenge_secret = secret.map_or(Some(None), |secret| secret.map(Some))?;
     has_agreed.then_some(())?;
-    Some(Acme { names: names?, email, directory: url, ca: ca?, tls, challenge })
+    Some(Acme {
+        names: names?,
+        email,
+        directory: url,
+        ca: ca?,
+        tls,
+        challenge,
+        challenge_secret,
+        external_account: external_account?,
+    })
 }
 
 fn of_system(section: &Section<'_>, url: &Url, system: &SystemAuthorities) -> Option<Authorities> {
@@ -44,6 +60,38 @@ fn of_system(section: &Section<'_>, url: &Url, system: &SystemAuthorities) -> Op
         section.source.report(section.span.clone(), message, help);
     }
     read.ok()
+}
+
+/// Reads the account that the new one is bound to; `None` within if there is none.
+#[expect(clippy::option_option, reason = "the outer one is about errors")]
+fn external_account(section: &Section<'_>) -> Option<Option<ExternalAccount>> {
+    let (id, key) = (section.field(&acme::external_account_id), section.field(&acme::external_account_key));
+    let (id, key) = match (id, key) {
+        (None, None) => return Some(None),
+        (Some(id), Some(key)) => (id, key),
+        (Some(one), None) | (None, Some(one)) => {
+            one.report("an external account has an id and a key", "add the other one: the authority shows both");
+            return None;
+        }
+    };
+    let written = secret::read(&key, "key of the external account")?;
+    let decoded = URL_SAFE_NO_PAD.decode(written.trim_end_matches('=').replace('+', "-").replace('/', "_"));
+    let Some(bytes) = decoded.ok().filter(|bytes| !bytes.is_empty()) else {
+        key.report("the key is not base64url", "copy it as the authority shows it");
+        return None;
+    };
+    Some(Some(ExternalAccount { id: id.text()?.to_owned(), key: bytes }))
+}
+
+/// Reads the secret. Messages never show it.
+fn challenge_secret(field: &Field<'_>) -> Option<ChallengeSecret> {
+    let secret = secret::read(field, "secret of challenges")?;
+    if secret.chars().count() >= secret::SHORTEST {
+        return Some(ChallengeSecret::new(&secret));
+    }
+    let message = format!("the secret has fewer than {} characters", secret::SHORTEST);
+    field.report(message, "make one that nobody can guess: openssl rand -hex 32");
+    None
 }
 
 fn agreement(field: &Field<'_>) -> bool {

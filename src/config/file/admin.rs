@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::secret;
+use super::secret::{self, SHORTEST};
+use super::tls;
 use crate::config::read::{Field, Section, Wrong};
 use crate::config::report::quoted;
 use crate::config::settings::admin;
@@ -19,12 +20,33 @@ const LONGEST_TOKEN: usize = 4096;
 pub(super) fn read(section: Section<'_>, bound: &mut Vec<(SocketAddr, Range<usize>)>) -> Option<Admin> {
     let field = section.required(&admin::listen, "add its address: listen = \"127.0.0.1:9901\"");
     let listen = field.as_ref().and_then(|field| field.parse(address));
+    let is_remote =
+        matches!(listen, Some(AdminAddress::Tcp(_))) && listen.as_ref().is_some_and(|one| !one.is_loopback());
     let given = section.field(&admin::token);
     // An empty token is none, and a token that is wrong is reported once, not also as missing.
     let is_given = given.as_ref().is_some_and(|field| !field.is_text() || field.text() != Some(""));
-    let token = given.filter(|_| is_given).and_then(|field| token(&field));
+    if let Some(field) = given.as_ref().filter(|_| !is_given && listen.is_some() && !is_remote) {
+        let help = "write a token, or remove this key if that is intended";
+        field.warn("the token is empty: every user of this machine can read and change everything here", help);
+    }
+    let token = given.filter(|_| is_given).and_then(|field| token(&field, is_remote));
+    let read_field = section.field(&admin::read_token);
+    let read_token = read_field.as_ref().and_then(|field| self::token(field, is_remote));
+    if let Some(field) = &read_field {
+        if !is_given {
+            let help = "add token = \"file:admin-token\" or \"env:NAME\"";
+            field.report("`read_token` needs `token`: without it, everybody may change everything", help);
+        } else if token.is_some() && token == read_token {
+            field.report("`read_token` is the same as `token`", "make another one: openssl rand -hex 32");
+        }
+    }
     let name = |text: &str| values::hostname(text).map(|()| text.to_ascii_lowercase());
     let hosts = section.list(&admin::hosts).iter().flatten().filter_map(|field| field.parse(name)).collect();
+    let tls = section.table(&admin::tls).and_then(tls::without_acme);
+    if tls.is_some() && matches!(listen, Some(AdminAddress::Unix(_))) {
+        let help = "remove it: only users of this machine reach a Unix socket";
+        section.source.report(section.key_span(admin::tls.name), "a Unix socket speaks no TLS", help);
+    }
     let show_keys = section.read(&admin::show_keys);
     section.close();
     let (listen, field) = (listen?, field?);
@@ -35,7 +57,7 @@ pub(super) fn read(section: Section<'_>, bound: &mut Vec<(SocketAddr, Range<usiz
             field.report(message, "add token = \"file:admin-token\" or \"env:NAME\", or listen on 127.0.0.1");
         }
     }
-    Some(Admin { listen, token, hosts, show_keys })
+    Some(Admin { listen, tls, token, read_token, hosts, show_keys })
 }
 
 fn address(text: &str) -> Result<AdminAddress, Wrong> {
@@ -47,14 +69,19 @@ fn address(text: &str) -> Result<AdminAddress, Wrong> {
     Ok(AdminAddress::Unix(PathBuf::from(path)))
 }
 
-/// Reads a token. Messages never show it.
-fn token(field: &Field<'_>) -> Option<AdminToken> {
+/// Reads a token, which others can guess if the listener `is_remote`. Messages never show it.
+fn token(field: &Field<'_>, is_remote: bool) -> Option<AdminToken> {
     let token = secret::read(field, "token")?;
     let is_sendable = token.bytes().all(|byte| byte.is_ascii_graphic());
-    if is_sendable && (1..=LONGEST_TOKEN).contains(&token.len()) {
-        return Some(AdminToken::new(&token));
+    if !is_sendable || !(1..=LONGEST_TOKEN).contains(&token.len()) {
+        let help = format!("a token is 1 to {LONGEST_TOKEN} visible ASCII characters without spaces");
+        field.report("the token cannot be sent in a header", help);
+        return None;
     }
-    let help = format!("a token is 1 to {LONGEST_TOKEN} visible ASCII characters without spaces");
-    field.report("the token cannot be sent in a header", help);
-    None
+    if is_remote && token.len() < SHORTEST {
+        let message = format!("the token has fewer than {SHORTEST} characters, and other machines can guess it");
+        field.report(message, "make another one: openssl rand -hex 32");
+        return None;
+    }
+    Some(AdminToken::new(&token))
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::{routes, tls};
 use crate::config::read::{Field, Name, Section};
-use crate::config::settings::{decisions, descriptor, tls as keys};
+use crate::config::settings::{decisions, descriptor};
 use crate::config::{Decisions, TextPattern, values};
 
 /// A rule about descriptors as read; a value that is `None` has an error that was reported.
@@ -13,6 +13,7 @@ pub(in crate::config) struct DescriptorDraft<'a> {
     pub(in crate::config) domain: Option<String>,
     pub(in crate::config) entries: Option<Vec<(String, TextPattern)>>,
     pub(in crate::config) limits: Vec<Name<'a>>,
+    pub(in crate::config) reports: bool,
 }
 
 /// Reads the section, whose rules about descriptors name limits. Its address and the place of that go to `bound`.
@@ -22,11 +23,7 @@ pub(super) fn read<'a>(
 ) -> (Option<Decisions>, Vec<DescriptorDraft<'a>>) {
     let field = section.required(&decisions::listen, "add its address: listen = \"127.0.0.1:9902\"");
     let listen = field.as_ref().and_then(|field| field.parse(values::socket));
-    let tls = section.table(&decisions::tls).and_then(|section| {
-        let help = "name the files of its certificate: certificates = [...]";
-        section.misplaced(&[keys::acme.name], "[server.tls]", help);
-        tls::read(section, false)
-    });
+    let tls = section.table(&decisions::tls).and_then(tls::without_acme);
     let refused_status = section.read(&decisions::refused_status);
     let rules = section.tables(&decisions::descriptors).map(descriptor).collect();
     section.close();
@@ -48,6 +45,7 @@ fn descriptor(section: Section<'_>) -> DescriptorDraft<'_> {
     let domain = section.required(&descriptor::domain, "add the one of Envoy's filter: domain = \"edge\"");
     let entries = section.required(&descriptor::entries, "add which it has: entries = { remote_address = \"*\" }");
     let limits = section.required(&descriptor::limits, "add what limits them: limits = [\"per-client\"]");
+    let reports = section.read(&descriptor::reports);
     section.close();
     let entry =
         |(name, field): (Name<'_>, Field<'_>)| Some((name.text.to_owned(), TextPattern(field.text()?.to_owned())));
@@ -55,6 +53,7 @@ fn descriptor(section: Section<'_>) -> DescriptorDraft<'_> {
         domain: domain.and_then(|field| field.name()).map(|domain| domain.text.to_owned()),
         entries: entries.and_then(|field| field.entries("`entries`")?.into_iter().map(entry).collect()),
         limits: limits.map(|field| routes::limits(&field, &descriptor::limits)).unwrap_or_default(),
+        reports,
     }
 }
 

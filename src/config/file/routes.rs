@@ -30,6 +30,8 @@ pub(in crate::config) struct Draft<'a> {
     pub(in crate::config) answer: Option<Answer<'a>>,
     pub(in crate::config) limits: Vec<Name<'a>>,
     pub(in crate::config) max_body_size: Option<u64>,
+    #[expect(clippy::option_option, reason = "it may be missing, or say that there is none")]
+    pub(in crate::config) body_timeout: Option<Option<Duration>>,
     pub(in crate::config) inspect_body: Option<usize>,
     pub(in crate::config) timeout: Option<Duration>,
     pub(in crate::config) request_headers: Option<HeaderChanges<HeaderText>>,
@@ -42,7 +44,7 @@ pub(in crate::config) struct Draft<'a> {
 /// Where the response comes from.
 pub(in crate::config) enum Answer<'a> {
     /// An upstream, by name.
-    Forward { upstream: Name<'a>, path: SentPath, preserve_host: bool },
+    Forward { upstream: Name<'a>, path: SentPath, preserve_host: bool, rewrite_location: Option<bool> },
     /// The gateway.
     Respond { status: StatusCode, body: String, content_type: HeaderValue },
     /// The gateway, with another URL.
@@ -76,6 +78,7 @@ fn route(section: Section<'_>) -> Draft<'_> {
     let answer = answer(&section, path.as_ref());
     let limits = section.field(&route::limits).map(|field| limits(&field, &route::limits)).unwrap_or_default();
     let max_body_size = section.given(&route::max_body_size);
+    let body_timeout = section.given(&route::body_timeout);
     let inspect_body = section.given(&route::inspect_body);
     let timeout = section.given(&route::timeout);
     let changes = |changeable: &headers::Changeable| match section.field(changeable.key) {
@@ -105,6 +108,7 @@ fn route(section: Section<'_>) -> Draft<'_> {
         answer,
         limits,
         max_body_size,
+        body_timeout,
         inspect_body,
         timeout,
         request_headers,
@@ -193,6 +197,7 @@ fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answe
     let strip = section.field(&route::strip_prefix);
     let rewrite = section.field(&route::rewrite);
     let preserve_host = section.read(&route::preserve_host);
+    let rewrite_location = section.given(&route::rewrite_location);
     let own = [section.field(&route::respond), section.field(&route::redirect)];
     let given: Vec<_> =
         [(route::upstream.name, &upstream), (route::respond.name, &own[0]), (route::redirect.name, &own[1])]
@@ -202,7 +207,11 @@ fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answe
     match given[..] {
         [] => {
             let help = "add upstream = \"NAME\", or respond = { status = 200, body = \"hello\\n\" }";
-            section.source.report(section.span.clone(), "the route has neither `upstream` nor `respond`", help);
+            section.source.report(
+                section.span.clone(),
+                "the route has none of `upstream`, `respond` and `redirect`",
+                help,
+            );
             return None;
         }
         [first, .., last] => {
@@ -215,6 +224,7 @@ fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answe
                 route::strip_prefix.name,
                 route::rewrite.name,
                 route::preserve_host.name,
+                route::rewrite_location.name,
                 route::timeout.name,
                 route::request_headers.name,
             ];
@@ -239,6 +249,7 @@ fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answe
         upstream: Name { text: field.text()?, span: field.span },
         path: rewritten.map_or(SentPath::Stripped(stripped.unwrap_or(0)), SentPath::Rewritten),
         preserve_host,
+        rewrite_location,
     })
 }
 

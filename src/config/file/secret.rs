@@ -6,12 +6,16 @@ use std::io;
 
 use http::HeaderValue;
 
+use crate::base::byte_order_mark::without_mark;
 use crate::config::read::Field;
 use crate::config::regular_file;
 use crate::config::report::{self, quoted};
 
 /// The largest file with a secret, in bytes.
 const MAX_BYTES: u64 = 64 << 10;
+
+/// The fewest characters of a secret that others may try to guess.
+pub(super) const SHORTEST: usize = 16;
 
 /// Where a secret is that is not in the configuration itself.
 enum Place<'a> {
@@ -66,7 +70,8 @@ fn file(field: &Field<'_>, path: &str, what: &str) -> Option<String> {
     let named = field.path(path)?;
     field.source.record(named.clone());
     let read = regular_file::read_up_to(MAX_BYTES, &named);
-    match read.and_then(|bytes| String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))) {
+    let text = read.map(|bytes| without_mark(&bytes).to_vec());
+    match text.and_then(|bytes| String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))) {
         Ok(text) if text.trim_ascii().is_empty() => {
             let message = format!("the file {} for the {what} is empty", quoted(path));
             field.report(message, "write the secret into it, and nothing else");

@@ -38,6 +38,12 @@ pub(super) fn read(section: Section<'_>, has_acme: bool) -> Option<Tls> {
     Some(Tls { certificates, acme: None, client_ca, settings })
 }
 
+/// Reads the section of another listener than those of `[server]`, for which no authority is asked.
+pub(super) fn without_acme(section: Section<'_>) -> Option<Tls> {
+    section.misplaced(&[tls::acme.name], "[server.tls]", "name the files of its certificate: certificates = [...]");
+    read(section, false)
+}
+
 /// Reads one of the certificates.
 fn certificate(field: &Field<'_>) -> Option<(CertificateFiles, Identity)> {
     if !field.is_table() {

@@ -39,6 +39,7 @@ pub(super) fn read(
         servers.into_iter().map(|(server, _)| server).collect::<Vec<_>>()
     });
     let tls = tls(&section, servers.as_deref(), listed.as_ref(), system);
+    let rewrite_location = section.read(&upstream::rewrite_location);
     let http2 = section.read(&upstream::http2);
     if http2 && servers.iter().flatten().any(|server| server.address == Address::Echo) {
         let help = "remove it, or name a server of your own";
@@ -58,7 +59,7 @@ pub(super) fn read(
     let retry = retries::read(&section);
     let overload = overload::read(name.text, &section);
     let health = section.table(&upstream::health).map(health::check);
-    let ejection = health::ejection(section.table_or_empty(&upstream::eject));
+    let ejection = health::ejection(name.text, &section);
     section.close();
     Some(Upstream {
         name: name.text.to_owned(),
@@ -73,6 +74,7 @@ pub(super) fn read(
         resolve_every,
         tls,
         http2,
+        rewrite_location,
         proxy_protocol,
         retry,
         overload,

@@ -8,7 +8,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Field, Name, Setting, Source, Table, quoted_key};
+use super::{AtStart, Field, Name, Setting, Source, Table, quoted_key};
 use crate::config::report::{did_you_mean, either};
 
 /// A table with a known set of keys. [`Section::close`] reports all others.
@@ -78,7 +78,8 @@ impl<'a> Section<'a> {
     pub(in crate::config) fn at_start<T>(&self, key: &Setting<T>, value: &impl Debug) {
         debug_assert!(key.kind.at_start, "a change of `{}` needs no restart", key.name);
         let table = self.title.trim_matches(['[', ']']);
-        self.source.at_start(format!("{table}.{}", key.name), format!("{value:?}"));
+        let (span, key) = (self.key_span(key.name), format!("{table}.{}", key.name));
+        self.source.at_start(AtStart { key, value: format!("{value:?}"), span });
     }
 
     /// The elements of a list, if the key is present.
@@ -153,14 +154,14 @@ impl<'a> Section<'a> {
 
     /// Reports every key that was not read.
     pub(in crate::config) fn close(self) {
-        let known = self.known.borrow();
-        let known: Vec<_> = self.keys.names.iter().copied().filter(|name| known.contains(name)).collect();
+        // Some are read only beside others, but the table has all of them.
+        let known = self.keys.names;
         for (name, _) in self.table.map(|table| entries(table, self.source)).unwrap_or_default() {
             if known.contains(&name.text) || self.refused.borrow().contains(&name.text) {
                 continue;
             }
-            let all = format!("{} takes {}", self.title, either(&known).replace(" or ", " and "));
-            let help = did_you_mean(name.text, &known, &all);
+            let all = format!("{} takes {}", self.title, either(known).replace(" or ", " and "));
+            let help = did_you_mean(name.text, known, &all);
             self.source.report(name.span, format!("unknown key {} in {}", quoted_key(name.text), self.title), help);
         }
     }
@@ -185,10 +186,21 @@ impl<'a> Field<'a> {
         Some(Section::new(title, self.span.clone(), (keys, Some(table)), self.source))
     }
 
-    /// The same; an empty one if the value is none.
-    pub(in crate::config) fn section_or_empty(&self, title: &str, keys: &'static Table) -> Section<'a> {
+    /// The same for a value that may also be `true`, which is an empty table, or `false`, for which there is none: `Some(None)`.
+    #[expect(clippy::option_option, reason = "what is wrong is another case than false")]
+    pub(in crate::config) fn section_unless_false(
+        &self,
+        title: &str,
+        keys: &'static Table,
+        help: &str,
+    ) -> Option<Option<Section<'a>>> {
         let table = self.value.as_table();
-        Section::new(title.to_owned(), self.span.clone(), (keys, table), self.source)
+        if table.is_none() && !self.is_boolean() {
+            self.mistyped("true, false or a table", help);
+            return None;
+        }
+        let is_on = table.is_some() || self.boolean()?;
+        Some(is_on.then(|| Section::new(title.to_owned(), self.span.clone(), (keys, table), self.source)))
     }
 
     /// A table whose keys are names that the user chooses.

@@ -54,6 +54,8 @@ pub(in crate::config) enum Shape {
     /// A list of so many elements, from the least to the most.
     List(&'static Shape, usize, usize),
     Table(&'static Table),
+    /// A table without this one of its keys.
+    TableWithout(&'static Table, &'static str),
     /// Tables, or other values, with names that the user chooses.
     Named(&'static Shape),
     /// One of several forms.
@@ -73,7 +75,7 @@ impl Shape {
     /// The table that it is, or that its elements are.
     fn table(&self) -> Option<&'static Table> {
         match self {
-            Self::Table(table) => Some(table),
+            Self::Table(table) | Self::TableWithout(table, _) => Some(table),
             Self::List(shape, ..) | Self::Named(shape) => shape.table(),
             Self::Or(shapes) => shapes.iter().find_map(Self::table),
             _ => None,

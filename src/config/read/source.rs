@@ -9,6 +9,24 @@ use std::sync::Arc;
 use crate::config::report::{Problem, Problems};
 use crate::config::texts::{Texts, place};
 
+/// A setting for which a change needs a restart.
+#[derive(Clone, Debug)]
+pub struct AtStart {
+    /// Its table and its key, like `server.workers`.
+    pub key: String,
+    /// What holds, in any form.
+    pub value: String,
+    /// Where the text says so, or where its table is.
+    pub span: Range<usize>,
+}
+
+/// It does not matter where the text says so.
+impl PartialEq for AtStart {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.key, &self.value) == (&other.key, &other.value)
+    }
+}
+
 /// The text that is being read, with its errors and warnings so far.
 pub(in crate::config) struct Source<'a> {
     texts: &'a Arc<Texts>,
@@ -18,7 +36,7 @@ pub(in crate::config) struct Source<'a> {
     warnings: RefCell<Vec<Problem>>,
     files: RefCell<BTreeSet<PathBuf>>,
     /// The values of keys for which a change needs a restart.
-    at_start: RefCell<Vec<(String, String)>>,
+    at_start: RefCell<Vec<AtStart>>,
     /// Where the text has secrets.
     secrets: RefCell<Vec<Range<usize>>>,
 }
@@ -73,12 +91,12 @@ impl<'a> Source<'a> {
     }
 
     /// Records the value of a key for which a change needs a restart.
-    pub(in crate::config) fn at_start(&self, key: String, value: String) {
-        self.at_start.borrow_mut().push((key, value));
+    pub(in crate::config) fn at_start(&self, one: AtStart) {
+        self.at_start.borrow_mut().push(one);
     }
 
     /// All values so far of keys for which a change needs a restart.
-    pub(in crate::config) fn all_at_start(&self) -> Vec<(String, String)> {
+    pub(in crate::config) fn all_at_start(&self) -> Vec<AtStart> {
         self.at_start.borrow().clone()
     }
 

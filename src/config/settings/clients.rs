@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::config::kinds::{
-    WAIT, WAIT_OR_ZERO, body_size, flag, number, shaped, share, size, status_code, text, wait, words,
+    WAIT, WAIT_OR_ZERO, body_size, flag, number, shaped, share, size, status_code, text, wait, wait_or_none, words,
 };
 use crate::config::read::{Setting, Shape, Table, name, tables};
 use crate::config::{Challenge, EscapedSlashes, PathMatching};
@@ -14,7 +14,7 @@ use crate::net::tls::MinVersion;
 /// More than any machine can have.
 pub(in crate::config) const MOST_CONNECTIONS: u64 = 100_000_000;
 
-/// The most of a body that may be read before the decision: each connection may hold as much.
+/// The most of a body that may be read before the decision.
 pub(in crate::config) const LARGEST_INSPECTED: u64 = 64 << 20;
 
 const LISTENER: Shape = Shape::Or(&[Shape::Text, Shape::Table(&listener::TABLE)]);
@@ -41,9 +41,10 @@ tables! {
         header_timeout: Duration = wait(WAIT), "10s";
         /// The longest time that a connection stays open between requests.
         idle_timeout: Duration = wait(WAIT), "75s";
-        /// The longest time in which a client sends no more of a request body; then 408. Also the longest time in which it
-        /// reads nothing of a response; then the connection is closed.
-        body_timeout: Duration = wait(WAIT), "60s";
+        /// The longest time in which a client sends no more of a request body, while its upstream sends nothing either; then
+        /// 408. Also the longest time in which it reads nothing of a response; then the connection is closed. `"0"` is no limit;
+        /// a route may have its own.
+        body_timeout: Option<Duration> = wait_or_none(), "60s";
         /// Open client connections of all workers together. `"auto"`: as many as the limit of file handles (raised at the
         /// start) allows, with one upstream connection for each. At the maximum, idle connections are closed, the longest
         /// idle first; if none is idle, new ones wait.
@@ -57,8 +58,13 @@ tables! {
         /// Larger request bodies are answered 413 and charged to no limit; `"0"` is no limit. A route may have its own.
         max_body_size: u64 = body_size(), "0" => "1MiB";
         /// The most of a request body that is read before the decision, on routes whose limits need it: for costs in tokens and
-        /// for keys from JSON. A larger body is answered 413 and charged to no limit. A route may have its own.
+        /// for keys from JSON. A larger body is answered 413 and charged to the limits that need no body. A route may have its
+        /// own.
         inspect_body: usize = size(1..=LARGEST_INSPECTED), "1MiB";
+        /// The memory of the bodies that are read before the decision and have not come in one piece, of all workers together;
+        /// each has an equal part, at least four times `inspect_body`. Beyond it the client whose bodies take most of it is
+        /// answered 503 to the largest of them.
+        inspect_memory: usize = size(1..=1 << 40), "64MiB";
         /// How long `/readyz` answers 503 after SIGTERM before the listeners close, so that load balancers can choose other
         /// servers first.
         drain_delay: Duration = wait(WAIT_OR_ZERO), "0s";
@@ -120,6 +126,14 @@ tables! {
         /// port 80. Both are answered before routes and limits.
         challenge: Challenge =
             words(&[("tls-alpn-01", Challenge::TlsAlpn01), ("http-01", Challenge::Http01)]), "tls-alpn-01";
+        /// The account with the authority that the new one is bound to (external account binding), as some authorities want: its id.
+        /// Only beside `external_account_key`.
+        external_account_id: () = text() => "kid-1";
+        /// Its key in base64url, as the authority shows it, also `"file:PATH"` or `"env:NAME"`.
+        external_account_key: () = text() => "env:ACME_EAB_KEY";
+        /// What gateways with a Memcached store sign the answers with that they leave there for each other, at least 16 characters,
+        /// also `"file:PATH"` or `"env:NAME"`. Those with one `--state-dir` need none (docs/memcached.md).
+        challenge_secret: () = text() => "env:CHALLENGE_SECRET";
     }
 
     /// A certificate.

@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 use super::tls;
-use crate::config::kinds::{shaped, status_code, text};
+use crate::config::kinds::{flag, shaped, status_code, text};
 use crate::config::read::{Setting, Shape, Table, name, tables};
 use crate::config::values;
 
@@ -14,7 +14,7 @@ tables! {
         /// Where other proxies ask, in HTTP/1.1 or HTTP/2. The keys of `[server]` about connections and sizes hold here, too.
         listen: () = text().required() => "127.0.0.1:9902";
         /// TLS for those that ask, as in `[server.tls]`; without it they speak plain HTTP.
-        tls: () = shaped(Shape::Table(&tls::TABLE));
+        tls: () = shaped(Shape::TableWithout(&tls::TABLE, tls::acme.name));
         /// The status of the answer about a request that a limit refuses. `auth_request` of nginx knows 401 and 403 only.
         refused_status: StatusCode = status_code(400, 599), 429;
         /// What Envoy's descriptors mean, if it asks by gRPC (docs/envoy.md).
@@ -31,5 +31,8 @@ tables! {
         entries: () = shaped(Shape::Named(&Shape::Text)).required() => { remote_address = "*", path = "/v1/*" };
         /// Names of limits, whose keys are `descriptor:NAME` or `global`. Each is charged `hits_addend`.
         limits: () = shaped(Shape::List(&Shape::Text, 0, values::MOST)).required() => ["per-client"];
+        /// Whether calls tell what has been used, as AI gateways do after the response. Then `hits_addend` is charged in full, even
+        /// past the rate, and the answer is `OK` unless the limit was used up before.
+        reports: bool = flag(), false;
     }
 }

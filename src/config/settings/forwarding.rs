@@ -43,6 +43,9 @@ tables! {
         resolve_every: Duration = wait(Duration::from_secs(1)..=LONGEST), "30s";
         /// Whether HTTP/2 is spoken: without TLS to all servers, with TLS to those that agree. gRPC needs it.
         http2: bool = flag(), false;
+        /// Whether a `Location` or `Content-Location` that begins with the scheme, address and port of a server gets those of the
+        /// client. A route may have its own.
+        rewrite_location: bool = flag(), true;
         /// Tell servers who the client is by the PROXY protocol.
         proxy_protocol: () = shaped(Shape::Values("[false, \"v1\", \"v2\"]")), false;
         /// Which server gets a request: of two random ones the one with fewer requests in flight, each in turn, or the same
@@ -67,8 +70,8 @@ tables! {
         max_wait: Duration = wait(WAIT), "1s";
         /// Checks: a server whose checks fail gets no requests. Without it servers are not checked.
         health: () = shaped(Shape::Table(&health::TABLE));
-        /// A server that fails gets no requests for a time, unless it is the last one.
-        eject: () = shaped(Shape::Table(&eject::TABLE));
+        /// Whether, and when, a server that fails gets no requests for a time, unless it is the last one.
+        eject: () = shaped(Shape::Or(&[Shape::Flag, Shape::Table(&eject::TABLE)])), true;
         /// TLS for its `https://` servers.
         tls: () = shaped(Shape::Table(&upstream_tls::TABLE));
     }
@@ -117,8 +120,10 @@ tables! {
 
     /// When a server gets no requests for a time.
     eject {
-        /// After how many failures in a row: connect errors, time-outs, 502, 503, 504.
+        /// After how many failures in a row: connections that fail or break, time-outs, and answers with one of `status`.
         failures: u32 = number(1, 1000), 5;
+        /// Which answers are failures of the server. Others are the application's own.
+        status: () = shaped(Shape::List(STATUS, 0, 64)), [] => ["502", "503", "504"];
         /// For how long at first; it doubles each time.
         r#for: Duration = wait(WAIT), "10s";
         /// For how long at most; at least `for`.

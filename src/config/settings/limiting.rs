@@ -6,7 +6,7 @@ use super::STATUS;
 use crate::base::jwt::{ALGORITHMS, Algorithm};
 use crate::config::kinds::{flag, level as share_below_one, number, shaped, text, wait, weight, words};
 use crate::config::read::{Kind, Setting, Shape, Table, name, tables};
-use crate::config::{BanResponse, HeaderStyle, Missing, OnExhausted, OnLimit, SentKey, values};
+use crate::config::{BanResponse, HeaderStyle, Missing, OnExhausted, OnLimit, SentKey, WithoutUsage, values};
 use crate::limit::overload::level;
 use crate::limit::tokens::Weight;
 use crate::limit::{Edge, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW};
@@ -114,7 +114,8 @@ tables! {
         /// How long a ban lasts at most; without this key not less than `for`.
         max_for: Duration = wait(MIN_WINDOW..=MAX_WINDOW), "1d";
         /// How requests of a banned key are answered: 429 with the end of the ban in Retry-After, 403, or not at all: the connection
-        /// is closed.
+        /// is closed (HTTP/2: the stream is reset; a peer in `trusted_proxies`, which speaks for other clients too, gets 403 without
+        /// a body).
         respond: BanResponse = words(&[
             ("reject", BanResponse::Reject), ("forbid", BanResponse::Forbid), ("close", BanResponse::Close),
         ]), "reject";
@@ -139,13 +140,21 @@ tables! {
         output: Weight = weight(), 1;
         /// `tokens`: the tokens of output that are reserved where the request names no maximum.
         max_output: u64 = number(1, MAX_QUOTA), 4096;
+        /// `tokens`: what a success costs that never says its usage: what was reserved, or what has passed if that is more; or
+        /// its size. The same holds if the client goes away before.
+        without_usage: WithoutUsage = words(&[("reserved", WithoutUsage::Reserved), ("size", WithoutUsage::Size)]), "reserved";
+        /// `tokens`: the tokens of input that are reserved for each part of a request that is no text, such as a picture, and for
+        /// each reference to earlier content.
+        part: u64 = number(1, MAX_QUOTA), 1000;
+        /// `tokens`: whether the gateway asks for the usage of streams. With false, requests are not changed.
+        ask_usage: bool = flag(), true;
         /// `tokens`: what happens to a stream that needs more than was reserved: it goes on and is charged past the quota, or it
-        /// is cut where there is no room.
+        /// is cut where there is no room. A stream is events, lines of JSON, or an array of JSON without a length.
         on_exhausted: OnExhausted = words(&[("finish", OnExhausted::Finish), ("cut", OnExhausted::Cut)]), "finish";
     }
 
-    /// Where a response says how many tokens were used, as JSON pointers (RFC 6901). Of a stream, the last event that has them
-    /// counts.
+    /// Where a response says how many tokens were used, as JSON pointers (RFC 6901). Of a stream, the greatest number that an
+    /// event has counts.
     usage "`tokens`" {
         /// The tokens of the input.
         input: () = text() => "/usage/in";
@@ -153,13 +162,14 @@ tables! {
         output: () = text() => "/usage/out";
         /// Those of the input that came from a cache.
         cached: () = text() => "/usage/cached";
-        /// All of them, if the response does not say the others.
+        /// All of them. The output is at least what is left of these without the input.
         total: () = text() => "/usage/total";
     }
 
     /// A model with weights of its own; what is not here is as in `cost`.
     model {
-        /// The name of the model in the request; `*` stands for any text, and case does not matter.
+        /// The name of the model in the request, or in the response, whichever is dearer; `*` stands for any text, and case does
+        /// not matter.
         r#match: () = text().required() => "gpt-4o*";
         /// What a token of the input costs.
         input: Weight = weight() => 2.5;
@@ -249,7 +259,7 @@ tables! {
     jwt {
         /// What tokens must have as `iss`.
         issuer: () = text().required() => "https://login.example.com/";
-        /// What tokens must have as `aud`, one of these; without it anything.
+        /// What tokens must have as `aud`, one of these; without this key tokens must have no `aud`.
         audience: () = shaped(Shape::List(&Shape::Text, 1, values::MOST)) => ["api"];
         /// The keys of the issuer: an `https://` URL, or a file.
         jwks: () = text().required() => "https://login.example.com/.well-known/jwks.json";

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ::tracing::Level;
 
+use super::tls;
 use crate::config::kinds::{file, flag, fraction, number, shaped, size, text, wait, words};
 use crate::config::read::{Setting, Shape, Table, name, tables};
 use crate::config::{AccessFormat, LOG_LEVELS, LogFormat, OnError};
@@ -17,7 +18,7 @@ tables! {
     /// counted (`gateway_log_dropped_total`): requests never wait.
     log {
         /// The least severe lines that are written.
-        level: Level = words(&LOG_LEVELS).at_start(), "info";
+        level: Level = words(&LOG_LEVELS), "info";
         /// How lines are written; `"auto"` is pretty on a terminal, and JSON otherwise.
         format: LogFormat = words(&[
             ("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json),
@@ -45,8 +46,12 @@ tables! {
         /// The address, or `"unix:PATH"`.
         listen: () = text().required() => "127.0.0.1:9901";
         /// What requests have to show as `Authorization: Bearer`, also `"file:PATH"` or `"env:NAME"`; needed unless `listen` is
-        /// on loopback or a Unix socket.
+        /// on loopback or a Unix socket. Where other machines reach it, at least 16 characters.
         token: () = text() => "file:admin-token";
+        /// The same for requests that change nothing: metrics, lists, the dashboard. Only beside `token`.
+        read_token: () = text() => "file:admin-read-token";
+        /// TLS for this listener, which speaks HTTP/1.1.
+        tls: () = shaped(Shape::TableWithout(&tls::TABLE, tls::acme.name));
         /// Names besides `localhost` that a listener on loopback answers to.
         hosts: () = shaped(Shape::List(&Shape::Text, 0, 64)), [] => ["gateway.internal"];
         /// Whether the API shows keys of clients in full; otherwise they are masked (docs/admin.md).

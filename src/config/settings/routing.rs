@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::clients::LARGEST_INSPECTED;
-use crate::config::kinds::{WAIT, body_size, flag, number, shaped, size, status_code, text, wait, words};
+use crate::config::kinds::{WAIT, body_size, flag, number, shaped, size, status_code, text, wait, wait_or_none, words};
 use crate::config::read::{Setting, Shape, Table, name, tables};
 use crate::config::{Scheme, values};
 use crate::limit::overload::level;
@@ -38,6 +38,8 @@ tables! {
         rewrite: () = text() => "/internal/{tenant}/{rest}";
         /// Whether the upstream gets the client's Host.
         preserve_host: bool = flag(), false;
+        /// As of the upstream, instead of that.
+        rewrite_location: bool = flag() => false;
         /// The response of the gateway itself.
         respond: () = shaped(Shape::Table(&respond::TABLE)) => { status = 200, body = "hello\n" };
         /// Where clients are sent.
@@ -48,6 +50,9 @@ tables! {
         max_body_size: u64 = body_size() => "1MiB";
         /// The most of a request body that is read before the decision, where costs or keys need it, instead of the server's.
         inspect_body: usize = size(1..=LARGEST_INSPECTED) => "4MiB";
+        /// The longest time in which a client sends no more of a request body or reads nothing of a response, instead of the
+        /// server's; `"0"` is no limit.
+        body_timeout: Option<Duration> = wait_or_none() => "0";
         /// The longest time until the head of the response arrives, instead of the upstream's; then 504.
         timeout: Duration = wait(WAIT) => "5s";
         /// Changes of what the upstream gets, applied in the order remove, set, add.

@@ -18,7 +18,8 @@ const OTHERS: &str = r#"
 listen = [{ address = "127.0.0.1:8443", tls = true }]
 drain_delay = "1s"
 inspect_body = "2MiB"
-tls = { certificates = [{ cert = "a.pem", key = "a.key", ocsp = "a.ocsp" }], client_ca = "a.pem", client_auth = "optional", min_version = "1.3", acme = { names = ["a.test"], email = "a@a.test", agree = true, directory = "https://a.test/", ca = "a.pem", challenge = "tls-alpn-01" } }
+inspect_memory = "128MiB"
+tls = { certificates = [{ cert = "a.pem", key = "a.key", ocsp = "a.ocsp" }], client_ca = "a.pem", client_auth = "optional", min_version = "1.3", acme = { names = ["a.test"], email = "a@a.test", agree = true, directory = "https://a.test/", ca = "a.pem", challenge = "tls-alpn-01", challenge_secret = "sixteen-letters!", external_account_id = "a", external_account_key = "AAAA" } }
 http2 = { max_streams = 10, max_header_list = "16KiB" }
 shed = { cpu = 0.9, latency = "500ms", status = 529 }
 [decisions]
@@ -29,12 +30,15 @@ tls = { certificates = [{ cert = "a.pem", key = "a.key" }] }
 domain = "edge"
 entries = { remote_address = "*" }
 limits = []
+reports = true
 [log]
 access_file = "access.log"
 access_format = "combined"
 [admin]
 listen = "127.0.0.1:9901"
 token = "secret"
+read_token = "other"
+tls = { certificates = [{ cert = "a.pem", key = "a.key" }] }
 hosts = ["gateway.internal"]
 show_keys = true
 [tracing]
@@ -61,11 +65,12 @@ adaptive = { min = 2, max = 20 }
 max_waiting = 10
 max_wait = "2s"
 health = { path = "/", interval = "1s", timeout = "2s", status = ["2xx"], healthy_after = 1, unhealthy_after = 1 }
-eject = { failures = 1, for = "1s", max_for = "2s" }
+eject = { failures = 1, status = ["503"], for = "1s", max_for = "2s" }
 tls = { ca = "a.pem", server_name = "a.test", cert = "a.pem", key = "a.key" }
 [upstreams.b]
 servers = ["http://10.0.0.1"]
 proxy_protocol = "v2"
+rewrite_location = false
 max_in_flight = 10
 [jwt.site]
 issuer = "https://login.example.com/"
@@ -96,7 +101,7 @@ quotas = { source = "http://127.0.0.1/{key}", cache_for = "1s", max_cached = 10,
 [limits.d]
 key = "json:/user"
 rates = ["10000/m"]
-cost = { tokens = "auto", input = 1, cached = 0.1, output = 4, max_output = 2000, on_exhausted = "cut" }
+cost = { tokens = "auto", input = 1, cached = 0.1, output = 4, max_output = 2000, part = 10, ask_usage = false, without_usage = "size", on_exhausted = "cut" }
 models = [{ match = "gpt-4o*", input = 2.5, cached = 1.25, output = 10 }]
 headers = "openai"
 [limits.e]
@@ -109,7 +114,9 @@ scheme = "https"
 upstream = "a"
 limits = ["a", "b"]
 rewrite = "/{rest}"
+rewrite_location = true
 max_body_size = "1KiB"
+body_timeout = "0"
 timeout = "1s"
 request_headers = { set = { x-a = "{b}" }, add = { x-b = "c" }, remove = ["x-c"] }
 response_headers = { remove = ["server"] }
@@ -173,13 +180,13 @@ fn configs() -> Vec<Config> {
 /// The keys in a value of this form, each with what its table is for. Without a value, all that it may have.
 fn collect(shape: &'static Shape, value: Option<&Value>, found: &mut BTreeSet<(&'static str, &'static str)>) {
     match (shape, value) {
-        (Shape::Table(keys), None) => {
+        (Shape::Table(keys) | Shape::TableWithout(keys, _), None) => {
             for key in (keys.keys)() {
                 found.insert((keys.help, key.name));
                 collect(key.shape, None, found);
             }
         }
-        (Shape::Table(keys), Some(Value::Table(table))) => {
+        (Shape::Table(keys) | Shape::TableWithout(keys, _), Some(Value::Table(table))) => {
             for key in (keys.keys)() {
                 if let Some(value) = table.get(key.name) {
                     found.insert((keys.help, key.name));
@@ -224,7 +231,7 @@ fn what_needs_a_restart_is_recorded() {
             marked.extend(own.map(|own| format!("{}.{}", key.name, own.name)));
         }
     }
-    let recorded = configs().into_iter().flat_map(|config| config.at_start).map(|(key, _)| key);
+    let recorded = configs().into_iter().flat_map(|config| config.at_start).map(|one| one.key);
     assert_eq!(recorded.collect::<BTreeSet<_>>(), marked);
 }
 

@@ -3,6 +3,8 @@
 //! A store has one counter for each bucket of a rate. The index of the rate and a number name the bucket: of a sliding window
 //! its index since 1970, of a calendar the start of its window in seconds since 1970.
 
+use smallvec::SmallVec;
+
 use super::super::Limit;
 use super::super::bounds::MAX_COUNT;
 use super::super::cell::Cell;
@@ -73,5 +75,27 @@ impl Limit {
     pub fn admits_by_counters(&self, cell: &Cell, now: Time, need: u64) -> bool {
         let mut counted = cell.usages(&self.rates, now).zip(&self.rates).filter(|(_, rate)| rate.uses_counters());
         counted.all(|(usage, _)| usage.remaining() >= need)
+    }
+
+    /// Whether a rate that uses counters counts more now than its capacity.
+    pub fn exceeds_by_counters(&self, cell: &Cell, now: Time) -> bool {
+        self.beyond(cell, now).any(|beyond| beyond > 0)
+    }
+
+    /// Lowers the newest counter of each rate by what the rate counts now beyond its capacity.
+    pub fn trim_counters(&self, cell: &mut Cell, now: Time) {
+        let beyond: SmallVec<[u64; 2]> = self.beyond(cell, now).collect();
+        for ((_, state), beyond) in cell.rated_mut(&self.rates).zip(beyond) {
+            let newest = state.change(Counting::counters_mut).1.first_mut();
+            newest.into_iter().for_each(|count| *count = count.saturating_sub(beyond));
+        }
+    }
+
+    /// What each rate that uses counters counts now beyond its capacity; of others 0.
+    fn beyond<'a>(&'a self, cell: &'a Cell, now: Time) -> impl Iterator<Item = u64> + 'a {
+        cell.usages(&self.rates, now).zip(&self.rates).map(|(usage, rate)| match rate.uses_counters() {
+            true => usage.used().saturating_sub(rate.capacity()),
+            false => 0,
+        })
     }
 }

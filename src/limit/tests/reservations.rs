@@ -309,9 +309,42 @@ fn what_is_kept_of_reservations_that_nobody_settles_is_bounded() {
     limit.give_back(&mut cell, end, &first.unwrap(), 1);
     assert_eq!(
         limit.judge(&cell, end, 1, true).remaining,
-        before,
-        "a reservation that is not followed any more gives nothing back"
+        before + 1,
+        "it was never empty, so nothing of it has drained"
     );
+}
+
+/// Reserves 100 so often, and settles all of that with a cost of 0, in the order of these indexes.
+fn all_given_back(count: usize, gap: u64, order: impl Iterator<Item = usize>) -> u64 {
+    let limit = Limit::new("l", &["1/d burst 10000000".parse().unwrap()]);
+    let mut cell = Cell::new(limit.rates(), at(DAY));
+    let moment = |number: usize| at(DAY + number as u64 * gap);
+    let reserve = |number| {
+        cell.advance(limit.rates(), moment(number));
+        limit.reserve(&mut cell, moment(number), 100)
+    };
+    let open: Vec<_> = (0..count).map(reserve).collect();
+    let end = moment(count);
+    cell.advance(limit.rates(), end);
+    order.for_each(|index| limit.give_back(&mut cell, end, &open[index], 100));
+    10_000_000 - limit.judge(&cell, end, 1, true).remaining
+}
+
+#[test]
+fn however_many_reservations_are_open_what_did_not_drain_is_given_back() {
+    for (gap, count) in [0, 1, 1_000].into_iter().flat_map(|gap| [1_000, 2_000, 4_096].map(|count| (gap, count))) {
+        assert_eq!(all_given_back(count, gap, 0..count), 0, "{count}, {gap}");
+        assert_eq!(all_given_back(count, gap, (0..count).rev()), 0, "{count}, {gap}");
+    }
+    // Those that are followed together share what was used since the first of them.
+    for count in [5_000, 20_000] {
+        let mut random: Vec<_> = (0..count).collect();
+        fastrand::Rng::with_seed(7).shuffle(&mut random);
+        for order in [(0..count).collect(), (0..count).rev().collect(), random] {
+            let kept = all_given_back(count, 1, order.into_iter());
+            assert!(kept <= count as u64 * 100 / 1_000, "{kept} of {count} times 100 stay");
+        }
+    }
 }
 
 #[test]

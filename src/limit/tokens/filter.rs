@@ -1,7 +1,7 @@
-//! Lets only whole events of a stream pass, so that it can be ended between two of them, and takes out the chunk that only says
-//! the usage, where the gateway asked for it and the client did not.
+//! Lets only whole parts of a stream pass, which are events, lines, elements or values, so that it can be ended between two of
+//! them, and takes out the event that only says the usage, where the gateway asked for it and the client did not.
 //!
-//! All other bytes pass unchanged, as soon as their event is complete.
+//! All other bytes pass unchanged, as soon as their part is complete.
 
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
@@ -9,23 +9,23 @@ use smallvec::SmallVec;
 use super::response::ResponseReader;
 use crate::base::event_stream::Reader;
 
-/// Of an unfinished event no more bytes are held than this. A longer event passes as it comes.
+/// Of an unfinished part no more bytes are held than this. A longer one passes as it comes.
 const MAX_HELD: usize = 1 << 20;
 
 /// See the head of this file.
-pub struct EventFilter {
+pub struct StreamFilter {
     reader: ResponseReader,
-    /// Whether the chunk that only says the usage is taken out.
+    /// Whether the event that only says the usage is taken out.
     hides_usage: bool,
-    /// The beginning of the event.
+    /// The beginning of the part.
     held: BytesMut,
-    /// Whether the beginning of the event has passed, because it was too long to be held.
+    /// Whether the beginning of the part has passed, because it was too long to be held.
     has_passed: bool,
-    /// Whether the last event was taken out.
+    /// Whether the last part was taken out.
     took_out: bool,
 }
 
-impl EventFilter {
+impl StreamFilter {
     /// Filters what this reader reads.
     pub fn new(reader: ResponseReader, hides_usage: bool) -> Self {
         Self { reader, hides_usage, held: BytesMut::new(), has_passed: false, took_out: false }
@@ -34,6 +34,11 @@ impl EventFilter {
     /// The reader, which has read all that was pushed.
     pub fn reader(&self) -> &ResponseReader {
         &self.reader
+    }
+
+    /// Whether all that has passed are whole parts of a stream.
+    pub fn is_between_parts(&self) -> bool {
+        !self.has_passed && self.reader.parts().is_some()
     }
 
     /// Reads the next piece, and returns what passes now.
@@ -45,7 +50,7 @@ impl EventFilter {
         // What comes before `until` may pass, and what comes before `from` has passed or was taken out.
         let mut until = usize::from(is_between && piece.first() == Some(&b'\n'));
         let mut from = if *took_out { until } else { 0 };
-        reader.read_events(piece, |end, only_says_usage| {
+        reader.read_parts(piece, |end, only_says_usage| {
             *took_out = only_says_usage && *hides_usage && !*has_passed;
             if *took_out {
                 held.clear();
@@ -57,7 +62,7 @@ impl EventFilter {
             until = end;
             *has_passed = false;
         });
-        if reader.events().is_none() {
+        if reader.parts().is_none() {
             until = piece.len();
         }
         let rest = &piece[until..];
@@ -86,8 +91,8 @@ mod tests {
     use super::super::response::Source;
     use super::*;
 
-    fn filter(content_type: &str) -> EventFilter {
-        EventFilter::new(ResponseReader::new(content_type, &Source::Auto), true)
+    fn filter(content_type: &str) -> StreamFilter {
+        StreamFilter::new(ResponseReader::new(content_type, &Source::Auto), true)
     }
 
     fn passed<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> String {
@@ -165,6 +170,34 @@ mod tests {
         assert_eq!(filter.reader().usage(), Some(Usage { input: 5, cached: 0, output: 6 }));
         let whole = Bytes::from_static(CHUNK.as_bytes());
         assert_eq!(filter.push(&whole).next().unwrap().as_ptr(), whole.as_ptr(), "it was copied");
+    }
+
+    #[test]
+    fn lines_elements_and_values_pass_when_they_are_complete() {
+        let check = |content_type: &str, pieces: &[(&str, &str)]| {
+            let mut filter = filter(content_type);
+            for (piece, passes) in pieces {
+                let passed: Vec<u8> = filter.push(&Bytes::copy_from_slice(piece.as_bytes())).flatten().collect();
+                assert_eq!(String::from_utf8(passed).unwrap(), *passes, "{content_type}: {piece}");
+            }
+            let rest = String::from_utf8(filter.finish().to_vec()).unwrap();
+            let passed = pieces.iter().map(|(_, passes)| *passes).collect::<String>() + &rest;
+            assert_eq!(passed, pieces.iter().map(|(piece, _)| *piece).collect::<String>());
+        };
+        check("application/x-ndjson", &[("{\"a\":1}\n{\"a", "{\"a\":1}\n"), ("\":2}\n\n", "{\"a\":2}\n\n"), ("{", "")]);
+        check(
+            "application/json",
+            &[
+                ("[", ""),
+                ("{\"a\":[1,{}", ""),
+                ("]}\n,{\"b", "[{\"a\":[1,{}]}"),
+                ("\":2},1", "\n,{\"b\":2}"),
+                (" ]", ",1 ]"),
+            ],
+        );
+        check("application/json", &[("{\"a\":", "{\"a\":"), ("1}\n", "1}\n")]);
+        check("application/json", &[("{\"a\":", "{\"a\":"), ("1}{\"b\"", "1}"), (":2} {", "{\"b\":2}"), ("}", " {}")]);
+        check("text/plain", &[("[", "["), ("{}", "{}")]);
     }
 
     #[test]

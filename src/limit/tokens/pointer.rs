@@ -78,26 +78,42 @@ pub struct Pointers {
     ends: Vec<usize>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Place {
-    parent: usize,
+    /// `None` for the document.
+    parent: Option<usize>,
     /// The folded name.
     name: String,
     /// The index in an array that the name is, too.
     index: Option<usize>,
+    /// Its members: how long their names are, and their places.
+    members: Vec<(usize, usize)>,
+    /// A bit for each of these lengths, the last one for all that are longer.
+    lengths: u64,
+    /// Whether one of the names has other letters than those of ASCII.
+    has_other_letters: bool,
+    /// Those of them that are items of an array, too.
+    items: Vec<usize>,
 }
 
 impl Pointers {
     /// Prepares pointers to be found together.
     pub fn new<'a>(pointers: impl IntoIterator<Item = &'a Pointer>) -> Self {
-        let mut places = vec![Place { parent: usize::MAX, name: String::new(), index: None }];
+        let mut places = vec![Place::default()];
         let mut place = |parent: usize, token: &str| {
             let name: String = folded(token.as_bytes()).collect();
-            let found = places.iter().position(|place| place.parent == parent && place.name == name);
+            let mut members = places[parent].members.iter().map(|(_, member)| *member);
+            let found = members.find(|member| places[*member].name == name);
             found.unwrap_or_else(|| {
                 let is_index = token == "0" || !token.starts_with(['0', '+']);
-                places.push(Place { parent, name, index: token.parse().ok().filter(|_| is_index) });
-                places.len() - 1
+                let (place, index) = (places.len(), token.parse().ok().filter(|_| is_index));
+                let Place { members, lengths, has_other_letters, items, .. } = &mut places[parent];
+                members.push((name.len(), place));
+                *lengths |= bit(name.len());
+                *has_other_letters |= !name.is_ascii();
+                items.extend(index.map(|_| place));
+                places.push(Place { parent: Some(parent), name, index, ..Place::default() });
+                place
             })
         };
         let ends =
@@ -117,33 +133,90 @@ impl Pointers {
 
     /// This place, and all that it is in.
     pub fn way(&self, place: usize) -> impl Iterator<Item = usize> {
-        std::iter::successors(Some(place), |place| {
-            Some(self.places[*place].parent).filter(|parent| *parent != usize::MAX)
-        })
+        std::iter::successors(Some(place), |place| self.places[*place].parent)
     }
 
+    #[inline]
     fn member(&self, parent: usize, name: &[u8]) -> Option<usize> {
-        self.places.iter().position(|place| place.parent == parent && is_same(name, &place.name))
+        let parent = &self.places[parent];
+        if name.is_ascii() { self.folded_member(parent, name) } else { self.other_member(parent, name) }
     }
 
-    fn item(&self, parent: usize, index: usize) -> Option<usize> {
-        self.places.iter().position(|place| place.parent == parent && place.index == Some(index))
+    /// The member of a name that is folded, or needs only ASCII letters to be.
+    fn folded_member(&self, parent: &Place, name: &[u8]) -> Option<usize> {
+        if parent.lengths & bit(name.len()) == 0 {
+            return None;
+        }
+        let mut members = parent.members.iter().filter(|(length, _)| *length == name.len());
+        let is_same = |(_, member): &&(usize, usize)| self.places[*member].name.as_bytes().eq_ignore_ascii_case(name);
+        members.find(is_same).map(|(_, member)| *member)
     }
+
+    /// The member of any other name. It is folded once, and only as far as a name begins like that.
+    fn other_member(&self, parent: &Place, name: &[u8]) -> Option<usize> {
+        let mut start = SmallVec::<[u8; 0x100]>::new();
+        for char in chars(name) {
+            if char.is_ascii() {
+                start.push(char.to_ascii_lowercase() as u8);
+                continue;
+            }
+            match in_ascii(char) {
+                Some(folded) => start.extend_from_slice(folded.as_bytes()),
+                None if !parent.has_other_letters => return None,
+                None => fold(char).for_each(|char| start.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes())),
+            }
+            let begins_so = |(length, member): &(usize, usize)| {
+                *length >= start.len() && self.places[*member].name.as_bytes().starts_with(&start)
+            };
+            if !parent.members.iter().any(begins_so) {
+                return None;
+            }
+        }
+        self.folded_member(parent, &start)
+    }
+
+    #[inline]
+    fn item(&self, parent: usize, index: usize) -> Option<usize> {
+        let items = &self.places[parent].items;
+        items.iter().copied().find(|item| self.places[*item].index == Some(index))
+    }
+}
+
+/// The bit of a length in [`Place::lengths`].
+fn bit(length: usize) -> u64 {
+    1 << length.min(63)
 }
 
 /// Without regard to case: the same as Unicode's simple folding, or coarser.
 fn folded(name: &[u8]) -> impl Iterator<Item = char> {
-    let chars = name.utf8_chunks().flat_map(|chunk| {
-        chunk.valid().chars().chain((!chunk.invalid().is_empty()).then_some(char::REPLACEMENT_CHARACTER))
-    });
-    chars.flat_map(char::to_uppercase).flat_map(char::to_lowercase)
+    chars(name).flat_map(fold)
 }
 
-fn is_same(name: &[u8], other: &str) -> bool {
-    if name.is_ascii() {
-        return name.eq_ignore_ascii_case(other.as_bytes());
-    }
-    folded(name).eq(other.chars())
+fn fold(char: char) -> impl Iterator<Item = char> {
+    char.to_uppercase().flat_map(char::to_lowercase)
+}
+
+/// What another letter is folded to, if that is ASCII.
+fn in_ascii(char: char) -> Option<&'static str> {
+    Some(match char {
+        'ſ' => "s",
+        '\u{212a}' => "k",
+        'ı' => "i",
+        'ß' => "ss",
+        'ﬀ' => "ff",
+        'ﬁ' => "fi",
+        'ﬂ' => "fl",
+        'ﬃ' => "ffi",
+        'ﬄ' => "ffl",
+        'ﬅ' | 'ﬆ' => "st",
+        _ => return None,
+    })
+}
+
+fn chars(name: &[u8]) -> impl Iterator<Item = char> {
+    name.utf8_chunks().flat_map(|chunk| {
+        chunk.valid().chars().chain((!chunk.invalid().is_empty()).then_some(char::REPLACEMENT_CHARACTER))
+    })
 }
 
 /// Where in a document the reader is, as far as pointers need it. It is told about all names and values.
@@ -298,6 +371,14 @@ mod tests {
             &[(0, "1"), (0, "2"), (0, "3"), (0, "7")],
         );
         check(&["/Größe"], r#"{"GRÖSSE":1,"grÖße":2,"grosse":3}"#, &[(0, "1"), (0, "2")]);
+    }
+
+    #[test]
+    fn few_letters_are_folded_to_ascii() {
+        for char in '\u{80}'..=char::MAX {
+            let folded: String = fold(char).collect();
+            assert_eq!(in_ascii(char), folded.is_ascii().then_some(&*folded), "{char}");
+        }
     }
 
     #[test]

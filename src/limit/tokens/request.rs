@@ -1,13 +1,25 @@
-//! Reads the body of a request to a language model: what keys point to, how much text it has, and how much output it asks for.
+//! Reads the body of a request to a language model: what keys point to, how large it is, and how much output it asks for.
 //!
 //! A client must not choose how it is counted with a body that servers read in another way. So what is there twice, under
-//! any spelling, is ambiguous.
+//! any spelling, is ambiguous, and what servers read in several ways counts as the most that they read.
+
+mod amount;
+mod known;
+mod parts;
+mod size;
+mod usage_asking;
 
 use std::ops::Range;
-use std::sync::LazyLock;
 
-use super::pointer::{Follower, Pointer, Pointers};
-use crate::base::json::{Kind, Reader, Visit, count, normal};
+use super::pointer::Follower;
+use crate::base::json::{Kind, MAX_WORD, Reader, Visit, is_number, normal};
+use amount::Amount;
+use known::Known;
+use parts::Parts;
+use usage_asking::{Asking, UsageAsking};
+
+pub use known::BodyPointers;
+pub use size::{AskedOutput, InputSize};
 
 /// What a body says.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,27 +28,27 @@ pub struct Inspected {
     pub form: Form,
     /// What each pointer points to, in the order of the pointers.
     pub found: Vec<Found>,
-    /// Bytes of all strings after decoding, without the names of members.
-    pub text: u64,
-    /// The greatest number of tokens that it allows the response, times the number of answers that it asks for.
-    pub max_output: Option<u64>,
+    /// How large it is.
+    pub input: InputSize,
+    /// How much output it asks for.
+    pub output: AskedOutput,
     /// Whether the response shall be a stream of events.
     pub streams: bool,
-    /// Whether it has `messages`, as chat completions have. Requests of Anthropic have them too.
-    pub has_messages: bool,
-    /// What makes `stream_options.include_usage` true; `None` if it is already, or its place is taken by something else.
-    pub include_usage: Option<Patch>,
+    /// Whether the response shall come later, when it is asked for again.
+    pub is_background: bool,
+    /// What makes the response to a chat or a completion say its usage; `None` if that is not possible.
+    pub usage_patches: Option<Vec<Patch>>,
 }
 
 /// How the body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// It begins with a value, in UTF-8.
+    /// JSON, in UTF-8.
     Json,
+    /// Almost: some servers read it.
+    AlmostJson,
     /// Something else.
     Other,
-    /// Perhaps JSON in UTF-16 or UTF-32, which some servers read.
-    OtherEncoding,
 }
 
 /// What a pointer points to.
@@ -62,218 +74,323 @@ pub struct Patch {
 
 /// Whether a body may be JSON in UTF-16 or UTF-32: it begins with a byte order mark, or one of its first four bytes is zero,
 /// which is how servers tell it.
-fn has_other_encoding(body: &[u8]) -> bool {
+pub fn has_other_encoding(body: &[u8]) -> bool {
     body.starts_with(b"\xff\xfe") || body.starts_with(b"\xfe\xff") || body.iter().take(4).any(|byte| *byte == 0)
 }
 
+/// The most bytes that are read at once: what takes a worker so long that others may be served between two of them.
+const PIECE: usize = 1 << 16;
+
+/// The pieces in which a body is read. They are cut between characters.
+pub fn pieces(mut body: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let is_within = |at: &usize| body.get(*at).is_some_and(|byte| byte & 0xc0 == 0x80);
+        let length = PIECE.min(body.len());
+        let cut = (length.saturating_sub(3)..=length).rev().find(|at| !is_within(at)).unwrap_or(length);
+        let (piece, rest) = body.split_at_checked(cut)?;
+        body = rest;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
 /// Reads a whole body.
-pub fn inspect(body: &[u8], pointers: &Pointers) -> Inspected {
-    let unread = |form| Inspected { form, text: body.len() as u64, ..Inspection::new(pointers).result(body) };
-    if has_other_encoding(body) {
-        return unread(Form::OtherEncoding);
-    }
-    let (said, length) = first_value(body, pointers);
-    if let Some(said) = said {
-        return said;
-    }
-    // Behind an object that is whole there may be something else: some servers read the first, and leave that.
-    let first = body[..length].trim_ascii_end();
-    let said = first.ends_with(b"}").then(|| first_value(first, pointers).0).flatten();
-    match said {
-        Some(said) => Inspected { text: body.len() as u64, include_usage: None, ..said },
-        None => unread(Form::Other),
-    }
+pub fn inspect(body: &[u8], pointers: &BodyPointers) -> Inspected {
+    let mut inspection = Inspection::new(pointers);
+    pieces(body).for_each(|piece| inspection.read(piece));
+    inspection.finish(body.len() as u64)
 }
 
-/// What a body says that is one value, and how much of it could be read.
-fn first_value(body: &[u8], pointers: &Pointers) -> (Option<Inspected>, usize) {
-    let (mut inspection, mut reader) = (Inspection::new(pointers), Reader::default());
-    let length = reader.read(body, &mut inspection);
-    (reader.finish(&mut inspection).then(|| inspection.result(body)), length)
+/// The reading of one body, in [`pieces`].
+pub struct Inspection<'a> {
+    reader: Reader,
+    said: Said<'a>,
 }
 
-/// The members that mean something to the gateway.
-static KNOWN: LazyLock<Pointers> = LazyLock::new(|| {
-    let pointers: Vec<Pointer> = Known::ALL.iter().flat_map(|(_, pointer)| pointer.parse()).collect();
-    Pointers::new(&pointers)
-});
+impl<'a> Inspection<'a> {
+    /// Begins.
+    pub fn new(pointers: &'a BodyPointers) -> Self {
+        Self { reader: Reader::default(), said: Said::new(pointers) }
+    }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Known {
-    MaxOutput,
-    Choices,
-    Stream,
-    Messages,
-    Options,
-    IncludeUsage,
-}
+    /// Reads the next piece.
+    pub fn read(&mut self, piece: &[u8]) {
+        self.reader.read(piece, &mut self.said);
+        self.said.is_strict &= str::from_utf8(piece).is_ok();
+    }
 
-impl Known {
-    /// Google's servers take both spellings of each name.
-    const ALL: [(Self, &str); 16] = [
-        (Self::MaxOutput, "/max_tokens"),
-        (Self::MaxOutput, "/max_completion_tokens"),
-        (Self::MaxOutput, "/max_output_tokens"),
-        (Self::MaxOutput, "/generationConfig/maxOutputTokens"),
-        (Self::MaxOutput, "/generationConfig/max_output_tokens"),
-        (Self::MaxOutput, "/generation_config/maxOutputTokens"),
-        (Self::MaxOutput, "/generation_config/max_output_tokens"),
-        (Self::Choices, "/n"),
-        (Self::Choices, "/generationConfig/candidateCount"),
-        (Self::Choices, "/generationConfig/candidate_count"),
-        (Self::Choices, "/generation_config/candidateCount"),
-        (Self::Choices, "/generation_config/candidate_count"),
-        (Self::Stream, "/stream"),
-        (Self::Messages, "/messages"),
-        (Self::Options, "/stream_options"),
-        (Self::IncludeUsage, "/stream_options/include_usage"),
-    ];
-
-    /// What is known of a place in [`KNOWN`].
-    fn at(place: Option<usize>) -> Option<Self> {
-        let index = KNOWN.ends().iter().position(|end| Some(*end) == place)?;
-        Some(Self::ALL[index].0)
+    /// All of the body was read, which has so many bytes.
+    pub fn finish(self, length: u64) -> Inspected {
+        let Self { mut reader, mut said } = self;
+        let is_whole = reader.finish(&mut said);
+        // Some servers read what is whole, and leave what is behind it.
+        let is_begun = reader.is_trailing() && said.is_structure;
+        let form = match (is_whole, is_begun) {
+            (true, _) if said.is_strict => Form::Json,
+            (false, false) => Form::Other,
+            _ => Form::AlmostJson,
+        };
+        match form {
+            Form::Other => Inspected { form, ..Said::new(said.pointers).text_only(length) },
+            _ if is_begun => Inspected { form, usage_patches: None, ..said.text_only(length) },
+            _ => said.result(form),
+        }
     }
 }
 
 /// What was seen so far.
-struct Inspection<'a> {
-    pointers: &'a Pointers,
-    wanted: Follower,
-    /// What was found at each place of `pointers`, and how often something was there.
+#[expect(clippy::struct_excessive_bools, reason = "each is one thing that the body says")]
+struct Said<'a> {
+    pointers: &'a BodyPointers,
+    follower: Follower,
+    /// How many arrays and objects the reader is in.
+    depth: usize,
+    /// What was found at each place of the pointers, and how often something was there.
     found: Vec<(Found, usize)>,
-    /// The place of the string that is being read, and its text, if it is pointed to.
-    string: Option<(usize, Vec<u8>)>,
-    known: Follower,
+    /// The place of the string that is being read, and its text, if something is known of it.
+    string: Option<usize>,
+    string_text: Vec<u8>,
+    /// Whether the whole is an array or an object.
+    is_structure: bool,
+    is_strict: bool,
     text: u64,
-    max_output: Option<u64>,
-    choices: u64,
+    numbers: u64,
+    parts: Parts,
+    output: AskedOutput,
+    /// How many times the body has said something of its output.
+    amounts: usize,
+    prompts: Prompts,
     streams: bool,
-    has_messages: bool,
+    is_background: bool,
     /// Where the members of the outermost object begin.
-    members: usize,
-    has_options: bool,
-    include_usage: Option<Patch>,
+    members: Option<usize>,
+    usage_asking: UsageAsking,
 }
 
-impl<'a> Inspection<'a> {
-    fn new(pointers: &'a Pointers) -> Self {
+/// Prompts in an array.
+struct Prompts {
+    /// How deep they are; `usize::MAX` if the reader is in none.
+    depth: usize,
+    /// How many there are so far.
+    count: u64,
+    /// The most that there were in one array, or one.
+    most: u64,
+}
+
+/// More amounts than this are not read: nobody sends so many.
+const MOST_AMOUNTS: usize = 64;
+
+impl<'a> Said<'a> {
+    fn new(pointers: &'a BodyPointers) -> Self {
         Self {
             pointers,
-            wanted: Follower::default(),
-            found: vec![(Found::Missing, 0); pointers.places()],
+            follower: Follower::default(),
+            depth: 0,
+            found: vec![(Found::Missing, 0); pointers.all.places()],
             string: None,
-            known: Follower::default(),
+            string_text: Vec::new(),
+            is_structure: false,
+            is_strict: true,
             text: 0,
-            max_output: None,
-            choices: 1,
+            numbers: 0,
+            parts: Parts::default(),
+            output: AskedOutput { most: None, is_uncertain: false, answers: 1 },
+            amounts: 0,
+            prompts: Prompts { depth: usize::MAX, count: 0, most: 1 },
             streams: false,
-            has_messages: false,
-            members: 0,
-            has_options: false,
-            include_usage: None,
+            is_background: false,
+            members: None,
+            usage_asking: UsageAsking::default(),
         }
     }
 
-    /// Notes that something is at a place of `pointers`, and returns it if it is pointed to.
-    fn at_wanted(&mut self, place: Option<usize>) -> Option<usize> {
-        let place = place?;
-        self.found[place].1 += 1;
-        Some(place).filter(|place| self.pointers.ends().contains(place))
-    }
-
-    fn result(self, body: &[u8]) -> Inspected {
-        let found = self.pointers.ends().iter().map(|end| {
-            let is_ambiguous = self.pointers.way(*end).any(|place| self.found[place].1 > 1);
+    fn result(self, form: Form) -> Inspected {
+        let Self { pointers, numbers, streams, is_background, .. } = self;
+        let found = pointers.keys().iter().map(|end| {
+            let is_ambiguous = pointers.all.way(*end).any(|place| self.found[place].1 > 1);
             if is_ambiguous { Found::Ambiguous } else { self.found[*end].0.clone() }
         });
-        let inserted = Patch { at: self.members..self.members, with: "\"stream_options\":{\"include_usage\":true}," };
-        let mut include_usage = if self.has_options { self.include_usage } else { Some(inserted) };
-        if let Some(Patch { at, with: with @ MEMBER }) = &mut include_usage
-            && body[at.end..].trim_ascii_start().starts_with(b"}")
-        {
-            *with = ONLY_MEMBER;
-        }
+        let found = found.collect();
+        let AskedOutput { answers, .. } = self.output;
         Inspected {
-            form: Form::Json,
-            found: found.collect(),
-            text: self.text,
-            max_output: self.max_output.map(|most| most.saturating_mul(self.choices)),
-            streams: self.streams,
-            has_messages: self.has_messages,
-            include_usage: include_usage.filter(|_| self.has_messages && self.streams),
+            form,
+            found,
+            input: InputSize { text: self.text.saturating_sub(self.parts.data), numbers, parts: self.parts.count },
+            output: AskedOutput { answers: answers.saturating_mul(self.prompts.most), ..self.output },
+            streams,
+            is_background,
+            usage_patches: self.members.and_then(|members| self.usage_asking.patches(members)),
         }
     }
-}
 
-const MEMBER: &str = "\"include_usage\":true,";
-const ONLY_MEMBER: &str = "\"include_usage\":true";
-
-impl Visit for Inspection<'_> {
-    fn name(&mut self, name: Option<&[u8]>) {
-        self.wanted.name(self.pointers, name);
-        self.known.name(&KNOWN, name);
+    /// If nobody knows what servers read of it: all of it may be text.
+    fn text_only(self, length: u64) -> Inspected {
+        let said = self.result(Form::Other);
+        Inspected { input: InputSize { text: length, ..said.input }, ..said }
     }
 
-    fn begin(&mut self, kind: Kind, at: usize) {
-        let place = self.wanted.begin(self.pointers, kind);
-        let wanted = self.at_wanted(place);
-        self.string = wanted.filter(|_| kind == Kind::String).map(|place| (place, Vec::new()));
-        let place = self.known.begin(&KNOWN, kind);
-        if place == Some(0) {
-            self.members = at + 1;
+    /// A value is at this place. Returns what is known of it, and whether a key points to it for the first time.
+    fn at(&mut self, place: usize) -> (Option<Known>, bool) {
+        let count = &mut self.found[place].1;
+        *count = count.saturating_add(1);
+        (self.pointers.known[place], *count == 1 && self.pointers.keys().contains(&place))
+    }
+
+    fn begin_at(&mut self, place: usize, kind: Kind, at: usize) {
+        let (known, is_wanted) = self.at(place);
+        if place == 0 {
+            self.is_structure = kind != Kind::String;
+            self.members = (kind == Kind::Object).then_some(at + 1);
         }
-        match Known::at(place) {
-            Some(Known::Messages) => self.has_messages |= kind == Kind::Array,
-            // Some servers take the text for the value.
-            Some(Known::Stream) => self.streams |= kind == Kind::String,
-            Some(Known::Options) => {
-                self.has_options = true;
-                self.include_usage = (kind == Kind::Object).then_some(Patch { at: at + 1..at + 1, with: MEMBER });
+        let is_said = matches!(known, Some(Known::MaxOutput | Known::Choices | Known::Stream | Known::Background));
+        if kind == Kind::String && (is_wanted || is_said) {
+            self.string = Some(place);
+            self.string_text.clear();
+        }
+        match known {
+            Some(Known::Prompts) if kind == Kind::Array => {
+                (self.prompts.depth, self.prompts.count) = (self.depth + 1, 0);
             }
-            Some(Known::IncludeUsage) => self.include_usage = None,
+            Some(Known::Options) => self.usage_asking.begin(Asking::Options, kind, at, self.depth),
+            Some(Known::IncludeUsage) => self.usage_asking.begin(Asking::Include, kind, at, self.depth),
+            Some(known) if kind != Kind::String => self.say(known, b""),
             _ => {}
         }
     }
 
-    fn text(&mut self, part: &[u8]) {
-        self.text += part.len() as u64;
-        if let Some((_, text)) = &mut self.string {
-            text.extend_from_slice(part);
+    /// A string at a place of which something is known has ended.
+    fn end_string(&mut self, place: usize) {
+        if self.pointers.keys().contains(&place) && self.found[place].1 == 1 {
+            self.found[place].0 = Found::Value(String::from_utf8_lossy(&self.string_text).into_owned());
+        }
+        if let Some(known) = self.pointers.known[place] {
+            let text = std::mem::take(&mut self.string_text);
+            self.say(known, &text);
+            // Some servers take the text for the value.
+            self.streams |= known == Known::Stream;
+            self.string_text = text;
         }
     }
 
-    fn end(&mut self, kind: Kind, _: usize) {
-        self.wanted.end(kind);
-        self.known.end(kind);
-        if let Some((place, text)) = self.string.take() {
-            self.found[place].0 = Found::Value(String::from_utf8_lossy(&text).into_owned());
+    /// A word or a text says something.
+    fn say(&mut self, known: Known, text: &[u8]) {
+        let is_false = || matches!(text, b"false" | b"null" | b"0" | b"");
+        match known {
+            Known::MaxOutput | Known::Choices => {
+                self.amounts += 1;
+                let is_readable = text.len() <= MAX_WORD && self.amounts <= MOST_AMOUNTS;
+                let amount = if is_readable { Amount::of(text) } else { Amount::LARGEST };
+                match known {
+                    _ if text == b"null" => {}
+                    Known::Choices => self.output.answers = self.output.answers.max(amount.most),
+                    _ => {
+                        self.output.most = self.output.most.max(Some(amount.most));
+                        self.output.is_uncertain |= !amount.is_certain;
+                    }
+                }
+            }
+            Known::Stream => self.streams |= !is_false(),
+            Known::Background => {
+                let text = text.trim_ascii().to_ascii_lowercase();
+                self.is_background |= matches!(&text[..], b"true" | b"t" | b"yes" | b"y" | b"on")
+                    || normal(&text).is_some_and(|number| number != "0");
+            }
+            Known::Prompts | Known::Options | Known::IncludeUsage => {}
         }
     }
 
-    fn word(&mut self, word: Option<&[u8]>, at: Range<usize>) {
-        let place = self.wanted.value(self.pointers);
-        if let Some(place) = self.at_wanted(place) {
+    fn word_at(&mut self, place: usize, word: Option<&[u8]>, at: Range<usize>) {
+        let (known, is_wanted) = self.at(place);
+        if is_wanted {
             let value = |word| normal(word).map_or(Found::Missing, Found::Value);
             self.found[place].0 = word.map_or(Found::Ambiguous, value);
         }
-        let known = Known::at(self.known.value(&KNOWN));
-        let number = known.and(word).and_then(count);
-        match (known, word) {
-            (Some(Known::MaxOutput), _) => self.max_output = self.max_output.max(number),
-            (Some(Known::Choices), _) => self.choices = self.choices.max(number.unwrap_or(1)),
-            (Some(Known::Stream), Some(word)) => self.streams |= !matches!(word, b"false" | b"null" | b"0"),
-            (Some(Known::Options), _) => {
-                self.has_options = true;
-                self.include_usage = (word == Some(b"null")).then_some(Patch { at, with: "{\"include_usage\":true}" });
-            }
-            (Some(Known::IncludeUsage), _) => {
-                let is_false = matches!(word, Some(b"false" | b"null"));
-                self.include_usage = is_false.then_some(Patch { at, with: "true" });
-            }
-            _ => {}
+        match known {
+            Some(Known::Options) => self.usage_asking.word(Asking::Options, word, at),
+            Some(Known::IncludeUsage) => self.usage_asking.word(Asking::Include, word, at),
+            // A word that is too long is a long number.
+            Some(known) => self.say(known, word.unwrap_or(&[b'9'; MAX_WORD])),
+            None => {}
         }
     }
+}
+
+impl Visit for Said<'_> {
+    #[inline]
+    fn name(&mut self, name: Option<&[u8]>) {
+        self.text += name.map_or(0, <[u8]>::len) as u64;
+        self.follower.name(&self.pointers.all, name);
+        self.parts.name(name);
+        self.usage_asking.name(name, self.depth);
+    }
+
+    fn long_name(&mut self, length: usize) {
+        self.text += length as u64;
+    }
+
+    #[inline]
+    fn written(&mut self, part: &[u8]) {
+        self.is_strict &= part.iter().fold(0, |found, byte| found | u8::from(*byte < b' ')) == 0;
+    }
+
+    #[inline]
+    fn begin(&mut self, kind: Kind, at: usize) {
+        let place = self.follower.begin(&self.pointers.all, kind);
+        if let Some(place) = place {
+            self.begin_at(place, kind, at);
+        }
+        self.prompts.count += u64::from(self.depth == self.prompts.depth);
+        self.parts.begin(kind);
+        self.depth += usize::from(kind != Kind::String);
+    }
+
+    #[inline]
+    fn text(&mut self, part: &[u8]) {
+        self.text += part.len() as u64;
+        if self.string.is_some() {
+            self.string_text.extend_from_slice(part);
+        }
+        self.parts.text(part);
+    }
+
+    #[inline]
+    fn end(&mut self, kind: Kind, at: usize) {
+        self.follower.end(kind);
+        self.parts.end(kind);
+        self.depth -= usize::from(kind != Kind::String);
+        if kind == Kind::String
+            && let Some(place) = self.string.take()
+        {
+            self.end_string(place);
+        }
+        if self.depth < 3 {
+            self.usage_asking.end(at, self.depth);
+            let Prompts { depth, count, most } = self.prompts;
+            if self.depth + 1 == depth && kind == Kind::Array {
+                self.prompts = Prompts { depth: usize::MAX, count, most: most.max(count) };
+            }
+        }
+    }
+
+    #[inline]
+    fn word(&mut self, word: Option<&[u8]>, at: Range<usize>) {
+        let first = word.and_then(<[u8]>::first).copied().unwrap_or(b'9');
+        let is_number = first.is_ascii_digit() || first == b'-';
+        self.numbers += u64::from(is_number);
+        match word {
+            Some(word) => self.is_strict &= is_json(word),
+            None => self.text += at.len() as u64,
+        }
+        self.parts.word();
+        if let Some(place) = self.follower.value(&self.pointers.all) {
+            self.word_at(place, word, at);
+        }
+    }
+}
+
+/// Whether a word is one of JSON.
+#[inline]
+fn is_json(word: &[u8]) -> bool {
+    is_number(word) || matches!(word, b"true" | b"false" | b"null")
 }
 
 #[cfg(test)]

@@ -1,14 +1,18 @@
 //! Reads a response of a language model while it passes: the tokens that it says it used, and how much text it has. Nothing
 //! of it is kept.
 //!
-//! The usage may come in parts, so it is what each of its members said last. An event, or a line, that is no JSON has no
-//! effect on the next one.
+//! The usage may come in parts, so it is the greatest that each of its members said. An event, or a line, that is no JSON has
+//! no effect on the next one.
 
+mod ending;
 mod findings;
+mod kept;
 mod member;
 mod report;
 
 use std::sync::Arc;
+
+use memchr::memchr;
 
 use super::Usage;
 use super::pointer::{Pointer, Pointers};
@@ -35,7 +39,7 @@ pub struct UsagePointers {
     pub cached: Option<Pointer>,
     /// The tokens of the response.
     pub output: Option<Pointer>,
-    /// The tokens of both, from which those of the response are known if nothing else says them.
+    /// The tokens of both: the response has at least what is left of these without the request.
     pub total: Option<Pointer>,
 }
 
@@ -64,12 +68,27 @@ impl From<&UsagePointers> for Source {
 /// Whose API a response belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Provider {
-    /// OpenAI, or one of the many that have the same API.
+    /// OpenAI, or one of the many that have the same API: completions, and what is no stream.
     OpenAi,
+    /// The stream of OpenAI's responses, which has events of its own.
+    OpenAiResponses,
     /// Anthropic.
     Anthropic,
     /// Google.
     Gemini,
+}
+
+/// How a stream is divided into parts, between which it can be ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parts {
+    /// Events.
+    Events,
+    /// Lines, each with a value.
+    Lines,
+    /// The elements of an array.
+    Elements,
+    /// Values one after the other.
+    Values,
 }
 
 /// See the head of this file.
@@ -80,7 +99,7 @@ pub struct ResponseReader {
 }
 
 enum Format {
-    /// One value.
+    /// Mostly one value.
     Json,
     /// A value in each event.
     Events(event_stream::Reader),
@@ -96,7 +115,11 @@ impl ResponseReader {
         let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         let format = match essence.as_str() {
             "text/event-stream" => Format::Events(event_stream::Reader::default()),
-            "application/x-ndjson" | "application/jsonl" | "application/x-jsonlines" => Format::Lines,
+            "application/x-ndjson"
+            | "application/ndjson"
+            | "application/jsonl"
+            | "application/x-jsonlines"
+            | "application/jsonlines" => Format::Lines,
             json if json == "application/json" || json.ends_with("+json") => Format::Json,
             _ => Format::Text,
         };
@@ -106,26 +129,65 @@ impl ResponseReader {
 
     /// Reads the next piece of the body.
     pub fn read(&mut self, piece: &[u8]) {
-        self.read_events(piece, |_, _| ());
+        self.read_parts(piece, |_, _| ());
     }
 
-    /// Reads the next piece, and tells of each event where in the piece it ends, and whether it only says the usage: it has
-    /// an object `usage` and an empty array `choices`.
-    pub(super) fn read_events(&mut self, piece: &[u8], ended: impl FnMut(usize, bool)) {
+    /// Reads the next piece, and tells of each part of a stream where in the piece it ends, or only of the last one, and whether
+    /// it is an event that only says the usage: it has an object `usage` and an empty array `choices`.
+    pub(super) fn read_parts(&mut self, piece: &[u8], ended: impl FnMut(usize, bool)) {
         let mut document = Document { json: &mut self.json, findings: &mut self.findings, ended };
         match &mut self.format {
-            Format::Json => document.read(piece),
+            Format::Json => document.read_values(piece),
             Format::Events(events) => events.read(piece, &mut document),
-            Format::Lines => {
-                for line in piece.split_inclusive(|byte| *byte == b'\n') {
-                    document.read(line);
-                    if line.ends_with(b"\n") {
-                        document.finish();
-                    }
-                }
-            }
+            Format::Lines => document.read_lines(piece),
             Format::Text => self.findings.other_text(piece.len()),
         }
+    }
+
+    /// How this stream is divided; `None` if it is none, or that is not known yet.
+    pub fn parts(&self) -> Option<Parts> {
+        match &self.format {
+            Format::Events(_) => Some(Parts::Events),
+            Format::Lines => Some(Parts::Lines),
+            Format::Json if self.findings.is_list => Some(Parts::Elements),
+            Format::Json => self.findings.is_stream.then_some(Parts::Values),
+            Format::Text => None,
+        }
+    }
+
+    /// Whether it may be a stream that can be divided, by its content type.
+    pub fn may_have_parts(&self) -> bool {
+        !matches!(self.format, Format::Text)
+    }
+
+    /// Whether the response has said what was used, and will not say more.
+    pub fn says_usage(&self) -> bool {
+        self.findings.says_usage()
+    }
+
+    /// Whether what it says has the input in it.
+    pub fn says_input(&self) -> bool {
+        self.findings.report.has_input()
+    }
+
+    /// Whether the answer is complete, so that only its usage may follow.
+    pub fn is_complete(&self) -> bool {
+        self.findings.ending.is_complete
+    }
+
+    /// Whether the provider has said that it has failed.
+    pub fn has_failed(&self) -> bool {
+        self.findings.ending.has_failed
+    }
+
+    /// The model that has answered, as far as it is known.
+    pub fn model(&self) -> Option<&[u8]> {
+        Some(&*self.findings.model).filter(|model| !model.is_empty())
+    }
+
+    /// The number of the last event, if they have one.
+    pub fn sequence_number(&self) -> Option<u64> {
+        self.findings.sequence_number
     }
 
     /// What was used, as far as the response has said it: of a stream that has not ended this may be too little.
@@ -149,11 +211,6 @@ impl ResponseReader {
         self.findings.report.ignored()
     }
 
-    /// Whether this is a stream of events.
-    pub fn is_event_stream(&self) -> bool {
-        self.events().is_some()
-    }
-
     /// The reader of events, if these are some.
     pub(super) fn events(&self) -> Option<&event_stream::Reader> {
         match &self.format {
@@ -170,18 +227,59 @@ struct Document<'a, F> {
     ended: F,
 }
 
-impl<F> Document<'_, F> {
+impl<F: FnMut(usize, bool)> Document<'_, F> {
     fn read(&mut self, part: &[u8]) {
         let length = self.json.read(part, self.findings);
         self.findings.other_text(part.len() - length);
     }
 
+    /// Reads values that follow each other, or the elements of one.
+    fn read_values(&mut self, piece: &[u8]) {
+        let mut at = 0;
+        loop {
+            let before = self.json.at();
+            let length = self.json.read(&piece[at..], self.findings);
+            if let Some(end) = self.findings.part_end.take() {
+                (self.ended)(at + end - before, false);
+            }
+            at += length;
+            if !(self.findings.is_behind_value() && matches!(piece.get(at), Some(b'{' | b'['))) {
+                break;
+            }
+            self.json.reset();
+            self.findings.next_value();
+        }
+        self.findings.other_text(piece.len() - at);
+    }
+
+    fn read_lines(&mut self, piece: &[u8]) {
+        let mut from = 0;
+        while let Some(length) = line_length(&piece[from..]) {
+            self.read(&piece[from..from + length]);
+            from += length + 1;
+            self.finish();
+            (self.ended)(from, false);
+        }
+        self.read(&piece[from..]);
+    }
+
     /// Begins with the next value. Returns whether there was one, and it only says the usage.
     fn finish(&mut self) -> bool {
+        if self.json.is_new() {
+            return false;
+        }
         let is_whole = self.json.finish(self.findings);
         self.json.reset();
         self.findings.next_document() && is_whole
     }
+}
+
+/// How many bytes come before the next line feed.
+fn line_length(rest: &[u8]) -> Option<usize> {
+    // For a short line, a call would take longer than to look for it here.
+    let start = rest.len().min(16);
+    let is_end = |byte: &u8| *byte == b'\n';
+    rest[..start].iter().position(is_end).or_else(|| memchr(b'\n', &rest[start..]).map(|at| start + at))
 }
 
 impl<F: FnMut(usize, bool)> event_stream::Visit for Document<'_, F> {

@@ -11,7 +11,7 @@ use super::identity::PemError;
 /// Who may have issued a certificate of the other side.
 #[derive(Clone, Debug)]
 pub struct Authorities {
-    certificates: Arc<[CertificateDer<'static>]>,
+    pub(super) certificates: Arc<[CertificateDer<'static>]>,
     pub(super) roots: Arc<RootCertStore>,
 }
 
@@ -33,6 +33,11 @@ impl Authorities {
             added.map_err(|error| PemError::Certificate(index + 1, error.to_string()))?;
         }
         Ok(Self { certificates: certificates.into(), roots: Arc::new(roots) })
+    }
+
+    /// Whether this certificate is one of them.
+    pub(super) fn has(&self, certificate: &CertificateDer<'_>) -> bool {
+        self.certificates.iter().any(|own| own == certificate)
     }
 
     /// Those that the system trusts. Certificates among them that cannot be read are left out, because the user of the

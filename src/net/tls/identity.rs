@@ -2,6 +2,7 @@
 //! (RFC 7468).
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
 use super::provider;
+use crate::base::byte_order_mark::without_mark;
 use crate::base::clock::{self, Time};
 
 /// The maximum number of certificates in one file.
@@ -122,7 +124,7 @@ impl Identity {
 /// # Errors
 /// When the file is not PEM or has no certificate.
 pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
-    let found = CertificateDer::pem_slice_iter(pem).take(MOST_CERTIFICATES + 1);
+    let found = CertificateDer::pem_slice_iter(without_mark(pem)).take(MOST_CERTIFICATES + 1);
     let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| not_pem(&error))?;
     match found.len() {
         0 => Err(PemError::Missing("certificate")),
@@ -143,7 +145,7 @@ pub fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
     if is_encrypted {
         return Err(PemError::Encrypted);
     }
-    PrivateKeyDer::from_pem_slice(pem).map_err(|error| match error {
+    PrivateKeyDer::from_pem_slice(without_mark(pem)).map_err(|error| match error {
         pem::Error::NoItemsFound => PemError::Missing("private key"),
         error => not_pem(&error),
     })
@@ -155,6 +157,17 @@ fn not_pem(error: &pem::Error) -> PemError {
         pem::Error::IllegalSectionStart { .. } => "a section has no valid first line".to_owned(),
         error => error.to_string(),
     })
+}
+
+/// From when until when a certificate is valid, in seconds.
+///
+/// # Errors
+/// When it cannot be read.
+pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<Range<u64>, PemError> {
+    let parsed = parse(certificate, 1)?;
+    let validity = parsed.tbs_certificate().validity();
+    // The last second belongs to it.
+    Ok(validity.not_before.to_unix_duration().as_secs()..validity.not_after.to_unix_duration().as_secs() + 1)
 }
 
 fn parse(certificate: &CertificateDer<'_>, number: usize) -> Result<Certificate, PemError> {

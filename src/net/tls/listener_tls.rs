@@ -39,11 +39,16 @@ pub enum MinVersion {
     Tls13,
 }
 
-/// What the TLS listeners of all workers use now. Where there are two of something, it is for each kind of [`Traffic`].
+/// The number of kinds of listeners: one for each kind of [`Traffic`], and the admin listener.
+const KINDS: usize = 3;
+/// The place of the admin listener.
+const ADMIN: usize = 2;
+
+/// What TLS listeners use now, each kind of them.
 #[derive(Debug)]
 pub struct ListenerTls {
-    current: [ArcSwapOption<ServerConfig>; 2],
-    tickets: Mutex<[Tickets; 2]>,
+    current: [ArcSwapOption<ServerConfig>; KINDS],
+    tickets: Mutex<[Tickets; KINDS]>,
     handshakes: AtomicU64,
     failed: AtomicU64,
 }
@@ -62,11 +67,11 @@ impl ListenerTls {
     ///
     /// # Errors
     /// When the settings contradict what the ciphers can do.
-    pub fn new(settings: [Option<&TlsSettings>; 2]) -> io::Result<Self> {
+    pub fn new(settings: [Option<&TlsSettings>; KINDS]) -> io::Result<Self> {
         let tickets = || Ok::<_, io::Error>(Tickets { issuer: ticket_issuer()?, client_auth: None });
         let new = Self {
-            current: [ArcSwapOption::empty(), ArcSwapOption::empty()],
-            tickets: Mutex::new([tickets()?, tickets()?]),
+            current: [const { ArcSwapOption::const_empty() }; KINDS],
+            tickets: Mutex::new([tickets()?, tickets()?, tickets()?]),
             handshakes: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         };
@@ -78,14 +83,18 @@ impl ListenerTls {
     ///
     /// # Errors
     /// When the settings contradict what the ciphers can do; then nothing changes.
-    pub fn apply(&self, settings: [Option<&TlsSettings>; 2]) -> io::Result<()> {
-        let mut configs = [None, None];
-        for ((settings, tickets), config) in settings.iter().zip(&mut *self.tickets.lock()).zip(&mut configs) {
+    pub fn apply(&self, settings: [Option<&TlsSettings>; KINDS]) -> io::Result<()> {
+        let mut configs = [const { None }; KINDS];
+        let mut tickets = self.tickets.lock();
+        let all = settings.iter().zip(&mut *tickets).zip(&mut configs);
+        for (kind, ((settings, tickets), config)) in all.enumerate() {
             let Some(settings) = settings else { continue };
+            // The admin API speaks HTTP/1.1 alone.
+            let protocols: &[&[u8]] = if kind == ADMIN { &[ALPN_HTTP1] } else { &[ALPN_HTTP2, ALPN_HTTP1] };
             if tickets.client_auth != settings.client_auth {
                 *tickets = Tickets { issuer: ticket_issuer()?, client_auth: settings.client_auth.clone() };
             }
-            *config = Some(server_config(settings, tickets.issuer.clone())?);
+            *config = Some(server_config(settings, tickets.issuer.clone(), protocols)?);
         }
         self.current.iter().zip(configs).for_each(|(current, config)| current.store(config));
         Ok(())
@@ -106,13 +115,22 @@ impl ListenerTls {
     pub fn current(&self, traffic: Traffic) -> Option<Arc<ServerConfig>> {
         self.current[traffic as usize].load_full()
     }
+
+    /// What a new connection of the admin listener uses; `None` if that speaks no TLS.
+    pub fn admin(&self) -> Option<Arc<ServerConfig>> {
+        self.current[ADMIN].load_full()
+    }
 }
 
 fn ticket_issuer() -> io::Result<Arc<dyn ProducesTickets>> {
     Ticketer::new().map_err(io::Error::other)
 }
 
-fn server_config(settings: &TlsSettings, tickets: Arc<dyn ProducesTickets>) -> io::Result<Arc<ServerConfig>> {
+fn server_config(
+    settings: &TlsSettings,
+    tickets: Arc<dyn ProducesTickets>,
+    protocols: &[&[u8]],
+) -> io::Result<Arc<ServerConfig>> {
     let versions: &[_] = match settings.min_version {
         MinVersion::Tls12 => &[&TLS13, &TLS12],
         MinVersion::Tls13 => &[&TLS13],
@@ -128,6 +146,6 @@ fn server_config(settings: &TlsSettings, tickets: Arc<dyn ProducesTickets>) -> i
     config.ticketer = tickets;
     // Whoever has no ticket begins anew: nothing is kept of sessions.
     config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.alpn_protocols = vec![ALPN_HTTP2.to_vec(), ALPN_HTTP1.to_vec()];
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     Ok(Arc::new(config))
 }

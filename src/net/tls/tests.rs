@@ -180,18 +180,18 @@ fn a_chain_expires_with_its_first_certificate_that_does() {
 #[test]
 fn clients_of_both_versions_come_in_and_come_back_with_a_ticket() {
     let identity = identity(&["a.test"], Algorithm::Ecdsa);
-    let tls = ListenerTls::new([Some(&settings(vec![identity.clone()])), None]).unwrap();
+    let tls = ListenerTls::new([Some(&settings(vec![identity.clone()])), None, None]).unwrap();
     for version in BOTH {
         let client = client(&identity, None, &[version]);
         let kinds = [0, 1].map(|_| shake_hands(&tls, &client, "a.test").unwrap().handshake_kind().unwrap());
         assert_eq!(kinds, [HandshakeKind::Full, HandshakeKind::Resumed], "{version:?}");
         // Tickets outlive a reload of the certificates.
-        tls.apply([Some(&settings(vec![identity.clone()])), None]).unwrap();
+        tls.apply([Some(&settings(vec![identity.clone()])), None, None]).unwrap();
         let kind = shake_hands(&tls, &client, "a.test").unwrap().handshake_kind();
         assert_eq!(kind, Some(HandshakeKind::Resumed), "{version:?}");
     }
     let modern = TlsSettings { min_version: MinVersion::Tls13, ..settings(vec![identity.clone()]) };
-    tls.apply([Some(&modern), None]).unwrap();
+    tls.apply([Some(&modern), None, None]).unwrap();
     assert!(shake_hands(&tls, &client(&identity, None, &BOTH[1..]), "a.test").is_err());
     assert!(shake_hands(&tls, &client(&identity, None, BOTH), "a.test").is_ok());
 }
@@ -206,9 +206,9 @@ fn a_certificate_of_a_client_is_verified_and_no_ticket_outlives_its_authority() 
             ClientAuth::new(Authorities::new(vec![authority.certificate.clone()]).unwrap(), is_required).unwrap();
         TlsSettings { client_auth: Some(client_auth), ..settings(vec![identity.clone()]) }
     };
-    let tls = ListenerTls::new([Some(&auth(&ours, true)), None]).unwrap();
+    let tls = ListenerTls::new([Some(&auth(&ours, true)), None, None]).unwrap();
     for version in BOTH {
-        tls.apply([Some(&auth(&ours, true)), None]).unwrap();
+        tls.apply([Some(&auth(&ours, true)), None, None]).unwrap();
         let (known, unknown, none) = (
             client(&identity, Some(ours.issue(&subject)), &[version]),
             client(&identity, Some(others.issue(&subject)), &[version]),
@@ -224,10 +224,10 @@ fn a_certificate_of_a_client_is_verified_and_no_ticket_outlives_its_authority() 
         assert_eq!(back.handshake_kind(), Some(HandshakeKind::Resumed));
         assert!(back.peer_certificates().is_some(), "a ticket remembers the certificate");
 
-        tls.apply([Some(&auth(&others, true)), None]).unwrap();
+        tls.apply([Some(&auth(&others, true)), None, None]).unwrap();
         assert!(shake_hands(&tls, &known, "a.test").is_err(), "its authority is not ours any more");
 
-        tls.apply([Some(&auth(&ours, false)), None]).unwrap();
+        tls.apply([Some(&auth(&ours, false)), None, None]).unwrap();
         assert!(shake_hands(&tls, &none, "a.test").unwrap().peer_certificates().is_none());
         assert!(shake_hands(&tls, &unknown, "a.test").is_err(), "a certificate that is shown has to be valid");
     }
@@ -240,7 +240,7 @@ fn a_ticket_of_one_listener_lets_nobody_in_at_another() {
     let client_auth = ClientAuth::new(Authorities::new(vec![authority.certificate.clone()]).unwrap(), true).unwrap();
     let open = settings(vec![identity.clone()]);
     let closed = TlsSettings { client_auth: Some(client_auth), ..open.clone() };
-    let tls = ListenerTls::new([Some(&open), Some(&closed)]).unwrap();
+    let tls = ListenerTls::new([Some(&open), Some(&closed), None]).unwrap();
     for version in BOTH {
         let client = client(&identity, None, &[version]);
         assert!(shake_hands_at(&tls, Traffic::Requests, &client, "a.test").is_ok());
@@ -248,6 +248,6 @@ fn a_ticket_of_one_listener_lets_nobody_in_at_another() {
         assert_eq!(back.handshake_kind(), Some(HandshakeKind::Resumed), "{version:?}");
         assert!(shake_hands_at(&tls, Traffic::Decisions, &client, "a.test").is_err(), "{version:?}");
     }
-    tls.apply([None, Some(&closed)]).unwrap();
+    tls.apply([None, Some(&closed), None]).unwrap();
     assert!(tls.current(Traffic::Requests).is_none() && tls.current(Traffic::Decisions).is_some());
 }

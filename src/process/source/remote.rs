@@ -6,13 +6,14 @@ mod copy;
 mod location;
 
 use std::fmt;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use flate2::bufread::MultiGzDecoder;
 use http::{HeaderMap, HeaderValue, header};
 use parking_lot::Mutex;
 use tokio::runtime::Builder;
@@ -30,6 +31,8 @@ use location::Location;
 
 /// The most bytes of a configuration from a server.
 const MAX_BYTES: usize = 4 << 20;
+/// How a document begins that is compressed by gzip (RFC 1952, section 2.3.1).
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// The longest time of a fetch.
 const LIMIT: Duration = Duration::from_secs(10);
 /// The longest time to write the copy.
@@ -231,6 +234,10 @@ impl Remote {
         let (document, count) = match (fetched, known) {
             (Ok(Fetched::Unchanged), Some(known)) => (known, &self.fetches.unchanged),
             (Ok(Fetched::Document { body, etag }), known) => {
+                let body = match unpacked(body) {
+                    Ok(body) => body,
+                    Err(why) => return Err(self.failed(&mut state, &why)),
+                };
                 let is_same = known.is_some_and(|known| known.text == body);
                 let count = if is_same { &self.fetches.unchanged } else { &self.fetches.changed };
                 (RemoteDocument { text: body, etag }, count)
@@ -271,9 +278,48 @@ impl Remote {
     }
 }
 
+/// A document that some servers compress by gzip although they are not asked to.
+fn unpacked(body: Bytes) -> Result<Bytes, String> {
+    if !body.starts_with(&GZIP) {
+        return Ok(body);
+    }
+    let mut text = Vec::new();
+    let unpacking = MultiGzDecoder::new(&*body).take(MAX_BYTES as u64 + 1).read_to_end(&mut text);
+    unpacking.map_err(|error| format!("the server has sent something compressed by gzip, which is broken: {error}"))?;
+    if text.len() > MAX_BYTES {
+        return Err(format!("the document, which is compressed by gzip, has more than {} MiB", MAX_BYTES >> 20));
+    }
+    Ok(text.into())
+}
+
 /// Writes the URL without its secrets.
 impl fmt::Display for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.location.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    fn packed(text: &[u8]) -> Bytes {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap().into()
+    }
+
+    #[test]
+    fn a_document_that_came_compressed_is_read() {
+        assert_eq!(unpacked(Bytes::from_static(b"[server]")).unwrap(), "[server]");
+        assert_eq!(unpacked(packed(b"[server]")).unwrap(), "[server]");
+        let whole = packed(b"[server]");
+        assert!(unpacked(whole.slice(..whole.len() - 5)).unwrap_err().contains("compressed by gzip, which is broken"));
+        assert!(unpacked(packed(&vec![b' '; MAX_BYTES + 1])).unwrap_err().contains("more than 4 MiB"));
     }
 }

@@ -38,7 +38,8 @@ impl<'c> Question<'c> {
         let mut asked = Self { limits, descriptors, places: Vec::new(), counters };
         for descriptor in &call.descriptors {
             let rule = gateway.descriptors.find(&call.domain, descriptor);
-            let descriptor = Descriptor { entries: &descriptor.entries, hits: call.hits(descriptor) };
+            let is_report = rule.is_some_and(|rule| gateway.descriptors.reports(rule));
+            let descriptor = Descriptor { entries: &descriptor.entries, hits: call.hits(descriptor), is_report };
             let limits = rule.and_then(|rule| Some((rule, gateway.rule(rule)?.limits.len())));
             let places = limits.into_iter().flat_map(|(rule, count)| (0..count).map(move |at| (rule, at)));
             let places = places.filter_map(|limit| asked.add(gateway, limit, descriptor, attributes)).collect();
@@ -65,6 +66,9 @@ impl<'c> Question<'c> {
             }
             let own = *counter.get_or_insert_with(|| counter_id(route_limit, &descriptor, attributes));
             let its = &self.descriptors[place];
+            if its.is_report != descriptor.is_report {
+                continue;
+            }
             if *self.counters[place].get_or_insert_with(|| counter_id(other, its, attributes)) == own {
                 let hits = &mut self.descriptors[place].hits;
                 *hits = hits.saturating_add(descriptor.hits);

@@ -4,10 +4,11 @@
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    AsHeaderName, ORIGIN, VARY,
+    AsHeaderName, DATE, ORIGIN, VARY, WWW_AUTHENTICATE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
+use super::grpc;
 use super::rate_limit_headers::RateLimitHeaders;
 use super::{LocalResponse, with_headers};
 use crate::base::http::header_list;
@@ -64,8 +65,9 @@ impl CorsPolicy {
     /// Prepares the headers for a route with these limits.
     pub fn new(cors: &Cors, limits: &RateLimitHeaders) -> Self {
         let Cors { origins, methods, headers, expose, credentials, max_age } = cors;
-        // Pages need these to wait as long as they are told, and to name a request that has failed.
-        let own: Vec<_> = limits.names().into_iter().chain([REQUEST_ID]).collect();
+        // Pages need these to wait as long as they are told, to name a request that has failed, and to know why.
+        let of_failures = [REQUEST_ID, WWW_AUTHENTICATE, DATE].into_iter().chain(grpc::OUTCOME);
+        let own: Vec<_> = limits.names().into_iter().chain(of_failures).collect();
         let more = expose.iter().filter(|name| !own.contains(name));
         Self {
             origins: origins.clone(),
@@ -286,7 +288,8 @@ mod tests {
                 "access-control-allow-origin: https://a.test",
                 "access-control-allow-credentials: true",
                 "access-control-expose-headers: retry-after, ratelimit, ratelimit-policy, x-ratelimit-limit, \
-                 x-ratelimit-remaining, x-ratelimit-reset, x-request-id, x-total",
+                 x-ratelimit-remaining, x-ratelimit-reset, ratelimit-shadow, x-request-id, www-authenticate, date, \
+                 grpc-status, grpc-message, grpc-status-details-bin, x-total",
             ]
         );
         let twice = [("origin", "https://a.test"), ("origin", "https://a.test")];

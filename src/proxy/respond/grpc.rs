@@ -22,6 +22,8 @@ const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+/// The headers in which a response without messages has the outcome of a call.
+pub const OUTCOME: [HeaderName; 3] = [STATUS, MESSAGE, DETAILS];
 
 /// What is percent-encoded in `grpc-message`: the percent sign, and everything that is not visible ASCII or a space.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');

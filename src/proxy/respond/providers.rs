@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::config::HeaderStyle;
-use crate::limit::tokens::response::Provider;
+use crate::limit::tokens::response::{Parts, Provider};
 
 /// The code of OpenAI, and the type of Anthropic, for what is used up.
 const EXCEEDED: &str = "rate_limit_exceeded";
@@ -14,17 +14,42 @@ const RATE_LIMIT: &str = "rate_limit_error";
 /// What clients are told when the tokens that they may use are used up.
 const EXHAUSTED: &str = "The tokens that this client may use are used up.";
 
-/// The event that ends a stream for which there is no room.
-pub(crate) fn exhausted(provider: Option<Provider>) -> Bytes {
-    match provider {
-        Some(Provider::Anthropic) => format!("event: error\ndata: {}\n\n", anthropic(RATE_LIMIT, EXHAUSTED)),
+/// A stream for which there is no room.
+pub(crate) struct CutStream {
+    pub(crate) provider: Option<Provider>,
+    pub(crate) parts: Parts,
+    /// The number of its last event, if they have one.
+    pub(crate) sequence_number: Option<u64>,
+    /// Whether some of it has passed.
+    pub(crate) has_begun: bool,
+}
+
+/// What ends this stream, behind a whole part of it.
+pub(crate) fn exhausted(stream: &CutStream) -> Bytes {
+    let CutStream { provider, parts, sequence_number, has_begun } = *stream;
+    let error = match provider {
+        Some(Provider::Anthropic) => anthropic(RATE_LIMIT, EXHAUSTED),
         Some(Provider::Gemini) => {
-            let error = json!({ "error": { "code": 429, "message": EXHAUSTED, "status": "RESOURCE_EXHAUSTED" } });
-            format!("data: {error}\r\n\r\n")
+            json!({ "error": { "code": 429, "message": EXHAUSTED, "status": "RESOURCE_EXHAUSTED" } })
         }
-        Some(Provider::OpenAi) | None => format!("data: {}\n\n", openai("tokens", Some(EXCEEDED), EXHAUSTED)),
-    }
-    .into()
+        // The fields that are documented, and the error from which its libraries make an exception.
+        Some(Provider::OpenAiResponses) => json!({
+            "type": "error", "code": EXCEEDED, "message": EXHAUSTED, "param": null,
+            "sequence_number": sequence_number.unwrap_or(0),
+            "error": openai("tokens", Some(EXCEEDED), EXHAUSTED)["error"],
+        }),
+        Some(Provider::OpenAi) | None => openai("tokens", Some(EXCEEDED), EXHAUSTED),
+    };
+    let (begin, end) = match (parts, provider) {
+        (Parts::Events, Some(Provider::Anthropic | Provider::OpenAiResponses)) => ("event: error\ndata: ", "\n\n"),
+        (Parts::Events, Some(Provider::Gemini)) => ("data: ", "\r\n\r\n"),
+        (Parts::Events, _) => ("data: ", "\n\n"),
+        (Parts::Lines, _) => ("", "\n"),
+        (Parts::Elements, _) if has_begun => (",\r\n", "\r\n]"),
+        (Parts::Elements, _) => ("[", "\r\n]"),
+        (Parts::Values, _) => ("\n", "\n"),
+    };
+    format!("{begin}{error}{end}").into()
 }
 
 /// The error that a limit with these headers answers with this status; `None` where they are of no provider. `exceeded` is what

@@ -88,6 +88,7 @@ impl RateLimitHeaders {
         if self.has_millis() {
             names.push(RETRY_AFTER_MS);
         }
+        names.push(SHADOW);
         names
     }
 
@@ -374,8 +375,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::config::{Key, Missing, OnExhausted, OnLimit, Source, TokenCost};
-    use crate::limit::tokens::Weights;
+    use crate::config::{Key, Missing, OnLimit, Source, TokenCost};
     use crate::limit::{Limit, Verdict};
 
     fn limit(name: &str, rates: &[&str], headers: HeaderStyle) -> config::Limit {
@@ -489,8 +489,7 @@ mod tests {
 
     /// A limit of tokens, and one of requests, with the headers of a provider.
     fn of_provider(style: HeaderStyle) -> [config::Limit; 2] {
-        let (pointers, weights, models) = (None, Weights::default(), Vec::new());
-        let cost = TokenCost { pointers, weights, max_output: 10, on_exhausted: OnExhausted::Finish, models };
+        let cost = TokenCost { max_output: 10, ..TokenCost::default() };
         let tokens = config::Limit { cost: Cost::Tokens(cost.into()), ..limit("t", &["1000/m", "5000/d"], style) };
         [tokens, config::Limit { max_in_flight: Some(4), ..limit("r", &["10/s"], style) }]
     }
@@ -592,9 +591,9 @@ mod tests {
     #[test]
     fn only_routes_with_the_headers_of_a_provider_expose_them() {
         let count = |limits: &[config::Limit]| rate_limit_headers(limits).names().len();
-        assert_eq!(count(&[limit("a", &["1/s"], HeaderStyle::Github)]), 6);
-        assert_eq!(count(&of_provider(HeaderStyle::OpenAi)), 13);
-        assert_eq!(count(&of_provider(HeaderStyle::Anthropic)), 12);
+        assert_eq!(count(&[limit("a", &["1/s"], HeaderStyle::Github)]), 7);
+        assert_eq!(count(&of_provider(HeaderStyle::OpenAi)), 14);
+        assert_eq!(count(&of_provider(HeaderStyle::Anthropic)), 13);
     }
 
     #[test]

@@ -29,6 +29,7 @@ impl CompiledRoute {
             action: Action::Respond { status: StatusCode::OK, body: Bytes::new(), content_type },
             max_body_size: UNLIMITED,
             inspector: None,
+            body_timeout: None,
             timeout: None,
             request_headers: None,
             response_headers: None,

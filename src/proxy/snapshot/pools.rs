@@ -1,7 +1,7 @@
 //! The pools of the limits of one route: which limit stands in for which, and what it does on that route.
 
 use crate::config::{Config, Limit, OnLimit, Route};
-use crate::request::decide::is_settled;
+use crate::request::decide::{Stage, is_settled};
 
 /// The limits of a route by their places: those that it names, then pools that it does not name.
 pub(super) struct Pools<'c> {
@@ -49,9 +49,22 @@ impl<'c> Pools<'c> {
         is_settled(&limit.cost) || self.config.limits.iter().filter(hands_over).any(|other| is_settled(&other.cost))
     }
 
-    /// Whether the limit at this place decides before a token is verified. A pool does only if all for which it stands in do, so
-    /// that one question to the store is about it and them.
-    pub(super) fn comes_first(&self, place: usize) -> bool {
-        self.limits[place].comes_first() && self.users(place).all(|user| self.limits[user].comes_first())
+    /// What has to be known of a request before the limit at this place decides. One question to the store is about a pool and all
+    /// for which it stands in: if one of them waits for the body, they all do. A pool decides before a token is verified only if
+    /// all for which it stands in do. Where all clients share the places of requests in flight, a body that does not come takes
+    /// none of these.
+    pub(super) fn stage(&self, place: usize) -> Stage {
+        let pool = self.of(place).unwrap_or(place);
+        let needs_body = |place: usize| {
+            let limit = self.limits[place];
+            limit.needs_body() || limit.max_in_flight.is_some() && !limit.tells_clients_apart()
+        };
+        if needs_body(place) || needs_body(pool) || self.users(pool).any(needs_body) {
+            Stage::Body
+        } else if self.limits[place].comes_first() && self.users(place).all(|user| self.limits[user].comes_first()) {
+            Stage::Head
+        } else {
+            Stage::Tokens
+        }
     }
 }

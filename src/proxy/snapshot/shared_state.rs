@@ -1,11 +1,12 @@
 //! What outlives a reload: counters of routes, limits and upstreams never decrease, and connections stay in their pools.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use super::Snapshot;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::PerWorker;
 use crate::net::Names;
@@ -163,5 +164,27 @@ impl SharedState {
     /// The addresses of servers' names.
     pub fn names(&self) -> &Arc<Names> {
         &self.names
+    }
+
+    /// Drops what the snapshot in force does not have: counters of routes, limits, upstreams and tokens, the keys of
+    /// issuers, and the ids of servers.
+    pub fn keep_only(&self, gateway: &Snapshot) {
+        let limits = || gateway.served.iter().flat_map(|route| &route.limits);
+        let routes = gateway.served.iter().map(|route| &route.metrics).chain([&gateway.unrouted]);
+        let routes: BTreeSet<_> = routes.map(|metrics| metrics.name.as_str()).collect();
+        let limits: BTreeSet<_> = limits().map(|route_limit| route_limit.metrics.name.as_str()).collect();
+        let failures = gateway.served.iter().filter_map(|route| route.failures.as_ref());
+        let upstreams: BTreeSet<_> = failures.map(|failures| failures.name.as_str()).collect();
+        self.routes.lock().retain(|name, _| routes.contains(name.as_str()));
+        self.limits.lock().retain(|name, _| limits.contains(name.as_str()));
+        self.upstreams.lock().retain(|name, _| upstreams.contains(name.as_str()));
+        self.tokens.lock().retain(|name, _| gateway.key_sources.iter().any(|source| source.name() == name));
+        self.key_sources.apply(gateway.key_sources.clone());
+        self.quota_sources.apply(&gateway.quota_sources);
+        self.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
+        let meters = gateway.shedding.as_ref().map_or(&[][..], |shedding| &shedding.meters);
+        self.meters.lock().retain(|name, _| meters.iter().any(|meter| meter.name == *name));
+        let keeps = gateway.keeps();
+        self.endpoints.retain(|endpoint| keeps.has(endpoint.id));
     }
 }

@@ -1,16 +1,19 @@
 //! The body of a response together with the record of its request, which is closed when the body has been sent.
 
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
+use tokio::runtime::Handle;
+use tokio::task::spawn_local;
 
 use super::{Outcome, RequestRecord};
 use crate::base::reason::Reason;
 use crate::proxy::respond::grpc::MessageBody;
-use crate::proxy::token_meter::TokenMeter;
+use crate::proxy::token_meter::{READ_ON_FOR, TokenMeter};
 use crate::upstream::{BodyError, UpstreamBody};
 
 /// The body of a response, from one of its two sources.
@@ -67,6 +70,17 @@ impl From<MessageBody> for ObservedBody {
 impl Observed {
     fn meter(&self) -> Option<&TokenMeter> {
         self.record.as_ref()?.meter.as_deref()
+    }
+}
+
+impl Drop for Observed {
+    /// If the client has gone, and only the usage of the answer is missing, that is waited for.
+    fn drop(&mut self) {
+        let Some(record) = self.record.as_mut().filter(|_| Handle::try_current().is_ok()) else { return };
+        if let Some(meter) = record.meter.take_if(|meter| meter.waits_for_usage()) {
+            record.entry.iter_mut().for_each(|entry| entry.tokens = Some(meter.used_so_far()));
+            spawn_local(meter.read_on(mem::take(&mut self.content), READ_ON_FOR));
+        }
     }
 }
 

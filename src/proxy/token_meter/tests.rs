@@ -1,5 +1,7 @@
 //! Meters beside each other on one store: what is charged in the end, and what passes until then.
 
+mod endings;
+
 use std::task::Waker;
 
 use http::HeaderValue;
@@ -7,10 +9,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::base::fingerprint::Fingerprint;
-use crate::config::OnExhausted;
+use crate::config::{OnExhausted, TokenCost, WithoutUsage};
 use crate::limit::Limit;
-use crate::store::Counters;
+use crate::limit::tokens::Weights;
+use crate::request::decide::LimitMetrics;
 use crate::store::memory::Memory;
+use crate::store::{Ask, Counters, Reserved};
 
 const EVENTS: &str = "text/event-stream";
 
@@ -24,6 +28,12 @@ impl Body for Pieces {
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
         Poll::Ready(self.0.pop_front())
+    }
+}
+
+impl BrokenOff for &'static str {
+    fn is_clients(&self) -> bool {
+        *self == "too late"
     }
 }
 
@@ -55,27 +65,46 @@ impl Counted {
 
     /// Reserves; `None` if there is no room.
     fn reserve(&self, cost: u64, weights: Weights, on_exhausted: OnExhausted) -> Option<MeteredLimit> {
+        self.reserve_by(
+            cost,
+            TokenCost { weights, on_exhausted, without_usage: WithoutUsage::Size, ..TokenCost::default() },
+        )
+    }
+
+    fn reserve_by(&self, cost: u64, by: TokenCost) -> Option<MeteredLimit> {
         let ask = Ask { settles: true, ..Ask::new(&self.limit, Self::key(), cost) };
         let Answer::Now(reply) = self.store.decide(&[ask], clock::now(), 0) else { unreachable!() };
         let reserved: SmallVec<[Reserved; 1]> = reply.reserved.into();
-        let (weights, least, cuts) = (SmallVec::from_iter([weights]), 0, on_exhausted == OnExhausted::Cut);
-        let metrics = self.metrics.clone();
-        (!reserved.is_empty()).then_some(MeteredLimit { weights, least, cuts, metrics, reserved })
+        let (weights, least, cuts) = (SmallVec::from_iter([by.weights]), 0, by.on_exhausted == OnExhausted::Cut);
+        let (costs, metrics) = (SmallVec::from_iter([Arc::new(by)]), self.metrics.clone());
+        (!reserved.is_empty()).then_some(MeteredLimit { costs, weights, least, cuts, metrics, reserved })
     }
 
     fn meter(&self, limit: MeteredLimit, input: u64, kind: &'static str, hides_usage: bool) -> TokenMeter {
+        self.meter_of(limit, kind, MeteredRequest { input, model: None, hides_usage, is_error: false })
+    }
+
+    fn meter_of(&self, limit: MeteredLimit, kind: &'static str, request: MeteredRequest) -> TokenMeter {
         let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
-        let request = MeteredRequest { input, model: None, hides_usage };
         let limits = SmallVec::from_iter([limit]);
         TokenMeter::new((self.store.clone(), 0), limits, request, &Source::Auto, &mut headers)
+    }
+
+    /// What a response costs whose request has 5 tokens and reserves 50, without a usage or with its size.
+    fn costs(kind: &'static str, pieces: &[&str]) -> [u64; 2] {
+        [WithoutUsage::Reserved, WithoutUsage::Size].map(|without_usage| {
+            let counted = Self::new(&["10000/h"]);
+            let limit = counted.reserve_by(50, TokenCost { without_usage, ..TokenCost::default() }).unwrap();
+            drain(counted.meter(limit, 5, kind, false), pieces);
+            counted.used()
+        })
     }
 
     /// Meters one response. Returns what has passed of it, and what the key is charged in the end.
     fn run(&self, kind: &'static str, cost: u64, pieces: &[&str]) -> (String, u64) {
         let limit = self.reserve(cost, Weights::default(), OnExhausted::Finish).unwrap();
         let mut meter = self.meter(limit, 5, kind, true);
-        let mut body = Pieces(pieces.iter().map(|piece| Ok(Frame::data(Bytes::from(piece.to_string())))).collect());
-        let mut passed = Vec::new();
+        let (mut body, mut passed) = (self::pieces(pieces), Vec::new());
         while let Some(data) = next(&mut meter, &mut body).unwrap() {
             passed.extend_from_slice(&data);
         }
@@ -84,6 +113,20 @@ impl Counted {
         assert_eq!(self.used(), charged, "it is settled before its end has passed");
         (String::from_utf8(passed).unwrap(), charged)
     }
+}
+
+fn pieces(parts: &[&str]) -> Pieces {
+    Pieces(parts.iter().map(|part| Ok(Frame::data(Bytes::from(part.to_string())))).collect())
+}
+
+/// Sends a whole response, and returns what has passed of it.
+fn drain(mut meter: TokenMeter, parts: &[&str]) -> String {
+    let (mut body, mut passed) = (pieces(parts), Vec::new());
+    while let Some(data) = next(&mut meter, &mut body).unwrap() {
+        passed.extend_from_slice(&data);
+    }
+    meter.close();
+    String::from_utf8(passed).unwrap()
 }
 
 fn next(meter: &mut TokenMeter, body: &mut Pieces) -> Result<Option<Bytes>, &'static str> {
@@ -131,6 +174,10 @@ fn a_response_that_breaks_off_costs_at_least_what_has_passed() {
                  \"output_tokens\":1}}}\n\n";
     let delta =
         "data: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\",\"text\":\"0123456789ab\"}}\n\n";
+    let late = Counted::new(&["100/h"]);
+    let mut meter = late.meter(late.reserve_by(60, TokenCost::default()).unwrap(), 5, EVENTS, false);
+    assert!(next(&mut meter, &mut Pieces([Err("too late")].into())).is_err());
+    assert_eq!(late.used(), 60, "the client has chosen that");
     for fails in [true, false] {
         let counted = Counted::new(&["100/h"]);
         let limit = counted.reserve(60, Weights::default(), OnExhausted::Finish).unwrap();
@@ -172,8 +219,45 @@ fn a_stream_is_cut_where_there_is_no_room() {
 }
 
 #[test]
+fn streams_that_are_no_events_are_cut_between_their_parts() {
+    let text = "x".repeat(40);
+    let chunk = format!("{{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}");
+    let gemini = format!("{{\"candidates\":[{{\"content\":{{\"parts\":[{{\"text\":\"{text}\"}}]}}}}]}}");
+    let (line, values) = (format!("{chunk}\n"), format!("\n{chunk}"));
+    let elements = [format!("[{gemini}"), format!("\r\n,{gemini}")];
+    for (kind, first, other) in [
+        ("application/x-ndjson", &line, &line),
+        ("application/json", &elements[0], &elements[1]),
+        ("application/stream+json", &chunk, &values),
+    ] {
+        for size in [7, 100] {
+            let counted = Counted::new(&["100/h"]);
+            let limit = counted.reserve(20, Weights::default(), OnExhausted::Cut).unwrap();
+            let body = first.clone() + &other.repeat(19);
+            let parts: Vec<_> = body.as_bytes().chunks(size).map(|part| str::from_utf8(part).unwrap()).collect();
+            let passed = drain(counted.meter(limit, 10, kind, false), &parts);
+            let count = passed.matches(&text).count();
+            assert!((6..=9).contains(&count), "{kind}: {passed}");
+            assert!((10 * count..=100).contains(&(usize::try_from(counted.used()).unwrap())), "{kind}: {passed}");
+            let values = match kind {
+                "application/json" => serde_json::from_str::<Vec<serde_json::Value>>(&passed).unwrap(),
+                _ => serde_json::Deserializer::from_str(&passed).into_iter().map(Result::unwrap).collect(),
+            };
+            assert_eq!(values.len(), count + 1, "{kind}: {passed}");
+            let code = if kind == "application/json" { "RESOURCE_EXHAUSTED" } else { "rate_limit_exceeded" };
+            assert!(values[count]["error"].to_string().contains(code), "{kind}: {passed}");
+        }
+    }
+    // Nothing of it has passed.
+    let counted = Counted::new(&["10/h"]);
+    let limit = counted.reserve(10, Weights::default(), OnExhausted::Cut).unwrap();
+    let passed = drain(counted.meter(limit, 10, "application/json", false), &[&elements[0], "]"]);
+    assert_eq!(serde_json::from_str::<Vec<serde_json::Value>>(&passed).unwrap().len(), 1, "{passed}");
+}
+
+#[test]
 fn only_streams_are_cut() {
-    for kind in ["application/json", "application/x-ndjson", "text/plain"] {
+    for kind in ["application/json", "text/plain"] {
         let counted = Counted::new(&["100/h"]);
         let limit = counted.reserve(20, Weights::default(), OnExhausted::Cut).unwrap();
         let mut meter = counted.meter(limit, 10, kind, false);
@@ -186,6 +270,19 @@ fn only_streams_are_cut() {
         assert_eq!(next(&mut meter, &mut body), Ok(None));
         assert_eq!(counted.used(), 210, "{kind}");
     }
+    let whole = format!("{{\"choices\":[{{\"message\":{{\"content\":\"{}\"}}}}]}}\n", "x".repeat(4000));
+    let counted = Counted::new(&["100/h"]);
+    let limit = counted.reserve(20, Weights::default(), OnExhausted::Cut).unwrap();
+    assert_eq!(drain(counted.meter(limit, 10, "application/json", false), &[&whole[..100], &whole[100..]]), whole);
+    let limit = Counted::new(&["100/h"]).reserve(20, Weights::default(), OnExhausted::Cut).unwrap();
+    let mut headers = HeaderMap::from_iter([
+        (CONTENT_TYPE, HeaderValue::from_static("application/json")),
+        (CONTENT_LENGTH, HeaderValue::from_static("9")),
+    ]);
+    let request = MeteredRequest { input: 0, model: None, hides_usage: false, is_error: false };
+    let limits = SmallVec::from_iter([limit]);
+    let meter = TokenMeter::new((counted.store.clone(), 0), limits, request, &Source::Auto, &mut headers);
+    assert!(meter.keeps_length() && headers.contains_key(CONTENT_LENGTH), "it is complete already");
 }
 
 #[test]

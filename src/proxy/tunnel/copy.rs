@@ -25,14 +25,14 @@ pub(in crate::proxy) struct Waits {
     /// For a byte from either side.
     idle: Option<Duration>,
     /// For the client, while bytes wait for it, or while only it has not ended.
-    client: Duration,
+    client: Option<Duration>,
     /// The same for the upstream.
     upstream: Option<Duration>,
 }
 
 impl Waits {
     /// For a tunnel to this upstream, whose client may take `client` to read something.
-    pub(in crate::proxy) fn new(upstream: &Upstream, client: Duration) -> Self {
+    pub(in crate::proxy) fn new(upstream: &Upstream, client: Option<Duration>) -> Self {
         Self { idle: upstream.tunnel_idle_timeout(), client, upstream: upstream.read_timeout() }
     }
 }
@@ -204,8 +204,8 @@ impl Timer {
         let waits = [
             (up.blocked_since, upstream, Side::Upstream),
             (up.is_over.then_some(self.since), upstream, Side::Upstream),
-            (down.blocked_since, Some(client), Side::Client),
-            (down.is_over.then_some(self.since), Some(client), Side::Client),
+            (down.blocked_since, client, Side::Client),
+            (down.is_over.then_some(self.since), client, Side::Client),
         ];
         let stalls = waits.into_iter().filter_map(|(since, limit, side)| {
             let limit = limit?;
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_millis(400);
-    const NONE: Waits = Waits { idle: None, client: LIMIT.saturating_mul(100_000), upstream: None };
+    const NONE: Waits = Waits { idle: None, client: None, upstream: None };
 
     /// A tunnel with pipes of this size; its client, its upstream, and its end with the bytes that the client was sent.
     fn tunnel(waits: Waits, size: usize) -> (DuplexStream, DuplexStream, JoinHandle<(TunnelEnd, usize)>) {
@@ -332,7 +332,7 @@ mod tests {
             assert!(matches!(running.await.unwrap().0, TunnelEnd::Idle(_)));
 
             // A client that reads nothing cannot keep the tunnel open by sending.
-            let waits = Waits { client: LIMIT, upstream: Some(3 * LIMIT), ..NONE };
+            let waits = Waits { client: Some(LIMIT), upstream: Some(3 * LIMIT), ..NONE };
             let (mut client, mut upstream, running) = tunnel(waits, 10);
             upstream.write_all(&[0; 20]).await.unwrap();
             upstream.write_all(&[0; 5]).await.unwrap();

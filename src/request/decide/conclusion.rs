@@ -41,14 +41,21 @@ impl<'a> DecisionState<'a> {
         }
     }
 
-    /// Makes a decision of the reply and counts it. The request is not held any longer.
+    /// Makes a decision of the reply and counts it, together with what was charged before the body of the request was read. The
+    /// request is not held any longer.
     pub(super) fn conclude(&mut self, input: &DecisionInput<'a, '_>, mut reply: Reply) -> Decision {
         let as_of = reply.as_of.unwrap_or(input.now);
         let banned = bans::banned(input, &reply.verdicts, as_of);
         let is_of_limit = |refusal: &Refusal| bans::limit_of(input, refusal.place).is_none();
-        let refusals: Refusals = reply.refusals(self.undecided()).filter(is_of_limit).collect();
+        let refusals: Refusals = reply.refusals(self.unasked()).filter(is_of_limit).collect();
         let decision = banned.unwrap_or_else(|| decision(input, &refusals));
         self.reserve(input, &mut reply);
+        if decision == Decision::Admitted && self.reservations.is_provisional() {
+            return self.keep_first(Reply { as_of: Some(as_of), ..reply });
+        }
+        if let Some(first) = self.first.take() {
+            reply = first.later(as_of).joined(reply);
+        }
         for at in self.decided..self.asks.len() {
             let Ask { limit, key, place, .. } = self.asks[at];
             let (own, pooled) = (reply.verdict(place), reply.pooled(place));
@@ -81,7 +88,7 @@ impl<'a> DecisionState<'a> {
                 // It is counted as such.
             } else if is_over {
                 self.over(input, place);
-                if banned.is_none() && is_refused {
+                if banned.is_none() && is_refused && input.reported(place).is_none() {
                     self.strike(input, place, key);
                 }
             } else if decision != Decision::Admitted {
@@ -101,7 +108,7 @@ impl<'a> DecisionState<'a> {
             }
         }
         self.pooled.append(&mut reply.pooled);
-        if !self.permits.is_empty() || input.part != Part::All {
+        if !self.permits.is_empty() || input.part != Part::ALL {
             // Those of limits that come first, and those about requests in flight, were added first: this restores the
             // order of the route.
             self.outcomes.sort_by_key(|outcome| outcome.place);

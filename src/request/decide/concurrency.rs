@@ -1,6 +1,6 @@
 //! How many requests of a key are in flight in this process.
 //!
-//! Places under `max_in_flight` are released at the end of the request.
+//! Places under `max_in_flight` are released at the end of the request, and while it is held.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,5 +1,6 @@
 //! Holds requests until their limit has room: in order of arrival, for a bounded time, and in bounded number.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -7,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::wait_queues::QueueSlot;
 use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict};
-use crate::base::clock::micros;
+use crate::base::clock::{self, Time, micros};
 use crate::limit::Verdict;
 use crate::store::{Answer, Ask, Refusal, Reply};
 
@@ -21,7 +22,7 @@ const RECHECK: Duration = Duration::from_millis(20);
 pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
     let begun = Instant::now();
     let mut input = DecisionInput { ..*input };
-    let mut next_queue = state.undecided().iter().find(|ask| must_queue(&input, ask)).map(|ask| ask.place);
+    let mut next_queue = state.unasked().iter().find(|ask| must_queue(&input, ask)).map(|ask| ask.place);
     let mut slot: Option<(usize, QueueSlot)> = None;
     loop {
         if let Some(place) = next_queue.take()
@@ -29,6 +30,7 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
         {
             // The request leaves its queue before it joins another, so that it is never in two.
             drop(slot.take());
+            state.leave_flight();
             let joined = queue(&input, state, place, begun + max_delay, max_delayed).await;
             input.now = state.now(input.now);
             match joined {
@@ -36,7 +38,10 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
                 None => return state.give_up(&input, place, max_delay),
             }
         }
-        let answer = match input.store.decide(state.undecided(), input.now, input.worker) {
+        if let ControlFlow::Break(decision) = state.rejoin_flight(&input) {
+            return decision;
+        }
+        let answer = match input.store.decide(state.unasked(), input.now, input.worker) {
             Answer::Now(reply) => Some(reply),
             Answer::Later(reply) => state.receive(&input, reply).await,
             Answer::Away => None,
@@ -50,6 +55,7 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
         let place = refusal.place;
         match hold(&input, state, refusal, begun.elapsed()) {
             Some(wait) if slot.as_ref().is_some_and(|(queue, _)| *queue == place) => {
+                state.leave_flight();
                 sleep(wait).await;
                 input.now = state.now(input.now);
             }
@@ -81,7 +87,7 @@ pub(super) fn is_held(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, 
 
 /// The limit behind whose held requests this one queues, if that queue is full, and for how long the limit holds requests.
 pub(super) fn full_queue(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>) -> Option<(usize, Duration)> {
-    let ask = state.undecided().iter().find(|ask| must_queue(input, ask))?;
+    let ask = state.unasked().iter().find(|ask| must_queue(input, ask))?;
     let (max_delay, max_delayed) = delay(input, ask.place)?;
     input.wait_queues.is_full(ask.key, max_delayed).then_some((ask.place, max_delay))
 }
@@ -93,14 +99,15 @@ fn must_queue(input: &DecisionInput<'_, '_>, ask: &Ask<'_>) -> bool {
 
 /// Whether requests of this limit, or of its pool, may give back a part of what they reserve.
 fn settles(state: &DecisionState<'_>, place: usize) -> bool {
-    let asks = state.undecided();
+    let asks = state.unasked();
     let of_pool = |ask: &Ask<'_>| asks.iter().any(|pool| ask.overflow == Some(pool.place) && pool.settles);
     asks.iter().any(|ask| ask.place == place && (ask.settles || of_pool(ask)))
 }
 
-/// How long this limit may hold a request, and how many of a key.
+/// How long this limit may hold a request, and how many of a key. What has been used already is not held.
 fn delay(input: &DecisionInput<'_, '_>, place: usize) -> Option<(Duration, usize)> {
-    input.limits.get(place)?.on_limit.delay()
+    let (max_delay, max_delayed) = input.limits.get(place)?.on_limit.delay()?;
+    input.reported(place).is_none().then_some((max_delay.min(input.longest_hold()), max_delayed))
 }
 
 /// Joins the queue of this limit and waits until the request is the first; `None` if the queue is full or that takes
@@ -112,7 +119,7 @@ async fn queue(
     until: Instant,
     max_delayed: usize,
 ) -> Option<QueueSlot> {
-    let key = state.undecided().iter().find(|ask| ask.place == place)?.key;
+    let key = state.unasked().iter().find(|ask| ask.place == place)?.key;
     let mut slot = input.wait_queues.join(key, max_delayed)?;
     state.begin_to_hold(input.now);
     input.limits[place].counters(input.worker).delayed.one();
@@ -123,7 +130,7 @@ async fn queue(
 /// The limit that holds the request longest. `None` if the request is admitted or a limit refuses it that does not
 /// delay.
 fn longest_delay(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, reply: &Reply) -> Option<Refusal> {
-    let refusals = || reply.refusals(state.undecided());
+    let refusals = || reply.refusals(state.unasked());
     if !refusals().all(|refusal| delay(input, refusal.place).is_some()) {
         return None;
     }
@@ -131,6 +138,17 @@ fn longest_delay(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, reply
 }
 
 impl<'a> DecisionState<'a> {
+    /// The time now, if the clock said `read` when the decision began: it is read again only if something was waited for since.
+    pub fn now(&self, read: Time) -> Time {
+        if self.has_waited { clock::now() } else { read }
+    }
+
+    /// The request is held from now on.
+    pub(super) fn begin_to_hold(&mut self, now: Time) {
+        self.held_since.get_or_insert(now);
+        self.has_waited = true;
+    }
+
     /// Refuses a request that was queued for too long or found the queue full. The requests before it are gone after
     /// `max_delay`.
     pub(super) fn give_up(&mut self, input: &DecisionInput<'a, '_>, place: usize, max_delay: Duration) -> Decision {

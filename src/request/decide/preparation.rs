@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict, Part, RateSet, SelectedRates};
+use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict, RateSet, SelectedRates};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{Missing, Role};
 use crate::limit::Limit;
 use crate::store::Ask;
 
 /// One limit with the key and the rates that apply to a request.
-struct RateCheck<'a> {
+#[derive(Clone, Copy)]
+pub(super) struct RateCheck<'a> {
     place: usize,
     key: Fingerprint,
     profile: RateSet<'a>,
@@ -64,7 +65,7 @@ impl<'a> DecisionState<'a> {
                 SelectedRates::Rates(profile, limit) => {
                     let check = RateCheck { place, key, profile, limit };
                     if route_limit.is_of_route {
-                        self.acquire_permit(input, &check)?;
+                        self.acquire_permit(input, check)?;
                     }
                     self.prepare_ask(input, &check)?;
                     if route_limit.is_of_route {
@@ -77,20 +78,23 @@ impl<'a> DecisionState<'a> {
     }
 
     /// Finds for each limit that has a pool what that is asked. A limit whose pool exempts the key never refuses. One whose pool
-    /// is asked only together with others, later, has the role `until_then`.
+    /// is asked only together with others, later, has the role `until_then`. What strangers share has no pool: they would use up
+    /// what is for all others.
     pub(super) fn find_pools(&mut self, input: &DecisionInput<'a, '_>, until_then: Role) -> ControlFlow<Decision> {
-        for at in self.decided..self.asks.len() {
+        for at in self.asked..self.asks.len() {
             let Ask { limit, key, place, .. } = self.asks[at];
             let Some((route_limit, pool)) = input.limits.get(place).and_then(|limit| Some((limit, limit.overflow?)))
             else {
                 continue;
             };
-            let found = self.undecided().iter().position(|ask| ask.place == pool);
-            let (own, is_later) = (limit.capacity(), !input.part.has(&input.limits[pool]));
+            let is_of_strangers = route_limit.key.is_of_strangers(key, input.attributes);
+            let found = self.unasked().iter().position(|ask| ask.place == pool && !is_of_strangers);
+            let (own, is_later) = (limit.capacity(), input.limits[pool].stage > input.part.to);
             let (most, role) = match found {
-                Some(found) => (own.max(self.undecided()[found].limit.capacity()), route_limit.on_limit.role()),
+                Some(found) => (own.max(self.unasked()[found].limit.capacity()), route_limit.on_limit.role()),
+                None if is_of_strangers => (own, route_limit.on_limit.role()),
                 None if self.exempt.contains(&pool) => (u64::MAX, Role::Reports),
-                None if input.part == Part::First && is_later => (own, until_then),
+                None if is_later => (own, until_then),
                 None => (own, route_limit.on_limit.role()),
             };
             let (need, cost) = input.initial_cost(place, most);
@@ -104,8 +108,8 @@ impl<'a> DecisionState<'a> {
     }
 
     /// Counts the request among those in flight if the limit bounds their number.
-    fn acquire_permit(&mut self, input: &DecisionInput<'a, '_>, check: &RateCheck<'a>) -> ControlFlow<Decision> {
-        let RateCheck { place, key, profile, limit } = *check;
+    fn acquire_permit(&mut self, input: &DecisionInput<'a, '_>, check: RateCheck<'a>) -> ControlFlow<Decision> {
+        let RateCheck { place, key, profile, limit } = check;
         let route_limit = &input.limits[place];
         let Some(max_in_flight) = route_limit.max_in_flight else { return ControlFlow::Continue(()) };
         let acquired = input.concurrency.acquire(key, max_in_flight);
@@ -115,14 +119,17 @@ impl<'a> DecisionState<'a> {
         if !admitted {
             self.refused_unasked(input, place, key);
         }
-        if decision != Decision::Admitted || limit.rates().is_empty() {
-            // Otherwise its rates decide, too, and then it is counted.
+        if decision != Decision::Admitted || limit.rates().is_empty() && self.held_since.is_none() {
+            // Otherwise its rates decide, too, and then it is counted; or it was counted before it was held.
             route_limit.record_key(input, key, !admitted);
         }
         let verdict = LimitVerdict::InFlight { admitted, remaining };
         let outcome = LimitOutcome { place, profile, limit, need: 1, verdict, as_of: input.now };
         if let Some((permit, _)) = acquired {
             self.permits.push(permit);
+            if input.may_hold() {
+                self.in_flight.push(check);
+            }
             if route_limit.on_limit.is_told() {
                 self.outcomes.push(outcome);
             }
@@ -133,6 +140,22 @@ impl<'a> DecisionState<'a> {
             self.outcomes = SmallVec::from_iter([outcome]);
         }
         if decision == Decision::Admitted { ControlFlow::Continue(()) } else { ControlFlow::Break(decision) }
+    }
+
+    /// The request begins to be held. Meanwhile it is not in flight, so that it takes no place of those that are.
+    pub(super) fn leave_flight(&mut self) {
+        self.permits.clear();
+        self.without_rates.clear();
+        self.outcomes.retain(|outcome| !matches!(outcome.verdict, LimitVerdict::InFlight { .. }));
+    }
+
+    /// The request is not held any longer, so it joins those in flight again. Breaks off where there is no room for it.
+    pub(super) fn rejoin_flight(&mut self, input: &DecisionInput<'a, '_>) -> ControlFlow<Decision> {
+        if !self.permits.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        let left = std::mem::take(&mut self.in_flight);
+        left.into_iter().try_for_each(|check| self.acquire_permit(input, check))
     }
 
     /// Adds the question of one limit to what the store is asked.
@@ -154,7 +177,11 @@ impl<'a> DecisionState<'a> {
         let settles = route_limit.settles;
         // A pool holds only the requests that are its own.
         let held_above = route_limit.slow.filter(|_| route_limit.is_of_route).map(|slow| slow.from);
-        self.asks.push(Ask { limit, key, need, cost, settles, held_above, role, overflow: None, place });
+        let ask = Ask { need, settles, held_above, role, place, ..Ask::new(limit, key, cost) };
+        self.asks.push(ask);
+        if let Some(used) = input.reported(place) {
+            self.reservations.owe(&ask, used);
+        }
         self.profiles.push(profile);
         ControlFlow::Continue(())
     }

@@ -228,28 +228,36 @@ impl RateTable {
     /// The rates that keys may have had in `old` and may have now, where the two differ in the layout of their cells. If the
     /// configuration was not read anew, these are the rates of the keys with overrides of the admin API.
     pub fn replaced(&self, old: &Self) -> Vec<Replaced> {
-        let (key, mut replaced) = (None, Vec::new());
         if Arc::ptr_eq(&self.overrides, &old.overrides) {
             let keys = [old, self].into_iter().filter_map(|table| table.temporary.as_ref()).flat_map(|all| all.keys());
-            let of = |key| Replaced { key: Some(key), from: old.of_key(key).clone(), to: self.of_key(key).clone() };
-            replaced.extend(keys.map(of));
-        } else {
-            // A key may change between the limit's own rates and those of an override, but tiers keep counters of their own.
-            let pairs = |to| old.by_key.iter().take(MAX_MIGRATED).map(move |from| (from, to));
-            let by_key = self.by_key.iter().take(MAX_MIGRATED).flat_map(pairs);
-            let of_tier = |(name, to)| old.tiers.iter().find(|(tier, _)| tier == name).map(|(_, from)| (from, to));
-            let by_tier = self.tiers.iter().filter_map(|(name, to)| of_tier((name, to)));
-            let pairs = by_key.chain(by_tier);
-            replaced.extend(pairs.map(|(from, to)| Replaced { key, from: from.clone(), to: to.clone() }));
+            return keys.flat_map(|key| self.replaced_of(key, old)).collect();
         }
-        replaced.retain(|Replaced { from, to, .. }| from.id() != to.id());
-        replaced
+        // A key may change between the limit's own rates and those of an override, but tiers keep counters of their own.
+        let pairs = |to| old.by_key.iter().take(MAX_MIGRATED).map(move |from| (from, to));
+        let by_key = self.by_key.iter().take(MAX_MIGRATED).flat_map(pairs);
+        let of_tier = |(name, to)| old.tiers.iter().find(|(tier, _)| tier == name).map(|(_, from)| (from, to));
+        let by_tier = self.tiers.iter().filter_map(|(name, to)| of_tier((name, to)));
+        let differ = by_key.chain(by_tier).filter(|(from, to)| from.id() != to.id());
+        differ.map(|(from, to)| Replaced { key: None, from: from.clone(), to: to.clone() }).collect()
     }
 
-    /// The rates by which a key is counted that has no tier and no override in the file.
-    fn of_key(&self, key: Fingerprint) -> &Arc<Limit> {
+    /// The same for a key with an override of the admin API. It may have a tier besides, so without the override it is counted
+    /// by any of these rates. The pairs of which both have the same layout tell that those of before go on counting it.
+    fn replaced_of(&self, key: Fingerprint, old: &Self) -> Vec<Replaced> {
+        let (before, after) = (old.of_key(key), self.of_key(key));
+        let is_same = before.iter().map(|limit| limit.id()).eq(after.iter().map(|limit| limit.id()));
+        let pairs = before.iter().flat_map(|from| after.iter().map(move |to| (from, to)));
+        let all = pairs.map(|(from, to)| Replaced { key: Some(key), from: from.clone(), to: to.clone() });
+        if is_same { Vec::new() } else { all.collect() }
+    }
+
+    /// The rates by which a key is counted that has no override in the file, one set for each layout.
+    fn of_key(&self, key: Fingerprint) -> Vec<Arc<Limit>> {
         let granted = self.temporary.as_ref().and_then(|temporary| temporary.find(key));
-        granted.and_then(|(granted, ..)| granted.limit.as_ref()).unwrap_or(&self.own)
+        match granted.and_then(|(granted, ..)| granted.limit.clone()) {
+            Some(limit) => vec![limit],
+            None => one_for_each_layout(self.without_override()).into_iter().take(MAX_MIGRATED).collect(),
+        }
     }
 }
 

@@ -11,10 +11,10 @@ use super::{LimitOutcome, LimitVerdict};
 use crate::base::clock::{self, Time};
 use crate::config::{Cost, TokenCost};
 use crate::limit::MAX_QUOTA;
-use crate::limit::tokens::{Usage, tokens_of};
+use crate::limit::tokens::Usage;
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::body::InspectedBody;
-use crate::store::{Reserved, Store};
+use crate::store::{Ask, Reserved, Store};
 
 /// What a request is charged when it is admitted: its cost, or the amount reserved until the cost is known.
 fn initial_cost(cost: &Cost, headers: &HeaderMap, body: Option<&InspectedBody<'_>>) -> u64 {
@@ -30,15 +30,15 @@ fn initial_cost(cost: &Cost, headers: &HeaderMap, body: Option<&InspectedBody<'_
     }
 }
 
-/// The tokens that are reserved for a request: those of its text, and the most output that it may get.
+/// The tokens that are reserved for a request: those of its input, and the most output that it may get.
 pub fn reserved_tokens(cost: &TokenCost, body: Option<&InspectedBody<'_>>) -> Usage {
-    let output = body.and_then(InspectedBody::max_output).unwrap_or(cost.max_output);
-    Usage { input: estimated_input(body), cached: 0, output }
+    let input = body.map_or(0, |body| body.input(cost.part));
+    Usage { input, cached: 0, output: body.map_or(cost.max_output, |body| body.output(cost.max_output)) }
 }
 
-/// The tokens of a request's own text.
+/// The tokens of a request's own text, and of its parts that are no text.
 pub fn estimated_input(body: Option<&InspectedBody<'_>>) -> u64 {
-    tokens_of(body.map_or(0, InspectedBody::text))
+    body.map_or(0, InspectedBody::most_input)
 }
 
 /// The same for a limit that allows `most` at once.
@@ -95,7 +95,7 @@ pub fn told_cost(cost: &Cost, status: StatusCode, headers: &HeaderMap) -> Option
 ///
 /// | how the request ended | who answers | its cost |
 /// |---|---|---|
-/// | the head of a response came from the upstream, whatever becomes of its body | upstream | by that head |
+/// | the head of a response came from the upstream, whatever becomes of its body | upstream | by that head; in tokens by its body |
 /// | no server got a part of it: no connection, no room, a deadline before that, a server that has refused it unprocessed | gateway | by that status |
 /// | a route without an upstream | gateway | by that status |
 /// | a server may have got a part of it: it closed, was too slow, sent no HTTP; the client broke off its body, sent too much of it or none, or its deadline was over | gateway | what was reserved |
@@ -104,8 +104,10 @@ pub fn told_cost(cost: &Cost, status: StatusCode, headers: &HeaderMap) -> Option
 /// So a client cannot choose an ending that gives back what a request may have cost already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostKnown {
-    /// The response tells.
+    /// The head of the response tells.
     FromResponse,
+    /// The same, and its body tells costs in tokens, whatever its status is.
+    FromBody,
     /// A server may have done what the limit charges, and there is no answer of it.
     Never,
 }
@@ -121,13 +123,15 @@ pub struct Reservations<'a> {
     /// What was charged besides and may be given back while the request is held. Empty for most requests too.
     besides: Vec<Reserved>,
     is_held: bool,
+    /// Whether what is charged now may be given back after the request was held, because its body has yet to be read.
+    is_provisional: bool,
 }
 
 struct PendingReservation<'a> {
     /// The costs of the limits for which it was charged: a place, the cost and what was charged at first. Of those that become
     /// known, the largest is charged.
     costs: Costs<'a>,
-    /// The largest of those that are known.
+    /// The largest of those that are known, or what is owed, where there are none.
     known: u64,
     reserved: Reserved,
 }
@@ -146,7 +150,7 @@ pub struct SettledByBody<'a> {
 
 impl<'a> Reservations<'a> {
     pub(super) fn new(store: &'a Store, worker: usize) -> Self {
-        Self { store, worker, pending: Vec::new(), besides: Vec::new(), is_held: false }
+        Self { store, worker, pending: Vec::new(), besides: Vec::new(), is_held: false, is_provisional: false }
     }
 
     /// Adds what the store has reserved, for limits with these costs.
@@ -158,6 +162,26 @@ impl<'a> Reservations<'a> {
         }
     }
 
+    /// Has the limit of this ask charge what has been used, whatever is decided.
+    pub(super) fn owe(&mut self, ask: &Ask<'_>, used: u64) {
+        let (costs, known) = (Costs::new(), used.min(MAX_QUOTA));
+        self.pending.push(PendingReservation { costs, known, reserved: Reserved::nothing(ask) });
+    }
+
+    /// From now on all that is charged may be given back.
+    pub(super) fn begin_provisional(&mut self) {
+        self.is_provisional = true;
+    }
+
+    /// What is charged from now on stays charged, or is settled by the response.
+    pub(super) fn end_provisional(&mut self) {
+        self.is_provisional = false;
+    }
+
+    pub(super) fn is_provisional(&self) -> bool {
+        self.is_provisional
+    }
+
     /// From now on the request is held.
     pub(super) fn begin_hold(&mut self) {
         self.is_held = true;
@@ -166,17 +190,23 @@ impl<'a> Reservations<'a> {
     /// The request is not held any longer: what it was charged stays so, or is settled by its response.
     pub(super) fn end_hold(&mut self, now: impl Fn() -> Time) {
         self.is_held = false;
+        if self.is_provisional {
+            return;
+        }
         for reserved in std::mem::take(&mut self.besides) {
             let cost = reserved.cost();
             self.store.settle(reserved, cost, None, (now(), self.worker));
         }
     }
 
-    /// Gives back everything, because nothing is done for the request.
-    pub(super) fn give_back(&mut self, now: impl Fn() -> Time) {
-        let pending = std::mem::take(&mut self.pending).into_iter().map(|pending| pending.reserved);
-        for reserved in pending.chain(std::mem::take(&mut self.besides)) {
-            self.store.settle(reserved, 0, None, (now(), self.worker));
+    /// Gives back everything but what is owed, because nothing is done for the request, and corrects the verdicts accordingly.
+    pub(super) fn give_back(&mut self, outcomes: &mut [LimitOutcome<'_>], now: impl Fn() -> Time) {
+        let pending = std::mem::take(&mut self.pending).into_iter();
+        let pending =
+            pending.map(|pending| (pending.reserved, if pending.costs.is_empty() { pending.known } else { 0 }));
+        let besides = std::mem::take(&mut self.besides).into_iter().map(|reserved| (reserved, 0));
+        for (reserved, cost) in pending.chain(besides) {
+            self.settle_at(reserved, cost, outcomes, now());
         }
     }
 
@@ -191,6 +221,18 @@ impl<'a> Reservations<'a> {
         now: impl Fn() -> Time,
     ) {
         self.settle_by(|cost| told_cost(cost, status, headers), outcomes, now);
+    }
+
+    /// The same, but costs in tokens are what the body says.
+    pub fn settle_but_tokens(
+        &mut self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        outcomes: &mut [LimitOutcome<'_>],
+        now: impl Fn() -> Time,
+    ) {
+        let told = |cost: &Cost| told_cost(cost, status, headers).filter(|_| !matches!(cost, Cost::Tokens(_)));
+        self.settle_by(told, outcomes, now);
     }
 
     /// The same, for costs that are `told` elsewhere.
@@ -213,22 +255,24 @@ impl<'a> Reservations<'a> {
                 self.pending.push(PendingReservation { costs, known, reserved });
                 continue;
             }
-            let when = (now(), self.worker);
-            let outcome = outcomes.iter_mut().find_map(|outcome| match &mut outcome.verdict {
-                LimitVerdict::Rates(verdict) if outcome.place == reserved.place() => {
-                    Some((verdict, &mut outcome.as_of))
-                }
-                LimitVerdict::Rates(_)
-                | LimitVerdict::InFlight { .. }
-                | LimitVerdict::Banned { .. }
-                | LimitVerdict::Unknown => None,
-            });
-            if let Some((verdict, as_of)) = outcome {
-                *as_of = self.store.settle(reserved, known, Some(verdict), when).unwrap_or(*as_of);
-            } else {
-                self.store.settle(reserved, known, None, when);
-            }
+            self.settle_at(reserved, known, outcomes, now());
         }
+    }
+
+    /// Settles one reservation, and corrects the verdict of its limit, if that admits the request.
+    fn settle_at(&self, reserved: Reserved, cost: u64, outcomes: &mut [LimitOutcome<'_>], now: Time) {
+        let found = outcomes.iter_mut().find_map(|outcome| match &mut outcome.verdict {
+            LimitVerdict::Rates(verdict) if outcome.place == reserved.place() && verdict.admitted => {
+                Some((verdict, &mut outcome.as_of))
+            }
+            LimitVerdict::Rates(_)
+            | LimitVerdict::InFlight { .. }
+            | LimitVerdict::Banned { .. }
+            | LimitVerdict::Unknown => None,
+        });
+        let (verdict, as_of) = found.unzip();
+        let settled = self.store.settle(reserved, cost, verdict, (now, self.worker));
+        settled.zip(as_of).into_iter().for_each(|(settled, as_of)| *as_of = settled);
     }
 
     /// Those that are settled by what the body of the response says.
@@ -245,8 +289,8 @@ impl<'a> Reservations<'a> {
 
     /// Leaves charged what was reserved, because there is no response. That is known when `now` says.
     pub fn keep(&mut self, now: impl Fn() -> Time) {
-        for PendingReservation { reserved, .. } in std::mem::take(&mut self.pending) {
-            let cost = reserved.cost();
+        for PendingReservation { known, reserved, .. } in std::mem::take(&mut self.pending) {
+            let cost = known.max(reserved.cost());
             self.store.settle(reserved, cost, None, (now(), self.worker));
         }
         self.end_hold(now);
@@ -255,8 +299,9 @@ impl<'a> Reservations<'a> {
 
 impl Drop for Reservations<'_> {
     fn drop(&mut self) {
+        self.is_provisional = false;
         if self.is_held {
-            self.give_back(clock::now);
+            self.give_back(&mut [], clock::now);
         }
         self.keep(clock::now);
     }
@@ -271,9 +316,8 @@ mod tests {
 
     #[test]
     fn without_a_body_the_most_output_is_reserved() {
-        let (pointers, models, on_exhausted) = (None, Vec::new(), crate::config::OnExhausted::Finish);
         let weights = Weights { output: "2.5".parse().unwrap(), ..Weights::default() };
-        let cost = Cost::Tokens(Arc::new(TokenCost { pointers, weights, max_output: 101, on_exhausted, models }));
+        let cost = Cost::Tokens(Arc::new(TokenCost { weights, max_output: 101, ..TokenCost::default() }));
         let headers = HeaderMap::new();
         assert_eq!(initial_cost(&cost, &headers, None), 253);
         assert_eq!(told_cost(&cost, StatusCode::OK, &headers), None);

@@ -8,11 +8,15 @@
 //! whose requests build on each other would see them served in another order. That makes nobody wait for longer than
 //! `up_to`, because those before it came earlier.
 //!
+//! A held request is not in flight: it takes its places of `max_in_flight` when the hold is over. If there is none then, it is
+//! refused, and what it was charged is given back.
+//!
 //! Held requests have queues of their own. In one with requests that wait for room, they would keep those from asking.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::{Decision, DecisionInput, DecisionState};
 use crate::base::clock;
@@ -30,15 +34,16 @@ pub(super) struct Hold {
 /// The longest hold of a request with this reply; `None` if it is refused, or not held.
 pub(super) fn longest(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, reply: &Reply) -> Option<Hold> {
     let holds = reply.verdicts.iter().filter(|(_, verdict)| verdict.level > 0).filter_map(|(place, verdict)| {
-        let slow = input.limits.get(*place)?.slow?;
+        let slow = input.limits.get(*place)?.slow.filter(|_| input.reported(*place).is_none())?;
         Some(Hold { place: *place, slow, lasts: slow.hold(verdict.level) })
     });
     let longest = holds.filter(|hold| !hold.lasts.is_zero()).max_by_key(|hold| hold.lasts)?;
-    reply.refusals(state.undecided()).next().is_none().then_some(longest)
+    reply.refusals(state.unasked()).next().is_none().then_some(longest)
 }
 
 /// Holds a request, and makes a decision of its verdicts. If the limit holds too many of its key, it is refused and charged
-/// nothing. If the future is dropped, its charges are given back when the state is dropped.
+/// nothing. If the future is dropped, its charges are given back when the state is dropped, unless another proxy asks: that may
+/// forward the request all the same.
 pub(super) async fn hold<'a>(
     input: &DecisionInput<'a, '_>,
     state: &mut DecisionState<'a>,
@@ -46,21 +51,33 @@ pub(super) async fn hold<'a>(
     mut reply: Reply,
 ) -> Decision {
     let held = state.held_since.map_or(0, |since| clock::now().micros_since(since));
-    let left = lasts.saturating_sub(Duration::from_micros(held));
+    let held = Duration::from_micros(held);
+    let (left, longest) = (lasts.saturating_sub(held), input.longest_hold().saturating_sub(held));
     if left.is_zero() {
         return state.conclude(input, reply);
     }
     state.reserve(input, &mut reply);
-    state.reservations.begin_hold();
-    let queue = state.undecided().iter().find(|ask| ask.place == place).map(|ask| ask.key.with(queues()));
+    if input.asker.is_none() {
+        state.reservations.begin_hold();
+    }
+    let queue = state.unasked().iter().find(|ask| ask.place == place).map(|ask| ask.key.with(queues()));
     let Some(mut slot) = queue.and_then(|queue| input.wait_queues.join(queue, slow.max_delayed)) else {
-        state.reservations.give_back(clock::now);
+        state.give_back();
         return state.give_up(input, place, slow.up_to);
     };
     state.begin_to_hold(input.now);
     input.limits[place].counters(input.worker).delayed.one();
-    sleep(left).await;
-    slot.wait_until_first().await;
+    state.leave_flight();
+    let turn = async {
+        sleep(left).await;
+        slot.wait_until_first().await;
+    };
+    // Who asks does not wait for all that are before it.
+    let _ = timeout(longest, turn).await;
+    if let ControlFlow::Break(decision) = state.rejoin_flight(input) {
+        state.give_back();
+        return decision;
+    }
     state.reservations.end_hold(clock::now);
     state.conclude(input, reply)
 }

@@ -71,6 +71,18 @@ impl Granted {
     }
 }
 
+/// An override, for those who look at it.
+pub struct ListedOverride<'a> {
+    /// The parts of the key, of which an empty one is missing.
+    pub key: &'a [Vec<u8>],
+    /// One by which the key is counted.
+    pub fingerprint: Fingerprint,
+    /// What it grants.
+    pub allowance: &'a Allowance,
+    /// When it ends.
+    pub ends: Instant,
+}
+
 /// Why an override is not set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSet {
@@ -155,6 +167,22 @@ impl TemporaryOverrides {
     /// Those of this limit; `None` if it has none.
     pub fn of(&self, limit: &str) -> Option<&LimitOverrides> {
         self.by_limit.get(limit)
+    }
+
+    /// The overrides of this limit, the one that ends first at the beginning.
+    pub fn listed(&self, limit: &str) -> Vec<ListedOverride<'_>> {
+        fn listed(one: &TemporaryOverride) -> Option<ListedOverride<'_>> {
+            Some(ListedOverride {
+                key: &one.key,
+                fingerprint: *one.fingerprints.first()?,
+                allowance: &one.granted.allowance,
+                ends: one.ends,
+            })
+        }
+        let list = self.of(limit).map_or(&[][..], |of_limit| &of_limit.list);
+        let mut all: Vec<_> = list.iter().filter_map(listed).collect();
+        all.sort_by_key(|one| one.ends);
+        all
     }
 
     /// Whether there are none.

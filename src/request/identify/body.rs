@@ -1,15 +1,17 @@
 //! What the body of a request says, on routes whose limits need it: for costs in tokens, and for keys from JSON. Pure: the
 //! proxy has read the body before.
 
+mod declared;
+
 use std::fmt;
 
-use http::{HeaderMap, header};
-
 use crate::base::reason::Reason;
-use crate::config::{Action, Balance, Config, Cost, Limit, Route, Source};
-use crate::limit::tokens::pointer::{Pointer, Pointers};
-use crate::limit::tokens::request::{Form, Found, Inspected, Patch, inspect};
+use crate::config::{Action, Balance, Config, Cost, Limit, Route, SentPath, Source};
+use crate::limit::tokens::pointer::Pointer;
+use crate::limit::tokens::request::{BodyPointers, Form, Found, Inspected, Inspection, Patch, has_other_encoding};
 use crate::limit::tokens::response as usage;
+use crate::request::identify::RequestAttributes;
+use declared::{charsets_are_known, is_compressed, is_json};
 
 /// What is read of the bodies of one route's requests.
 #[derive(Debug)]
@@ -22,8 +24,14 @@ pub struct BodyInspector {
     pub usage: Option<usage::Source>,
     /// Whether streams are asked to say how many tokens they have used.
     asks_for_usage: bool,
+    /// Whether what is no JSON must not pass for it.
+    needs_json: bool,
+    /// The most tokens that a limit takes a part for that is no text.
+    part: u64,
+    /// Whether the upstream gets the path of a completion, whatever the client's is.
+    sends_completions: bool,
     pointers: Vec<Pointer>,
-    compiled: Pointers,
+    compiled: BodyPointers,
     /// Which of `pointers` points to the model.
     model: Option<usize>,
 }
@@ -35,15 +43,24 @@ pub struct InspectedBody<'a> {
     said: Inspected,
 }
 
-/// Why a body cannot be used: servers could read it in another way, so that a client could choose by which key it is counted.
+/// Why a body cannot be used: servers could read it in another way, so that a client could choose by which key it is counted, or
+/// the response would not say what the request costs.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BodyProblem {
     /// It is compressed.
     Encoded,
-    /// It is in UTF-16 or UTF-32, which some servers read.
+    /// It is in UTF-16 or UTF-32, which some servers read, or its head says that it is in something else than UTF-8.
     NotUtf8,
+    /// Its head says that it is JSON.
+    NotJson,
     /// It has the value at this place more than once.
     Ambiguous(Pointer),
+    /// It has more `stream_options` than are replaced.
+    TooManyOptions,
+    /// Its response would come later.
+    Background,
+    /// Its query, or a header, says which fields the response has, and the usage is not one of them.
+    Fields,
 }
 
 impl fmt::Display for BodyProblem {
@@ -51,14 +68,18 @@ impl fmt::Display for BodyProblem {
         match self {
             Self::Encoded => f.write_str("The body of the request must not be compressed."),
             Self::NotUtf8 => f.write_str("The body of the request must be in UTF-8."),
+            Self::NotJson => f.write_str("The body of the request is not JSON, but its Content-Type says so."),
             Self::Ambiguous(pointer) => write!(f, "The body of the request has {pointer} more than once."),
+            Self::TooManyOptions => f.write_str("The body of the request has stream_options too many times."),
+            Self::Background => {
+                f.write_str("The tokens of a response in the background cannot be counted. Leave out `background`.")
+            }
+            Self::Fields => f.write_str(
+                "The response must say how many tokens it has used. Leave out `fields`, or add `usageMetadata` to it.",
+            ),
         }
     }
 }
-
-/// How the paths end to which messages are sent that are no chat completions, of Anthropic and of others with its models. A
-/// client cannot choose them: another path is another API.
-const NOT_CHAT: [&str; 3] = ["/messages", ":rawPredict", ":streamRawPredict"];
 
 /// Where requests name their model.
 const MODEL: &str = "/model";
@@ -67,21 +88,21 @@ impl BodyInspector {
     /// What the limits and the upstream of a route need of bodies; `None` if they need nothing.
     pub fn new(config: &Config, route: &Route) -> Option<Self> {
         let limits = || route.limits.iter().filter_map(|index| config.limits.get(*index));
-        let balanced = match &route.action {
-            Action::Forward { upstream, .. } => config.upstreams.get(*upstream).map(|upstream| &upstream.balance),
-            Action::Respond { .. } | Action::Redirect(_) => None,
+        let (balanced, path) = match &route.action {
+            Action::Forward { upstream, path, .. } => {
+                (config.upstreams.get(*upstream).map(|upstream| &upstream.balance), Some(path))
+            }
+            Action::Respond { .. } | Action::Redirect(_) => (None, None),
         };
         let balanced = balanced.into_iter().flat_map(|balance| match balance {
             Balance::Hash(key) => key.parts.iter().flatten(),
             Balance::RoundRobin | Balance::LeastRequests => [].iter().flatten(),
         });
-        let sources = config.limits_of(route).flat_map(Limit::sources).chain(balanced);
-        let mut pointers: Vec<_> = sources
-            .filter_map(|source| match source {
-                Source::Json(pointer) => Some(pointer.clone()),
-                _ => None,
-            })
-            .collect();
+        let pointer = |source: &Source| match source {
+            Source::Json(pointer) => Some(pointer.clone()),
+            _ => None,
+        };
+        let mut pointers: Vec<_> = config.limits_of(route).flat_map(Limit::sources).filter_map(pointer).collect();
         let costs = || {
             limits().filter_map(|limit| match &limit.cost {
                 Cost::Tokens(cost) => Some(cost),
@@ -90,6 +111,8 @@ impl BodyInspector {
         };
         let model = MODEL.parse::<Pointer>().ok().filter(|_| costs().next().is_some());
         pointers.extend(model.clone());
+        let needs_json = !pointers.is_empty();
+        pointers.extend(balanced.filter_map(pointer));
         if pointers.is_empty() {
             return None;
         }
@@ -97,38 +120,86 @@ impl BodyInspector {
         let model = pointers.iter().position(|pointer| Some(pointer) == model.as_ref());
         // The limits of a route read it in the same place.
         let usage = costs().next().map(|cost| cost.pointers.as_ref().map_or(usage::Source::Auto, usage::Source::from));
-        let asks_for_usage = matches!(usage, Some(usage::Source::Auto));
         let (inspected, all) = (route.inspect_body as u64, route.max_body_size);
         let (most, bound) = if inspected < all { (inspected, Reason::InspectBody) } else { (all, Reason::MaxBodySize) };
-        Some(Self { most, bound, usage, asks_for_usage, compiled: Pointers::new(&pointers), pointers, model })
+        let sends_completions = matches!(path, Some(SentPath::Rewritten(path)) if is_completion(&path.text));
+        Some(Self {
+            most,
+            bound,
+            usage,
+            asks_for_usage: costs().all(|cost| cost.ask_usage),
+            needs_json,
+            part: costs().map(|cost| cost.part).max().unwrap_or(0),
+            sends_completions,
+            compiled: BodyPointers::new(&pointers),
+            pointers,
+            model,
+        })
     }
 
-    /// Reads a body. The patch makes it ask for what the gateway has to know, if it does not.
+    /// Begins to read a body, with what the head of its request says of it.
     ///
     /// # Errors
     /// If it cannot be used.
-    pub fn inspect(
-        &self,
-        (headers, path): (&HeaderMap, &str),
-        body: &[u8],
-    ) -> Result<(InspectedBody<'_>, Option<Patch>), BodyProblem> {
-        let is_encoded = headers.get_all(header::CONTENT_ENCODING).iter().any(|coding| coding != "identity");
-        if is_encoded && !body.is_empty() {
+    pub fn begin(&self, head: &RequestAttributes<'_>, body: &[u8]) -> Result<Inspection<'_>, BodyProblem> {
+        let is_there = !body.is_empty();
+        if is_there && is_compressed(head.headers) {
             return Err(BodyProblem::Encoded);
         }
-        let mut said = inspect(body, &self.compiled);
-        if said.form == Form::OtherEncoding {
+        if has_other_encoding(body) || is_there && !charsets_are_known(head.headers) {
             return Err(BodyProblem::NotUtf8);
+        }
+        if is_there && self.counts_usage() && declared::hides_usage(head) {
+            return Err(BodyProblem::Fields);
+        }
+        Ok(Inspection::new(&self.compiled))
+    }
+
+    /// What a body says that was read. The patches make it ask for what the gateway has to know, if it does not.
+    ///
+    /// # Errors
+    /// If it cannot be used.
+    pub fn finish(
+        &self,
+        head: &RequestAttributes<'_>,
+        body: &[u8],
+        read: Inspection<'_>,
+    ) -> Result<(InspectedBody<'_>, Vec<Patch>), BodyProblem> {
+        let mut said = read.finish(body.len() as u64);
+        let is_blank = || body.trim_ascii().is_empty();
+        if self.needs_json && said.form != Form::Json && is_json(head.headers) && !is_blank() {
+            return Err(BodyProblem::NotJson);
         }
         let ambiguous = self.pointers.iter().zip(&said.found).find(|(_, value)| **value == Found::Ambiguous);
         if let Some((pointer, _)) = ambiguous {
             return Err(BodyProblem::Ambiguous(pointer.clone()));
         }
-        let is_chat = said.streams && said.has_messages && !NOT_CHAT.iter().any(|end| path.ends_with(end));
-        let change = said.include_usage.take().filter(|_| self.asks_for_usage && is_chat);
-        Ok((InspectedBody { inspector: self, said }, change))
+        if said.is_background && self.counts_usage() {
+            return Err(BodyProblem::Background);
+        }
+        let is_asked = self.counts_usage() && self.asks_for_usage && said.streams;
+        let patches = said.usage_patches.take();
+        if !is_asked || !self.sends_completions && !is_completion(head.path) {
+            return Ok((InspectedBody { inspector: self, said }, Vec::new()));
+        }
+        let patches = patches.ok_or(BodyProblem::TooManyOptions)?;
+        Ok((InspectedBody { inspector: self, said }, patches))
+    }
+
+    /// Whether limits count the tokens that the known APIs say.
+    fn counts_usage(&self) -> bool {
+        matches!(self.usage, Some(usage::Source::Auto))
     }
 }
+
+/// Whether this is the path of chats or of completions, of OpenAI and of others with the same API.
+fn is_completion(path: &str) -> bool {
+    let path = path.trim_end_matches('/').as_bytes();
+    let end = path.len().checked_sub(COMPLETIONS.len()).and_then(|at| path.get(at..));
+    end.is_some_and(|end| end.eq_ignore_ascii_case(COMPLETIONS))
+}
+
+const COMPLETIONS: &[u8] = b"/completions";
 
 impl InspectedBody<'_> {
     /// The text or the number at this place.
@@ -148,13 +219,18 @@ impl InspectedBody<'_> {
         }
     }
 
-    /// How many bytes of text it has.
-    pub fn text(&self) -> u64 {
-        self.said.text
+    /// An estimate of its tokens, if each part that is no text has so many.
+    pub fn input(&self, part: u64) -> u64 {
+        self.said.input.tokens(part)
     }
 
-    /// The most tokens of output that it asks for.
-    pub fn max_output(&self) -> Option<u64> {
-        self.said.max_output
+    /// The same, with the most that a limit of the route takes a part for.
+    pub fn most_input(&self) -> u64 {
+        self.input(self.inspector.part)
+    }
+
+    /// The most tokens of output that it asks for, if an answer without a maximum has so many.
+    pub fn output(&self, without_maximum: u64) -> u64 {
+        self.said.output.tokens(without_maximum)
     }
 }

@@ -1,6 +1,6 @@
 //! The address of the client, and the scheme of its request: those of the connection, or those that trusted proxies report.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use http::HeaderMap;
 use ipnet::IpNet;
@@ -16,6 +16,8 @@ pub struct Client {
     pub address: IpAddr,
     /// Whether the peer is a trusted proxy.
     pub via_trusted: bool,
+    /// Whether it reports two clients, so that nobody knows which one it is. Then the address is the peer's.
+    pub is_contradicted: bool,
     /// What it says in Forwarded.
     pub forwarded: Reported,
 }
@@ -30,6 +32,16 @@ pub struct Reported {
     /// Whether there is no X-Forwarded-For. A proxy that writes that one may have passed on all of Forwarded as the client
     /// has written it, and the client knows its own address.
     pub is_alone: bool,
+}
+
+/// By what those are counted whom nobody knows: it is the address of no machine.
+const CONTRADICTED: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+impl Client {
+    /// The address by which it is counted. Who makes a trusted proxy report two clients must not use up what is for the proxy.
+    pub fn counted(self) -> IpAddr {
+        if self.is_contradicted { CONTRADICTED } else { self.address }
+    }
 }
 
 impl Reported {
@@ -53,10 +65,12 @@ pub fn scheme(uses_tls: bool, client: Client, headers: &HeaderMap) -> Scheme {
     reported.unwrap_or(if uses_tls { Scheme::Https } else { Scheme::Http })
 }
 
+/// Some proxies name a WebSocket by a scheme of its own (RFC 6455, section 3).
 fn parse_scheme(text: &[u8]) -> Option<Scheme> {
+    let is_any = |scheme: &[u8], names: &[&str]| names.iter().any(|name| scheme.eq_ignore_ascii_case(name.as_bytes()));
     match text.trim_ascii() {
-        scheme if scheme.eq_ignore_ascii_case(b"https") => Some(Scheme::Https),
-        scheme if scheme.eq_ignore_ascii_case(b"http") => Some(Scheme::Http),
+        scheme if is_any(scheme, &["https", "wss"]) => Some(Scheme::Https),
+        scheme if is_any(scheme, &["http", "ws"]) => Some(Scheme::Http),
         _ => None,
     }
 }
@@ -66,12 +80,12 @@ fn parse_scheme(text: &[u8]) -> Option<Scheme> {
 /// everything to the left of it. An entry that is not an address ends the search at the last known proxy.
 ///
 /// Most proxies write only one of the two headers and pass on the other as the client has sent it. Nobody knows which one
-/// that is, so if they name different clients, neither is used.
+/// that is, so if they name different clients, neither is used, and all such requests are counted together.
 pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Client {
     let peer = peer.to_canonical();
     let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
     if !is_trusted(&peer) {
-        return Client { address: peer, via_trusted: false, forwarded: Reported::default() };
+        return Client { address: peer, via_trusted: false, is_contradicted: false, forwarded: Reported::default() };
     }
     let lines: Vec<_> = headers.get_all(FORWARDED_FOR).iter().collect();
     let entries = lines.into_iter().rev().flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
@@ -84,13 +98,11 @@ pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Client {
     // The last element that a trusted proxy has written: what is to the left of it could be the client's.
     let scheme = found.and_then(|(_, depth)| parse_scheme(forwarded.elements.iter().rev().nth(depth)?.proto?));
     let named = found.map(|(address, _)| address).filter(|_| forwarded.has_nodes());
-    let address = match (listed, named) {
-        (Some(listed), Some(named)) if listed != named => peer,
-        (listed, named) => listed.or(named).unwrap_or(peer),
-    };
+    let is_contradicted = listed.zip(named).is_some_and(|(listed, named)| listed != named);
+    let address = listed.or(named).filter(|_| !is_contradicted).unwrap_or(peer);
     let names_node = named.is_some() && !forwarded.is_broken;
     let forwarded = Reported { scheme, names_node, is_alone: listed.is_none() };
-    Client { address, via_trusted: true, forwarded }
+    Client { address, via_trusted: true, is_contradicted, forwarded }
 }
 
 /// The first of these addresses that is not a trusted proxy's, or else the last one that is known, and how many are in front of
@@ -139,7 +151,7 @@ mod tests {
             headers.append(header::FORWARDED, HeaderValue::from_str(line).unwrap());
         }
         let trusted = ["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
-        client(peer.parse().unwrap(), &headers, &trusted).address.to_string()
+        client(peer.parse().unwrap(), &headers, &trusted).counted().to_string()
     }
 
     #[test]
@@ -208,7 +220,8 @@ mod tests {
             ("for=2.2.2.2;proto=https, for=unknown", Scheme::Http),
             ("proto=https, proto=http", Scheme::Http),
             ("proto=https, host=a", Scheme::Http),
-            ("for=1.1.1.1;proto=wss", Scheme::Http),
+            ("for=1.1.1.1;proto=wss", Scheme::Https),
+            ("for=1.1.1.1;proto=quic", Scheme::Http),
             ("for=1.1.1.1;proto=https;proto=https", Scheme::Http),
             ("for=1.1.1.1;proto=\"https", Scheme::Http),
         ] {
@@ -233,7 +246,10 @@ mod tests {
             ("http", "proto=https", Scheme::Http, Scheme::Https),
             ("https", "for=1.1.1.1", Scheme::Https, Scheme::Https),
             ("https", "for=1.1.1.1;proto=wss", Scheme::Https, Scheme::Https),
-            ("wss", "for=1.1.1.1;proto=http", Scheme::Http, Scheme::Http),
+            ("wss", "for=1.1.1.1;proto=http", Scheme::Http, Scheme::Https),
+            ("WSS", "for=1.1.1.1", Scheme::Https, Scheme::Https),
+            ("ws", "for=1.1.1.1;proto=ws", Scheme::Http, Scheme::Http),
+            ("ftp", "for=1.1.1.1", Scheme::Http, Scheme::Https),
         ] {
             let found = [false, true].map(|tls| uses_tls(tls, listed, forwarded));
             assert_eq!(found, [over_plain, over_tls], "{listed} and {forwarded}");
@@ -263,8 +279,8 @@ mod tests {
         assert_eq!(both("198.51.100.7", "proto=https"), "198.51.100.7", "it names nobody");
         assert_eq!(both("", "for=198.51.100.7"), "198.51.100.7");
         for wrong in ["for=1.1.1.1", "for=unknown", "for=\"198.51.100.7", "198.51.100.7", "for=10.0.0.2"] {
-            assert_eq!(both("198.51.100.7", wrong), "10.0.0.1", "{wrong}");
+            assert_eq!(both("198.51.100.7", wrong), "0.0.0.0", "{wrong}");
         }
-        assert_eq!(both("unknown", "for=198.51.100.7"), "10.0.0.1");
+        assert_eq!(both("unknown", "for=198.51.100.7"), "0.0.0.0");
     }
 }

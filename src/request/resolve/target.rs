@@ -31,6 +31,9 @@ enum PathKey {
     Folded(String),
 }
 
+/// How many fields a request may have. The library of HTTP/1.1 refuses more itself.
+const MOST_FIELDS: usize = 100;
+
 /// The request is not valid, or can be read in two ways. The following bytes on the connection may belong to what could not
 /// be read.
 fn bad(detail: &'static str) -> Refusal {
@@ -41,6 +44,11 @@ impl<'a> Target<'a> {
     /// Reads the target.
     pub(super) fn read(request: &ArrivedRequest<'a>, paths: PathRules) -> Result<Self, Refusal> {
         let ArrivedRequest { head, body, ambiguity, is_asked, .. } = *request;
+        if head.headers.len() > MOST_FIELDS {
+            let reason = Some(Reason::MaxHeaderSize);
+            let detail = "The request has more than 100 header fields.";
+            return Err(Refusal { status: StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, reason, ..bad(detail) });
+        }
         if head.method == Method::CONNECT {
             let detail = "This is a reverse proxy: CONNECT is served only for a WebSocket in HTTP/2.";
             return Err(Refusal { status: StatusCode::NOT_IMPLEMENTED, ..bad(detail) });

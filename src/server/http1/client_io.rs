@@ -62,6 +62,12 @@ impl AsyncWrite for ClientIo {
             return Poll::Ready(Ok(bytes.len()));
         }
         let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
+        // The library shows all that it has.
+        let length = if let Poll::Ready(Ok(length)) = written { length } else { 0 };
+        this.messages.unwritten.set(bytes.len() - length);
+        if length > 0 && this.messages.is_full.take() {
+            cx.waker().wake_by_ref();
+        }
         this.state.record(Event::Sent(written.is_ready()));
         written
     }

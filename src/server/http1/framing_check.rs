@@ -22,6 +22,7 @@ pub(super) struct FramingCheck {
     /// The beginning of a line whose end has not come yet.
     carried: Vec<u8>,
     head: Head,
+    first_line: usize,
     /// How many messages are complete.
     complete: u64,
     /// The first message that could be read in two ways, from 0.
@@ -68,6 +69,12 @@ impl FramingCheck {
     /// Whether a body or its trailers are incomplete.
     pub(super) fn is_in_body(&self) -> bool {
         matches!(self.state, State::Body(_) | State::ChunkSize | State::ChunkData(_) | State::Trailers)
+    }
+
+    /// How many bytes have come of the first line of the last head.
+    pub(super) fn first_line(&self) -> usize {
+        let is_in_it = self.state == State::Head && !self.head.begun && !self.carried.is_empty();
+        if is_in_it { self.carried.len() } else { self.first_line }
     }
 
     /// How many messages have begun. Empty lines begin none, and what cannot be followed may be any number.
@@ -151,7 +158,9 @@ impl FramingCheck {
     }
 
     fn head_line(&mut self, text: &[u8]) {
-        self.head.begun = true;
+        if !self.head.begun {
+            (self.head.begun, self.first_line) = (true, text.len());
+        }
         match text.first() {
             Some(b'c' | b'C') => {
                 if let Some(value) = value(text, b"content-length:") {

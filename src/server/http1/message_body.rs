@@ -30,6 +30,10 @@ const LONGEST: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     pub(super) framing: RefCell<FramingCheck>,
+    /// How many bytes of responses the library has that are not written.
+    pub(super) unwritten: Cell<usize>,
+    /// Whether the body of a response waits until some of them are.
+    pub(super) is_full: Cell<bool>,
     /// Whether the body of the request in flight was left before all of it had come. Then it is the last request.
     has_left_body: Cell<bool>,
 }

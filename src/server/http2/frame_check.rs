@@ -60,11 +60,14 @@ pub(super) struct FrameCheck {
     trailers: Option<TrailerCheck>,
     resets: Budget,
     others: Budget,
+    /// The stream that the frame resets that is coming, and those that were reset since somebody has asked.
+    resetting: Option<u32>,
+    reset: Vec<u32>,
 }
 
 impl FrameCheck {
-    /// For a connection that begins now. One of a proxy, which resets what its clients have left, may do so `resets` times as often.
-    pub(super) fn new(now: Coarse, resets: u64) -> Self {
+    /// For a connection that begins now, of a client that `speaks_for` so many: a proxy resets what its clients have left.
+    pub(super) fn new(now: Coarse, speaks_for: u64) -> Self {
         Self {
             preface_left: PREFACE.len(),
             frames: Frames::default(),
@@ -74,8 +77,10 @@ impl FrameCheck {
             has_fields: false,
             has_more_fields: false,
             trailers: None,
-            resets: Budget::new(now, resets),
-            others: Budget::new(now, 1),
+            resets: Budget::new(now, speaks_for),
+            others: Budget::new(now, speaks_for),
+            resetting: None,
+            reset: Vec::new(),
         }
     }
 
@@ -87,6 +92,11 @@ impl FrameCheck {
     /// How many streams the client has opened.
     pub(super) fn opened(&self) -> u64 {
         self.opened
+    }
+
+    /// The streams that the client has reset since the last call.
+    pub(super) fn take_reset(&mut self) -> impl Iterator<Item = u32> {
+        self.reset.drain(..)
     }
 
     /// Whether the fields of a request, or trailers, have begun and are incomplete.
@@ -122,6 +132,9 @@ impl FrameCheck {
                     if self.trailers.as_mut().is_some_and(|trailers| trailers.follow(payload)) {
                         return Err(Violation::PseudoTrailer);
                     }
+                    if self.frames.is_between() {
+                        self.reset.extend(self.resetting.take());
+                    }
                 }
             }
         }
@@ -133,6 +146,7 @@ impl FrameCheck {
             return Err(Violation::NoSettings);
         }
         self.has_settings = true;
+        self.resetting = (head.kind == kind::RST_STREAM).then_some(head.stream);
         self.has_fields = matches!(head.kind, kind::HEADERS | kind::CONTINUATION);
         self.has_more_fields = self.has_fields && !head.has(flag::END_HEADERS);
         match head.kind {
@@ -296,6 +310,16 @@ mod tests {
             (0..1000).for_each(|_| check.sent(kind::DATA));
             assert_eq!(allowed(&mut check, &frame(kind, 0, 1, b""), 250), 1000 * per_data, "{kind}");
             assert_eq!(allowed(&mut check, &frame(kind, 0, 1, b""), 1_000_000), at_once, "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_stream_is_reset_by_a_whole_frame() {
+        let mut check = begun();
+        let frames = [frame(kind::RST_STREAM, 0, 7, &[0; 4]), frame(PING, 0, 0, b"gateway!")].concat();
+        for (at, byte) in frames.iter().enumerate() {
+            check.follow(&[*byte], 0).unwrap();
+            assert!(check.take_reset().eq((at == 12).then_some(7)), "{at}");
         }
     }
 

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::frame_check::{FrameCheck, Violation};
 use super::frames::{Frames, Piece, kind};
 use super::streams::Streams;
-use crate::net::{ClientStream, Traffic};
+use crate::net::ClientStream;
 use crate::server::connection_limits::ConnectionLimits;
 use crate::server::connection_state::ConnectionState;
 use crate::server::http2_errors::{ErrorCode, Http2Errors};
@@ -40,10 +40,6 @@ struct Followed {
     limits: Arc<ConnectionLimits>,
 }
 
-/// How much more often a proxy that asks for decisions may reset streams than a client. It does so for all of its clients: when one
-/// goes away, and when an answer takes too long.
-const RESETS_OF_PROXY: u64 = 100;
-
 /// The code in the payload of RST_STREAM or GOAWAY (RFC 9113, sections 6.4 and 6.8).
 struct SentError {
     count: fn(&Http2Errors, ErrorCode),
@@ -55,16 +51,11 @@ struct SentError {
 }
 
 impl MultiplexedIo {
-    pub(super) fn new(
-        stream: ClientStream,
-        state: Rc<ConnectionState>,
-        streams: Rc<Streams>,
-        traffic: Traffic,
-    ) -> Self {
-        let resets = if traffic == Traffic::Decisions { RESETS_OF_PROXY } else { 1 };
+    /// The stream of a client that speaks for so many at most.
+    pub(super) fn new(stream: ClientStream, state: Rc<ConnectionState>, streams: Rc<Streams>, speaks_for: u64) -> Self {
         let worker = state.worker();
         let followed = Followed {
-            received: FrameCheck::new(worker.now(), resets),
+            received: FrameCheck::new(worker.now(), speaks_for),
             violation: None,
             sent: Frames::default(),
             streams,
@@ -112,7 +103,11 @@ impl Followed {
                         _ => self.received.sent(head.kind),
                     }
                     match head.kind {
-                        kind::RST_STREAM => self.error = Some(SentError::new(Http2Errors::stream, 0)),
+                        kind::DATA => self.streams.sent(head.stream, head.length),
+                        kind::RST_STREAM => {
+                            self.streams.is_reset(head.stream);
+                            self.error = Some(SentError::new(Http2Errors::stream, 0));
+                        }
                         kind::GOAWAY => self.error = Some(SentError::new(Http2Errors::connection, 4)),
                         _ => {}
                     }
@@ -157,8 +152,9 @@ impl AsyncRead for MultiplexedIo {
         let Self { stream, state, followed } = self.get_mut();
         let before = buf.filled().len();
         ready!(Pin::new(stream).poll_read(cx, buf))?;
-        let Followed { received, violation, .. } = &mut *followed.borrow_mut();
+        let Followed { received, violation, streams, .. } = &mut *followed.borrow_mut();
         let followed = received.follow(&buf.filled()[before..], state.worker().now());
+        received.take_reset().for_each(|stream| streams.is_reset(stream));
         state.record(Event::HeadIsIncomplete(received.is_in_head()));
         *violation = followed.err();
         Poll::Ready(followed.map_err(|violation| io::Error::new(io::ErrorKind::InvalidData, violation.name())))

@@ -15,12 +15,11 @@ use super::request_head::ambiguity;
 use super::send_window::poll_granted;
 use super::stream_body::StreamBody;
 use super::stream_tunnel::StreamTunnel;
-use super::streams::{InterimResponses, Stream};
+use super::streams::{InterimResponses, Stream, Upload};
 use crate::base::clock;
 use crate::base::content::has_no_content;
 use crate::base::http::header_rules::remove_hop_by_hop;
-use crate::server::connection_state::ConnectionState;
-use crate::server::lifecycle::Event;
+use crate::server::connection_state::{ConnectionState, Flush};
 use crate::server::request_guard::RequestGuard;
 use crate::server::tunnel::take_extended_connect;
 use crate::server::worker_state::WorkerState;
@@ -30,7 +29,7 @@ use crate::server::{Handler, IncomingRequest};
 pub(super) async fn serve<H: Handler>(
     handler: Rc<H>,
     request: Request<RecvStream>,
-    stream: Rc<Stream>,
+    (stream, upload): (Rc<Stream>, Option<Upload>),
     guard: RequestGuard,
     connection: Rc<ConnectionState>,
 ) {
@@ -39,8 +38,8 @@ pub(super) async fn serve<H: Handler>(
     let asks_for_websocket = take_extended_connect(&mut head);
     let ambiguity = ambiguity(&head);
     let (body, through) = match asks_for_websocket {
-        true => (None, Some(received)),
-        false => (body(&head, received, &stream).map(Into::into), None),
+        true => (None, Some((received, upload))),
+        false => (upload.map(|upload| body(&head, (received, upload), &stream).into()), None),
     };
     let (interim, tunnel, is_unanswered) = (Some(InterimResponses(stream.clone())), None, false);
     let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, interim, tunnel, is_unanswered };
@@ -50,8 +49,7 @@ pub(super) async fn serve<H: Handler>(
     }
     if incoming.is_unanswered {
         drop((incoming, response));
-        stream.refuse();
-        return connection.record(Event::LeftUnanswered);
+        return stream.refuse();
     }
     let (method, tunnel) = (std::mem::take(&mut incoming.head.method), incoming.tunnel.take());
     // What nobody wants of the request's body is not kept.
@@ -71,9 +69,14 @@ pub(super) async fn serve<H: Handler>(
         Err(error) => return tracing::debug!(%error, "the client does not wait for its response"),
     };
     match tunnel.zip(through) {
-        Some((tunnel, received)) => tunnel(Box::new(StreamTunnel::new(received, sender))).await,
+        Some((tunnel, (received, _upload))) => {
+            tunnel(Box::new(StreamTunnel::new(received, sender, stream))).await;
+        }
         None if is_end => {}
-        None => ResponseSender { sender, body, stream, waiting: Bytes::new(), is_last: false }.await,
+        None => {
+            let (waiting, is_last, broken, waits_for_room) = (Bytes::new(), false, None, false);
+            ResponseSender { sender, body, stream, waiting, is_last, connection, broken, waits_for_room }.await;
+        }
     }
 }
 
@@ -88,17 +91,14 @@ fn complete(headers: &mut HeaderMap, length: Option<u64>, worker: &WorkerState) 
 }
 
 /// The body of a request that has one.
-fn body(head: &Parts, received: RecvStream, stream: &Rc<Stream>) -> Option<StreamBody> {
-    if received.is_end_stream() {
-        return None;
-    }
+fn body(head: &Parts, received: (RecvStream, Upload), stream: &Rc<Stream>) -> StreamBody {
     let is_continue = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
     if head.headers.get(header::EXPECT).is_some_and(is_continue) {
         stream.expect_continue();
     }
     // The library has checked that it is a number.
     let length = head.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    Some(StreamBody::new(received, stream.clone(), length))
+    StreamBody::new(received, stream.clone(), length)
 }
 
 /// Lets the handler fill the response. Returns whether it has: not if the client does not wait for it any more.
@@ -126,6 +126,11 @@ struct ResponseSender<B> {
     waiting: Bytes,
     /// Whether that is the end of the body.
     is_last: bool,
+    connection: Rc<ConnectionState>,
+    /// Set if the body has broken off: when the client has been sent what came before.
+    broken: Option<Flush>,
+    /// Whether it waits until the client reads other responses on the connection.
+    waits_for_room: bool,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
@@ -133,18 +138,27 @@ impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
     /// When the stream has ended.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         loop {
+            if let Some(flush) = &self.broken {
+                if self.sender.poll_reset(cx).is_pending() {
+                    ready!(self.connection.poll_flushed(*flush, cx));
+                }
+                // The client must not take what it has got for all of it. The body has recorded why.
+                self.sender.send_reset(Reason::INTERNAL_ERROR);
+                return Poll::Ready(Ok(()));
+            }
             ready!(self.poll_waiting(cx))?;
             if self.is_last {
                 return Poll::Ready(Ok(()));
             }
+            ready!(self.poll_room(cx))?;
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
                 return self.sender.poll_reset(cx).map(|reset| Err(reset?.into()));
             };
             let Some(frame) = frame else { return Poll::Ready(self.sender.send_data(Bytes::new(), true)) };
             let Ok(frame) = frame else {
-                // The client must not take what it has got for all of it. The body has recorded why.
-                self.sender.send_reset(Reason::INTERNAL_ERROR);
-                return Poll::Ready(Ok(()));
+                // The library would drop what it has not written yet.
+                self.broken = Some(self.connection.flush());
+                continue;
             };
             match frame.into_data() {
                 Ok(data) => {
@@ -162,10 +176,28 @@ impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
         }
     }
 
+    /// Ready when the library may get more, or the stream is reset.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        match self.stream.poll_room(cx) {
+            Poll::Ready(()) => {
+                if std::mem::take(&mut self.waits_for_room) {
+                    self.stream.goes_on();
+                }
+                Poll::Ready(Ok(()))
+            }
+            Poll::Pending => {
+                self.waits_for_room = true;
+                self.stream.waits();
+                self.sender.poll_reset(cx).map(|reset| Err(reset?.into()))
+            }
+        }
+    }
+
     /// Passes on what waits for window.
     fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
-        let Self { sender, stream, waiting, is_last, .. } = self;
-        while !waiting.is_empty() {
+        while !self.waiting.is_empty() {
+            ready!(self.poll_room(cx))?;
+            let Self { sender, stream, waiting, is_last, .. } = self;
             let Poll::Ready(granted) = poll_granted(sender, waiting.len(), cx) else {
                 stream.waits();
                 return Poll::Pending;
@@ -173,7 +205,7 @@ impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
             let granted = granted.unwrap_or(Err(Reason::CANCEL.into()))?;
             stream.goes_on();
             let part = waiting.split_to(granted);
-            sender.send_data(part, *is_last && waiting.is_empty())?;
+            stream.send(sender, part, *is_last && waiting.is_empty())?;
         }
         Poll::Ready(Ok(()))
     }

@@ -8,13 +8,14 @@ use bytes::Bytes;
 use h2::RecvStream;
 use http_body::{Body, Frame, SizeHint};
 
-use super::streams::Stream;
+use super::streams::{Stream, Upload};
 
 /// See the head of this file. The library checks that it has the length that its head states.
 #[derive(Debug)]
 pub(in crate::server) struct StreamBody {
     received: RecvStream,
     stream: Rc<Stream>,
+    _upload: Upload,
     /// How many bytes are still to come, if that is known.
     left: Option<u64>,
     /// How many bytes were passed on, and are not granted to the client again.
@@ -23,8 +24,8 @@ pub(in crate::server) struct StreamBody {
 
 impl StreamBody {
     /// With the length that its head states.
-    pub(super) fn new(received: RecvStream, stream: Rc<Stream>, length: Option<u64>) -> Self {
-        Self { received, stream, left: length, passed_on: 0 }
+    pub(super) fn new((received, upload): (RecvStream, Upload), stream: Rc<Stream>, length: Option<u64>) -> Self {
+        Self { received, stream, _upload: upload, left: length, passed_on: 0 }
     }
 
     /// Grants window to the client again for what was passed on.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -9,6 +10,7 @@ use h2::{RecvStream, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::send_window::poll_granted;
+use super::streams::Stream;
 
 /// See the head of this file. The stream is reset if this is dropped before both directions have ended.
 #[derive(Debug)]
@@ -17,12 +19,13 @@ pub(super) struct StreamTunnel {
     /// What has come and is not read.
     unread: Bytes,
     sender: SendStream<Bytes>,
+    stream: Rc<Stream>,
 }
 
 impl StreamTunnel {
     /// Through the stream with these two directions.
-    pub(super) fn new(received: RecvStream, sender: SendStream<Bytes>) -> Self {
-        Self { received, unread: Bytes::new(), sender }
+    pub(super) fn new(received: RecvStream, sender: SendStream<Bytes>, stream: Rc<Stream>) -> Self {
+        Self { received, unread: Bytes::new(), sender, stream }
     }
 }
 
@@ -44,10 +47,11 @@ impl AsyncRead for StreamTunnel {
 
 impl AsyncWrite for StreamTunnel {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let Self { sender, .. } = self.get_mut();
+        let Self { sender, stream, .. } = self.get_mut();
+        ready!(stream.poll_room(cx));
         let granted = ready!(poll_granted(sender, bytes.len(), cx)).ok_or(io::ErrorKind::BrokenPipe)?;
         let length = granted.map_err(io::Error::other)?;
-        sender.send_data(Bytes::copy_from_slice(&bytes[..length]), false).map_err(io::Error::other)?;
+        stream.send(sender, Bytes::copy_from_slice(&bytes[..length]), false).map_err(io::Error::other)?;
         Poll::Ready(Ok(length))
     }
 

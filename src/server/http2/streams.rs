@@ -20,9 +20,11 @@ use h2::server::SendResponse;
 use h2::{Reason, SendStream};
 use http::{HeaderMap, Response, StatusCode};
 
+use super::unsent::Unsent;
 use crate::base::http::header_rules::remove_hop_by_hop;
 use crate::server::connection_state::TimedStreams;
 use crate::server::request_guard::RequestStream;
+use crate::server::time_limits::TimeLimits;
 use crate::server::worker_state::{Coarse, WorkerState};
 
 /// How many bytes the fields of all interim responses to one request may have. They are queued whether the client reads or
@@ -37,6 +39,20 @@ pub(super) struct Streams {
     waiting: RefCell<Vec<Weak<Stream>>>,
     /// How many interim responses the library has got and may not have sent.
     unsent_interim: Cell<u32>,
+    /// What the library has got of responses and has not sent.
+    unsent: RefCell<Unsent>,
+    /// How many bodies of requests are not passed on completely.
+    uploads: Cell<usize>,
+}
+
+/// The body of a request that is not passed on completely, or what a client sends into a tunnel.
+#[derive(Debug)]
+pub(super) struct Upload(Rc<Streams>);
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.0.uploads.set(self.0.uploads.get() - 1);
+    }
 }
 
 /// One stream, from its request to the end of its response.
@@ -52,6 +68,8 @@ pub(super) struct Stream {
     interim_left: Cell<usize>,
     /// Since when a part of the response waits for window.
     waits_since: Cell<Option<Coarse>>,
+    /// How long that may be, if the request has a limit of its own.
+    reads_within: Cell<Option<Coarse>>,
     is_listed: Cell<bool>,
     is_reset: Cell<bool>,
 }
@@ -59,7 +77,13 @@ pub(super) struct Stream {
 impl Streams {
     /// For a new connection.
     pub(super) fn new(worker: Rc<WorkerState>) -> Self {
-        Self { worker, waiting: RefCell::default(), unsent_interim: Cell::new(0) }
+        Self {
+            worker,
+            waiting: RefCell::default(),
+            unsent_interim: Cell::new(0),
+            unsent: RefCell::default(),
+            uploads: Cell::new(0),
+        }
     }
 
     /// A stream begins, whose response is sent through `responder`.
@@ -71,9 +95,31 @@ impl Streams {
             expects_continue: Cell::new(false),
             interim_left: Cell::new(MAX_INTERIM_BYTES),
             waits_since: Cell::new(None),
+            reads_within: Cell::new(None),
             is_listed: Cell::new(false),
             is_reset: Cell::new(false),
         })
+    }
+
+    /// The body of a request begins.
+    pub(super) fn begin_upload(self: &Rc<Self>) -> Upload {
+        self.uploads.set(self.uploads.get() + 1);
+        Upload(self.clone())
+    }
+
+    /// How many bodies of requests are not passed on completely.
+    pub(super) fn uploads(&self) -> usize {
+        self.uploads.get()
+    }
+
+    /// So many bytes of a response are sent.
+    pub(super) fn sent(&self, stream: u32, bytes: u32) {
+        self.unsent.borrow_mut().remove(stream, bytes as usize);
+    }
+
+    /// A stream is reset by one of the sides, so that nothing more of it is sent.
+    pub(super) fn is_reset(&self, stream: u32) {
+        self.unsent.borrow_mut().remove(stream, usize::MAX);
     }
 
     /// Whether a head that is being sent counts as that of an interim response. Nobody knows which head it is, so each interim
@@ -86,9 +132,10 @@ impl Streams {
 }
 
 impl TimedStreams for Streams {
-    fn reset_stalled(&self, now: Coarse, limit: Coarse) {
+    fn reset_stalled(&self, now: Coarse, limits: &TimeLimits) {
         self.waiting.borrow_mut().retain(|stream| {
             let Some(stream) = stream.upgrade() else { return false };
+            let limit = limits.reading(stream.reads_within.get());
             if stream.waits_since.get().is_some_and(|since| now - since >= limit) {
                 stream.is_reset.set(true);
                 // This wakes its task, which ends then.
@@ -175,6 +222,22 @@ impl Stream {
         }
     }
 
+    /// Ready when the library may get more of responses, as far as the client reads what is sent to it.
+    pub(super) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
+        self.streams.unsent.borrow_mut().poll_room(cx)
+    }
+
+    /// Gives the library a part of the response, for which it has window.
+    ///
+    /// # Errors
+    /// When the stream has ended.
+    pub(super) fn send(&self, sender: &mut SendStream<Bytes>, data: Bytes, is_end: bool) -> Result<(), h2::Error> {
+        let (stream, length) = (sender.stream_id().as_u32(), data.len());
+        sender.send_data(data, is_end)?;
+        self.streams.unsent.borrow_mut().add(stream, length);
+        Ok(())
+    }
+
     /// Records that the client has granted window.
     pub(super) fn goes_on(&self) {
         self.waits_since.set(None);
@@ -184,6 +247,10 @@ impl Stream {
 impl RequestStream for Stream {
     fn is_reset(&self) -> bool {
         self.is_reset.get()
+    }
+
+    fn limit_reading(&self, limit: Coarse) {
+        self.reads_within.set(Some(limit));
     }
 
     fn is_waiting(&self) -> bool {

@@ -7,7 +7,7 @@ use super::*;
 
 /// How often the connection is checked, and the limits with which that is done.
 const TICK: Coarse = 100;
-const LIMITS: TimeLimits = TimeLimits { header: 3000, idle: 5000, body: 4000, half_closed: 1000, rest: 700 };
+const LIMITS: TimeLimits = TimeLimits { header: 3000, idle: 5000, body: 4000, half_closed: 1000, rest: 700, tick: 0 };
 
 /// What happens next.
 #[derive(Clone, Copy, Debug)]
@@ -118,17 +118,13 @@ impl World {
 
     /// Whether requests were left unanswered, so that no other one is served.
     fn serves_no_more(&self) -> bool {
-        self.unanswered >= if self.is_http2 { 3 } else { 1 }
+        !self.is_http2 && self.unanswered > 0
     }
 
     /// The library does what it can: it reads a head of HTTP/1 only when the response before it is sent, and if there is one.
     fn look(&mut self) {
         loop {
             let can_begin = self.is_http2 || self.in_flight == 0 && !self.is_blocked && self.unanswered == 0;
-            if can_begin && self.heads.1 > self.heads.2 && self.connection.serves_no_more() {
-                self.heads.2 += 1;
-                continue;
-            }
             if can_begin && self.heads.1 > self.heads.2 {
                 self.heads.2 += 1;
                 self.in_flight += 1;
@@ -219,10 +215,11 @@ impl World {
             }
             CloseReason::SlowHead => lasts(self.no_part_at) >= LIMITS.header,
             CloseReason::NotReading => self.is_blocked && lasts(self.reads_at) >= LIMITS.body,
-            CloseReason::Unanswered => {
-                self.serves_no_more() && self.in_flight == 0 && !self.is_blocked && (has_looked || !self.is_http2)
+            CloseReason::Unanswered => self.serves_no_more() && self.in_flight == 0 && !self.is_blocked,
+            CloseReason::Gone => {
+                let is_silent = self.in_flight > 0 && !self.is_blocked && lasts(self.is_whole_at) >= LIMITS.half_closed;
+                self.is_broken || is_silent
             }
-            CloseReason::Gone => self.is_broken || self.in_flight > 0 && lasts(self.is_whole_at) >= LIMITS.half_closed,
         };
         assert!(is_right, "{reason:?}: {self:?}");
     }
@@ -237,6 +234,7 @@ impl World {
             }
             Act::Read if self.is_blocked => {
                 self.is_blocked = false;
+                self.is_whole_at = self.now;
                 self.record(Event::Sent(true));
                 self.record(Event::Flushed);
             }
@@ -262,7 +260,9 @@ impl World {
             Act::LeaveUnanswered if self.in_flight > 0 => {
                 (self.in_flight, self.unanswered, self.has_served) = (self.in_flight - 1, self.unanswered + 1, true);
                 self.record(Event::RequestEnds);
-                self.record(Event::LeftUnanswered);
+                if !self.is_http2 {
+                    self.record(Event::LeftUnanswered);
+                }
                 let may_send = self.is_http2 || self.closed.is_some() || !self.connection.is_unasked();
                 assert!(may_send, "earlier responses are dropped: {self:?}");
             }
@@ -328,6 +328,25 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         3 => (0..20_u64).prop_map(|ticks| Act::Wait(ticks * TICK)).boxed(),
     ];
     prop::collection::vec(act, 0..30)
+}
+
+#[test]
+fn a_client_that_has_closed_its_side_waits_for_each_part_of_its_response() {
+    let mut connection = Lifecycle::new(0);
+    for event in [Event::Wakes, Event::Received(1), Event::RequestBegins, Event::HalfClosed] {
+        connection.record(event, 0);
+    }
+    connection.record(Event::Answers, 900);
+    for at in [900, 1800, 2700] {
+        assert!(!connection.check(&LIMITS, at), "{at}");
+        connection.record(Event::Sent(true), at);
+    }
+    connection.record(Event::Sent(false), 3000);
+    assert!(!connection.check(&LIMITS, 5000), "it may be reading");
+    connection.record(Event::Sent(true), 5000);
+    assert!(!connection.check(&LIMITS, 5900));
+    assert!(connection.check(&LIMITS, 6000));
+    assert_eq!(connection.step(|| 6000, || false), Step::Close(CloseReason::Gone));
 }
 
 proptest! {

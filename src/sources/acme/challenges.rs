@@ -14,17 +14,15 @@ use parking_lot::Mutex;
 use rustls::server::ServerConfig;
 use tokio::sync::Mutex as AsyncMutex;
 
+use super::shared_answers::SharedAnswers;
 use crate::base::clock::{self, Monotonic};
 use crate::config::Challenge;
 use crate::net::tls::challenge_config;
-use crate::store::shared::memcached::Notes;
 
 /// How long it is known what the store has, in microseconds.
 const KNOWN_FOR: u64 = 1_000_000;
 /// How long a gateway waits until others that have just looked into the store look again.
 const SPREAD: Duration = Duration::from_millis(1500);
-/// How long what a gateway writes into the store stays there if the gateway ends meanwhile: a little longer than an order.
-const LIFETIME: Duration = Duration::from_secs(330);
 
 /// See the head of this file.
 #[derive(Debug, Default)]
@@ -39,7 +37,7 @@ pub struct Challenges {
 #[derive(Debug, Default)]
 struct State {
     names: HashMap<String, Arc<Slot>>,
-    notes: Option<Arc<Notes>>,
+    notes: Option<Arc<SharedAnswers>>,
 }
 
 /// What is answered for one name.
@@ -75,7 +73,7 @@ impl Challenges {
 
     /// Answers challenges for these names from now on, with the help of other gateways if there are `notes` in a shared store.
     /// Answers to others are forgotten.
-    pub(super) fn apply(&self, acme: Option<(Challenge, &[String])>, notes: Option<Arc<Notes>>) {
+    pub(super) fn apply(&self, acme: Option<(Challenge, &[String])>, notes: Option<Arc<SharedAnswers>>) {
         self.kind.store(acme.map_or(0, |(kind, _)| kind as u8 + 1), Ordering::Relaxed);
         let mut state = self.state.lock();
         let names = acme.map_or(&[][..], |(_, names)| names).iter();
@@ -155,7 +153,7 @@ impl Challenges {
         let mut claim = Claim { challenges: self.clone(), notes, names: Vec::new() };
         let Some(notes) = claim.notes.clone() else { return Some(claim) };
         for name in names {
-            match notes.claim(name, LIFETIME).await {
+            match notes.claim(name).await {
                 Ok(true) => claim.names.push(name.clone()),
                 Ok(false) => {
                     claim.end().await;
@@ -175,7 +173,7 @@ impl Challenges {
 /// The answers of one order. They are taken back when it is dropped.
 pub(super) struct Claim {
     challenges: Arc<Challenges>,
-    notes: Option<Arc<Notes>>,
+    notes: Option<Arc<SharedAnswers>>,
     /// Those that are claimed in the store.
     names: Vec<String>,
 }
@@ -188,7 +186,7 @@ impl Claim {
             *slot.own.lock() = Some(Answer::new(key_authorization.to_owned()));
         }
         if let Some(notes) = &self.notes
-            && let Err(error) = notes.write(name, key_authorization, LIFETIME).await
+            && let Err(error) = notes.write(name, key_authorization).await
         {
             tracing::warn!(name, %error, "other gateways cannot answer an authority: the store does not take the answer");
         }

@@ -1,21 +1,22 @@
 //! What outlives the process: the key of the account and the certificates, in a folder for each authority.
 //!
-//! Files are for their owner alone, and each is replaced as a whole. One that is broken, or that others can have written, is
-//! renamed, and the log says so, once. A certificate's file has its private key, too, so that they always
-//! belong together.
+//! Files are for their owner alone, and each is replaced as a whole. One that can be read and is wrong, or that others can have
+//! written, is renamed, and the log says so, once. One that cannot be read now stays as it is: it may be there again soon, so
+//! nothing is made in its place. A certificate's file has its private key, too, so that they always belong together.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use instant_acme::AccountCredentials;
-use tempfile::NamedTempFile;
 
 use crate::base::clock::Time;
-use crate::config::{Acme, regular_file};
+use crate::config::Acme;
+use crate::config::regular_file::OwnFile;
+use crate::config::state_folder::StateFolder;
 use crate::net::fetch::Url;
 use crate::net::tls::{self, Identity, PemError};
 
@@ -28,44 +29,73 @@ pub(super) const SKEW: Duration = Duration::from_secs(300);
 /// The bits of a file's mode that let others than its owner use it.
 const OTHERS: u32 = 0o077;
 
+/// The most bytes that a certificate with its chain and its key has.
+const LARGEST: usize = 64 << 10;
+
 /// See the head of this file.
-#[derive(Debug)]
-pub(super) struct Folder(PathBuf);
+#[derive(Clone, Debug)]
+pub(super) struct Folder(StateFolder);
+
+/// A file that a folder has.
+enum Stored<T> {
+    Good(T),
+    /// It can be read, and this is why it is not used.
+    Wrong(String),
+}
+
+/// The certificates of a folder.
+pub(super) struct Certificates {
+    /// The best by [`rank`] that is valid; `None` if there is none for any of the names.
+    pub(super) best: Option<Identity>,
+    /// Files that are not used, and why.
+    pub(super) wrong: Vec<(PathBuf, String)>,
+    /// What cannot be read now: it may be better.
+    pub(super) unread: Option<io::Error>,
+}
 
 impl Folder {
     /// That of an authority, in the folder for all state. Certificates of one are not used in place of another's.
     pub(super) fn of(state: &Path, directory: &Url) -> Self {
         let url = format!("{}://{}{}", directory.scheme(), directory.authority, directory.target.as_sent());
-        Self(state.join("acme").join(format!("{}-{}", directory.host, short_hash(&url))))
+        let below = Path::new("acme").join(format!("{}-{}", directory.host, short_hash(&url)));
+        Self(StateFolder::new(state, below))
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     /// Makes the folder, if there is none.
     pub(super) fn create(&self) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.0)
+        self.0.create()
     }
 
     /// Locks the folder until the result is dropped, also by the end of the process; `None` if somebody else has locked it.
     pub(super) fn lock(&self) -> io::Result<Option<File>> {
-        let path = self.0.join("lock");
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error),
-        }
+        self.0.lock()
     }
 
-    /// The account; `None` if there is none, or if its file is not used any more.
-    pub(super) fn account(&self) -> Option<AccountCredentials> {
-        read(&self.account_path(), |bytes| serde_json::from_slice(bytes).map_err(|error| error.to_string()))
+    /// Makes sure that a certificate can be kept, before one is ordered.
+    pub(super) fn try_write(&self) -> io::Result<()> {
+        self.0.try_write(LARGEST)
+    }
+
+    /// The account; `None` if there is none. One that is wrong is set aside.
+    pub(super) fn account(&self) -> io::Result<Option<AccountCredentials>> {
+        let path = self.account_path();
+        let parse = |bytes: &[u8]| serde_json::from_slice(bytes).map_err(|error| error.to_string());
+        Ok(match self.read(&path, parse)? {
+            Some(Stored::Good(account)) => Some(account),
+            Some(Stored::Wrong(why)) => {
+                set_aside(&path, &why);
+                None
+            }
+            None => None,
+        })
     }
 
     pub(super) fn keep_account(&self, account: &AccountCredentials) -> io::Result<()> {
-        self.write(&self.account_path(), &serde_json::to_vec(account)?)
+        self.0.write(&self.account_path(), &[&serde_json::to_vec(account)?])
     }
 
     /// Lets go of the account, of which the authority does not know any more.
@@ -74,38 +104,83 @@ impl Folder {
     }
 
     fn account_path(&self) -> PathBuf {
-        self.0.join("account.json")
+        self.path().join("account.json")
     }
 
-    /// The best certificate by [`rank`] that is valid; `None` if there is none for any of these names.
-    pub(super) fn best(&self, names: &[String], now: Time) -> Option<Identity> {
-        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
+    /// The certificates for these names. Nothing is changed.
+    pub(super) fn certificates(&self, names: &[String], now: Time) -> Certificates {
+        let mut found = Certificates { best: None, wrong: Vec::new(), unread: None };
+        let paths = match self.certificate_paths() {
+            Ok(paths) => paths,
+            Err(error) => return Certificates { unread: Some(error), ..found },
+        };
+        for path in paths {
+            let file = path.display().to_string();
+            match self.read(&path, |pem| identity(file, pem).map_err(|error| error.to_string())) {
+                Ok(Some(Stored::Good(one))) => {
+                    let is_usable =
+                        covered(&one, names) > 0 && one.not_before <= now.after(SKEW) && now < one.not_after;
+                    if is_usable && found.best.as_ref().is_none_or(|best| rank(best, names) <= rank(&one, names)) {
+                        found.best = Some(one);
+                    }
+                }
+                Ok(Some(Stored::Wrong(why))) => found.wrong.push((path, why)),
+                Ok(None) => {}
+                Err(error) => found.unread = Some(error),
+            }
+        }
+        found
+    }
+
+    /// Renames the certificates that are wrong, so that they are told once, and takes from others the right to read the rest.
+    pub(super) fn tidy(&self, found: &Certificates) {
+        if self.0.check().is_err() {
+            return;
+        }
+        found.wrong.iter().for_each(|(path, why)| set_aside(path, why));
+        self.certificate_paths().into_iter().flatten().chain([self.account_path()]).for_each(|path| hide(&path));
+    }
+
+    fn certificate_paths(&self) -> io::Result<Vec<PathBuf>> {
+        let entries = match fs::read_dir(self.path()) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
         let is_certificate = |path: &PathBuf| {
             let name = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
             name.starts_with("certificate-") && path.extension() == Some(OsStr::new("pem"))
         };
-        let paths = entries.map(|entry| entry.path()).filter(is_certificate).take(MOST_CERTIFICATES);
-        let identities = paths.filter_map(|path| {
-            let file = path.display().to_string();
-            read(&path, |pem| identity(file.clone(), pem).map_err(|error| error.to_string()))
-        });
-        let usable = identities
-            .filter(|one| covered(one, names) > 0 && one.not_before <= now.after(SKEW) && now < one.not_after);
-        usable.max_by_key(|identity| rank(identity, names))
+        let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+        paths.filter(|path| path.as_ref().map_or(true, is_certificate)).take(MOST_CERTIFICATES).collect()
+    }
+
+    /// What `parse` makes of a file; `None` if there is none.
+    fn read<T>(&self, path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, String>) -> io::Result<Option<Stored<T>>> {
+        let in_file =
+            |error: io::Error| io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()));
+        Ok(self.0.read(path, MOST).map_err(in_file)?.map(|file| match file {
+            OwnFile::Wrong(why) => Stored::Wrong(why.to_owned()),
+            OwnFile::Bytes(bytes) => parse(&bytes).map_or_else(Stored::Wrong, Stored::Good),
+        }))
     }
 
     /// Until when the authority asks not to be asked for these names again; a moment that is over if it does not.
-    pub(super) fn paused_until(&self, acme: &Acme) -> Time {
-        let read = |bytes: &[u8]| {
-            std::str::from_utf8(bytes).ok()?.trim().parse().ok().map(|seconds: u64| seconds.saturating_mul(1_000_000))
+    pub(super) fn paused_until(&self, acme: &Acme) -> io::Result<Time> {
+        let parse = |bytes: &[u8]| {
+            let text = std::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse().ok());
+            text.map(|seconds: u64| seconds.saturating_mul(1_000_000)).ok_or_else(String::new)
         };
-        let micros = read(&regular_file::read_own(MOST, &self.pause_path(acme)).unwrap_or_default());
-        Time::from_micros(micros.unwrap_or_default())
+        let micros = match self.read(&self.pause_path(acme), parse)? {
+            Some(Stored::Good(micros)) => micros,
+            Some(Stored::Wrong(_)) | None => 0,
+        };
+        Ok(Time::from_micros(micros))
     }
 
     /// Keeps that for a restart, and for other gateways.
     pub(super) fn pause_until(&self, acme: &Acme, until: Time) -> io::Result<()> {
-        self.write(&self.pause_path(acme), format!("{}\n", until.seconds_up()).as_bytes())
+        self.0.write(&self.pause_path(acme), &[format!("{}\n", until.seconds_up()).as_bytes()])
     }
 
     fn pause_path(&self, acme: &Acme) -> PathBuf {
@@ -114,43 +189,25 @@ impl Folder {
 
     /// Writes a certificate for these names with its private key.
     pub(super) fn keep_certificate(&self, acme: &Acme, pem: &[u8]) -> io::Result<()> {
-        self.write(&self.certificate_path(acme), pem)
+        self.0.write(&self.certificate_path(acme), &[pem])
     }
 
     /// Where the certificate for these names is.
     pub(super) fn certificate_path(&self, acme: &Acme) -> PathBuf {
         let mut names = acme.names.clone();
         names.sort_unstable();
-        self.0.join(format!("certificate-{}.pem", short_hash(&names.join(" "))))
-    }
-
-    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        self.create()?;
-        let mut file = NamedTempFile::new_in(&self.0)?;
-        file.write_all(bytes)?;
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        // The new name is on the disk when its folder is.
-        File::open(&self.0)?.sync_all()
+        self.path().join(format!("certificate-{}.pem", short_hash(&names.join(" "))))
     }
 }
 
-/// What `parse` makes of a file; `None` if there is none, or if it is not used any more.
-fn read<T>(path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, String>) -> Option<T> {
-    let bytes = match regular_file::read_own(MOST, path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => {
-            set_aside(path, &error.to_string());
-            return None;
-        }
-    };
-    if fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & OTHERS != 0) {
+/// Takes from others the right to read a private key.
+fn hide(path: &Path) {
+    let is_open = |metadata: fs::Metadata| metadata.is_file() && metadata.permissions().mode() & OTHERS != 0;
+    if fs::symlink_metadata(path).is_ok_and(is_open) {
         let file = path.display();
         tracing::warn!(%file, "others could read this file, which has a private key: its mode is 600 again");
         let _ = fs::set_permissions(path, Permissions::from_mode(0o600));
     }
-    parse(&bytes).inspect_err(|why| set_aside(path, why)).ok()
 }
 
 /// The certificate and the private key of one file.
@@ -199,7 +256,17 @@ mod tests {
             ca: None,
             tls: None,
             challenge: Challenge::TlsAlpn01,
+            challenge_secret: None,
+            external_account: None,
         }
+    }
+
+    /// The best certificate, after what is wrong was set aside.
+    fn best(folder: &Folder, names: &[String], now: Time) -> Option<Identity> {
+        let found = folder.certificates(names, now);
+        folder.tidy(&found);
+        assert!(found.unread.is_none());
+        found.best
     }
 
     fn pem(names: &[&str], until: i32) -> String {
@@ -222,22 +289,22 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let one = acme(&["a.test"]);
         let folder = Folder::of(state.path(), &one.directory);
-        assert!(folder.best(&one.names, NOW).is_none(), "there is not even a folder");
+        assert!(best(&folder, &one.names, NOW).is_none(), "there is not even a folder");
         let (both, swapped) = (acme(&["a.test", "b.test"]), acme(&["b.test", "a.test"]));
         folder.keep_certificate(&one, pem(&["a.test"], 2030).as_bytes()).unwrap();
-        let best = |acme: &Acme| folder.best(&acme.names, NOW).map(|one| one.names);
-        assert_eq!(best(&both), Some(vec!["a.test".to_owned()]), "until there is a better one");
+        let best_names = |acme: &Acme| best(&folder, &acme.names, NOW).map(|one| one.names);
+        assert_eq!(best_names(&both), Some(vec!["a.test".to_owned()]), "until there is a better one");
         folder.keep_certificate(&swapped, pem(&["a.test", "b.test"], 2029).as_bytes()).unwrap();
         assert_eq!(folder.certificate_path(&both), folder.certificate_path(&swapped));
-        assert_eq!(best(&both).map(|names| names.len()), Some(2));
-        assert_eq!(best(&one).map(|names| names.len()), Some(1), "it lasts longer");
-        assert_eq!(best(&acme(&["c.test"])), None);
+        assert_eq!(best_names(&both).map(|names| names.len()), Some(2));
+        assert_eq!(best_names(&one).map(|names| names.len()), Some(1), "it lasts longer");
+        assert_eq!(best_names(&acme(&["c.test"])), None);
         let later = Time::from_micros(1_880_000_000_000_000);
-        assert_eq!(folder.best(&both.names, later).map(|one| one.names.len()), Some(1), "the other has expired");
+        assert_eq!(best(&folder, &both.names, later).map(|one| one.names.len()), Some(1), "the other has expired");
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(folder.path()), mode(&folder.certificate_path(&one))), (0o700, 0o600));
         let elsewhere = Folder::of(state.path(), &document_url("https://acme.test/staging").unwrap());
-        assert!(elsewhere.best(&one.names, NOW).is_none(), "another authority has issued it");
+        assert!(best(&elsewhere, &one.names, NOW).is_none(), "another authority has issued it");
         assert_eq!(files(&folder).len(), 2, "nothing else is left");
     }
 
@@ -253,31 +320,44 @@ mod tests {
         let broken = [&whole[..whole.len() / 2], &whole[..20], "", "\0\u{7f}", &mismatched];
         for text in broken {
             folder.keep_certificate(&one, text.as_bytes()).unwrap();
-            assert!(folder.best(&one.names, NOW).is_none(), "{text}");
+            assert!(best(&folder, &one.names, NOW).is_none(), "{text}");
             let names = files(&folder);
             assert!(names.len() == 1 && names[0].ends_with(".broken"), "{names:?}");
         }
         for (mode, is_used) in [(0o620, false), (0o602, false), (0o644, true), (0o400, true)] {
             folder.keep_certificate(&one, whole.as_bytes()).unwrap();
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-            assert_eq!(folder.best(&one.names, NOW).is_some(), is_used, "mode {mode:o}");
+            assert_eq!(best(&folder, &one.names, NOW).is_some(), is_used, "mode {mode:o}");
             if is_used {
                 assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & OTHERS, 0);
             }
         }
         fs::write(folder.account_path(), "{\"id\": 1}").unwrap();
-        assert!(folder.account().is_none());
+        assert!(folder.account().unwrap().is_none());
         assert!(files(&folder).contains(&"account.broken".to_owned()));
     }
 
     #[test]
-    fn one_at_a_time_has_the_lock() {
+    fn what_cannot_be_read_now_stays_and_is_told() {
         let state = tempfile::tempdir().unwrap();
-        let folders = [(); 2].map(|()| Folder::of(state.path(), &acme(&["a.test"]).directory));
-        folders[0].create().unwrap();
-        let first = folders[0].lock().unwrap();
-        assert!(first.is_some() && folders[1].lock().unwrap().is_none());
-        drop(first);
-        assert!(folders[1].lock().unwrap().is_some());
+        let one = acme(&["a.test"]);
+        let folder = Folder::of(state.path(), &one.directory);
+        folder.keep_certificate(&one, pem(&["a.test"], 2030).as_bytes()).unwrap();
+        fs::write(folder.account_path(), "{\"id\": 1}").unwrap();
+        let before = files(&folder);
+        // Whatever the reason is: no file can be opened.
+        let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let none = rustix::process::Rlimit { current: Some(0), ..limits };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, none).unwrap();
+        let found = folder.certificates(&one.names, NOW);
+        let account = folder.account();
+        let paused = folder.paused_until(&one);
+        let locked = folder.lock();
+        folder.tidy(&found);
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, limits).unwrap();
+        assert!(found.best.is_none() && found.wrong.is_empty() && found.unread.is_some());
+        assert!(account.is_err() && paused.is_err() && locked.is_err());
+        assert_eq!(files(&folder), before);
+        assert!(best(&folder, &one.names, NOW).is_some());
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use instant_acme::{
-    Account, AuthorizationStatus, ChallengeType, Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
+    Account, AuthorizationStatus, ChallengeType, ExternalAccountKey, Identifier, NewAccount, NewOrder, Order,
+    OrderStatus, RetryPolicy,
 };
 
 use super::challenges::{Challenges, Claim};
@@ -61,7 +62,7 @@ async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter)
 /// The account of the folder, or a new one.
 async fn account(acme: &Acme, folder: &Folder, told: &RetryAfter) -> Result<Account, Failure> {
     let builder = Account::builder_with_http(Box::new(Client::new(acme, told)));
-    if let Some(known) = folder.account() {
+    if let Some(known) = folder.account().map_err(|error| of_files(folder, &error))? {
         return builder.from_credentials(known).await.map_err(|error| Failure::of(&error, told));
     }
     // What cannot be kept is not made.
@@ -69,16 +70,17 @@ async fn account(acme: &Acme, folder: &Folder, told: &RetryAfter) -> Result<Acco
     let email = acme.email.as_ref().map(|email| format!("mailto:{email}"));
     let contact: Vec<_> = email.iter().map(String::as_str).collect();
     let new = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
+    let bound_to = acme.external_account.as_ref().map(|known| ExternalAccountKey::new(known.id.clone(), &known.key));
     let directory =
         format!("{}://{}{}", acme.directory.scheme(), acme.directory.authority, acme.directory.target.as_sent());
     let (account, credentials) =
-        builder.create(&new, directory, None).await.map_err(|error| Failure::of(&error, told))?;
+        builder.create(&new, directory, bound_to.as_ref()).await.map_err(|error| Failure::of(&error, told))?;
     folder.keep_account(&credentials).map_err(|error| of_files(folder, &error))?;
     Ok(account)
 }
 
 fn of_files(folder: &Folder, error: &std::io::Error) -> Failure {
-    Failure::new(Kind::Files, format!("cannot write in {}: {error}", folder.path().display()))
+    Failure::new(Kind::Files, format!("cannot use the folder {}: {error}", folder.path().display()))
 }
 
 /// Answers for all names for which that is still needed, and lets the authority look.

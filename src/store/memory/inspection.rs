@@ -57,7 +57,7 @@ impl Memory {
         act: impl FnOnce(&Reloads, &mut Cells<'_>) -> T,
     ) -> T {
         loop {
-            let reloads = self.reloads.load_full();
+            let reloads = self.reloads.load();
             let places: SmallVec<[_; 4]> = related(&reloads, limit, key).map(|limit| self.place(limit, key)).collect();
             let mut cells = Cells { memory: self, key, shards: Locked::take(&self.shards, &places) };
             // A reload that came first may have led to a cell that is not locked.

@@ -11,8 +11,10 @@
 //! not lost. The sweep drops the cells of removed limits.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::shard::Entry;
@@ -23,31 +25,52 @@ use crate::limit::{Limit, Verdict};
 use crate::store::reloads::{Migration, Reloads, translated};
 use crate::store::{Ask, Asks, LimitChanges, Reply, Reserved, Ticket};
 
+/// What reloads have changed. Any thread may read it and change it: changes are made one after the other, each from what the one
+/// before has left.
+#[derive(Debug, Default)]
+pub(super) struct ReloadsSoFar {
+    newest: ArcSwap<Reloads>,
+    /// Until this moment a key without a cell may have one from before a reload.
+    migrating_until: AtomicU64,
+    /// Whoever changes it holds this.
+    changing: Mutex<()>,
+}
+
+impl ReloadsSoFar {
+    pub(super) fn load(&self) -> Guard<Arc<Reloads>> {
+        self.newest.load()
+    }
+
+    /// Replaces it by what `change` makes of it, if that is another one.
+    fn change(&self, change: impl FnOnce(&Reloads) -> Option<Reloads>) {
+        let _alone = self.changing.lock();
+        if let Some(changed) = change(&self.newest.load()) {
+            let until = changed.until();
+            self.newest.store(Arc::new(changed));
+            self.migrating_until.store(until.micros(), Ordering::Relaxed);
+        }
+    }
+}
+
 impl Memory {
     /// Applies a reload, or a change of overrides: from now on cells of removed limits are dropped, and cells of limits that
     /// count differently are migrated.
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
-        let mut reloads = Reloads::clone(&self.reloads.load());
-        reloads.add(changes, now);
-        self.set_reloads(reloads);
+        self.reloads.change(|reloads| {
+            let mut reloads = reloads.clone();
+            reloads.add(changes, now);
+            Some(reloads)
+        });
     }
 
     /// Forgets migrations that have expired.
     pub(super) fn expire_migrations(&self, now: Time) {
-        if let Some(rest) = self.reloads.load().expired(now) {
-            self.set_reloads(rest);
-        }
-    }
-
-    fn set_reloads(&self, reloads: Reloads) {
-        let until = reloads.until();
-        self.reloads.store(Arc::new(reloads));
-        self.migrating_until.store(until.micros(), Ordering::Relaxed);
+        self.reloads.change(|reloads| reloads.expired(now));
     }
 
     /// Whether a key without a cell may have one of a replaced limit.
     pub(in crate::store) fn is_migrating(&self, now: Time) -> bool {
-        now.micros() < self.migrating_until.load(Ordering::Relaxed)
+        now.micros() < self.reloads.migrating_until.load(Ordering::Relaxed)
     }
 
     /// Decides if a cell is missing that may have to be migrated first.
@@ -56,7 +79,8 @@ impl Memory {
         let successors: SmallVec<[Option<Arc<Limit>>; 2]> = asks
             .iter()
             .map(|ask| {
-                let successor = reloads.successor(ask.limit, ask.key).map(|migration| migration.to.clone());
+                let is_known = |to: &Limit| self.has_cell(to, ask.key);
+                let successor = reloads.successor(ask.limit, ask.key, is_known).map(|migration| migration.to.clone());
                 self.migrate(&reloads, &Ask { limit: successor.as_ref().unwrap_or(ask.limit), ..*ask }, now);
                 successor
             })
@@ -71,6 +95,11 @@ impl Memory {
             reserved.for_each(|reserved| reserved.asked = asked.limit.clone());
         }
         reply
+    }
+
+    fn has_cell(&self, limit: &Limit, key: Fingerprint) -> bool {
+        let (shard, key) = self.place(limit, key);
+        self.shards[shard].lock().contains_key(&key)
     }
 
     /// Settles a reservation in the cell that has it now. The verdict is the one afterwards.
@@ -131,5 +160,41 @@ impl Memory {
             }
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::store::Replaced;
+
+    #[test]
+    fn reloads_at_the_same_time_all_count() {
+        const EACH: u64 = 200;
+        let memory = Memory::new(100, usize::MAX);
+        let now = Time::from_micros(1_800_000_000_000_000);
+        let limit = |rate: &str| Arc::new(Limit::new("l", &[rate.parse().unwrap()]));
+        let (own, other) = (limit("9/d"), limit("9/d burst 9"));
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let (memory, own, other) = (&memory, &own, &other);
+                scope.spawn(move || {
+                    for number in thread * EACH..(thread + 1) * EACH {
+                        let key = Some(Fingerprint::of(&number.to_be_bytes()));
+                        let replaced = vec![Replaced { key, from: own.clone(), to: other.clone() }];
+                        let in_use = vec![own.clone(), other.clone()];
+                        memory.reload(&LimitChanges { in_use, replaced, ..LimitChanges::default() }, now);
+                        memory.expire_migrations(now);
+                    }
+                });
+            }
+        });
+        assert_eq!(u64::from(memory.reloads.load().count()), 4 * EACH);
+        let key = |number: u64| Fingerprint::of(&number.to_be_bytes());
+        let reloads = memory.reloads.load();
+        assert!((0..4 * EACH).all(|number| reloads.successor(&own, key(number), |_| false).is_some()));
+        assert!(memory.is_migrating(now));
     }
 }

@@ -112,7 +112,9 @@ impl ServerQueue {
         if cached.stage != Stage::Idle && !is_first {
             return;
         }
-        let is_urgent = || may_write && cached.has_pending() && self.state == ServerState::Up && cached.is_urgent();
+        // The next exchange carries what is only pending as well, if it is wanted anyway.
+        let may_be_urgent = may_write && self.state == ServerState::Up && self.wanted.is_empty();
+        let is_urgent = || may_be_urgent && cached.has_pending() && cached.is_urgent();
         if !cached.waiting.is_empty() || !cached.provisional.is_empty() || cached.inspections > 0 || is_urgent() {
             self.wanted.push_back(cell);
         } else if may_write && cached.has_pending() {
@@ -213,7 +215,7 @@ mod tests {
     impl Setup {
         fn new() -> Self {
             let queue = ServerQueue { state: ServerState::Up, ..ServerQueue::default() };
-            let limit = Arc::new(Limit::new("l", &["9/d".parse().unwrap()]));
+            let limit = Arc::new(Limit::new("l", &["999/d".parse().unwrap()]));
             Self { queue, cells: Cells::new("gw", &["a:1".to_owned()]), limit }
         }
 
@@ -256,6 +258,17 @@ mod tests {
         assert_eq!(sizes, [2 * BATCH, 2 * BATCH, 88], "128 and 128, 128 and 128, 44 and 44");
         setup.charge(3 * BATCH);
         assert_eq!(setup.write(), 2 * BATCH);
+    }
+
+    #[test]
+    fn what_is_much_of_what_is_left_is_due_at_once() {
+        let mut setup = Setup::new();
+        setup.charge(1);
+        assert_eq!(setup.queue.due(), Due::Soon);
+        setup.limit = Arc::new(Limit::new("l", &["32/d".parse().unwrap()]));
+        setup.charge(1);
+        assert_eq!(setup.queue.due(), Due::Now);
+        assert_eq!(setup.write(), 2);
     }
 
     #[test]

@@ -37,14 +37,15 @@
 //! # Why a count that was just read is used again
 //!
 //! The increments of other gateways may arrive a millisecond late anyway, so a read of the last millisecond is good
-//! enough where there is plenty of room and no bucket has begun since. A key that is asked for all the time then costs
-//! one exchange per millisecond instead of one per round trip, and most of its requests do not wait. Near the limit,
-//! and with `strict`, every decision waits for a read.
+//! enough where there is plenty of room, no bucket has begun since, and little was charged. A key of a large quota that is
+//! asked for all the time then costs one exchange per millisecond instead of one per round trip, and most of its requests
+//! do not wait. Near the limit, of small quotas, and with `strict`, every decision waits for a read.
 
 mod exchange;
 mod filled;
 mod reset;
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -74,10 +75,14 @@ pub(super) const MOMENT: Duration = Duration::from_millis(1);
 pub(super) const BAN_READ: Duration = Duration::from_millis(900);
 /// How many microseconds after another gateway has charged a key it is assumed to charge it again.
 const SHARED: u64 = 1_000_000;
-/// As long as other gateways charge a key, one read is good enough for one part in so many of its quota. While a read
-/// and an exchange are in flight, each gateway may admit twice as much. For seven gateways that is less than the room
-/// that has to be left (see `has_plenty`).
+/// One read is good enough for one part in so many of the quota. While a read and an exchange are in flight, each gateway
+/// may admit twice as much. For seven gateways that is less than the room that has to be left (see `has_plenty`). So of a
+/// quota below this, each request is decided by a read of its own, or by that of those with which it waits.
 const BY_ONE_READ: u64 = 128;
+/// For how many microseconds it is expected that others give back what they have charged beyond the quota.
+const GIVING_BACK: u64 = 1_000_000;
+/// What was charged is written at once if it is more than one part in so many of what is left.
+const UNWRITTEN: u64 = 32;
 /// A decision that was asked for longer ago than this before another one, and comes after it, is made as of the other
 /// one.
 pub(super) const OVERTAKEN: Duration = Duration::from_millis(500);
@@ -123,6 +128,8 @@ pub(super) struct CachedCell {
     since_read: u64,
     /// When it was last seen that another gateway has charged it.
     pub(super) shared: Option<Time>,
+    /// Since when others are seen to have charged more than fits, with `strict`.
+    overfull: Option<Time>,
     /// How many operators wait for it to be read or reset.
     pub(super) inspections: usize,
     pub(super) resets: Resets,
@@ -168,6 +175,7 @@ impl CachedCell {
             read: None,
             since_read: 0,
             shared: None,
+            overfull: None,
             inspections: 0,
             resets: Resets::default(),
         }
@@ -204,13 +212,14 @@ impl CachedCell {
     }
 
     /// Whether it was read a moment before somebody asks who is `asking`, and no bucket has begun since. Who comes
-    /// after others that wait, waits with them: what they are charged comes first. Where other gateways admit as well,
-    /// only a little may be admitted before it is read again: else what they do not know of each other adds up.
+    /// after others that wait, waits with them: what they are charged comes first. Only a little may be admitted before it
+    /// is read again: other gateways may begin to charge the key at any moment, and what they do not know of each other
+    /// adds up.
     pub(super) fn was_just_read(&self, asking: Instant) -> bool {
         self.versioned.is_none()
             && self.waiting.is_empty()
             && self.read.is_some_and(|read| asking < read + MOMENT)
-            && !(self.is_shared() && self.since_read >= self.names.limit.capacity() / BY_ONE_READ)
+            && self.since_read < self.names.limit.capacity() / BY_ONE_READ
     }
 
     /// Whether it was read so shortly before somebody asks that no ban can have been missed for long.
@@ -228,16 +237,35 @@ impl CachedCell {
         self.shared.is_some_and(|shared| self.now.micros_since(shared) < SHARED)
     }
 
-    /// Whether what is pending is to be sent at once: other gateways charge it as well, and they either have little
-    /// room left, or replace the same value.
+    /// What counts for a refusal: what others have charged beyond what fits they mostly give back in a moment, because they ask
+    /// for confirmation as well.
+    pub(super) fn lasting(&self, limit: &Limit, at: Time) -> Cow<'_, Cell> {
+        let mut cell = Cow::Borrowed(&self.cell);
+        if self.overfull.is_some_and(|since| at.micros_since(since) < GIVING_BACK) {
+            limit.trim_counters(cell.to_mut(), at);
+        }
+        cell
+    }
+
+    /// Whether what is pending is to be sent at once: it is much of what is left, or other gateways charge the key as well,
+    /// and they either have little room left, or replace the same value.
     pub(super) fn is_urgent(&self) -> bool {
-        self.is_shared() && (self.versioned.is_some() || !self.has_plenty(&self.names.limit, 1))
+        let limit = &self.names.limit;
+        !limit.admits(&self.cell, self.now, self.since_read.saturating_mul(UNWRITTEN))
+            || self.is_shared() && (self.versioned.is_some() || !self.has_plenty(limit, 1))
     }
 
     /// Charges `cost`, which is pending then. The cell has been advanced to `now`.
     pub(super) fn charge(&mut self, limit: &Limit, now: Time, cost: u64) {
         self.count(limit, now, cost);
         self.versioned.iter_mut().for_each(|state| state.charge(cost, now));
+    }
+
+    /// Charges what is set apart for requests that may come. Nothing of it is admitted yet.
+    pub(super) fn charge_apart(&mut self, limit: &Limit, cost: u64) {
+        let since_read = self.since_read;
+        self.charge(limit, self.now, cost);
+        self.since_read = since_read;
     }
 
     /// Charges what is asked, and the server is to charge it only if it fits, as far as the state is kept as a whole. Returns

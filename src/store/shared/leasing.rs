@@ -76,7 +76,7 @@ impl CachedCell {
         }
         // Others lease the key as well, and give back.
         self.counters.may_shrink();
-        self.charge(&ask.limit, self.now, wanted);
+        self.charge_apart(&ask.limit, wanted);
         let mut charge = self.provisional(NO_DECISION, 0, ask, None);
         charge.ticket.set_cost(wanted);
         self.provisional.push(Box::new(charge));
@@ -144,10 +144,11 @@ impl CachedCell {
 
     /// The verdict on a request. What is charged for further requests is left for them.
     fn verdict(&self, (limit, need): (&Arc<Limit>, u64), at: Time, admitted: bool) -> Verdict {
-        let mut verdict = limit.judge(&self.cell, at, need, admitted);
-        if admitted {
-            verdict.remaining = verdict.remaining.saturating_add(self.set_apart(limit));
+        if !admitted {
+            return limit.judge(&self.lasting(limit, at), at, need, false);
         }
+        let mut verdict = limit.judge(&self.cell, at, need, true);
+        verdict.remaining = verdict.remaining.saturating_add(self.set_apart(limit));
         verdict
     }
 

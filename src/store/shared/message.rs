@@ -116,7 +116,7 @@ impl Decision {
     }
 
     /// Sends the reply. If the receiver is gone, the request has stopped waiting and was let through, so it is right
-    /// that it is counted. Nobody else will settle its reservations then: returns what settles them.
+    /// that it is counted, unless it lapses. Nobody else will settle its reservations then: returns what settles them.
     pub(super) fn answer(self, (now, asked): (Time, Instant)) -> impl Iterator<Item = Message> {
         let Self { asks, mut result, reply, .. } = self;
         for OwnedAsk { place, limit, asked, .. } in &asks {
@@ -124,8 +124,9 @@ impl Decision {
         }
         let unsent = reply.and_then(|receiver| receiver.send(result).err());
         let reserved = unsent.map(|reply| reply.reserved).unwrap_or_default();
-        reserved.into_iter().map(move |Reserved { ticket, .. }| {
-            let cost = ticket.cost();
+        reserved.into_iter().map(move |Reserved { place, ticket, .. }| {
+            let lapses = asks.iter().any(|ask| ask.place == place && ask.lapses);
+            let cost = if lapses { 0 } else { ticket.cost() };
             Message::Settle(Box::new(Settlement { ticket, now, asked, cost }))
         })
     }

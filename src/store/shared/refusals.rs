@@ -18,7 +18,7 @@ use super::{BRIEFLY, OwnedAsk};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::sharding::Sharding;
-use crate::limit::{Limit, Verdict};
+use crate::limit::{Cell, Limit, Verdict};
 use crate::store::plan::Plan;
 use crate::store::{Ask, Demand, Pooled, Reply, outlasts};
 
@@ -52,6 +52,17 @@ struct Refusal {
     /// When it was the first moment that might be admitted.
     until: u64,
     verdict: Verdict,
+    /// What was counted then, by which requests of other costs are refused; `None` if that is too much to be remembered.
+    counts: Option<Cell>,
+}
+
+/// What is known of the cell of an ask that is refused.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// Whether others may give back in a moment what the refusal rests on.
+    pub(super) is_brief: bool,
+    /// What it counts, unless that is too much to be remembered.
+    pub(super) counts: Option<Cell>,
 }
 
 impl RefusalCache {
@@ -62,7 +73,7 @@ impl RefusalCache {
     }
 
     /// Remembers what was decided at `now`, as far as it refuses: briefly where others may give back what it rests on.
-    pub(super) fn note(&self, asks: &[OwnedAsk], reply: &Reply, now: Time, is_brief: impl Fn(usize) -> bool) {
+    pub(super) fn note(&self, asks: &[OwnedAsk], reply: &Reply, now: Time, seen: impl Fn(&OwnedAsk, usize) -> Seen) {
         // What was not looked at, or was given back, is no news.
         for (index, ask) in asks.iter().enumerate().filter(|(_, ask)| !ask.is_full) {
             // What refuses the request itself also refuses it where the limit is to stand in for others.
@@ -77,9 +88,10 @@ impl RefusalCache {
             let cell = ask.cell();
             let until = now.micros().saturating_add(wait);
             // What was reserved may be given back at any time, by other gateways too.
-            let longest = if ask.settles || is_brief(index) { self.longest.min(BRIEFLY) } else { self.longest };
+            let Seen { is_brief, counts } = seen(ask, index);
+            let longest = if ask.settles || is_brief { self.longest.min(BRIEFLY) } else { self.longest };
             let stale = until.min(now.micros().saturating_add(longest));
-            let refusal = Refusal { limit: ask.limit.clone(), need, since: now, stale, until, verdict };
+            let refusal = Refusal { limit: ask.limit.clone(), need, since: now, stale, until, verdict, counts };
             self.shard(cell).lock().insert(cell, refusal);
         }
     }
@@ -143,9 +155,17 @@ impl RefusalCache {
             shard.remove(&cell);
             return None;
         }
-        // Who needs more is refused as well, but for longer.
-        let wait = Some(refusal.until - now.micros());
-        (need == refusal.need).then_some((Verdict { wait, ..refusal.verdict }, refusal.since))
+        let is_less = need < refusal.need;
+        match &refusal.counts {
+            Some(counts) if need != refusal.need => {
+                let mut counts = counts.clone();
+                counts.advance(ask.limit.rates(), now);
+                Some((ask.limit.refuses(&counts, now, need)?, refusal.since))
+            }
+            None if is_less => None,
+            // Who needs more is refused as well, at least for as long.
+            _ => Some((Verdict { wait: Some(refusal.until - now.micros()), ..refusal.verdict }, refusal.since)),
+        }
     }
 
     fn shard(&self, cell: Fingerprint) -> &Mutex<Shard> {
@@ -177,14 +197,34 @@ mod tests {
         let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
         let refusals = RefusalCache::new(u64::MAX);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 2, wait: Some(500), level: 0 };
-        refusals.note(&[OwnedAsk::from(&ask(&limit, 3))], &reply(verdict), NOW, |_| false);
+        refusals.note(&[OwnedAsk::from(&ask(&limit, 3))], &reply(verdict), NOW, |_, _| Seen::default());
         let found = |need, now| refusals.find(&[ask(&limit, need)], now, false).map(|reply| reply.verdicts[0].1);
         assert_eq!(found(3, at(200)), Some(Verdict { wait: Some(300), ..verdict }));
         assert_eq!(found(3, at(499)).unwrap().wait, Some(1));
-        assert_eq!(found(4, at(499)), None, "for how long, is not known");
+        assert_eq!(found(4, at(499)), found(3, at(499)), "for how much longer, is not known");
         assert_eq!(found(2, at(499)), None, "two fit");
         assert_eq!(found(3, at(500)), None);
         assert_eq!(found(3, at(200)), None, "and it is forgotten then");
+    }
+
+    #[test]
+    fn other_costs_are_refused_by_what_was_counted() {
+        for rate in ["10/s", "10/s burst 10", "10/d", "10/day"] {
+            let limit = Arc::new(Limit::new("l", &[rate.parse().unwrap()]));
+            let mut cell = Cell::new(limit.rates(), NOW);
+            limit.charge(&mut cell, NOW, 8);
+            let refusals = RefusalCache::new(u64::MAX);
+            let verdict = limit.refuses(&cell, NOW, 5).unwrap();
+            let seen = |_: &OwnedAsk, _| Seen { is_brief: false, counts: limit.small_copy(&cell) };
+            refusals.note(&[OwnedAsk::from(&ask(&limit, 5))], &reply(verdict), NOW, seen);
+            for need in [1, 2, 3, 4, 5, 6, 10] {
+                let mut cell = cell.clone();
+                cell.advance(limit.rates(), at(1_000));
+                let found = refusals.find(&[ask(&limit, need)], at(1_000), false);
+                let found = found.map(|reply| reply.verdicts[0].1);
+                assert_eq!(found, limit.refuses(&cell, at(1_000), need), "{need} of {rate}");
+            }
+        }
     }
 
     #[test]
@@ -192,7 +232,7 @@ mod tests {
         let limit = Arc::new(Limit::new("l", &["10/d".parse().unwrap()]));
         let refusals = RefusalCache::new(u64::MAX);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(3 * RECHECK), level: 0 };
-        refusals.note(&[OwnedAsk::from(&ask(&limit, 1))], &reply(verdict), NOW, |_| false);
+        refusals.note(&[OwnedAsk::from(&ask(&limit, 1))], &reply(verdict), NOW, |_, _| Seen::default());
         let is_known = |now, is_lost| refusals.find(&[ask(&limit, 1)], now, is_lost).is_some();
         assert!(is_known(at(RECHECK - 1), false));
         assert!(is_known(at(2 * RECHECK), true));
@@ -205,7 +245,7 @@ mod tests {
         let refusals = RefusalCache::new(u64::MAX);
         let reserving = Ask { settles: true, ..ask(&limit, 1) };
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500_000), level: 0 };
-        let note = || refusals.note(&[OwnedAsk::from(&reserving)], &reply(verdict), NOW, |_| false);
+        let note = || refusals.note(&[OwnedAsk::from(&reserving)], &reply(verdict), NOW, |_, _| Seen::default());
         let is_known = |now| refusals.find(&[reserving], now, false).is_some();
         note();
         assert!(is_known(at(BRIEFLY - 1)) && !is_known(at(BRIEFLY)));
@@ -220,7 +260,7 @@ mod tests {
         let low = limit("10/s");
         let refusals = RefusalCache::new(u64::MAX);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500), level: 0 };
-        let note = || refusals.note(&[OwnedAsk::from(&ask(&low, 1))], &reply(verdict), NOW, |_| false);
+        let note = || refusals.note(&[OwnedAsk::from(&ask(&low, 1))], &reply(verdict), NOW, |_, _| Seen::default());
         note();
         assert!(refusals.find(&[ask(&limit(raised), 1)], at(1), false).is_none());
         note();

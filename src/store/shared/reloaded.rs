@@ -37,7 +37,10 @@ impl Cells {
 
     /// The migration to the limit that counts the key now, if a reload has replaced this one.
     pub(super) fn successor(&self, limit: &Limit, key: Fingerprint, now: Time) -> Option<&Migration> {
-        if now < self.migrating_until { self.reloads.successor(limit, key) } else { None }
+        if now >= self.migrating_until {
+            return None;
+        }
+        self.reloads.successor(limit, key, |to| self.find(key.with(to.shape())).is_some())
     }
 
     /// Asks the limit that counts the key now, if a reload has replaced the one that is asked.

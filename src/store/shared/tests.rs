@@ -8,6 +8,7 @@ mod schedules;
 mod bans;
 mod same_moment;
 mod turns;
+mod strict;
 mod reservations;
 mod clocks;
 mod reloads;
@@ -94,7 +95,7 @@ pub(super) fn ask(limit: &Arc<Limit>, key: Fingerprint) -> OwnedAsk {
 }
 
 /// A key on the server with this number.
-fn key_on(server: usize, servers: usize, limit: &Arc<Limit>) -> Fingerprint {
+pub(super) fn key_on(server: usize, servers: usize, limit: &Arc<Limit>) -> Fingerprint {
     let (mut names, all) = (AllNames::new("gw"), world::servers(servers));
     let keys = (0..1000_u32).map(|number| Fingerprint::of(&number.to_be_bytes()));
     keys.into_iter().find(|key| names.of(limit).server(*key, &all) == server).unwrap()

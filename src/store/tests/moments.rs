@@ -43,8 +43,11 @@ fn steps() -> impl Generate<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
+/// The most that is admitted in so many microseconds.
+type Most = fn(u64) -> u64;
+
 /// A limit of ten in ten seconds by each strategy that is exact, and the most that it admits in so many microseconds.
-fn limits() -> [(Arc<Limit>, fn(u64) -> u64); 4] {
+fn limits() -> [(Arc<Limit>, Most); 4] {
     let of = |strategy| {
         let rate = Rate::new(QUOTA, Duration::from_micros(WINDOW)).unwrap().with_strategy(strategy).unwrap();
         Arc::new(Limit::new("test", &[rate]))

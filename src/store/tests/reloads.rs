@@ -287,6 +287,52 @@ fn an_override_takes_along_what_its_key_has_counted_and_nothing_of_others() {
     }
 }
 
+/// A key with a tier gets an override, and loses it again.
+#[test]
+fn an_override_takes_along_what_the_tier_of_its_key_has_counted() {
+    let of = |rates: &[&str]| counted("a", rates, None);
+    let hours = |more: &str| of(&["9/d", &format!("90/{more}")]);
+    // All differ in their layouts, or two of them are alike.
+    let layouts = [(0, 1, 2), (0, 1, 0), (0, 1, 1), (0, 0, 1)];
+    for (own, tier, granted) in layouts {
+        let limits = [hours("2h"), hours("3h"), hours("4h")];
+        let [own, tier, granted] = [own, tier, granted].map(|which: usize| limits[which].clone());
+        for (asked, other) in [(&own, &tier), (&tier, &own)] {
+            let memory = Memory::new(1000, usize::MAX);
+            let in_use = || [&own, &tier, &granted].map(Clone::clone).to_vec();
+            let change = |pairs: Vec<[&Arc<Limit>; 2]>, now| {
+                let pair = |[from, to]: [&Arc<Limit>; 2]| {
+                    let key = Some(key(1));
+                    Replaced { key, from: from.clone(), to: to.clone() }
+                };
+                let replaced = pairs.into_iter().map(pair).collect();
+                memory.reload(&LimitChanges { in_use: in_use(), replaced, ..LimitChanges::default() }, now);
+            };
+            (0..4).for_each(|_| assert!(admitted(&memory, &[ask(asked, key(1))], NOW)));
+            assert!(admitted(&memory, &[ask(asked, key(2))], NOW));
+            change(vec![[&own, &granted], [&tier, &granted]], later(1));
+            assert_eq!(remaining(&memory, &granted, later(2)), 5);
+            assert!(admitted(&memory, &[ask(&granted, key(1))], later(2)));
+            // A request that was on its way asks what it had before.
+            assert!(admitted(&memory, &[ask(asked, key(1))], later(2)));
+            assert_eq!(remaining(&memory, &granted, later(2)), 3);
+            change(vec![[&granted, &own], [&granted, &tier]], later(3));
+            assert_eq!(remaining(&memory, asked, later(4)), 3, "{:?}", asked.rates());
+            assert!(admitted(&memory, &[ask(asked, key(1))], later(4)));
+            assert_eq!(remaining(&memory, asked, later(4)), 2);
+            // Once more, and without a request meanwhile.
+            change(vec![[&own, &granted], [&tier, &granted]], later(5));
+            change(vec![[&granted, &own], [&granted, &tier]], later(6));
+            assert_eq!(remaining(&memory, asked, later(7)), 2);
+            // With the tier it has other counts than without, as before.
+            if own.id() != tier.id() && ![own.id(), tier.id()].contains(&granted.id()) {
+                assert_eq!(remaining(&memory, other, later(8)), 9);
+            }
+            assert_eq!(remaining_of(&memory, asked, key(2), later(8)), 8);
+        }
+    }
+}
+
 #[test]
 fn overrides_that_follow_each_other_are_not_remembered_without_end() {
     let (own, other) = (counted("a", &["9/d"], None), counted("a", &["9/d"], Some(&Strategy::SlidingLog)));

@@ -10,7 +10,8 @@ use crate::base::clock::Monotonic;
 use crate::config::{Ejection, HealthCheck, Key, Source};
 use crate::upstream::endpoint::{Endpoints, Target, TargetAddress};
 
-const EJECTION: Ejection = Ejection { failures: 1, first: Duration::from_secs(10), longest: Duration::from_secs(10) };
+const EJECTION: Ejection =
+    Ejection { failures: 1, statuses: Vec::new(), first: Duration::from_secs(10), longest: Duration::from_secs(10) };
 const CHECK: HealthCheck = HealthCheck {
     path: String::new(),
     interval: Duration::from_secs(5),

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use http::Method;
 use http::header::CONTENT_LENGTH;
 use http_body::Body;
 
@@ -14,6 +15,11 @@ use crate::upstream::outgoing_body::OutgoingBody;
 use crate::upstream::request::UpstreamRequest;
 use crate::upstream::request_trailers::TrailerFilter;
 use crate::upstream::stall::Position;
+
+/// Whether requests with this method mostly have a body.
+fn expects_body(method: &Method) -> bool {
+    matches!(*method, Method::POST | Method::PUT | Method::PATCH)
+}
 
 /// A body that is being sent.
 #[derive(Debug)]
@@ -35,8 +41,11 @@ impl RequestBody {
     /// headers in `named`.
     pub(super) fn new(body: Option<OutgoingBody>, request: &UpstreamRequest<'_>, named: &[&[u8]]) -> Self {
         let framing = match body.as_ref().map_or(Some(0), |body| body.size_hint().exact()) {
-            // Some requests state that they have no body, others need not (RFC 9110, section 8.6).
-            Some(0) if !request.head.headers.contains_key(CONTENT_LENGTH) => Framing::None,
+            // Some requests state that they have no body, and those of some methods should; others need not (RFC 9110, section
+            // 8.6).
+            Some(0) if !expects_body(request.head.method) && !request.head.headers.contains_key(CONTENT_LENGTH) => {
+                Framing::None
+            }
             Some(length) => Framing::Length(length),
             None => Framing::Chunked,
         };

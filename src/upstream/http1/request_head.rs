@@ -32,9 +32,17 @@ pub(super) fn encode(
     if let Some(host) = head.host(authority) {
         line(out, "host", host.as_bytes());
     }
-    request_headers::each(head, named, &mut Lines(out));
+    let mut lines = Lines { out, has_te: false };
+    request_headers::each(head, named, &mut lines);
+    // TE belongs to one connection (RFC 9110, section 10.1.4).
+    let of_connection: Option<&[u8]> = match (head.asks_for_websocket, lines.has_te) {
+        (false, false) => None,
+        (false, true) => Some(b"te"),
+        (true, false) => Some(b"upgrade"),
+        (true, true) => Some(b"upgrade, te"),
+    };
+    of_connection.into_iter().for_each(|options| line(out, "connection", options));
     if head.asks_for_websocket {
-        line(out, "connection", b"upgrade");
         line(out, "upgrade", b"websocket");
     }
     match framing {
@@ -46,24 +54,29 @@ pub(super) fn encode(
 }
 
 /// Writes each header as a line.
-struct Lines<'a>(&'a mut Vec<u8>);
+struct Lines<'a> {
+    out: &'a mut Vec<u8>,
+    /// Whether TE is among them.
+    has_te: bool,
+}
 
 impl HeaderSink for Lines<'_> {
     fn pass(&mut self, name: &HeaderName, value: &HeaderValue) {
-        line(self.0, name.as_str(), value.as_bytes());
+        line(self.out, name.as_str(), value.as_bytes());
     }
 
     #[expect(clippy::inline_always, reason = "where the name is known, it is copied without a call")]
     #[inline(always)]
     fn own(&mut self, name: &'static str, value: &[u8]) {
-        line(self.0, name, value);
+        self.has_te |= name == "te";
+        line(self.out, name, value);
     }
 
     fn own_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
-        self.0.extend_from_slice(name.as_bytes());
-        self.0.extend_from_slice(b": ");
-        write(self.0);
-        self.0.extend_from_slice(b"\r\n");
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b": ");
+        write(self.out);
+        self.out.extend_from_slice(b"\r\n");
     }
 }
 
@@ -79,11 +92,12 @@ fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 #[cfg(test)]
 mod tests {
 
-    use http::{HeaderMap, Method};
+    use http::{HeaderMap, Method, Version};
 
     use super::*;
     use crate::base::http::request_id::RequestId;
     use crate::base::http::trace_context::TraceContext;
+    use crate::base::http::via;
     use crate::base::random::Random;
     use crate::upstream::request::{ForwardedInfo, Origin};
 
@@ -123,7 +137,8 @@ mod tests {
                 encode(&mut out, &request, &[], authority.as_ref(), framing);
                 let head = format!("POST /a?b HTTP/1.1\r\nhost: {host}\r\ntraceparent: {parent}\r\n");
                 let about = "x-forwarded-for: ::1\r\nx-real-ip: ::1\r\nx-forwarded-proto: http\r\n";
-                let more = format!("{about}x-forwarded-host: client\r\nx-request-id: r-1\r\nvia: 1.1 gateway\r\n");
+                let via = std::str::from_utf8(via::entry(Version::HTTP_11)).unwrap();
+                let more = format!("{about}x-forwarded-host: client\r\nx-request-id: r-1\r\nvia: {via}\r\n");
                 assert_eq!(String::from_utf8(out).unwrap(), format!("{head}{more}{expected}\r\n"));
             }
         }

@@ -11,6 +11,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use super::chunked::{Decoder, Piece};
 use super::request_body::RequestBody;
 use super::response_head::{BodyEnd, Head};
+use crate::upstream::bound::BoundConnections;
 use crate::upstream::connection::{UpstreamConnection, UpstreamTunnel};
 use crate::upstream::error::{BodyError, RequestBodyError};
 use crate::upstream::pool::ConnectionPools;
@@ -35,24 +36,30 @@ pub(in crate::upstream) struct ResponseBody {
     /// The request's body, while it is still being sent.
     request_body: Option<Box<RequestBody>>,
     keep_alive: bool,
-    /// The headers that Connection names, which may be trailers too.
+    /// The trailers that the client does not get: those that Connection names, and those that the route hides.
     named: Box<[HeaderName]>,
     pools: Rc<ConnectionPools>,
     server: usize,
+    /// The words beside the status, if they are not those of the standard.
+    reason: Option<Bytes>,
+    /// Where a connection that is bound is kept; `None` if it cannot be.
+    bound: Option<Rc<BoundConnections>>,
 }
 
 impl ResponseBody {
     pub(super) fn new(
         connection: Box<UpstreamConnection>,
-        Head { end, keep_alive, named, .. }: Head,
+        Head { reason, end, keep_alive, named, .. }: Head,
         (pools, server): (&Rc<ConnectionPools>, usize),
+        bound: Option<Rc<BoundConnections>>,
     ) -> Self {
         let rest = match end {
             BodyEnd::Length(length) => Rest::Length(length),
             BodyEnd::Chunked => Rest::Chunked(Decoder::default()),
             BodyEnd::Close | BodyEnd::Tunnel => Rest::Close,
         };
-        Self { connection: Some(connection), rest, request_body: None, keep_alive, named, pools: pools.clone(), server }
+        let (connection, pools) = (Some(connection), pools.clone());
+        Self { connection, rest, request_body: None, keep_alive, named, pools, server, reason, bound }
     }
 
     /// Goes on sending the body of the request while the response comes.
@@ -64,6 +71,11 @@ impl ResponseBody {
     /// The address of the server, for the log.
     pub(in crate::upstream) fn server(&self) -> String {
         self.connection.as_ref().map_or(String::new(), |connection| connection.peer.to_string())
+    }
+
+    /// The words beside the status of the response, if they are not those of the standard; only once.
+    pub(in crate::upstream) fn take_reason(&mut self) -> Option<Bytes> {
+        self.reason.take()
     }
 
     /// The tunnel that the connection has become; only after a response that accepts one, and only once.
@@ -88,20 +100,13 @@ impl ResponseBody {
         }
     }
 
-    /// Goes on sending the body of the request. The client's time limit holds whatever the upstream sends.
+    /// Goes on sending the body of the request.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
         let (Some(request_body), Some(connection)) = (&mut self.request_body, &mut self.connection) else {
             return Ok(());
         };
         match request_body.poll(cx, connection) {
-            Poll::Pending => {
-                let position = request_body.position(connection);
-                return match connection.stall.poll(cx, position) {
-                    Poll::Ready(Stalled::Client(limit)) => Err(BodyError::BodyTimeout(limit)),
-                    // Whether the upstream has stopped is measured by what it sends.
-                    Poll::Ready(Stalled::Upstream(_)) | Poll::Pending => Ok(()),
-                };
-            }
+            Poll::Pending => return Ok(()),
             Poll::Ready(Err(RequestBodyError::Client(error))) => return Err(BodyError::Client(error)),
             Poll::Ready(Err(RequestBodyError::TooLarge)) => return Err(BodyError::TooLarge),
             // It has sent a response without waiting for the rest, which is allowed.
@@ -190,7 +195,11 @@ impl Drop for ResponseBody {
             && self.request_body.is_none()
             && self.is_end_stream()
         {
-            self.pools.put(self.server, connection);
+            match (connection.is_bound, &self.bound) {
+                (false, _) => self.pools.put(self.server, connection),
+                (true, Some(bound)) => bound.put(self.server, connection),
+                (true, None) => {}
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
@@ -16,6 +17,7 @@ use crate::upstream::response_rules::{BadHead, Interim, content_length, interim_
 /// The largest head that is read.
 const MAX_HEAD: usize = 64 * 1024;
 const MAX_FIELDS: usize = 128;
+const KEEP_ALIVE: &str = "keep-alive";
 
 /// How the end of a response's body is known (RFC 9112, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +36,13 @@ pub(super) enum BodyEnd {
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) status: StatusCode,
+    /// The words beside it, if they are not those of the standard.
+    pub(super) reason: Option<Bytes>,
     pub(super) end: BodyEnd,
     /// Whether the connection can be used for another request afterwards.
     pub(super) keep_alive: bool,
+    /// How long the server keeps it without a request, if it says so.
+    pub(super) kept_for: Option<Duration>,
     /// The headers that Connection names, if there may be trailers.
     pub(super) named: Box<[HeaderName]>,
 }
@@ -86,17 +92,20 @@ pub(super) fn parse(
         if has_no_content(method, status) {
             end = BodyEnd::Length(0);
         }
+        let reason = parsed.reason.filter(|reason| !reason.is_empty() && status.canonical_reason() != Some(*reason));
+        let reason = reason.map(|reason| Bytes::copy_from_slice(reason.as_bytes()));
         let persists = parsed.version == Some(1) || frame.keep_alive;
         let keep_alive = persists && !frame.close && !matches!(end, BodyEnd::Close | BodyEnd::Tunnel);
         let named = frame.named.iter().filter(|_| end == BodyEnd::Chunked);
         let named = named.filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+        let kept_for = frame.kept_for;
         drop(frame);
         if switches {
             // Such a response has no length (RFC 9110, section 8.6).
             passing.retain(|(name, _)| *name != CONTENT_LENGTH);
         }
         fill(headers, &mut passing, &bytes.split_to(length).freeze())?;
-        return Ok(Some(Head { status, end, keep_alive, named }));
+        return Ok(Some(Head { status, reason, end, keep_alive, kept_for, named }));
     }
 }
 
@@ -110,6 +119,7 @@ struct Frame<'a> {
     chunked: bool,
     close: bool,
     keep_alive: bool,
+    kept_for: Option<Duration>,
     /// Whether Upgrade names WebSocket.
     is_websocket: bool,
     /// The headers that Connection names.
@@ -164,7 +174,9 @@ impl<'a> Frame<'a> {
                 }
             }
             UPGRADE => self.is_websocket |= value.trim_ascii().eq_ignore_ascii_case(b"websocket"),
-            _ => return !is_any(name, &[Rule::HopByHop]),
+            _ if !is_any(name, &[Rule::HopByHop]) => return true,
+            _ if name == KEEP_ALIVE => self.kept_for = kept_for(value),
+            _ => {}
         }
         false
     }
@@ -177,6 +189,16 @@ impl<'a> Frame<'a> {
             _ => Err(BadHead::Length),
         }
     }
+}
+
+/// What Keep-Alive says, in seconds (RFC 2068, section 19.7.1.1).
+fn kept_for(value: &[u8]) -> Option<Duration> {
+    let seconds = |parameter: &str| {
+        let (name, value) = parameter.split_once('=')?;
+        let seconds: u32 = value.trim().trim_matches('"').parse().ok()?;
+        name.trim().eq_ignore_ascii_case("timeout").then(|| Duration::from_secs(seconds.into()))
+    };
+    std::str::from_utf8(value).ok()?.split(',').find_map(seconds)
 }
 
 /// The names of headers, and the places of their values in the head.
@@ -273,6 +295,22 @@ mod tests {
             ("HTTP/1.1 200 OK\r\n\r\n", false),
         ] {
             assert_eq!(head(text, &Method::GET).unwrap().unwrap().keep_alive, kept, "{text}");
+        }
+    }
+
+    #[test]
+    fn servers_say_how_long_they_keep_a_connection() {
+        for (line, seconds) in [
+            ("timeout=5, max=100", Some(5)),
+            ("max=100, Timeout = \"15\"", Some(15)),
+            ("timeout=0", Some(0)),
+            ("5", None),
+            ("timeout=-1", None),
+            ("timeout=99999999999", None),
+        ] {
+            let text = format!("HTTP/1.1 200 OK\r\nkeep-alive: {line}\r\ncontent-length: 0\r\n\r\n");
+            let kept = head(&text, &Method::GET).unwrap().unwrap().kept_for;
+            assert_eq!(kept, seconds.map(Duration::from_secs), "{line}");
         }
     }
 

@@ -3,6 +3,8 @@
 //! A new one is used when the settings of its server have come. Otherwise more requests would be sent on it than the
 //! server allows, and would wait in the library for others to end.
 
+mod open_stream;
+
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
@@ -14,24 +16,32 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
-use h2::{Ping, PingPong, SendStream};
-use http::Request;
+use h2::client::{Builder, Connection, SendRequest};
+use h2::{Ping, PingPong};
 use http::uri::Scheme;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 
+use super::cancelled::Cancelled;
 use super::clients::ClientRequest;
 use super::followed_stream::{FollowedStream, Traffic};
 use super::keep_alive::{Activity, Check, KeepAlive};
-use super::windows::{CONNECTION_WINDOW, MOST_STREAMS, STREAM_WINDOW, stream_window};
 use crate::request::decide::ConcurrencyPermit;
+use crate::server::Windows;
 use crate::upstream::endpoint::TargetAddress;
 use crate::upstream::error::UpstreamError;
 use crate::upstream::places::are_taken;
 use crate::upstream::stall::StallTimer;
 use crate::upstream::stream::UpstreamStream;
 
+pub(in crate::upstream) use open_stream::OpenStream;
+pub(super) use open_stream::Upload;
+
+/// How many streams of a connection are used at most, if the server allows as many.
+const MOST_STREAMS: usize = 100;
+/// How much a server may send ahead of its clients, over all connections to it: on a stream enough for a gigabit at 20 ms, which
+/// is 2.5 MB, and not less than what the protocol begins with.
+const WINDOWS: Windows = Windows { largest: 4 << 20, smallest: 64 << 10, budget: 32 << 20 };
 /// The largest head of a response, as with HTTP/1.1.
 const MAX_HEADER_LIST: u32 = 64 << 10;
 /// How many bytes of a request's body wait in the library for the server, for each stream.
@@ -59,6 +69,7 @@ pub(super) struct Http2Connection {
     /// What the pool knows of it since its last check.
     checked: RefCell<Checked>,
     task: AbortHandle,
+    pub(super) cancelled: Cancelled,
     timers: RefCell<Vec<StallTimer>>,
     /// The places of connections, of which it has one.
     places: Arc<Semaphore>,
@@ -84,6 +95,14 @@ struct State {
     is_dead: Cell<bool>,
     /// Whether the server has refused a stream since the last check.
     refuses: Cell<bool>,
+    /// Whether a client may have authenticated the connection, so that it is for no other.
+    is_bound: Cell<bool>,
+}
+
+impl State {
+    fn count_reset(&self) {
+        self.resets.set(self.resets.get() + 1);
+    }
 }
 
 /// How well a connection suits a request: the least suits best.
@@ -127,8 +146,8 @@ impl Http2Connection {
         let mut builder = Builder::new();
         builder
             .enable_push(false)
-            .initial_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
+            .initial_window_size(WINDOWS.largest)
+            .initial_connection_window_size(WINDOWS.of_connection(MOST_STREAMS))
             .max_header_list_size(MAX_HEADER_LIST)
             .max_send_buffer_size(SEND_BUFFER);
         let (requests, mut connection) = builder.handshake(followed).await.map_err(failure)?;
@@ -147,6 +166,7 @@ impl Http2Connection {
             state,
             checked,
             task,
+            cancelled: Cancelled::default(),
             timers: RefCell::default(),
             places,
             _share: share,
@@ -159,17 +179,20 @@ impl Http2Connection {
     }
 
     /// Whether requests can still be sent on it, as far as is known. With many more resets the server might end it, so then
-    /// only the streams that are open go on.
+    /// only the streams that are open go on, and those that are cancelled are still reset.
     pub(super) fn is_open(&self) -> bool {
         let polled = self.requests.clone().poll_ready(&mut Context::from_waker(Waker::noop()));
-        let State { is_dead, resets, .. } = &*self.state;
-        !is_dead.get() && resets.get() < MOST_RESETS && !matches!(polled, Poll::Ready(Err(_)))
+        let State { is_dead, is_bound, resets, .. } = &*self.state;
+        let is_used = !is_bound.get() && (resets.get() < MOST_RESETS || self.cancelled.count() > 0);
+        !is_dead.get() && is_used && !matches!(polled, Poll::Ready(Err(_)))
     }
 
     /// Whether the server allows no further stream now. It always allows one, even if it says that it allows none: such a
     /// request waits, until its time limit.
     pub(super) fn is_full(&self) -> bool {
-        self.state.refuses.get() || self.state.streams.get() >= self.limit()
+        let State { refuses, streams, resets, .. } = &*self.state;
+        let open = streams.get() + self.cancelled.count();
+        refuses.get() || resets.get() >= MOST_RESETS || open >= self.limit()
     }
 
     /// Begins no further stream until the next check: a server that refuses one is often about to end the connection.
@@ -177,9 +200,14 @@ impl Http2Connection {
         self.state.refuses.set(true);
     }
 
+    /// Begins no further stream: what a client has sent authenticates the whole connection.
+    pub(super) fn binds(&self) {
+        self.state.is_bound.set(true);
+    }
+
     /// How many streams it may have: as many as the server allows, within bounds.
     pub(super) fn limit(&self) -> usize {
-        self.requests.current_max_send_streams().clamp(1, MOST_STREAMS as usize)
+        self.requests.current_max_send_streams().clamp(1, MOST_STREAMS)
     }
 
     /// How well it suits a request, which `has_body` or not, of a client that is the `owner` of connections or shares them.
@@ -223,7 +251,7 @@ impl Http2Connection {
         of_server.set(of_server.get() + 1);
         begun.set(begun.get() + 1);
         let stall = self.timers.borrow_mut().pop();
-        OpenStream { connection: self.clone(), client, is_new, is_sent: Cell::new(false), stall }
+        OpenStream { connection: self.clone(), client, is_new, is_sent: Cell::new(false), sender: None, stall }
     }
 
     /// Looks whether the server still answers, and whether the connection is used. Returns since when it has no stream;
@@ -231,6 +259,7 @@ impl Http2Connection {
     pub(super) fn check(&self, now: Instant) -> Option<Instant> {
         let State { streams, begun, traffic, refuses, .. } = &*self.state;
         refuses.set(false);
+        self.cancelled.check();
         let mut checked = self.checked.borrow_mut();
         let Checked { pings, keep_alive, .. } = &mut *checked;
         if let Some(pings) = pings {
@@ -267,9 +296,9 @@ async fn run(
     state: Rc<State>,
     tell: oneshot::Sender<Result<(), UpstreamError>>,
 ) {
-    let (mut window, mut tell) = (STREAM_WINDOW, Some(tell));
+    let (mut window, mut tell) = (WINDOWS.largest, Some(tell));
     let ended = poll_fn(|cx| {
-        let wanted = stream_window(state.of_server.get());
+        let wanted = WINDOWS.of_stream(state.of_server.get());
         // While the server has not confirmed one change, there can be no other. Its confirmation polls this again.
         if wanted != window && connection.set_initial_window_size(wanted).is_ok() {
             window = wanted;
@@ -299,81 +328,4 @@ pub(super) fn failure(error: h2::Error) -> UpstreamError {
     }
     let text = error.to_string();
     UpstreamError::Closed(error.into_io().unwrap_or_else(|| io::Error::other(text)))
-}
-
-/// A stream, from its request to the end of its response.
-#[derive(Debug)]
-pub(in crate::upstream) struct OpenStream {
-    connection: Rc<Http2Connection>,
-    client: ClientRequest,
-    /// Whether the connection was made for this request; else others have used it.
-    pub(super) is_new: bool,
-    /// Whether the server has the request and neither side has ended the stream.
-    is_sent: Cell<bool>,
-    stall: Option<StallTimer>,
-}
-
-impl OpenStream {
-    /// Its connection.
-    pub(super) fn connection(&self) -> &Http2Connection {
-        &self.connection
-    }
-
-    /// Limits how long either side may take.
-    pub(super) fn stall(&mut self) -> &mut StallTimer {
-        self.stall.get_or_insert_with(StallTimer::new)
-    }
-
-    /// Sends the head of the request, which may end it.
-    ///
-    /// # Errors
-    /// When the connection has ended, or the server has said that it ends. Nothing was sent then.
-    pub(super) fn send(
-        &self,
-        head: Request<()>,
-        is_end: bool,
-    ) -> Result<(ResponseFuture, SendStream<Bytes>), h2::Error> {
-        let sent = self.connection.requests.clone().send_request(head, is_end)?;
-        self.is_sent.set(true);
-        Ok(sent)
-    }
-
-    /// The stream has ended, so it will not be reset.
-    pub(super) fn has_ended(&self) {
-        self.is_sent.set(false);
-    }
-
-    /// Counts the body of the request as one that is being sent, until what is returned is dropped.
-    pub(super) fn upload(&self) -> Upload {
-        let state = self.connection.state.clone();
-        state.uploads.set(state.uploads.get() + 1);
-        Upload(state)
-    }
-}
-
-impl Drop for OpenStream {
-    fn drop(&mut self) {
-        let Http2Connection { state, timers, .. } = &*self.connection;
-        let State { streams, of_server, resets, .. } = &**state;
-        if self.is_sent.get() {
-            resets.set(resets.get() + 1);
-            self.client.is_cancelled();
-        }
-        streams.set(streams.get() - 1);
-        of_server.set(of_server.get() - 1);
-        let mut timers = timers.borrow_mut();
-        if timers.len() < SPARE_TIMERS {
-            timers.extend(self.stall.take());
-        }
-    }
-}
-
-/// A body of a request that is being sent.
-#[derive(Debug)]
-pub(super) struct Upload(Rc<State>);
-
-impl Drop for Upload {
-    fn drop(&mut self) {
-        self.0.uploads.set(self.0.uploads.get() - 1);
-    }
 }

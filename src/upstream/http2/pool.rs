@@ -256,7 +256,7 @@ impl Http2Pool {
                     let is_idle = idle_since.is_some_and(is_over);
                     now < connection.connected_at + keep.age && !is_idle
                 });
-                is_kept && connection.is_open()
+                (is_kept || connection.cancelled.count() > 0) && connection.is_open()
             });
             let forgets =
                 keep.is_none_or(|keep| server.speaks_http1_since.is_some_and(|since| now >= since + keep.age));

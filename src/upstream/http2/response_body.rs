@@ -1,10 +1,11 @@
 //! The body of a response on a stream of HTTP/2. When it is dropped before its end, the stream is reset.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use h2::RecvStream;
+use http::HeaderName;
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::connection::OpenStream;
@@ -23,6 +24,8 @@ pub(in crate::upstream) struct ResponseBody {
     request_body: Option<RequestBody>,
     /// Whether the client cannot get trailers after a body of a stated length, as in HTTP/1.1.
     ends_at_length: bool,
+    /// The trailers that the client does not get.
+    hidden: Box<[HeaderName]>,
     stream: OpenStream,
 }
 
@@ -41,14 +44,14 @@ impl ResponseBody {
         received: RecvStream,
         end: BodyEnd,
         request_body: Option<RequestBody>,
-        ends_at_length: bool,
+        (ends_at_length, hidden): (bool, Box<[HeaderName]>),
     ) -> Self {
         let rest = match end {
             BodyEnd::None => Rest::Over,
             BodyEnd::Length(length) => Rest::Data(Some(length)),
             BodyEnd::Stream => Rest::Data(None),
         };
-        Self { received, rest, request_body, ends_at_length, stream }
+        Self { received, rest, request_body, ends_at_length, hidden, stream }
     }
 
     /// The address of the server, for the log.
@@ -56,17 +59,11 @@ impl ResponseBody {
         self.stream.connection().peer.to_string()
     }
 
-    /// Goes on sending the body of the request. The client's time limit holds whatever the upstream sends.
+    /// Goes on sending the body of the request.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
         let Some(request_body) = &mut self.request_body else { return Ok(()) };
         match request_body.poll(cx) {
-            Poll::Pending => {
-                return match self.stream.stall().poll(cx, request_body.position()) {
-                    Poll::Ready(Stalled::Client(limit)) => Err(BodyError::BodyTimeout(limit)),
-                    // Whether the upstream has stopped is measured by what it sends.
-                    Poll::Ready(Stalled::Upstream(_)) | Poll::Pending => Ok(()),
-                };
-            }
+            Poll::Pending => return Ok(()),
             Poll::Ready(Err(RequestBodyError::Client(error))) => return Err(BodyError::Client(error)),
             Poll::Ready(Err(RequestBodyError::TooLarge)) => return Err(BodyError::TooLarge),
             // It has sent a response without waiting for the rest, which is allowed.
@@ -114,7 +111,7 @@ impl ResponseBody {
         if let Rest::Trailers = self.rest {
             let trailers = ready!(self.received.poll_trailers(cx)).map_err(BodyError::Http2)?;
             self.rest = Rest::Over;
-            let passing = trailers.and_then(|trailers| passing_trailers(trailers, &[]));
+            let passing = trailers.and_then(|trailers| passing_trailers(trailers, &self.hidden));
             return Poll::Ready(passing.map(|trailers| Ok(Frame::trailers(trailers))));
         }
         Poll::Ready(None)
@@ -124,7 +121,12 @@ impl ResponseBody {
 impl Drop for ResponseBody {
     fn drop(&mut self) {
         if self.is_end_stream() && self.request_body.is_none() {
-            self.stream.has_ended();
+            let cx = &mut Context::from_waker(Waker::noop());
+            // The end may be in an empty frame, which nobody has asked for.
+            while let Poll::Ready(Some(Ok(data))) = self.received.poll_data(cx)
+                && data.is_empty()
+            {}
+            if self.received.is_end_stream() { self.stream.has_ended() } else { self.stream.is_left() }
         }
     }
 }

@@ -55,6 +55,8 @@ struct Shared {
 struct State {
     mood: AcmeMood,
     accounts: usize,
+    /// What the last account was bound to.
+    bound_to: Value,
     /// The names of each order.
     orders: Vec<Vec<String>>,
     /// The chains that were issued, by the number of their order.
@@ -108,6 +110,11 @@ impl AcmeServer {
         let (state, _) =
             self.shared.changed.wait_timeout_while(state, wait, |state| state.orders.len() < count).unwrap();
         assert!(state.orders.len() >= count, "only {:?} were ordered", state.orders);
+    }
+
+    /// What the last account was bound to: a signed object.
+    pub(crate) fn bound_to(&self) -> Value {
+        self.shared.state.lock().unwrap().bound_to.clone()
     }
 
     pub(crate) fn accounts(&self) -> usize {
@@ -164,6 +171,7 @@ impl Shared {
             ("nonce", _) => (200, None, Value::Null),
             ("account", mood) => {
                 state.accounts += 1;
+                state.bound_to = payload["externalAccountBinding"].clone();
                 if mood == AcmeMood::Forgets {
                     state.mood = AcmeMood::Issues;
                 }

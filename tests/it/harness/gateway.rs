@@ -157,6 +157,18 @@ impl Gateway {
         Self::spawn(command, PathBuf::new(), tempfile::tempdir().unwrap(), [true; 2])
     }
 
+    /// The same if a system call fails: `fault` is like `openat:error=EIO`. With `paths` only calls fail that concern them.
+    #[track_caller]
+    pub(crate) fn with_failing_call(arguments: &[&str], fault: &str, paths: &[&Path]) -> Self {
+        let mut command = Command::new("strace");
+        // With -D the gateway is the child, and strace is not.
+        command.args(["-D", "-f", "-q", "-o/dev/null", "-e", &format!("inject={fault}")]);
+        command.args(["-e", &format!("trace={}", fault.split_once(':').unwrap().0)]);
+        paths.iter().for_each(|path| _ = command.arg("-P").arg(path));
+        command.arg(env!("CARGO_BIN_EXE_gateway")).args(arguments).stdin(Stdio::null());
+        Self::spawn(command, PathBuf::new(), tempfile::tempdir().unwrap(), [true; 2])
+    }
+
     #[track_caller]
     fn spawn(mut command: Command, config: PathBuf, directory: TempDir, [has_http, has_admin]: [bool; 2]) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();

@@ -110,6 +110,9 @@ fn tokens(cost: &TokenCost) -> Value {
         "cached": number(cached),
         "output": number(output),
         "max_output": cost.max_output,
+        "without_usage": cost.without_usage.word(),
+        "part": cost.part,
+        "ask_usage": cost.ask_usage,
         "on_exhausted": cost.on_exhausted.word(),
     })
 }

@@ -3,7 +3,7 @@
 use http::HeaderName;
 use serde_json::{Map, Value, json};
 
-use super::{body_size, header_text, header_value, span};
+use super::{body_size, header_text, header_value, span, span_or_none};
 use crate::admin::describe::first_segments;
 use crate::base::units;
 use crate::config::{Action, Config, Cors, HeaderChanges, HeaderMatch, HeaderText, Host, Route, Scheme, SentPath};
@@ -33,12 +33,13 @@ pub(super) fn route(config: &Config, route: &Route) -> Value {
     shown.insert("limits".to_owned(), json!(limits.iter().map(|limit| &limit.name).collect::<Vec<_>>()));
     shown.insert("inspect_body".to_owned(), json!(units::spelled_size(route.inspect_body as u64)));
     shown.insert("max_body_size".to_owned(), json!(body_size(route.max_body_size)));
+    shown.insert("body_timeout".to_owned(), json!(span_or_none(route.body_timeout)));
     shown.insert("timeout".to_owned(), json!(route.timeout.map(span)));
     shown.insert("priority".to_owned(), json!(route.priority));
     shown.insert("request_headers".to_owned(), changes(&route.request_headers));
     shown.insert("response_headers".to_owned(), changes(&route.response_headers));
     shown.insert("cors".to_owned(), json!(route.cors.as_ref().map(cors)));
-    let none = ["upstream", "strip_prefix", "rewrite", "preserve_host", "respond", "redirect"];
+    let none = ["upstream", "strip_prefix", "rewrite", "preserve_host", "rewrite_location", "respond", "redirect"];
     shown.extend(none.map(|key| (key.to_owned(), Value::Null)));
     shown.extend(action(config, route));
     Value::Object(shown)
@@ -47,7 +48,7 @@ pub(super) fn route(config: &Config, route: &Route) -> Value {
 /// The keys that say how requests are answered.
 fn action(config: &Config, route: &Route) -> Vec<(String, Value)> {
     let keys = match &route.action {
-        Action::Forward { upstream, path, preserve_host } => {
+        Action::Forward { upstream, path, preserve_host, rewrite_location } => {
             let (strip, rewrite) = match path {
                 SentPath::Stripped(0) => (None, None),
                 SentPath::Stripped(count) => (Some(first_segments(&route.path, *count)), None),
@@ -58,6 +59,7 @@ fn action(config: &Config, route: &Route) -> Vec<(String, Value)> {
                 ("strip_prefix", json!(strip)),
                 ("rewrite", json!(rewrite)),
                 ("preserve_host", json!(preserve_host)),
+                ("rewrite_location", json!(rewrite_location)),
             ]
         }
         Action::Respond { status, body, content_type } => {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{key, share, size, span, span_or_none};
 use crate::admin::describe::statuses_in_words;
-use crate::config::{Address, Balance, HealthCheck, ProxyProtocol, Upstream, UpstreamServer, UpstreamTls};
+use crate::config::{Address, Balance, Ejection, HealthCheck, ProxyProtocol, Upstream, UpstreamServer, UpstreamTls};
 
 /// One upstream.
 pub(super) fn upstream(upstream: &Upstream) -> Value {
@@ -40,12 +40,9 @@ pub(super) fn upstream(upstream: &Upstream) -> Value {
         "max_waiting": upstream.overload.max_waiting,
         "max_wait": span(upstream.overload.max_wait),
         "http2": upstream.http2,
+        "rewrite_location": upstream.rewrite_location,
         "health": upstream.health.as_ref().map(health),
-        "eject": {
-            "failures": upstream.ejection.failures,
-            "for": span(upstream.ejection.first),
-            "max_for": span(upstream.ejection.longest),
-        },
+        "eject": upstream.ejection.as_ref().map_or(json!(false), ejection),
         "tls": upstream.tls.as_ref().map(tls),
     })
 }
@@ -68,6 +65,15 @@ fn health(health: &HealthCheck) -> Value {
         "status": health.statuses.iter().map(statuses_in_words).collect::<Vec<_>>(),
         "healthy_after": health.healthy_after,
         "unhealthy_after": health.unhealthy_after,
+    })
+}
+
+fn ejection(ejection: &Ejection) -> Value {
+    json!({
+        "failures": ejection.failures,
+        "status": ejection.statuses.iter().map(statuses_in_words).collect::<Vec<_>>(),
+        "for": span(ejection.first),
+        "max_for": span(ejection.longest),
     })
 }
 

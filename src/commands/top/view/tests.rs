@@ -105,6 +105,7 @@ fn keys() -> Limits {
         ban: None,
         bans: Vec::new(),
         overrides: 0,
+        temporary: Vec::new(),
         temporary_overrides: 0,
         decisions: Decisions::default(),
         tokens: None,

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::sync::Arc;
 
+use crate::base::byte_order_mark::without_mark;
 use crate::config::file::named_file::{MOST_REPORTED, NamedFile};
 use crate::config::read::{Section, Wrong};
 use crate::config::regular_file::RegularFile;
@@ -73,11 +74,11 @@ fn lines(file: &NamedFile<'_>, mut text: impl BufRead) -> Vec<Digest> {
 /// The digest of the key on a line, if there is one, or the problem and its column. Keys are secrets, so no message
 /// repeats a part of the line.
 fn line(bytes: &[u8], is_first: bool) -> Result<Option<Digest>, (u64, Wrong)> {
+    let bytes = if is_first { without_mark(bytes) } else { bytes };
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let column = String::from_utf8_lossy(&bytes[..error.valid_up_to()]).chars().count() as u64 + 1;
         (column, Wrong::new("the line is not UTF-8", LINE))
     })?;
-    let text = if is_first { text.strip_prefix('\u{feff}').unwrap_or(text) } else { text };
     let key = text.trim();
     if key.is_empty() || key.starts_with('#') {
         return Ok(None);

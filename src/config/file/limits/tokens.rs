@@ -16,8 +16,16 @@ const USAGE: &str =
 const MATCH: &str = "write which models: match = \"gpt-4o*\"";
 
 /// The keys of `cost` that only a cost in tokens has.
-pub(super) const KEYS: [&str; 5] =
-    [cost::input.name, cost::cached.name, cost::output.name, cost::max_output.name, cost::on_exhausted.name];
+pub(super) const KEYS: [&str; 8] = [
+    cost::input.name,
+    cost::cached.name,
+    cost::output.name,
+    cost::max_output.name,
+    cost::without_usage.name,
+    cost::part.name,
+    cost::ask_usage.name,
+    cost::on_exhausted.name,
+];
 
 /// Reads a cost whose table has `tokens`.
 pub(super) fn cost(limit: &Section<'_>, table: &Section<'_>, tokens: &Field<'_>) -> Cost {
@@ -26,9 +34,17 @@ pub(super) fn cost(limit: &Section<'_>, table: &Section<'_>, tokens: &Field<'_>)
         cached: table.read(&cost::cached),
         output: table.read(&cost::output),
     };
-    let (max_output, on_exhausted) = (table.read(&cost::max_output), table.read(&cost::on_exhausted));
     let models = limit.tables(&limit::models).filter_map(|section| model(section, weights)).collect();
-    Cost::Tokens(Arc::new(TokenCost { pointers: pointers(tokens), weights, max_output, on_exhausted, models }))
+    Cost::Tokens(Arc::new(TokenCost {
+        pointers: pointers(tokens),
+        weights,
+        max_output: table.read(&cost::max_output),
+        without_usage: table.read(&cost::without_usage),
+        part: table.read(&cost::part),
+        ask_usage: table.read(&cost::ask_usage),
+        on_exhausted: table.read(&cost::on_exhausted),
+        models,
+    }))
 }
 
 /// Where a response says its usage; `None` is where the known APIs say it, or that something is wrong, which was reported.

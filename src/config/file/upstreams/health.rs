@@ -5,7 +5,7 @@ use http::uri::PathAndQuery;
 use crate::config::file::statuses;
 use crate::config::read::{Section, Wrong};
 use crate::config::report::quoted;
-use crate::config::settings::{eject, health};
+use crate::config::settings::{eject, health, upstream};
 use crate::config::{Ejection, HealthCheck};
 
 /// Reads the section `health`.
@@ -34,16 +34,26 @@ fn path(text: &str) -> Result<String, Wrong> {
     Err(Wrong::new(format!("{} is not a path", quoted(text)), help))
 }
 
+/// Reads `eject` of the upstream with this name; `None` if its servers are never ejected.
+pub(super) fn ejection(name: &str, section: &Section<'_>) -> Option<Ejection> {
+    let title = format!("[upstreams.{name}.eject]");
+    let help = format!("write eject = false, or {title} with `failures` and the like below");
+    section.read_as(&upstream::eject, |field| {
+        Some(field.section_unless_false(&title, &eject::TABLE, &help)?.map(ejection_rules))
+    })
+}
+
 /// Reads the section `eject`.
-pub(super) fn ejection(section: Section<'_>) -> Ejection {
+fn ejection_rules(section: Section<'_>) -> Ejection {
     let (failures, first) = (section.read(&eject::failures), section.read(&eject::r#for));
     let longest = section.given(&eject::max_for).unwrap_or_else(|| section.read(&eject::max_for).max(first));
     if longest < first {
         let help = "make it at least as long: an ejection lasts `for` at first";
         section.refuse(&[eject::max_for.name], "is shorter than `for`", help);
     }
+    let statuses = section.read_as(&eject::status, |field| statuses::read(field, &eject::status));
     section.close();
-    Ejection { failures, first, longest }
+    Ejection { failures, statuses, first, longest }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `max_in_flight`, `adaptive`, `max_waiting` and `max_wait`: how many requests a server gets at the same time.
 
 use crate::config::Overload;
-use crate::config::read::{Field, Section};
+use crate::config::read::Section;
 use crate::config::settings::{adaptive, upstream};
 use crate::limit::overload::gradient::Bounds;
 
@@ -9,7 +9,10 @@ use crate::limit::overload::gradient::Bounds;
 pub(super) fn read(name: &str, section: &Section<'_>) -> Overload {
     let max_in_flight = Some(section.read(&upstream::max_in_flight)).filter(|most| *most > 0);
     let title = format!("[upstreams.{name}.adaptive]");
-    let adaptive = section.read_as(&upstream::adaptive, |field| Some(adaptive_bounds(&title, field)));
+    let help = format!("write adaptive = true, or {title} with `min` and `max` below");
+    let adaptive = section.read_as(&upstream::adaptive, |field| {
+        Some(field.section_unless_false(&title, &adaptive::TABLE, &help)?.map(adaptive_bounds))
+    });
     let (max_waiting, max_wait) = (section.read(&upstream::max_waiting), section.read(&upstream::max_wait));
     if adaptive.is_some() && max_in_flight.is_some() {
         let help = format!("keep one of them; {title} has a `max`");
@@ -25,17 +28,8 @@ pub(super) fn read(name: &str, section: &Section<'_>) -> Overload {
     Overload { max_in_flight, adaptive, max_waiting, max_wait }
 }
 
-/// Reads `adaptive = true` or the section `adaptive`.
-fn adaptive_bounds(title: &str, field: &Field<'_>) -> Option<Bounds> {
-    if !field.is_table() && !field.is_boolean() {
-        let help = format!("write adaptive = true, or {title} with `min` and `max` below");
-        field.mistyped("true, false or a table", help);
-        return None;
-    }
-    if field.is_boolean() && !field.boolean()? {
-        return None;
-    }
-    let section = field.section_or_empty(title, &adaptive::TABLE);
+/// Reads the section `adaptive`.
+fn adaptive_bounds(section: Section<'_>) -> Bounds {
     let (min, max) = (section.given(&adaptive::min), section.given(&adaptive::max));
     // A bound of its own replaces the default of the other one.
     let bounds = Bounds {
@@ -46,5 +40,5 @@ fn adaptive_bounds(title: &str, field: &Field<'_>) -> Option<Bounds> {
         section.refuse(&[adaptive::max.name], "is smaller than `min`", "make it at least as large");
     }
     section.close();
-    Some(bounds)
+    bounds
 }

@@ -1,12 +1,23 @@
 //! Tests of what is found in the bodies of requests.
 
+mod told_apart;
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::limit::tokens::pointer::Pointer;
 
 fn read(body: &[u8], pointers: &[&str]) -> Inspected {
     let pointers: Vec<Pointer> = pointers.iter().map(|text| text.parse().unwrap()).collect();
-    inspect(body, &Pointers::new(&pointers))
+    inspect(body, &BodyPointers::new(&pointers))
+}
+
+/// The body as it is sent on, if it can be asked for its usage.
+fn asking(body: &str) -> Option<String> {
+    let mut asking = body.to_owned();
+    let patches = read(body.as_bytes(), &[]).usage_patches?;
+    patches.into_iter().rev().for_each(|Patch { at, with }| asking.replace_range(at, with));
+    Some(asking)
 }
 
 fn value(text: &str) -> Found {
@@ -29,6 +40,9 @@ fn reads_a_chat_completion() {
         &["/model", "/temperature", "/messages/1/role", "/messages", "/user", "/messages/0/content"],
     );
     let inserted = Patch { at: 1..1, with: r#""stream_options":{"include_usage":true},"# };
+    let names = ["model", "messages", "role", "content", "role", "content", "type", "text"];
+    let names = names.concat() + "max_completion_tokens" + "n" + "temperature" + "stream";
+    let texts = ["gpt-4o-mini", "system", "Be brief.", "user", "text", "Grüße 😀"];
     assert_eq!(
         read,
         Inspected {
@@ -41,16 +55,11 @@ fn reads_a_chat_completion() {
                 Found::Missing,
                 value("Be brief.")
             ],
-            text: ("gpt-4o-mini".len()
-                + "system".len()
-                + "Be brief.".len()
-                + "user".len()
-                + "text".len()
-                + "Grüße 😀".len()) as u64,
-            max_output: Some(600),
+            input: InputSize { text: (names.len() + texts.concat().len()) as u64, numbers: 3, parts: 0 },
+            output: AskedOutput { most: Some(300), is_uncertain: false, answers: 2 },
             streams: true,
-            has_messages: true,
-            include_usage: Some(inserted),
+            is_background: false,
+            usage_patches: Some(vec![inserted]),
         }
     );
 }
@@ -60,41 +69,107 @@ fn reads_requests_of_other_apis() {
     let anthropic = br#"{"model":"claude-sonnet-4-5","max_tokens":1024,"messages":[{"role":"user","content":"Hi"}],"system":"Brief"}"#;
     let body = read(anthropic, &["/model"]);
     assert_eq!(
-        (&body.found[..], body.max_output, body.text, body.streams),
-        (&[value("claude-sonnet-4-5")][..], Some(1024), 28, false)
+        (&body.found[..], body.output.tokens(7), body.input.text, body.streams),
+        (&[value("claude-sonnet-4-5")][..], 1024, 28 + "modelmax_tokensmessagesrolecontentsystem".len() as u64, false)
     );
     let gemini =
         br#"{"contents":[{"parts":[{"text":"Hi"}]}],"generationConfig":{"maxOutputTokens":800,"candidateCount":3}}"#;
     let body = read(gemini, &[]);
-    assert_eq!((body.max_output, body.text, body.has_messages), (Some(2400), 2, false));
+    let names = "contentspartstextgenerationConfigmaxOutputTokenscandidateCount";
+    assert_eq!((body.output.tokens(7), body.input.text), (2400, 2 + names.len() as u64));
     let responses = br#"{"model":"gpt-5","input":"Hi","max_output_tokens":50,"stream":true}"#;
     let body = read(responses, &[]);
-    assert_eq!((body.max_output, body.streams, body.has_messages, body.include_usage), (Some(50), true, false, None));
+    assert_eq!((body.output.tokens(7), body.streams), (50, true));
 }
 
 #[test]
 fn the_greatest_maximum_counts_whatever_it_is_called() {
+    const MOST: u64 = u64::MAX;
     for (body, most) in [
-        (r"{}", None),
-        (r#"{"max_tokens":1,"max_completion_tokens":9,"max_output_tokens":5}"#, Some(9)),
-        (r#"{"max_tokens":9,"max_tokens":1}"#, Some(9)),
-        (r#"{"max_tokens":1,"MAX_TOKEN\u017f":7,"max_to\u212Aens":8}"#, Some(8)),
-        (r#"{"n":3,"N":4}"#, None),
-        (r#"{"n":3,"N":4,"max_tokens":5}"#, Some(20)),
-        (r#"{"n":0,"max_tokens":5}"#, Some(5)),
-        (r#"{"max_tokens":1e3,"n":2.0}"#, Some(2000)),
-        (r#"{"max_tokens":-5,"n":-1}"#, None),
-        (r#"{"max_tokens":5,"n":-1}"#, Some(5)),
-        (r#"{"max_tokens":0.5,"max_completion_tokens":1e300,"max_output_tokens":"9"}"#, None),
-        (r#"{"max_tokens":true,"max_completion_tokens":null,"max_output_tokens":[9]}"#, None),
-        (r#"{"max_tokens":18446744073709551615,"n":2}"#, Some(u64::MAX)),
-        (r#"{"a":{"max_tokens":9},"messages":[{"max_tokens":9}]}"#, None),
-        (r#"{"generation_config":{"maxOutputTokens":2,"candidate_count":3}}"#, Some(6)),
-        (r#"[{"max_tokens":9}]"#, None),
+        (r"{}", 100),
+        (r#"{"max_tokens":1,"max_completion_tokens":9,"max_output_tokens":5}"#, 9),
+        (r#"{"max_tokens":9,"max_tokens":1}"#, 9),
+        (r#"{"max_tokens":1,"MAX_TOKEN\u017f":7,"max_to\u212Aens":8}"#, 8),
+        (r#"{"max_tokens":1e3,"n":2.0}"#, 2000),
+        (r#"{"a":{"max_tokens":9},"messages":[{"max_tokens":9}]}"#, 100),
+        (r#"{"generation_config":{"maxOutputTokens":2,"candidate_count":3}}"#, 6),
+        (r#"{"n_predict":7}"#, 7),
+        (r#"{"options":{"num_predict":7}}"#, 7),
+        (r#"{"parameters":{"max_new_tokens":7,"best_of":2}}"#, 14),
+        (r#"{"inferenceConfig":{"maxTokens":7}}"#, 7),
+        (r#"[{"max_tokens":9}]"#, 100),
+        // Texts.
+        (r#"{"max_tokens":"4000"}"#, 4000),
+        (r#"{"max_tokens":" 4000\n"}"#, 4000),
+        (r#"{"max_tokens":"400\u0030"}"#, 4000),
+        (r#"{"max_tokens":"lots"}"#, 100),
+        (r#"{"max_tokens":"0x1000"}"#, 4096),
+        (r#"{"max_tokens":5,"max_output_tokens":"lots"}"#, 100),
+        (r#"{"max_tokens":500,"max_output_tokens":"lots"}"#, 500),
+        // What may mean that there is none.
+        (r#"{"max_tokens":null}"#, 100),
+        (r#"{"max_tokens":-1}"#, 100),
+        (r#"{"n_predict":-2,"max_tokens":5}"#, 100),
+        (r#"{"max_tokens":true}"#, 100),
+        (r#"{"max_tokens":[9]}"#, 100),
+        (r#"{"max_tokens":{}}"#, 100),
+        // Very large and very long ones.
+        (r#"{"max_tokens":1e300}"#, MOST),
+        (r#"{"max_tokens":18446744073709551616}"#, MOST),
+        (r#"{"max_tokens":1111111111111111111111111111111111111111111111111111111111111111111111}"#, MOST),
+        (r#"{"max_tokens":"1111111111111111111111111111111111111111111111111111111111111111111111"}"#, MOST),
+        (r#"{"max_tokens":18446744073709551615,"n":2}"#, MOST),
+        (r#"{"max_tokens":100.5}"#, 101),
+        // Times the answers.
+        (r#"{"n":3,"N":4}"#, 400),
+        (r#"{"n":3,"N":4,"max_tokens":5}"#, 20),
+        (r#"{"n":0,"max_tokens":5}"#, 5),
+        (r#"{"n":-1,"max_tokens":5}"#, 5),
+        (r#"{"n":null,"max_tokens":5}"#, 5),
+        (r#"{"n":"80","max_tokens":5}"#, 400),
+        (r#"{"best_of":"80","n":2}"#, 8000),
+        (r#"{"n":1.5,"max_tokens":5}"#, 10),
+        (r#"{"n":1111111111111111111111111111111111111111111111111111111111111111111111}"#, MOST),
+        // Times the prompts.
+        (r#"{"prompt":["a","b","c"],"max_tokens":5}"#, 15),
+        (r#"{"prompt":["a","b","c"],"n":"2","max_tokens":5}"#, 30),
+        (r#"{"prompt":["a","b","c"]}"#, 300),
+        (r#"{"prompt":["a","b"],"PROMPT":["a"],"prompts":["a","b","c"]}"#, 300),
+        (r#"{"prompt":[1,2,3],"max_tokens":5}"#, 5),
+        (r#"{"prompt":[[1,2],[3]],"max_tokens":5}"#, 10),
+        (r#"{"prompt":[],"max_tokens":5}"#, 5),
+        (r#"{"prompt":"a","max_tokens":5}"#, 5),
+        (r#"{"instances":[{"prompt":"a"},{"prompt":["b"]}],"parameters":{"maxOutputTokens":5}}"#, 10),
+        (r#"{"input":["a","b"],"max_output_tokens":5}"#, 5),
     ] {
         let read = read(body.as_bytes(), &[]);
-        assert_eq!((read.max_output, read.form), (most, Form::Json), "{body}");
+        assert_eq!((read.output.tokens(100), read.form), (most, Form::Json), "{body}");
     }
+    let many = format!("{{{}\"max_tokens\":9}}", "\"n\":1,".repeat(MOST_AMOUNTS));
+    assert_eq!(read(many.as_bytes(), &[]).output.tokens(1), MOST, "nobody reads so many");
+}
+
+#[test]
+fn the_input_is_all_that_is_in_the_body() {
+    for (body, text, numbers) in [
+        (r#"{"a":"bc"}"#, 3, 0),
+        (r#"{"a":[1,-2.5,1e9,true,false,null]}"#, 1, 3),
+        (r#"{"":{"bcd":{"e":""}}}"#, 4, 0),
+        (r#"{"caf\u00e9":0}"#, 5, 1),
+        ("[1,2]", 0, 2),
+    ] {
+        assert_eq!(read(body.as_bytes(), &[]).input, InputSize { text, numbers, parts: 0 }, "{body}");
+    }
+    let prompt = format!(r#"{{"prompt":[1{}]}}"#, ",1".repeat(39_999));
+    assert_eq!(read(prompt.as_bytes(), &[]).input.tokens(0), 40_002);
+    for (name, length) in [("n".repeat(100_000), 100_000), ("\\u006e".repeat(1000), 1000)] {
+        let body = format!(r#"{{"{name}":true}}"#);
+        assert_eq!(read(body.as_bytes(), &[]).input.text, length);
+    }
+    let number = format!("[{}]", "1".repeat(100_000));
+    assert_eq!(read(number.as_bytes(), &[]).input, InputSize { text: 100_000, numbers: 1, parts: 0 });
+    assert_eq!(InputSize { text: 9, numbers: 2, parts: 3 }.tokens(1000), 3005);
+    assert_eq!(InputSize { text: 9, numbers: u64::MAX, parts: u64::MAX }.tokens(1000), u64::MAX);
 }
 
 #[test]
@@ -161,10 +236,11 @@ fn a_value_counts_whatever_follows_it() {
     for rest in [" x", "{}", "{\"m\":\"b\"}", "\n{\"m\":\"b\"}\n", "]", "\"m\""] {
         let body = format!("{{\"m\":\"a\"}}{rest}");
         let read = read(body.as_bytes(), &["/m"]);
-        assert_eq!((read.found, read.text), (vec![value("a")], body.len() as u64), "{body}");
+        assert_eq!((read.found, read.input.text), (vec![value("a")], body.len() as u64), "{body}");
+        assert_eq!(read.form, Form::AlmostJson, "{body}");
     }
     let stream = read(format!("{CHAT} x").as_bytes(), &[]);
-    assert!(stream.streams && stream.include_usage.is_none());
+    assert!(stream.streams && stream.usage_patches.is_none());
 }
 
 #[test]
@@ -187,12 +263,51 @@ fn what_is_no_json_is_text() {
     for body in ["", "model=a", "{\"m\":\"a\"", "{\"m\":\"a\",}", "{'m':'a'}"] {
         let read = read(body.as_bytes(), &["/m"]);
         assert_eq!(
-            (read.form, &read.found[..], read.text),
+            (read.form, &read.found[..], read.input.text),
             (Form::Other, &[Found::Missing][..], body.len() as u64),
             "{body}"
         );
     }
     assert_eq!(read("\u{feff}{\"m\":\"a\"}".as_bytes(), &["/m"]).found, [value("a")]);
+}
+
+#[test]
+fn what_is_almost_json_is_told_apart() {
+    for body in [
+        r#"{"m":"a","x":NaN}"#,
+        r#"{"m":"a","x":-Infinity}"#,
+        r#"{"m":"a","x":True}"#,
+        r#"{"m":"a","x":01}"#,
+        r#"{"m":"a","x":.5}"#,
+        r#"{"m":"a","x":+1}"#,
+        r#"{"m":"a","x":0x1f}"#,
+        "{\"m\":\"a\",\"x\":\"line\nfeed\"}",
+        "{\"m\":\"a\",\"x\ty\":1}",
+        "{\"m\":\"a\"} // comment",
+        "{\"m\":\"a\"},",
+    ] {
+        let read = read(body.as_bytes(), &["/m"]);
+        assert_eq!((read.form, &read.found[..]), (Form::AlmostJson, &[value("a")][..]), "{body}");
+    }
+    for body in
+        [&b"{\"m\":\"a\",\"x\":\"\xff\"}"[..], b"{\"m\":\"a\",\"mod\xffel\":1}", b"{\"m\":\"a\",\"x\":\"\xc3\"}"]
+    {
+        assert_eq!(read(body, &["/m"]).form, Form::AlmostJson, "{}", body.escape_ascii());
+    }
+    for body in [r#"{"m":"a",}"#, r#"/* comment */{"m":"a"}"#, r#"{m:"a"}"#, r#"{"m":"\x61"}"#, "1 2", ""] {
+        assert_eq!(read(body.as_bytes(), &["/m"]).form, Form::Other, "{body}");
+    }
+    for body in ["\u{feff}{\"x\":[-0.5e+3,1E9,0]} ", "\"\\ud800\"", "{\"\u{7f}\":\"\u{2028}\"}"] {
+        assert_eq!(read(body.as_bytes(), &[]).form, Form::Json, "{body}");
+    }
+    // Characters are not cut in two where the body is.
+    for at in PIECE - 4..PIECE {
+        let body = format!(r#"["{}é€😀{}"]"#, "x".repeat(at - 2), "é".repeat(PIECE));
+        assert_eq!(pieces(body.as_bytes()).map(<[u8]>::len).sum::<usize>(), body.len());
+        assert!(pieces(body.as_bytes()).all(|piece| str::from_utf8(piece).is_ok() && piece.len() <= PIECE));
+        assert_eq!(read(body.as_bytes(), &[]).form, Form::Json);
+    }
+    assert_eq!(pieces(&vec![0x80; 3 * PIECE]).map(<[u8]>::len).sum::<usize>(), 3 * PIECE);
 }
 
 #[test]
@@ -204,63 +319,36 @@ fn other_encodings_are_told_apart() {
     let wide_big: Vec<u8> = CHAT.chars().flat_map(|char| u32::from(char).to_be_bytes()).collect();
     for body in [little, big, wide, wide_big] {
         for mark in [&b""[..], b"\xff\xfe", b"\xfe\xff", b"\xff\xfe\0\0", b"\0\0\xfe\xff"] {
-            let body = [mark, &body].concat();
-            let read = read(&body, &["/model"]);
-            assert_eq!(
-                (read.form, &read.found[..], read.text),
-                (Form::OtherEncoding, &[Found::Missing][..], body.len() as u64)
-            );
+            assert!(has_other_encoding(&[mark, &body].concat()));
         }
     }
-    assert_eq!(read(b"{\0", &[]).form, Form::OtherEncoding);
-    assert_eq!(read(b"\"abc\0\"", &[]).form, Form::Json);
+    assert!(has_other_encoding(b"{\0"));
+    assert!(!has_other_encoding(b"\"abc\0\"") && !has_other_encoding(b"") && !has_other_encoding(CHAT.as_bytes()));
 }
 
 #[test]
-fn the_stream_is_asked_for_its_usage() {
-    for (options, patched) in [
-        (r#","stream_options":null"#, r#","stream_options":{"include_usage":true}"#),
-        (r#","stream_options":{}"#, r#","stream_options":{"include_usage":true}"#),
-        (r#","stream_options":{ }"#, r#","stream_options":{"include_usage":true }"#),
-        (r#","stream_options":{"x":1}"#, r#","stream_options":{"include_usage":true,"x":1}"#),
-        (
-            r#","stream_options":{"x":{"include_usage":true}}"#,
-            r#","stream_options":{"include_usage":true,"x":{"include_usage":true}}"#,
-        ),
-        (r#","stream_options":{"include_usage":false}"#, r#","stream_options":{"include_usage":true}"#),
-        (r#","stream_options":{"include_usage" : null }"#, r#","stream_options":{"include_usage" : true }"#),
-        (
-            r#","stream_options":{"include_usage":true,"include_usage":false}"#,
-            r#","stream_options":{"include_usage":true,"include_usage":true}"#,
-        ),
-        (
-            r#","stream_options":{"include_usage":true},"stream_options":{}"#,
-            r#","stream_options":{"include_usage":true},"stream_options":{"include_usage":true}"#,
-        ),
-        (r#","stream_options":{"include_usage":true}"#, ""),
-        (r#","stream_options":{"include_usage":false,"include_usage":true}"#, ""),
-        (r#","stream_options":{"include_usage":"yes"}"#, ""),
-        (r#","stream_options":{"include_usage":[]}"#, ""),
-        (r#","stream_options":[]"#, ""),
-        (r#","stream_options":true"#, ""),
-        (r#","stream_options":"{}""#, ""),
+fn what_comes_later_is_told() {
+    for (value, is_background) in [
+        ("true", true),
+        ("1", true),
+        ("2.5", true),
+        ("\"true\"", true),
+        ("\" YES\"", true),
+        ("\"1\"", true),
+        ("false", false),
+        ("null", false),
+        ("0", false),
+        ("\"false\"", false),
+        ("\"transparent\"", false),
+        ("[]", false),
     ] {
-        let body = |options: &str| format!(r#"{{"messages":[],"stream":true{options}}}"#);
-        let original = body(options);
-        let patch = read(original.as_bytes(), &[]).include_usage;
-        let result = patch.map(|Patch { at, with }| [&original[..at.start], with, &original[at.end..]].concat());
-        assert_eq!(result, (!patched.is_empty()).then(|| body(patched)), "{options}");
+        for name in ["background", "Bac\\u212Aground"] {
+            let body = format!(r#"{{"{name}":{value}}}"#);
+            assert_eq!(read(body.as_bytes(), &[]).is_background, is_background, "{body}");
+        }
     }
-    for body in [
-        r#"{"messages":[],"stream":false}"#,
-        r#"{"messages":[]}"#,
-        r#"{"messages":null,"stream":true}"#,
-        r#"{"prompt":"a","stream":true}"#,
-    ] {
-        assert_eq!(read(body.as_bytes(), &[]).include_usage, None, "{body}");
-    }
-    let twice = br#"{"messages":[],"Stream":true,"stream":false}"#;
-    assert!(read(twice, &[]).streams);
+    assert!(read(br#"{"background":true,"background":false}"#, &[]).is_background);
+    assert!(!read(br#"{"tools":[{"background":true}]}"#, &[]).is_background);
 }
 
 #[test]
@@ -285,11 +373,8 @@ proptest! {
             body.insert("stream_options".to_owned(), members.into());
         }
         let text = serde_json::to_string_pretty(&body).unwrap();
-        let patched = match read(text.as_bytes(), &[]).include_usage {
-            Some(Patch { at, with }) => [&text[..at.start], with, &text[at.end..]].concat(),
-            None => text,
-        };
+        let asking = asking(&text).unwrap();
         body.entry("stream_options").or_insert(serde_json::json!({}))["include_usage"] = true.into();
-        prop_assert_eq!(serde_json::from_str::<serde_json::Value>(&patched).unwrap(), serde_json::Value::from(body));
+        prop_assert_eq!(serde_json::from_str::<serde_json::Value>(&asking).unwrap(), serde_json::Value::from(body));
     }
 }

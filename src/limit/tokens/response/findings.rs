@@ -3,21 +3,39 @@
 //! The text is what the charge depends on if the usage is missing. In a stream it is below members called `delta`: other
 //! events repeat it as a whole when it is finished, and that is not counted again. In other responses it is below `content`
 //! and the like, and if there is nothing known, all strings are text. What is no JSON is text in any case.
+//!
+//! What is said of the answer beside the usage is `ending`'s: whether it is complete, and whether the usage is final.
 
 use std::mem;
 use std::ops::Range;
 
+use super::ending::Ending;
+use super::kept::{KeptString, ShortText};
 use super::member::{Class, Member};
-use super::report::Report;
+use super::report::{Report, Value};
 use super::{Provider, Source};
-use crate::base::json::{Kind, Visit};
+use crate::base::json::{Kind, Visit, count};
+use crate::limit::tokens::Usage;
 use crate::limit::tokens::pointer::Follower;
 
 pub(super) struct Findings {
     source: Source,
-    is_stream: bool,
+    /// Whether there are several values, each a part of the response.
+    pub(super) is_stream: bool,
+    /// Whether these are the elements of an array.
+    pub(super) is_list: bool,
     pub(super) report: Report,
+    /// What the document says by itself; `None` if it says nothing.
+    own: Option<Report>,
+    pub(super) ending: Ending,
     pub(super) provider: Option<Provider>,
+    /// The model that has answered; empty if that is not known.
+    pub(super) model: ShortText,
+    /// The number of the last event.
+    pub(super) sequence_number: Option<u64>,
+    /// Where the last part ended that is an element or a value.
+    pub(super) part_end: Option<usize>,
+    kept: KeptString,
     /// Bytes of strings by their class.
     text: [u64; 4],
     /// The greatest class of text that has been there.
@@ -39,6 +57,8 @@ struct Document {
     /// The member that comes next.
     member: Member,
     class: Class,
+    /// Whether a value has ended that has others in it.
+    has_ended: bool,
     /// For each class how deep what has it begins, and the class around that.
     classes: [(usize, Class); 4],
     /// The class of the string that is read.
@@ -69,8 +89,15 @@ impl Findings {
         Self {
             source: source.clone(),
             is_stream,
+            is_list: false,
             report: Report::default(),
+            own: None,
+            ending: Ending::default(),
             provider: None,
+            model: ShortText::new(),
+            sequence_number: None,
+            part_end: None,
+            kept: KeptString::default(),
             text: [0; 4],
             seen: Class::Plain,
             other_text: 0,
@@ -81,6 +108,7 @@ impl Findings {
     /// So many bytes came that are no JSON.
     pub(super) fn other_text(&mut self, length: usize) {
         self.other_text += length as u64;
+        self.document.has_ended &= length == 0;
     }
 
     pub(super) fn text(&self) -> u64 {
@@ -95,10 +123,103 @@ impl Findings {
         text + self.other_text
     }
 
+    /// Bytes of what is text beyond doubt.
+    fn visible(&self) -> u64 {
+        self.text[Class::Text as usize] + self.text[Class::Delta as usize] + self.other_text
+    }
+
+    /// Whether the response has said what was used, and will not say more. Zeros beside text say nothing.
+    pub(super) fn says_usage(&self) -> bool {
+        let has_input = self.report.has_input() || matches!(self.source, Source::Pointers(_));
+        let is_nothing = self.report.usage().is_none_or(|usage| usage == Usage::default()) && self.text() > 0;
+        has_input && !is_nothing && self.ending.is_final(self.visible())
+    }
+
+    /// A response, or a part of one, has ended.
+    fn document_ended(&mut self) {
+        let (is_part, visible) = (self.is_stream || self.is_list, self.visible());
+        let is_final = self.ending.document_ended(visible, is_part) || matches!(self.source, Source::Pointers(_));
+        if let Some(own) = &self.own {
+            if is_final && own.has_output(visible > 0, is_part) {
+                self.ending.said(visible);
+            }
+            self.own = None;
+        }
+    }
+
     /// Begins with the next document. Returns whether the last one only said the usage.
     pub(super) fn next_document(&mut self) -> bool {
-        let Document { has_usage, has_no_choices, .. } = mem::take(&mut self.document);
-        has_usage && has_no_choices
+        let only_says_usage = self.document.has_usage && self.document.has_no_choices;
+        if self.document.depth == 0 {
+            // Nothing else is left of a whole document.
+            self.document.has_usage = false;
+            self.document.has_no_choices = false;
+            self.document.has_ended = false;
+        } else {
+            self.document = Document::default();
+            self.kept.begin(None);
+        }
+        only_says_usage
+    }
+
+    /// Whether a value has ended, and so another one may follow.
+    pub(super) fn is_behind_value(&self) -> bool {
+        self.document.has_ended
+    }
+
+    /// Another value follows, which makes the response a stream.
+    pub(super) fn next_value(&mut self) {
+        self.is_stream = true;
+        self.next_document();
+    }
+
+    /// Notes what the beginning of a value says, whatever is in it.
+    fn see(&mut self, member: Member) {
+        let document = &self.document;
+        match (document.place, member) {
+            (Place::Response | Place::Wrapped, Member::Error) => self.ending.has_failed = true,
+            (Place::Response | Place::Wrapped, Member::Candidates | Member::Delta) | (Place::Choices, _) => {
+                self.ending.answers();
+            }
+            (Place::Response, Member::Message) if self.is_stream => self.ending.begins(),
+            _ => {}
+        }
+    }
+
+    /// A value has ended before this place.
+    fn value_ended(&mut self, at: usize) {
+        if self.document.depth == usize::from(self.is_list) || self.document.depth == 0 {
+            self.part_end = Some(at);
+        }
+    }
+
+    /// Whether the string of this member is kept.
+    fn keeps(&self, member: Member) -> bool {
+        let document = &self.document;
+        match member {
+            Member::Model | Member::Status => matches!(document.place, Place::Response | Place::Wrapped),
+            Member::Type => document.place == Place::Response,
+            // A model could write it into the arguments of a tool.
+            Member::StopReason | Member::FinishReason => document.depth - usize::from(self.is_list) <= 4,
+            _ => false,
+        }
+    }
+
+    /// A string that was kept has ended.
+    fn know(&mut self, member: Member, text: ShortText) {
+        match (member, &*text) {
+            (Member::StopReason | Member::FinishReason, _) => self.ending.is_complete = true,
+            (Member::Model, _) => self.model = text,
+            (Member::Status, b"in_progress" | b"queued") => self.ending.begins(),
+            (Member::Status, b"completed" | b"incomplete" | b"failed" | b"cancelled") => {
+                self.ending.is_complete = true;
+            }
+            (Member::Type, b"error") => self.ending.has_failed = true,
+            (Member::Type, text) if text.starts_with(b"response.") => {
+                self.provider = Some(Provider::OpenAiResponses);
+            }
+            _ => {}
+        }
     }
 
     /// A value begins. Returns what member it is.
@@ -118,14 +239,19 @@ impl Findings {
 
     /// A number or a string may be a count.
     fn count(&mut self, member: Member, word: Option<&[u8]>) {
-        let Self { source, document, report, .. } = self;
+        let Self { source, document, report, own, .. } = self;
+        let mut set = |field| {
+            let value = Value::of(word);
+            report.set(field, value);
+            own.get_or_insert_default().set(field, value);
+        };
         match (source, member) {
-            (Source::Auto, Member::Field(field)) if document.place == Place::Usage => report.set(field, word),
+            (Source::Auto, Member::Field(field)) if document.place == Place::Usage => set(field),
             (Source::Auto, _) => {}
             (Source::Pointers(compiled), _) => {
                 let place = document.follower.value(&compiled.pointers);
                 let ends = compiled.pointers.ends().iter().zip(&compiled.fields);
-                ends.filter(|(end, _)| Some(**end) == place).for_each(|(_, field)| report.set(*field, word));
+                ends.filter(|(end, _)| Some(**end) == place).for_each(|(_, field)| set(*field));
             }
         }
     }
@@ -150,6 +276,24 @@ impl Visit for Findings {
 
     fn begin(&mut self, kind: Kind, _: usize) {
         let member = self.value(Some(kind));
+        let document = &mut self.document;
+        if member == Member::Other && document.place == Place::Elsewhere && matches!(self.source, Source::Auto) {
+            // Most of a response is this, and means nothing.
+            if kind == Kind::String {
+                document.string = document.class;
+            } else {
+                if let Some(place) = document.places.get_mut(document.depth) {
+                    *place = Place::Elsewhere;
+                }
+                document.depth += 1;
+            }
+            return;
+        }
+        if member == Member::Other && kind == Kind::String && document.place != Place::Choices {
+            self.document.string = self.document.class;
+            self.count(member, None);
+            return;
+        }
         // An event has a whole response before there is text in it, with what the request has said, or repeats it at the end.
         let is_response = kind == Kind::Object && member == Member::Response;
         let is_repeated = self.is_stream && is_response && self.document.place == Place::Response;
@@ -157,9 +301,11 @@ impl Visit for Findings {
         if matches!(member, Member::Delta | Member::Text) && class != Class::NoText {
             self.seen = self.seen.max(class);
         }
+        self.see(member);
         if kind == Kind::String {
             self.count(member, None);
             self.document.string = class;
+            self.kept.begin(Some(member).filter(|member| self.keeps(*member)));
             return;
         }
         let document = &mut self.document;
@@ -171,7 +317,10 @@ impl Visit for Findings {
             document.class = class;
         }
         document.place = match (document.place, kind, member) {
-            (Place::Outside, Kind::Array, _) => Place::List,
+            (Place::Outside, Kind::Array, _) => {
+                self.is_list |= !self.is_stream;
+                Place::List
+            }
             (Place::Outside | Place::List, Kind::Object, _) => Place::Response,
             (Place::Response, Kind::Object, Member::Message | Member::Response) => Place::Wrapped,
             (Place::Response | Place::Wrapped, Kind::Object, Member::Usage | Member::UsageMetadata)
@@ -187,10 +336,15 @@ impl Visit for Findings {
 
     fn text(&mut self, part: &[u8]) {
         self.text[self.document.string as usize] += part.len() as u64;
+        self.kept.push(part);
     }
 
-    fn end(&mut self, kind: Kind, _: usize) {
+    fn end(&mut self, kind: Kind, at: usize) {
         if kind == Kind::String {
+            if let Some((member, text)) = self.kept.end() {
+                self.know(member, text);
+            }
+            self.value_ended(at);
             return;
         }
         let document = &mut self.document;
@@ -198,21 +352,38 @@ impl Visit for Findings {
             document.follower.end(kind);
         }
         document.depth -= 1;
-        let (depth, around) = document.classes[document.class as usize];
-        if document.class != Class::Plain && document.depth == depth {
-            document.class = around;
+        if document.class != Class::Plain {
+            let (depth, around) = document.classes[document.class as usize];
+            if document.depth == depth {
+                document.class = around;
+            }
         }
         document.place = match document.depth {
             0 => Place::Outside,
             depth => document.places.get(depth - 1).copied().unwrap_or(Place::Elsewhere),
         };
+        if document.depth <= 1 {
+            document.has_ended |= document.depth == 0;
+            if kind == Kind::Object && matches!(document.place, Place::Outside | Place::List) {
+                self.document_ended();
+            }
+            self.value_ended(at);
+        }
     }
 
     fn word(&mut self, word: Option<&[u8]>, at: Range<usize>) {
+        if self.document.place == Place::Elsewhere && matches!(self.source, Source::Auto) {
+            self.document.member = Member::Other;
+            return;
+        }
         let member = self.value(None);
+        if member == Member::SequenceNumber && self.document.place == Place::Response {
+            self.sequence_number = word.and_then(count);
+        }
         self.count(member, word);
         if self.document.depth == 0 {
             self.text[Class::Plain as usize] += at.len() as u64;
         }
+        self.value_ended(at.end);
     }
 }

@@ -20,8 +20,21 @@ pub(super) enum Member {
     Response,
     Choices,
     Candidates,
+    /// Why the answer has finished, of Anthropic.
     StopReason,
+    /// The same of others.
+    FinishReason,
     Object,
+    /// The model that has answered.
+    Model,
+    /// What an event is.
+    Type,
+    /// Whether a response of OpenAI is complete.
+    Status,
+    /// Why the provider has failed.
+    Error,
+    /// The number of an event of OpenAI.
+    SequenceNumber,
     /// New text.
     Delta,
     /// Text that may have been there before.
@@ -46,20 +59,26 @@ impl Member {
             b"toolUsePromptTokenCount" => Self::Field(Field::ToolUse),
             b"completion_tokens" | b"output_tokens" | b"candidatesTokenCount" => Self::Field(Field::Output),
             b"thoughtsTokenCount" => Self::Field(Field::Thoughts),
+            b"total_tokens" | b"totalTokenCount" => Self::Field(Field::Total),
             b"message" => Self::Message,
             b"response" => Self::Response,
             b"choices" => Self::Choices,
             b"candidates" => Self::Candidates,
             b"stop_reason" => Self::StopReason,
+            b"finish_reason" | b"finishReason" => Self::FinishReason,
             b"object" => Self::Object,
+            b"model" | b"modelVersion" => Self::Model,
+            b"type" => Self::Type,
+            b"status" => Self::Status,
+            b"error" => Self::Error,
+            b"sequence_number" => Self::SequenceNumber,
             b"delta" => Self::Delta,
             b"content" | b"text" | b"arguments" | b"reasoning_content" | b"reasoning" | b"thinking"
             | b"partial_json" | b"refusal" | b"input" | b"args" | b"transcript" | b"completion" | b"generated_text" => {
                 Self::Text
             }
-            b"type" | b"id" | b"role" | b"name" | b"finish_reason" | b"model" | b"signature" | b"status"
-            | b"call_id" | b"tool_call_id" | b"tool_use_id" | b"stop_sequence" | b"thoughtSignature" | b"mimeType"
-            | b"data" | b"encrypted_content" => Self::Metadata,
+            b"id" | b"role" | b"name" | b"signature" | b"call_id" | b"tool_call_id" | b"tool_use_id"
+            | b"stop_sequence" | b"thoughtSignature" | b"mimeType" | b"data" | b"encrypted_content" => Self::Metadata,
             b"embedding" | b"embeddings" | b"logprobs" | b"b64_json" => Self::NoText,
             _ => Self::Other,
         }
@@ -83,7 +102,17 @@ impl Class {
         match member {
             Member::Delta => self.max(Self::Delta),
             Member::Text => self.max(Self::Text),
-            Member::Metadata | Member::StopReason | Member::Object if self != Self::Plain => Self::NoText,
+            Member::Metadata
+            | Member::StopReason
+            | Member::FinishReason
+            | Member::Object
+            | Member::Model
+            | Member::Type
+            | Member::Status
+                if self != Self::Plain =>
+            {
+                Self::NoText
+            }
             Member::NoText => Self::NoText,
             _ => self,
         }

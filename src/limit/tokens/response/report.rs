@@ -25,7 +25,27 @@ pub(super) enum Field {
     Total,
 }
 
-/// The last count of each field.
+/// The value of a member of the usage.
+#[derive(Clone, Copy)]
+pub(super) enum Value {
+    Count(u64),
+    Null,
+    /// What is no count.
+    Other,
+}
+
+impl Value {
+    /// That of a word. `None` is what is no word, or too long.
+    pub(super) fn of(word: Option<&[u8]>) -> Self {
+        match word.and_then(count) {
+            Some(count) => Self::Count(count),
+            None if word == Some(b"null") => Self::Null,
+            None => Self::Other,
+        }
+    }
+}
+
+/// The greatest count of each field: what a later event says to be less does not take back what was used.
 #[derive(Default)]
 pub(super) struct Report {
     counts: [Option<u64>; 9],
@@ -33,12 +53,13 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// A member has this value. `None` is one that is no number, or too long.
-    pub(super) fn set(&mut self, field: Field, word: Option<&[u8]>) {
-        match word.and_then(count) {
-            Some(count) => self.counts[field as usize] = Some(count),
-            None if word == Some(b"null") => {}
-            None => self.ignored = self.ignored.saturating_add(1),
+    /// A member has this value.
+    pub(super) fn set(&mut self, field: Field, value: Value) {
+        let known = &mut self.counts[field as usize];
+        match value {
+            Value::Count(count) => *known = (*known).max(Some(count)),
+            Value::Null => {}
+            Value::Other => self.ignored = self.ignored.saturating_add(1),
         }
     }
 
@@ -46,7 +67,22 @@ impl Report {
         self.ignored
     }
 
-    /// What was used; `None` if neither input nor output are known.
+    /// Whether it says how much input there was.
+    pub(super) fn has_input(&self) -> bool {
+        [Field::Prompt, Field::Input, Field::Total].iter().any(|field| self.counts[*field as usize].is_some())
+    }
+
+    /// Whether it says by itself what the output was: of a response with text that is not nothing, and where something else is
+    /// no count, only the total is good enough.
+    pub(super) fn has_output(&self, has_text: bool, is_part: bool) -> bool {
+        let known = |field| self.counts[field as usize].is_some();
+        let is_said = known(Field::Output) || known(Field::Thoughts) || known(Field::Total) || !has_text && !is_part;
+        let is_sound = self.ignored == 0 || known(Field::Total);
+        is_said && is_sound && self.usage().is_some_and(|usage| usage.output > 0 || !has_text)
+    }
+
+    /// What was used; `None` if neither input nor output are known. The output is what is left of the total, if that is more:
+    /// some do not count reasoning otherwise.
     pub(super) fn usage(&self) -> Option<Usage> {
         let known = |field| self.counts[field as usize];
         let count = |field| known(field).unwrap_or(0);
@@ -61,7 +97,7 @@ impl Report {
         let said = known(Field::Output)
             .or(known(Field::Thoughts))
             .map(|_| count(Field::Output).saturating_add(count(Field::Thoughts)));
-        let output = said.or(known(Field::Total).map(|total| total.saturating_sub(input).saturating_sub(cached)));
+        let output = said.max(known(Field::Total).map(|total| total.saturating_sub(input).saturating_sub(cached)));
         let is_known = known(Field::Prompt).or(known(Field::Input)).or(output).is_some();
         is_known.then_some(Usage { input, cached, output: output.unwrap_or(0) })
     }

@@ -91,8 +91,10 @@ fn reads_other_apis_of_openai() {
         r#"{"type":"response.output_text.done","item_id":"msg_1","output_index":0,"content_index":0,"text":"Hi you"}"#,
         r#"{"type":"response.completed","response":{"id":"resp_1","object":"response","output":[{"type":"message","content":[{"type":"output_text","text":"Hi you"}]}],"usage":{"input_tokens":36,"input_tokens_details":{"cached_tokens":30},"output_tokens":87,"output_tokens_details":{"reasoning_tokens":80},"total_tokens":123}}}"#,
     ];
-    assert_eq!(read(EVENTS, &stream(&events)), Read { usage: Some(used(6, 30, 87)), text: 6, provider, ignored: 0 });
-    assert_eq!(read(EVENTS, &stream(&events[..5])), Read { usage: None, text: 6, provider, ignored: 0 });
+    let of_stream = Some(Provider::OpenAiResponses);
+    let whole = Read { usage: Some(used(6, 30, 87)), text: 6, provider: of_stream, ignored: 0 };
+    assert_eq!(read(EVENTS, &stream(&events)), whole);
+    assert_eq!(read(EVENTS, &stream(&events[..5])), Read { usage: None, ..whole });
     let echo = r#"{"type":"response.created","response":{"object":"response","instructions":"Be brief","text":{"format":{"type":"text"}},"tools":[{"parameters":{"properties":{"text":{"description":"long"}}}}]}}"#;
     assert_eq!(read(EVENTS, &stream(&[echo])).text, 0, "it is what the request has said");
     let body = r#"{"id":"resp_1","object":"response","output":[{"type":"message","id":"msg_1","content":[{"type":"output_text","text":"Hi you"}]}],"usage":{"input_tokens":36,"input_tokens_details":{"cached_tokens":0},"output_tokens":87}}"#;
@@ -151,7 +153,6 @@ fn a_usage_elsewhere_is_none() {
         r#"{"usage":{"x":{"prompt_tokens":5}}}"#,
         r#"[[{"usage":{"prompt_tokens":5}}]]"#,
         r#"{"prompt_tokens":5}"#,
-        r#"{"usage":{"total_tokens":5}}"#,
         r#"{"usage":{"cache_read_input_tokens":5}}"#,
     ] {
         assert_eq!(read(JSON, body).usage, None, "{body}");
@@ -183,6 +184,45 @@ fn what_is_no_count_is_ignored() {
 }
 
 #[test]
+fn of_each_count_the_greatest_is_used() {
+    let start = r#"{"type":"message_start","message":{"usage":{"input_tokens":4011,"output_tokens":1}}}"#;
+    let zero =
+        r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"input_tokens":0,"output_tokens":9}}"#;
+    assert_eq!(read(EVENTS, &stream(&[start, zero])).usage, Some(used(4011, 0, 9)));
+    let more = r#"{"usage":{"prompt_tokens":30,"completion_tokens":20}}"#;
+    let less = r#"{"usage":{"prompt_tokens":3,"completion_tokens":0,"total_tokens":3}}"#;
+    assert_eq!(read(EVENTS, &stream(&[more, less, "[DONE]"])).usage, Some(used(30, 0, 20)));
+}
+
+#[test]
+fn the_output_is_at_least_the_total_less_the_input() {
+    for (counts, usage) in [
+        (r#""prompt_tokens":100,"completion_tokens":41,"total_tokens":9041"#, used(100, 0, 8941)),
+        (r#""prompt_tokens":100,"completion_tokens":41,"total_tokens":141"#, used(100, 0, 41)),
+        (r#""prompt_tokens":100,"completion_tokens":41,"total_tokens":14"#, used(100, 0, 41)),
+        (r#""prompt_tokens":100,"completion_tokens":-5,"total_tokens":141"#, used(100, 0, 41)),
+        (r#""prompt_tokens":8,"total_tokens":8"#, used(8, 0, 0)),
+        (r#""total_tokens":5"#, used(0, 0, 5)),
+    ] {
+        assert_eq!(read(JSON, &format!("{{\"usage\":{{{counts}}}}}")).usage, Some(usage), "{counts}");
+    }
+    let gemini =
+        r#"{"candidates":[],"usageMetadata":{"promptTokenCount":9,"candidatesTokenCount":1,"totalTokenCount":800}}"#;
+    assert_eq!(read(JSON, gemini).usage, Some(used(9, 0, 791)));
+}
+
+#[test]
+fn values_may_follow_each_other() {
+    let (first, second) =
+        (r#"{"choices":[{"delta":{"content":"abc"}}]}"#, r#"{"usage":{"prompt_tokens":5,"completion_tokens":6}}"#);
+    for body in [[first, second].join("\n"), [first, second].concat(), [first, second].join(" \r\n")] {
+        let read = read("application/stream+json", &body);
+        assert_eq!((read.usage, read.text), (Some(used(5, 0, 6)), 3));
+    }
+    assert_eq!(read(JSON, "{} x {\"usage\":{\"prompt_tokens\":5}}").usage, None);
+}
+
+#[test]
 fn other_apis_are_read_by_pointers() {
     let pointer = |text: &str| (!text.is_empty()).then(|| text.parse().unwrap());
     let read = |pointers: [&str; 4], content_type: &str, body: &str| {
@@ -201,7 +241,7 @@ fn other_apis_are_read_by_pointers() {
     let counts = r#"{"counts":[10,4,3,20]}"#;
     assert_eq!(read(["/counts/0", "/counts/1", "/counts/2", ""], JSON, counts), Some(used(6, 4, 3)));
     assert_eq!(read(["/counts/0", "/counts/1", "", "/counts/3"], JSON, counts), Some(used(6, 4, 10)));
-    assert_eq!(read(["/counts/0", "", "/counts/2", "/counts/3"], JSON, counts), Some(used(10, 0, 3)));
+    assert_eq!(read(["/counts/0", "", "/counts/2", "/counts/3"], JSON, counts), Some(used(10, 0, 10)));
     assert_eq!(read(["", "", "", "/counts/3"], JSON, counts), Some(used(0, 0, 20)));
     assert_eq!(read(["/counts/9", "", "/x", ""], JSON, counts), None);
     let events = stream(&[r#"{"in":5,"out":1}"#, r#"{"out":2}"#, r#"{"in":null,"x":{"out":9}}"#, "[DONE]"]);

@@ -4,16 +4,14 @@
 //! saved, and the hash of all that and of the text, so that neither a broken copy nor that of another URL is used. Neither is
 //! one that other users can have written, since whoever writes a configuration controls the gateway.
 
-use std::fs::{DirBuilder, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::DirBuilderExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use blake3::Hash;
-use tempfile::NamedTempFile;
 
 use crate::base::clock::Time;
-use crate::config::regular_file;
+use crate::config::regular_file::OwnFile;
+use crate::config::state_folder::StateFolder;
 
 /// How the first line begins. The number is that of the format.
 const BEGINNING: &str = "# gateway-config-copy 1";
@@ -23,6 +21,7 @@ const LONGEST_LINE: usize = 512;
 /// See the head of this file.
 #[derive(Clone, Debug)]
 pub(super) struct CopyFile {
+    folder: StateFolder,
     path: PathBuf,
     /// The document.
     identity: Hash,
@@ -41,7 +40,7 @@ impl CopyFile {
     pub(super) fn new(folder: &Path, identity: Hash) -> Self {
         // Gateways with other URLs may use the same folder.
         let name = format!("config-{}.toml", &identity.to_hex()[..16]);
-        Self { path: folder.join(name), identity }
+        Self { folder: StateFolder::new(folder, ""), path: folder.join(name), identity }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -53,16 +52,7 @@ impl CopyFile {
     /// # Errors
     /// When it cannot be written. Then the one before stays.
     pub(super) fn write(&self, text: &[u8], now: Time) -> io::Result<()> {
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let line = self.line(now.micros(), text);
-        let mut file = NamedTempFile::new_in(folder)?;
-        file.write_all(line.as_bytes())?;
-        file.write_all(text)?;
-        file.as_file().sync_all()?;
-        file.persist(&self.path)?;
-        // The new name is on the disk when its folder is.
-        File::open(folder)?.sync_all()
+        self.folder.write(&self.path, &[self.line(now.micros(), text).as_bytes(), text])
     }
 
     /// Reads the copy, whose text has at most `most` bytes. `None` if there is none.
@@ -70,12 +60,14 @@ impl CopyFile {
     /// # Errors
     /// When it cannot be read, is broken, is that of another document, or others can have written it.
     pub(super) fn read(&self, most: usize) -> io::Result<Option<Saved>> {
-        let bytes = match regular_file::read_own((most + LONGEST_LINE) as u64, &self.path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        self.checked(&bytes).map(Some).ok_or_else(|| io::Error::other("it is broken, or of another URL"))
+        match self.folder.read(&self.path, (most + LONGEST_LINE) as u64)? {
+            None => Ok(None),
+            Some(OwnFile::Wrong(why)) => Err(io::Error::other(why)),
+            Some(OwnFile::Bytes(bytes)) => {
+                let saved = self.checked(&bytes).ok_or_else(|| io::Error::other("it is broken, or of another URL"));
+                saved.map(Some)
+            }
+        }
     }
 
     fn checked(&self, bytes: &[u8]) -> Option<Saved> {

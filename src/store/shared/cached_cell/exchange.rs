@@ -77,11 +77,11 @@ impl CachedCell {
         }
     }
 
-    /// Takes over what the server answered to what it was asked then. With `shrink` a lower count is believed,
-    /// because gateways give back what they cannot use.
-    pub(in crate::store::shared) fn fill(&mut self, answer: &Answer<'_>, asked: Instant, shrink: bool) -> Filled {
+    /// Takes over what the server answered to what it was asked then. If gateways are `strict`, a lower count is believed,
+    /// because they give back what they cannot use.
+    pub(in crate::store::shared) fn fill(&mut self, answer: &Answer<'_>, asked: Instant, strict: bool) -> Filled {
         // A count of which not all was carried over yet is no less than what is known.
-        let shrink = (shrink || self.counters.shrinks()) && self.carry_over.is_none();
+        let shrink = (strict || self.counters.shrinks()) && self.carry_over.is_none();
         // What is known from before a reset must not be what the replies are understood by.
         let mut filled = Filled { reset: self.apply_resets(answer), ..Filled::default() };
         for (id, written) in answer.written() {
@@ -115,6 +115,9 @@ impl CachedCell {
             let id = CounterId { rate, bucket };
             was_written(id) || answer.read().any(|(of, _)| of == id)
         };
+        if strict {
+            self.note_overfull();
+        }
         let rates = self.names.limit.rates();
         filled.is_current = self.cell.newest(rates).all(was_asked) && !self.is_behind();
         if filled.reset.is_reset {
@@ -130,6 +133,14 @@ impl CachedCell {
         self.fresh = is_complete && filled.is_current;
         self.was_read |= is_complete && (filled.is_current || !filled.reset.is_reset);
         filled
+    }
+
+    /// Notes since when others are seen to have charged more than fits, after something was learned.
+    fn note_overfull(&mut self) {
+        let Self { cell, names, now, shared, .. } = self;
+        let is_overfull = names.limit.exceeds_by_counters(cell, *now);
+        let since = self.overfull.or(shared.filter(|shared| *shared == *now));
+        self.overfull = since.filter(|_| is_overfull);
     }
 
     /// Learns what a counter says that was read, `None` if there is none; returns 1 if there should be one.

@@ -4,6 +4,7 @@ use super::Coordinator;
 use crate::store::Asks;
 use crate::store::shared::OwnedAsk;
 use crate::store::shared::message::{Decision, Decisions};
+use crate::store::shared::refusals::Seen;
 
 impl Coordinator {
     /// What was decided since they were taken last, by worker.
@@ -24,8 +25,14 @@ impl Coordinator {
     /// Remembers what was refused, and sends the decision back.
     pub(super) fn reply(&mut self, decision: Box<Decision>) {
         let Decision { asks, result, places, now, .. } = &*decision;
-        let may_be_leased = |index| places.get(index).is_some_and(|place| self.cells.peek(*place).may_be_leased(*now));
-        self.refusals.note(asks, result, *now, may_be_leased);
+        let seen = |ask: &OwnedAsk, index| match places.get(index).map(|place| self.cells.peek(*place)) {
+            Some(cached) if cached.id() == ask.cell() => {
+                let counts = ask.limit.small_copy(&cached.lasting(&ask.limit, *now));
+                Seen { is_brief: cached.may_be_leased(*now), counts }
+            }
+            _ => Seen::default(),
+        };
+        self.refusals.note(asks, result, *now, seen);
         self.deliver(decision);
     }
 

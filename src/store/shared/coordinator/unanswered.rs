@@ -32,12 +32,13 @@ impl Coordinator {
             }
         }
         for cell in self.servers[server].give_up() {
-            self.abandon(cell);
-            let cached = self.cells.at(cell);
-            if cached.stage == Stage::Queued {
-                cached.stage = Stage::Idle;
+            // Nobody may have waited for the one that stood there, and another one has its place now.
+            let cached = self.cells.peek(cell);
+            if cached.stage == Stage::Queued && cached.server == server {
+                self.abandon(cell);
+                self.cells.at(cell).stage = Stage::Idle;
+                self.queue(cell, true);
             }
-            self.queue(cell, true);
         }
     }
 
@@ -78,5 +79,47 @@ impl Coordinator {
             // It was charged, and that stays so without a confirmation.
             self.conclude(decision);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::base::clock::Time;
+    use crate::config;
+    use crate::limit::Limit;
+    use crate::store::shared::Health;
+    use crate::store::shared::memcached::Memcached;
+    use crate::store::shared::message::Message;
+    use crate::store::shared::protocol::Protocol;
+    use crate::store::shared::refusals::RefusalCache;
+    use crate::store::shared::tests::{ask, key_on};
+
+    #[test]
+    fn who_waits_for_one_server_is_not_given_up_with_another_whose_cell_had_that_place() {
+        let servers: Vec<_> = (0..2).map(|number| format!("server-{number}:11211")).collect();
+        let (timeout, prefix, now) = (Duration::from_secs(1), "gw".to_owned(), Instant::now());
+        let store = config::SharedStore { servers, prefix, timeout, on_error: OnError::Reject, strict: false };
+        let health = Arc::new(Health::new(&store.servers, 1, Memcached.name()));
+        let mut coordinator = Coordinator::new(&store, 1, health, Arc::new(RefusalCache::new(0)));
+        (0..2).for_each(|server| coordinator.up(server));
+        let limit = Arc::new(Limit::new("l", &["9/d".parse().unwrap()]));
+        let (time, asks) = (Time::from_micros(1_800_000_000_000_000), ask(&limit, key_on(1, 2, &limit)));
+        let decision = Decision::new([asks].into_iter().collect(), (time, now), None, 0);
+        coordinator.submit(Message::Decide(decision), now + timeout);
+        // The cell that stood there before was queued at the other server, and nobody waited for it.
+        let of_other = (&limit, key_on(0, 2, &limit));
+        let (other, _) = coordinator.cells.of(of_other, time, &coordinator.health.forgotten);
+        let place = (0..2).find(|place| *place != other).unwrap();
+        let Coordinator { cells, servers, .. } = &mut coordinator;
+        cells.at(other).charge(&limit, time, 9);
+        servers[0].queue(place, cells.at(other), true);
+        assert_eq!(coordinator.due(0), super::super::Due::Now);
+        coordinator.down(0);
+        assert_eq!(coordinator.cells.peek(place).waiting.len(), 1, "its own server answers");
+        assert!(coordinator.waiting.deadline().is_some());
     }
 }

@@ -29,16 +29,16 @@ impl Notes {
         Self { servers: config.servers.clone(), prefix: config.prefix.clone() }
     }
 
-    /// Claims the note of this subject for so long: nobody else can before that. Returns whether nobody had.
+    /// Writes the note of this subject for so long, if there is none. Returns whether there was none.
     ///
     /// # Errors
     /// When the server does not answer.
-    pub async fn claim(&self, subject: &str, lifetime: Duration) -> io::Result<bool> {
-        let (answer, _) = self.ask("add", subject, Some(("", lifetime))).await?;
+    pub async fn claim(&self, subject: &str, text: &str, lifetime: Duration) -> io::Result<bool> {
+        let (answer, _) = self.ask("add", subject, Some((text, lifetime))).await?;
         Ok(answer == "STORED")
     }
 
-    /// Writes the note of this subject, which has to be claimed.
+    /// Writes the note of this subject, whatever there is.
     ///
     /// # Errors
     /// When the server does not answer, or does not take it.

@@ -87,3 +87,8 @@ pub(super) fn compare(all: &[Decided], is_whole: bool) -> TestCaseResult {
     }
     Ok(())
 }
+
+/// The same for this cost. A pool that only stands in for others is asked for nothing.
+pub(super) fn priced(ask: OwnedAsk, cost: u64) -> OwnedAsk {
+    if ask.terms().is_idle() { ask } else { OwnedAsk { need: cost, cost, ..ask } }
+}

@@ -177,6 +177,13 @@ fn tell(what: &str, flags: &[&str], replies: &mut Vec<u8>) {
     replies.extend_from_slice(format!("{what} {tag}\r\n").as_bytes());
 }
 
+/// By how much these commands would have changed sums.
+pub(super) fn changes(commands: &[u8]) -> u64 {
+    let text = String::from_utf8_lossy(commands);
+    let words = text.lines().filter(|line| line.starts_with("ma ")).flat_map(|line| line.split(' '));
+    words.filter_map(|word| word.strip_prefix('D')?.parse::<u64>().ok()).sum()
+}
+
 /// Whether these replies leave it open what some write has done: one of them may have failed.
 pub(super) fn is_in_doubt(commands: &[u8], replies: Replies<'_>) -> bool {
     let is_write = |line: &&[u8]| line.starts_with(b"ma ") || line.starts_with(b"ms ");

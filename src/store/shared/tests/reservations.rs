@@ -137,6 +137,52 @@ fn what_was_counted_before_it_was_forgotten_is_given_back() {
 }
 
 #[test]
+fn what_a_stream_has_asked_for_is_given_back_if_it_is_gone_before_the_answer() {
+    for (how, kind) in [LOCAL, STRICT].into_iter().flat_map(|how| (0..KINDS).map(move |kind| (how, kind))) {
+        for lapses in [true, false] {
+            let limit = limit(kind, 20);
+            let key = key_on(0, 1, &limit);
+            let step = OwnedAsk { settles: true, lapses, need: 7, cost: 7, ..ask(&limit, key) };
+            let mut world = World::new(1, 1, how, vec![vec![step]]);
+            world.connect(0, 0);
+            world.run(&Step::Reserve { gateway: 0, what: 0, cost: 7 });
+            world.leave(0);
+            world.settle();
+            let expected = if lapses { 0..=slack(kind) } else { 7..=7 };
+            let counted = counted(&mut world, kind, key);
+            assert!(expected.contains(&counted), "{counted}, way to count {kind}, {how:?}");
+        }
+    }
+}
+
+#[test]
+fn a_charge_whose_answer_is_lost_while_another_gateway_gives_back_is_counted_once_more_at_most() {
+    for kind in (0..KINDS).filter(|kind| lasts(*kind)) {
+        let limit = limit(kind, 1000);
+        let key = key_on(0, 1, &limit);
+        let mut world = World::new(2, 1, LOCAL, settling_each_and_all(&limit, &[key]));
+        let reserve = |gateway, cost| Step::Reserve { gateway, what: 0, cost };
+        world.run(&reserve(0, 500));
+        world.settle();
+        world.run(&reserve(1, 50));
+        world.settle();
+        world.run(&reserve(0, 100));
+        [Step::Send(0, 0), Step::Execute(0, 0), Step::Answer(0, 0), Step::Send(0, 0)]
+            .iter()
+            .for_each(|step| world.run(step));
+        world.run(&Step::Break(0, 0, 1));
+        world.settle_one(1, 0);
+        (0..3)
+            .flat_map(|_| [Step::Send(1, 0), Step::Execute(1, 0), Step::Answer(1, 0)])
+            .for_each(|step| world.run(&step));
+        world.settle();
+        let counted = counted(&mut world, kind, key);
+        assert!((600..=700).contains(&counted), "{counted}, way to count {kind}");
+        assert!(!is_only_whole(kind) || counted == 600, "{counted}, way to count {kind}");
+    }
+}
+
+#[test]
 fn what_was_admitted_too_late_is_not_taken_from_others() {
     let limit = limit(4, 2);
     let key = key_on(0, 1, &limit);
@@ -222,6 +268,27 @@ proptest! {
                 let slack = slack_in_time(kind, &world.decided);
                 prop_assert!(counted <= kept + slack, "{counted} counted of {kept}");
             }
+        }
+    }
+
+    /// Whatever is lost of answers while others give back, a charge is counted at most once more for each answer that is lost, and
+    /// what may never have arrived is not given back.
+    #[test]
+    fn what_is_counted_twice_where_costs_are_known_later_is_bounded(
+        steps in schedule(settling(broken()), 150),
+        (gateways, servers) in (2..4_usize, 1..3_usize),
+        kind in prop::sample::select(vec![0, 1, 2, 6, 7]),
+    ) {
+        let limit = limit(kind, PLENTY / 10);
+        let keys = keys(servers, &limit);
+        let mut world = World::new(gateways, servers, LOCAL, settling_each_and_all(&limit, &keys));
+        run(&mut world, &steps, |_| Ok(()))?;
+        let (unheard, vanished) = (world.unheard, world.vanished);
+        let leased = world.unanswered * most_leased(&limit);
+        for key in keys {
+            let (kept, counted) = (admitted(&world.decided, key), counted(&mut world, kind, key));
+            let most = kept + 2 * unheard + vanished + leased;
+            prop_assert!(counted <= most, "{counted} counted of {kept}, {unheard} unheard, {vanished} vanished");
         }
     }
 

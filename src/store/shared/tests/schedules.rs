@@ -128,7 +128,7 @@ fn answered(world: &World) -> usize {
 
 #[test]
 fn what_was_read_answers_for_a_moment() {
-    let limit = limit(0, 10);
+    let limit = limit(0, 1280);
     let (key, other) = (key_on(0, 1, &limit), Fingerprint::of(b"other"));
     let whats = || vec![vec![ask(&limit, key)], vec![ask(&limit, key), ask(&limit, other)]];
     let begin = |mode, whats| {
@@ -141,9 +141,9 @@ fn what_was_read_answers_for_a_moment() {
 
     let mut world = begin(LOCAL, whats());
     (0..20).for_each(|_| world.run(&request(0, 0, 1)));
-    assert_eq!(answered(&world), 9, "as long as there is room for an eighth more");
+    assert_eq!(answered(&world), 10, "it is good for a 128th");
     exchange(0, 0, 2).iter().for_each(|step| world.run(step));
-    assert_eq!((answered(&world), admitted(&world.decided, key)), (21, 10));
+    assert_eq!((answered(&world), admitted(&world.decided, key)), (21, 21));
 
     let mut world = begin(LOCAL, whats());
     world.run(&request(0, 1, 1));
@@ -159,7 +159,7 @@ fn what_was_read_answers_for_a_moment() {
     assert_eq!(answered(&world), 4, "it was read too long ago");
 
     let mut world = begin(LOCAL, whats());
-    [Step::Charge { gateway: 0, what: 0, cost: 9 }, request(0, 0, 1)].iter().for_each(|step| world.run(step));
+    [Step::Charge { gateway: 0, what: 0, cost: 1279 }, request(0, 0, 1)].iter().for_each(|step| world.run(step));
     exchange(0, 0, 2).iter().for_each(|step| world.run(step));
     assert_eq!((answered(&world), admitted(&world.decided, key)), (2, 1), "what was charged before comes first");
 

@@ -163,6 +163,87 @@ fn in_turns_hardly_more_than_the_limit_is_admitted() {
     }
 }
 
+/// A client that sends one request after another, while gateways send, and Memcached executes and answers, in any order.
+struct Sequence {
+    world: World,
+    key: Fingerprint,
+}
+
+impl Sequence {
+    fn new(limit: &Arc<Limit>, gateways: usize) -> Self {
+        let key = key_on(0, 1, limit);
+        let mut world = World::new(gateways, 1, LOCAL, vec![vec![ask(limit, key)]]);
+        (0..gateways).for_each(|gateway| world.connect(gateway, 0));
+        Self { world, key }
+    }
+
+    /// Asks this gateway, which gets only as many answers of Memcached as it needs to decide.
+    fn ask(&mut self, gateway: usize) {
+        let before = self.world.decided.len();
+        self.world.run(&Step::Ask { gateway, what: 0, cost: 1 });
+        for step in [Step::Execute, Step::Answer, Step::Send].iter().cycle().take(30) {
+            if self.world.decided.len() > before {
+                return;
+            }
+            self.world.run(&step(gateway, 0));
+        }
+        panic!("nobody answers");
+    }
+
+    /// At most one too many for each gateway but one, and none too few if there were so many.
+    fn check(&self) -> TestCaseResult {
+        let (quota, gateways) = (self.world.quota(), self.world.gateways.len() as u64);
+        let (asked, admitted) = (self.world.decided.len() as u64, admitted(&self.world.decided, self.key));
+        prop_assert!(admitted < quota + gateways, "{admitted} of {quota} admitted by {gateways}");
+        prop_assert!(admitted + gateways > asked.min(quota), "{admitted} of {quota} admitted by {gateways}");
+        Ok(())
+    }
+}
+
+/// The ways to count by sums.
+const SUMS: [usize; 5] = [0, 1, 2, 6, 7];
+
+#[test]
+fn of_small_quotas_no_gateway_admits_more_than_one_that_the_others_do_not_know() {
+    for (kind, quota) in SUMS.into_iter().flat_map(|kind| (1..=64).map(move |quota| (kind, quota))) {
+        for (gateways, block) in [2, 4].into_iter().flat_map(|count| [1, 3].map(|block| (count, block))) {
+            let mut sequence = Sequence::new(&limit(kind, quota), gateways);
+            for number in 0..2 * usize::try_from(quota).unwrap() + 20 {
+                // Of the others nothing leaves meanwhile, and nothing arrives.
+                sequence.ask(number / block % gateways);
+            }
+            sequence.check().unwrap();
+        }
+    }
+}
+
+#[test]
+fn of_a_small_quota_an_admission_leaves_at_once() {
+    for (kind, quota) in SUMS.into_iter().flat_map(|kind| [1, 3, 12, 30].map(|quota| (kind, quota))) {
+        let mut network = Network::new((kind, quota), LOCAL, &[NEAR; 4]);
+        (0..2 * quota + 8).for_each(|turn| {
+            network.turn(usize::try_from(turn).unwrap() % 4);
+            // So long it takes until what was admitted has arrived.
+            network.pass_all(2 * NEAR);
+        });
+        assert_eq!(network.admitted(), quota, "way to count {kind}");
+    }
+}
+
+#[test]
+fn of_a_large_quota_one_answer_is_good_for_many_requests() {
+    for kind in SUMS {
+        let mut network = Network::new((kind, PLENTY), LOCAL, &[NEAR; 2]);
+        network.turn(0);
+        network.pass_all(10_000);
+        network.turn(0);
+        let before = network.world.decided.len();
+        // No time passes, and so no exchange.
+        (0..50).for_each(|_| network.world.ask(0, vec![ask(&network.limit, network.key)]));
+        assert_eq!(network.world.decided.len(), before + 50, "way to count {kind}");
+    }
+}
+
 /// What others have admitted in a bucket since a gateway has read it is read again when the next bucket has begun.
 #[test]
 fn nothing_is_decided_by_what_was_read_in_an_earlier_bucket() {
@@ -256,6 +337,27 @@ proptest! {
         }
         let admitted = network.admitted();
         prop_assert!(admitted <= most(kind, ways.len(), (begun, network.now())), "{admitted} admitted");
+    }
+
+    /// Whatever order exchanges have, of which those of other gateways may end at any time.
+    #[test]
+    fn no_order_of_exchanges_gets_more_of_small_quotas(
+        kind in prop::sample::select(SUMS.to_vec()),
+        (quota, gateways) in (1_u64..=64, prop::sample::select(vec![2_usize, 4])),
+        steps in prop::collection::vec((0..4_usize, 0..9_usize), 100..400),
+    ) {
+        let mut sequence = Sequence::new(&limit(kind, quota), gateways);
+        for (gateway, step) in steps {
+            let gateway = gateway % gateways;
+            match step {
+                0 => sequence.world.run(&Step::Send(gateway, 0)),
+                1 => sequence.world.run(&Step::Execute(gateway, 0)),
+                2 => sequence.world.run(&Step::Answer(gateway, 0)),
+                3 => sequence.world.run(&Step::Moment),
+                _ => sequence.ask(gateway),
+            }
+        }
+        sequence.check()?;
     }
 
     /// Clients that all send without a pause, to gateways that know of each other: what waits together at each of the

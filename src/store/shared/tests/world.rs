@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::Instant;
 
-use super::decided::Decided;
+use super::decided::{Decided, priced};
 use super::inspection::Inspected;
-use super::model::{Model, is_in_doubt};
+use super::model::{Model, changes, is_in_doubt};
 use super::steps::Step;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
@@ -53,6 +53,8 @@ pub(super) struct World {
     pub(super) decided: Vec<Decided>,
     /// Changes of sums that were sent and not executed.
     pub(super) vanished: u64,
+    /// Changes of sums that were executed and not answered.
+    pub(super) unheard: u64,
     pub(super) inspected: Vec<Inspected>,
     /// Exchanges that were not answered, and of those the ones that were executed.
     pub(super) unanswered: u64,
@@ -81,11 +83,6 @@ struct Exchange {
     answers: Option<Vec<u8>>,
 }
 
-/// The same for this cost. A pool that only stands in for others is asked for nothing.
-fn priced(ask: OwnedAsk, cost: u64) -> OwnedAsk {
-    if ask.terms().is_idle() { ask } else { OwnedAsk { need: cost, cost, ..ask } }
-}
-
 /// The servers of the configuration.
 pub(super) fn servers(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("server-{number}:11211")).collect()
@@ -111,6 +108,7 @@ impl World {
             remembered: 0,
             decided: Vec::new(),
             vanished: 0,
+            unheard: 0,
             inspected: Vec::new(),
             unanswered: 0,
             doubtful: 0,
@@ -243,6 +241,11 @@ impl World {
         self.collect(gateway);
     }
 
+    /// Lets everybody go who waits for a gateway.
+    pub(super) fn leave(&mut self, gateway: usize) {
+        self.gateways[gateway].waiting.clear();
+    }
+
     /// Asks a gateway, but stops waiting before the gateway takes the question in.
     pub(super) fn give_up(&mut self, gateway: usize) {
         let (asked, asks, (reply, _)) = (self.instant(), self.whats[0].iter().cloned().collect(), oneshot::channel());
@@ -311,6 +314,7 @@ impl World {
             self.unanswered += 1;
             if exchange.answers.is_some() {
                 self.doubtful += 1;
+                self.unheard += changes(&exchange.commands);
             } else {
                 self.vanished += changes(&exchange.commands);
             }
@@ -343,6 +347,11 @@ impl World {
         let replies: Vec<_> = coordinator.take_replies().flat_map(|(_, replies)| replies).collect();
         for decision in replies {
             let now = (decision.now, decision.asked);
+            if decision.is_given_up() {
+                let settled: Vec<_> = decision.answer(now).collect();
+                settled.into_iter().for_each(|message| coordinator.submit(message, now.1));
+                continue;
+            }
             assert_eq!(decision.answer(now).count(), 0, "somebody waits for it");
             let at = waiting.iter_mut().position(|(receiver, ..)| !receiver.is_empty()).unwrap();
             let (mut receiver, asks, asked) = waiting.remove(at);
@@ -385,11 +394,4 @@ impl World {
             assert!(gateway.coordinator.next_timer().is_none() || !self.ways.is_empty(), "a decision is left");
         }
     }
-}
-
-/// By how much these commands would have changed sums.
-fn changes(commands: &[u8]) -> u64 {
-    let text = String::from_utf8_lossy(commands);
-    let words = text.lines().filter(|line| line.starts_with("ma ")).flat_map(|line| line.split(' '));
-    words.filter_map(|word| word.strip_prefix('D')?.parse::<u64>().ok()).sum()
 }

@@ -1,0 +1,142 @@
+//! Wrong tokens: they are counted, told and slowed down by the address that they come from.
+//!
+//! Ten guesses of an address are free, as people mistype and tokens are replaced. Then one a second is compared. A request that
+//! has to wait for that waits up to five seconds, whatever token it shows, and is refused at once if there is no place sooner.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::base::clock::Monotonic;
+
+/// The pause between two guesses.
+const EVERY: u64 = 1_000_000;
+/// How many guesses are free.
+const FREE: u64 = 10;
+/// The longest wait.
+const LONGEST: u64 = 5_000_000;
+/// The most addresses that are known. Beyond that, all others are one.
+const MOST: usize = 4096;
+
+/// Who asks; `None` on a Unix socket.
+pub(super) type Peer = Option<IpAddr>;
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(super) struct Guesses(Mutex<HashMap<Peer, Guesser>>);
+
+#[derive(Debug, Default)]
+struct Guesser {
+    /// How many were wrong since there was none for a while.
+    wrong: u64,
+    /// When all its guesses so far are paid for, in microseconds.
+    paid: u64,
+}
+
+impl Guesses {
+    /// How long a request waits before its token is compared, which costs one guess unless it is [right](Self::right).
+    ///
+    /// # Errors
+    /// After how many seconds the next one may come.
+    pub(super) fn begin(&self, peer: Peer, now: Monotonic) -> Result<Duration, u64> {
+        let mut guessers = self.0.lock();
+        let now = now.micros();
+        if guessers.len() >= MOST {
+            guessers.retain(|_, guesser| guesser.paid > now);
+        }
+        let peer = of_network(peer);
+        let peer = if guessers.len() < MOST || guessers.contains_key(&peer) { peer } else { UNKNOWN };
+        let guesser = guessers.entry(peer).or_default();
+        if guesser.paid <= now {
+            *guesser = Guesser { wrong: 0, paid: now };
+        }
+        let wait = (guesser.paid - now).saturating_sub((FREE - 1) * EVERY);
+        if wait > LONGEST {
+            return Err((wait - LONGEST).div_ceil(EVERY));
+        }
+        guesser.paid += EVERY;
+        Ok(Duration::from_micros(wait))
+    }
+
+    /// The token was right.
+    pub(super) fn right(&self, peer: Peer) {
+        let mut guessers = self.0.lock();
+        let peer = of_network(peer);
+        let peer = if guessers.contains_key(&peer) { peer } else { UNKNOWN };
+        if let Some(guesser) = guessers.get_mut(&peer) {
+            guesser.paid = guesser.paid.saturating_sub(EVERY);
+        }
+    }
+
+    /// The token was wrong. The first such request of an address is logged, and then the tenth, the hundredth and so on.
+    pub(super) fn wrong(&self, peer: Peer) {
+        let mut guessers = self.0.lock();
+        let network = of_network(peer);
+        let network = if guessers.contains_key(&network) { network } else { UNKNOWN };
+        let Some(guesser) = guessers.get_mut(&network) else { return };
+        guesser.wrong += 1;
+        let wrong = guesser.wrong;
+        drop(guessers);
+        if 10_u64.checked_pow(wrong.ilog10()) == Some(wrong) {
+            let address = peer.map_or("a Unix socket".to_owned(), |address| address.to_string());
+            tracing::warn!(address, wrong, "the admin listener was shown a wrong token");
+        }
+    }
+}
+
+/// All that are too many to be known.
+const UNKNOWN: Peer = Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+
+/// An address of IPv6 by its /64, of which a client has all addresses.
+fn of_network(peer: Peer) -> Peer {
+    peer.map(|address| match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        IpAddr::V4(address) => address.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(clippy::unnecessary_wraps, reason = "a peer may have no address")]
+    fn peer(text: &str) -> Peer {
+        Some(text.parse().unwrap())
+    }
+
+    #[test]
+    fn guesses_of_an_address_become_slow() {
+        let (guesses, second) = (Guesses::default(), |seconds: u64| Monotonic::from_micros(seconds * EVERY));
+        let begin = |text: &str, seconds| guesses.begin(peer(text), second(seconds)).map(|wait| wait.as_secs());
+        assert_eq!([(); 10].map(|()| begin("192.0.2.1", 100)), [Ok(0); 10]);
+        assert_eq!([(); 6].map(|()| begin("192.0.2.1", 100)), [Ok(1), Ok(2), Ok(3), Ok(4), Ok(5), Err(1)]);
+        assert_eq!(begin("192.0.2.2", 100), Ok(0), "others do not wait");
+        assert_eq!([begin("192.0.2.1", 101), begin("192.0.2.1", 101)], [Ok(5), Err(1)]);
+        assert_eq!(begin("192.0.2.1", 200), Ok(0), "it is forgotten");
+        // What is right costs nothing.
+        for _ in 0..100 {
+            assert_eq!(begin("192.0.2.3", 100), Ok(0));
+            guesses.right(peer("192.0.2.3"));
+        }
+        for host in 0..10 {
+            assert_eq!(begin(&format!("2001:db8::{host}"), 100), Ok(0));
+        }
+        assert_eq!(begin("2001:db8::a", 100), Ok(1), "a network is one client");
+        assert_eq!(begin("2001:db8:0:1::a", 100), Ok(0));
+        assert_eq!([(); 11].map(|()| guesses.begin(None, second(1)).unwrap().as_secs())[10], 1);
+    }
+
+    #[test]
+    fn any_number_of_addresses_takes_bounded_memory() {
+        let guesses = Guesses::default();
+        let now = Monotonic::from_micros(EVERY);
+        for host in 0..10_000_u32 {
+            let _ = guesses.begin(Some(IpAddr::V4(host.into())), now);
+        }
+        assert!(guesses.0.lock().len() <= MOST + 1);
+        assert!(guesses.begin(peer("203.0.113.1"), now).is_err(), "those that are not known are slow together");
+        assert_eq!(guesses.begin(peer("203.0.113.1"), Monotonic::from_micros(1 << 40)), Ok(Duration::ZERO));
+    }
+}

@@ -1,0 +1,73 @@
+//! `/api/limits/{limit}/overrides`: the overrides of keys that the admin API has set, until they end.
+
+use http::StatusCode;
+use percent_encoding::percent_decode_str;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::View;
+use super::key_override::KeyOverride;
+use super::overrides::moment;
+use super::top_keys;
+use crate::base::clock;
+use crate::base::fingerprint::Fingerprint;
+use crate::config::Limit as ConfiguredLimit;
+use crate::limit::overrides::Allowance;
+use crate::proxy::respond::{self, LocalResponse};
+use crate::request::decide::ListedOverride;
+
+/// The limit in a path of the form `{limit}/overrides`: percent-encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OverridesPath<'a>(&'a str);
+
+impl<'a> OverridesPath<'a> {
+    pub(super) fn new(path: &'a str) -> Option<Self> {
+        path.strip_suffix("/overrides").filter(|limit| !limit.contains('/')).map(Self)
+    }
+}
+
+/// The overrides of the limit, the one that ends first at the beginning.
+pub(super) fn show(view: &View, OverridesPath(limit): OverridesPath<'_>) -> LocalResponse {
+    let name = percent_decode_str(limit).decode_utf8_lossy();
+    let config = view.config.load_full();
+    let Some(limit) = config.limits.iter().find(|limit| limit.name == name) else {
+        return respond::problem(StatusCode::NOT_FOUND, &format!("There is no limit {name:?}."));
+    };
+    super::json(&json!({ "overrides": known(view, limit, usize::MAX) }))
+}
+
+/// At most so many overrides of a limit.
+pub(super) fn known(view: &View, limit: &ConfiguredLimit, most: usize) -> Vec<KeyOverride> {
+    let temporary = view.temporary.lock();
+    let shown = |one: ListedOverride<'_>| {
+        let rates = match one.allowance {
+            Allowance::Rates(rates) => rates.iter().map(ToString::to_string).collect(),
+            Allowance::Exempt | Allowance::Block => Vec::new(),
+        };
+        KeyOverride {
+            key: shown_key(view, limit, (one.fingerprint, one.key)),
+            rates,
+            exempt: *one.allowance == Allowance::Exempt,
+            block: *one.allowance == Allowance::Block,
+            // It ends by a clock that is never set.
+            until: moment(clock::now().after(one.ends.saturating_duration_since(Instant::now()))),
+        }
+    };
+    temporary.listed(&limit.name).into_iter().take(most).map(shown).collect()
+}
+
+/// The parts of the key of a limit that has an override and is shown as this percent-encoded text.
+pub(super) fn named(view: &View, limit: &ConfiguredLimit, text: &str) -> Option<Vec<Vec<u8>>> {
+    let text = percent_decode_str(text).decode_utf8_lossy();
+    let temporary = view.temporary.lock();
+    let mut all = temporary.listed(&limit.name).into_iter();
+    let found = all.find(|one| shown_key(view, limit, (one.fingerprint, one.key)) == text);
+    found.map(|one| one.key.to_vec())
+}
+
+/// A key as it was written, in full or masked.
+pub(super) fn shown_key(view: &View, limit: &ConfiguredLimit, (key, parts): (Fingerprint, &[Vec<u8>])) -> String {
+    let shows_keys = view.config.load().admin.as_ref().is_some_and(|admin| admin.show_keys);
+    let text = parts.iter().map(|part| String::from_utf8_lossy(part)).collect::<Vec<_>>().join("|");
+    top_keys::shown(limit, (key, &text), (!shows_keys).then_some(&view.key_mask))
+}

@@ -1,0 +1,211 @@
+//! Settings that are valid, and probably not meant: each is one rule of a table, which finds where it is and says what to do.
+//!
+//! A rule looks at the configuration as it runs. Only where it matters what was written, and not what holds by default, it looks at
+//! the text.
+
+mod addresses;
+mod keys;
+
+use std::fmt::Display;
+use std::net::IpAddr;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::read::Source;
+use super::{AccessLog, AdminAddress, Config, Limit, UNLIMITED};
+use crate::limit::{Rate, Strategy};
+
+/// A configuration with its text.
+pub(super) struct Advised<'a> {
+    config: &'a Config,
+    table: &'a Spanned<DeTable<'a>>,
+}
+
+/// What a rule has found.
+struct Advice {
+    /// Where it is, as the names of the tables, and last of the key.
+    path: Vec<String>,
+    message: String,
+    help: &'static str,
+}
+
+/// Finds what it is about.
+type Rule = fn(&Advised<'_>) -> Vec<Advice>;
+
+const RULES: &[Rule] = &[
+    everybody_is_trusted,
+    keys::chosen_addresses,
+    rates_without_effect,
+    retries,
+    hosts_of_others,
+    log_file_without_lines,
+    drain_delay_unseen,
+    addresses::names_never_looked_up,
+    inspected_beyond_the_maximum,
+    checks_that_overlap,
+    keys::networks_of_other_keys,
+    keys::never_missing,
+    no_spans,
+    addresses::own_listeners,
+];
+
+/// Warns of all that the rules find.
+pub(super) fn warn(config: &Config, table: &Spanned<DeTable<'_>>, source: &Source<'_>) {
+    let advised = Advised { config, table };
+    for advice in RULES.iter().flat_map(|rule| rule(&advised)) {
+        source.warn(advised.place(&advice.path), advice.message, advice.help);
+    }
+}
+
+impl Advice {
+    fn new(path: &[&dyn Display], message: impl Into<String>, help: &'static str) -> Self {
+        Self { path: path.iter().map(ToString::to_string).collect(), message: message.into(), help }
+    }
+}
+
+impl<'a> Advised<'a> {
+    /// What the text has at a path; an element of a list is named by its number.
+    fn written(&self, path: &[&dyn Display]) -> Option<&'a Spanned<DeValue<'a>>> {
+        let (first, rest) = path.split_first()?;
+        let mut value = self.table.get_ref().get(first.to_string().as_str())?;
+        for step in rest {
+            let step = step.to_string();
+            value = match value.get_ref() {
+                DeValue::Table(table) => table.get(step.as_str())?,
+                DeValue::Array(list) => list.get(step.parse::<usize>().ok()?)?,
+                _ => return None,
+            };
+        }
+        Some(value)
+    }
+
+    /// Where the text has the longest part of a path that it has.
+    fn place(&self, path: &[String]) -> Range<usize> {
+        let steps: Vec<&dyn Display> = path.iter().map(|step| step as &dyn Display).collect();
+        let found = (1..=steps.len()).rev().find_map(|count| self.written(&steps[..count]));
+        found.map_or(0..0, Spanned::span)
+    }
+}
+
+fn everybody_is_trusted(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
+    let networks = config.server.trusted_proxies.iter().enumerate().filter(|(_, network)| network.prefix_len() == 0);
+    let advice = |(index, network): (usize, &ipnet::IpNet)| {
+        let message = format!("{network} trusts everybody, so every client chooses the address by which it is counted");
+        Advice::new(&[&"server", &"trusted_proxies", &index], message, "list the networks of your own proxies only")
+    };
+    networks.map(advice).collect()
+}
+
+fn rates_without_effect(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
+    let of_limit = |limit: &Limit| {
+        let name = &limit.name;
+        let without_effect = limit.rates.iter().enumerate().filter_map(|(index, rate)| {
+            let stricter = limit.rates.iter().find(|other| is_stricter(other, rate))?;
+            let message = format!("\"{rate}\" of `{name}` never refuses anything: \"{stricter}\" is stricter");
+            let help = "remove it, or check whether the two are mixed up";
+            Some(Advice::new(&[&"limits", name, &"rates", &index], message, help))
+        });
+        without_effect.collect::<Vec<_>>()
+    };
+    config.limits.iter().flat_map(of_limit).collect()
+}
+
+/// Whether the first of two rates has refused whatever the second one would.
+fn is_stricter(one: &Rate, other: &Rate) -> bool {
+    let is_window = |rate: &Rate| {
+        matches!(rate.strategy(), Strategy::SlidingWindow { .. } | Strategy::FixedWindow | Strategy::SlidingLog)
+    };
+    if !is_window(one) || !is_window(other) || one == other {
+        return false;
+    }
+    // In the time of the other one there are so many windows of this one, and one more that reaches into it.
+    let windows = other.window().as_micros().div_ceil(one.window().as_micros().max(1)) + 1;
+    let within = u128::from(one.quota()) * windows;
+    let is_longer = one.window() >= other.window() && one.quota() <= other.quota();
+    is_longer || (one.window() < other.window() && within <= u128::from(other.quota()))
+}
+
+fn retries(advised: &Advised<'_>) -> Vec<Advice> {
+    let mut all = Vec::new();
+    for upstream in &advised.config.upstreams {
+        let (name, retries) = (&upstream.name, upstream.retry.retries);
+        if retries == 0 && !upstream.retry.statuses.is_empty() {
+            let message = format!("`retry.status` of `{name}` has no effect with retries = 0");
+            all.push(Advice::new(&[&"upstreams", name, &"retry", &"status"], message, "set `retries`, or remove it"));
+        }
+        let path: [&dyn Display; 3] = [&"upstreams", name, &"retries"];
+        let is_alone = matches!(&upstream.servers[..], [server] if addresses::is_one(&server.address));
+        if retries > 0 && is_alone && advised.written(&path).is_some() {
+            let message = format!("`{name}` has one server, and a request is sent again to another one only");
+            all.push(Advice::new(&path, message, "add another server, or remove `retries`"));
+        }
+    }
+    all
+}
+
+fn hosts_of_others(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
+    let admin = config.admin.iter().filter(|admin| !admin.hosts.is_empty() && !admin.listen.is_loopback());
+    let advice = |admin: &super::Admin| {
+        let what = if matches!(admin.listen, AdminAddress::Unix(_)) { "a Unix socket" } else { "this listener" };
+        let message = format!("`hosts` has no effect: {what} answers to any name");
+        Advice::new(&[&"admin", &"hosts"], message, "remove it: it is for a listener on loopback")
+    };
+    admin.map(advice).collect()
+}
+
+fn log_file_without_lines(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
+    let is_empty = config.log.access_file.is_some() && config.log.access == AccessLog::Off;
+    let message = "`access_file` stays empty, because `access` is false";
+    let advice = || Advice::new(&[&"log", &"access_file"], message, "remove one of the two");
+    is_empty.then(advice).into_iter().collect()
+}
+
+fn drain_delay_unseen(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
+    let is_unseen = !config.server.drain_delay.is_zero() && config.admin.is_none();
+    let message =
+        "nobody sees `drain_delay`: it is the time for which /readyz says 503, and there is no admin listener";
+    let advice = || {
+        Advice::new(&[&"server", &"drain_delay"], message, "add [admin] with listen = \"127.0.0.1:9901\", or remove it")
+    };
+    is_unseen.then(advice).into_iter().collect()
+}
+
+fn inspected_beyond_the_maximum(advised: &Advised<'_>) -> Vec<Advice> {
+    let Advised { config, .. } = advised;
+    let beyond = |path: &[&dyn Display], inspect: usize, most: u64| {
+        let is_beyond = most != UNLIMITED && inspect as u64 > most && advised.written(path).is_some();
+        let message = "`inspect_body` is above `max_body_size`, so the rest of it is never read";
+        is_beyond.then(|| Advice::new(path, message, "make it smaller, or `max_body_size` larger"))
+    };
+    let server: [&dyn Display; 2] = [&"server", &"inspect_body"];
+    let of_server = beyond(&server, config.server.inspect_body, config.server.max_body_size);
+    let of_routes = config.routes.iter().enumerate().filter_map(|(index, route)| {
+        beyond(&[&"routes", &index, &"inspect_body"], route.inspect_body, route.max_body_size)
+    });
+    of_server.into_iter().chain(of_routes).collect()
+}
+
+fn checks_that_overlap(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
+    let checked = config.upstreams.iter().filter_map(|upstream| Some((&upstream.name, upstream.health.as_ref()?)));
+    let overlapping = checked.filter(|(_, health)| health.timeout > health.interval);
+    let advice = |(name, _): (&String, _)| {
+        let message = format!("the `timeout` of the checks of `{name}` is longer than their `interval`");
+        let help = "make it shorter: a server that does not answer is checked less often than it says";
+        Advice::new(&[&"upstreams", name, &"health", &"timeout"], message, help)
+    };
+    overlapping.map(advice).collect()
+}
+
+fn no_spans(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
+    let is_off = config.tracing.as_ref().is_some_and(|tracing| tracing.sample <= 0.0);
+    let message = "with sample = 0 no request is traced: no trusted proxy could ask for it";
+    let advice = || Advice::new(&[&"tracing", &"sample"], message, "give a share above 0, or remove [tracing]");
+    (is_off && config.server.trusted_proxies.is_empty()).then(advice).into_iter().collect()
+}
+
+/// The address that a text is, with or without brackets.
+fn address(host: &str) -> Option<IpAddr> {
+    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}

@@ -1,0 +1,91 @@
+//! The members of requests that mean something: to keys, and to the gateway itself.
+
+use crate::limit::tokens::pointer::{Pointer, Pointers};
+
+/// What is read of bodies: what keys point to, and what the gateway knows.
+#[derive(Debug)]
+pub struct BodyPointers {
+    pub(super) all: Pointers,
+    /// How many of them are those of keys. They come first.
+    keys: usize,
+    /// What is known of each place.
+    pub(super) known: Vec<Option<Known>>,
+}
+
+impl BodyPointers {
+    /// With these pointers of keys.
+    pub fn new(keys: &[Pointer]) -> Self {
+        let known: Vec<(Known, Pointer)> =
+            Known::ALL.iter().filter_map(|(known, pointer)| Some((*known, pointer.parse().ok()?))).collect();
+        let all = Pointers::new(keys.iter().chain(known.iter().map(|(_, pointer)| pointer)));
+        let mut places = vec![None; all.places()];
+        for ((known, _), end) in known.iter().zip(&all.ends()[keys.len()..]) {
+            places[*end] = Some(*known);
+        }
+        Self { all, keys: keys.len(), known: places }
+    }
+
+    pub(super) fn keys(&self) -> &[usize] {
+        &self.all.ends()[..self.keys]
+    }
+}
+
+/// The members that mean something to the gateway.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Known {
+    /// The maximum of output.
+    MaxOutput,
+    /// How many answers there are to each prompt.
+    Choices,
+    /// One prompt, or several in an array.
+    Prompts,
+    Stream,
+    Background,
+    Options,
+    IncludeUsage,
+}
+
+impl Known {
+    /// Google's servers take both spellings of each name.
+    const ALL: [(Self, &str); 39] = [
+        (Self::MaxOutput, "/max_tokens"),
+        (Self::MaxOutput, "/max_completion_tokens"),
+        (Self::MaxOutput, "/max_output_tokens"),
+        (Self::MaxOutput, "/max_tokens_to_sample"),
+        (Self::MaxOutput, "/max_new_tokens"),
+        (Self::MaxOutput, "/max_gen_len"),
+        (Self::MaxOutput, "/maxTokens"),
+        (Self::MaxOutput, "/maxOutputTokens"),
+        (Self::MaxOutput, "/n_predict"),
+        (Self::MaxOutput, "/num_predict"),
+        (Self::MaxOutput, "/options/num_predict"),
+        (Self::MaxOutput, "/parameters/max_tokens"),
+        (Self::MaxOutput, "/parameters/max_new_tokens"),
+        (Self::MaxOutput, "/parameters/maxOutputTokens"),
+        (Self::MaxOutput, "/inferenceConfig/maxTokens"),
+        (Self::MaxOutput, "/textGenerationConfig/maxTokenCount"),
+        (Self::MaxOutput, "/generationConfig/maxOutputTokens"),
+        (Self::MaxOutput, "/generationConfig/max_output_tokens"),
+        (Self::MaxOutput, "/generation_config/maxOutputTokens"),
+        (Self::MaxOutput, "/generation_config/max_output_tokens"),
+        (Self::Choices, "/n"),
+        (Self::Choices, "/best_of"),
+        (Self::Choices, "/num_return_sequences"),
+        (Self::Choices, "/parameters/best_of"),
+        (Self::Choices, "/parameters/num_return_sequences"),
+        (Self::Choices, "/parameters/candidateCount"),
+        (Self::Choices, "/candidateCount"),
+        (Self::Choices, "/generationConfig/candidateCount"),
+        (Self::Choices, "/generationConfig/candidate_count"),
+        (Self::Choices, "/generation_config/candidateCount"),
+        (Self::Choices, "/generation_config/candidate_count"),
+        (Self::Prompts, "/prompt"),
+        (Self::Prompts, "/prompts"),
+        (Self::Prompts, "/inputs"),
+        (Self::Prompts, "/instances"),
+        (Self::Stream, "/stream"),
+        (Self::Background, "/background"),
+        (Self::Options, "/stream_options"),
+        (Self::IncludeUsage, "/stream_options/include_usage"),
+    ];
+}

@@ -1,0 +1,301 @@
+//! The parts of a request that are no text: pictures, sound, videos and files, by reference or in base64, and references to
+//! earlier answers. What they cost cannot be seen in their size.
+//!
+//! They are found by the names that the APIs have for them, wherever they stand, but not in definitions of tools and in what
+//! tools are called with.
+
+use smallvec::SmallVec;
+
+use crate::base::json::Kind;
+
+/// What a member is, by its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Role {
+    #[default]
+    Other,
+    /// A part, or several of them in an array.
+    Part,
+    /// The same, but not directly in the body.
+    InnerPart,
+    /// The same, but only directly in the body.
+    Reference,
+    /// What a prompt is known by; in other requests it is the prompt.
+    Prompt,
+    /// The data of a part, or where it is.
+    Data,
+    /// Of what kind something is.
+    Type,
+    Id,
+    /// What the Responses API gets: messages, and references to them.
+    Input,
+    /// What has no parts in it.
+    Aside,
+}
+
+impl Role {
+    #[inline]
+    fn of(name: &[u8]) -> Self {
+        let known: &[(&str, Self)] = match name.len() {
+            2 => &[("id", Self::Id)],
+            3 => &[("url", Self::Data)],
+            4 => &[("type", Self::Type), ("data", Self::Data), ("file", Self::InnerPart), ("args", Self::Aside)],
+            5 => &[
+                ("image", Self::Part),
+                ("input", Self::Input),
+                ("audio", Self::InnerPart),
+                ("video", Self::InnerPart),
+                ("tools", Self::Aside),
+            ],
+            6 => {
+                &[("source", Self::InnerPart), ("images", Self::Part), ("status", Self::Type), ("prompt", Self::Prompt)]
+            }
+            7 => &[("file_id", Self::Part)],
+            8 => &[
+                ("file_url", Self::Part),
+                ("fileData", Self::Part),
+                ("mimeType", Self::Type),
+                ("metadata", Self::Aside),
+            ],
+            9 => &[
+                ("image_url", Self::Part),
+                ("video_url", Self::Part),
+                ("audio_url", Self::Part),
+                ("file_data", Self::Part),
+                ("mime_type", Self::Type),
+                ("arguments", Self::Aside),
+                ("functions", Self::Aside),
+            ],
+            10 => &[("inlineData", Self::Part), ("media_type", Self::Type), ("parameters", Self::Aside)],
+            11 => &[("inline_data", Self::Part), ("input_audio", Self::Part)],
+            12 => &[("conversation", Self::Reference), ("input_schema", Self::Aside)],
+            13 => &[("cachedContent", Self::Reference)],
+            14 => &[("cached_content", Self::Reference)],
+            15 => &[("multimodal_data", Self::Part), ("response_format", Self::Aside)],
+            20 => &[("previous_response_id", Self::Reference)],
+            _ => return Self::Other,
+        };
+        let role = known.iter().find(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()));
+        role.map_or(Self::Other, |(_, role)| *role)
+    }
+}
+
+/// See the head of this file. It is told what a reader of JSON reads.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    /// How many there are.
+    pub(super) count: u64,
+    /// How many bytes of their strings are no text.
+    pub(super) data: u64,
+    /// How many arrays and objects the reader is in.
+    depth: usize,
+    /// The member that comes next.
+    role: Role,
+    /// How deep what has no parts begins; 0 if the reader is in none.
+    aside: usize,
+    /// The parts that the reader is in.
+    open: SmallVec<[OpenPart; 2]>,
+    /// How deep the members or items of the innermost one are; 0 if the reader is in none.
+    part_depth: usize,
+    string: PartString,
+    /// The beginning of what the string says of a kind.
+    kind: SmallVec<[u8; MAX_KIND]>,
+    /// What is known of the item of `input` that the reader is in.
+    item: Item,
+    /// Whether the reader is in `input`.
+    is_in_input: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OpenPart {
+    /// How many arrays and objects the reader is in where its members or items are.
+    depth: usize,
+    is_list: bool,
+    /// Bytes of strings that are data, if it is none of text.
+    data: u64,
+    is_text: bool,
+}
+
+/// What the string is that is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum PartString {
+    #[default]
+    Other,
+    Type,
+    /// Data in base64, of which so many bytes were read.
+    Data(u64),
+    /// The beginning of a URL that has its data in it, of which so many bytes were read.
+    Prefix(u64),
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Item {
+    has_id: bool,
+    has_others: bool,
+    is_reference: bool,
+}
+
+impl Parts {
+    #[inline]
+    pub(super) fn name(&mut self, name: Option<&[u8]>) {
+        self.role = name.map_or(Role::Other, Role::of);
+        if self.depth == ITEM_DEPTH {
+            self.item.has_id |= self.role == Role::Id;
+            self.item.has_others |= !matches!(self.role, Role::Id | Role::Type);
+        }
+    }
+
+    /// A value begins.
+    #[inline]
+    pub(super) fn begin(&mut self, kind: Kind) {
+        let role = std::mem::take(&mut self.role);
+        if (role != Role::Other || self.depth == self.part_depth) && self.aside == 0 {
+            self.begin_known(kind, role);
+        }
+        if kind != Kind::String {
+            self.depth += 1;
+            if self.depth == ITEM_DEPTH {
+                self.item = Item::default();
+            }
+        }
+    }
+
+    fn begin_known(&mut self, kind: Kind, role: Role) {
+        let around = self.open.last().filter(|part| part.depth == self.depth);
+        let (is_in_part, is_item) = (around.is_some(), around.is_some_and(|part| part.is_list));
+        let is_part = match role {
+            Role::Part => true,
+            Role::InnerPart => self.depth > 1,
+            Role::Reference => self.depth == 1,
+            Role::Prompt => self.depth == 1 && kind == Kind::Object,
+            _ => false,
+        };
+        if kind == Kind::String {
+            self.string = match role {
+                Role::Type => PartString::Type,
+                _ if is_part || is_item || role == Role::Data && is_in_part => PartString::Data(0),
+                _ => PartString::Other,
+            };
+            self.kind.clear();
+            self.count += u64::from(is_item || is_part && !is_in_part);
+        } else if is_item || is_part {
+            let is_list = kind == Kind::Array;
+            // What is directly in a part belongs to it, and each item of a list is one.
+            self.count += u64::from(!is_list && (is_item || !is_in_part));
+            self.part_depth = self.depth + 1;
+            self.open.push(OpenPart { depth: self.depth + 1, is_list, data: 0, is_text: false });
+        } else if role == Role::Aside || role == Role::Input && self.depth > 1 {
+            self.aside = self.depth + 1;
+        } else if role == Role::Input {
+            self.is_in_input = kind == Kind::Array;
+        }
+    }
+
+    /// The next part of a string.
+    #[inline]
+    pub(super) fn text(&mut self, part: &[u8]) {
+        if self.string != PartString::Other {
+            self.known_text(part);
+        }
+    }
+
+    fn known_text(&mut self, part: &[u8]) {
+        match self.string {
+            PartString::Other => {}
+            PartString::Type => self.keep_kind(part),
+            PartString::Data(0) if part.starts_with(b"data:") => self.prefix(0, part),
+            PartString::Data(length) => self.data(length, part),
+            PartString::Prefix(length) => self.prefix(length, part),
+        }
+    }
+
+    /// So many bytes were read before this part of `data:image/png;base64,`, and perhaps of what follows.
+    fn prefix(&mut self, length: u64, part: &[u8]) {
+        let end = part.iter().position(|byte| *byte == b',');
+        self.keep_kind(&part[..end.unwrap_or(part.len())]);
+        let read = length + part.len() as u64;
+        self.string = match end {
+            None if read > MAX_PREFIX => PartString::Other,
+            None => PartString::Prefix(read),
+            Some(_) if is_of_text(self.kind.strip_prefix(b"data:").unwrap_or_default()) => PartString::Other,
+            Some(end) => return self.data(length + end as u64 + 1, &part[end + 1..]),
+        };
+    }
+
+    fn data(&mut self, length: u64, part: &[u8]) {
+        let is_data = part.iter().all(|byte| is_of_base64(*byte));
+        self.string = if is_data { PartString::Data(length + part.len() as u64) } else { PartString::Other };
+    }
+
+    fn keep_kind(&mut self, part: &[u8]) {
+        let room = MAX_KIND - self.kind.len();
+        self.kind.extend_from_slice(&part[..room.min(part.len())]);
+    }
+
+    /// What began last ends.
+    #[inline]
+    pub(super) fn end(&mut self, kind: Kind) {
+        if kind == Kind::String {
+            if self.string != PartString::Other {
+                self.end_string();
+            }
+            return;
+        }
+        if self.depth == self.aside {
+            self.aside = 0;
+        }
+        if self.depth == self.part_depth {
+            self.end_part();
+        }
+        if self.depth == ITEM_DEPTH && self.is_in_input {
+            let Item { has_id, has_others, is_reference } = self.item;
+            self.count += u64::from(is_reference || has_id && !has_others);
+        }
+        self.depth -= 1;
+        self.is_in_input &= self.depth > 1;
+    }
+
+    fn end_part(&mut self) {
+        self.data += self.open.pop().filter(|part| !part.is_text).map_or(0, |part| part.data);
+        self.part_depth = self.open.last().map_or(0, |part| part.depth);
+    }
+
+    fn end_string(&mut self) {
+        let open = self.open.last_mut().filter(|open| open.depth == self.depth);
+        match (std::mem::take(&mut self.string), open) {
+            (PartString::Data(length), Some(open)) => open.data += length,
+            (PartString::Data(length), None) => self.data += length,
+            (PartString::Type, open) => {
+                self.item.is_reference |= self.depth == ITEM_DEPTH && *self.kind == *b"item_reference";
+                let is_text = is_of_text(&self.kind);
+                open.into_iter().for_each(|open| open.is_text |= is_text);
+            }
+            _ => {}
+        }
+    }
+
+    /// A number or another word.
+    #[inline]
+    pub(super) fn word(&mut self) {
+        self.role = Role::Other;
+    }
+}
+
+/// In so many arrays and objects is a member of an item of `input`.
+const ITEM_DEPTH: usize = 3;
+
+/// The most that is kept of what a string says of a kind.
+const MAX_KIND: usize = 32;
+/// The longest beginning of a URL that has its data in it.
+const MAX_PREFIX: u64 = 256;
+
+/// Whether a media type, or what an API calls it, is text.
+fn is_of_text(kind: &[u8]) -> bool {
+    let kind = kind.trim_ascii_start().to_ascii_lowercase();
+    let binary: [&[u8]; 4] = [b"image/", b"audio/", b"video/", b"application/pdf"];
+    kind.starts_with(b"text") || kind.contains(&b'/') && !binary.iter().any(|binary| kind.starts_with(binary))
+}
+
+/// With line ends, which some clients put into it.
+fn is_of_base64(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_' | b'=' | b'\r' | b'\n')
+}

@@ -1,0 +1,125 @@
+//! What makes a request for a stream ask for its usage: `stream_options.include_usage` becomes `true`, whatever it was, wherever
+//! a server may look for it, and all else stays as it is.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::Patch;
+use crate::base::json::Kind;
+
+/// As OpenAI's API spells them.
+const OPTIONS: &[u8] = b"stream_options";
+const INCLUDE: &[u8] = b"include_usage";
+
+/// More values than this need not be replaced: nobody sends so many.
+const MOST: usize = 32;
+
+/// What was seen of the options. It is told what is in the outermost object, and in options that are there.
+#[derive(Debug, Default)]
+pub(super) struct UsageAsking {
+    patches: SmallVec<[Patch; 1]>,
+    /// Whether the member that comes next has the name that the API has for it.
+    is_exact: bool,
+    has_options: bool,
+    open: Option<OpenOptions>,
+    replaced: Option<Replaced>,
+    is_too_long: bool,
+}
+
+/// Options that the reader is in.
+#[derive(Debug)]
+struct OpenOptions {
+    /// Where their members begin, and how many there are.
+    at: usize,
+    members: usize,
+    /// Whether one of them asks for the usage.
+    includes: bool,
+}
+
+/// A value that has begun and is replaced.
+#[derive(Debug)]
+struct Replaced {
+    at: usize,
+    deep: usize,
+    with: &'static str,
+}
+
+/// What something is.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Asking {
+    Options,
+    Include,
+}
+
+impl UsageAsking {
+    /// A name that is `deep` in arrays and objects.
+    #[inline]
+    pub(super) fn name(&mut self, name: Option<&[u8]>, deep: usize) {
+        if deep > 2 {
+            return;
+        }
+        self.is_exact = matches!(name, Some(OPTIONS | INCLUDE));
+        if let Some(open) = self.open.as_mut().filter(|_| deep == 2) {
+            open.members += 1;
+        }
+    }
+
+    /// A value begins.
+    pub(super) fn begin(&mut self, what: Asking, kind: Kind, at: usize, deep: usize) {
+        self.note(what);
+        if what == Asking::Options && kind == Kind::Object {
+            self.open = Some(OpenOptions { at: at + 1, members: 0, includes: false });
+        } else {
+            let with = if what == Asking::Options { "{\"include_usage\":true}" } else { "true" };
+            self.replaced = Some(Replaced { at, deep, with });
+        }
+    }
+
+    /// What began `deep` in arrays and objects ends before this place.
+    #[inline]
+    pub(super) fn end(&mut self, at: usize, deep: usize) {
+        if let Some(replaced) = self.replaced.take_if(|replaced| replaced.deep == deep) {
+            self.replace(replaced.at..at, replaced.with);
+        } else if deep == 1
+            && let Some(OpenOptions { at, members, includes: false }) = self.open.take()
+        {
+            self.replace(at..at, if members == 0 { "\"include_usage\":true" } else { "\"include_usage\":true," });
+        }
+    }
+
+    /// A value that has no others in it.
+    pub(super) fn word(&mut self, what: Asking, word: Option<&[u8]>, at: Range<usize>) {
+        self.note(what);
+        match what {
+            Asking::Options => self.replace(at, "{\"include_usage\":true}"),
+            Asking::Include if word == Some(b"true") => {}
+            Asking::Include => self.replace(at, "true"),
+        }
+    }
+
+    fn note(&mut self, what: Asking) {
+        match (what, &mut self.open) {
+            (Asking::Options, _) => self.has_options |= self.is_exact,
+            (Asking::Include, Some(open)) => open.includes |= self.is_exact,
+            (Asking::Include, None) => {}
+        }
+    }
+
+    fn replace(&mut self, at: Range<usize>, with: &'static str) {
+        if self.patches.len() < MOST {
+            self.patches.push(Patch { at, with });
+        } else {
+            self.is_too_long = true;
+        }
+    }
+
+    /// The changes in the order of their places, if the members of the body begin at this one; `None` if they are too many.
+    pub(super) fn patches(mut self, members: usize) -> Option<Vec<Patch>> {
+        if !self.has_options {
+            self.patches.push(Patch { at: members..members, with: "\"stream_options\":{\"include_usage\":true}," });
+        }
+        self.patches.sort_by_key(|patch| patch.at.start);
+        (!self.is_too_long).then(|| self.patches.into_vec())
+    }
+}

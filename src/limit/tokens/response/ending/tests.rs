@@ -1,0 +1,155 @@
+//! Tests of when a usage is final, and of what else is said of an answer.
+
+use crate::limit::tokens::response::{ResponseReader, Source};
+
+const EVENTS: &str = "text/event-stream";
+const JSON: &str = "application/json";
+
+/// A stream of events with this data.
+fn stream(events: &[&str]) -> String {
+    events.iter().fold(String::new(), |stream, data| stream + "data: " + data + "\n\n")
+}
+
+/// Whether a response says what was used, and will not say more.
+#[track_caller]
+fn is_said(content_type: &str, body: &str) -> bool {
+    let read = |size: usize| {
+        let mut reader = ResponseReader::new(content_type, &Source::Auto);
+        body.as_bytes().chunks(size).for_each(|piece| reader.read(piece));
+        reader.says_usage()
+    };
+    let whole = read(body.len());
+    assert_eq!([1, 7, 100].map(read), [whole; 3], "{body}");
+    whole
+}
+
+#[test]
+fn an_early_count_is_no_final_one() {
+    let start =
+        r#"{"type":"message_start","message":{"stop_reason":null,"usage":{"input_tokens":9,"output_tokens":1}}}"#;
+    let text = r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":"Hello"}}"#;
+    let failed = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
+    let last = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":15}}"#;
+    let stop = r#"{"type":"message_stop"}"#;
+    for (events, said) in [
+        (&[start][..], false),
+        (&[start, stop], false),
+        (&[start, text, stop], false),
+        (&[start, text, failed], false),
+        (&[start, text, last], true),
+        (&[start, text, last, stop], true),
+        (&[start, last], true),
+        (&[start, text, last, text], false),
+        (&[start, text, &last.replace("15", "0")], false),
+        (&[start, text, &last.replace("15", "-5")], false),
+        (&[start, text, &last.replace("15", "null"), stop], false),
+        (&[start, text, &last.replace("15", "-5,\"total_tokens\":40")], true),
+    ] {
+        assert_eq!(is_said(EVENTS, &stream(events)), said, "{events:?}");
+    }
+    let gemini = |text: &str, finish: &str, output: u64| {
+        format!(
+            r#"{{"candidates":[{{"content":{{"parts":[{{"text":"{text}"}}]}}{finish}}}],"usageMetadata":{{"promptTokenCount":9,"candidatesTokenCount":{output}}}}}"#
+        )
+    };
+    let (one, last) = (gemini("Hello", "", 1), gemini(" you", r#","finishReason":"STOP""#, 9));
+    for (parts, said) in [(&[&*one][..], false), (&[&one, &one], false), (&[&one, &last], true)] {
+        assert_eq!(is_said(EVENTS, &stream(parts)), said, "{parts:?}");
+        assert_eq!(is_said(JSON, &format!("[{}]", parts.join(",\r\n"))), said, "{parts:?}");
+        assert_eq!(is_said("application/jsonl", &(parts.join("\n") + "\n")), said, "{parts:?}");
+    }
+    assert!(is_said(JSON, &one), "what is no stream says it once");
+    let chunk = |delta: &str, finish: &str, usage: &str| {
+        format!(r#"{{"choices":[{{"delta":{{{delta}}},"finish_reason":{finish}}}],"usage":{usage}}}"#)
+    };
+    let usage = r#"{"prompt_tokens":9,"completion_tokens":1}"#;
+    let (role, hello) =
+        (chunk(r#""role":"assistant","content":"""#, "null", usage), chunk(r#""content":"Hello""#, "null", "null"));
+    let (both, end) = (chunk(r#""content":"Hello""#, "null", usage), chunk("", "\"stop\"", "null"));
+    let alone = format!(r#"{{"choices":[],"usage":{usage}}}"#);
+    for (events, said) in [
+        (&[&*role][..], false),
+        (&[&role, &hello, &end], false),
+        (&[&role, &both], false),
+        (&[&role, &hello, &alone, "[DONE]"], true),
+        (&[&role, &hello, &end, &alone, "[DONE]"], true),
+        (&[&role, &hello, &alone, &hello], false),
+        (&[&role, &hello, &chunk("", "\"stop\"", usage), "[DONE]"], true),
+        (&[&role, &hello, &chunk("", "\"\"", usage), "[DONE]"], false),
+    ] {
+        assert_eq!(is_said(EVENTS, &stream(events)), said, "{events:?}");
+    }
+    let response = |kind: &str, status: &str| {
+        format!(
+            r#"{{"type":"response.{kind}","response":{{"status":"{status}","usage":{{"input_tokens":9,"output_tokens":1}}}}}}"#
+        )
+    };
+    let delta = r#"{"type":"response.output_text.delta","delta":"Hello"}"#;
+    for (events, said) in [
+        (&[&*response("in_progress", "in_progress")][..], false),
+        (&[&*response("created", "queued"), delta], false),
+        (&[&*response("created", "queued"), delta, &response("completed", "completed")], true),
+        (&[delta, &*response("incomplete", "incomplete")], true),
+    ] {
+        assert_eq!(is_said(EVENTS, &stream(events)), said, "{events:?}");
+    }
+}
+
+#[test]
+fn what_says_nothing_is_no_usage() {
+    let chat = |text: &str, counts: &str| {
+        format!(r#"{{"choices":[{{"message":{{"content":"{text}"}},"finish_reason":"stop"}}],"usage":{{{counts}}}}}"#)
+    };
+    let text = "x".repeat(460);
+    for (body, said) in [
+        (chat(&text, r#""prompt_tokens":0,"completion_tokens":0,"total_tokens":0"#), false),
+        (chat(&text, r#""prompt_tokens":11,"completion_tokens":0"#), false),
+        (chat(&text, r#""prompt_tokens":11,"completion_tokens":-5"#), false),
+        (chat(&text, r#""prompt_tokens":11"#), false),
+        (chat(&text, r#""prompt_tokens":"11","completion_tokens":5"#), false),
+        (chat(&text, r#""completion_tokens":5"#), false),
+        (chat(&text, r#""prompt_tokens":11,"completion_tokens":5"#), true),
+        (chat("", r#""prompt_tokens":11,"completion_tokens":0"#), true),
+        (chat(&text, r#""prompt_tokens":11,"completion_tokens":-5,"total_tokens":16"#), true),
+        (r#"{"object":"list","data":[{"embedding":[0.5]}],"usage":{"prompt_tokens":8}}"#.to_owned(), true),
+        (
+            r#"{"object":"list","data":[{"embedding":[0.5]}],"usage":{"prompt_tokens":0,"total_tokens":0}}"#.to_owned(),
+            false,
+        ),
+        (r#"{"object":"response","status":"queued","usage":{"input_tokens":5,"output_tokens":1}}"#.to_owned(), false),
+        (r#"{"usage":{"prompt_tokens":5,"completion_tokens":6}"#.to_owned(), false),
+    ] {
+        assert_eq!(is_said(JSON, &body), said, "{body}");
+    }
+}
+
+#[test]
+fn an_answer_says_its_model_its_end_and_its_failure() {
+    let read = |body: &str| {
+        let mut reader = ResponseReader::new(EVENTS, &Source::Auto);
+        body.as_bytes().chunks(3).for_each(|piece| reader.read(piece));
+        let model = reader.model().map(|model| String::from_utf8_lossy(model).into_owned());
+        (model, reader.is_complete(), reader.has_failed())
+    };
+    let long = format!(r#"{{"model":"{}"}}"#, "m".repeat(300));
+    for (event, model, is_complete, has_failed) in [
+        (r#"{"model":"lar\u0067e","choices":[{"finish_reason":null}],"error":null}"#, Some("large"), false, false),
+        (r#"{"message":{"model":"claude"}}"#, Some("claude"), false, false),
+        (r#"{"response":{"model":"o1","status":"completed","error":null}}"#, Some("o1"), true, false),
+        (r#"{"modelVersion":"gemini","candidates":[{"finishReason":"STOP"}]}"#, Some("gemini"), true, false),
+        (
+            r#"{"choices":[{"model":"no","finish_reason":"stop","delta":{"model":"no"}}],"model":null}"#,
+            None,
+            true,
+            false,
+        ),
+        (r#"{"error":{"message":"no"}}"#, None, false, true),
+        (r#"{"type":"error","code":"x"}"#, None, false, true),
+        (r#"{"error":"no"}"#, None, false, true),
+        (r#"{"a":{"b":{"c":{"d":{"finish_reason":"stop"}}}}}"#, None, false, false),
+        (&long, None, false, false),
+    ] {
+        let found = read(&stream(&[event]));
+        assert_eq!(found, (model.map(str::to_owned), is_complete, has_failed), "{event}");
+    }
+}

@@ -1,0 +1,131 @@
+//! What responses cost that do not say their usage, say it late, or are errors; and by which model.
+
+use super::*;
+use crate::config::ModelWeights;
+
+const START: &str =
+    "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":20,\"output_tokens\":1}}}\n\n";
+const FAILED: &str = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n";
+
+#[test]
+fn a_success_that_does_not_say_its_usage_costs_what_was_reserved_or_its_size() {
+    let text = |length: usize| {
+        format!("data: {{\"delta\":{{\"type\":\"text_delta\",\"text\":\"{}\"}}}}\n\n", "x".repeat(length))
+    };
+    let (short, long) = (text(40), text(4000));
+    let zeros = piece(&"x".repeat(40)) + &USAGE.replace(":7,", ":0,").replace(":2,", ":0,").replace(":9}", ":0}");
+    let bad = piece("") + &USAGE.replace(":2,", ":-2,").replace(",\"total_tokens\":9", "");
+    for (pieces, costs) in [
+        (&[][..], [50, 5]),
+        (&[&*short], [50, 15]),
+        (&[&long], [1005, 1005]),
+        (&[START, &short], [50, 30]),
+        (&[START, &long], [1020, 1020]),
+        // A provider that has failed has not succeeded.
+        (&[START, &short, FAILED], [30, 30]),
+        (&[START, &long, FAILED], [1020, 1020]),
+        (&[&zeros, DONE], [50, 15]),
+        (&[&bad, &short, DONE], [50, 17]),
+    ] {
+        assert_eq!(Counted::costs(EVENTS, pieces), costs, "{pieces:?}");
+    }
+    assert_eq!(Counted::costs("text/plain", &["12345678"]), [50, 7]);
+    let gemini =
+        "{\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"TEXT\"}]}}],\"usageMetadata\":{\"promptTokenCount\":9,\
+                  \"candidatesTokenCount\":1}}"
+            .replace("TEXT", &"x".repeat(4000));
+    assert_eq!(Counted::costs("application/json", &["[", &gemini, "]"]), [1009, 1009]);
+    assert_eq!(Counted::costs(EVENTS, &["data: ", &gemini, "\n\n"]), [1009, 1009]);
+}
+
+#[test]
+fn a_client_that_goes_away_costs_what_was_reserved_or_what_has_passed() {
+    for (without_usage, cost) in [(WithoutUsage::Reserved, 60), (WithoutUsage::Size, 15)] {
+        let counted = Counted::new(&["100/h"]);
+        let limit = counted.reserve_by(60, TokenCost { without_usage, ..TokenCost::default() }).unwrap();
+        let (mut meter, text) = (counted.meter(limit, 5, EVENTS, false), piece(&"x".repeat(40)));
+        assert_eq!(next(&mut meter, &mut pieces(&[&text])).unwrap().unwrap(), text);
+        assert!(!meter.waits_for_usage());
+        meter.close();
+        assert_eq!(counted.used(), cost);
+    }
+}
+
+/// A body of which no more comes.
+#[derive(Default)]
+struct Silent;
+impl Body for Silent {
+    type Data = Bytes;
+    type Error = &'static str;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+        Poll::Pending
+    }
+}
+
+#[tokio::test]
+async fn a_complete_answer_is_read_on_for_its_usage() {
+    let finished = piece("four").replace("}}]", "},\"finish_reason\":\"stop\"}]");
+    let junk = ": junk\n\n".repeat(1 << 12);
+    let many: Vec<_> = std::iter::repeat_n(&*junk, 20).chain([USAGE]).collect();
+    for (rest, cost) in [(&[USAGE, DONE][..], 9), (&[USAGE], 9), (&[], 60), (&many, 60)] {
+        let counted = Counted::new(&["100/h"]);
+        let limit = counted.reserve_by(60, TokenCost::default()).unwrap();
+        let mut meter = counted.meter(limit, 5, EVENTS, true);
+        let mut body = pieces(&[&[&*finished], rest].concat());
+        assert!(next(&mut meter, &mut body).unwrap().is_some());
+        assert!(meter.waits_for_usage());
+        Box::new(meter).read_on(body, READ_ON_FOR).await;
+        assert_eq!(counted.used(), cost, "{}", rest.len());
+    }
+    let counted = Counted::new(&["100/h"]);
+    let limit = counted.reserve_by(60, TokenCost::default()).unwrap();
+    let mut meter = counted.meter(limit, 5, EVENTS, true);
+    assert!(next(&mut meter, &mut pieces(&[&finished])).unwrap().is_some());
+    Box::new(meter).read_on(Silent, Duration::from_millis(1)).await;
+    assert_eq!(counted.used(), 60);
+}
+
+#[test]
+fn an_error_costs_the_usage_that_it_says() {
+    for (body, cost) in [
+        ("{\"error\":{\"message\":\"no\"},\"usage\":{\"prompt_tokens\":70,\"completion_tokens\":50}}", 120),
+        ("{\"error\":{\"message\":\"no\"},\"usage\":{\"prompt_tokens\":0,\"completion_tokens\":0}}", 0),
+        ("{\"error\":{\"message\":\"no\"}}", 0),
+        ("no", 0),
+    ] {
+        let counted = Counted::new(&["1000/h"]);
+        let limit = counted.reserve_by(60, TokenCost::default()).unwrap();
+        let request = MeteredRequest { input: 5, model: None, hides_usage: false, is_error: true };
+        let meter = counted.meter_of(limit, "application/json", request);
+        assert!(meter.waits_for_usage());
+        assert_eq!(drain(meter, &[body]), body);
+        assert_eq!(counted.used(), cost, "{body}");
+        assert_eq!(counted.metrics.tokens.total().estimated, 0);
+    }
+}
+
+#[test]
+fn the_dearer_of_two_models_is_charged() {
+    let weights = |text: &str| Weights { output: text.parse().unwrap(), ..Weights::default() };
+    let model = |pattern: &str, text: &str| ModelWeights { pattern: pattern.to_owned(), weights: weights(text) };
+    let cost = || TokenCost {
+        weights: weights("5"),
+        models: vec![model("small", "1"), model("large*", "10")],
+        ..TokenCost::default()
+    };
+    for (asked, answered, charged) in [
+        ("small", "small", 3),
+        ("small", "large-1", 21),
+        ("large", "small", 21),
+        ("small", "other", 11),
+        ("small", "", 3),
+    ] {
+        let counted = Counted::new(&["1000/h"]);
+        let mut limit = counted.reserve_by(60, cost()).unwrap();
+        limit.weights = SmallVec::from_iter([cost().weights(Some(asked.as_bytes()))]);
+        let said = format!("{{\"model\":\"{answered}\",\"usage\":{{\"prompt_tokens\":1,\"completion_tokens\":2}}}}");
+        drain(counted.meter(limit, 5, "application/json", false), &[&said]);
+        assert_eq!(counted.used(), charged, "{asked} {answered}");
+    }
+}

@@ -1,0 +1,45 @@
+//! The pairs of a Cookie header or of a query, as servers divide them: some know separators that others do not. Pure.
+
+/// Which separators are around a piece.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Separation {
+    /// Only those that all servers know.
+    Certain,
+    /// At least one that only some servers know, so others read the piece together with its neighbour.
+    Disputed,
+}
+
+/// The pieces of a text between two separators: one that all servers know, and one that only some know.
+pub(super) struct Pieces<'a> {
+    text: Option<&'a [u8]>,
+    known_to_all: u8,
+    known_to_some: u8,
+    /// Whether the separator before the rest is one that only some servers know.
+    is_disputed: bool,
+}
+
+impl<'a> Pieces<'a> {
+    pub(super) fn new(text: &'a [u8], known_to_all: u8, known_to_some: u8) -> Self {
+        Self { text: Some(text), known_to_all, known_to_some, is_disputed: false }
+    }
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = (Separation, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let text = self.text?;
+        let end = memchr::memchr2(self.known_to_all, self.known_to_some, text);
+        let (piece, rest) = end.map_or((text, None), |end| (&text[..end], Some(&text[end + 1..])));
+        let was_disputed = self.is_disputed;
+        self.is_disputed = end.is_some_and(|end| text[end] == self.known_to_some);
+        self.text = rest;
+        Some((if was_disputed || self.is_disputed { Separation::Disputed } else { Separation::Certain }, piece))
+    }
+}
+
+/// The name and the value of a pair.
+pub(super) fn name_and_value(pair: &[u8]) -> (&[u8], &[u8]) {
+    let end = memchr::memchr(b'=', pair).unwrap_or(pair.len());
+    (&pair[..end], pair.get(end + 1..).unwrap_or_default())
+}

@@ -1,0 +1,63 @@
+//! The body of a response in HTTP/1.1, which waits while the client does not read. The HTTP library would take as much of it as the
+//! largest head may have.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+
+use super::message_body::Messages;
+
+/// How many bytes the library has that are not written.
+const MOST_UNWRITTEN: usize = 64 << 10;
+
+/// See the head of this file. The task of the connection asks it again when something is written.
+pub(super) struct PacedBody<B> {
+    body: B,
+    /// What has come and does not fit.
+    rest: Bytes,
+    messages: Rc<Messages>,
+}
+
+impl<B> PacedBody<B> {
+    /// A body whose bytes are written as those of these messages.
+    pub(super) fn new(body: B, messages: Rc<Messages>) -> Self {
+        Self { body, rest: Bytes::new(), messages }
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for PacedBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let Self { body, rest, messages } = self.get_mut();
+        let unwritten = messages.unwritten.get();
+        let room = MOST_UNWRITTEN.saturating_sub(unwritten);
+        if room == 0 {
+            messages.is_full.set(true);
+            return Poll::Pending;
+        }
+        if rest.is_empty() {
+            match ready!(Pin::new(body).poll_frame(cx)).map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(data))) => *rest = data,
+                Some(Ok(Err(trailers))) => return Poll::Ready(Some(Ok(trailers))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            }
+        }
+        let data = rest.split_to(rest.len().min(room));
+        messages.unwritten.set(unwritten + data.len());
+        Poll::Ready(Some(Ok(Frame::data(data))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,116 @@
+//! What the library has of the responses on a connection and has not sent, because the client does not read. It takes up to
+//! 64 KiB of each stream, so some hundred streams would keep much: streams wait while all of them together have too much.
+//!
+//! The bytes of a stream leave the library when they are sent, or when the stream is reset.
+
+use std::collections::HashMap;
+use std::task::{Context, Poll, Waker};
+
+use foldhash::fast::RandomState;
+
+use super::allowance::{Allowance, Pool};
+
+/// What a connection may always have: more than the library takes of one stream.
+const ALWAYS: usize = 128 << 10;
+/// The most that it may have.
+const MOST: usize = 1 << 20;
+/// By how much it may have more at a time.
+const STEP: usize = 64 << 10;
+/// What all connections of the process may have beyond what each always may.
+static PROCESS: Pool = Pool::new(64 << 20);
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(super) struct Unsent {
+    of_streams: HashMap<u32, usize, RandomState>,
+    all: usize,
+    more: Allowance,
+    waiting: Vec<Waker>,
+}
+
+impl Default for Unsent {
+    fn default() -> Self {
+        Self { of_streams: HashMap::default(), all: 0, more: Allowance::new(&PROCESS), waiting: Vec::new() }
+    }
+}
+
+impl Unsent {
+    /// Ready when the library may get more. Otherwise the task is woken when that may be so.
+    pub(super) fn poll_room(&mut self, cx: &Context<'_>) -> Poll<()> {
+        if self.all >= ALWAYS {
+            let wanted = (self.all + STEP).min(MOST) - ALWAYS;
+            let has = self.more.bytes();
+            if self.all >= ALWAYS + if wanted > has { self.more.set(wanted) } else { has } {
+                self.waiting.push(cx.waker().clone());
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// The library gets so many bytes of a stream.
+    pub(super) fn add(&mut self, stream: u32, bytes: usize) {
+        *self.of_streams.entry(stream).or_default() += bytes;
+        self.all += bytes;
+    }
+
+    /// So many bytes of a stream leave the library.
+    pub(super) fn remove(&mut self, stream: u32, bytes: usize) {
+        let Some(of_stream) = self.of_streams.get_mut(&stream) else { return };
+        let left = of_stream.saturating_sub(bytes);
+        self.all -= *of_stream - left;
+        *of_stream = left;
+        if left == 0 {
+            self.of_streams.remove(&stream);
+        }
+        // Not for each frame, because all that wait are woken.
+        if !self.waiting.is_empty() && self.all <= ALWAYS.midpoint(self.more.bytes()) {
+            self.waiting.drain(..).for_each(Waker::wake);
+        }
+        if self.all < ALWAYS && self.more.bytes() > 0 {
+            self.more.set(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn streams_wait_until_half_is_sent() {
+        let (mut unsent, woken) = (Unsent::default(), Arc::new(Woken::default()));
+        let waker = Waker::from(woken.clone());
+        let cx = Context::from_waker(&waker);
+        let mut streams = 0;
+        while unsent.poll_room(&cx).is_ready() {
+            streams += 1;
+            unsent.add(streams, 16 << 10);
+        }
+        assert_eq!((unsent.all, streams), (MOST, 64));
+        assert!(unsent.poll_room(&cx).is_pending());
+        unsent.remove(1000, 1);
+        (1..32).for_each(|stream| unsent.remove(stream, 16 << 10));
+        assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+        // The rest of one is dropped with it.
+        unsent.remove(32, 1 << 10);
+        unsent.remove(32, usize::MAX);
+        assert_eq!((woken.0.load(Ordering::Relaxed), unsent.all), (2, MOST / 2));
+        assert!(unsent.poll_room(&cx).is_ready());
+        (33..=streams).for_each(|stream| unsent.remove(stream, 16 << 10));
+        assert_eq!((unsent.all, unsent.more.bytes(), unsent.of_streams.len()), (0, 0, 0));
+    }
+}

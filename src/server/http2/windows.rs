@@ -1,0 +1,74 @@
+//! How much the other side of a connection of HTTP/2 may send ahead on each stream: enough for a fast network, and less if there
+//! are many streams.
+//!
+//! What comes for somebody who does not read is kept in memory. The window of each stream is its share of a budget for all of
+//! them, which changes with their number. A window that is used up cannot be taken back, but it was given to a stream
+//! when there were fewer. So streams that begin one after another and are never read take the budget once, and half of it for
+//! each time that their number has doubled, and the smallest window each.
+//!
+//! The window of a connection is so large that all streams fit into it, whatever the other side knows of their windows. So a
+//! stream that nobody reads never keeps others from receiving, although the library grants the window of a stream and
+//! that of the connection only together. Pure.
+
+/// The windows of the streams of one side.
+#[derive(Clone, Copy, Debug)]
+pub struct Windows {
+    /// That of a stream while there are few.
+    pub largest: u32,
+    /// No stream has less.
+    pub smallest: u32,
+    /// What all streams together may send ahead, as long as that leaves each the smallest window.
+    pub budget: u32,
+}
+
+impl Windows {
+    /// The window of each stream if there are so many. It changes only when their number doubles or halves, since the other side
+    /// has to be told.
+    pub fn of_stream(&self, streams: usize) -> u32 {
+        let shares = u32::try_from(streams.max(1)).ok().and_then(u32::checked_next_power_of_two).unwrap_or(u32::MAX);
+        (self.budget / shares).clamp(self.smallest, self.largest)
+    }
+
+    /// The window of a connection on which all of so many streams fit, and one more.
+    pub fn of_connection(&self, streams: usize) -> u32 {
+        u32::try_from(streams).unwrap_or(u32::MAX).saturating_add(1).saturating_mul(self.largest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOWS: Windows = Windows { largest: 4 << 20, smallest: 64 << 10, budget: 32 << 20 };
+
+    #[test]
+    fn few_streams_have_large_windows_and_many_share_the_budget() {
+        for (streams, window) in [
+            (0, WINDOWS.largest),
+            (1, WINDOWS.largest),
+            (8, WINDOWS.largest),
+            (9, 2 << 20),
+            (16, 2 << 20),
+            (17, 1 << 20),
+            (100, 256 << 10),
+            (512, 64 << 10),
+            (5000, 64 << 10),
+            (usize::MAX, 64 << 10),
+        ] {
+            assert_eq!(WINDOWS.of_stream(streams), window, "{streams} streams");
+            assert!(WINDOWS.of_connection(streams) >= window);
+        }
+    }
+
+    #[test]
+    fn streams_that_begin_one_after_another_take_a_bounded_amount() {
+        let mut all = 0;
+        for streams in 1..=10_000_u32 {
+            all += u64::from(WINDOWS.of_stream(streams as usize));
+            let doubled = u64::from((streams / 8).max(1).ilog2() + 1).min(7);
+            let budget = u64::from(WINDOWS.budget);
+            let most = budget + doubled * budget / 2 + u64::from(streams * WINDOWS.smallest);
+            assert!(all <= most, "{streams} streams: {all} and not {most}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! A stream of a connection of HTTP/2, from its request to the end of its response, and what is noted of it when it ends.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use h2::SendStream;
+use h2::client::ResponseFuture;
+use http::Request;
+
+use super::{Http2Connection, SPARE_TIMERS, State};
+use crate::upstream::http2::clients::ClientRequest;
+use crate::upstream::stall::StallTimer;
+
+/// A stream, from its request to the end of its response.
+#[derive(Debug)]
+pub(in crate::upstream) struct OpenStream {
+    pub(super) connection: Rc<Http2Connection>,
+    pub(super) client: ClientRequest,
+    /// Whether the connection was made for this request; else others have used it.
+    pub(in crate::upstream::http2) is_new: bool,
+    /// Whether the server has the request and neither side has ended the stream.
+    pub(super) is_sent: Cell<bool>,
+    /// What keeps it open although nobody waits for its response any more.
+    pub(in crate::upstream::http2) sender: Option<SendStream<Bytes>>,
+    pub(super) stall: Option<StallTimer>,
+}
+
+impl OpenStream {
+    /// Its connection.
+    pub(in crate::upstream::http2) fn connection(&self) -> &Http2Connection {
+        &self.connection
+    }
+
+    /// Limits how long either side may take.
+    pub(in crate::upstream::http2) fn stall(&mut self) -> &mut StallTimer {
+        self.stall.get_or_insert_with(StallTimer::new)
+    }
+
+    /// Sends the head of the request, which may end it.
+    ///
+    /// # Errors
+    /// When the connection has ended, or the server has said that it ends. Nothing was sent then.
+    pub(in crate::upstream::http2) fn send(
+        &self,
+        head: Request<()>,
+        is_end: bool,
+    ) -> Result<(ResponseFuture, SendStream<Bytes>), h2::Error> {
+        let sent = self.connection.requests.clone().send_request(head, is_end)?;
+        self.is_sent.set(true);
+        Ok(sent)
+    }
+
+    /// The stream has ended, so it will not be reset.
+    pub(in crate::upstream::http2) fn has_ended(&self) {
+        self.is_sent.set(false);
+    }
+
+    /// The response is complete, but the end of the stream has not come: so it is reset, which no client has caused.
+    pub(in crate::upstream::http2) fn is_left(&self) {
+        self.is_sent.set(false);
+        self.connection.state.count_reset();
+    }
+
+    /// Counts the body of the request as one that is being sent, until what is returned is dropped.
+    pub(in crate::upstream::http2) fn upload(&self) -> Upload {
+        let state = self.connection.state.clone();
+        state.uploads.set(state.uploads.get() + 1);
+        Upload(state)
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        let Http2Connection { state, timers, .. } = &*self.connection;
+        let State { streams, of_server, .. } = &**state;
+        streams.set(streams.get() - 1);
+        of_server.set(of_server.get() - 1);
+        if self.is_sent.get() {
+            state.count_reset();
+            self.client.is_cancelled();
+            if self.client.owner.is_none() && streams.get() > 0 {
+                self.connection.cancelled.add(self.sender.take());
+            }
+        }
+        let mut timers = timers.borrow_mut();
+        if timers.len() < SPARE_TIMERS {
+            timers.extend(self.stall.take());
+        }
+    }
+}
+
+/// A body of a request that is being sent.
+#[derive(Debug)]
+pub(in crate::upstream::http2) struct Upload(Rc<State>);
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.0.uploads.set(self.0.uploads.get() - 1);
+    }
+}

@@ -1,0 +1,113 @@
+//! The answers to challenges that gateways leave for each other in a store that they share, and what others leave there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ClientConfig;
+
+use crate::harness::acme::{AcmeMood, AcmeServer, everything, start};
+use crate::harness::{Gateway, Memcached, TlsClient, unix, until, unverified};
+
+const SECRET: &str = "challenge_secret = \"one that nobody guesses\"";
+
+/// Whether a handshake like that of an authority is answered.
+fn is_answered(gateway: &Gateway, name: &str) -> bool {
+    let mut config = ClientConfig::clone(&*unverified());
+    config.alpn_protocols = vec![b"acme-tls/1".to_vec()];
+    TlsClient::connect(gateway.https(), &Arc::new(config), name).is_ok()
+}
+
+fn note_name(name: &str) -> String {
+    format!("gw#note:{}", blake3::hash(name.as_bytes()).to_hex())
+}
+
+fn write_note(memcached: &Memcached, name: &str, text: &str) {
+    memcached.tell(&format!("set {} 0 0 {}\r\n{text}\r\n", note_name(name), text.len()), "STORED");
+}
+
+fn note(memcached: &Memcached, name: &str) -> Option<String> {
+    memcached.tell(&format!("get {}\r\n", note_name(name)), "END").into_iter().nth(1)
+}
+
+#[test]
+fn whoever_writes_into_the_store_is_not_believed() {
+    for more in ["", SECRET] {
+        let (server, state, memcached) = (AcmeServer::start(), tempfile::tempdir().unwrap(), Memcached::start());
+        let text = server.config(&["a.test", "b.test"], more, &(memcached.store() + &everything()));
+        // There is an account, and a note of its own to look at.
+        server.set(AcmeMood::Looks);
+        let gateway = start(state.path(), &text);
+        until("the gateway leaves its answers", Duration::from_secs(30), || {
+            ["a.test", "b.test"].iter().all(|name| note(&memcached, name).is_some_and(|note| note.contains('.')))
+        });
+        let own = note(&memcached, "b.test").unwrap();
+        drop(gateway);
+        // Without this, its claim would hold for some minutes.
+        memcached.tell("flush_all\r\n", "OK");
+        server.set(AcmeMood::Says(403, "", "no"));
+        let gateway = start(state.path(), &text);
+        gateway.wait_message("cannot get a certificate: TLS handshakes for these names fail");
+        let until_then = unix().as_secs() + 300;
+        let code = "0".repeat(64);
+        for forged in [
+            "token.thumbprint".to_owned(),
+            format!("{until_then} token.thumbprint {code}"),
+            // That of another name, and one that should end later.
+            own.clone(),
+            format!("{until_then} {}", own.split_once(' ').unwrap().1),
+        ] {
+            // What was read is known for a second.
+            write_note(&memcached, "a.test", &forged);
+            let asked = memcached.stat("cmd_get");
+            until("the note is read", Duration::from_secs(20), || {
+                assert!(!is_answered(&gateway, "a.test"), "{more:?} {forged}");
+                memcached.stat("cmd_get") > asked
+            });
+        }
+        assert_eq!(gateway.metric("gateway_acme_challenges_total{result=\"answered\"}"), Some(0.0));
+    }
+}
+
+#[test]
+fn no_note_in_the_store_keeps_a_gateway_from_ordering() {
+    for (more, forged) in [("", ""), (SECRET, ""), (SECRET, "9999999999 - 00"), (SECRET, "token.thumbprint")] {
+        let (server, state, memcached) = (AcmeServer::start(), tempfile::tempdir().unwrap(), Memcached::start());
+        // Nothing ends it.
+        write_note(&memcached, "a.test", forged);
+        let gateway = start(state.path(), &server.config(&["a.test"], more, &(memcached.store() + &everything())));
+        server.wait_orders(1);
+        let ok = "gateway_acme_orders_total{result=\"ok\"}";
+        until("there is a certificate", Duration::from_secs(30), || gateway.metric(ok) == Some(1.0));
+        assert_eq!(note(&memcached, "a.test"), None, "it is taken back");
+    }
+}
+
+#[test]
+fn gateways_with_one_secret_or_one_folder_answer_for_each_other() {
+    for (more, is_one_folder, is_known) in [(SECRET, false, true), ("", true, true), ("", false, false)] {
+        let (server, memcached) = (AcmeServer::start(), Memcached::start());
+        let states = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let rest = memcached.store() + &everything();
+        server.set(AcmeMood::Looks);
+        let first = start(states[0].path(), &server.config(&["a.test"], more, &rest));
+        server.wait_orders(1);
+        let left = || note(&memcached, "a.test").is_some_and(|note| note.contains('.'));
+        until("the answer is left", Duration::from_secs(30), left);
+        let folder = &states[usize::from(!is_one_folder)];
+        // Without a secret the second one may order, too, and answers for itself: then it must not come so far.
+        if !is_known {
+            server.set(AcmeMood::Says(403, "", "no"));
+        }
+        let second = start(folder.path(), &server.config(&["a.test"], more, &rest));
+        if is_known {
+            until("the second one answers", Duration::from_secs(30), || is_answered(&second, "a.test"));
+            assert_eq!(server.orders().len(), 1, "it waits for the first one");
+        } else {
+            assert!(!is_answered(&second, "a.test"));
+            second.wait_message(
+                "an answer in the store is not believed: no gateway with this state folder or challenge_secret left it",
+            );
+        }
+        drop(first);
+    }
+}
