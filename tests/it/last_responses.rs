@@ -254,10 +254,9 @@ mod alone {
             client.ask("/large");
             let mut has_begun = false;
             let length = client.length(&mut || {
-                if has_begun {
-                    // As slowly as it takes some seconds, in which the client grants window.
-                    thread::sleep(Duration::from_millis(if is_http2 { 10 } else { 40 }));
-                } else if ended.gateway.log().iter().any(|line| line.contains("\"path\":\"/large\"")) {
+                // As slowly as it takes some seconds, in which the client grants window.
+                thread::sleep(Duration::from_millis(if is_http2 { 10 } else { 40 }));
+                if !has_begun && ended.gateway.log().iter().any(|line| line.contains("\"path\":\"/large\"")) {
                     // The request has ended. What is not sent is in the buffers of the gateway and of the system.
                     has_begun = true;
                     ended.begin();
