@@ -13,7 +13,7 @@ use prost::Message;
 use tokio::runtime::Runtime;
 
 use crate::harness::http2_server::read;
-use crate::harness::{Client, Gateway, both_stores, closed_port};
+use crate::harness::{Client, Gateway, both_stores, closed_port, until};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
@@ -470,6 +470,28 @@ fn a_call_that_is_given_up_while_it_is_held_stays_charged() {
         assert_eq!(caller.ask_one(entries, 1).0, OVER_LIMIT, "{store}");
         drop(caller);
         assert_eq!(gateway.used("slow", "192.0.2.1"), 9, "{store}");
+    });
+}
+
+#[test]
+fn a_call_that_is_given_up_while_it_is_delayed_is_charged() {
+    both_stores(|store| {
+        let delaying = "on_limit = \"delay\"\nmax_delay = \"5m\"\nmax_delayed = 10";
+        let rules = rule("ip = \"*\"", "[\"l\"]");
+        let gateway = deciding("", &format!("{rules}{store}{}", limit("l", "descriptor:ip", "[\"9/4m\"]", delaying)));
+        let mut caller = Caller::connect(gateway.decisions());
+        let entries: &[(&str, &str)] = &[("ip", "192.0.2.1")];
+        assert_eq!(caller.ask_one(entries, 9).0, OK);
+        // One waits for room, and the others for their turn.
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut caller = Caller::connect(gateway.decisions());
+                    caller.give_up(&[(entries, None)], || delayed(&gateway, "l") >= 3.0);
+                });
+            }
+        });
+        until("all are charged", Duration::from_secs(10), || gateway.used("l", "192.0.2.1") == 12);
     });
 }
 

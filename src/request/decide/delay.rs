@@ -15,7 +15,8 @@ use crate::store::{Answer, Ask, Refusal, Reply};
 /// How often a held request asks again where other requests may give back what they have reserved.
 const RECHECK: Duration = Duration::from_millis(20);
 
-/// Decides on a route with limits that may delay. If the future is dropped, the request leaves its queue at once.
+/// Decides on a route with limits that may delay. If the future is dropped, the request leaves its queue at once, and is charged
+/// only if another proxy asks.
 ///
 /// A request is in one queue at a time, that of the limit that holds it longest, so no two requests wait for each
 /// other.
@@ -31,7 +32,9 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
             // The request leaves its queue before it joins another, so that it is never in two.
             drop(slot.take());
             state.leave_flight();
+            state.begin_to_wait(&input);
             let joined = queue(&input, state, place, begun + max_delay, max_delayed).await;
+            state.end_waiting();
             input.now = state.now(input.now);
             match joined {
                 Some(joined) => slot = Some((place, joined)),
@@ -56,7 +59,9 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
         match hold(&input, state, refusal, begun.elapsed()) {
             Some(wait) if slot.as_ref().is_some_and(|(queue, _)| *queue == place) => {
                 state.leave_flight();
+                state.begin_to_wait(&input);
                 sleep(wait).await;
+                state.end_waiting();
                 input.now = state.now(input.now);
             }
             Some(_) => next_queue = Some(place),
@@ -147,6 +152,20 @@ impl<'a> DecisionState<'a> {
     pub(super) fn begin_to_hold(&mut self, now: Time) {
         self.held_since.get_or_insert(now);
         self.has_waited = true;
+    }
+
+    /// The request waits for room. A proxy that asks may forward it without an answer, so its limits charge it if the future is
+    /// dropped now.
+    fn begin_to_wait(&mut self, input: &DecisionInput<'a, '_>) {
+        if input.asker.is_some() {
+            let asks = self.asks.iter().skip(self.asked);
+            self.reservations.charge_if_dropped(asks.filter(|ask| ask.cost > 0 && input.reported(ask.place).is_none()));
+        }
+    }
+
+    /// The request is decided about now.
+    fn end_waiting(&mut self) {
+        self.reservations.charge_if_dropped([].into_iter());
     }
 
     /// Refuses a request that was queued for too long or found the queue full. The requests before it are gone after

@@ -122,6 +122,8 @@ pub struct Reservations<'a> {
     pending: Vec<PendingReservation<'a>>,
     /// What was charged besides and may be given back while the request is held. Empty for most requests too.
     besides: Vec<Reserved>,
+    /// What is charged if this is dropped now. Empty for most requests too.
+    if_dropped: Vec<(Reserved, u64)>,
     is_held: bool,
     /// Whether what is charged now may be given back after the request was held, because its body has yet to be read.
     is_provisional: bool,
@@ -150,7 +152,7 @@ pub struct SettledByBody<'a> {
 
 impl<'a> Reservations<'a> {
     pub(super) fn new(store: &'a Store, worker: usize) -> Self {
-        Self { store, worker, pending: Vec::new(), besides: Vec::new(), is_held: false, is_provisional: false }
+        Self { store, worker, pending: Vec::new(), besides: Vec::new(), if_dropped: Vec::new(), is_held: false, is_provisional: false }
     }
 
     /// Adds what the store has reserved, for limits with these costs.
@@ -166,6 +168,11 @@ impl<'a> Reservations<'a> {
     pub(super) fn owe(&mut self, ask: &Ask<'_>, used: u64) {
         let (costs, known) = (Costs::new(), used.min(MAX_QUOTA));
         self.pending.push(PendingReservation { costs, known, reserved: Reserved::nothing(ask) });
+    }
+
+    /// Has the limits of these asks charge what they cost if this is dropped now, and no others.
+    pub(super) fn charge_if_dropped<'b>(&mut self, asks: impl Iterator<Item = &'b Ask<'b>>) {
+        self.if_dropped = asks.map(|ask| (Reserved::nothing(ask), ask.cost)).collect();
     }
 
     /// From now on all that is charged may be given back.
@@ -300,6 +307,9 @@ impl<'a> Reservations<'a> {
 impl Drop for Reservations<'_> {
     fn drop(&mut self) {
         self.is_provisional = false;
+        for (reserved, cost) in std::mem::take(&mut self.if_dropped) {
+            self.store.settle(reserved, cost, None, (clock::now(), self.worker));
+        }
         if self.is_held {
             self.give_back(&mut [], clock::now);
         }
