@@ -9,6 +9,8 @@
 
 pub mod describe;
 mod key_override;
+mod limit_path;
+mod route_numbers;
 pub mod dashboard;
 mod families;
 mod guesses;
@@ -68,13 +70,12 @@ use crate::server::TrafficLimits;
 use crate::sources::acme::AcmeSources;
 use crate::store::Store;
 
-use bans::BansPath;
 use connections::AdminBody;
 use dashboard::State;
 use events::Events;
 use guesses::Peer;
 use keys::KeyPath;
-use temporary::OverridesPath;
+use limit_path::LimitPath;
 
 pub use access::Gatekeeper;
 pub use connections::{AdminChange, AdminListener};
@@ -194,8 +195,8 @@ enum Resource<'a> {
     Source,
     Limits,
     Key(KeyPath<'a>),
-    Bans(BansPath<'a>),
-    Overrides(OverridesPath<'a>),
+    Bans(LimitPath<'a>),
+    Overrides(LimitPath<'a>),
     Reload,
     Drain,
     LogLevel,
@@ -220,8 +221,8 @@ impl<'a> Resource<'a> {
             _ => {
                 let of_limit = path.strip_prefix("/api/limits/")?;
                 let key = KeyPath::new(of_limit).map(Self::Key);
-                let bans = || BansPath::new(of_limit).map(Self::Bans);
-                key.or_else(bans).or_else(|| OverridesPath::new(of_limit).map(Self::Overrides))
+                let bans = || LimitPath::with_list(of_limit, "bans").map(Self::Bans);
+                key.or_else(bans).or_else(|| LimitPath::with_list(of_limit, "overrides").map(Self::Overrides))
             }
         }
     }
@@ -339,7 +340,7 @@ async fn respond(
         Resource::Upstreams => json(&upstreams::describe_all(view)),
         Resource::Config => json(&describe::json(&view.config.load())),
         Resource::Source => json(&source::describe(view, clock::now())),
-        Resource::Limits => json(&json!(limits::describe_all(view))),
+        Resource::Limits => json(&json!(limits::describe_all(view, &events.history()))),
         Resource::Bans(path) => bans::show(view, path),
         Resource::Overrides(path) => temporary::show(view, path),
         Resource::Key(path) if request.method() == Method::DELETE => keys::forget(view, path).await,

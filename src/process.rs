@@ -188,7 +188,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     jwks::fetch_first(&gateway.key_sources)?;
     shared.key_sources().apply(gateway.key_sources.clone());
     shared.quota_sources().apply(&gateway.quota_sources);
-    counters_file::restore(&config.store, &gateway);
+    counters_file::restore(&config.store, &gateway, &shared);
     shared.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
     acme.apply(certificate, &config.store);
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));

@@ -1,38 +1,29 @@
 //! `/api/limits/{limit}/bans`: the keys of a limit that are banned, as far as this gateway knows.
 
-use http::StatusCode;
+use std::convert::identity;
+
 use percent_encoding::percent_decode_str;
 use serde_json::json;
 
 use super::View;
+use super::limit_path::LimitPath;
 use super::overrides::moment;
 use super::top_keys;
 use crate::admin::dashboard::Ban;
 use crate::base::clock::{self, Time};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::Limit as ConfiguredLimit;
-use crate::proxy::respond::{self, LocalResponse};
+use crate::proxy::respond::LocalResponse;
 use crate::request::decide::{KnownBan, KnownBans};
 
-/// The limit in a path of the form `{limit}/bans`: percent-encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BansPath<'a>(&'a str);
-
-impl<'a> BansPath<'a> {
-    pub(super) fn new(path: &'a str) -> Option<Self> {
-        path.strip_suffix("/bans").filter(|limit| !limit.contains('/')).map(Self)
-    }
-}
-
 /// The bans of the limit, the one that ends first at the beginning.
-pub(super) fn show(view: &View, BansPath(limit): BansPath<'_>) -> LocalResponse {
-    let name = percent_decode_str(limit).decode_utf8_lossy();
+pub(super) fn show(view: &View, path: LimitPath<'_>) -> LocalResponse {
     let config = view.config.load_full();
-    let Some(limit) = config.limits.iter().find(|limit| limit.name == name) else {
-        return respond::problem(StatusCode::NOT_FOUND, &format!("There is no limit {name:?}."));
-    };
-    let bans: Vec<_> = known(view, limit, clock::now()).into_iter().map(|(_, ban)| ban).collect();
-    super::json(&json!({ "bans": bans }))
+    let listed = path.find(&config).map(|limit| known(view, limit, clock::now()));
+    listed.map_or_else(identity, |bans| {
+        let bans: Vec<_> = bans.into_iter().map(|(_, ban)| ban).collect();
+        super::json(&json!({ "bans": bans }))
+    })
 }
 
 /// The known bans of a limit that last at `now`, each with the fingerprint of its key.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::key_override::KeyOverride;
+use super::route_numbers::RouteNumbers;
 
 /// The event `numbers`: how the gateway does now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,8 +31,10 @@ pub struct Numbers {
     pub held: usize,
     /// The minute in progress, since 1970.
     pub minute: u64,
-    /// The limits, in the order of the configuration.
+    /// The limits, those first that have refused most in the last hour.
     pub limits: Vec<LimitNumbers>,
+    /// The routes with the most requests.
+    pub routes: Vec<RouteNumbers>,
     /// The store of the limits' counters.
     pub store: Option<StoreNumbers>,
     /// The upstreams, in the order of the configuration.
@@ -306,7 +309,7 @@ pub struct History {
 pub struct Limits {
     /// Since when keys are counted, as RFC 3339 writes times.
     pub keys_since: String,
-    /// The limits, in the order of the configuration.
+    /// The limits, in the same order as in [`Numbers`].
     pub limits: Vec<LimitDescription>,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! The numbers are computed once for all streams, and only while there is one.
 
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,6 +79,11 @@ impl Events {
             routes.iter().map(|route| (route.name.as_str(), numbers::ended(route))),
             limits.iter().map(|limit| (limit.name.as_str(), numbers::refused(limit))),
         );
+    }
+
+    /// What was counted over the last hour.
+    pub(super) fn history(&self) -> Ref<'_, History> {
+        self.history.borrow()
     }
 
     /// Opens a stream, which begins with the history and the numbers; `None` if there are too many.

@@ -103,6 +103,16 @@ impl History {
         self.limits.get(limit).and_then(|refusals| refusals.by_minute.back()).copied().unwrap_or(0)
     }
 
+    /// The refusals of a limit in the last hour.
+    pub(super) fn refused_in_hour(&self, limit: &str) -> u64 {
+        self.limits.get(limit).map_or(0, |refusals| refusals.by_minute.iter().sum())
+    }
+
+    /// The requests of each route since the start, by outcome.
+    pub(super) fn routes(&self) -> impl Iterator<Item = (&str, &ByOutcome)> {
+        self.routes.iter().map(|(name, counted)| (name.as_str(), counted))
+    }
+
     /// Everything, as the dashboard gets it. Outcomes that never occurred are left out.
     pub(super) fn describe(&self) -> dashboard::History {
         let totals = |index: usize| self.samples.iter().map(|(_, total)| total[index]).collect();

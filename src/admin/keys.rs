@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::View;
 use super::bans;
 use super::body;
+use super::limit_path::LimitPath;
 use super::overrides::{self, OverrideChange};
 use super::temporary;
 use crate::base::clock::{self, Time};
@@ -32,14 +33,14 @@ use crate::store::{Away, KeyUsage};
 /// A key of a limit, as in the path of a request: percent-encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyPath<'a> {
-    limit: &'a str,
+    limit: LimitPath<'a>,
     key: &'a str,
 }
 
 impl<'a> KeyPath<'a> {
     /// Reads `{limit}/keys/{key}`.
     pub(super) fn new(path: &'a str) -> Option<Self> {
-        let (limit, key) = path.split_once("/keys/")?;
+        let (limit, key) = LimitPath::with_key(path)?;
         Some(Self { limit, key })
     }
 
@@ -132,11 +133,10 @@ async fn with_key<T>(
     act: impl AsyncFnOnce(FoundKey<'_>) -> Result<T, LocalResponse>,
 ) -> Result<T, LocalResponse> {
     let (config, snapshot) = (view.config.load_full(), view.snapshot.load_full());
-    let name = percent_decode_str(path.limit).decode_utf8_lossy();
-    let found = config.limits.iter().find(|limit| limit.name == name);
-    let table = snapshot.limits.iter().find(|table| table.name() == name);
-    let (Some(limit), Some(table)) = (found, table) else {
-        return Err(respond::problem(StatusCode::NOT_FOUND, &format!("There is no limit {name:?}.")));
+    let limit = path.limit.find(&config)?;
+    let name = &limit.name;
+    let Some(table) = snapshot.limits.iter().find(|table| table.name() == name) else {
+        return Err(respond::problem(StatusCode::SERVICE_UNAVAILABLE, &format!("A reload is changing {name:?}.")));
     };
     let extractor = KeyExtractor::of_written(limit);
     // Where keys are masked, those of the list of overrides can be named as it shows them.

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use super::View;
 use super::bans;
+use super::history::History;
 use super::overrides::moment;
 use super::temporary;
 use super::top_keys;
@@ -20,8 +21,17 @@ const MOST_BANS: usize = 10;
 /// How many models are shown of a limit.
 const MOST_MODELS: usize = 10;
 
-/// All limits of the configuration, in its order.
-pub(super) fn describe_all(view: &View) -> Limits {
+/// The order in which limits are shown everywhere: those that have refused most in the last hour come first, then those that have
+/// refused most since the start.
+pub(super) fn sort<T>(limits: &mut [T], history: &History, of: impl Fn(&T) -> (&str, Decisions)) {
+    limits.sort_by_cached_key(|limit| {
+        let (name, decisions) = of(limit);
+        (Reverse(history.refused_in_hour(name)), Reverse(decisions.refused()), name.to_owned())
+    });
+}
+
+/// All limits of the configuration.
+pub(super) fn describe_all(view: &View, history: &History) -> Limits {
     let (config, snapshot, metrics) = (view.config.load_full(), view.snapshot.load_full(), view.shared.limits());
     let shows_keys = config.admin.as_ref().is_some_and(|admin| admin.show_keys);
     let (mask, now) = ((!shows_keys).then_some(&view.key_mask), clock::now());
@@ -46,7 +56,9 @@ pub(super) fn describe_all(view: &View) -> Limits {
             most_busy: top_keys::describe(limit, &top.most_busy, mask),
         }
     };
-    Limits { keys_since: moment(shown_since(now)), limits: config.limits.iter().map(describe).collect() }
+    let mut limits: Vec<_> = config.limits.iter().map(describe).collect();
+    sort(&mut limits, history, |limit| (&limit.name, limit.decisions));
+    Limits { keys_since: moment(shown_since(now)), limits }
 }
 
 /// The decisions of a limit. A limit that no route uses has decided nothing.
@@ -87,6 +99,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::base::clock::Time;
     use crate::request::decide::DECISIONS;
 
     #[test]
@@ -103,6 +116,24 @@ mod tests {
         let first = ModelNumbers { model: "m-11".to_owned(), input: 11, cached: 1, output: 2, settled: 11 };
         assert_eq!(shown.models[0], first);
         assert_eq!(shown.models[9].model, "m-2");
+    }
+
+    #[test]
+    fn what_refuses_most_comes_first() {
+        let mut history = History::default();
+        let at = |minutes: u64| Time::from_micros(minutes * 60_000_000);
+        let mut record = |minutes, counts: [u64; 5]| {
+            let limits = ["a", "b", "old", "older", "z"].into_iter().zip(counts);
+            history.record(at(minutes), std::iter::empty(), limits);
+        };
+        // What is more than an hour ago counts less than anything later.
+        record(1, [0, 0, 0, 0, 0]);
+        record(2, [0, 0, 50, 90, 0]);
+        record(100, [0, 1, 50, 90, 7]);
+        let refused = [("z", 7), ("old", 50), ("b", 1), ("older", 90), ("a", 0), ("0", 0)];
+        let mut limits = refused.map(|(name, rejected)| (name, Decisions { rejected, ..Decisions::default() }));
+        sort(&mut limits, &history, |(name, decisions)| (name, *decisions));
+        assert_eq!(limits.map(|(name, _)| name), ["z", "b", "older", "old", "0", "a"]);
     }
 
     #[test]

@@ -1,8 +1,25 @@
-//! `/metrics`: all metrics, as families. No client's key is ever a label, and all other values of labels are from the
-//! configuration or from fixed lists, so that clients cannot create series; but for a bounded number of names of models.
+//! `/metrics`: all metrics, as families.
+//!
+//! Rules for a metric, most of which a test checks (`tests/it/metrics.rs`):
+//!
+//! - *Names* begin with `gateway_`, but for those of the process, which all exporters call the same (`process_`). They end with the
+//!   unit, and that is a base unit: `_seconds`, `_bytes`, `_ratio` (0 to 1); moments are `_timestamp_seconds`. Only counters end with
+//!   `_total`. What is true or false is a gauge of 1 or 0.
+//! - *Labels* have one meaning each, in all metrics: `route`, `limit`, `upstream`, `server`, `jwt` and `certificate` are names of the
+//!   configuration; `result` says how something ended, and `reason` why it failed or was refused. No label has the values of another.
+//! - *Values of labels* are from the configuration or from a fixed list, and known at the start, so that neither clients nor time create
+//!   series. So there are no keys, paths, messages, places in a file, ports that the system picks, and identifiers of a process. The
+//!   one exception is the `model` of tokens, of which there are 64 for a limit.
+//! - *Counters begin with 0*, also those with labels, because `increase()` does not see an event that creates its series. Combinations
+//!   that cannot occur are left out, and so are those that nothing in the configuration makes likely (`metrics/expected.rs`).
+//! - *Series stay.* What has counted once is there until the process ends or its route, limit or upstream is removed. A state has a
+//!   series for each value, or one of 1 and 0, and does not come and go.
+//! - *A peak is remembered* for longer than anybody waits between two scrapes: 5 minutes.
+//! - *Help* is a sentence, and docs/metrics.md has a row for each.
 
 mod acme;
 mod connections;
+mod expected;
 mod limits;
 mod models;
 mod process;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::View;
 use super::history::{ByOutcome, History};
+use super::route_numbers::RouteNumbers;
 use super::{certificates, limits, upstreams};
 use crate::admin::dashboard::{
     ConnectionNumbers, Durations, LimitNumbers, MemcachedNumbers, MemcachedServer, MemoryNumbers, Numbers, StoreNumbers,
@@ -19,6 +20,11 @@ use crate::store::shared::Health;
 
 /// How many of the certificates that expire first are shown.
 const MOST_EXPIRIES: usize = 10;
+/// How many routes are shown: there may be thousands, and the numbers are sent each second.
+const MOST_ROUTES: usize = 50;
+/// The outcomes of requests that the gateway refuses.
+const REFUSED: [Outcome; 5] =
+    [Outcome::Limited, Outcome::Silenced, Outcome::Blocked, Outcome::Refused, Outcome::Unrouted];
 
 /// The requests of a route that have ended, by outcome.
 pub(super) fn ended(route: &RouteMetrics) -> ByOutcome {
@@ -62,6 +68,7 @@ pub(super) fn describe(view: &View, history: &History, now: Time) -> Numbers {
         held: view.shared.held(),
         minute: history.minute(),
         limits: limits(view, history),
+        routes: routes(history),
         store: store(view),
         upstreams: upstreams::list(view),
         connections: ConnectionNumbers {
@@ -87,7 +94,26 @@ fn limits(view: &View, history: &History) -> Vec<LimitNumbers> {
         decisions: limits::decisions(Some(limit)),
         refused_this_minute: history.refused_this_minute(&limit.name),
     };
-    view.shared.limits().iter().map(|limit| describe(limit)).collect()
+    let mut all: Vec<_> = view.shared.limits().iter().map(|limit| describe(limit)).collect();
+    limits::sort(&mut all, history, |limit| (&limit.name, limit.decisions));
+    all
+}
+
+/// The routes with the most requests.
+fn routes(history: &History) -> Vec<RouteNumbers> {
+    let of = |(name, counted): (&str, &ByOutcome)| {
+        let sum = |outcomes: &[Outcome]| outcomes.iter().map(|outcome| counted[*outcome as usize]).sum();
+        RouteNumbers {
+            name: name.to_owned(),
+            requests: counted.iter().sum(),
+            refused: sum(&REFUSED),
+            failed: sum(&[Outcome::Failed, Outcome::Unavailable, Outcome::Shed]),
+        }
+    };
+    let mut all: Vec<_> = history.routes().map(of).collect();
+    all.sort_by(|a, b| (b.requests, &a.name).cmp(&(a.requests, &b.name)));
+    all.truncate(MOST_ROUTES);
+    all
 }
 
 /// How long the requests took that an upstream has answered.

@@ -90,11 +90,6 @@ impl RecentReloads {
         self.0.lock().problems.clone()
     }
 
-    /// Where the first problem of the last one is, if it was refused; empty if that has no place.
-    pub(super) fn refused_at(&self) -> Option<String> {
-        self.0.lock().problems.first().map(|problem| problem.place.clone().unwrap_or_default())
-    }
-
     /// When what is in force was put in force.
     pub(super) fn last_success(&self) -> Time {
         self.0.lock().last_success
@@ -148,10 +143,10 @@ mod tests {
         let [last, before, ..] = &shown.recent[..] else { panic!("{shown:?}") };
         assert_eq!((last.time, last.result), (21, ReloadOutcome::Refused));
         assert_eq!(last.problem.as_ref().unwrap().message.chars().count(), MAX_CHARS);
-        assert_eq!((reloads.problems().len(), reloads.refused_at()), (1, Some(String::new())));
+        assert_eq!(reloads.problems().len(), 1);
         assert_eq!((before.time, before.result, &before.problem), (20, ReloadOutcome::Ok, &None));
         reloads.succeeded(Time::from_micros(22_000_000));
-        assert_eq!((reloads.problems(), reloads.refused_at()), (vec![], None));
+        assert_eq!(reloads.problems(), []);
         assert!(!reloads.recovered());
         reloads.refused(Time::from_micros(23_000_000), &"away".to_owned().into());
         assert!(!reloads.describe().current && reloads.recovered() && reloads.is_last_good());

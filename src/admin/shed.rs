@@ -10,8 +10,7 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
     let Some(shedding) = view.snapshot.load().shedding.clone() else { return Vec::new() };
     let level = shedding.meters.iter().map(|meter| real(meter.level().in_priorities(), &[("upstream", &meter.name)]));
     let shed = shedding.meters.iter().flat_map(|meter| {
-        let counts = meter.shed().into_iter().enumerate().filter(|(_, count)| *count > 0);
-        let labelled = counts.map(|(priority, count)| {
+        let labelled = meter.shed().into_iter().enumerate().map(|(priority, count)| {
             counter(count, &[("upstream", meter.name.as_str()), ("priority", priority.to_string().as_str())])
         });
         labelled.collect::<Vec<_>>()

@@ -1,39 +1,28 @@
 //! `/api/limits/{limit}/overrides`: the overrides of keys that the admin API has set, until they end.
 
-use http::StatusCode;
+use std::convert::identity;
+
 use percent_encoding::percent_decode_str;
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::View;
 use super::key_override::KeyOverride;
+use super::limit_path::LimitPath;
 use super::overrides::moment;
 use super::top_keys;
 use crate::base::clock;
 use crate::base::fingerprint::Fingerprint;
 use crate::config::Limit as ConfiguredLimit;
 use crate::limit::overrides::Allowance;
-use crate::proxy::respond::{self, LocalResponse};
+use crate::proxy::respond::LocalResponse;
 use crate::request::decide::ListedOverride;
 
-/// The limit in a path of the form `{limit}/overrides`: percent-encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OverridesPath<'a>(&'a str);
-
-impl<'a> OverridesPath<'a> {
-    pub(super) fn new(path: &'a str) -> Option<Self> {
-        path.strip_suffix("/overrides").filter(|limit| !limit.contains('/')).map(Self)
-    }
-}
-
 /// The overrides of the limit, the one that ends first at the beginning.
-pub(super) fn show(view: &View, OverridesPath(limit): OverridesPath<'_>) -> LocalResponse {
-    let name = percent_decode_str(limit).decode_utf8_lossy();
+pub(super) fn show(view: &View, path: LimitPath<'_>) -> LocalResponse {
     let config = view.config.load_full();
-    let Some(limit) = config.limits.iter().find(|limit| limit.name == name) else {
-        return respond::problem(StatusCode::NOT_FOUND, &format!("There is no limit {name:?}."));
-    };
-    super::json(&json!({ "overrides": known(view, limit, usize::MAX) }))
+    let listed = path.find(&config).map(|limit| known(view, limit, usize::MAX));
+    listed.map_or_else(identity, |overrides| super::json(&json!({ "overrides": overrides })))
 }
 
 /// At most so many overrides of a limit.

@@ -138,7 +138,7 @@ impl Control {
         let write = async {
             stores.close().await;
             let _ = timeout(OVER_LIMIT, workers.all_ended()).await;
-            counters_file::save(&config.store, &snapshot.load_full()).await;
+            counters_file::save(&config.store, &snapshot.load_full(), &view.shared).await;
             view.shared.exporters().finish(EXPORT_LIMIT).await;
         };
         let is_written = tokio::select! {

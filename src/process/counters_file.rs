@@ -1,11 +1,16 @@
 //! The file to which counters in memory are saved at the end of the process, and from which they are restored at the start,
 //! so that a restart gives nobody its quota a second time.
 //!
-//! Whatever is wrong with the file, the gateway starts and stops: limits then begin anew, and the log says so.
+//! Whatever is wrong with the file, the gateway starts and stops: limits then begin anew, and the log says so. But a file that
+//! could not be read at the start may be good: file handles were exhausted, or a disk did not answer. So it is not replaced
+//! before it was read. At the end it is read again, and keys that were not used since get their counters from it; if it still
+//! cannot be read it stays as it is, and the counters of this process are lost. They are the ones to lose, because nobody can say
+//! what is in the file, and whoever sees the error can move the file away and keep both.
 
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, IntoInnerError, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::NamedTempFile;
@@ -13,7 +18,8 @@ use tempfile::NamedTempFile;
 use crate::base::background::Background;
 use crate::base::clock;
 use crate::config::{self, regular_file};
-use crate::proxy::snapshot::Snapshot;
+use crate::limit::Limit;
+use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::store::memory::{Memory, Restored, SAVED_NAME};
 use crate::store::{Counters, Store};
 
@@ -21,11 +27,10 @@ use crate::store::{Counters, Store};
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Restores the counters, if the configuration names a file.
-pub(super) fn restore(config: &config::Store, gateway: &Snapshot) {
+pub(super) fn restore(config: &config::Store, gateway: &Snapshot, shared: &SharedState) {
     let Some((memory, path, max_memory)) = memory_and_file(config, &gateway.store) else { return };
     let file = path.display();
-    // A saved cell takes less than it takes in memory, or a little more if it is a long log.
-    let (name, most) = (path.clone(), 2 * max_memory as u64);
+    let (name, most) = (path.clone(), most_bytes(max_memory));
     let read = Background::start("counters", LIMIT, move |_| {
         if let Err(error) = may_replace(&name).and_then(|()| new_file(&name)) {
             tracing::warn!(file = %name.display(), %error, "counters cannot be saved at the end");
@@ -40,12 +45,15 @@ pub(super) fn restore(config: &config::Store, gateway: &Snapshot) {
         }
         Err(error) => {
             tracing::error!(%file, %error, "saved counters cannot be read: limits begin anew");
+            // One that is too large for this configuration is wrong, whatever is in it.
+            if error.kind() != ErrorKind::FileTooLarge {
+                *shared.unread_counters().lock() = Some(path.clone());
+            }
             return;
         }
     };
-    let limits: Vec<_> = gateway.limits.iter().flat_map(|rates| rates.all()).cloned().collect();
     let now = clock::now();
-    match memory.restore(&limits, &bytes, now) {
+    match memory.restore(&limits(gateway), &bytes, now) {
         Ok(Restored { saved, keys, spent, unknown }) => {
             let age_seconds = now.micros_since(saved) / 1_000_000;
             tracing::info!(%file, age_seconds, keys, spent, unknown, "counters are restored");
@@ -54,14 +62,29 @@ pub(super) fn restore(config: &config::Store, gateway: &Snapshot) {
     }
 }
 
+/// The most bytes that saved counters have. A saved cell takes less than it takes in memory, or a little more if it is a long log.
+fn most_bytes(max_memory: usize) -> u64 {
+    2 * max_memory as u64
+}
+
+fn limits(gateway: &Snapshot) -> Vec<Arc<Limit>> {
+    gateway.limits.iter().flat_map(|rates| rates.all()).cloned().collect()
+}
+
 /// Saves the counters, if the configuration names a file. Nothing changes them any more.
-pub(super) async fn save(config: &config::Store, gateway: &Snapshot) {
+pub(super) async fn save(config: &config::Store, gateway: &Snapshot, shared: &SharedState) {
     let store = gateway.store.clone();
-    let Some((_, path, _)) = memory_and_file(config, &store) else { return };
+    let Some((_, path, max_memory)) = memory_and_file(config, &store) else { return };
     let (name, file) = (path.clone(), path.display());
-    let saved = store.clone();
+    let is_unread = shared.unread_counters().lock().as_ref() == Some(path);
+    let (saved, limits) = (store.clone(), limits(gateway));
     let writing = Background::start("counters", LIMIT, move |_| match saved.counters() {
-        Counters::Memory(memory) => write(memory, &name),
+        Counters::Memory(memory) => {
+            if is_unread {
+                add_unread(memory, &limits, &name, most_bytes(max_memory))?;
+            }
+            write(memory, &name)
+        }
         Counters::Shared(_) => Ok(0),
     });
     let written = match writing {
@@ -71,6 +94,29 @@ pub(super) async fn save(config: &config::Store, gateway: &Snapshot) {
     match written {
         Ok(keys) => tracing::info!(%file, keys, "counters are saved"),
         Err(error) => tracing::error!(%file, %error, "counters cannot be saved: limits begin anew after the start"),
+    }
+}
+
+/// Adds the counters in a file that could not be read before. What can be read and is wrong is replaced.
+///
+/// # Errors
+/// When it cannot be read now either.
+fn add_unread(memory: &Memory, limits: &[Arc<Limit>], path: &Path, most: u64) -> io::Result<()> {
+    match regular_file::read_up_to(most, path) {
+        Ok(bytes) => {
+            let file = path.display();
+            match memory.restore(limits, &bytes, clock::now()) {
+                Ok(Restored { keys, .. }) => {
+                    tracing::info!(%file, keys, "saved counters can be read again, and are added")
+                }
+                Err(error) => tracing::error!(%file, %error, "saved counters cannot be used, and are replaced"),
+            }
+            Ok(())
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => {
+            Err(io::Error::new(error.kind(), format!("those of before still cannot be read, so they stay: {error}")))
+        }
     }
 }
 

@@ -50,7 +50,7 @@ pub use reservations::{
 };
 pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quotas};
 pub use temporary_overrides::{LimitOverrides, ListedOverride, MAX_TEMPORARY, NotSet, TemporaryOverrides};
-pub use token_metrics::{TokenCounts, TokenMetrics};
+pub use token_metrics::{OTHER_MODELS, TokenCounts, TokenMetrics};
 pub use wait_queues::WaitQueues;
 
 use bans::Refused;

@@ -250,10 +250,13 @@ impl Memory {
         shard.insert(key, entry);
     }
 
-    /// Adds the cell of a key that has none, by its key in its shard.
+    /// Adds the cell of a key, by its key in its shard, unless it has one.
     fn put(&self, key: Fingerprint, cell: Cell, limit: &Arc<Limit>, now: Time) {
-        let number = self.next_cell.fetch_add(1, Ordering::Relaxed);
         let shard = &mut *self.shards[self.shard(key)].lock();
+        if shard.contains_key(&key) {
+            return;
+        }
+        let number = self.next_cell.fetch_add(1, Ordering::Relaxed);
         self.insert(shard, key, Entry::new(cell, Arc::clone(limit), number), now);
         self.bound(shard, now);
     }

@@ -65,7 +65,7 @@ impl Connector {
 
     async fn socket(&self, address: &TargetAddress) -> io::Result<Socket> {
         match address {
-            TargetAddress::Socket(address) => stream::connect(&[*address]).await,
+            TargetAddress::Socket(address) | TargetAddress::Echo(address) => stream::connect(&[*address]).await,
             TargetAddress::Name(name, port) => stream::connect(&self.names.find(name, *port).await?).await,
             TargetAddress::Unix(path) => stream::connect_unix(path).await,
         }

@@ -54,6 +54,8 @@ pub enum TargetAddress {
     Name(String, u16),
     /// At the Unix socket with this path.
     Unix(PathBuf),
+    /// The built-in server, at this address, whose port the system picks at each start.
+    Echo(SocketAddr),
 }
 
 /// How the connections to an endpoint use TLS.
@@ -88,6 +90,7 @@ impl fmt::Display for TargetAddress {
             Self::Socket(address) => address.fmt(f),
             Self::Name(name, port) => write!(f, "{name}:{port}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Echo(_) => f.write_str("builtin:echo"),
         }
     }
 }
@@ -96,7 +99,9 @@ impl Endpoint {
     /// Its address or name, and its port if it has one, as spans have them.
     pub(super) fn server(&self) -> (String, Option<u16>) {
         match &self.target.address {
-            TargetAddress::Socket(address) => (address.ip().to_string(), Some(address.port())),
+            TargetAddress::Socket(address) | TargetAddress::Echo(address) => {
+                (address.ip().to_string(), Some(address.port()))
+            }
             TargetAddress::Name(name, port) => (name.clone(), Some(*port)),
             TargetAddress::Unix(path) => (path.display().to_string(), None),
         }

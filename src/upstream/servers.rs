@@ -43,7 +43,7 @@ impl Servers {
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.targets.iter().filter_map(|(target, _)| match &target.address {
             TargetAddress::Name(name, _) => Some(name.as_str()),
-            TargetAddress::Socket(_) | TargetAddress::Unix(_) => None,
+            TargetAddress::Socket(_) | TargetAddress::Unix(_) | TargetAddress::Echo(_) => None,
         })
     }
 
@@ -97,7 +97,7 @@ fn target(address: &Address, config: &config::Upstream, echo: Option<SocketAddr>
         Address::Echo => {
             // It was started before the snapshot is built. Port 0 accepts no connection.
             let echo = echo.unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
-            plain(TargetAddress::Socket(echo), HeaderValue::try_from(echo.to_string()).unwrap_or(NO_NAME))
+            plain(TargetAddress::Echo(echo), HeaderValue::try_from(echo.to_string()).unwrap_or(NO_NAME))
         }
     }
 }

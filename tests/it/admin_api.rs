@@ -4,9 +4,10 @@ use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::harness::{Authority, Client, Gateway, Response, limited, run, run_json, until};
+use crate::events::Stream;
+use crate::harness::{Authority, Client, Gateway, Response, Terminal, limited, run, run_json, until};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
@@ -109,6 +110,48 @@ fn limits_show_their_decisions() {
     assert_eq!((&limit["name"], &limit["rates"]), (&json!("l"), &json!(["2/d"])));
     assert_eq!((&limit["decisions"]["admitted"], &limit["decisions"]["rejected"]), (&json!(2), &json!(3)));
     assert_eq!(limit["decisions"].as_object().unwrap().len(), 13);
+}
+
+#[test]
+fn limits_that_refuse_most_come_first_everywhere() {
+    let names = ["a", "b", "c", "d"];
+    let limit = |name: &str| {
+        format!(
+            "[limits.{name}]\nkey = \"global\"\nrates = [\"1/d\"]\n\
+             [[routes]]\npath = \"/{name}\"\nlimits = [\"{name}\"]\nrespond = {{ status = 200 }}\n"
+        )
+    };
+    let gateway =
+        Gateway::start(&(names.map(limit).concat() + "[limits.unused]\nkey = \"global\"\nrates = [\"1/d\"]\n"));
+    let mut client = gateway.client();
+    for (name, times) in [("a", 1), ("b", 2), ("c", 4), ("d", 1)] {
+        (0..times).for_each(|_| drop(client.get(&format!("/{name}"))));
+    }
+    let order = |limits: &Value| -> Vec<String> {
+        limits["limits"].as_array().unwrap().iter().map(|limit| limit["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let mut stream = Stream::open(&gateway);
+    let is_counted = |numbers: &Value| numbers["routes"][0]["requests"] == 4 && numbers["routes"][3]["requests"] == 1;
+    let numbers = stream.wait("numbers", |numbers| order(numbers) == ["c", "b", "a", "d"] && is_counted(numbers));
+    assert_eq!(order(&call(&gateway, "GET", "/api/limits", "").json()), ["c", "b", "a", "d", "unused"]);
+    // Routes are there with what they have become, those with the most requests first.
+    let route = |name: &str, requests: u64, refused: u64| json!({ "name": name, "requests": requests, "refused": refused, "failed": 0 });
+    assert_eq!(
+        numbers["routes"],
+        json!([route("/c", 4, 3), route("/b", 2, 1), route("/a", 1, 0), route("/d", 1, 0), route("none", 0, 0)])
+    );
+    // What changes later counts.
+    (0..5).for_each(|_| drop(client.get("/d")));
+    stream.wait("numbers", |numbers| order(numbers) == ["d", "c", "b", "a"]);
+    assert_eq!(order(&call(&gateway, "GET", "/api/limits", "").json()), ["d", "c", "b", "a", "unused"]);
+    let mut top = Terminal::start(&["top", "--admin", &format!("http://{}", gateway.admin)], &[], (100, 40));
+    top.wait("the same order", |screen| {
+        let row = |name: &str| {
+            screen.lines().position(|line| line.trim_start_matches(['\u{2502}', '\u{2503}']).starts_with(name))
+        };
+        let places = ["d ", "c ", "b ", "a "].map(row);
+        places.iter().all(Option::is_some) && places.is_sorted()
+    });
 }
 
 #[test]

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use jsonwebtoken::Algorithm;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Memcached, Response, both_stores, limited, until};
+use crate::harness::{self, Client, Gateway, Memcached, Response, Signer, both_stores, limited, until};
 
 fn call(gateway: &Gateway, method: &str, path: &str) -> Response {
     Client::connect(gateway.admin).call(format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin))
@@ -129,4 +130,65 @@ fn a_store_that_is_away_is_an_answer() {
     assert_eq!(gateway.client().get_with("/", "x-api-key: k\r\n").status, 403);
     assert_eq!(request("DELETE", "").status, 503);
     assert_eq!(gateway.client().get_with("/", "x-api-key: k\r\n").status, 200);
+}
+
+#[test]
+fn every_kind_of_key_can_be_looked_up_as_the_client_sends_it() {
+    let (folder, signer) = (tempfile::tempdir().unwrap(), Signer::new(Algorithm::ES256, "one"));
+    let keys = folder.path().join("keys.json");
+    std::fs::write(&keys, harness::key_set(&[&signer])).unwrap();
+    let token = signer.sign(&harness::claims("alice"));
+    // The key in the file, and how it is typed for the request below.
+    let kinds: [(&str, &str); 15] = [
+        ("\"client-ip\"", "127.0.0.1"),
+        ("\"client-ip:48\"", "127.0.0.1"),
+        ("\"header:x-api-key\"", "a/b c"),
+        ("\"cookie:session\"", "s-1"),
+        ("\"query:user\"", "u-1"),
+        ("\"bearer\"", &token),
+        ("\"path\"", "/5"),
+        ("\"path:number\"", "6"),
+        ("\"host\"", "test.example"),
+        ("\"method\"", "POST"),
+        ("\"route\"", "/{number}"),
+        ("\"global\"", "*"),
+        ("\"jwt:sub\"", "alice"),
+        ("\"json:/model\"", "m-1"),
+        ("[\"header:none | header:x-api-key\", \"client-ip\", \"method\"]", "a/b c|127.0.0.1|POST"),
+    ];
+    let mut text = format!(
+        "[jwt.site]\nissuer = \"https://login.test/\"\naudience = [\"api\"]\njwks = {keys:?}\nalgorithms = [\"ES256\"]\n"
+    );
+    for (number, (key, _)) in kinds.iter().enumerate() {
+        // Each path has one segment, so the route with a host that is more specific takes the request.
+        let path =
+            if key.contains("path") || key.contains("route") { "{number}".to_owned() } else { number.to_string() };
+        let host = if path == "{number}" { format!("host = \"{number}.example\"\n") } else { String::new() };
+        text += &format!(
+            "[limits.l{number}]\nkey = {key}\nrates = [\"9/d\"]\n\
+             [[routes]]\npath = \"/{path}\"\n{host}limits = [\"l{number}\"]\nrespond = {{ status = 200 }}\n"
+        );
+    }
+    let gateway = Gateway::start(&text);
+    let body = r#"{"model": "m-1"}"#;
+    for (number, (key, typed)) in kinds.iter().enumerate() {
+        let host = if key.contains("path") || key.contains("route") {
+            format!("{number}.example")
+        } else {
+            "test.example".to_owned()
+        };
+        let typed = if *key == "\"path\"" { format!("/{number}") } else { (*typed).to_owned() };
+        let typed = if *key == "\"path:number\"" { number.to_string() } else { typed };
+        let typed = if *key == "\"route\"" { format!("{host}/{{number}}") } else { typed };
+        let request = format!(
+            "POST /{number}?user=u-1 HTTP/1.1\r\nHost: {host}\r\nX-Api-Key: a/b c\r\nCookie: session=s-1\r\n\
+             Authorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        assert_eq!(gateway.client().call(request).status, 200, "{key}");
+        let encoded = percent_encoding::utf8_percent_encode(&typed, percent_encoding::NON_ALPHANUMERIC);
+        let path = format!("l{number}/keys/{encoded}");
+        assert_eq!(used(&gateway, &path), 1, "{key} {typed}");
+        assert_eq!(call(&gateway, "DELETE", &format!("/api/limits/{path}")).json()["rates"][0]["used"], 0, "{key}");
+    }
 }

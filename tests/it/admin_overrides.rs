@@ -44,11 +44,13 @@ fn ask(client: &mut Client, key: &str) -> u16 {
     client.get_with("/", format!("x-api-key: {key}\r\n")).status
 }
 
-/// How many overrides of the admin API the first limit has.
+/// How many overrides of the admin API the limit `l` has.
 fn count(gateway: &Gateway) -> Value {
     let limits =
         Client::connect(gateway.admin).call(format!("GET /api/limits HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin));
-    limits.json()["limits"][0]["temporary_overrides"].clone()
+    let limits = limits.json();
+    limits["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "l").unwrap()["temporary_overrides"]
+        .clone()
 }
 
 #[test]
@@ -362,4 +364,56 @@ fn no_request_fails_while_overrides_change() {
     });
     assert!(served.into_inner() > 0);
     assert_eq!(gateway.client().get_with("/", "x-api-key: k-0\r\n").status, 200);
+}
+
+#[test]
+fn they_are_listed_with_what_they_grant_and_until_when() {
+    for (admin, shown) in [("show_keys = true", true), ("", false)] {
+        let limits = limited("header:x-api-key", "2/d", "")
+            + "[limits.pair]\nkey = [\"header:x-api-key\", \"method\"]\nrates = [\"2/d\"]\n\
+               [[routes]]\npath = \"/pair\"\nlimits = [\"pair\"]\nrespond = { status = 200 }\n";
+        let gateway = Gateway::with_admin(admin, &limits);
+        let list = |limit: &str| key(&gateway, &format!("{limit}/overrides"))["overrides"].as_array().unwrap().clone();
+        assert_eq!((list("l"), list("pair")), (vec![], vec![]));
+        put(&gateway, "l/keys/customer-7", &json!({ "rates": ["100/s", "5000/d"], "for": "3h" }));
+        put(&gateway, "l/keys/customer-8", &json!({ "exempt": true, "for": "1h" }));
+        put(&gateway, "l/keys/customer-9", &json!({ "block": true, "for": "2h" }));
+        put(&gateway, "pair/keys/customer-7|POST", &json!({ "exempt": true, "for": "1h" }));
+        let (all, pair) = (list("l"), list("pair"));
+        // Those that end first come first, and each has all fields.
+        let granted: Vec<_> = all.iter().map(|one| (&one["rates"], &one["exempt"], &one["block"])).collect();
+        let (yes, no, none) = (json!(true), json!(false), json!([]));
+        assert_eq!(granted, [(&none, &yes, &no), (&none, &no, &yes), (&json!(["100/s", "5000/d"]), &no, &no)]);
+        for (one, hours) in all.iter().zip(1..) {
+            let until: jiff::Timestamp = one["until"].as_str().unwrap().parse().unwrap();
+            let left = until.as_second() - i64::try_from(unix().as_secs()).unwrap();
+            assert!((hours * 3600 - 60..=hours * 3600 + 1).contains(&left), "{one}");
+            assert_eq!(one.as_object().unwrap().len(), 5, "{one}");
+        }
+        let keys: Vec<_> = all.iter().chain(&pair).map(|one| one["key"].as_str().unwrap()).collect();
+        let full = ["customer-8", "customer-9", "customer-7", "customer-7|POST"];
+        if shown {
+            assert_eq!(keys, full);
+        } else {
+            for (key, full) in keys.iter().zip(full) {
+                let masked =
+                    key.starts_with("cu\u{2026}") && key.contains(&full[full.len() - 2..]) && key.contains('#');
+                assert!(masked && !key.contains(full), "{key}");
+            }
+        }
+        // `GET /api/limits` has the same, and one that is shown is removed by what is shown.
+        let limits = Client::connect(gateway.admin)
+            .call(format!("GET /api/limits HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin))
+            .json();
+        let limits = limits["limits"].as_array().unwrap();
+        let described = limits.iter().find(|limit| limit["name"] == "l").unwrap();
+        assert_eq!((&described["temporary"], &described["temporary_overrides"]), (&json!(all), &json!(3)));
+        let path = percent_encoding::utf8_percent_encode(keys[1], percent_encoding::NON_ALPHANUMERIC);
+        assert_eq!(call(&gateway, "DELETE", &format!("l/keys/{path}"), "").status, 200);
+        assert_eq!(list("l"), [all[0].clone(), all[2].clone()]);
+        assert_eq!(list("pair"), pair);
+        for path in ["none/overrides", "l/overrides/", "l/x/overrides"] {
+            assert_eq!(call(&gateway, "GET", path, "").status, 404, "{path}");
+        }
+    }
 }

@@ -109,7 +109,7 @@ fn promtool_accepts_the_alert_rules_and_their_tests_pass() {
 fn every_alert_has_a_section_that_says_what_to_do() {
     let (rules, pages) = (read("alerts.yml"), read("operating.md"));
     let alerts: BTreeSet<_> = values(&rules, "alert").into_iter().collect();
-    let books: BTreeSet<_> = values(&rules, "runbook_url").into_iter().map(str::to_owned).collect();
+    let books: BTreeSet<_> = values(&rules, "runbook").into_iter().map(str::to_owned).collect();
     let expected = alerts.iter().map(|alert| format!("docs/operating.md#{}", alert.to_lowercase()));
     assert_eq!(books, expected.collect());
     for alert in &alerts {

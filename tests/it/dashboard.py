@@ -1,7 +1,7 @@
 """The dashboard in a browser: what it shows while requests arrive, and what its buttons do.
 
-Arguments: the address of an admin listener, that of one with the token "the-token", a text that must never become HTML,
-and of the first gateway the configuration file and the number of its process.
+Arguments: the address of an admin listener, that of one with the token "the-token", that of one with 50 limits, a text that must
+never become HTML, and of the first gateway the configuration file and the number of its process.
 """
 
 import http.client, json, os, signal, sys, time
@@ -11,7 +11,7 @@ from browser import chromium, prefer, requested, resize
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
-ADMIN, GUARDED, HOSTILE, CONFIG, PROCESS = sys.argv[1:]
+ADMIN, GUARDED, MANY, HOSTILE, CONFIG, PROCESS = sys.argv[1:]
 
 # What the gateway may answer beyond what it answers in this test: keys that clients have chosen.
 KEYS = """
@@ -20,11 +20,12 @@ window.fetch = async (path, options) => {
   const response = await asked(path, options);
   if (path !== "/api/limits") return response;
   const body = await response.json();
-  body.limits[0].most_refused = [{ key: HOSTILE, count: 12345, error: 0 }, { key: "bu…sy", count: 7, error: 2 }, { key: "bu…sy", count: 6, error: 0 }];
+  const first = body.limits.find((limit) => limit.name === "per-key");
+  first.most_refused = [{ key: HOSTILE, count: 12345, error: 0 }, { key: "bu…sy", count: 7, error: 2 }, { key: "bu…sy", count: 6, error: 0 }];
   const model = { model: HOSTILE, input: 34567, cached: 8, output: 9, settled: 45678 };
-  body.limits[0].tokens = { reserved: 98765, settled: 45678, estimated: 2, cut: 1, models: [model] };
-  body.limits[0].bans = [{ key: HOSTILE, until: "2126-01-02T03:04:05Z", times: 3 }];
-  body.limits[0].most_busy = [{ key: "busy", count: 99, error: 0 }];
+  first.tokens = { reserved: 98765, settled: 45678, estimated: 2, cut: 1, models: [model] };
+  first.bans = [{ key: HOSTILE, until: "2126-01-02T03:04:05Z", times: 3 }];
+  first.most_busy = [{ key: "busy", count: 99, error: 0 }];
   return new Response(JSON.stringify(body), { status: response.status });
 };
 """
@@ -120,9 +121,9 @@ def keys_of_clients(page):
     used = page.text("#limits .limit-tokens")
     assert all(part in used for part in [HOSTILE, "34,567", "45,678 charged of 98,765 reserved", "2 responses estimated"]), used
     # The configuration has the text too.
-    page.driver.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    page.driver.execute_script("document.querySelectorAll('#config details').forEach((one) => { one.open = true; })")
     page.wait_text("#config", HOSTILE)
-    page.driver.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = false; })")
+    page.driver.execute_script("document.querySelectorAll('#config details').forEach((one) => { one.open = false; })")
     banned = page.text("#limits .limit-bans")
     assert all(part in banned for part in [HOSTILE, "2126-01-0", "more than 10000 refusals within 1m"]), banned
     chosen = [found for found in page.driver.find_elements("css selector", "#limits .limit-keys button")]
@@ -290,11 +291,46 @@ def token(page):
     assert not page.find("#token-dialog").is_displayed()
 
 
+def many(page):
+    """Of 50 limits, those that refuse come first, and the others are folded; a filter finds any."""
+    page.open(MANY)
+    page.wait_text("#state-text", "ready")
+    names = lambda at: [item.text for item in page.driver.find_elements("css selector", f"{at} > li .limit-name span")]
+    page.wait("those that refuse are shown", lambda: names("#limits") == ["limit-40", "limit-07", "limit-23", "limit-11"])
+    page.wait_text("#limits-quiet summary", "46 quiet limits")
+    assert names("#limits-folded") == []
+    high = page.driver.execute_script("return document.querySelector('#limits').closest('section').scrollHeight")
+    assert high < 1300, f"the limits are {high} high"
+    colour = lambda selector: page.find(selector).value_of_css_property("color")
+    # An override shows a limit that has refused nothing; its zeros are not highlighted.
+    override = page.text("#limits > li:nth-child(4) .limit-overrides")
+    assert all(part in override for part in ["partner", "100/s and 5000/d", ":"]), override
+    numbers = "#limits > li:nth-child({}) .limit-numbers div:nth-child(3) dd"
+    weights = [page.find(numbers.format(number)).value_of_css_property("font-weight") for number in [1, 4]]
+    assert weights == ["600", "400"] and colour(numbers.format(1)) != colour(numbers.format(4)), weights
+    page.find("#limits-quiet summary").click()
+    page.wait("they open", lambda: len(names("#limits-folded")) == 46)
+    high = page.driver.execute_script("return document.documentElement.scrollHeight")
+    assert high < 5000, f"all are {high} high"
+    page.find("#limits-filter").send_keys("LIMIT-3")
+    page.wait("it filters", lambda: sorted(names("#limits")) == [f"limit-3{number}" for number in range(10)])
+    assert not page.find("#limits-quiet").is_displayed()
+    page.find("#limits-filter").send_keys("x")
+    page.wait("nothing is found", lambda: page.find("#limits-none").is_displayed())
+    rows = [row.text.split() for row in page.driver.find_elements("css selector", "#routes tbody tr")]
+    assert len(rows) == 50 and [rows[0][0], *rows[0][2:]] == ["/40", "9", "8", "0"], rows[:2]
+    # Any limit can be looked up.
+    Select(page.find("#key-limit")).select_by_visible_text("limit-23")
+    page.find("#key-key").send_keys("*")
+    page.find("#key-show").click()
+    page.wait_text("#key-result", "The next request is refused")
+
+
 def check_log(driver, but=()):
     """No error in the console, and no request to elsewhere."""
     errors = [entry for entry in driver.get_log("browser") if not any(text in entry["message"] for text in but)]
     assert errors == [], errors
-    own = (f"http://{ADMIN}/", f"http://{GUARDED}/", "data:image/svg+xml,")
+    own = (f"http://{ADMIN}/", f"http://{GUARDED}/", f"http://{MANY}/", "data:image/svg+xml,")
     elsewhere = [url for url in requested(driver) if not url.startswith(own)]
     assert elsewhere == [], elsewhere
     assert "broken" not in driver.title
@@ -313,6 +349,8 @@ with chromium(1280, 800) as driver:
     # The browser itself notes each answer that is no success.
     check_log(driver, but=["status of 422", "status of 405"])
     away_and_back(page)
+    check_log(driver)
+    many(page)
     check_log(driver)
     token(page)
     check_log(driver, but=["status of 401"])

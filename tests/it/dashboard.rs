@@ -69,6 +69,30 @@ fn the_policy_allows_what_is_in_the_page_and_nothing_else() {
 /// What would be broken if any text of clients or files became HTML.
 const HOSTILE: &str = "<img src=x onerror=document.title='broken'>";
 
+/// A gateway with 50 limits, of which three have refused requests, and another one has an override.
+fn many_limits() -> Gateway {
+    let limit = |number: u32| {
+        format!(
+            "[limits.limit-{number:02}]\nkey = \"{}\"\nrates = [\"1/d\"]\n\
+             [[routes]]\npath = \"/{number:02}\"\nrespond = {{ status = 200 }}\nlimits = [\"limit-{number:02}\"]\n",
+            if number == 11 { "header:x-api-key" } else { "global" }
+        )
+    };
+    let gateway = Gateway::with_admin("show_keys = true", &(0..50).map(limit).collect::<String>());
+    let mut client = gateway.client();
+    for (path, times) in [("/23", 3), ("/40", 9), ("/07", 5), ("/08", 1)] {
+        (0..times).for_each(|_| drop(client.get(path)));
+    }
+    let body = r#"{"rates": ["100/s", "5000/d"], "for": "1h"}"#;
+    let set = Client::connect(gateway.admin).call(format!(
+        "PUT /api/limits/limit-11/keys/partner HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\n\r\n{body}",
+        gateway.admin,
+        body.len()
+    ));
+    assert_eq!(set.status, 200, "{}", set.text());
+    gateway
+}
+
 #[test]
 #[ignore = "needs Chromium"]
 fn the_page_works_in_a_browser() {
@@ -94,6 +118,7 @@ fn the_page_works_in_a_browser() {
         format!("[decisions]\nlisten = \"127.0.0.1:0\"\ntls = {{ certificates = [{}] }}\n", certificates.join(", "));
     let gateway = Gateway::with_admin("show_keys = true", &(decisions + &rest));
     let guarded = Gateway::with_admin("token = \"the-token\"", &rest);
+    let many = many_limits();
     (0..3).for_each(|_| drop(gateway.client().get_with("/strict", "x-api-key: scraper\r\n")));
     let over = Arc::new(AtomicBool::new(false));
     let (address, stop) = (gateway.http, over.clone());
@@ -108,7 +133,7 @@ fn the_page_works_in_a_browser() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new("python3")
         .arg(root.join("tests/it/dashboard.py"))
-        .args([&gateway.admin.to_string(), &guarded.admin.to_string(), HOSTILE])
+        .args([&gateway.admin.to_string(), &guarded.admin.to_string(), &many.admin.to_string(), HOSTILE])
         .arg(gateway.config_path())
         .arg(gateway.pid().as_raw_nonzero().to_string())
         .env("PYTHONPATH", root.join("target/selenium"))

@@ -223,10 +223,167 @@ fn others_read_both_formats_and_the_documentation_describes_them() {
         }
     }
     assert_eq!(exported, documented);
-    // Only what needs an attack or an overload has not happened.
-    let rare =
-        ["gateway_http2_connection_errors_total", "gateway_http2_stream_errors_total", "gateway_shed_requests_total"];
-    assert_eq!(without_samples.iter().map(String::as_str).collect::<Vec<_>>(), rare);
+    assert_eq!(without_samples, BTreeSet::new());
+}
+
+/// One sample: its name, its labels with their values, and the number.
+struct Sample {
+    name: String,
+    labels: BTreeMap<String, String>,
+}
+
+/// All samples in the text format.
+fn samples(gateway: &Gateway) -> Vec<Sample> {
+    let text = scrape(gateway, "");
+    let lines = text.text().lines().filter(|line| !line.starts_with('#'));
+    let sample = |line: &str| {
+        let line = line.rsplit_once(' ').unwrap().0;
+        let (name, labels) = line.strip_suffix('}').and_then(|line| line.split_once('{')).unwrap_or((line, ""));
+        let labels = labels.split("\",").filter_map(|pair| pair.trim_end_matches('"').split_once("=\""));
+        Sample {
+            name: name.to_owned(),
+            labels: labels.map(|(label, value)| (label.to_owned(), value.to_owned())).collect(),
+        }
+    };
+    lines.map(sample).collect()
+}
+
+/// What each label means, in all metrics: the values that it may have, or `None` if they are from the configuration.
+const LABELS: [(&str, Option<&[&str]>); 20] = [
+    ("certificate", None),
+    ("decision", None),
+    ("error", None),
+    ("jwt", None),
+    ("kind", Some(&["input", "cached", "output"])),
+    ("le", None),
+    ("limit", None),
+    ("method_class", Some(&["read", "write", "other"])),
+    ("mode", Some(&["memory", "shared", "local", "allow", "reject"])),
+    ("model", None),
+    ("outcome", None),
+    ("priority", Some(&["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"])),
+    ("reason", None),
+    ("result", None),
+    ("route", None),
+    ("server", None),
+    ("state", Some(&["known", "absent"])),
+    ("status", Some(&["none", "1xx", "2xx", "3xx", "4xx", "5xx"])),
+    ("upstream", None),
+    ("version", None),
+];
+
+#[test]
+fn every_metric_follows_the_rules() {
+    let everything = Everything::start();
+    let meanings = BTreeMap::from(LABELS);
+    let mut used = BTreeSet::new();
+    for (name, Documented { kind, unit, .. }) in documented() {
+        assert!(name.starts_with("gateway_") || name.starts_with("process_"), "{name} has another prefix");
+        assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_' || byte == b'2'), "{name}");
+        assert_eq!(name.ends_with("_total"), kind == "counter", "{name} is a {kind}");
+        let words: Vec<_> = name.trim_end_matches("_total").split('_').collect();
+        let other_units = [
+            "ms",
+            "millis",
+            "milliseconds",
+            "micros",
+            "us",
+            "minutes",
+            "hours",
+            "days",
+            "kb",
+            "kib",
+            "mb",
+            "mib",
+            "percent",
+        ];
+        assert!(words.iter().all(|word| !other_units.contains(word)), "{name} has a unit that is no base unit");
+        let ending = ["seconds", "bytes", "ratio"].into_iter().find(|unit| words.last() == Some(unit));
+        assert_eq!(ending.unwrap_or(""), unit, "{name} ends with its unit");
+        assert!(kind != "histogram" || ending.is_some(), "{name} has no unit");
+        assert!(!name.contains("timestamp") || name.ends_with("_timestamp_seconds"), "{name}");
+    }
+    for gateway in &everything.gateways {
+        let ports = [gateway.http.port(), gateway.admin.port()].map(|port| port.to_string());
+        let mut seen = BTreeSet::new();
+        for Sample { name, labels } in samples(gateway) {
+            assert!(seen.insert((name.clone(), labels.clone())), "{name} {labels:?} is there twice");
+            for (label, value) in &labels {
+                let known = meanings.get(label.as_str());
+                let known = known.unwrap_or_else(|| panic!("nothing says what the label {label} of {name} means"));
+                assert!(known.is_none_or(|values| values.contains(&value.as_str())), "{label} of {name}: {value}");
+                assert!(ports.iter().all(|port| !value.ends_with(&format!(":{port}"))), "{label} of {name}: {value}");
+                used.insert(label.clone());
+            }
+        }
+    }
+    assert_eq!(used, meanings.keys().map(|label| (*label).to_owned()).collect());
+}
+
+/// The series of counters, of which the first event of each has to be seen.
+fn counters(gateway: &Gateway) -> BTreeSet<String> {
+    let counter = |name: &String| name.split('{').next().unwrap().ends_with("_total");
+    names(gateway).into_iter().filter(counter).collect()
+}
+
+#[test]
+fn counters_have_their_series_before_the_first_event() {
+    let up = Upstream::start(|request| match &*request.target {
+        "/up/broken" => b"nonsense\r\n\r\n".to_vec(),
+        "/up/bad" => reply(500, ""),
+        "/up/away" => reply(302, ""),
+        _ => reply(200, "hello"),
+    });
+    let limit = |name: &str, more: &str| {
+        format!("[limits.{name}]\nkey = \"header:x-api-key\"\nrates = [\"1/d\"]\nmissing = \"reject\"\n{more}\n")
+    };
+    let route = |path: &str, rest: &str| format!("[[routes]]\npath = \"{path}\"\n{rest}\n");
+    let rest = [
+        limit("hard", ""),
+        limit("busy", "status = 503"),
+        limit("quiet", "on_limit = \"silent\""),
+        limit("banning", "ban = { after = 1, respond = \"forbid\" }"),
+        limit("models", "cost = { tokens = \"auto\" }"),
+        format!("[upstreams.up]\nservers = [\"http://{}\"]\n", up.address()),
+        "[upstreams.echo]\nservers = [\"builtin:echo\"]\n".to_owned(),
+        route("/up/*", "upstream = \"up\""),
+        route("/hard", "upstream = \"up\"\nlimits = [\"hard\"]"),
+        route("/busy", "upstream = \"up\"\nlimits = [\"busy\"]"),
+        route("/quiet", "upstream = \"up\"\nlimits = [\"quiet\"]"),
+        route("/banning", "upstream = \"up\"\nlimits = [\"banning\"]"),
+        route("/models", "upstream = \"up\"\nlimits = [\"models\"]"),
+        route("/echo", "upstream = \"echo\""),
+        route("/own", "respond = { status = 418 }"),
+        route("/gone", "redirect = { to = \"/own\" }"),
+    ]
+    .concat();
+    let gateway = Gateway::start(&rest);
+    let before = counters(&gateway);
+    for path in
+        ["/up/", "/up/bad", "/up/away", "/up/broken", "/hard", "/busy", "/quiet", "/banning", "/models", "/echo"]
+    {
+        for method in ["GET", "POST"] {
+            for key in
+                ["X-Api-Key: a\r\n", "X-Api-Key: a\r\n", "X-Api-Key: a\r\n", "", "X-Api-Key: a\r\nX-Api-Key: b\r\n"]
+            {
+                let head = format!("{method} {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n{key}\r\n");
+                gateway.client().call(head);
+            }
+        }
+    }
+    for path in ["/own", "/gone", "/none", "/%"] {
+        gateway.client().get(path);
+    }
+    gateway.client().call("nonsense\r\n\r\n");
+    let after = counters(&gateway);
+    assert_eq!(after.difference(&before).collect::<Vec<_>>(), Vec::<&String>::new());
+    let of = |series: &str| gateway.metric(series).unwrap_or_else(|| panic!("{series}"));
+    assert!(of("gateway_request_failures_total{route=\"/up/*\",reason=\"bad_response\"}") >= 1.0);
+    assert!(of("gateway_bans_total{limit=\"banning\"}") >= 1.0);
+    // Nothing of a start is in a label: a gateway with the same configuration has the same series.
+    let again = Gateway::start(&rest);
+    assert_eq!(counters(&again), before);
+    assert!(before.contains("gateway_upstream_server_requests_total{upstream=\"echo\",server=\"builtin:echo\"}"));
 }
 
 #[test]
@@ -381,6 +538,13 @@ fn a_refused_reload_is_seen_until_one_succeeds() {
     gateway.reload("", "this is no toml");
     gateway.wait_message("reload refused");
     until("it is counted", PATIENCE, || good() == Some(0.0));
+    // Each mistake is elsewhere, and none of them is a series.
+    let refused = names(&gateway);
+    gateway.reload("", "\n\n\n [nothing]");
+    until("it is counted", PATIENCE, || {
+        gateway.metric("gateway_config_reloads_total{result=\"refused\"}") == Some(2.0)
+    });
+    assert_eq!(names(&gateway), refused);
     assert!((since() - begun).abs() < 0.1);
     gateway.reload("", &route(201));
     gateway.wait_message("reloaded");
@@ -388,7 +552,7 @@ fn a_refused_reload_is_seen_until_one_succeeds() {
     assert!(since() >= begun);
     let reloads =
         ["ok", "refused"].map(|result| gateway.metric(&format!("gateway_config_reloads_total{{result=\"{result}\"}}")));
-    assert_eq!(reloads, [Some(1.0), Some(1.0)]);
+    assert_eq!(reloads, [Some(1.0), Some(2.0)]);
 }
 
 #[test]

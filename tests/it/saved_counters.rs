@@ -137,6 +137,35 @@ fn a_path_that_cannot_be_used_stops_nobody() {
 }
 
 #[test]
+fn a_file_that_can_be_read_again_is_added_to() {
+    let (folder, file) = folder();
+    let text = format!("[store]\nsnapshot = \"{}\"\n{}", file.display(), limited("header:x-api-key", "5/d", ""));
+    let passed = |gateway: &Gateway, key: &str| {
+        let mut client = gateway.client();
+        (0..10).filter(|_| client.get_with("/", format!("X-Api-Key: {key}\r\n")).status == 200).count()
+    };
+    let gateway = Gateway::start(&text);
+    assert_eq!(["old", "both"].map(|key| passed(&gateway, key)), [5; 2]);
+    stop(gateway);
+    // Something is in the way at the start, and not any more at the end.
+    let aside = folder.path().join("aside");
+    fs::rename(&file, &aside).unwrap();
+    fs::create_dir(&file).unwrap();
+    let gateway = Gateway::start(&text);
+    gateway.wait_message("saved counters cannot be read: limits begin anew");
+    assert_eq!(gateway.metric("gateway_store_snapshot_unread"), Some(1.0));
+    assert_eq!(["both", "new"].map(|key| passed(&gateway, key)), [5; 2]);
+    fs::remove_dir(&file).unwrap();
+    fs::rename(&aside, &file).unwrap();
+    let log = stop(gateway);
+    assert!(log.contains("saved counters can be read again, and are added"), "{log}");
+    let gateway = Gateway::start(&text);
+    assert_eq!(gateway.wait_message("counters are restored")["keys"], 3);
+    assert_eq!(["old", "both", "new"].map(|key| passed(&gateway, key)), [0; 3]);
+    assert_eq!(gateway.metric("gateway_store_snapshot_unread"), Some(0.0));
+}
+
+#[test]
 fn a_file_with_something_else_is_not_replaced() {
     let (_folder, file) = folder();
     fs::write(&file, "a private key").unwrap();

@@ -5,8 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::harness::acme::{AcmeMood, AcmeServer, certificate_in, everything, start};
-use crate::harness::{Gateway, TlsClient, Upstream, run, until};
+use crate::harness::{Gateway, TlsClient, Upstream, limited, run, until};
 
 fn start_failing(state: &Path, fault: &str, paths: &[&Path]) -> Gateway {
     let config = state.join("gateway.toml").display().to_string();
@@ -82,6 +84,47 @@ fn an_account_that_cannot_be_read_now_is_not_replaced() {
         assert_eq!(fs::read(&account).unwrap(), before);
         assert!(!account.with_extension("broken").exists());
     }
+}
+
+/// How many of ten requests of this key pass.
+fn passed(gateway: &Gateway, key: &str) -> usize {
+    let mut client = gateway.client();
+    (0..10).filter(|_| client.get_with("/", format!("X-Api-Key: {key}\r\n")).status == 200).count()
+}
+
+fn stop(mut gateway: Gateway) -> String {
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.wait_exit().code(), Some(0));
+    gateway.log().join("\n")
+}
+
+#[test]
+#[ignore = "needs strace"]
+fn saved_counters_that_cannot_be_read_now_are_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, file) = (folder.path().join("gateway.toml"), folder.path().join("counters"));
+    let store = format!("[store]\nsnapshot = \"{}\"\n", file.display());
+    let text = "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n".to_owned();
+    fs::write(&config, text + &store + &limited("header:x-api-key", "5/d", "")).unwrap();
+    let arguments = ["--config", config.to_str().unwrap()];
+    let gateway = Gateway::with_source(&arguments, &[]);
+    assert_eq!(["old", "both"].map(|key| passed(&gateway, key)), [5; 2]);
+    stop(gateway);
+    let before = fs::read(&file).unwrap();
+    for call in ["open,openat:error=EMFILE", "open,openat:error=EACCES", "open,openat:error=EIO", "read:error=EIO"] {
+        // It never works: the file stays.
+        let gateway = Gateway::with_failing_call(&arguments, call, &[&file]);
+        let told = gateway.wait_message("saved counters cannot be read: limits begin anew");
+        assert_eq!(told["level"], "ERROR", "{told}");
+        assert_eq!(gateway.metric("gateway_store_snapshot_unread"), Some(1.0), "{call}");
+        assert_eq!(passed(&gateway, "new"), 5);
+        let log = stop(gateway);
+        assert!(log.contains("counters cannot be saved") && log.contains("so they stay"), "{log}");
+        assert!(fs::read(&file).unwrap() == before && names(folder.path()) == ["counters", "gateway.toml"], "{call}");
+    }
+    let gateway = Gateway::with_source(&arguments, &[]);
+    assert_eq!(gateway.metric("gateway_store_snapshot_unread"), Some(0.0));
+    assert_eq!(["old", "both"].map(|key| passed(&gateway, key)), [0; 2]);
 }
 
 #[test]
@@ -172,7 +215,7 @@ fn saved_counters_that_cannot_be_written_leave_those_of_before() {
             None => Gateway::with_source(&arguments, &[]),
         };
         assert_eq!(gateway.client().get("/").status, 204);
-        gateway.signal(rustix::process::Signal::TERM);
+        gateway.signal(Signal::TERM);
         assert!(gateway.wait_exit().success());
         fs::read(&counters).unwrap()
     };

@@ -24,7 +24,7 @@ pub(super) fn families(view: &View) -> [MetricFamily; 6] {
         ),
         family(
             "gateway_limit_fullest_key_ratio",
-            "The share of its quota that the fullest of the keys had used that were counted in the last 17 to 34 seconds: 1 \
+            "The share of its quota that the fullest of the keys had used that were counted in the last 5 minutes: 1 \
              is all of it, and further requests of that key are over the limit.",
             MetricType::GAUGE,
             limits.iter().map(|limit| real(limit.fullest(now), &[("limit", &limit.name)])),

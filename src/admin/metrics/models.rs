@@ -7,7 +7,7 @@ use prometheus::proto::{Metric, MetricFamily, MetricType};
 use super::super::View;
 use super::super::families::{counter, family};
 use crate::config::Cost;
-use crate::request::decide::{LimitMetrics, TokenCounts};
+use crate::request::decide::{LimitMetrics, OTHER_MODELS, TokenCounts};
 
 /// The families of limits with costs in tokens. No other limit has series of them.
 pub(super) fn families(view: &View) -> [MetricFamily; 6] {
@@ -59,5 +59,7 @@ fn by_model(limit: &LimitMetrics) -> Vec<Metric> {
         [("input", used.input), ("cached", used.cached), ("output", used.output)]
             .map(|(kind, count)| counter(count, &[("limit", &limit.name), ("model", &model), ("kind", kind)]))
     };
-    limit.tokens.by_model().into_iter().flat_map(of).collect()
+    let mut models = limit.tokens.by_model();
+    models.entry(OTHER_MODELS.to_owned()).or_default();
+    models.into_iter().flat_map(of).collect()
 }

@@ -7,7 +7,7 @@ use super::super::dashboard::State;
 use super::super::families::{counted, counter, family, gauge, gauged, whole};
 
 /// The families of the process.
-pub(super) fn families(view: &View) -> [MetricFamily; 11] {
+pub(super) fn families(view: &View) -> [MetricFamily; 10] {
     let results =
         |(succeeded, refused)| [counter(succeeded, &[("result", "ok")]), counter(refused, &[("result", "refused")])];
     [
@@ -38,12 +38,6 @@ pub(super) fn families(view: &View) -> [MetricFamily; 11] {
             "gateway_config_last_reload_successful",
             "Whether the latest configuration is in force: 0 if it was refused, so that the previous one is.",
             usize::from(view.reloads_so_far.is_last_good()),
-        ),
-        family(
-            "gateway_config_refused",
-            "Always 1, while the latest configuration is refused; the label is the file, line and column of its first problem.",
-            MetricType::GAUGE,
-            view.reloads_so_far.refused_at().map(|place| gauge(1, &[("place", &place)])),
         ),
         family(
             "gateway_config_last_success_timestamp_seconds",

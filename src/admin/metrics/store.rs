@@ -24,6 +24,11 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
                 "Keys still in use that were evicted for others: max_keys or max_memory is too small.",
                 memory.evicted(),
             ),
+            gauged(
+                "gateway_store_snapshot_unread",
+                "1 if there are saved counters that could not be read at the start: limits have begun anew.",
+                usize::from(view.shared.unread_counters().lock().is_some()),
+            ),
         ],
         Counters::Shared(shared) => health(shared.health(), snapshot.on_error),
     };

@@ -25,6 +25,7 @@ class KeyForm {
 
   /** The limits that can be chosen. */
   limits(names) {
+    byId("key-card").hidden = names.length === 0;
     updateList(
       byId("key-limit"),
       names,

@@ -2,6 +2,12 @@
 
 /** How many keys or models are shown of each list. */
 const SHOWN_ROWS = 3;
+/** Up to so many limits are all shown, and there is nothing to search. */
+const FEW_LIMITS = 6;
+/** How many limits show their keys at once. */
+const OPEN_LIMITS = 3;
+/** What a limit refuses, or would refuse if it only reports. */
+const REFUSED = ["rejected", "shadowed", "silenced", "blocked", "banned", "keyless"];
 
 /** The limits: what they decide now, their refusals over the last hour, and their keys. */
 class Limits {
@@ -12,6 +18,8 @@ class Limits {
   /** `onLift` lifts the ban of a key of a limit, and removes its override. */
   constructor(onLift) {
     this.onLift = onLift;
+    byId("limits-filter").addEventListener("input", () => this.again?.());
+    byId("limits-quiet").addEventListener("toggle", () => this.again?.());
   }
 
   /** Takes over the history of the gateway. */
@@ -26,8 +34,9 @@ class Limits {
     this.showsKeys = config?.admin?.show_keys === true;
   }
 
+  /** The limits are in the order of the gateway: those that have refused most come first. */
   show(numbers, readings, onKey) {
-    byId("limits-empty").hidden = numbers.limits.length > 0;
+    this.again = () => this.lists(numbers.limits, readings, onKey);
     const passed = Math.min(MINUTES, Math.max(0, numbers.minute - this.minute));
     this.minute = numbers.minute;
     for (const limit of numbers.limits) {
@@ -37,17 +46,44 @@ class Limits {
       minutes[MINUTES - 1] = limit.refused_this_minute;
       this.minutes.set(limit.name, minutes);
     }
+    this.again();
+  }
+
+  /** Whether there is nothing to see of a limit. */
+  isQuiet({ name }) {
+    const { bans = [], temporary = [] } = this.described.get(name) ?? {};
+    return sum(this.minutes.get(name)) === 0 && bans.length === 0 && temporary.length === 0;
+  }
+
+  /** Shows what the filter leaves; without one, quiet limits are folded if there are many. */
+  lists(limits, readings, onKey) {
+    const isMany = limits.length > FEW_LIMITS;
+    byId("limits-empty").hidden = limits.length > 0;
+    byId("limits-search").hidden = !isMany;
+    const wanted = byId("limits-filter").value.trim().toLowerCase();
+    const found = limits.filter(({ name }) => name.toLowerCase().includes(wanted));
+    byId("limits-none").hidden = found.length > 0 || limits.length === 0;
+    const isFolded = (limit) => isMany && wanted === "" && this.isQuiet(limit);
+    const [quiet, rest] = [found.filter(isFolded), found.filter((limit) => !isFolded(limit))];
+    this.list(byId("limits"), rest, OPEN_LIMITS, readings, onKey);
+    byId("limits-quiet").hidden = quiet.length === 0;
+    const what = quiet.length === 1 ? "quiet limit" : "quiet limits";
+    setText(byId("limits-quiet").querySelector("summary"), `${count(quiet.length)} ${what}: nothing refused in the last hour`);
+    this.list(byId("limits-folded"), byId("limits-quiet").open ? quiet : [], 0, readings, onKey);
+  }
+
+  /** The first ones, `open` of them, show their keys at once. */
+  list(parent, limits, open, readings, onKey) {
     updateList(
-      byId("limits"),
-      numbers.limits,
+      parent,
+      limits,
       (limit) => limit.name,
-      (limit) => this.create(limit),
+      (limit) => this.create(limit, limits.indexOf(limit) < open),
       (shown, limit) => {
         const read = (decisions) => (reading) => {
           const found = reading.limits.find((other) => other.name === limit.name);
           return found && sum(decisions.map((decision) => found.decisions[decision]));
         };
-        const refused = ["rejected", "shadowed", "silenced", "blocked", "banned", "keyless"];
         const minutes = this.minutes.get(limit.name);
         const described = this.described.get(limit.name);
         const rates = described?.rates.join(" and ") ?? "";
@@ -58,25 +94,32 @@ class Limits {
         const unit = described?.tokens ? " tokens" : "";
         const kind = `${rates}${unit}${per ? ` per ${per}` : ""}${mode === "reject" ? "" : `, ${mode}`}${pool ? `, then ${pool}` : ""}`;
         setText(shown.querySelector(".limit-name small"), kind);
+        const [refused, hour] = [readings.rate(read(REFUSED)), sum(minutes)];
         const texts = [
           rate(readings.rate(read(["admitted"]))),
-          rate(readings.rate(read(refused))),
-          count(sum(minutes)),
+          rate(refused),
+          count(hour),
           rate(readings.rate(read(["overflowed"]))),
         ];
         shown.querySelector(".overflowed").hidden = !pool;
         shown.querySelectorAll("dd").forEach((number, index) => setText(number, texts[index]));
+        // No refusals are nothing to look at.
+        shown.querySelectorAll(".over").forEach((number, index) => {
+          setAttribute(number, "data-active", [refused, hour][index] > 0 ? "" : null);
+        });
         setText(shown.querySelector(".over dt"), mode === "shadow" ? "shadowed/s" : "refused/s");
         shown.bars.draw(minutes);
         this.tokens(shown.querySelector(".limit-tokens"), described?.tokens);
         this.bans(shown.querySelector(".limit-bans"), described);
         this.overrides(shown.querySelector(".limit-overrides"), described);
         this.keys(shown, described, onKey);
+        const more = shown.querySelector(".limit-more");
+        more.hidden = ![...more.children].some((part) => part.tagName !== "SUMMARY" && !part.hidden && part.childElementCount > 0);
       },
     );
   }
 
-  create(limit) {
+  create(limit, isOpen) {
     const number = (name, kind) => element("div", { class: kind }, element("dt", {}, name), element("dd", {}, "–"));
     const column = (name, index) => element("th", { scope: "col", class: index === 0 ? "" : "number" }, name);
     const bars = element("div", { class: "bars" });
@@ -94,27 +137,32 @@ class Limits {
         number("overflowed/s", "overflowed"),
       ),
       element(
-        "table",
-        { class: "limit-tokens", hidden: "" },
-        element("caption"),
-        element("thead", {}, element("tr", {}, ...["model", "input", "cached", "output", "cost"].map(column))),
-        element("tbody"),
+        "details",
+        { class: "limit-more", ...(isOpen ? { open: "" } : {}) },
+        element("summary", {}, "keys, bans and overrides"),
+        element(
+          "table",
+          { class: "limit-tokens", hidden: "" },
+          element("caption"),
+          element("thead", {}, element("tr", {}, ...["model", "input", "cached", "output", "cost"].map(column))),
+          element("tbody"),
+        ),
+        element(
+          "table",
+          { class: "limit-bans", hidden: "" },
+          element("caption"),
+          element("thead", {}, element("tr", {}, ...["banned key", "until", "bans in a row", "lift"].map(column))),
+          element("tbody"),
+        ),
+        element(
+          "table",
+          { class: "limit-overrides", hidden: "" },
+          element("caption"),
+          element("thead", {}, element("tr", {}, ...["override of", "gets", "until", "remove"].map(column))),
+          element("tbody"),
+        ),
+        element("div", { class: "limit-keys" }),
       ),
-      element(
-        "table",
-        { class: "limit-bans", hidden: "" },
-        element("caption"),
-        element("thead", {}, element("tr", {}, ...["banned key", "until", "bans in a row", "lift"].map(column))),
-        element("tbody"),
-      ),
-      element(
-        "table",
-        { class: "limit-overrides", hidden: "" },
-        element("caption"),
-        element("thead", {}, element("tr", {}, ...["override of", "gets", "until", "remove"].map(column))),
-        element("tbody"),
-      ),
-      element("div", { class: "limit-keys" }),
     );
     made.bars = new MinuteBars(bars, limit.name);
     return made;

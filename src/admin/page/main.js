@@ -11,6 +11,7 @@ const tiles = new Tiles();
 const chart = new RequestsChart(byId("requests-chart"));
 const requestsTable = new RequestsTable();
 const limits = new Limits(lift);
+const routes = new Routes();
 const upstreams = new Upstreams();
 const store = new Store();
 const reloads = new Reloads();
@@ -41,6 +42,7 @@ function show(numbers) {
   chart.draw(requests);
   requestsTable.show(numbers, requests);
   limits.show(numbers, readings, (limit, key) => keyForm.choose(limit, key));
+  routes.show(numbers, readings);
   upstreams.show(numbers, readings);
   store.show(numbers, readings);
   reloads.show(numbers);

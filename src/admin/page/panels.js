@@ -117,6 +117,24 @@ class RequestsTable {
   }
 }
 
+/** The routes with the most requests. */
+class Routes {
+  show({ routes }, readings) {
+    updateList(
+      byId("routes").tBodies[0],
+      routes,
+      ({ name }) => name,
+      () => row(5, 1),
+      (line, { name, requests, refused, failed }) => {
+        const read = (reading) => reading.routes.find((other) => other.name === name)?.requests;
+        setCells(line, [name, rate(readings.rate(read)), ...[requests, refused, failed].map(count)]);
+        setAttribute(line.cells[3], "data-active", refused > 0 ? "" : null);
+        setAttribute(line.cells[4], "data-active", failed > 0 ? "" : null);
+      },
+    );
+  }
+}
+
 /** The servers of each upstream. */
 class Upstreams {
   show(numbers, readings) {

@@ -1,4 +1,4 @@
-//! The highest share of something that was used in the last seconds.
+//! The highest share of something that was used in the last minutes.
 //!
 //! A decision says how much of a quota is left, so it costs one division and some comparisons to see how full keys are.
 //! To ask the store for its fullest key would mean to visit all cells, and Memcached cannot be asked at all. Which key
@@ -9,17 +9,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::base::clock::Time;
 use crate::base::share::{WHOLE, share};
 
-/// The length of a window, as a power of two of microseconds: 16.8 s. So whoever asks every 15 seconds misses nothing.
-const WINDOW_BITS: u32 = 24;
+/// The length of a window, as a power of two of microseconds: 33.6 s.
+const WINDOW_BITS: u32 = 25;
+/// How many windows are remembered. So a share is known for 302 s at least and for 336 s at most: a monitoring system that asks
+/// every minute sees it five times, also if one of its requests fails.
+const WINDOWS: usize = 10;
 /// The bits of a slot that hold the share, in millionths. The bits above have the number of the window.
 const SHARE_BITS: u32 = 20;
 
-/// The highest share of the current window and of the one before, so of the last 17 to 34 seconds. Only one thread adds to
+/// The highest share of the current window and of the nine before, so of the last 302 to 336 seconds. Only one thread adds to
 /// it, as to a [`super::Counter`]; any thread may read it.
 #[derive(Debug, Default)]
 pub struct Peak {
-    /// The windows with even and with odd numbers.
-    slots: [AtomicU64; 2],
+    /// Each window has the slot of its number modulo their count.
+    slots: [AtomicU64; WINDOWS],
 }
 
 impl Peak {
@@ -27,7 +30,7 @@ impl Peak {
     pub fn observe(&self, remaining: u64, capacity: u64, now: Time) {
         let share = u64::from(share(capacity.saturating_sub(remaining), capacity));
         let window = window(now);
-        let slot = self.slot(window);
+        let slot = &self.slots[slot(window)];
         let noted = slot.load(Ordering::Relaxed);
         // A window of the future is from before the clock was set back.
         if noted >> SHARE_BITS != window || share > noted & MASK {
@@ -38,16 +41,14 @@ impl Peak {
     /// The highest share, from 0 to 1; 0 if nothing was used.
     #[expect(clippy::cast_precision_loss, reason = "a share has seven digits")]
     pub fn highest(&self, now: Time) -> f64 {
-        let current = window(now);
-        let share = |window: u64| {
-            let noted = self.slot(window).load(Ordering::Relaxed);
-            if noted >> SHARE_BITS == window { noted & MASK } else { 0 }
-        };
-        share(current).max(share(current.wrapping_sub(1))) as f64 / f64::from(WHOLE)
-    }
-
-    fn slot(&self, window: u64) -> &AtomicU64 {
-        &self.slots[usize::from(window & 1 == 1)]
+        let (current, mut highest) = (window(now), 0);
+        for noted in self.slots.iter().map(|slot| slot.load(Ordering::Relaxed)) {
+            // Those of the future have an age that is larger than any.
+            if current.wrapping_sub(noted >> SHARE_BITS) < WINDOWS as u64 {
+                highest = highest.max(noted & MASK);
+            }
+        }
+        highest as f64 / f64::from(WHOLE)
     }
 }
 
@@ -57,6 +58,11 @@ fn window(now: Time) -> u64 {
     now.micros() >> WINDOW_BITS
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "the remainder is below the number of windows")]
+fn slot(window: u64) -> usize {
+    (window % WINDOWS as u64) as usize
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -64,23 +70,34 @@ mod tests {
     use super::*;
 
     /// The beginning of a window.
-    const BEGIN: Time = Time::from_micros(107_374_182 << WINDOW_BITS);
+    const BEGIN: Time = Time::from_micros(53_687_090 << WINDOW_BITS);
 
     fn at(seconds: u64) -> Time {
         BEGIN.after(Duration::from_secs(seconds))
     }
 
     #[test]
-    fn the_highest_share_is_known_for_some_seconds() {
+    fn the_highest_share_is_known_for_five_minutes() {
         let peak = Peak::default();
         let highest = |seconds| peak.highest(at(seconds)).to_string();
         assert_eq!(highest(0), "0");
         peak.observe(1, 4, at(1));
-        peak.observe(3, 4, at(2));
-        assert_eq!([2, 17, 33].map(highest), ["0.75"; 3]);
-        peak.observe(1, 2, at(18));
-        assert_eq!([18, 33, 34, 50].map(highest), ["0.75", "0.75", "0.5", "0.5"]);
-        assert_eq!([51, 1000].map(highest), ["0"; 2]);
+        peak.observe(3, 4, at(33));
+        // A scrape each minute sees it five times, whenever the first one is.
+        assert_eq!([33, 60, 120, 180, 240, 300, 335].map(highest), ["0.75"; 7]);
+        peak.observe(1, 2, at(40));
+        assert_eq!([336, 340, 369].map(highest), ["0.5"; 3]);
+        assert_eq!([370, 10_000].map(highest), ["0"; 2]);
+    }
+
+    #[test]
+    fn each_window_is_remembered_for_as_long_as_any_other() {
+        let peak = Peak::default();
+        for second in 0..3_000 {
+            peak.observe(1, 4, at(second));
+            assert_eq!([0, 302].map(|later| peak.highest(at(second + later)).to_string()), ["0.75"; 2], "{second}");
+            assert_eq!(peak.highest(at(second + 336)).to_string(), "0", "{second}");
+        }
     }
 
     #[test]

@@ -23,7 +23,8 @@ impl Panel {
     /// By what its rows can be ordered; the first is how they are at the beginning.
     pub(super) fn orders(self) -> &'static [&'static str] {
         match self {
-            Self::Limits => &["configuration", "refused", "admitted", "name"],
+            // The first is the order of the gateway.
+            Self::Limits => &["refusals", "refused/s", "admitted/s", "name"],
             Self::Keys => &["refused", "requests"],
             Self::Upstreams => &["configuration", "requests", "failures", "latency"],
             Self::Requests | Self::Store | Self::Reloads => &[],
@@ -217,11 +218,11 @@ mod tests {
     #[test]
     fn orders_and_zoom_go_round() {
         let mut controls = Controls::new();
-        assert_eq!(controls.order(Panel::Limits), Some("configuration"));
+        assert_eq!(controls.order(Panel::Limits), Some("refusals"));
         press(&mut controls, &[KeyCode::Char('s')]);
-        assert_eq!((controls.order(Panel::Limits), controls.order(Panel::Keys)), (Some("refused"), Some("refused")));
+        assert_eq!((controls.order(Panel::Limits), controls.order(Panel::Keys)), (Some("refused/s"), Some("refused")));
         press(&mut controls, &[KeyCode::Char('s'); 3]);
-        assert_eq!(controls.order(Panel::Limits), Some("configuration"));
+        assert_eq!(controls.order(Panel::Limits), Some("refusals"));
         controls.focus = Panel::Store;
         press(&mut controls, &[KeyCode::Char('s'), KeyCode::Enter, KeyCode::Char('?')]);
         assert!(controls.is_zoomed && controls.shows_help && controls.order(Panel::Store).is_none());

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -34,6 +35,7 @@ pub struct SharedState {
     pub(super) meters: Mutex<BTreeMap<String, Arc<Meter>>>,
     pub(super) endpoints: Arc<Endpoints>,
     echo: OnceLock<SocketAddr>,
+    unread_counters: Mutex<Option<PathBuf>>,
     pub(super) names: Arc<Names>,
     gateways: Arc<Gateways>,
     pub(super) concurrency: Arc<ConcurrencyLimiter>,
@@ -56,6 +58,7 @@ impl SharedState {
             exporters: Exporters::default(),
             endpoints: Arc::new(Endpoints::new(workers, upstream_connections)),
             echo: OnceLock::new(),
+            unread_counters: Mutex::default(),
             names: Arc::new(Names::new("a server")),
             gateways: Arc::default(),
             concurrency: Arc::default(),
@@ -84,6 +87,11 @@ impl SharedState {
     /// Records where the built-in echo server listens. It is started only once.
     pub fn set_echo(&self, address: SocketAddr) {
         let _ = self.echo.set(address);
+    }
+
+    /// The file with saved counters that could not be read at the start, if there is one.
+    pub fn unread_counters(&self) -> &Mutex<Option<PathBuf>> {
+        &self.unread_counters
     }
 
     /// The keys of the issuers of tokens.

@@ -18,7 +18,7 @@ impl MethodClass {
     pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Other];
 
     /// The class of this method.
-    pub(super) fn of(method: &Method) -> Self {
+    pub fn of(method: &Method) -> Self {
         match *method {
             Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE => Self::Read,
             Method::POST | Method::PUT | Method::PATCH | Method::DELETE => Self::Write,

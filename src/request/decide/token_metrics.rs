@@ -11,7 +11,7 @@ const MOST_MODELS: usize = 64;
 /// The longest name of a model that is shown, in bytes.
 const LONGEST_NAME: usize = 64;
 /// What stands for all others, and for requests that name none.
-const OTHER: &str = "other";
+pub const OTHER_MODELS: &str = "other";
 
 /// The tokens of one limit, of all workers. A response ends far less often than this lock could take.
 #[derive(Debug, Default)]
@@ -39,9 +39,9 @@ impl TokenMetrics {
     pub fn record(&self, model: Option<&[u8]>, counts: TokenCounts) {
         let name = model.and_then(|model| std::str::from_utf8(model).ok());
         let is_shown = |name: &&str| name.len() <= LONGEST_NAME && name.bytes().all(|byte| byte.is_ascii_graphic());
-        let name = name.filter(is_shown).unwrap_or(OTHER);
+        let name = name.filter(is_shown).unwrap_or(OTHER_MODELS);
         let models = &mut *self.0.lock();
-        let name = if models.contains_key(name) || models.len() < MOST_MODELS { name } else { OTHER };
+        let name = if models.contains_key(name) || models.len() < MOST_MODELS { name } else { OTHER_MODELS };
         let total = match models.get_mut(name) {
             Some(total) => total,
             None => models.entry(name.to_owned()).or_default(),
@@ -92,7 +92,7 @@ mod tests {
         metrics.record(None, one);
         let models = metrics.by_model();
         assert_eq!(models.len(), MOST_MODELS + 1);
-        assert_eq!((models["model-1"].settled, models[OTHER].settled), (2, 1_000 - MOST_MODELS as u64 + 3));
+        assert_eq!((models["model-1"].settled, models[OTHER_MODELS].settled), (2, 1_000 - MOST_MODELS as u64 + 3));
         assert_eq!(metrics.total().settled, 1_004);
     }
 }

@@ -98,7 +98,7 @@ impl Memory {
         Ok(keys)
     }
 
-    /// Adds the counters of these limits that [`Self::save`] has written. It is called before the first decision.
+    /// Adds the counters of these limits that [`Self::save`] has written. Keys that have counters keep these.
     ///
     /// # Errors
     /// If the bytes are not those that were written. Then nothing was restored.

@@ -118,8 +118,8 @@ fn ordered<'a>(view: &View<'a>) -> Vec<&'a LimitNumbers> {
     let mut limits: Vec<_> = view.numbers.limits.iter().collect();
     let descending = |a: Option<f64>, b: Option<f64>| b.partial_cmp(&a).unwrap_or(Ordering::Equal);
     match view.controls.order(Panel::Limits) {
-        Some("refused") => limits.sort_by(|a, b| descending(rates(view, a)[1], rates(view, b)[1])),
-        Some("admitted") => limits.sort_by(|a, b| descending(rates(view, a)[0], rates(view, b)[0])),
+        Some("refused/s") => limits.sort_by(|a, b| descending(rates(view, a)[1], rates(view, b)[1])),
+        Some("admitted/s") => limits.sort_by(|a, b| descending(rates(view, a)[0], rates(view, b)[0])),
         Some("name") => limits.sort_by(|a, b| a.name.cmp(&b.name)),
         _ => {}
     }

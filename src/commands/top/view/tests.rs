@@ -91,6 +91,7 @@ fn numbers(seconds: u64) -> Numbers {
             recent: vec![EndedReload { time: START + 60, result: ReloadOutcome::Ok, problem: None }],
         },
         expiries: Vec::new(),
+        routes: Vec::new(),
     }
 }
 
