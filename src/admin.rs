@@ -17,11 +17,9 @@ mod guesses;
 mod access;
 mod bans;
 mod body;
-mod exposition;
 mod history;
 mod keys;
 mod limits;
-mod open_metrics;
 mod overrides;
 mod certificates;
 mod temporary;
@@ -335,7 +333,7 @@ async fn respond(
             respond::text(StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"draining\n"))
         }
         Resource::Readiness => respond::text(StatusCode::OK, Bytes::from_static(b"ready\n")),
-        Resource::Metrics => metrics::respond(view, request.headers()),
+        Resource::Metrics => metrics::respond(view),
         Resource::OpenApi => respond::with_body(StatusCode::OK, JSON, Bytes::from_static(OPENAPI)),
         Resource::Upstreams => json(&upstreams::describe_all(view)),
         Resource::Config => json(&describe::json(&view.config.load())),

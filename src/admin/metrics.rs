@@ -30,17 +30,20 @@ mod store;
 mod system;
 mod tokens;
 
+use std::fmt::Write;
+
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, VARY};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use prometheus::TextEncoder;
+use prometheus::proto::MetricFamily;
 
 use super::View;
-use super::exposition::Format;
 use super::{shed, source, upstreams};
 use crate::proxy::respond::{self, LocalResponse};
 
-/// The response with all metrics, in the format that the headers of the request ask for.
-pub(super) fn respond(view: &View, headers: &HeaderMap) -> LocalResponse {
+/// The response with all metrics, in the text format of Prometheus, version 0.0.4.
+pub(super) fn respond(view: &View) -> LocalResponse {
     let mut families = Vec::from(process::families(view));
     families.push(view.gatekeeper.family());
     families.extend(source::metrics(view));
@@ -56,9 +59,23 @@ pub(super) fn respond(view: &View, headers: &HeaderMap) -> LocalResponse {
     families.extend(quotas::families(&view.shared));
     families.extend(store::families(view));
     families.push(spans::family(&view.shared));
-    let format = Format::accepted(headers);
-    let mut response = respond::text(StatusCode::OK, Bytes::from(format.write(&families)));
-    response.headers_mut().insert(CONTENT_TYPE, format.content_type());
-    response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
+    let mut response = respond::text(StatusCode::OK, Bytes::from(written(&families)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(prometheus::TEXT_FORMAT));
     response
+}
+
+/// Writes families. Those without a metric are named too, so that everybody sees what there may be.
+fn written(families: &[MetricFamily]) -> String {
+    let (encoder, mut text) = (TextEncoder::new(), String::new());
+    for family in families {
+        if family.get_metric().is_empty() {
+            // The encoder takes no such families.
+            let (name, kind) = (family.name(), format!("{:?}", family.get_field_type()).to_lowercase());
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", family.help());
+        } else if let Err(error) = encoder.encode_utf8(std::slice::from_ref(family), &mut text) {
+            tracing::error!(%error, family = family.name(), "a metric cannot be written");
+        }
+    }
+    text
 }

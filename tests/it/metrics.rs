@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use jsonwebtoken::Algorithm;
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::harness::{
-    self, Authority, Client, Gateway, Memcached, Signer, Upstream, both_stores, closed_port, limited, reply, until,
+    self, Authority, Gateway, Memcached, Signer, Upstream, both_stores, closed_port, limited, reply, until,
 };
 
 const PATIENCE: Duration = Duration::from_secs(15);
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What the documentation says about a metric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -130,10 +129,9 @@ impl Everything {
     }
 }
 
-/// The metrics in the format that this Accept header asks for.
-fn scrape(gateway: &Gateway, accept: &str) -> harness::Response {
-    let request = format!("GET /metrics HTTP/1.1\r\nHost: {}\r\n{accept}\r\n", gateway.admin);
-    let response = Client::connect(gateway.admin).call(request);
+/// The metrics.
+fn scrape(gateway: &Gateway) -> harness::Response {
+    let response = gateway.admin("/metrics");
     assert_eq!(response.status, 200);
     response
 }
@@ -141,27 +139,17 @@ fn scrape(gateway: &Gateway, accept: &str) -> harness::Response {
 const PARSE: &str = "
 import json, sys
 from prometheus_client import parser
-from prometheus_client.openmetrics import parser as open_metrics
 
-def families(parse, text):
-    def labels(sample):
-        return {name: str(float(value)) if name == 'le' else value for name, value in sample.labels.items()}
-    return [
-        {'name': family.name, 'type': family.type, 'unit': family.unit, 'help': family.documentation,
-         'samples': [[sample.name, labels(sample), sample.value] for sample in family.samples]}
-        for family in parse(text)
-    ]
-
-texts = json.load(sys.stdin)
-print(json.dumps({
-    'text': families(parser.text_string_to_metric_families, texts['text']),
-    'open_metrics': families(open_metrics.text_string_to_metric_families, texts['open_metrics']),
-}))
+print(json.dumps([
+    {'name': family.name, 'type': family.type, 'help': family.documentation,
+     'samples': [[sample.name, sample.labels, sample.value] for sample in family.samples]}
+    for family in parser.text_string_to_metric_families(sys.stdin.read())
+]))
 ";
 
-/// The families in both formats, as the parsers of Prometheus' library for Python read them.
+/// The families, as the parser of Prometheus' library for Python reads them.
 #[track_caller]
-fn parsed_elsewhere(text: &str, open_metrics: &str) -> Value {
+fn parsed_elsewhere(text: &str) -> Value {
     let library = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/prometheus-client");
     let mut python = Command::new("python3")
         .args(["-c", PARSE])
@@ -170,44 +158,33 @@ fn parsed_elsewhere(text: &str, open_metrics: &str) -> Value {
         .stdout(Stdio::piped())
         .spawn()
         .expect("python3 is missing: scripts/test --all installs what the tests need");
-    let texts = json!({ "text": text, "open_metrics": open_metrics }).to_string();
-    python.stdin.take().unwrap().write_all(texts.as_bytes()).unwrap();
+    python.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = python.wait_with_output().unwrap();
     assert!(
         output.status.success(),
-        "prometheus_client does not parse this, or is missing: scripts/test --all installs it\n{open_metrics}"
+        "prometheus_client does not parse this, or is missing: scripts/test --all installs it\n{text}"
     );
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The names and labels of all samples of some families.
-fn series(families: &Value) -> BTreeSet<String> {
-    let samples = families.as_array().unwrap().iter().flat_map(|family| family["samples"].as_array().unwrap());
-    samples.map(|sample| format!("{} {}", sample[0], sample[1])).collect()
-}
-
 #[test]
 #[ignore = "needs promtool and Python"]
-fn others_read_both_formats_and_the_documentation_describes_them() {
+fn others_read_the_metrics_and_the_documentation_describes_them() {
     let everything = Everything::start();
     let (documented, mut exported) = (documented(), BTreeMap::<String, Documented>::new());
     let mut without_samples: BTreeSet<_> = documented.keys().cloned().collect();
     for gateway in &everything.gateways {
-        let (text, open) = (scrape(gateway, ""), scrape(gateway, "Accept: application/openmetrics-text\r\n"));
+        let text = scrape(gateway);
         assert_eq!(text.headers.must("content-type"), "text/plain; version=0.0.4");
-        assert_eq!(open.headers.must("content-type"), OPEN_METRICS);
         let checked = promtool(&["check", "metrics"], text.text());
         let complaints = [checked.stdout, checked.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
         assert!(checked.status.success() && complaints.is_empty(), "{complaints}");
 
-        let parsed = parsed_elsewhere(text.text(), open.text());
-        assert_eq!(series(&parsed["text"]), series(&parsed["open_metrics"]));
-        for family in parsed["open_metrics"].as_array().unwrap() {
+        for family in parsed_elsewhere(text.text()).as_array().unwrap() {
             let (name, kind) = (family["name"].as_str().unwrap(), family["type"].as_str().unwrap());
             assert!(family["help"].as_str().unwrap().ends_with('.'), "{name}");
             let (name, kind) = match kind {
                 "counter" => (format!("{name}_total"), "counter"),
-                "info" => (format!("{name}_info"), "gauge"),
                 _ => (name.to_owned(), kind),
             };
             let samples = family["samples"].as_array().unwrap();
@@ -217,8 +194,9 @@ fn others_read_both_formats_and_the_documentation_describes_them() {
                 without_samples.remove(&name);
                 assert_eq!(Some(&labels), documented.get(&name).map(|known| &known.labels), "labels of {name}");
             }
-            let labels = documented.get(&name).map_or(labels, |known| known.labels.clone());
-            let unit = family["unit"].as_str().unwrap().to_owned();
+            let known = documented.get(&name);
+            let unit = known.map_or(String::new(), |known| known.unit.clone());
+            let labels = known.map_or(labels, |known| known.labels.clone());
             exported.insert(name, Documented { kind: kind.to_owned(), labels, unit });
         }
     }
@@ -234,7 +212,7 @@ struct Sample {
 
 /// All samples in the text format.
 fn samples(gateway: &Gateway) -> Vec<Sample> {
-    let text = scrape(gateway, "");
+    let text = scrape(gateway);
     let lines = text.text().lines().filter(|line| !line.starts_with('#'));
     let sample = |line: &str| {
         let line = line.rsplit_once(' ').unwrap().0;
@@ -386,25 +364,9 @@ fn counters_have_their_series_before_the_first_event() {
     assert!(before.contains("gateway_upstream_server_requests_total{upstream=\"echo\",server=\"builtin:echo\"}"));
 }
 
-#[test]
-fn the_format_is_the_one_that_the_client_prefers() {
-    let gateway = Gateway::start(&limited("client-ip", "9/d", ""));
-    for (accept, format) in [
-        ("Accept: */*\r\n", "text/plain; version=0.0.4"),
-        ("Accept: application/openmetrics-text;q=0.2, text/plain;q=0.3\r\n", "text/plain; version=0.0.4"),
-        ("Accept: application/openmetrics-text;q=0.4, text/plain;q=0.3\r\n", OPEN_METRICS),
-        ("Accept: text/plain;q=0.3\r\nAccept: application/openmetrics-text;version=1.0.0\r\n", OPEN_METRICS),
-    ] {
-        let response = scrape(&gateway, accept);
-        assert_eq!(response.headers.must("content-type"), format, "{accept}");
-        assert_eq!(response.headers.must("vary"), "accept");
-        assert_eq!(response.text().ends_with("\n# EOF\n"), format == OPEN_METRICS);
-    }
-}
-
 /// The names and labels of all samples.
 fn names(gateway: &Gateway) -> BTreeSet<String> {
-    let text = scrape(gateway, "");
+    let text = scrape(gateway);
     let samples = text.text().lines().filter(|line| !line.starts_with('#'));
     samples.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect()
 }
@@ -517,7 +479,7 @@ fn servers_with_the_same_address_have_series_of_their_own() {
     let rest = format!("[upstreams.up]\n{servers}\n[[routes]]\npath = \"/\"\nupstream = \"up\"\n");
     let gateway = Gateway::start(&rest);
     until("the name is looked up", PATIENCE, || {
-        let text = scrape(&gateway, "");
+        let text = scrape(&gateway);
         let samples = text.text().lines().filter(|line| line.starts_with("gateway_upstream_server_healthy{"));
         let samples: Vec<_> = samples.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect();
         let distinct: BTreeSet<_> = samples.iter().collect();

@@ -164,8 +164,6 @@ fn the_document_says_what_the_server_does() {
         .collect();
     contract.check(&gateway, "GET", "/api/events", &[], "", 503);
     drop(streams);
-    let open_metrics = [&*format!("Host: {}", gateway.admin), "Accept: application/openmetrics-text"];
-    contract.check(&gateway, "GET", "/metrics", &open_metrics, "", 200);
     for method in ["GET", "PUT", "DELETE"] {
         let response = call(&gateway, method, "/api/limits/other/keys/k", &[], body(OF_KEY));
         contract.hold(method, OF_KEY, &response);

@@ -40,7 +40,7 @@ tables! {
             words(&[("json", AccessFormat::Json), ("combined", AccessFormat::Combined)]).at_start() => "combined";
     }
 
-    /// A listener for `/healthz`, `/readyz` (503 while draining), `/metrics` (Prometheus, OpenMetrics), the dashboard and the
+    /// A listener for `/healthz`, `/readyz` (503 while draining), `/metrics` (Prometheus), the dashboard and the
     /// API (docs/admin.md).
     admin {
         /// The address, or `"unix:PATH"`.

@@ -152,7 +152,15 @@ pub struct SettledByBody<'a> {
 
 impl<'a> Reservations<'a> {
     pub(super) fn new(store: &'a Store, worker: usize) -> Self {
-        Self { store, worker, pending: Vec::new(), besides: Vec::new(), if_dropped: Vec::new(), is_held: false, is_provisional: false }
+        Self {
+            store,
+            worker,
+            pending: Vec::new(),
+            besides: Vec::new(),
+            if_dropped: Vec::new(),
+            is_held: false,
+            is_provisional: false,
+        }
     }
 
     /// Adds what the store has reserved, for limits with these costs.
