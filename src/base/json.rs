@@ -42,6 +42,9 @@ pub struct Reader {
     kept_length: usize,
     /// Where the word began.
     began: usize,
+    /// How many digits of `\u0000` were read, and their value.
+    digits: u8,
+    code: u32,
     /// The first half of a pair of surrogates.
     high: Option<u32>,
 }
@@ -65,8 +68,8 @@ enum State {
     Trailing,
     String,
     Escape,
-    /// How many digits of `\u0000` were read, and their value.
-    Unicode(u8, u32),
+    /// The digits of `\u0000`.
+    Unicode,
     Word,
     Broken,
 }
@@ -82,7 +85,7 @@ impl Reader {
                 State::Word => self.word(rest, self.at + at, to),
                 State::Broken | State::Trailing => break,
                 State::Escape => self.escape(rest[0], to),
-                State::Unicode(count, value) => self.unicode(rest[0], count, value, to),
+                State::Unicode => self.unicode(rest[0], to),
                 _ => self.structure(rest, self.at + at, to),
             }
         }
@@ -130,38 +133,42 @@ impl Reader {
     fn structure(&mut self, rest: &[u8], at: usize, to: &mut impl Visit) -> usize {
         let mut length = 0;
         while let Some(byte) = rest.get(length).copied() {
-            match (self.state, byte) {
-                (_, b' ' | b'\n' | b'\r' | b'\t') => {}
-                (State::FirstName | State::Name, b'"') => {
-                    self.is_name = true;
-                    self.state = State::String;
-                    return length + 1;
+            let state = self.state;
+            let takes_value = matches!(state, State::Value | State::FirstItem);
+            match byte {
+                b' ' | b'\n' | b'\r' | b'\t' => {}
+                b',' if state == State::Next => {
+                    self.state = if self.is_in_object() { State::Name } else { State::Value };
                 }
-                (State::Colon, b':') => self.state = State::Value,
-                (State::Next, b',') => self.state = if self.is_in_object() { State::Name } else { State::Value },
-                (State::Next, b'}') if self.is_in_object() => self.close(Kind::Object, at + length, to),
-                (State::FirstName, b'}') => self.close(Kind::Object, at + length, to),
-                (State::Next, b']') if !self.is_in_object() => self.close(Kind::Array, at + length, to),
-                (State::FirstItem, b']') => self.close(Kind::Array, at + length, to),
-                (State::Value | State::FirstItem, b'"') => {
+                b'{' | b'[' if takes_value && self.depth < MAX_DEPTH => self.open(byte == b'{', at + length, to),
+                b']' if state == State::FirstItem || state == State::Next && !self.is_in_object() => {
+                    self.close(Kind::Array, at + length, to);
+                }
+                b'}' if state == State::FirstName || state == State::Next && self.is_in_object() => {
+                    self.close(Kind::Object, at + length, to);
+                }
+                b':' if state == State::Colon => self.state = State::Value,
+                b'"' if takes_value => {
                     self.is_name = false;
                     self.state = State::String;
                     to.begin(Kind::String, at + length);
                     return length + 1;
                 }
-                (State::Value | State::FirstItem, b'{' | b'[') if self.depth < MAX_DEPTH => {
-                    self.open(byte == b'{', at + length, to);
+                b'"' if matches!(state, State::FirstName | State::Name) => {
+                    self.is_name = true;
+                    self.state = State::String;
+                    return length + 1;
                 }
-                (State::Value | State::FirstItem, _) if is_of_word(byte) => {
+                _ if takes_value && is_of_word(byte) => {
                     self.began = at + length;
                     self.state = State::Word;
                     length += self.word(&rest[length..], at + length, to);
                     continue;
                 }
                 // A byte order mark. In so few bytes, nothing else gets here.
-                (State::Value, _) if [0xef, 0xbb, 0xbf].get(at + length) == Some(&byte) => {}
+                _ if state == State::Value && [0xef, 0xbb, 0xbf].get(at + length) == Some(&byte) => {}
                 _ => {
-                    self.state = if self.state == State::Done { State::Trailing } else { State::Broken };
+                    self.state = if state == State::Done { State::Trailing } else { State::Broken };
                     return length;
                 }
             }
@@ -170,6 +177,7 @@ impl Reader {
         length
     }
 
+    #[inline]
     fn is_in_object(&self) -> bool {
         self.levels & 1 == 1
     }
@@ -305,7 +313,7 @@ impl Reader {
                 1
             }
             None if byte == b'u' => {
-                self.state = State::Unicode(0, 0);
+                (self.state, self.digits, self.code) = (State::Unicode, 0, 0);
                 1
             }
             None => {
@@ -315,17 +323,16 @@ impl Reader {
         }
     }
 
-    fn unicode(&mut self, byte: u8, count: u8, value: u32, to: &mut impl Visit) -> usize {
-        let Some(value) = with_digit(value, byte) else {
+    fn unicode(&mut self, byte: u8, to: &mut impl Visit) -> usize {
+        let Some(code) = with_digit(self.code, byte) else {
             self.state = State::Broken;
             return 0;
         };
-        if count < 3 {
-            self.state = State::Unicode(count + 1, value);
-            return 1;
+        (self.code, self.digits) = (code, self.digits + 1);
+        if self.digits == 4 {
+            self.state = State::String;
+            self.code_unit(code, to);
         }
-        self.state = State::String;
-        self.code_unit(value, to);
         1
     }
 
@@ -349,14 +356,20 @@ impl Reader {
 
     #[inline]
     fn word(&mut self, rest: &[u8], at: usize, to: &mut impl Visit) -> usize {
-        let length = rest.iter().position(|byte| !is_of_word(*byte));
-        match length {
-            Some(length) => self.end_word(&rest[..length], at + length, to),
-            None => self.keep(rest, MAX_WORD),
+        let Some(length) = rest.iter().position(|byte| !is_of_word(*byte)) else {
+            self.keep(rest, MAX_WORD);
+            return rest.len();
+        };
+        if self.kept_length == 0 && length <= MAX_WORD {
+            to.word(Some(&rest[..length]), self.began..at + length);
+            self.ended();
+        } else {
+            self.end_word(&rest[..length], at + length, to);
         }
-        length.unwrap_or(rest.len())
+        length
     }
 
+    #[inline(never)]
     fn end_word(&mut self, part: &[u8], end: usize, to: &mut impl Visit) {
         let began = self.began;
         let word = self.whole(part, MAX_WORD);

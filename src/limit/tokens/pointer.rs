@@ -239,10 +239,14 @@ impl Follower {
     }
 
     /// A value begins that has no others in it. Returns its place.
+    #[inline]
     pub fn value(&mut self, pointers: &Pointers) -> Option<usize> {
-        if self.aside > 0 {
-            return None;
-        }
+        if self.aside > 0 { None } else { self.place(pointers) }
+    }
+
+    /// The place of the value that begins, which may be one.
+    #[inline(never)]
+    fn place(&mut self, pointers: &Pointers) -> Option<usize> {
         match self.inside.last_mut() {
             None => Some(0),
             Some((_, None)) => self.member.take(),
@@ -254,17 +258,24 @@ impl Follower {
     }
 
     /// A value begins. Returns its place.
+    #[inline]
     pub fn begin(&mut self, pointers: &Pointers, kind: Kind) -> Option<usize> {
         let place = self.value(pointers);
         match (kind, place) {
             (Kind::String, _) => {}
-            (_, Some(place)) => self.inside.push((place, (kind == Kind::Array).then_some(0))),
+            (_, Some(place)) => self.enter(place, kind),
             (_, None) => self.aside += 1,
         }
         place
     }
 
+    #[inline(never)]
+    fn enter(&mut self, place: usize, kind: Kind) {
+        self.inside.push((place, (kind == Kind::Array).then_some(0)));
+    }
+
     /// What began last ends.
+    #[inline]
     pub fn end(&mut self, kind: Kind) {
         match kind {
             Kind::String => {}

@@ -235,6 +235,7 @@ impl<'a> Said<'a> {
         (self.pointers.known[place], *count == 1 && self.pointers.keys().contains(&place))
     }
 
+    #[inline(never)]
     fn begin_at(&mut self, place: usize, kind: Kind, at: usize) {
         let (known, is_wanted) = self.at(place);
         if place == 0 {
@@ -258,6 +259,7 @@ impl<'a> Said<'a> {
     }
 
     /// A string at a place of which something is known has ended.
+    #[inline(never)]
     fn end_string(&mut self, place: usize) {
         if self.pointers.keys().contains(&place) && self.found[place].1 == 1 {
             self.found[place].0 = Found::Value(String::from_utf8_lossy(&self.string_text).into_owned());
@@ -298,6 +300,7 @@ impl<'a> Said<'a> {
         }
     }
 
+    #[inline(never)]
     fn word_at(&mut self, place: usize, word: Option<&[u8]>, at: Range<usize>) {
         let (known, is_wanted) = self.at(place);
         if is_wanted {

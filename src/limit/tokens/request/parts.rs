@@ -159,6 +159,7 @@ impl Parts {
         }
     }
 
+    #[inline(never)]
     fn begin_known(&mut self, kind: Kind, role: Role) {
         let around = self.open.last().filter(|part| part.depth == self.depth);
         let (is_in_part, is_item) = (around.is_some(), around.is_some_and(|part| part.is_list));
@@ -254,11 +255,13 @@ impl Parts {
         self.is_in_input &= self.depth > 1;
     }
 
+    #[inline(never)]
     fn end_part(&mut self) {
         self.data += self.open.pop().filter(|part| !part.is_text).map_or(0, |part| part.data);
         self.part_depth = self.open.last().map_or(0, |part| part.depth);
     }
 
+    #[inline(never)]
     fn end_string(&mut self) {
         let open = self.open.last_mut().filter(|open| open.depth == self.depth);
         match (std::mem::take(&mut self.string), open) {
