@@ -51,6 +51,7 @@ mod drain;
 mod early_signals;
 mod edge_cases;
 mod endings;
+mod endurance;
 mod envoy;
 mod envoy_peers;
 mod events;
