@@ -335,7 +335,7 @@ mod alone {
         let get = [&GET[..3], &[(b":path", b"/large")]].concat();
         // No stream gets more window than this.
         for window in [0, 1, 20_000] {
-            let large = "x".repeat(256 << 10);
+            let large = "x".repeat(64 << 10);
             let up =
                 Upstream::start(move |request| reply(200, if request.target == "/large" { &large } else { "hello" }));
             let target = Target::start("body_timeout = \"1s\"", up);
