@@ -1,7 +1,7 @@
 """The dashboard in a browser: what it shows while requests arrive, and what its buttons do.
 
-Arguments: the address of an admin listener, that of one with the token "the-token", that of one with 50 limits, a text that must
-never become HTML, and of the first gateway the configuration file and the number of its process.
+Arguments: the address of an admin listener, that of one with the token "the-token", that of one with 50 limits, that of one without
+limits, a text that must never become HTML, and of the first gateway the configuration file and the number of its process.
 """
 
 import http.client, json, os, re, signal, sys, time
@@ -11,7 +11,7 @@ from browser import chromium, prefer, requested, resize
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
-ADMIN, GUARDED, MANY, HOSTILE, CONFIG, PROCESS = sys.argv[1:]
+ADMIN, GUARDED, MANY, NONE, HOSTILE, CONFIG, PROCESS = sys.argv[1:]
 
 # What the gateway may answer beyond what it answers in this test: keys that clients have chosen.
 KEYS = """
@@ -332,11 +332,19 @@ def many(page):
     page.wait_text("#key-result", "The next request is refused")
 
 
+def nothing(page):
+    """Without limits there is nothing to look up."""
+    page.open(NONE)
+    page.wait_text("#limits-empty", "No route uses a limit.")
+    page.wait_text("#config", "routes")
+    assert not page.find("#key-card").is_displayed() and page.find("#limits-empty").is_displayed()
+
+
 def check_log(driver, but=()):
     """No error in the console, and no request to elsewhere."""
     errors = [entry for entry in driver.get_log("browser") if not any(text in entry["message"] for text in but)]
     assert errors == [], errors
-    own = (f"http://{ADMIN}/", f"http://{GUARDED}/", f"http://{MANY}/", "data:image/svg+xml,")
+    own = (f"http://{ADMIN}/", f"http://{GUARDED}/", f"http://{MANY}/", f"http://{NONE}/", "data:image/svg+xml,")
     elsewhere = [url for url in requested(driver) if not url.startswith(own)]
     assert elsewhere == [], elsewhere
     assert "broken" not in driver.title
@@ -357,6 +365,7 @@ with chromium(1280, 800) as driver:
     away_and_back(page)
     check_log(driver)
     many(page)
+    nothing(page)
     check_log(driver)
     token(page)
     check_log(driver, but=["status of 401"])
