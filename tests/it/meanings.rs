@@ -4,15 +4,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use jsonwebtoken::Algorithm;
 use serde_json::{Value, json};
 
 use crate::harness::http2::{RawHttp2, kind};
 use crate::harness::{
-    self, Authority, Client, Gateway, Memcached, Signer, TlsClient, Upstream, claims, closed_port, limited, over_http2,
-    reply, run_json, until,
+    self, Authority, Client, Gateway, Memcached, Signer, TlsClient, Upstream, claims, closed_port, full_queue, limited,
+    over_http2, reply, run_json, until,
 };
 use crate::reference::tables;
 use crate::schema::schema;
@@ -20,7 +21,7 @@ use crate::schema::schema;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Keys whose default cannot be seen in a test of some seconds, or that are the opposite of something that tests of their own show.
-const WITHOUT: [&str; 40] = [
+const WITHOUT: [&str; 33] = [
     // Times: a test would wait for them. Tests with shorter ones are those of `connections`, `drain`, `health`, `stores` and others.
     "limits.NAME.ban.within",
     "limits.NAME.ban.max_for",
@@ -29,14 +30,11 @@ const WITHOUT: [&str; 40] = [
     "server.body_timeout",
     "server.drain_delay",
     "server.drain_timeout",
-    "server.header_timeout",
     "server.idle_timeout",
     "store.timeout",
     "tracing.timeout",
-    "upstreams.NAME.connect_timeout",
     "upstreams.NAME.max_age",
     "upstreams.NAME.max_idle",
-    "upstreams.NAME.max_wait",
     "upstreams.NAME.read_timeout",
     "upstreams.NAME.resolve_every",
     "upstreams.NAME.timeout",
@@ -50,10 +48,6 @@ const WITHOUT: [&str; 40] = [
     "upstreams.NAME.adaptive.max",
     "upstreams.NAME.adaptive.min",
     "upstreams.NAME.balance",
-    "upstreams.NAME.health.healthy_after",
-    "upstreams.NAME.health.unhealthy_after",
-    "upstreams.NAME.health.status",
-    "upstreams.NAME.retry.budget",
     "server.shed.status",
     // A fixed address, and a server elsewhere.
     "server.listen",
@@ -451,6 +445,64 @@ examples! {
         assert_eq!(gateway.metric("gateway_upstream_server_max_in_flight"), None);
     }
 
+    who_may_wait_for_a_server_does_for_a_second: ["upstreams.NAME.max_wait"] {
+        let (up, release) = Upstream::holding();
+        let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\n";
+        let gateway = Gateway::start(&(up.section() + "max_in_flight = 1\nmax_waiting = 1\n" + route));
+        let mut first = gateway.client();
+        first.send("GET /held HTTP/1.1\r\nHost: h\r\n\r\n");
+        up.wait_connections(1);
+        takes(1, || assert_eq!(gateway.client().get("/").status, 503));
+        drop(release);
+    }
+
+    a_connection_is_tried_for_a_second: ["upstreams.NAME.connect_timeout"] {
+        let (listener, _waiting) = full_queue(([127, 0, 0, 1], 0).into()).unwrap();
+        let server = format!("servers = [\"http://{}\"]", listener.local_addr().unwrap());
+        let gateway = Gateway::start(&format!("[upstreams.up]\n{server}\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n"));
+        takes(1, || assert_eq!(gateway.client().get("/").status, 504));
+    }
+
+    a_head_may_take_ten_seconds: ["server.header_timeout"] {
+        let gateway = Gateway::start("[[routes]]\npath = \"/*\"\nrespond = {}\n");
+        let mut client = gateway.client();
+        takes(10, || assert_eq!(client.call("GET / HTTP/1.1\r\n").status, 408));
+    }
+
+    two_good_checks_and_three_bad_ones_count: [
+        "upstreams.NAME.health.healthy_after", "upstreams.NAME.health.unhealthy_after", "upstreams.NAME.health.status",
+    ] {
+        // Two bad ones are too few, and so is one good one; then there are good ones only.
+        let script = [&[204, 299, 300, 404, 200, 500, 500, 500][..], &[200, 500].repeat(5)].concat();
+        let asked = AtomicUsize::new(0);
+        let length = script.len();
+        let up = Upstream::start(move |_| reply(*script.get(asked.fetch_add(1, Ordering::SeqCst)).unwrap_or(&200), ""));
+        let health = "[upstreams.up.health]\npath = \"/health\"\ninterval = \"100ms\"\n";
+        let gateway = Gateway::start(&(up.section() + health + "[[routes]]\npath = \"/*\"\nupstream = \"up\"\n"));
+        gateway.wait_message("a server gets no requests");
+        let changes = || {
+            let is_change = |line: &String| line.contains("a server gets");
+            gateway.log().into_iter().filter(is_change).map(|line| line.contains("gets no requests")).collect::<Vec<_>>()
+        };
+        until("it is healthy again", PATIENCE, || changes().last() == Some(&false));
+        assert!(up.received().len() >= length + 1, "{}", up.received().len());
+        assert_eq!(changes().iter().filter(|is_bad| **is_bad).count(), 1, "{:?}", changes());
+    }
+
+    a_fifth_of_the_requests_is_sent_again: ["upstreams.NAME.retry.budget"] {
+        let broken = [(); 2].map(|()| Upstream::start(|_| b"nonsense\r\n\r\n".to_vec()));
+        let servers = broken.each_ref().map(|server| format!("\"http://{}\"", server.address())).join(", ");
+        let gateway = Gateway::start(&format!(
+            "[upstreams.up]\nservers = [{servers}]\neject = false\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n"
+        ));
+        let begun = Instant::now();
+        (0..400).for_each(|_| assert_eq!(gateway.client().get("/").status, 502));
+        let sent = gateway.metric("gateway_upstream_retries_total").unwrap();
+        // Three a second may always be sent again.
+        let always = 3.0 * (begun.elapsed().as_secs_f64() + 10.0);
+        assert!((60.0..80.0 + always).contains(&sent), "{sent}");
+    }
+
     nobody_waits_for_a_server_that_is_full: ["upstreams.NAME.max_waiting"] {
         let (up, release) = Upstream::holding();
         let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\n";
@@ -613,6 +665,15 @@ examples! {
         until("some are exported", PATIENCE, || !collector.spans().is_empty());
         assert!(collector.spans().len() < 2 * 80, "{}", collector.spans().len());
     }
+}
+
+/// Fails unless this takes so many seconds, and not many more.
+#[track_caller]
+fn takes(seconds: u64, act: impl FnOnce()) {
+    let begun = Instant::now();
+    act();
+    let took = begun.elapsed();
+    assert!((Duration::from_secs(seconds)..Duration::from_secs(seconds + 15)).contains(&took), "{took:?}");
 }
 
 /// How many of ten requests at each of these seconds of a log are rejected by a limit of ten a minute.
