@@ -1,7 +1,5 @@
 //! `/api/limits/{limit}/bans`: the keys of a limit that are banned, as far as this gateway knows.
 
-use std::convert::identity;
-
 use percent_encoding::percent_decode_str;
 use serde_json::json;
 
@@ -19,11 +17,9 @@ use crate::request::decide::{KnownBan, KnownBans};
 /// The bans of the limit, the one that ends first at the beginning.
 pub(super) fn show(view: &View, path: LimitPath<'_>) -> LocalResponse {
     let config = view.config.load_full();
-    let listed = path.find(&config).map(|limit| known(view, limit, clock::now()));
-    listed.map_or_else(identity, |bans| {
-        let bans: Vec<_> = bans.into_iter().map(|(_, ban)| ban).collect();
-        super::json(&json!({ "bans": bans }))
-    })
+    let Some(limit) = path.find(&config) else { return path.unknown() };
+    let bans: Vec<_> = known(view, limit, clock::now()).into_iter().map(|(_, ban)| ban).collect();
+    super::json(&json!({ "bans": bans }))
 }
 
 /// The known bans of a limit that last at `now`, each with the fingerprint of its key.

@@ -133,7 +133,7 @@ async fn with_key<T>(
     act: impl AsyncFnOnce(FoundKey<'_>) -> Result<T, LocalResponse>,
 ) -> Result<T, LocalResponse> {
     let (config, snapshot) = (view.config.load_full(), view.snapshot.load_full());
-    let limit = path.limit.find(&config)?;
+    let limit = path.limit.find(&config).ok_or_else(|| path.limit.unknown())?;
     let name = &limit.name;
     let Some(table) = snapshot.limits.iter().find(|table| table.name() == name) else {
         return Err(respond::problem(StatusCode::SERVICE_UNAVAILABLE, &format!("A reload is changing {name:?}.")));

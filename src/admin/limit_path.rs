@@ -1,5 +1,7 @@
 //! Paths below `/api/limits/{limit}`, and the limits that they name.
 
+use std::borrow::Cow;
+
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
 
@@ -23,17 +25,19 @@ impl<'a> LimitPath<'a> {
         Some((Self(limit), key))
     }
 
-    /// The limit.
-    ///
-    /// # Errors
-    /// The answer if there is none of this name.
-    pub(super) fn find(self, config: &Config) -> Result<&Limit, LocalResponse> {
-        let name = percent_decode_str(self.0).decode_utf8_lossy();
-        config
-            .limits
-            .iter()
-            .find(|limit| limit.name == name)
-            .ok_or_else(|| respond::problem(StatusCode::NOT_FOUND, &format!("There is no limit {name:?}.")))
+    /// The limit, if there is one of this name.
+    pub(super) fn find(self, config: &Config) -> Option<&Limit> {
+        let name = self.name();
+        config.limits.iter().find(|limit| limit.name == name)
+    }
+
+    /// The answer if there is none.
+    pub(super) fn unknown(self) -> LocalResponse {
+        respond::problem(StatusCode::NOT_FOUND, &format!("There is no limit {:?}.", self.name()))
+    }
+
+    fn name(self) -> Cow<'a, str> {
+        percent_decode_str(self.0).decode_utf8_lossy()
     }
 }
 

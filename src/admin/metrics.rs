@@ -8,8 +8,9 @@
 //! - *Labels* have one meaning each, in all metrics: `route`, `limit`, `upstream`, `server`, `jwt` and `certificate` are names of the
 //!   configuration; `result` says how something ended, and `reason` why it failed or was refused. No label has the values of another.
 //! - *Values of labels* are from the configuration or from a fixed list, and known at the start, so that neither clients nor time create
-//!   series. So there are no keys, paths, messages, places in a file, ports that the system picks, and identifiers of a process. The
-//!   one exception is the `model` of tokens, of which there are 64 for a limit.
+//!   series. So there are no keys, paths, messages, places in a file, ports that the system picks, and identifiers of a process. There
+//!   are two exceptions: the `model` of tokens, of which there are 64 for a limit, and the `server` of an upstream, which is each
+//!   address that a name of the configuration has now.
 //! - *Counters begin with 0*, also those with labels, because `increase()` does not see an event that creates its series. Combinations
 //!   that cannot occur are left out, and so are those that nothing in the configuration makes likely (`metrics/expected.rs`).
 //! - *Series stay.* What has counted once is there until the process ends or its route, limit or upstream is removed. A state has a

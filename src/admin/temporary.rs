@@ -1,7 +1,5 @@
 //! `/api/limits/{limit}/overrides`: the overrides of keys that the admin API has set, until they end.
 
-use std::convert::identity;
-
 use percent_encoding::percent_decode_str;
 use serde_json::json;
 use tokio::time::Instant;
@@ -21,8 +19,8 @@ use crate::request::decide::ListedOverride;
 /// The overrides of the limit, the one that ends first at the beginning.
 pub(super) fn show(view: &View, path: LimitPath<'_>) -> LocalResponse {
     let config = view.config.load_full();
-    let listed = path.find(&config).map(|limit| known(view, limit, usize::MAX));
-    listed.map_or_else(identity, |overrides| super::json(&json!({ "overrides": overrides })))
+    let Some(limit) = path.find(&config) else { return path.unknown() };
+    super::json(&json!({ "overrides": known(view, limit, usize::MAX) }))
 }
 
 /// At most so many overrides of a limit.

@@ -107,7 +107,7 @@ fn add_unread(memory: &Memory, limits: &[Arc<Limit>], path: &Path, most: u64) ->
             let file = path.display();
             match memory.restore(limits, &bytes, clock::now()) {
                 Ok(Restored { keys, .. }) => {
-                    tracing::info!(%file, keys, "saved counters can be read again, and are added")
+                    tracing::info!(%file, keys, "saved counters can be read again, and are added");
                 }
                 Err(error) => tracing::error!(%file, %error, "saved counters cannot be used, and are replaced"),
             }

@@ -1,5 +1,6 @@
 //! The counters of one key in the admin API: they are shown, and forgotten.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use jsonwebtoken::Algorithm;
@@ -164,10 +165,12 @@ fn every_kind_of_key_can_be_looked_up_as_the_client_sends_it() {
         let path =
             if key.contains("path") || key.contains("route") { "{number}".to_owned() } else { number.to_string() };
         let host = if path == "{number}" { format!("host = \"{number}.example\"\n") } else { String::new() };
-        text += &format!(
+        write!(
+            text,
             "[limits.l{number}]\nkey = {key}\nrates = [\"9/d\"]\n\
              [[routes]]\npath = \"/{path}\"\n{host}limits = [\"l{number}\"]\nrespond = {{ status = 200 }}\n"
-        );
+        )
+        .unwrap();
     }
     let gateway = Gateway::start(&text);
     let body = r#"{"model": "m-1"}"#;

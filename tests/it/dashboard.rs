@@ -119,6 +119,7 @@ fn the_page_works_in_a_browser() {
     let gateway = Gateway::with_admin("show_keys = true", &(decisions + &rest));
     let guarded = Gateway::with_admin("token = \"the-token\"", &rest);
     let many = many_limits();
+    let none = Gateway::start("[[routes]]\npath = \"/*\"\nrespond = {}\n");
     (0..3).for_each(|_| drop(gateway.client().get_with("/strict", "x-api-key: scraper\r\n")));
     let over = Arc::new(AtomicBool::new(false));
     let (address, stop) = (gateway.http, over.clone());
@@ -133,7 +134,13 @@ fn the_page_works_in_a_browser() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new("python3")
         .arg(root.join("tests/it/dashboard.py"))
-        .args([&gateway.admin.to_string(), &guarded.admin.to_string(), &many.admin.to_string(), HOSTILE])
+        .args([
+            &gateway.admin.to_string(),
+            &guarded.admin.to_string(),
+            &many.admin.to_string(),
+            &none.admin.to_string(),
+            HOSTILE,
+        ])
         .arg(gateway.config_path())
         .arg(gateway.pid().as_raw_nonzero().to_string())
         .env("PYTHONPATH", root.join("target/selenium"))

@@ -100,6 +100,7 @@ mod long_keys;
 mod lookups;
 mod loops;
 mod malformed;
+mod meanings;
 mod memory;
 mod messages;
 mod model_costs;

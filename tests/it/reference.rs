@@ -90,7 +90,7 @@ fn takes(schema: &Value) -> String {
 }
 
 /// All tables in a value, each with its title.
-fn tables<'a>(path: &str, is_list: bool, schema: &'a Value, found: &mut Vec<(String, &'a Value)>) {
+pub(crate) fn tables<'a>(path: &str, is_list: bool, schema: &'a Value, found: &mut Vec<(String, &'a Value)>) {
     schema["anyOf"].as_array().into_iter().flatten().for_each(|form| tables(path, is_list, form, found));
     if schema["items"].is_object() {
         tables(path, true, &schema["items"], found);

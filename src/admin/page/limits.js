@@ -203,7 +203,7 @@ class Limits {
       ({ key }) => {
         const line = row(4, 1);
         const lift = element("button", { type: "button", "aria-label": `Lift the ban of ${key}` }, "Lift");
-        lift.addEventListener("click", () => this.onLift(described.name, key));
+        lift.addEventListener("click", () => this.onLift(described.name, key, `The ban of ${key} is lifted`));
         line.cells[3].append(lift);
         return line;
       },
@@ -227,7 +227,7 @@ class Limits {
       ({ key }) => {
         const line = row(4, 1);
         const remove = element("button", { type: "button", "aria-label": `Remove the override of ${key}` }, "Remove");
-        remove.addEventListener("click", () => this.onLift(described.name, key));
+        remove.addEventListener("click", () => this.onLift(described.name, key, `The override of ${key} is removed`));
         line.cells[3].append(remove);
         return line;
       },

@@ -53,10 +53,10 @@ function show(numbers) {
   }
 }
 
-/** Lifts the ban of a key, and shows which are left. */
-async function lift(limit, key) {
+/** Lifts the ban of a key or removes its override, and shows which are left. `done` says what has happened then. */
+async function lift(limit, key, done) {
   const { ok, sentence } = await api.call("DELETE", keyForm.path({ limit, key }));
-  actions.notice(ok ? `The ban of ${key} is lifted, and its counters are reset.` : sentence, [], !ok);
+  actions.notice(ok ? `${done}, and its counters are reset.` : sentence, [], !ok);
   describe(asked);
 }
 

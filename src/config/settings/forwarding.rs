@@ -55,7 +55,8 @@ tables! {
         ]), "least-requests";
         /// What `"hash"` balances by, as the `key` of a limit.
         hash_key: () = shaped(SOURCES), "client-ip" => ["client-ip"];
-        /// How often a request is sent again to another server, if that is safe.
+        /// How often a request is sent again to another server after one has failed it, if that is safe. Servers that cannot be
+        /// connected to do not count: all are tried.
         retries: u32 = number(0, 10), 1;
         /// Which requests are sent again.
         retry: () = shaped(Shape::Table(&retry::TABLE));
