@@ -30,7 +30,7 @@ mod header_policy;
 mod request;
 mod forwarded;
 mod request_headers;
-mod request_trailers;
+mod trailers;
 mod outgoing_body;
 mod exchange;
 mod http2;
