@@ -246,7 +246,8 @@ fn others_go_on_when_all_cancel(request: &str, clients: usize, all: usize) {
         under_way.last_mut().unwrap().send(HALF);
         until("it has come", PATIENCE, || requests() == under_way.len());
     }
-    let mut cancelling: Vec<_> = (0..all).map(|number| client_at(10 + u8::try_from(number % clients).unwrap(), &gateway)).collect();
+    let mut cancelling: Vec<_> =
+        (0..all).map(|number| client_at(10 + u8::try_from(number % clients).unwrap(), &gateway)).collect();
     cancelling.iter_mut().for_each(|client| client.send(request));
     until("they have come", PATIENCE, || requests() == 5 + all);
     for client in cancelling {
