@@ -68,7 +68,8 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let status = head.status;
     connection.kept_for = head.kept_for;
     // Only chunks can have trailers.
-    let trailers = (head.end == BodyEnd::Chunked).then(|| ResponseTrailers::new(request, std::mem::take(&mut head.named)));
+    let trailers =
+        (head.end == BodyEnd::Chunked).then(|| ResponseTrailers::new(request, std::mem::take(&mut head.named)));
     connection.is_bound |= has_credentials(request.head.headers) || has_challenge(status, headers);
     let bound = (connection.is_bound && request.is_of_one_client()).then(|| bound.clone());
     connection.stall.has_begun(read_timeout);

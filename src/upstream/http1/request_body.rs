@@ -13,8 +13,8 @@ use crate::upstream::connection::UpstreamConnection;
 use crate::upstream::error::RequestBodyError;
 use crate::upstream::outgoing_body::OutgoingBody;
 use crate::upstream::request::UpstreamRequest;
-use crate::upstream::trailers::RequestTrailers;
 use crate::upstream::stall::Position;
+use crate::upstream::trailers::RequestTrailers;
 
 /// Whether requests with this method mostly have a body.
 fn expects_body(method: &Method) -> bool {

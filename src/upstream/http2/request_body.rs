@@ -13,8 +13,8 @@ use crate::server::poll_granted;
 use crate::upstream::error::RequestBodyError;
 use crate::upstream::outgoing_body::OutgoingBody;
 use crate::upstream::request::{BodyRules, RequestHead};
-use crate::upstream::trailers::RequestTrailers;
 use crate::upstream::stall::Position;
+use crate::upstream::trailers::RequestTrailers;
 
 /// A body that is being sent.
 #[derive(Debug)]
@@ -67,11 +67,7 @@ impl RequestBody {
         Poll::Ready(polled)
     }
 
-    fn poll_all(
-        &mut self,
-        sender: &mut SendStream<Bytes>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), RequestBodyError>> {
+    fn poll_all(&mut self, sender: &mut SendStream<Bytes>, cx: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
         loop {
             ready!(self.poll_waiting(sender, cx))?;
             let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };
