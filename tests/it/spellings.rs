@@ -118,7 +118,7 @@ const UNESCAPED: &[(&[u8], &str, [bool; 2])] = &[
 /// A path and a query with this text in it.
 fn targets(text: &[u8], escape: &str) -> [Vec<u8>; 2] {
     let around = [("/p/", "x"), ("/q?q=", "&n=")];
-    around.map(|(before, after)| [before.as_bytes(), text, after.as_bytes(), escape[1..].as_bytes()].concat())
+    around.map(|(before, after)| [before.as_bytes(), text, after.as_bytes(), &escape.as_bytes()[1..]].concat())
 }
 
 #[test]

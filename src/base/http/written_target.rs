@@ -51,7 +51,7 @@ fn has_refused(part: &[u8]) -> bool {
 }
 
 fn is_refused(byte: u8) -> bool {
-    (byte == b'"') | (byte == b'<') | (byte == b'>') | (byte == b'`') | (byte >= 0x80)
+    matches!(byte, b'"' | b'<' | b'>' | b'`' | 0x80..)
 }
 
 #[cfg(test)]
