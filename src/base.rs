@@ -20,6 +20,7 @@ pub mod printable;
 pub mod random;
 pub mod readiness;
 pub mod reason;
+pub mod repeated_event;
 pub mod sharding;
 pub mod share;
 pub mod spans;

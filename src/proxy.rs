@@ -71,7 +71,7 @@ use arrival::Arrival;
 use asked::asked;
 use deciding::{Decided, Deciding};
 use forward::UpstreamCall;
-use local_answer::{fill, own, translate};
+use local_answer::{end, fill, own};
 use tunnel::Waits;
 
 /// What a worker needs to serve requests.
@@ -287,16 +287,13 @@ async fn serve(
     settle(route, cost, (response.status(), response.headers_mut()), &mut state, clock::now);
     let metered = (metered, cost);
     metering::begin(route, metered, (&gateway, worker.index), &mut state, &mut record, response);
-    changes.apply(response);
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =
         (response.status(), &route.action)
     {
+        changes.apply(response);
         return tunnel::begin(request, response, record, Waits::new(upstream, route.body_timeout));
     }
-    if matches!(outcome, Outcome::Failed | Outcome::Refused | Outcome::Abandoned) {
-        translate(response, outcome, &request.head);
-    }
-    record.settle(outcome, response);
+    end(Some(&changes), response, record, outcome, (&request.head, refused_status));
 }
 
 /// The answer to a request that no route takes, or by which an authority looks whether the gateway answers for a name.

@@ -30,7 +30,7 @@ mod header_policy;
 mod request;
 mod forwarded;
 mod request_headers;
-mod request_trailers;
+mod trailers;
 mod outgoing_body;
 mod exchange;
 mod http2;
@@ -272,7 +272,7 @@ impl Upstream {
             }
             match &sent {
                 Ok((status, _)) => self.answered(&in_flight, *status, request),
-                Err(failed) => self.failed(&in_flight, failed),
+                Err(failed) => self.failed(&in_flight, failed, request),
             }
             // It has had its turn already, so it does not wait behind others again.
             let wish = Wish { key, tried: &attempts.tried };

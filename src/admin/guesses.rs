@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::base::clock::Monotonic;
+use crate::net::network_of;
 
 /// The pause between two guesses.
 const EVERY: u64 = 1_000_000;
@@ -46,7 +47,7 @@ impl Guesses {
         if guessers.len() >= MOST {
             guessers.retain(|_, guesser| guesser.paid > now);
         }
-        let peer = of_network(peer);
+        let peer = peer.map(network_of);
         let peer = if guessers.len() < MOST || guessers.contains_key(&peer) { peer } else { UNKNOWN };
         let guesser = guessers.entry(peer).or_default();
         if guesser.paid <= now {
@@ -63,7 +64,7 @@ impl Guesses {
     /// The token was right.
     pub(super) fn right(&self, peer: Peer) {
         let mut guessers = self.0.lock();
-        let peer = of_network(peer);
+        let peer = peer.map(network_of);
         let peer = if guessers.contains_key(&peer) { peer } else { UNKNOWN };
         if let Some(guesser) = guessers.get_mut(&peer) {
             guesser.paid = guesser.paid.saturating_sub(EVERY);
@@ -73,7 +74,7 @@ impl Guesses {
     /// The token was wrong. The first such request of an address is logged, and then the tenth, the hundredth and so on.
     pub(super) fn wrong(&self, peer: Peer) {
         let mut guessers = self.0.lock();
-        let network = of_network(peer);
+        let network = peer.map(network_of);
         let network = if guessers.contains_key(&network) { network } else { UNKNOWN };
         let Some(guesser) = guessers.get_mut(&network) else { return };
         guesser.wrong += 1;
@@ -88,14 +89,6 @@ impl Guesses {
 
 /// All that are too many to be known.
 const UNKNOWN: Peer = Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
-
-/// An address of IPv6 by its /64, of which a client has all addresses.
-fn of_network(peer: Peer) -> Peer {
-    peer.map(|address| match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
-        IpAddr::V4(address) => address.into(),
-    })
-}
 
 #[cfg(test)]
 mod tests {

@@ -158,7 +158,7 @@ fn memcached_store(health: &Health) -> MemcachedNumbers {
     MemcachedNumbers {
         servers: servers.collect(),
         round_trips: health.round_trips.get(),
-        errors: health.errors.get(),
+        errors: health.errors.count(),
         local: health.local.get(),
         lost: health.lost.get(),
         round_trip_seconds: describe_durations(&HistogramSnapshot::from_iter([&health.latency])),

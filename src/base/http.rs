@@ -6,3 +6,4 @@ pub mod header_spelling;
 pub mod request_id;
 pub mod trace_context;
 pub mod via;
+pub mod written_target;

@@ -121,6 +121,7 @@ impl InForce {
         if is_divided || !temporary.is_empty() {
             snapshot = snapshot.with_temporary(&config, &self.view.shared, temporary);
         }
+        snapshot.resolve();
         self.view.shared.keep_only(&snapshot);
         self.view.shared.gateways().keep_only(config.store.share());
         let store = snapshot.store.clone();

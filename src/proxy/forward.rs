@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, Version, header};
 
 use hyper::ext::ReasonPhrase;
 
+use super::local_answer::fill;
 use super::target::{is_last_hop, name_host, onward};
 use super::tunnel::{accepts, new_key};
 use super::{ConnectionContext, WorkerSnapshot};
@@ -102,14 +103,13 @@ impl UpstreamCall<'_> {
             Ok(target) => target,
             Err(why) => {
                 let answer = respond::closing(respond::problem(StatusCode::BAD_REQUEST, why.detail()));
-                *response = respond::finish(answer, record.request_id()).map(ObservedBody::from);
+                fill(response, record, answer);
                 return (Outcome::Refused, CostKnown::FromResponse);
             }
         };
         name_host(&head.uri, &mut head.headers);
         if is_last_hop(&head.method, &mut head.headers) {
-            let answer = respond::of_last_hop(head);
-            *response = respond::finish(answer, record.request_id()).map(ObservedBody::from);
+            fill(response, record, respond::of_last_hop(head));
             return (Outcome::Responded, CostKnown::FromResponse);
         }
         // A client may send no Host header in HTTP/1.0, and an empty one in HTTP/1.1. The upstream always gets one.
@@ -226,6 +226,6 @@ fn fail(record: &mut RequestRecord, response: &mut Response<ObservedBody>, unans
         // The following bytes on the connection are the rest of this request's body.
         _ => (Outcome::Refused, respond::closing(answer)),
     };
-    *response = respond::finish(answer, record.request_id()).map(ObservedBody::from);
+    fill(response, record, answer);
     outcome
 }

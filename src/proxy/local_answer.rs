@@ -23,6 +23,17 @@ pub(super) fn own(
     answer: LocalResponse,
 ) {
     fill(response, &record, answer);
+    end(changes, response, record, outcome, (head, refused_status));
+}
+
+/// The same for a response that is in its place, which may be a server's.
+pub(super) fn end(
+    changes: Option<&ResponseChanges<'_>>,
+    response: &mut Response<ObservedBody>,
+    record: RequestRecord,
+    outcome: Outcome,
+    (head, refused_status): (&Parts, Option<StatusCode>),
+) {
     if let Some(changes) = changes {
         changes.apply(response);
     }
@@ -37,10 +48,10 @@ pub(super) fn own(
     record.settle(outcome, response);
 }
 
-/// Gives a response of the gateway itself to a gRPC call the form that its client understands. A limit that does not show
-/// that it exists has said itself what is sent.
-pub(super) fn translate(response: &mut Response<ObservedBody>, outcome: Outcome, head: &Parts) {
-    if outcome == Outcome::Silenced {
+/// Gives a failure to serve a gRPC call the form that its client understands. A route has said itself what it answers, and so
+/// has a limit that does not show that it exists.
+fn translate(response: &mut Response<ObservedBody>, outcome: Outcome, head: &Parts) {
+    if matches!(outcome, Outcome::Forwarded | Outcome::Responded | Outcome::Silenced) {
         return;
     }
     if let Some(kind) = grpc::content_type(&head.method, &head.headers)

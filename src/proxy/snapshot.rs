@@ -332,6 +332,11 @@ impl Snapshot {
         self.tracing.as_ref().map(|tracing| Sampling { share: tracing.share, follows_parent: via_trusted })
     }
 
+    /// Uses what is known of the names of servers now: lookups may have ended since this was built.
+    pub fn resolve(&self) {
+        self.upstreams.iter().for_each(|upstream| upstream.resolved());
+    }
+
     /// How long idle connections to the endpoints of its upstreams are kept.
     pub fn keeps(&self) -> Keeps {
         Keeps::new(self.upstreams.iter().flat_map(|upstream| upstream.keeps()))
@@ -381,6 +386,11 @@ mod tests {
 
     use super::*;
 
+    /// The ids of the servers.
+    fn ids(gateway: &Snapshot) -> Vec<usize> {
+        gateway.upstreams[0].status().iter().map(|(endpoint, ..)| endpoint.id).collect()
+    }
+
     #[test]
     fn servers_that_reloads_have_removed_are_forgotten() {
         let shared = SharedState::new(1, 1);
@@ -392,21 +402,39 @@ mod tests {
             let config = config::parse(text.as_bytes(), "test", Path::new("")).unwrap();
             Snapshot::build(&config, &shared, Arc::new(Store::open(&config.store, 1).unwrap()))
         };
-        let ids = |gateway: &Snapshot| {
-            let status = gateway.upstreams[0].status();
-            [status[0].0.id, status[1].0.id]
-        };
-        let gateway = build(1);
-        shared.keep_only(&gateway);
-        let [stays, first] = ids(&gateway);
+        let mut gateway = build(1);
+        let [stays, first] = ids(&gateway)[..] else { panic!("there are two servers") };
         for port in 2..1_000 {
-            let gateway = build(port);
+            let next = build(port);
+            shared.keep_only(&next);
+            shared.endpoints.drop_unused();
             // A request of the earlier snapshot may still use its servers.
             assert_eq!(shared.endpoints.count(), 3);
-            shared.keep_only(&gateway);
+            gateway = next;
+            shared.endpoints.drop_unused();
             assert_eq!(shared.endpoints.count(), 2);
             assert_eq!(ids(&gateway)[0], stays, "its connections are kept");
         }
         assert!(ids(&build(1))[1] != first, "an id could still be in use");
+    }
+
+    #[tokio::test]
+    async fn servers_that_a_lookup_finds_while_a_reload_is_read_stay() {
+        let shared = SharedState::new(1, 1);
+        let text = "[upstreams.a]\nservers = [\"http://localhost:80\"]\n[[routes]]\npath = \"/*\"\nupstream = \"a\"\n";
+        let config = config::parse(text.as_bytes(), "test", Path::new("")).unwrap();
+        let build = || Snapshot::build(&config, &shared, Arc::new(Store::open(&config.store, 1).unwrap()));
+        let (running, reloaded) = (build(), build());
+        shared.names.look_up("localhost").await;
+        running.resolve();
+        let found = ids(&running);
+        assert_ne!(found, ids(&reloaded));
+        reloaded.resolve();
+        shared.keep_only(&reloaded);
+        drop(running);
+        shared.endpoints.drop_unused();
+        assert_eq!(ids(&reloaded), found, "they have their connections and counters");
+        assert_eq!(shared.endpoints.count(), found.len());
+        assert_eq!(ids(&build()), found);
     }
 }

@@ -9,14 +9,11 @@
 //! by another path or host. Only the headers of one way count, and a question with both targets, or with one of them twice, is
 //! refused.
 
-use std::borrow::Cow;
-
 use http::request::Parts;
-use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, header};
-use percent_encoding::{AsciiSet, percent_encode};
 
 use crate::base::http::header_rules::FORWARDED_HOST;
+use crate::base::http::written_target;
 
 const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
@@ -52,7 +49,8 @@ pub fn read(question: &Parts) -> Result<Parts, &'static str> {
         }
     };
     let mut uri = question.uri.clone().into_parts();
-    uri.path_and_query = Some(path_and_query(target).ok_or("The X-Forwarded-Uri or X-Original-URI is not a path.")?);
+    uri.path_and_query =
+        Some(written_target::escaped(target.as_bytes()).ok_or("The X-Forwarded-Uri or X-Original-URI is not a path.")?);
     if host.is_some() {
         (uri.scheme, uri.authority) = (None, None);
     }
@@ -88,19 +86,6 @@ fn single<'h>(
     let mut values = headers.get_all(name).iter();
     let value = values.next();
     if values.next().is_none() { Ok(value) } else { Err(many) }
-}
-
-/// What servers take in targets although the standard wants it to be escaped (RFC 3986, section 2). All of them read it as its
-/// escape, in a path and in a query.
-const UNESCAPED: &AsciiSet =
-    &AsciiSet::EMPTY.add(b'"').add(b'<').add(b'>').add(b'^').add(b'`').add(b'{').add(b'|').add(b'}');
-
-/// A path with a query or without. A fragment, which the library would drop, is part of the path for some servers.
-fn path_and_query(value: &HeaderValue) -> Option<PathAndQuery> {
-    let bytes = value.as_bytes();
-    let is_path = bytes.starts_with(b"/") && !bytes.contains(&b'#');
-    let escaped = || Cow::from(percent_encode(bytes, UNESCAPED));
-    if is_path { PathAndQuery::try_from(&*escaped()).ok() } else { None }
 }
 
 #[cfg(test)]

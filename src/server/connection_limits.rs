@@ -28,6 +28,7 @@ use tokio::sync::futures::Notified;
 
 use super::http2_errors::Http2Errors;
 use crate::base::clock;
+use crate::base::repeated_event::RepeatedEvent;
 use crate::config::{MaxConnections, Server};
 use crate::net::{PreambleError, Traffic, network_of};
 
@@ -55,11 +56,11 @@ pub struct ConnectionLimits {
     /// Notified when a place is free.
     freed: Notify,
     /// Connections that were closed because their address has too many.
-    refused: Reported,
+    refused: RepeatedEvent,
     /// Connections that were closed because they had no valid preamble of the PROXY protocol.
-    bad_preambles: Reported,
+    bad_preambles: RepeatedEvent,
     /// Connections that could not be accepted because file handles or memory are exhausted.
-    exhausted: Reported,
+    exhausted: RepeatedEvent,
     /// Connections that have had a place.
     accepted: AtomicU64,
     /// Idle connections that were ended to free their places.
@@ -67,35 +68,6 @@ pub struct ConnectionLimits {
     /// Connections that were ended because the client did not read.
     stalled: AtomicU64,
     http2_errors: Arc<Http2Errors>,
-}
-
-/// An event that may happen often at the same time. Each is counted, and at most one line a second is logged.
-#[derive(Debug, Default)]
-struct Reported {
-    count: AtomicU64,
-    last: Mutex<Line>,
-}
-
-/// When the last line was logged, and the count at that time.
-#[derive(Debug, Default)]
-struct Line {
-    second: u64,
-    count: u64,
-}
-
-impl Reported {
-    /// Counts one more. If a line has to be logged, returns how many there were since the last one.
-    fn add(&self) -> Option<u64> {
-        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
-        let second = clock::now().seconds();
-        let mut last = self.last.lock();
-        if last.second == second {
-            return None;
-        }
-        let more = count.saturating_sub(last.count);
-        *last = Line { second, count };
-        Some(more)
-    }
 }
 
 /// How many connections there are and were.
@@ -156,9 +128,9 @@ impl ConnectionLimits {
             ending: AtomicUsize::new(0),
             asked: Notify::new(),
             freed: Notify::new(),
-            refused: Reported::default(),
-            bad_preambles: Reported::default(),
-            exhausted: Reported::default(),
+            refused: RepeatedEvent::default(),
+            bad_preambles: RepeatedEvent::default(),
+            exhausted: RepeatedEvent::default(),
             accepted: AtomicU64::new(0),
             made_room: AtomicU64::new(0),
             stalled: AtomicU64::new(0),
@@ -177,11 +149,11 @@ impl ConnectionLimits {
             open: self.open.load(Ordering::Relaxed),
             accepted: self.accepted.load(Ordering::Relaxed),
             most: self.most(),
-            refused: self.refused.count.load(Ordering::Relaxed),
-            bad_preambles: self.bad_preambles.count.load(Ordering::Relaxed),
+            refused: self.refused.count(),
+            bad_preambles: self.bad_preambles.count(),
             made_room: self.made_room.load(Ordering::Relaxed),
             stalled: self.stalled.load(Ordering::Relaxed),
-            exhausted: self.exhausted.count.load(Ordering::Relaxed),
+            exhausted: self.exhausted.count(),
         }
     }
 
@@ -268,14 +240,14 @@ impl ConnectionLimits {
 
     /// Counts a connection that has no valid preamble of the PROXY protocol.
     pub(super) fn count_bad_preamble(&self, peer: SocketAddr, error: &PreambleError) {
-        if let Some(count) = self.bad_preambles.add() {
+        if let Some(count) = self.bad_preambles.add(clock::now()) {
             tracing::warn!(%peer, %error, count, "closed connections without a valid preamble of the PROXY protocol");
         }
     }
 
     /// Counts a connection that could not be accepted because file handles or memory are exhausted.
     pub(super) fn count_exhausted(&self, error: &io::Error) {
-        if let Some(count) = self.exhausted.add() {
+        if let Some(count) = self.exhausted.add(clock::now()) {
             tracing::error!(%error, count, "cannot accept connections");
         }
     }
@@ -331,7 +303,7 @@ impl ConnectionPermit {
             return true;
         }
         drop(by_address);
-        if let Some(count) = self.limits.refused.add() {
+        if let Some(count) = self.limits.refused.add(clock::now()) {
             tracing::warn!(peer = %client, most, count, "closed connections over max_connections_per_ip");
         }
         false
@@ -366,20 +338,5 @@ impl Drop for ConnectionPermit {
                 limits.freed.notify_one();
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_line_a_second_counts_all_events() {
-        let reported = Reported::default();
-        let told: u64 = (0..1000).filter_map(|_| reported.add()).sum();
-        assert!((1..=1000).contains(&told));
-        reported.last.lock().second = 0;
-        assert_eq!(reported.add(), Some(1001 - told));
-        assert_eq!(reported.count.into_inner(), 1001);
     }
 }

@@ -46,11 +46,15 @@ use super::lifecycle::{CloseReason, Event};
 use super::request_guard::RequestGuard;
 use super::tunnel::{Tunnel, TunnelStream, asks_for_websocket};
 use super::{Handler, HeadError, IncomingRequest};
+use crate::base::http::written_target;
 use crate::base::reason::Reason;
 use crate::net::{ClientStream, Rewound};
 
 /// What the client is told about a request that can be read in two ways.
-const TWO_READINGS: &str = "The request can be read in two ways: lines end in CR LF, and a body has one framing.";
+const TWO_READINGS: &str =
+    "The request can be read in two ways: lines end in CR LF, a target has no fragment, and a body has one framing.";
+
+const BAD_TARGET: &str = "The target of the request is not valid.";
 
 /// What becomes of a connection.
 pub(super) enum Next {
@@ -75,12 +79,21 @@ pub(super) async fn serve<H: Handler>(
     let (asked, requests, followed, tunnel) = (handler.clone(), state.clone(), messages.clone(), accepted.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         let message = requests.lifecycle().taken;
-        let ambiguity = followed.framing.borrow().is_ambiguous_at(message).then_some(TWO_READINGS);
+        let mut framing = followed.framing.borrow_mut();
+        let (mut ambiguity, written) =
+            (framing.is_ambiguous_at(message).then_some(TWO_READINGS), framing.take_written(message));
+        drop(framing);
         let guard = RequestGuard::new(requests.clone(), None);
         let (handler, state, accepted) = (handler.clone(), requests.clone(), accepted.clone());
         let messages = followed.clone();
         // What is made out here is moved into the future once, and the future has no second place for it.
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
+        if let Some(written) = written {
+            match written_target::read(&written) {
+                Some(target) => head.uri = target.into(),
+                None => ambiguity = Some(BAD_TARGET),
+            }
+        }
         let body = (!body.is_end_stream()).then(|| MessageBody::new(body, messages.clone()).into());
         let has_body = body.is_some();
         // The library sets it if there is an Upgrade header, which few requests have.

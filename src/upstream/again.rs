@@ -35,7 +35,7 @@ pub(super) struct Situation {
     pub(super) has_response: bool,
     /// Whether it was sent to the same server for the second time already, to this one or to an earlier one.
     pub(super) is_repeated: bool,
-    /// Whether there is an endpoint that was not tried.
+    /// Whether there is an endpoint that was not tried and has room.
     pub(super) has_other: bool,
     /// How often it may still be sent to another endpoint although one may have processed it.
     pub(super) retries: u32,

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use super::Upstream;
 use super::again::{Again, Ending, Situation};
 use super::balancer::Wish;
+use super::health::Availability;
 use super::outgoing_body::BodySource;
 use super::request::UpstreamRequest;
 use crate::base::clock;
@@ -53,11 +54,11 @@ impl<'a> Attempts<'a> {
             progress.is_begun.set(self.was_begun);
         }
         self.was_begun = progress.is_begun.get();
-        let has_other = match ending {
-            // A response is given up only for a server that can be tried.
-            Ending::Listed => balancer.can_try(Wish { key: None, tried: &[&*self.tried, &[endpoint][..]].concat() }),
-            _ => self.tried.len() + 1 < balancer.count(),
-        };
+        self.tried.push(endpoint);
+        let next = balancer.can_try(Wish { key: None, tried: &self.tried });
+        // A response is not given up for a server that is away.
+        let is_away = |next| matches!(next, Availability::Unhealthy | Availability::Ejected);
+        let has_other = next.is_some_and(|next| ending != Ending::Listed || !is_away(next));
         let situation = Situation {
             is_idempotent: self.request.head.method.is_idempotent(),
             has_whole_body: self.body.is_whole(),
@@ -69,8 +70,7 @@ impl<'a> Attempts<'a> {
         let again = ending.again(situation, || state.take_retry(retry.budget, clock::monotonic()))?;
         if again == Again::Same {
             self.is_repeated = true;
-        } else {
-            self.tried.push(endpoint);
+            self.tried.pop();
         }
         self.retries += u32::from(again == Again::Retry);
         self.body.rewind();

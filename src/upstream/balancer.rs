@@ -133,13 +133,9 @@ impl Balancer {
         usable.any(|other| other.endpoint.id != than.id && availability(other) == Availability::Available)
     }
 
-    /// Whether an endpoint that was not tried is not known to be away, and has room.
-    pub(super) fn can_try(&self, wish: Wish<'_>) -> bool {
-        let current = self.candidates.load();
-        let mut usable = current.usable.iter().filter_map(|index| current.all.get(*index));
-        usable.any(|other| {
-            self.is_open(other, wish) && !matches!(availability(other), Availability::Unhealthy | Availability::Ejected)
-        })
+    /// Whether the request can be sent now to an endpoint that was not tried, and how that one is.
+    pub(super) fn can_try(&self, wish: Wish<'_>) -> Option<Availability> {
+        self.find(&self.candidates.load(), wish).ok().map(availability)
     }
 
     /// An endpoint that gets requests and is not among those that were `tried`, at an address of the same name and of the other
@@ -163,11 +159,6 @@ impl Balancer {
     /// Begins a request at this endpoint, unless it has as many as it may.
     fn begin(&self, endpoint: &Endpoint) -> bool {
         endpoint.state.begin(self.most_in_flight(endpoint))
-    }
-
-    /// How many endpoints there are.
-    pub(super) fn count(&self) -> usize {
-        self.candidates.load().all.len()
     }
 
     /// The endpoint for a request.

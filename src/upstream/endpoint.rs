@@ -156,7 +156,7 @@ impl Endpoints {
         Self { known: Mutex::default(), workers, places: Arc::new(Places::new(connections)) }
     }
 
-    /// The endpoint of this upstream that is reached so. It is the same for as long as it is in the configuration.
+    /// The endpoint of this upstream that is reached so. It is the same for as long as somebody uses it.
     pub(super) fn get(&self, upstream: &str, target: Target, is_checked: bool) -> Arc<Endpoint> {
         let Known { upstreams, last_id } = &mut *self.known.lock();
         let OfUpstream { endpoints, state: upstream } = upstreams.entry(upstream.to_owned()).or_default();
@@ -176,16 +176,12 @@ impl Endpoints {
         self.known.lock().upstreams.entry(upstream.to_owned()).or_default().state.clone()
     }
 
-    /// Drops the endpoints that nobody uses: no upstream, be it in force or being built, and no request.
-    pub(super) fn drop_unused(&self) {
-        // Whoever uses one has it from here.
-        self.retain(|endpoint| Arc::strong_count(endpoint) > 1);
-    }
-
-    /// Drops the endpoints that are not `wanted` any more.
-    pub fn retain(&self, wanted: impl Fn(&Arc<Endpoint>) -> bool) {
+    /// Drops the endpoints that nobody uses: no upstream, be it in force or being built, and no request. Nothing else ends
+    /// one, since lookups and reloads add some at any time.
+    pub fn drop_unused(&self) {
         self.known.lock().upstreams.retain(|_, OfUpstream { endpoints, .. }| {
-            endpoints.retain(&wanted);
+            // Whoever uses one has it from here.
+            endpoints.retain(|endpoint| Arc::strong_count(endpoint) > 1);
             !endpoints.is_empty()
         });
     }

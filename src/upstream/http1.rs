@@ -26,6 +26,7 @@ use super::pool::ConnectionPools;
 use super::request::UpstreamRequest;
 use super::response_rules::{BadHead, Interim};
 use super::stall::Stalled;
+use super::trailers::ResponseTrailers;
 use crate::base::clock;
 use request_body::RequestBody;
 use response_head::{BodyEnd, Head};
@@ -66,13 +67,13 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let mut head = head.await.map_err(|error| Failed::over_http1(error, connection.is_new))?;
     let status = head.status;
     connection.kept_for = head.kept_for;
-    if head.end == BodyEnd::Chunked {
-        head.named = request.hidden_trailers(head.named);
-    }
+    // Only chunks can have trailers.
+    let trailers =
+        (head.end == BodyEnd::Chunked).then(|| ResponseTrailers::new(request, std::mem::take(&mut head.named)));
     connection.is_bound |= has_credentials(request.head.headers) || has_challenge(status, headers);
     let bound = (connection.is_bound && request.is_of_one_client()).then(|| bound.clone());
     connection.stall.has_begun(read_timeout);
-    let response = ResponseBody::new(connection, head, pool, bound);
+    let response = ResponseBody::new(connection, head, trailers.unwrap_or_default(), pool, bound);
     Ok((status, B::from(if body.is_over() { response } else { response.uploading(body) })))
 }
 

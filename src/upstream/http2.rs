@@ -36,6 +36,7 @@ use super::exchange::Exchange;
 use super::outgoing_body::OutgoingBody;
 use super::response_rules::{Interim, interim_head};
 use super::stall::Stalled;
+use super::trailers::ResponseTrailers;
 use crate::base::clock;
 use connection::failure;
 use request_body::RequestBody;
@@ -83,17 +84,13 @@ pub(super) async fn send<B: From<ResponseBody>>(
         Err(error) => return Err(Failed { error: failure(error), ending: Ending::NotProcessed }),
     };
     request.progress.is_begun.set(true);
-    let mut request_body = match body.take().zip(request.body) {
-        Some((body, rules)) => Some(RequestBody::new(body, sender, &stream, (&request.head, rules), named)),
-        None => {
-            stream.sender = Some(sender);
-            None
-        }
-    };
+    let rules = body.take().zip(request.body);
+    let mut request_body = rules.map(|(body, rules)| RequestBody::new(body, &stream, (&request.head, rules), named));
+    stream.sender = Some(sender);
     stream.stall().begin(request.body_timeout(), Some(timeout));
     let mut interim = Interim::new(request.client.and_then(|client| client.interim));
     let head = poll_fn(|cx| {
-        let advanced = advance(cx, &stream, &mut response, request_body.as_mut(), &mut interim);
+        let advanced = advance(cx, &mut stream, &mut response, request_body.as_mut(), &mut interim);
         if request_body.as_ref().is_none_or(RequestBody::is_over) {
             request.progress.is_sent(clock::monotonic);
         }
@@ -117,9 +114,9 @@ pub(super) async fn send<B: From<ResponseBody>>(
             stream.stall().has_begun(read_timeout);
             let request_body = request_body.filter(|request_body| !request_body.is_over());
             let ends_at_length = request.head.forwarded.version < Version::HTTP_2;
-            let hidden = request.hidden_trailers(Box::default());
+            let trailers = ResponseTrailers::new(request, Box::default());
             let body = |received| {
-                B::from(ResponseBody::new(stream, received, head.end, request_body, (ends_at_length, hidden)))
+                B::from(ResponseBody::new(stream, received, head.end, request_body, (ends_at_length, trailers)))
             };
             *headers = head.headers;
             Ok((head.status, body(head.received)))
@@ -134,13 +131,13 @@ pub(super) async fn send<B: From<ResponseBody>>(
 /// Sends and receives as much as is possible now. Interim responses are passed on.
 fn advance(
     cx: &mut Context<'_>,
-    stream: &OpenStream,
+    stream: &mut OpenStream,
     response: &mut ResponseFuture,
     request_body: Option<&mut RequestBody>,
     interim: &mut Interim<'_>,
 ) -> Poll<Result<Response<RecvStream>, Failed>> {
     if let Some(request_body) = request_body {
-        match request_body.poll(cx) {
+        match request_body.poll(stream, cx) {
             Poll::Ready(Err(RequestBodyError::Client(error))) => {
                 return Poll::Ready(Err(UpstreamError::Client(error).into()));
             }

@@ -59,9 +59,10 @@ impl InFlight {
     }
 
     /// There is no response, or none that says how long the work takes.
-    pub(super) fn failed(&self, error: Option<&UpstreamError>) {
+    pub(super) fn failed(&self, error: Option<&UpstreamError>, request: &UpstreamRequest<'_>) {
         if let Some(sent) = self.sent.take().filter(|_| error.is_some_and(|error| error.reason() == Reason::Timeout)) {
-            self.endpoint.state.adaptive().record(micros_since(sent));
+            // The time that the client took for its body says nothing, unless the server has not read all of it.
+            self.endpoint.state.adaptive().record(micros_since(request.progress.complete().unwrap_or(sent)));
         }
     }
 }

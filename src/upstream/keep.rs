@@ -44,11 +44,6 @@ impl Keeps {
     pub(super) fn of(&self, server: usize) -> Option<Keep> {
         self.servers.get(&server).copied()
     }
-
-    /// Whether an upstream has the server with this id.
-    pub fn has(&self, server: usize) -> bool {
-        self.servers.contains_key(&server)
-    }
 }
 
 #[cfg(test)]
@@ -63,7 +58,6 @@ mod tests {
             [0, 1, 2].map(|server| keeps.of(server)),
             [Some(keep(800, 2_000)), None, Some(keep(60_000, 600_000))]
         );
-        assert_eq!([0, 1, 2].map(|server| keeps.has(server)), [true, false, true]);
         assert_eq!(keeps.interval, Duration::from_millis(100));
         assert_eq!(Keeps::new([(0, keep(1, 1))]).interval, SHORTEST_INTERVAL);
         assert_eq!(Keeps::new([]).interval, LONGEST_INTERVAL);

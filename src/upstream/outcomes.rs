@@ -17,20 +17,20 @@ impl Upstream {
     pub(super) fn answered(&self, in_flight: &InFlight, status: StatusCode, request: &UpstreamRequest<'_>) {
         let mut failures = self.ejection.iter().flat_map(|rules| &rules.statuses);
         if failures.any(|statuses| statuses.contains(&status.as_u16())) {
-            in_flight.failed(None);
+            in_flight.failed(None, request);
             return self.failed_with(in_flight.endpoint(), &status);
         }
         if matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT) {
             // It is the application that fails: another server would be asked for the same in vain.
-            in_flight.failed(None);
+            in_flight.failed(None, request);
             return in_flight.endpoint().state.answered_in_vain();
         }
         in_flight.answered(status, request);
     }
 
     /// Records that a request got no response, if the endpoint caused that.
-    pub(super) fn failed(&self, in_flight: &InFlight, failed: &Failed) {
-        in_flight.failed(Some(&failed.error));
+    pub(super) fn failed(&self, in_flight: &InFlight, failed: &Failed, request: &UpstreamRequest<'_>) {
+        in_flight.failed(Some(&failed.error), request);
         self.failed_at(in_flight.endpoint(), &failed.error);
     }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Version, header};
+use http::{HeaderMap, HeaderValue, Method, Response, Version, header};
 
 use crate::base::clock::Monotonic;
 use crate::base::http::header_rules::{FORWARDED, FORWARDED_FOR};
@@ -146,14 +146,6 @@ impl UpstreamRequest<'_> {
         let by_proxy =
             || [header::VIA.as_str(), FORWARDED, FORWARDED_FOR].iter().any(|name| headers.contains_key(*name));
         self.client.is_some() && is_of_one && !by_proxy()
-    }
-
-    /// The trailers of the response that the client does not get, with those that are `named` by Connection.
-    pub(super) fn hidden_trailers(&self, named: Box<[HeaderName]>) -> Box<[HeaderName]> {
-        match self.response_changes {
-            Some(changes) => named.into_iter().chain(changes.replaced().cloned()).collect(),
-            None => named,
-        }
     }
 
     /// How long the client may send nothing of its body, if there is one.

@@ -1,10 +1,9 @@
-//! What holds for the head and the trailers of a response in every protocol.
+//! What holds for the head of a response in every protocol.
 
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, HeaderName, Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 
 use super::request::PassInterim;
-use crate::base::http::header_rules::{Rule, is_any};
 
 /// The most interim responses before the final one.
 const MAX_INTERIM: u32 = 100;
@@ -78,16 +77,6 @@ pub(super) fn interim_head(status: StatusCode, mut headers: HeaderMap) -> Respon
     let mut response = Response::new(());
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
     response
-}
-
-/// The trailers that a client gets, if there are any. Those that the response's Connection names belong to the connection (RFC
-/// 9110, section 7.6.1); they are among the `hidden` ones, as are the headers that the route removes or replaces.
-pub(super) fn passing_trailers(mut trailers: HeaderMap, hidden: &[HeaderName]) -> Option<HeaderMap> {
-    const NONE: [Rule; 3] = [Rule::HopByHop, Rule::OwnInResponses, Rule::BeforeContent];
-    let is_none = |name: &HeaderName| is_any(name, &NONE) || hidden.contains(name);
-    let misplaced: Vec<_> = trailers.keys().filter(|name| is_none(name)).cloned().collect();
-    misplaced.iter().for_each(|name| _ = trailers.remove(name));
-    Some(trailers).filter(|trailers| !trailers.is_empty())
 }
 
 /// The number in Content-Length (RFC 9110, section 8.6).

@@ -73,8 +73,6 @@ impl UpstreamWatch {
         let wanted: HashSet<_> = upstreams.iter().flat_map(|upstream| upstream.servers.names()).collect();
         self.lookups.retain(|name, _| wanted.contains(name.as_str()));
         self.names.retain(|name| wanted.contains(name));
-        // Names may get other addresses for as long as the gateway runs. Which endpoints a reload is about to use is not known
-        // here.
         self.endpoints.drop_unused();
     }
 
@@ -188,7 +186,7 @@ impl Upstream {
     }
 
     /// Uses what is known of the names of its servers now.
-    fn resolved(&self) {
+    pub fn resolved(&self) {
         let endpoints = self.servers.endpoints();
         let ids =
             |all: &[super::balancer::Weighted]| all.iter().map(|weighted| weighted.endpoint.id).collect::<Vec<_>>();

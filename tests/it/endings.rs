@@ -1,6 +1,8 @@
 //! Whatever ends a connection, the responses to the requests on it are complete, in both protocols: however long the upstream
 //! takes, and however slowly the client reads.
 
+mod servers;
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -230,6 +230,33 @@ fn the_budget_bounds_what_a_failing_upstream_gets_in_addition() {
 }
 
 #[test]
+fn a_retry_for_which_no_server_has_room_takes_none_of_the_budget() {
+    let (go, held) = std::sync::mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    let busy = Upstream::raw(move |mut wire, _| {
+        if matches!(wire.head(), Ok(Some(_))) {
+            let _ = held.lock().unwrap().recv();
+            let _ = wire.write(&reply(200, "busy"));
+        }
+    });
+    let closing = closing();
+    let more = format!("max_in_flight = 1\n{NO_EJECTION}\n[upstreams.up.retry]\nbudget = 1.0");
+    let gateway = Gateway::start(&in_turns(&[closing.address(), busy.address()], &more));
+    let mut waiting = gateway.client();
+    waiting.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    busy.wait_connections(1);
+    let retries = || {
+        let of = |name: &str| gateway.metric(name).unwrap_or_default();
+        of("gateway_upstream_retries_total") + of("gateway_upstream_retries_over_budget_total")
+    };
+    let before = retries();
+    (0..5).for_each(|_| gateway.client().get("/").expect_problem(502));
+    assert!((retries() - before).abs() < 0.5, "{} of the budget", retries() - before);
+    go.send(()).unwrap();
+    assert_eq!(waiting.response(false).text(), "busy");
+}
+
+#[test]
 fn a_server_that_fails_again_and_again_is_ejected_for_a_time() {
     let fails = Arc::new(AtomicBool::new(true));
     let switch = fails.clone();

@@ -26,7 +26,6 @@ mod body_sizes;
 mod both_ways;
 mod bound_connections;
 mod bounds_upstream;
-mod broken_responses;
 mod certificates;
 mod charged_bodies;
 mod chunks;

@@ -1,5 +1,6 @@
 //! Spellings that some servers read as the same path: each is limited like the path, or refused.
 
+use crate::harness::http2::{END_STREAM, RawHttp2, Reaction, headers};
 use crate::harness::{Gateway, Upstream, reply, run};
 
 /// How the gateway treats a spelling of `/v1/login`.
@@ -97,6 +98,80 @@ fn every_spelling_is_limited_or_refused() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What clients send although it should be escaped, its escape, and whether the library of HTTP/2 takes it too: in a path and in
+/// a query.
+const UNESCAPED: &[(&[u8], &str, [bool; 2])] = &[
+    (b"\"", "%22", [true, false]),
+    (b"<", "%3C", [false, false]),
+    (b">", "%3E", [false, false]),
+    (b"^", "%5E", [true, true]),
+    (b"`", "%60", [false, true]),
+    (b"{", "%7B", [true, true]),
+    (b"|", "%7C", [true, true]),
+    (b"}", "%7D", [true, true]),
+    ("\u{e9}".as_bytes(), "%C3%A9", [true, true]),
+    (b"\xe9", "%E9", [false, false]),
+];
+
+/// A path and a query with this text in it.
+fn targets(text: &[u8], escape: &str) -> [Vec<u8>; 2] {
+    let around = [("/p/", "x"), ("/q?q=", "&n=")];
+    around.map(|(before, after)| [before.as_bytes(), text, after.as_bytes(), &escape.as_bytes()[1..]].concat())
+}
+
+#[test]
+fn what_should_be_escaped_counts_as_its_escape_everywhere() {
+    let up = Upstream::start(|_| reply(200, ""));
+    let limit = "[limits.l]\nkey = [\"path\", \"query:q\"]\nrates = [\"4/d\"]\nmissing = \"shared\"\n";
+    let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\nlimits = [\"l\"]\n";
+    let decisions = "[decisions]\nlisten = \"127.0.0.1:0\"\n";
+    let gateway = Gateway::start(&format!("{decisions}{limit}{}{route}", up.section()));
+    let ask = |address, start: &[u8], fields: &[u8]| {
+        let mut client = crate::harness::Client::connect(address);
+        client.call([b"GET ", start, b" HTTP/1.1\r\nHost: a\r\n", fields, b"\r\n"].concat()).status
+    };
+    for (text, escape, in_http2) in UNESCAPED {
+        let plain = targets(escape.as_bytes(), escape);
+        for (place, target) in targets(text, escape).into_iter().enumerate() {
+            let what = String::from_utf8_lossy(&target).into_owned();
+            assert_eq!(ask(gateway.http, &target, b""), 200, "{what}");
+            let field = [b"X-Original-URI: ", &target[..], b"\r\n"].concat();
+            assert_eq!(ask(gateway.decisions(), b"/", &field), 200, "asked about {what}");
+            let mut http2 = RawHttp2::connect(gateway.http, &[]);
+            let fields: [(&[u8], &[u8]); 4] =
+                [(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", &target)];
+            http2.send(&headers(1, END_STREAM, &fields)).unwrap();
+            assert_eq!(http2.reaction(1) == Reaction::Status(200), in_http2[place], "{what} in HTTP/2");
+            let left = 4 - 2 - usize::from(in_http2[place]);
+            for _ in 0..left {
+                assert_eq!(ask(gateway.http, &plain[place], b""), 200, "the escape of {what}");
+            }
+            assert_eq!(ask(gateway.http, &plain[place], b""), 429, "the escape of {what}");
+            assert_eq!(ask(gateway.http, &target, b""), 429, "{what}");
+        }
+    }
+    // Servers get what the library can hold as it was written, and else escapes.
+    let sent: Vec<_> = up.received().into_iter().map(|request| request.target).collect();
+    for target in ["/p/{x7B", "/q?q=%3C&n=3C", "/p/%E9xE9", "/q?q=%22&n=22"] {
+        assert!(sent.iter().any(|sent| sent == target), "{target} in {sent:?}");
+    }
+}
+
+#[test]
+fn a_fragment_is_refused_or_not_there() {
+    let up = Upstream::start(|request| reply(200, &request.target));
+    let gateway = Gateway::start(&format!("[decisions]\nlisten = \"127.0.0.1:0\"\n{}", up.everything()));
+    for target in ["/k#f", "/k?q#f", "/#", "http://test.example/k#f"] {
+        gateway.client().get(target).expect_problem(400);
+    }
+    let mut asker = crate::harness::Client::connect(gateway.decisions());
+    asker.get_with("/", "X-Original-URI: /k#f\r\n").expect_problem(400);
+    assert!(up.received().is_empty(), "{:?}", up.received());
+    // Behind the handshake of another protocol, anything may follow.
+    let upgrading = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+    assert_eq!(gateway.client().call(upgrading).text(), "/");
 }
 
 #[test]

@@ -204,6 +204,13 @@ fn a_client_that_cancels_its_requests_breaks_no_others() {
 
 #[test]
 fn clients_that_all_cancel_at_once_break_no_others() {
+    others_go_on_when_all_cancel("GET / HTTP/1.1\r\nHost: a\r\n\r\n", 3, 48);
+    // Bodies are spread over eight connections, and count as several requests of their client.
+    others_go_on_when_all_cancel(HALF, 72, 288);
+}
+
+/// So many clients break off so many of these requests at once.
+fn others_go_on_when_all_cancel(request: &str, clients: usize, all: usize) {
     // A server that ends a connection with more than 30 resets in 800 ms.
     let came = Arc::new(Came::default());
     let record = came.clone();
@@ -239,13 +246,14 @@ fn clients_that_all_cancel_at_once_break_no_others() {
         under_way.last_mut().unwrap().send(HALF);
         until("it has come", PATIENCE, || requests() == under_way.len());
     }
-    let mut cancelling: Vec<_> = (0..48).map(|number| client_at(10 + number % 3, &gateway)).collect();
-    cancelling.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
-    until("they have come", PATIENCE, || requests() == 5 + 48);
+    let mut cancelling: Vec<_> =
+        (0..all).map(|number| client_at(10 + u8::try_from(number % clients).unwrap(), &gateway)).collect();
+    cancelling.iter_mut().for_each(|client| client.send(request));
+    until("they have come", PATIENCE, || requests() == 5 + all);
     for client in cancelling {
         SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
     }
-    until("all are reset", PATIENCE, || came.resets.load(Ordering::SeqCst) == 48);
+    until("all are reset", PATIENCE, || came.resets.load(Ordering::SeqCst) == all);
     for mut client in under_way {
         client.send("llo");
         assert_eq!(client.response(false).text(), "well");

@@ -102,7 +102,7 @@ fn health(health: &Health, on_error: OnError) -> Vec<MetricFamily> {
         counted(
             "gateway_store_errors_total",
             "Exchanges with Memcached that failed in whole or in part, and attempts to connect that failed.",
-            health.errors.get(),
+            health.errors.count(),
         ),
         counted(
             "gateway_store_local_total",

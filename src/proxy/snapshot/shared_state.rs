@@ -174,8 +174,8 @@ impl SharedState {
         &self.names
     }
 
-    /// Drops what the snapshot in force does not have: counters of routes, limits, upstreams and tokens, the keys of
-    /// issuers, and the ids of servers.
+    /// Drops what the snapshot in force does not have: counters of routes, limits, upstreams and tokens, and the keys of
+    /// issuers. Servers are dropped when nobody uses them any more.
     pub fn keep_only(&self, gateway: &Snapshot) {
         let limits = || gateway.served.iter().flat_map(|route| &route.limits);
         let routes = gateway.served.iter().map(|route| &route.metrics).chain([&gateway.unrouted]);
@@ -192,7 +192,5 @@ impl SharedState {
         self.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
         let meters = gateway.shedding.as_ref().map_or(&[][..], |shedding| &shedding.meters);
         self.meters.lock().retain(|name, _| meters.iter().any(|meter| meter.name == *name));
-        let keeps = gateway.keeps();
-        self.endpoints.retain(|endpoint| keeps.has(endpoint.id));
     }
 }

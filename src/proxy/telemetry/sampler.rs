@@ -5,10 +5,11 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use foldhash::fast::RandomState;
+
+use crate::net::network_of;
 
 /// How many refusals of a client are logged each second.
 const LOGGED: u64 = 5;
@@ -18,40 +19,15 @@ const MAX_CLIENTS: usize = 256;
 /// The refusals of this second that one worker has seen.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    /// By client; `None` counts all clients beyond the first [`MAX_CLIENTS`].
-    seen: RefCell<HashMap<Option<Client>, u64, RandomState>>,
-}
-
-/// An IPv4 address, or the /64 network of an IPv6 address, which mostly belongs to one subscriber.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Client(IpAddr);
-
-impl Client {
-    fn of(address: IpAddr) -> Self {
-        Self(match address {
-            IpAddr::V4(_) => address,
-            IpAddr::V6(v6) => {
-                let [a, b, c, d, ..] = v6.segments();
-                IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-            }
-        })
-    }
-}
-
-impl fmt::Display for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            IpAddr::V4(address) => address.fmt(f),
-            IpAddr::V6(network) => write!(f, "{network}/64"),
-        }
-    }
+    /// By the network of the client; `None` counts all clients beyond the first [`MAX_CLIENTS`].
+    seen: RefCell<HashMap<Option<IpAddr>, u64, RandomState>>,
 }
 
 impl Sampler {
     /// Counts a refusal of this client. Returns whether it is logged.
     pub(super) fn admits(&self, client: IpAddr) -> bool {
         let mut seen = self.seen.borrow_mut();
-        let client = Some(Client::of(client));
+        let client = Some(network_of(client));
         let has_own_count = seen.len() < MAX_CLIENTS || seen.contains_key(&client);
         let count = seen.entry(client.filter(|_| has_own_count)).or_default();
         *count += 1;
@@ -61,12 +37,16 @@ impl Sampler {
     /// Begins a new second, and logs how many refusals of the last one were left out.
     pub fn next_second(&self) {
         for (client, refusals) in self.left_out() {
-            let client = client.map_or("others".to_owned(), |client| client.to_string());
+            let client = match client {
+                None => "others".to_owned(),
+                Some(IpAddr::V4(address)) => address.to_string(),
+                Some(IpAddr::V6(network)) => format!("{network}/64"),
+            };
             tracing::info!(client, refusals, "further refusals, which are not logged one by one");
         }
     }
 
-    fn left_out(&self) -> Vec<(Option<Client>, u64)> {
+    fn left_out(&self) -> Vec<(Option<IpAddr>, u64)> {
         let mut seen = self.seen.borrow_mut();
         let left_out = seen.drain().filter(|(_, count)| *count > LOGGED);
         left_out.map(|(client, count)| (client, count - LOGGED)).collect()
@@ -89,7 +69,7 @@ mod tests {
         let mut left_out = sampler.left_out();
         left_out.sort_unstable_by_key(|(_, count)| *count);
         let left_out: Vec<_> = left_out.iter().map(|(client, count)| (client.unwrap().to_string(), *count)).collect();
-        assert_eq!(left_out, [("192.0.2.1".to_owned(), 2), ("2001:db8::/64".to_owned(), 5)]);
+        assert_eq!(left_out, [("192.0.2.1".to_owned(), 2), ("2001:db8::".to_owned(), 5)]);
         assert_eq!(ask("192.0.2.1", 9), 5, "another second");
     }
 

@@ -1,5 +1,5 @@
 //! A client's stream as the HTTP library uses it. It records in the state of the connection when bytes are received and
-//! sent, and shows them to the check of their framing. Only here it is known whether the client takes what is sent.
+//! sent, and shows them to the check of their framing, which may change a target. Only here it is known whether the client takes what is sent.
 //!
 //! For input that it cannot parse, hyper writes a response without a body on its own. What it writes while no request
 //! waits for a response is discarded here, and the gateway derives its own response from hyper's error.
@@ -35,7 +35,7 @@ impl AsyncRead for ClientIo {
         let this = self.get_mut();
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
-        let received = &buf.filled()[before..];
+        let received = &mut buf.filled_mut()[before..];
         if !received.is_empty() {
             let mut framing = this.messages.framing.borrow_mut();
             let in_body = framing.is_in_body();

@@ -1,7 +1,7 @@
 //! Follows the bytes of a connection from request to request, and notices what could be read in two ways. Pure.
 //!
-//! The HTTP library reads such bytes in one way without an error: a bare line feed ends a line, and if a head has both a
-//! length and chunks, the chunks count. It is also tolerant of the lines between chunks. A proxy in front of the gateway
+//! The HTTP library reads such bytes in one way without an error: a bare line feed ends a line, a target ends at a fragment, and
+//! if a head has both a length and chunks, the chunks count. It is also tolerant of the lines between chunks. A proxy in front of the gateway
 //! may read them in the other way (RFC 9112, sections 2.2 and 11.2), and then sees other requests on the connection.
 //!
 //! Only here it is known where messages begin and end in the bytes: the library shows no head before it is complete, and does not
@@ -10,7 +10,11 @@
 //! Bytes behind the handshake of a tunnel need not be HTTP. So messages are counted, and only the one that it is about
 //! is refused.
 
+use std::collections::VecDeque;
+
 use memchr::memchr;
+
+use crate::base::http::written_target;
 
 /// The longest line, in bytes. Longer ones belong to heads that are refused for their size, or are attacks.
 const MAX_LINE: usize = 1024 * 1024;
@@ -27,6 +31,10 @@ pub(super) struct FramingCheck {
     complete: u64,
     /// The first message that could be read in two ways, from 0.
     first_ambiguous: Option<u64>,
+    /// The targets that the library is shown in another way, with the numbers of their messages.
+    written: VecDeque<(u64, Vec<u8>)>,
+    /// Whether a request has asked for another protocol. What follows may be anything, so it is shown as it is.
+    may_switch: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +70,17 @@ impl FramingCheck {
         self.first_ambiguous.is_some_and(|first| first <= message)
     }
 
+    /// The target of the message with this number as the client has written it, if the library was shown another one. Those of
+    /// earlier messages are forgotten.
+    pub(super) fn take_written(&mut self, message: u64) -> Option<Vec<u8>> {
+        while let Some((number, target)) = self.written.pop_front_if(|(number, _)| *number <= message) {
+            if number == message {
+                return Some(target);
+            }
+        }
+        None
+    }
+
     fn found_ambiguity(&mut self) {
         self.first_ambiguous.get_or_insert(self.complete);
     }
@@ -86,15 +105,15 @@ impl FramingCheck {
         }
     }
 
-    /// Follows the bytes that came next.
-    pub(super) fn follow(&mut self, mut bytes: &[u8]) {
+    /// Follows the bytes that came next, and shows the library others where it would refuse a target that servers take.
+    pub(super) fn follow(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             match &mut self.state {
                 State::Lost => return,
                 State::Body(left) | State::ChunkData(left) => {
                     let here = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
                     *left -= here as u64;
-                    bytes = &bytes[here..];
+                    bytes = &mut bytes[here..];
                     match self.state {
                         State::Body(0) => self.end_message(),
                         State::ChunkData(0) => self.state = State::ChunkSize,
@@ -102,18 +121,27 @@ impl FramingCheck {
                     }
                 }
                 State::Head | State::ChunkSize | State::Trailers => {
+                    let is_shown = self.state != State::Head || self.head.begun || self.may_switch;
                     let Some(end) = memchr(b'\n', bytes) else {
+                        let before = self.carried.len();
                         self.carry(bytes);
+                        if !is_shown {
+                            written_target::hide(self.carried.get(..before).unwrap_or_default(), bytes);
+                        }
                         return;
                     };
-                    let (line, rest) = bytes.split_at(end);
-                    bytes = &rest[1..];
-                    if self.carried.is_empty() {
+                    let (line, rest) = bytes.split_at_mut(end);
+                    bytes = &mut rest[1..];
+                    let (before, mut carried) = (self.carried.len(), Vec::new());
+                    if before == 0 {
                         self.line(line);
                     } else {
                         self.carry(line);
-                        let carried = std::mem::take(&mut self.carried);
+                        carried = std::mem::take(&mut self.carried);
                         self.line(&carried);
+                    }
+                    if !is_shown {
+                        written_target::hide(carried.get(..before).unwrap_or_default(), line);
                     }
                 }
             }
@@ -160,6 +188,12 @@ impl FramingCheck {
     fn head_line(&mut self, text: &[u8]) {
         if !self.head.begun {
             (self.head.begun, self.first_line) = (true, text.len());
+            if has_fragment(text) {
+                self.found_ambiguity();
+            }
+            if let Some(target) = written_target::refused(text).filter(|_| !self.may_switch) {
+                self.written.push_back((self.complete, target.to_vec()));
+            }
         }
         match text.first() {
             Some(b'c' | b'C') => {
@@ -171,6 +205,7 @@ impl FramingCheck {
                 }
             }
             Some(b't' | b'T') if value(text, b"transfer-encoding:").is_some() => self.head.coded = true,
+            Some(b'u' | b'U') if value(text, b"upgrade:").is_some() => self.may_switch = true,
             _ => {}
         }
     }
@@ -192,6 +227,12 @@ impl FramingCheck {
             Some(length) => self.state = State::Body(length),
         }
     }
+}
+
+/// Whether the target in the first line of a request has a fragment. The library drops it, and some servers read it as a part
+/// of the path. A method may have the same sign.
+fn has_fragment(line: &[u8]) -> bool {
+    memchr(b' ', line).and_then(|method| line.get(method..)).is_some_and(|target| memchr(b'#', target).is_some())
 }
 
 /// The value of a header line, if its name, with the colon, is this one.
@@ -222,17 +263,20 @@ fn chunk(line: &[u8]) -> State {
 /// What holds for any bytes: it makes no difference how they are cut, and the first ambiguous message stays the same.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn check(bytes: &[u8]) {
-    let all_known = |check: &FramingCheck| (check.state, check.first_ambiguous, check.begun(), check.is_in_body());
-    let mut whole = FramingCheck::default();
-    whole.follow(bytes);
+    let all_known = |check: &FramingCheck| {
+        (check.state, check.first_ambiguous, check.begun(), check.is_in_body(), check.written.clone())
+    };
+    let (mut whole, mut shown) = (FramingCheck::default(), bytes.to_vec());
+    whole.follow(&mut shown);
     for step in [1, 2, 7, 64] {
-        let mut pieces = FramingCheck::default();
-        for piece in bytes.chunks(step) {
+        let (mut pieces, mut shown_in_pieces) = (FramingCheck::default(), bytes.to_vec());
+        for piece in shown_in_pieces.chunks_mut(step) {
             let first = pieces.first_ambiguous;
             pieces.follow(piece);
             assert!(first.is_none() || pieces.first_ambiguous == first, "by {step}");
         }
         assert_eq!(all_known(&pieces), all_known(&whole), "by {step}");
+        assert_eq!(shown_in_pieces, shown, "by {step}");
     }
 }
 
@@ -244,9 +288,7 @@ mod tests {
 
     fn follow(bytes: &[u8], step: usize) -> FramingCheck {
         let mut framing = FramingCheck::default();
-        bytes.chunks(step).for_each(|piece| {
-            framing.follow(piece);
-        });
+        bytes.to_vec().chunks_mut(step).for_each(|piece| framing.follow(piece));
         framing
     }
 
@@ -256,6 +298,7 @@ mod tests {
         "POST / HTTP/1.1\r\nContent-Length: 12\r\n\r\nbare\nbytes\n\nGET / HTTP/1.1\r\n\r\n",
         "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n4;x\r\na\nb\n\r\n0\r\nt: 1\r\n\r\nGET / HTTP/1.1\r\n\r\n",
         "POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+        "G#T /%23 HTTP/1.1\r\nReferer: /a#b\r\n\r\nGET / HTTP/1.1\r\n\r\n",
     ];
 
     #[test]
@@ -292,6 +335,8 @@ mod tests {
             "GET / HTTP/1.1\r\nHost: a\r\n\n",
             "POST / HTTP/1.1\r\ncontent-LENGTH: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length:5\r\n\r\n0\r\n\r\n",
+            "GET /k#f HTTP/1.1\r\n\r\n",
+            "GET http://a/k?q#f HTTP/1.1\r\nHost: a\r\n\r\n",
         ] {
             for before in PLAIN {
                 let text = format!("{before}{text}");
@@ -308,7 +353,7 @@ mod tests {
         let second = text.windows(4).position(|four| four == b"POST").unwrap();
         let mut framing = FramingCheck::default();
         for (at, byte) in text.iter().enumerate() {
-            framing.follow(&[*byte]);
+            framing.follow(&mut [*byte]);
             // The first byte of an empty line may be that of a message.
             if *byte != b'\r' {
                 let begun = u64::from(at >= 2) + u64::from(at >= second);

@@ -2,15 +2,10 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::time::Instant;
-
+use crate::base::clock;
 use crate::base::metrics::{Counter, Histogram, PerWorker};
-
-/// The shortest time between two log lines about failures.
-const LOG_EVERY: Duration = Duration::from_secs(1);
+use crate::base::repeated_event::RepeatedEvent;
 
 /// How the exchanges with the servers go.
 #[derive(Debug)]
@@ -18,7 +13,7 @@ pub struct Health {
     /// Exchanges begun.
     pub round_trips: Counter,
     /// Exchanges that failed in whole or in part, and attempts to connect that failed.
-    pub errors: Counter,
+    pub errors: RepeatedEvent,
     /// Decisions that were asked for.
     pub decisions: PerWorker<Counter>,
     /// Decisions that needed no exchange, because a refusal still held.
@@ -37,7 +32,6 @@ pub struct Health {
     pub servers: Box<[Server]>,
     /// What the servers are called in messages.
     name: &'static str,
-    logged: Mutex<Option<Instant>>,
 }
 
 /// How it goes with one server.
@@ -80,7 +74,7 @@ impl Health {
         };
         Self {
             round_trips: Counter::default(),
-            errors: Counter::default(),
+            errors: RepeatedEvent::default(),
             decisions: PerWorker::new(workers),
             remembered: PerWorker::new(workers),
             local: Counter::default(),
@@ -90,7 +84,6 @@ impl Health {
             keys: AtomicUsize::new(0),
             servers: servers.iter().map(server).collect(),
             name,
-            logged: Mutex::default(),
         }
     }
 
@@ -132,10 +125,7 @@ impl Health {
 
     /// Counts a failure, and says so if nothing was said for a while.
     pub(super) fn failed(&self, server: usize, failure: impl fmt::Display) {
-        self.errors.one();
-        let mut logged = self.logged.lock();
-        if logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
-            *logged = Some(Instant::now());
+        if self.errors.add(clock::now()).is_some() {
             tracing::warn!(server = self.servers[server].address, %failure, "{} does not answer", self.name);
         }
     }

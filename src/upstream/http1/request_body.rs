@@ -13,8 +13,8 @@ use crate::upstream::connection::UpstreamConnection;
 use crate::upstream::error::RequestBodyError;
 use crate::upstream::outgoing_body::OutgoingBody;
 use crate::upstream::request::UpstreamRequest;
-use crate::upstream::request_trailers::TrailerFilter;
 use crate::upstream::stall::Position;
+use crate::upstream::trailers::RequestTrailers;
 
 /// Whether requests with this method mostly have a body.
 fn expects_body(method: &Method) -> bool {
@@ -28,7 +28,7 @@ pub(super) struct RequestBody {
     body: Option<OutgoingBody>,
     framing: Framing,
     /// Only chunks can have trailers.
-    trailers: Option<TrailerFilter>,
+    trailers: Option<RequestTrailers>,
     /// Bytes of it that came from the client, and the most that may come.
     taken: u64,
     most: u64,
@@ -51,7 +51,7 @@ impl RequestBody {
         };
         let (rules, head) = (request.body, &request.head);
         let chunked = rules.filter(|_| framing == Framing::Chunked);
-        let trailers = chunked.map(|rules| TrailerFilter::new(head, rules, named));
+        let trailers = chunked.map(|rules| RequestTrailers::new(head, rules, named));
         Self { body, framing, trailers, taken: 0, most: rules.map_or(0, |rules| rules.max_size), over: false }
     }
 
@@ -111,10 +111,9 @@ impl RequestBody {
                     }
                     Ok(data) => connection.sending.extend_from_slice(&data),
                     Err(frame) => {
-                        if let Some(filter) = &self.trailers {
-                            let trailers = frame.trailers_ref().into_iter().flatten();
-                            let passing = trailers.filter(|(name, _)| filter.may_pass(name));
-                            chunked::encode_end(passing, &mut connection.sending);
+                        if let Some(rules) = &self.trailers {
+                            let passing = frame.into_trailers().ok().and_then(|trailers| rules.passing(trailers));
+                            chunked::encode_end(passing.iter().flatten(), &mut connection.sending);
                         }
                         self.body = None;
                         continue;

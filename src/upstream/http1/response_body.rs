@@ -5,7 +5,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::HeaderName;
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::chunked::{Decoder, Piece};
@@ -15,8 +14,8 @@ use crate::upstream::bound::BoundConnections;
 use crate::upstream::connection::{UpstreamConnection, UpstreamTunnel};
 use crate::upstream::error::{BodyError, RequestBodyError};
 use crate::upstream::pool::ConnectionPools;
-use crate::upstream::response_rules::passing_trailers;
 use crate::upstream::stall::{Position, Stalled};
+use crate::upstream::trailers::ResponseTrailers;
 
 #[derive(Debug)]
 enum Rest {
@@ -36,8 +35,7 @@ pub(in crate::upstream) struct ResponseBody {
     /// The request's body, while it is still being sent.
     request_body: Option<Box<RequestBody>>,
     keep_alive: bool,
-    /// The trailers that the client does not get: those that Connection names, and those that the route hides.
-    named: Box<[HeaderName]>,
+    trailers: ResponseTrailers,
     pools: Rc<ConnectionPools>,
     server: usize,
     /// The words beside the status, if they are not those of the standard.
@@ -49,7 +47,8 @@ pub(in crate::upstream) struct ResponseBody {
 impl ResponseBody {
     pub(super) fn new(
         connection: Box<UpstreamConnection>,
-        Head { reason, end, keep_alive, named, .. }: Head,
+        Head { reason, end, keep_alive, .. }: Head,
+        trailers: ResponseTrailers,
         (pools, server): (&Rc<ConnectionPools>, usize),
         bound: Option<Rc<BoundConnections>>,
     ) -> Self {
@@ -59,7 +58,7 @@ impl ResponseBody {
             BodyEnd::Close | BodyEnd::Tunnel => Rest::Close,
         };
         let (connection, pools) = (Some(connection), pools.clone());
-        Self { connection, rest, request_body: None, keep_alive, named, pools, server, reason, bound }
+        Self { connection, rest, request_body: None, keep_alive, trailers, pools, server, reason, bound }
     }
 
     /// Goes on sending the body of the request while the response comes.
@@ -160,7 +159,7 @@ impl Body for ResponseBody {
         Poll::Ready(match ready!(self.poll_next(cx)) {
             Ok(Piece::Data(data)) => Some(Ok(Frame::data(data))),
             Ok(Piece::Trailers(trailers)) => {
-                passing_trailers(trailers, &self.named).map(|passing| Ok(Frame::trailers(passing)))
+                self.trailers.passing(trailers).map(|passing| Ok(Frame::trailers(passing)))
             }
             Ok(Piece::End | Piece::More) => None,
             Err(error) => {

@@ -65,6 +65,8 @@ pub(super) struct Http2Connection {
     pub(super) connected_at: Instant,
     /// The client whose connection this is; `None` if clients share it.
     owner: Cell<Option<SocketAddr>>,
+    /// Whether several clients have used it since it was idle last, or may do so.
+    is_shared: Cell<bool>,
     state: Rc<State>,
     /// What the pool knows of it since its last check.
     checked: RefCell<Checked>,
@@ -163,6 +165,7 @@ impl Http2Connection {
             peer,
             connected_at: now,
             owner: Cell::default(),
+            is_shared: Cell::default(),
             state,
             checked,
             task,
@@ -246,6 +249,9 @@ impl Http2Connection {
         let State { streams, of_server, begun, .. } = &*self.state;
         if self.is_idle() {
             self.owner.set(client.owner);
+            self.is_shared.set(client.owner.is_none());
+        } else if self.owner.get() != client.owner {
+            self.is_shared.set(true);
         }
         streams.set(streams.get() + 1);
         of_server.set(of_server.get() + 1);

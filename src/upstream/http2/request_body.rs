@@ -13,18 +13,17 @@ use crate::server::poll_granted;
 use crate::upstream::error::RequestBodyError;
 use crate::upstream::outgoing_body::OutgoingBody;
 use crate::upstream::request::{BodyRules, RequestHead};
-use crate::upstream::request_trailers::TrailerFilter;
 use crate::upstream::stall::Position;
+use crate::upstream::trailers::RequestTrailers;
 
 /// A body that is being sent.
 #[derive(Debug)]
 pub(super) struct RequestBody {
     /// `None` when all of it has come.
     body: Option<OutgoingBody>,
-    sender: SendStream<Bytes>,
     /// What has come and is not passed to the library, because the server has not granted window for it.
     waiting: Bytes,
-    trailers: TrailerFilter,
+    trailers: RequestTrailers,
     /// Bytes of it that came from the client, and the most that may come.
     taken: u64,
     most: u64,
@@ -35,14 +34,13 @@ pub(super) struct RequestBody {
 impl RequestBody {
     pub(super) fn new(
         body: OutgoingBody,
-        sender: SendStream<Bytes>,
         stream: &OpenStream,
         (head, rules): (&RequestHead<'_>, BodyRules<'_>),
         named: &[&[u8]],
     ) -> Self {
-        let (waiting, trailers) = (Bytes::new(), TrailerFilter::new(head, rules, named));
+        let (waiting, trailers) = (Bytes::new(), RequestTrailers::new(head, rules, named));
         let (most, upload) = (rules.max_size, Some(stream.upload()));
-        Self { body: Some(body), sender, waiting, trailers, taken: 0, most, upload }
+        Self { body: Some(body), waiting, trailers, taken: 0, most, upload }
     }
 
     /// Whether nothing more is to be sent.
@@ -62,20 +60,18 @@ impl RequestBody {
     }
 
     /// Forwards what the client sends, as fast as the server grants window for it, until it is complete.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
-        if self.is_over() {
-            return Poll::Ready(Ok(()));
-        }
-        let polled = ready!(self.poll_all(cx));
+    pub(super) fn poll(&mut self, stream: &mut OpenStream, cx: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
+        let Some(sender) = stream.sender.as_mut().filter(|_| !self.is_over()) else { return Poll::Ready(Ok(())) };
+        let polled = ready!(self.poll_all(sender, cx));
         self.upload = None;
         Poll::Ready(polled)
     }
 
-    fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
+    fn poll_all(&mut self, sender: &mut SendStream<Bytes>, cx: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
         loop {
-            ready!(self.poll_waiting(cx))?;
+            ready!(self.poll_waiting(sender, cx))?;
             let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };
-            let Some(frame) = ready!(Pin::new(body).poll_frame(cx)) else { return Poll::Ready(self.end(None)) };
+            let Some(frame) = ready!(Pin::new(body).poll_frame(cx)) else { return Poll::Ready(self.end(sender, None)) };
             match frame.map_err(RequestBodyError::Client)?.into_data() {
                 Ok(data) => {
                     self.taken += data.len() as u64;
@@ -84,34 +80,33 @@ impl RequestBody {
                     }
                     self.waiting = data;
                 }
-                Err(frame) => return Poll::Ready(self.end(frame.trailers_ref())),
+                Err(frame) => return Poll::Ready(self.end(sender, frame.into_trailers().ok())),
             }
         }
     }
 
     /// Passes on what waits for window.
-    fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
+    fn poll_waiting(
+        &mut self,
+        sender: &mut SendStream<Bytes>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), RequestBodyError>> {
         while !self.waiting.is_empty() {
-            let Some(Ok(granted)) = ready!(poll_granted(&mut self.sender, self.waiting.len(), cx)) else {
+            let Some(Ok(granted)) = ready!(poll_granted(sender, self.waiting.len(), cx)) else {
                 return Poll::Ready(Err(RequestBodyError::Upstream));
             };
             let part = self.waiting.split_to(granted);
-            self.sender.send_data(part, false).map_err(|_| RequestBodyError::Upstream)?;
+            sender.send_data(part, false).map_err(|_| RequestBodyError::Upstream)?;
         }
         Poll::Ready(Ok(()))
     }
 
     /// Ends the stream with the trailers that the server may get.
-    fn end(&mut self, trailers: Option<&HeaderMap>) -> Result<(), RequestBodyError> {
+    fn end(&mut self, sender: &mut SendStream<Bytes>, trailers: Option<HeaderMap>) -> Result<(), RequestBodyError> {
         self.body = None;
-        let mut passing = HeaderMap::new();
-        for (name, value) in trailers.into_iter().flatten().filter(|(name, _)| self.trailers.may_pass(name)) {
-            passing.append(name.clone(), value.clone());
-        }
-        let ended = if passing.is_empty() {
-            self.sender.send_data(Bytes::new(), true)
-        } else {
-            self.sender.send_trailers(passing)
+        let ended = match trailers.and_then(|trailers| self.trailers.passing(trailers)) {
+            None => sender.send_data(Bytes::new(), true),
+            Some(passing) => sender.send_trailers(passing),
         };
         ended.map_err(|_| RequestBodyError::Upstream)
     }

@@ -5,15 +5,14 @@ use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use h2::RecvStream;
-use http::HeaderName;
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::connection::OpenStream;
 use super::request_body::RequestBody;
 use super::response_head::BodyEnd;
 use crate::upstream::error::{BodyError, RequestBodyError};
-use crate::upstream::response_rules::passing_trailers;
 use crate::upstream::stall::Stalled;
+use crate::upstream::trailers::ResponseTrailers;
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -24,8 +23,7 @@ pub(in crate::upstream) struct ResponseBody {
     request_body: Option<RequestBody>,
     /// Whether the client cannot get trailers after a body of a stated length, as in HTTP/1.1.
     ends_at_length: bool,
-    /// The trailers that the client does not get.
-    hidden: Box<[HeaderName]>,
+    trailers: ResponseTrailers,
     stream: OpenStream,
 }
 
@@ -44,14 +42,14 @@ impl ResponseBody {
         received: RecvStream,
         end: BodyEnd,
         request_body: Option<RequestBody>,
-        (ends_at_length, hidden): (bool, Box<[HeaderName]>),
+        (ends_at_length, trailers): (bool, ResponseTrailers),
     ) -> Self {
         let rest = match end {
             BodyEnd::None => Rest::Over,
             BodyEnd::Length(length) => Rest::Data(Some(length)),
             BodyEnd::Stream => Rest::Data(None),
         };
-        Self { received, rest, request_body, ends_at_length, hidden, stream }
+        Self { received, rest, request_body, ends_at_length, trailers, stream }
     }
 
     /// The address of the server, for the log.
@@ -62,7 +60,7 @@ impl ResponseBody {
     /// Goes on sending the body of the request.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
         let Some(request_body) = &mut self.request_body else { return Ok(()) };
-        match request_body.poll(cx) {
+        match request_body.poll(&mut self.stream, cx) {
             Poll::Pending => return Ok(()),
             Poll::Ready(Err(RequestBodyError::Client(error))) => return Err(BodyError::Client(error)),
             Poll::Ready(Err(RequestBodyError::TooLarge)) => return Err(BodyError::TooLarge),
@@ -111,7 +109,7 @@ impl ResponseBody {
         if let Rest::Trailers = self.rest {
             let trailers = ready!(self.received.poll_trailers(cx)).map_err(BodyError::Http2)?;
             self.rest = Rest::Over;
-            let passing = trailers.and_then(|trailers| passing_trailers(trailers, &self.hidden));
+            let passing = trailers.and_then(|trailers| self.trailers.passing(trailers));
             return Poll::Ready(passing.map(|trailers| Ok(Frame::trailers(trailers))));
         }
         Poll::Ready(None)

@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One connection.
 pub(crate) struct RawHttp2 {
-    stream: TcpStream,
+    pub(crate) stream: TcpStream,
     /// What the last read returned, and what is not used yet.
     bytes: Vec<u8>,
     received: Vec<u8>,

@@ -21,7 +21,7 @@ pub(in crate::upstream) struct OpenStream {
     pub(in crate::upstream::http2) is_new: bool,
     /// Whether the server has the request and neither side has ended the stream.
     pub(super) is_sent: Cell<bool>,
-    /// What keeps it open although nobody waits for its response any more.
+    /// What sends the request, and keeps the stream open although nobody waits for its response any more.
     pub(in crate::upstream::http2) sender: Option<SendStream<Bytes>>,
     pub(super) stall: Option<StallTimer>,
 }
@@ -79,7 +79,7 @@ impl Drop for OpenStream {
         if self.is_sent.get() {
             state.count_reset();
             self.client.is_cancelled();
-            if self.client.owner.is_none() && streams.get() > 0 {
+            if self.connection.is_shared.get() && streams.get() > 0 {
                 self.connection.cancelled.add(self.sender.take());
             }
         }

@@ -1,0 +1,100 @@
+//! Targets of requests as clients write them: a few bytes should be escapes (RFC 3986, section 2), and are taken as such. Pure.
+//!
+//! Servers, nginx among them, take these bytes, and all read them as their escapes, in a path and in a query. The HTTP library
+//! refuses some of them, here in a path and there in a query. So it is shown others in their place.
+
+use http::uri::PathAndQuery;
+use memchr::memchr;
+use percent_encoding::{AsciiSet, percent_encode};
+
+/// What counts as its escape, beside all bytes above 0x7F.
+const UNESCAPED: &AsciiSet =
+    &AsciiSet::EMPTY.add(b'"').add(b'<').add(b'>').add(b'^').add(b'`').add(b'{').add(b'|').add(b'}');
+
+/// A path with a query or without, in which everything is escaped that has to be. A fragment, which the library would drop,
+/// is part of the path for some servers.
+pub fn escaped(target: &[u8]) -> Option<PathAndQuery> {
+    let is_path = target.starts_with(b"/") && memchr(b'#', target).is_none();
+    let escaped = || percent_encode(target, UNESCAPED).to_string();
+    if is_path { PathAndQuery::try_from(escaped()).ok() } else { None }
+}
+
+/// The same, but as it was written if the library takes it so.
+pub fn read(target: &[u8]) -> Option<PathAndQuery> {
+    PathAndQuery::try_from(target).ok().or_else(|| escaped(target))
+}
+
+/// The target in the first line of a request, if it is a path with bytes that the library may refuse.
+pub fn refused(line: &[u8]) -> Option<&[u8]> {
+    let target = line.get(memchr(b' ', line)? + 1..).filter(|target| target.starts_with(b"/"))?;
+    let target = target.split(|byte| *byte == b' ').next()?;
+    has_refused(target).then_some(target)
+}
+
+/// Puts others in the place of the bytes that the library may refuse, in this part of the first line of a request, of which
+/// `before` has come already.
+pub fn hide(before: &[u8], part: &mut [u8]) {
+    if !has_refused(part) {
+        return;
+    }
+    let target = match (memchr(b' ', before), memchr(b' ', part)) {
+        (Some(space), _) if before.get(space + 1).or(part.first()) == Some(&b'/') => part,
+        (None, Some(space)) if part.get(space + 1) == Some(&b'/') => &mut part[space + 1..],
+        _ => return,
+    };
+    target.iter_mut().filter(|byte| is_refused(**byte)).for_each(|byte| *byte = b'_');
+}
+
+fn has_refused(part: &[u8]) -> bool {
+    // It looks at many bytes at once, since it does not end at the first one.
+    part.iter().fold(false, |found, byte| found | is_refused(*byte))
+}
+
+fn is_refused(byte: u8) -> bool {
+    matches!(byte, b'"' | b'<' | b'>' | b'`' | 0x80..)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_library_refuses_is_escaped_and_all_else_stays() {
+        for (written, expected) in [
+            ("/a{b}|^?{|}^`", "/a{b}|^?{|}^`"),
+            ("/caf\u{e9}?\u{e9}", "/caf\u{e9}?\u{e9}"),
+            ("/a\"b", "/a\"b"),
+            ("/a<b>`c?%22", "/a%3Cb%3E%60c?%22"),
+            ("/a?\"{", "/a?%22%7B"),
+        ] {
+            assert_eq!(read(written.as_bytes()).unwrap().as_str(), expected);
+        }
+        assert_eq!(read(b"/caf\xe9?\xe9").unwrap().as_str(), "/caf%E9?%E9");
+        assert_eq!(escaped(b"/{\xe9").unwrap().as_str(), "/%7B%E9");
+        for wrong in [&b"/a<#b"[..], b"<", b"/a\x7f<"] {
+            assert_eq!(read(wrong), None);
+        }
+    }
+
+    #[test]
+    fn only_paths_are_shown_in_another_way() {
+        for (line, shown) in [
+            (&b"GET /a<b?\">` HTTP/1.1"[..], &b"GET /a_b?___ HTTP/1.1"[..]),
+            (b"G`T /caf\xe9 HTTP/1.1", b"G`T /caf_ HTTP/1.1"),
+            (b"GET http://a/<b> HTTP/1.1", b"GET http://a/<b> HTTP/1.1"),
+            (b"GET /a{b} HTTP/1.1", b"GET /a{b} HTTP/1.1"),
+            (b"G<", b"G<"),
+        ] {
+            assert_eq!(refused(line).is_some(), line != shown, "{line:?}");
+            for cut in 0..=line.len() {
+                let mut parts = line.to_vec();
+                let (first, second) = parts.split_at_mut(cut);
+                hide(&[], first);
+                hide(&line[..cut], second);
+                // Whether a path follows is not known as long as only the blank has come.
+                assert_eq!(parts, shown, "{line:?} at {cut}");
+            }
+        }
+        assert_eq!(refused(b"GET /a<b HTTP/1.1"), Some(&b"/a<b"[..]));
+    }
+}
