@@ -290,15 +290,15 @@ impl Upstream {
                     in_flight = next;
                 }
                 Some(Choice::Full | Choice::None) | None => {
-                    let (status, mut body) = match (sent, given_up) {
-                        (Ok(answered), _) => answered,
-                        (Err(Failed { error, .. }), Some(response)) => {
+                    let (status, mut body) = match sent {
+                        Ok(answered) => answered,
+                        Err(Failed { error, .. }) => {
+                            let Some(response) = given_up else {
+                                return Err(Unanswered { endpoint: Some(endpoint.clone()), error });
+                            };
                             on_failure(endpoint, &error);
                             (in_flight, *headers) = (response.in_flight, response.headers);
                             (response.status, response.body)
-                        }
-                        (Err(Failed { error, .. }), None) => {
-                            return Err(Unanswered { endpoint: Some(endpoint.clone()), error });
                         }
                     };
                     in_flight.share = share;

@@ -74,14 +74,13 @@ impl UpstreamCall<'_> {
     }
 
     /// Adds to the response what comes of its server, for a client with these request headers.
-    fn receive(&self, mut body: UpstreamBody, fields: &HeaderMap, response: &mut Response<ObservedBody>) {
+    fn receive(&self, body: &mut UpstreamBody, fields: &HeaderMap, response: &mut Response<ObservedBody>) {
         if let Some(Ok(reason)) = body.take_reason().map(ReasonPhrase::try_from) {
             response.extensions_mut().insert(reason);
         }
         if let Some(origins) = &self.forwarding.own_origins {
-            origins.replace(response.headers_mut(), self.scheme, fields);
+            origins.replace(response, self.scheme, fields);
         }
-        response.body_mut().content = ResponseBody::Upstream(body);
     }
 
     /// Forwards the request and fills `response`. A failure is recorded and becomes a response. Returns whether the response
@@ -178,12 +177,17 @@ impl UpstreamCall<'_> {
         };
         let (begun, is_begun) = (progress.begun(), progress.is_begun.get());
         waiting.into_iter().for_each(|waiting| measure(waiting, &sent));
-        match key.map_or(Ok(()), |key| check_handshake(&key, &sent, response.headers())).and(sent) {
-            Ok((status, body)) => {
+        let sent = match key {
+            Some(key) => check_handshake(&key, &sent, response.headers()).and(sent),
+            None => sent,
+        };
+        match sent {
+            Ok((status, mut body)) => {
                 record.responded(|| body.server(), begun);
                 *response.status_mut() = status;
                 response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
-                self.receive(body, fields, response);
+                self.receive(&mut body, fields, response);
+                response.body_mut().content = ResponseBody::Upstream(body);
                 (Outcome::Forwarded, CostKnown::FromBody)
             }
             Err(unanswered) => {

@@ -1,7 +1,7 @@
 //! The URLs of an upstream's servers in its responses. An application that is asked under the name of its server writes that name into
 //! Location, where clients cannot reach it.
 
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 use crate::config::{Address, Scheme, Upstream};
 
@@ -22,9 +22,12 @@ impl OwnOrigins {
     }
 
     /// Replaces one of them by what the client has asked, in Location and Content-Location.
-    pub fn replace(&self, response: &mut HeaderMap, scheme: Scheme, request: &HeaderMap) {
-        for name in [header::LOCATION, header::CONTENT_LOCATION] {
-            let Some(value) = response.get_mut(name) else { continue };
+    pub fn replace<B>(&self, response: &mut Response<B>, scheme: Scheme, request: &HeaderMap) {
+        // Location means nothing in a response with 200 (RFC 9110, section 10.2.2), as most are.
+        let may_locate = response.status() != StatusCode::OK;
+        let names = [may_locate.then_some(header::LOCATION), Some(header::CONTENT_LOCATION)];
+        for name in names.into_iter().flatten() {
+            let Some(value) = response.headers_mut().get_mut(name) else { continue };
             let host = request.get(header::HOST).and_then(|host| host.to_str().ok());
             let rest = value.to_str().ok().and_then(|url| self.rest(url));
             let replaced = rest.zip(host).map(|(rest, host)| format!("{}://{host}{rest}", scheme.name()));

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 
 use http::header::{AUTHORIZATION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, WWW_AUTHENTICATE};
-use http::{HeaderMap, HeaderName, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::connection::UpstreamConnection;
 use crate::base::http::header_list;
@@ -41,7 +41,7 @@ impl BoundConnections {
     }
 }
 
-/// Whether the request may authenticate its connection.
+/// Whether a request with these headers may authenticate its connection.
 pub(super) fn has_credentials(headers: &HeaderMap) -> bool {
     names_scheme(headers, &[AUTHORIZATION, PROXY_AUTHORIZATION])
 }
@@ -52,12 +52,25 @@ pub(super) fn has_challenge(status: StatusCode, headers: &HeaderMap) -> bool {
         && names_scheme(headers, &[WWW_AUTHENTICATE, PROXY_AUTHENTICATE])
 }
 
+/// Whether this header of a request may authenticate its connection.
+#[inline]
+pub(super) fn is_credentials(name: &str, value: &HeaderValue) -> bool {
+    matches!(name.len(), AUTHORIZATION_LENGTH | PROXY_AUTHORIZATION_LENGTH)
+        && [AUTHORIZATION, PROXY_AUTHORIZATION].iter().any(|known| known.as_str() == name)
+        && value.as_bytes().split(|byte| *byte == b',').any(is_scheme)
+}
+
+const AUTHORIZATION_LENGTH: usize = "authorization".len();
+const PROXY_AUTHORIZATION_LENGTH: usize = "proxy-authorization".len();
+
 fn names_scheme(headers: &HeaderMap, names: &[HeaderName]) -> bool {
-    let is_scheme = |member: &[u8]| {
-        let word = member.split(u8::is_ascii_whitespace).next().unwrap_or_default();
-        SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme.as_bytes()))
-    };
     names.iter().any(|name| header_list::members(headers, name).any(is_scheme))
+}
+
+/// Whether this member of a list begins with such a scheme.
+fn is_scheme(member: &[u8]) -> bool {
+    let word = member.trim_ascii_start().split(u8::is_ascii_whitespace).next().unwrap_or_default();
+    SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme.as_bytes()))
 }
 
 #[cfg(test)]

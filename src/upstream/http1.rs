@@ -17,7 +17,7 @@ use http::{HeaderMap, StatusCode};
 
 pub(super) use response_body::ResponseBody;
 
-use super::bound::{has_challenge, has_credentials};
+use super::bound::has_challenge;
 use super::connection::UpstreamConnection;
 use super::error::{Failed, RequestBodyError, UpstreamError};
 use super::exchange::Exchange;
@@ -47,7 +47,8 @@ pub(super) async fn send<B: From<ResponseBody>>(
     request.progress.is_begun.set(true);
     let mut body = RequestBody::new(body, request, named);
     connection.serves(request.head.forwarded.version);
-    request_head::encode(&mut connection.sending, &request.head, named, authority, body.framing());
+    let has_credentials =
+        request_head::encode(&mut connection.sending, &request.head, named, authority, body.framing());
     connection.stall.begin(request.body_timeout(), Some(timeout));
     let mut interim = Interim::new(request.client.and_then(|client| client.interim));
     let head = poll_fn(|cx| {
@@ -70,7 +71,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     // Only chunks can have trailers.
     let trailers =
         (head.end == BodyEnd::Chunked).then(|| ResponseTrailers::new(request, std::mem::take(&mut head.named)));
-    connection.is_bound |= has_credentials(request.head.headers) || has_challenge(status, headers);
+    connection.is_bound |= has_credentials || has_challenge(status, headers);
     let bound = (connection.is_bound && request.is_of_one_client()).then(|| bound.clone());
     connection.stall.has_begun(read_timeout);
     let response = ResponseBody::new(connection, head, trailers.unwrap_or_default(), pool, bound);

@@ -205,7 +205,7 @@ impl<'a> Reservations<'a> {
     /// The request is not held any longer: what it was charged stays so, or is settled by its response.
     pub(super) fn end_hold(&mut self, now: impl Fn() -> Time) {
         self.is_held = false;
-        if self.is_provisional {
+        if self.is_provisional || self.besides.is_empty() {
             return;
         }
         for reserved in std::mem::take(&mut self.besides) {
@@ -216,6 +216,9 @@ impl<'a> Reservations<'a> {
 
     /// Gives back everything but what is owed, because nothing is done for the request, and corrects the verdicts accordingly.
     pub(super) fn give_back(&mut self, outcomes: &mut [LimitOutcome<'_>], now: impl Fn() -> Time) {
+        if self.pending.is_empty() && self.besides.is_empty() {
+            return;
+        }
         let pending = std::mem::take(&mut self.pending).into_iter();
         let pending =
             pending.map(|pending| (pending.reserved, if pending.costs.is_empty() { pending.known } else { 0 }));
@@ -257,6 +260,9 @@ impl<'a> Reservations<'a> {
         outcomes: &mut [LimitOutcome<'_>],
         now: impl Fn() -> Time,
     ) {
+        if self.pending.is_empty() {
+            return;
+        }
         for PendingReservation { mut costs, mut known, reserved } in std::mem::take(&mut self.pending) {
             costs.retain(|(_, cost, initial)| {
                 let cost = match (told(cost), &cost) {
@@ -304,9 +310,11 @@ impl<'a> Reservations<'a> {
 
     /// Leaves charged what was reserved, because there is no response. That is known when `now` says.
     pub fn keep(&mut self, now: impl Fn() -> Time) {
-        for PendingReservation { known, reserved, .. } in std::mem::take(&mut self.pending) {
-            let cost = known.max(reserved.cost());
-            self.store.settle(reserved, cost, None, (now(), self.worker));
+        if !self.pending.is_empty() {
+            for PendingReservation { known, reserved, .. } in std::mem::take(&mut self.pending) {
+                let cost = known.max(reserved.cost());
+                self.store.settle(reserved, cost, None, (now(), self.worker));
+            }
         }
         self.end_hold(now);
     }
@@ -315,8 +323,10 @@ impl<'a> Reservations<'a> {
 impl Drop for Reservations<'_> {
     fn drop(&mut self) {
         self.is_provisional = false;
-        for (reserved, cost) in std::mem::take(&mut self.if_dropped) {
-            self.store.settle(reserved, cost, None, (clock::now(), self.worker));
+        if !self.if_dropped.is_empty() {
+            for (reserved, cost) in std::mem::take(&mut self.if_dropped) {
+                self.store.settle(reserved, cost, None, (clock::now(), self.worker));
+            }
         }
         if self.is_held {
             self.give_back(&mut [], clock::now);

@@ -41,12 +41,14 @@ impl<B: Body<Data = Bytes> + Unpin> Body for PacedBody<B> {
             return Poll::Pending;
         }
         if rest.is_empty() {
-            match ready!(Pin::new(body).poll_frame(cx)).map(|frame| frame.map(Frame::into_data)) {
-                Some(Ok(Ok(data))) => *rest = data,
-                Some(Ok(Err(trailers))) => return Poll::Ready(Some(Ok(trailers))),
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => return Poll::Ready(None),
+            let mut next = ready!(Pin::new(body).poll_frame(cx));
+            if let Some(Ok(frame)) = &mut next
+                && let Some(data) = frame.data_mut()
+            {
+                *rest = data.split_off(data.len().min(room));
+                messages.unwritten.set(unwritten + data.len());
             }
+            return Poll::Ready(next);
         }
         let data = rest.split_to(rest.len().min(room));
         messages.unwritten.set(unwritten + data.len());

@@ -2,6 +2,7 @@
 
 use http::{HeaderName, HeaderValue};
 
+use crate::upstream::bound::is_credentials;
 use crate::upstream::request::RequestHead;
 use crate::upstream::request_headers::{self, HeaderSink};
 
@@ -17,14 +18,14 @@ pub(super) enum Framing {
 }
 
 /// Writes the head of a request without the headers that are `named` by Connection. Its Host header is that of the route,
-/// or else `authority`, or else the client's.
+/// or else `authority`, or else the client's. Returns whether one of its headers may authenticate the connection.
 pub(super) fn encode(
     out: &mut Vec<u8>,
     head: &RequestHead<'_>,
     named: &[&[u8]],
     authority: Option<&HeaderValue>,
     framing: Framing,
-) {
+) -> bool {
     out.extend_from_slice(head.method.as_str().as_bytes());
     out.push(b' ');
     out.extend_from_slice(head.target.as_bytes());
@@ -32,8 +33,9 @@ pub(super) fn encode(
     if let Some(host) = head.host(authority) {
         line(out, "host", host.as_bytes());
     }
-    let mut lines = Lines { out, has_te: false };
+    let mut lines = Lines { out, has_te: false, has_credentials: false };
     request_headers::each(head, named, &mut lines);
+    let has_credentials = lines.has_credentials;
     // TE belongs to one connection (RFC 9110, section 10.1.4).
     let of_connection: Option<&[u8]> = match (head.asks_for_websocket, lines.has_te) {
         (false, false) => None,
@@ -51,6 +53,7 @@ pub(super) fn encode(
         Framing::Chunked => line(out, "transfer-encoding", b"chunked"),
     }
     out.extend_from_slice(b"\r\n");
+    has_credentials
 }
 
 /// Writes each header as a line.
@@ -58,10 +61,13 @@ struct Lines<'a> {
     out: &'a mut Vec<u8>,
     /// Whether TE is among them.
     has_te: bool,
+    /// Whether one of them may authenticate the connection.
+    has_credentials: bool,
 }
 
 impl HeaderSink for Lines<'_> {
     fn pass(&mut self, name: &HeaderName, value: &HeaderValue) {
+        self.has_credentials |= is_credentials(name.as_str(), value);
         line(self.out, name.as_str(), value.as_bytes());
     }
 

@@ -38,8 +38,8 @@ pub(in crate::upstream) struct ResponseBody {
     trailers: ResponseTrailers,
     pools: Rc<ConnectionPools>,
     server: usize,
-    /// The words beside the status, if they are not those of the standard.
-    reason: Option<Bytes>,
+    /// The words beside the status, if they are not those of the standard, as is rare.
+    reason: Option<Box<Bytes>>,
     /// Where a connection that is bound is kept; `None` if it cannot be.
     bound: Option<Rc<BoundConnections>>,
 }
@@ -74,7 +74,7 @@ impl ResponseBody {
 
     /// The words beside the status of the response, if they are not those of the standard; only once.
     pub(in crate::upstream) fn take_reason(&mut self) -> Option<Bytes> {
-        self.reason.take()
+        self.reason.take().map(|reason| *reason)
     }
 
     /// The tunnel that the connection has become; only after a response that accepts one, and only once.

@@ -37,7 +37,7 @@ pub(super) enum BodyEnd {
 pub(super) struct Head {
     pub(super) status: StatusCode,
     /// The words beside it, if they are not those of the standard.
-    pub(super) reason: Option<Bytes>,
+    pub(super) reason: Option<Box<Bytes>>,
     pub(super) end: BodyEnd,
     /// Whether the connection can be used for another request afterwards.
     pub(super) keep_alive: bool,
@@ -93,7 +93,7 @@ pub(super) fn parse(
             end = BodyEnd::Length(0);
         }
         let reason = parsed.reason.filter(|reason| !reason.is_empty() && status.canonical_reason() != Some(*reason));
-        let reason = reason.map(|reason| Bytes::copy_from_slice(reason.as_bytes()));
+        let reason = reason.map(|reason| Box::new(Bytes::copy_from_slice(reason.as_bytes())));
         let persists = parsed.version == Some(1) || frame.keep_alive;
         let keep_alive = persists && !frame.close && !matches!(end, BodyEnd::Close | BodyEnd::Tunnel);
         let named = frame.named.iter().filter(|_| end == BodyEnd::Chunked);
