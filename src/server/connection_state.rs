@@ -152,7 +152,10 @@ impl ConnectionState {
     pub(super) fn has_sent(&self) {
         if !self.lifecycle().is_unsent() {
             self.flushes.set(self.flushes.get() + 1);
-            self.await_flush.borrow_mut().drain(..).for_each(Waker::wake);
+            let mut waiting = self.await_flush.borrow_mut();
+            if !waiting.is_empty() {
+                waiting.drain(..).for_each(Waker::wake);
+            }
         }
     }
 

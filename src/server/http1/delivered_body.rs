@@ -37,10 +37,9 @@ impl<B: Body<Data = Bytes> + Unpin> Body for DeliveredBody<B> {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let Self { body, broken, connection } = self.get_mut();
         if broken.is_none() {
-            match ready!(Pin::new(body).poll_frame(cx)) {
-                Some(Err(error)) => *broken = Some((error, connection.flush())),
-                frame => return Poll::Ready(frame),
-            }
+            let polled = Pin::new(body).poll_frame(cx);
+            let Poll::Ready(Some(Err(error))) = polled else { return polled };
+            *broken = Some((error, connection.flush()));
         }
         if let Some((_, flush)) = broken {
             ready!(connection.poll_flushed(*flush, cx));

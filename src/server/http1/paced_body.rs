@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -41,14 +41,16 @@ impl<B: Body<Data = Bytes> + Unpin> Body for PacedBody<B> {
             return Poll::Pending;
         }
         if rest.is_empty() {
-            let mut next = ready!(Pin::new(body).poll_frame(cx));
-            if let Some(Ok(frame)) = &mut next
+            let mut polled = Pin::new(body).poll_frame(cx);
+            if let Poll::Ready(Some(Ok(frame))) = &mut polled
                 && let Some(data) = frame.data_mut()
             {
-                *rest = data.split_off(data.len().min(room));
+                if data.len() > room {
+                    *rest = data.split_off(room);
+                }
                 messages.unwritten.set(unwritten + data.len());
             }
-            return Poll::Ready(next);
+            return polled;
         }
         let data = rest.split_to(rest.len().min(room));
         messages.unwritten.set(unwritten + data.len());
