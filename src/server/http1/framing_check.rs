@@ -132,7 +132,7 @@ impl FramingCheck {
                     };
                     let (line, rest) = bytes.split_at_mut(end);
                     bytes = &mut rest[1..];
-                    let (before, mut carried) = (self.carried.len(), Vec::new());
+                    let (before, mut carried, written) = (self.carried.len(), Vec::new(), self.written.len());
                     if before == 0 {
                         self.line(line);
                     } else {
@@ -140,7 +140,7 @@ impl FramingCheck {
                         carried = std::mem::take(&mut self.carried);
                         self.line(&carried);
                     }
-                    if !is_shown {
+                    if !is_shown && self.written.len() > written {
                         written_target::hide(carried.get(..before).unwrap_or_default(), line);
                     }
                 }
@@ -185,14 +185,22 @@ impl FramingCheck {
         self.state = State::Head;
     }
 
+    /// Looks at the target in the first line of a request.
+    #[cold]
+    fn target(&mut self, line: &[u8]) {
+        if has_fragment(line) {
+            self.found_ambiguity();
+        }
+        if let Some(target) = written_target::refused(line).filter(|_| !self.may_switch) {
+            self.written.push_back((self.complete, target.to_vec()));
+        }
+    }
+
     fn head_line(&mut self, text: &[u8]) {
         if !self.head.begun {
             (self.head.begun, self.first_line) = (true, text.len());
-            if has_fragment(text) {
-                self.found_ambiguity();
-            }
-            if let Some(target) = written_target::refused(text).filter(|_| !self.may_switch) {
-                self.written.push_back((self.complete, target.to_vec()));
+            if !written_target::is_plain(text) {
+                self.target(text);
             }
         }
         match text.first() {
