@@ -264,7 +264,7 @@ fn an_account_that_the_authority_has_forgotten_is_made_anew() {
 }
 
 /// Shakes hands and offers these protocols; returns the certificate that is shown.
-fn shown(gateway: &Gateway, name: &str, protocols: &[&str]) -> Result<Vec<u8>, String> {
+pub(crate) fn shown(gateway: &Gateway, name: &str, protocols: &[&str]) -> Result<Vec<u8>, String> {
     let mut config = ClientConfig::clone(&*unverified());
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
     let mut client = TlsClient::connect(gateway.https(), &Arc::new(config), name).map_err(|error| error.to_string())?;

@@ -21,12 +21,12 @@ const OK: i32 = Code::Ok as i32;
 const OVER_LIMIT: i32 = Code::OverLimit as i32;
 
 /// A gateway that only decides.
-fn deciding(server: &str, rest: &str) -> Gateway {
+pub(crate) fn deciding(server: &str, rest: &str) -> Gateway {
     Gateway::with_server(&format!("listen = []\n{server}"), &format!("[decisions]\nlisten = \"127.0.0.1:0\"\n{rest}"))
 }
 
 /// A rule about descriptors.
-fn rule(entries: &str, limits: &str) -> String {
+pub(crate) fn rule(entries: &str, limits: &str) -> String {
     format!("[[decisions.descriptors]]\ndomain = \"edge\"\nentries = {{ {entries} }}\nlimits = {limits}\n")
 }
 
@@ -38,7 +38,7 @@ fn limit(name: &str, key: &str, rates: &str, more: &str) -> String {
 type Asked<'a> = (&'a [(&'a str, &'a str)], Option<u64>);
 
 /// A connection.
-struct Caller {
+pub(crate) struct Caller {
     runtime: Runtime,
     client: h2::client::SendRequest<Bytes>,
 }
@@ -52,7 +52,7 @@ struct Ended {
 }
 
 impl Caller {
-    fn connect(address: SocketAddr) -> Self {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let client = runtime.block_on(async {
             let stream = tokio::net::TcpStream::connect(address).await.unwrap();
@@ -113,7 +113,7 @@ impl Caller {
 
     /// Asks about one descriptor. Returns whether it may pass, and how much is left.
     #[track_caller]
-    fn ask_one(&mut self, entries: &[(&str, &str)], hits: u64) -> (i32, u32) {
+    pub(crate) fn ask_one(&mut self, entries: &[(&str, &str)], hits: u64) -> (i32, u32) {
         let answer = self.ask(&[(entries, Some(hits))]);
         (answer.overall_code, answer.statuses[0].limit_remaining)
     }

@@ -1,65 +1,31 @@
 //! What docs/reference.md says about keys with a default holds where the key is not written: for each an example that is run.
 //!
-//! An example may be about several keys. A key with a default that has no example is in [`WITHOUT`], with the reason.
+//! An example may be about several keys.
+
+mod waits;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use jsonwebtoken::Algorithm;
 use serde_json::{Value, json};
 
+use crate::acme::shown;
+use crate::harness::acme::{self, AcmeMood, AcmeServer};
 use crate::harness::http2::{RawHttp2, kind};
 use crate::harness::{
-    self, Authority, Client, Gateway, Memcached, Signer, TlsClient, Upstream, claims, closed_port, full_queue, limited,
-    over_http2, reply, run_json, until,
+    self, Answer, Authority, Client, Fault, Gateway, Memcached, Mode, ModelServer, Signer, TlsClient, Upstream, claims,
+    closed_port, full_queue, limited, over_http2, reply, run, run_json, until,
 };
 use crate::reference::tables;
 use crate::schema::schema;
+use crate::{envoy, model_costs};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Keys whose default cannot be seen in a test of some seconds, or that are the opposite of something that tests of their own show.
-const WITHOUT: [&str; 33] = [
-    // Times: a test would wait for them. Tests with shorter ones are those of `connections`, `drain`, `health`, `stores` and others.
-    "limits.NAME.ban.within",
-    "limits.NAME.ban.max_for",
-    "limits.NAME.quotas.cache_for",
-    "limits.NAME.quotas.timeout",
-    "server.body_timeout",
-    "server.drain_delay",
-    "server.drain_timeout",
-    "server.idle_timeout",
-    "store.timeout",
-    "tracing.timeout",
-    "upstreams.NAME.max_age",
-    "upstreams.NAME.max_idle",
-    "upstreams.NAME.read_timeout",
-    "upstreams.NAME.resolve_every",
-    "upstreams.NAME.timeout",
-    "upstreams.NAME.tunnel_idle_timeout",
-    "upstreams.NAME.eject.for",
-    "upstreams.NAME.eject.max_for",
-    "upstreams.NAME.health.interval",
-    "upstreams.NAME.health.timeout",
-    // Numbers that need as much load.
-    "server.inspect_memory",
-    "upstreams.NAME.adaptive.max",
-    "upstreams.NAME.adaptive.min",
-    "upstreams.NAME.balance",
-    "server.shed.status",
-    // A fixed address, and a server elsewhere.
-    "server.listen",
-    "server.tls.acme.challenge",
-    "server.tls.acme.directory",
-    // Others.
-    "decisions.descriptors.reports",
-    "limits.NAME.cost.on_exhausted",
-    "store.strict",
-    "tracing.headers",
-    "tracing.service_name",
-];
 
 /// Makes a test of each example, and [`EXAMPLES`].
 macro_rules! examples {
@@ -278,7 +244,7 @@ examples! {
 
     each_core_has_a_worker: ["server.workers"] {
         let gateway = Gateway::with_server("workers = 0", "[[routes]]\npath = \"/*\"\nrespond = {}\n");
-        let cores = std::thread::available_parallelism().unwrap().get();
+        let cores = thread::available_parallelism().unwrap().get();
         assert_eq!(gateway.metric("gateway_workers"), Some(f64::from(u32::try_from(cores).unwrap())));
     }
 
@@ -665,6 +631,186 @@ examples! {
         until("some are exported", PATIENCE, || !collector.spans().is_empty());
         assert!(collector.spans().len() < 2 * 80, "{}", collector.spans().len());
     }
+
+    times_of_up_to_75_seconds: [
+        "server.body_timeout", "server.idle_timeout", "server.drain_delay", "server.drain_timeout", "upstreams.NAME.timeout",
+        "upstreams.NAME.read_timeout", "upstreams.NAME.max_idle", "upstreams.NAME.resolve_every",
+        "upstreams.NAME.tunnel_idle_timeout", "upstreams.NAME.eject.for", "upstreams.NAME.health.interval",
+        "upstreams.NAME.health.timeout", "store.timeout", "limits.NAME.quotas.timeout", "limits.NAME.quotas.cache_for",
+        "tracing.timeout",
+    ] {
+        waits::all();
+    }
+
+    values_that_would_take_minutes_or_much_load_are_in_force: [
+        "upstreams.NAME.max_age", "upstreams.NAME.eject.max_for", "upstreams.NAME.adaptive.min", "upstreams.NAME.adaptive.max",
+    ] {
+        let up = "[upstreams.up]\nservers = [\"http://127.0.0.1:9\"]\nadaptive = {}\neject = {}\n";
+        let gateway = Gateway::start(&(up.to_owned() + "[[routes]]\npath = \"/*\"\nupstream = \"up\"\n"));
+        let shown = gateway.admin("/api/config").json()["upstreams"]["up"].clone();
+        assert_eq!((&shown["max_age"], &shown["eject"]["max_for"]), (&json!("10m"), &json!("5m")));
+        assert_eq!(shown["adaptive"], json!({ "min": 4, "max": 1000 }));
+    }
+
+    bans_are_for_refusals_within_a_minute_and_last_a_day_at_most: ["limits.NAME.ban.within", "limits.NAME.ban.max_for"] {
+        let bans = |ban: &str, seconds: &[u32]| {
+            let more = format!("strategy = \"fixed-window\"\n{ban}");
+            report(&limited("client-ip", "1/h", &more), seconds)["limits"]["l"]["bans"].clone()
+        };
+        // The first one passes, and more than 20 refusals are needed.
+        let begun = |later: u32| bans("ban = {}", &[[0].repeat(12), [later].repeat(10)].concat())["begun"].clone();
+        assert_eq!([58, 62].map(begun), [json!(1), json!(0)]);
+        // A ban of 20 hours, and another one that would last 40.
+        let second = 20 * 3_600 + 60;
+        let end = second + 86_400;
+        let last = [&[0].repeat(3)[..], &[second].repeat(3), &[end - 5, end + 5]].concat();
+        let seen = bans("ban = { after = 1, for = \"20h\" }", &last);
+        assert_eq!((&seen["begun"], &seen["refused"]), (&json!(2), &json!(1)), "{seen}");
+    }
+
+    clients_connect_to_127_0_0_1_8080: ["server.listen"] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&file, "[[routes]]\npath = \"/*\"\nrespond = {}\n").unwrap();
+        let path = file.path().to_str().unwrap();
+        assert_eq!(run_json(&["check", "--json", path])["server"]["listen"][0]["address"], "127.0.0.1:8080");
+        // If somebody else has the port, it may become free before the gateway asks for it.
+        let Ok(_taken) = TcpListener::bind("127.0.0.1:8080") else { return };
+        let output = run(&["--config", path]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains("127.0.0.1:8080"), "{said}");
+    }
+
+    what_is_shed_is_answered_503: ["server.shed.status"] {
+        let up = Upstream::start(|_| {
+            thread::sleep(Duration::from_millis(50));
+            reply(200, "")
+        });
+        let gateway = Gateway::with_server("shed = { latency = \"1ms\" }", &up.everything());
+        let (over, begun) = (AtomicBool::new(false), Instant::now());
+        let ask = || {
+            let mut client = gateway.client();
+            let statuses = std::iter::repeat_with(|| client.get("/").status);
+            let last = statuses.take_while(|_| !over.load(Ordering::SeqCst) && begun.elapsed() < PATIENCE);
+            let refused = last.filter(|status| *status != 200).take(1).collect::<Vec<_>>();
+            over.fetch_or(!refused.is_empty(), Ordering::SeqCst);
+            refused
+        };
+        let refused: Vec<_> = thread::scope(|scope| {
+            let clients: Vec<_> = (0..32).map(|_| scope.spawn(ask)).collect();
+            clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+        });
+        assert!(!refused.is_empty() && refused.iter().all(|status| *status == 503), "{refused:?}");
+    }
+
+    of_two_servers_the_less_busy_one_gets_a_request: ["upstreams.NAME.balance"] {
+        let servers = [(); 2].map(|()| Upstream::holding());
+        let list = servers.each_ref().map(|(up, _)| format!("\"http://{}\"", up.address())).join(", ");
+        let gateway = Gateway::with_server("workers = 1", &format!(
+            "[upstreams.up]\nservers = [{list}]\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n"
+        ));
+        let received = || servers.each_ref().map(|(up, _)| up.received().len());
+        let mut first = gateway.client();
+        first.send("GET /held HTTP/1.1\r\nHost: h\r\n\r\n");
+        until("it is held", PATIENCE, || received().iter().sum::<usize>() == 1);
+        (0..40).for_each(|_| assert_eq!(gateway.client().get("/").status, 200));
+        // The request before may be under way still.
+        let fewest = received().into_iter().min().unwrap();
+        assert!((1..=10).contains(&fewest), "{fewest}");
+    }
+
+    bodies_that_are_read_before_the_decision_take_64_mib: ["server.inspect_memory"] {
+        let gateway = Gateway::with_server("workers = 1", &limited("json:/model", "1000/d", ""));
+        let head = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000001\r\n\r\n{";
+        let mut clients: Vec<_> = (0..120).map(|_| gateway.client()).collect();
+        // The gateway closes the connection of a body that it gives up.
+        clients.iter_mut().for_each(|client| _ = client.wire.write((head.to_owned() + &" ".repeat(999_999)).as_bytes()));
+        until("some are given up", PATIENCE, || gateway.metric("gateway_request_failures_total") >= Some(52.0));
+        let end = |client: &mut Client| {
+            client.wire.write(b"}").is_ok() && client.try_response(false).is_ok_and(|answer| answer.status == 200)
+        };
+        let kept = clients.iter_mut().filter_map(|client| end(client).then_some(())).count();
+        // A body takes up to twice its size while it grows.
+        assert!((30..=68).contains(&kept), "{kept}");
+        assert_eq!(gateway.admin("/api/config").json()["server"]["inspect_memory"], "64MiB");
+    }
+
+    authorities_look_by_a_handshake_and_are_lets_encrypt: ["server.tls.acme.challenge", "server.tls.acme.directory"] {
+        let (server, state) = (AcmeServer::start(), tempfile::tempdir().unwrap());
+        server.set(AcmeMood::Looks);
+        let text = server.config(&["a.test"], "", &acme::everything());
+        let gateway = acme::start(state.path(), &text);
+        until("it answers", PATIENCE, || shown(&gateway, "a.test", &["acme-tls/1"]).is_ok());
+        let answer = gateway.client().get(&acme::challenge_path("a.test"));
+        assert!(!answer.text().starts_with(&acme::token("a.test")), "{answer:?}");
+        // Nobody shall ask the real one.
+        let file = state.path().join("other.toml");
+        fs::write(&file, text.lines().filter(|line| !line.starts_with("directory")).collect::<Vec<_>>().join("\n")).unwrap();
+        let folder = state.path().to_str().unwrap();
+        let checked = run_json(&["check", "--json", "--state-dir", folder, file.to_str().unwrap()]);
+        assert_eq!(checked["server"]["tls"]["acme"]["directory"], "https://acme-v02.api.letsencrypt.org/directory");
+    }
+
+    calls_of_envoy_are_questions: ["decisions.descriptors.reports"] {
+        let limit = "[limits.tokens]\nkey = \"descriptor:user\"\nrates = [\"1000/d\"]\n";
+        for (more, used) in [("", 900), ("reports = true\n", 1_300)] {
+            let gateway = envoy::deciding("", &(envoy::rule("user = \"*\"", "[\"tokens\"]") + more + limit));
+            let mut caller = envoy::Caller::connect(gateway.decisions());
+            [900, 400].into_iter().for_each(|hits| _ = caller.ask_one(&[("user", "ann")], hits));
+            assert_eq!(gateway.used("tokens", "ann"), used, "{more}");
+        }
+    }
+
+    a_stream_that_needs_more_than_was_reserved_goes_on: ["limits.NAME.cost.on_exhausted"] {
+        let answer = Answer { pieces: vec!["x".repeat(40); 30], usage: None, ..Answer::default() };
+        let messages = json!([{ "role": "user", "content": "12345678" }]);
+        let request = json!({ "messages": messages, "max_tokens": 5, "stream": true });
+        for (cost, is_whole) in [("part = 1", true), ("part = 1, on_exhausted = \"cut\"", false)] {
+            let server = ModelServer::start(answer.clone());
+            let gateway = Gateway::start(&model_costs::limited(&server, 200, cost, ""));
+            let response = model_costs::call(&gateway, model_costs::CHAT, &request);
+            assert_eq!(response.text().contains("[DONE]"), is_whole, "{cost}: {}", response.text());
+        }
+    }
+
+    gateways_that_share_a_memcached_do_not_confirm_each_admission: ["store.strict"] {
+        for (more, expected) in [("", [200, 200]), ("strict = true\n", [429, 200])] {
+            let memcached = Memcached::start();
+            let faults = [(); 2].map(|()| Fault::start(memcached.address, Mode::Pass));
+            let gateways = faults.each_ref().map(|fault| {
+                let servers = format!("servers = [\"{}\"]\ntimeout = \"10s\"\non_error = \"reject\"", fault.address);
+                let store = format!("[store]\ntype = \"memcached\"\n{servers}\n{more}");
+                Gateway::with_server("workers = 1", &(store + &limited("header:x-api-key", "1/d", "")))
+            });
+            let request = |key: &str| format!("GET / HTTP/1.1\r\nHost: h\r\nX-Api-Key: {key}\r\n\r\n");
+            let [first, second] = gateways.each_ref();
+            assert_eq!(first.client().call(request("other")).status, 200);
+            until("it is counted", PATIENCE, || memcached.counted() == 1);
+            let asked = memcached.commands();
+            // While the answer is under way to one gateway, the other one admits a request.
+            faults[0].set(Mode::Hold);
+            let mut client = first.client();
+            client.send(request("k"));
+            until("it is asked", PATIENCE, || memcached.commands() > asked);
+            let status = second.client().call(request("k")).status;
+            until("it is counted", PATIENCE, || memcached.counted() >= 2);
+            faults[0].set(Mode::Pass);
+            assert_eq!([status, client.response(false).status], expected, "{more}");
+        }
+    }
+
+    the_gateway_exports_spans_under_its_own_name: ["tracing.headers", "tracing.service_name"] {
+        let collector = harness::Collector::start();
+        let gateway = Gateway::start(&(collector.section("sample = 1") + "[[routes]]\npath = \"/*\"\nrespond = {}\n"));
+        assert_eq!(gateway.client().get("/").status, 200);
+        until("it is exported", PATIENCE, || !collector.0.received().is_empty());
+        let export = collector.0.received().remove(0);
+        // The key, and a value that is a text of seven bytes.
+        let name = b"service.name\x12\x09\x0a\x07gateway";
+        assert!(export.body.windows(name.len()).any(|bytes| bytes == name));
+        let mut names: Vec<_> = export.headers.0.iter().map(|(name, _)| &**name).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["accept", "connection", "content-length", "content-type", "host", "user-agent"]);
+    }
 }
 
 /// Fails unless this takes so many seconds, and not many more.
@@ -682,17 +828,22 @@ fn simulated(more: &str, at: [u32; 2]) -> u64 {
 }
 
 fn simulated_with(rate: &str, more: &str, at: [u32; 2]) -> u64 {
+    let report = report(&limited("client-ip", rate, more), &at.map(|second| [second].repeat(10)).concat());
+    report["limits"]["l"]["rejected"].as_u64().unwrap()
+}
+
+/// What is reported about a log of a request at each of these seconds.
+fn report(text: &str, seconds: &[u32]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let (config, log) = (folder.path().join("gateway.toml"), folder.path().join("access.log"));
-    fs::write(&config, limited("client-ip", rate, more)).unwrap();
-    let line = |second: u32| {
+    fs::write(&config, text).unwrap();
+    let line = |second: &u32| {
         let (day, hour, minute) = (2 + second / 86_400, second / 3_600 % 24, second / 60 % 60);
         let time = format!("{day:02}/May/2026:{hour:02}:{minute:02}:{:02}", second % 60);
         format!("192.0.2.1 - - [{time} +0000] \"GET / HTTP/1.1\" 200 5\n")
     };
-    fs::write(&log, at.map(|second| line(second).repeat(10)).concat()).unwrap();
-    let report = run_json(&["simulate", "--config", config.to_str().unwrap(), "--json", log.to_str().unwrap()]);
-    report["limits"]["l"]["rejected"].as_u64().unwrap()
+    fs::write(&log, seconds.iter().map(line).collect::<String>()).unwrap();
+    run_json(&["simulate", "--config", config.to_str().unwrap(), "--json", log.to_str().unwrap()])
 }
 
 /// All keys with a default, as `limits.NAME.cost`.
@@ -710,8 +861,8 @@ fn keys_with_a_default() -> BTreeSet<String> {
 
 #[test]
 fn every_key_with_a_default_has_an_example() {
-    let known: BTreeSet<_> = EXAMPLES.iter().chain(&WITHOUT).map(|key| (*key).to_owned()).collect();
-    assert_eq!(known.len(), EXAMPLES.len() + WITHOUT.len(), "a key is there twice");
+    let known: BTreeSet<_> = EXAMPLES.iter().map(|key| (*key).to_owned()).collect();
+    assert_eq!(known.len(), EXAMPLES.len(), "a key is there twice");
     let all = keys_with_a_default();
     assert_eq!(all.difference(&known).collect::<Vec<_>>(), Vec::<&String>::new(), "they have no example");
     assert_eq!(
