@@ -31,7 +31,8 @@ pub use rewound::{Duplex, Rewound};
 const KEEP_ALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15)).with_retries(4);
 
-/// Lets the system probe a quiet connection, or those that a listening socket accepts, to find out whether the peer still exists (RFC 9293, section 3.8.4).
+/// Lets the system probe a quiet connection, or those that a listening socket accepts, to find out whether the peer still exists
+/// (RFC 9293, section 3.8.4).
 ///
 /// # Errors
 /// When the system refuses the setting.

@@ -158,8 +158,8 @@ pub enum Stage {
 }
 
 /// Accepts connections and serves each with the handler that `connected` makes for its peer. `changes` open
-/// and close listeners: there are none at first. At [`Stage::Draining`] it stops to accept connections, and returns when the last connection has
-/// ended or at [`Stage::Over`]. Returns how many requests were in flight then.
+/// and close listeners: there are none at first. At [`Stage::Draining`] it stops to accept connections, and returns when the last
+/// connection has ended or at [`Stage::Over`]. Returns how many requests were in flight then.
 ///
 /// It has to run on a thread's local runtime.
 ///

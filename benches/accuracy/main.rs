@@ -19,7 +19,7 @@ use gateway::limit::{Cell, Edge, Limit, Rate, Strategy};
 
 use exact::Exact;
 
-/// See the head of this file.
+/// Compares each strategy with the exact log.
 #[derive(Parser)]
 struct Arguments {
     /// A rate to which the logs are compared; can be repeated.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use gateway::limit::Rate;
 
-/// See the head of main.rs.
+/// Simulates fleets of gateways.
 #[derive(Parser)]
 pub(crate) struct Arguments {
     #[command(subcommand)]

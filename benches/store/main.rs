@@ -39,7 +39,7 @@ const MEMCACHED_CORE: &str = "1";
 const KEYS: [usize; 2] = [1, 100_000];
 const WAITING: [usize; 2] = [64, 512];
 
-/// See the head of this file.
+/// Measures decisions of the Memcached store.
 #[derive(Parser)]
 struct Arguments {
     /// Rounds of everything.

@@ -18,7 +18,7 @@ pub(super) const MAX_STREAMS: usize = 8;
 /// After this time a stream ends.
 pub(super) const LIFETIME: Duration = Duration::from_secs(300);
 
-/// See the head of this file.
+/// The streams of events that are open now.
 #[derive(Default)]
 pub(super) struct EventStreams(Vec<Stream>);
 

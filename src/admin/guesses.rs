@@ -24,7 +24,7 @@ const MOST: usize = 4096;
 /// Who asks; `None` on a Unix socket.
 pub(super) type Peer = Option<IpAddr>;
 
-/// See the head of this file.
+/// The addresses that have shown wrong tokens lately.
 #[derive(Debug, Default)]
 pub(super) struct Guesses(Mutex<HashMap<Peer, Guesser>>);
 

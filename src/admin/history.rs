@@ -20,7 +20,7 @@ const MINUTES: usize = 60;
 /// Requests by outcome, in the order of [`Outcome::ALL`].
 pub(super) type ByOutcome = [u64; Outcome::ALL.len()];
 
-/// See the head of this file.
+/// The totals of each second of the last minutes, and the refusals of each minute of the last hour.
 #[derive(Debug, Default)]
 pub(super) struct History {
     /// What each route had counted when it was read last.

@@ -14,7 +14,7 @@ const REMEMBERED: usize = 10;
 /// The most characters of a problem that are remembered. A text of the file may be part of it.
 const MAX_CHARS: usize = 500;
 
-/// See the head of this file.
+/// Counts reloads and remembers the last ones. It is shared by the thread that reloads and by those that ask.
 #[derive(Debug)]
 pub struct RecentReloads(Mutex<Counted>);
 

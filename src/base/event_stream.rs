@@ -13,7 +13,7 @@ pub trait Visit {
     fn end(&mut self, at: usize);
 }
 
-/// See the head of this file.
+/// Reads one event stream, in as many pieces as it comes.
 #[derive(Default)]
 pub struct Reader {
     state: State,

@@ -23,7 +23,7 @@ pub const MAX_WORD: usize = 64;
 /// The most arrays and objects in each other.
 pub const MAX_DEPTH: usize = 1 << 16;
 
-/// See the head of this file.
+/// Reads one JSON document, in as many pieces as it comes.
 #[derive(Default)]
 pub struct Reader {
     state: State,

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// See the head of this file.
+/// Whether load balancers shall send requests. Any thread may read and change it.
 #[derive(Debug, Default)]
 pub struct Readiness {
     /// Whether they shall send none, because an operator wants it.

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::clock::Time;
 
-/// See the head of this file.
+/// Counts one kind of event, and remembers when it was logged last.
 #[derive(Debug, Default)]
 pub struct RepeatedEvent {
     count: AtomicU64,

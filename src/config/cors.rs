@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderName, Method};
 
-/// See the head of this file.
+/// The settings of `cors` of one route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cors {
     /// The origins that are allowed, at least one. [`OriginPattern::Any`] stands alone.

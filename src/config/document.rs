@@ -20,7 +20,7 @@ const NO_FILE: &str =
 /// A file with its bytes, or why it cannot be read.
 pub type ReadFile = (PathBuf, io::Result<Vec<u8>>);
 
-/// See the head of this file.
+/// The text of a configuration, and where it is from.
 pub struct Document<'a> {
     texts: Arc<Texts>,
     /// Where the texts begin that can be parsed.

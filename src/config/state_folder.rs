@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 
 use super::regular_file::{self, OwnFile, is_own, open_at_once};
 
-/// See the head of this file.
+/// A folder that belongs to the user of the process alone.
 #[derive(Clone, Debug)]
 pub struct StateFolder {
     root: PathBuf,

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-/// See the head of this file.
+/// All texts of one configuration, which share their offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Texts {
     whole: String,

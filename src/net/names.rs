@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::resolver::Lookups;
 
-/// See the head of this file.
+/// The addresses of all names that were looked up.
 #[derive(Debug)]
 pub struct Names {
     /// Whose names these are, for the log.

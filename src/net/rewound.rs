@@ -12,7 +12,7 @@ pub trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for S {}
 
-/// See the head of this file.
+/// A stream that first returns what was read already, and then what the inner stream receives.
 #[derive(Debug)]
 pub struct Rewound<S> {
     early: Bytes,

@@ -39,7 +39,7 @@ const OVER_LIMIT: Duration = Duration::from_secs(1);
 /// How long the process waits at its end for spans that are not exported yet.
 const EXPORT_LIMIT: Duration = Duration::from_secs(2);
 
-/// See the head of this file.
+/// What the control thread needs to run the process until it ends.
 pub(super) struct Control {
     pub(super) in_force: InForce,
     pub(super) reloads: Reloads<Option<Candidate>>,

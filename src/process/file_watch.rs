@@ -25,7 +25,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// How much earlier than a change the time is that the system records for it, at most.
 const COARSE: Duration = Duration::from_millis(20);
 
-/// See the head of this file.
+/// Watches a set of files, and sends a message when some of them have changed.
 pub(super) struct FileWatch {
     /// What the files are, for the log.
     what: &'static str,

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 use super::reload::Cause;
 use crate::config::Refusal;
 
-/// See the head of this file.
+/// The polls of one source.
 pub(super) struct Polls {
     /// How far they are apart, and when the next one is due. `None` if the source is not asked by itself.
     schedule: Option<(Duration, Instant)>,

@@ -7,7 +7,7 @@ use super::file_watch::FileWatch;
 use crate::base::clock::Time;
 use crate::config::{Config, Refusal, Tls};
 
-/// See the head of this file.
+/// The watches of the configuration in force.
 pub(super) struct Watches {
     pub(super) certificates: FileWatch,
     /// All other files of the configuration.

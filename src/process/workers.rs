@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 /// after the last worker.
 pub(super) type Finished = mpsc::UnboundedReceiver<(usize, io::Result<usize>)>;
 
-/// See the head of this file.
+/// The worker threads, as far as they have not been waited for.
 pub(super) struct Workers {
     serving: BTreeSet<usize>,
     finished: Finished,

@@ -13,7 +13,7 @@ use crate::proxy::telemetry::{AccessLogEntry, RequestRecord};
 use crate::request::identify::client::Client;
 use crate::server::RequestGuard;
 
-/// See the head of this file.
+/// One request, and what is known of it before a route is found.
 pub(super) struct Arrival<'a> {
     pub(super) connection: &'a ConnectionContext,
     pub(super) head: &'a Parts,

@@ -15,7 +15,7 @@ use slab::Slab;
 
 use crate::net::network_of;
 
-/// See the head of this file.
+/// The bodies that one worker holds now, and how much memory each takes.
 #[derive(Debug, Default)]
 pub struct BodyMemory {
     bodies: RefCell<Slab<Reading>>,

@@ -8,7 +8,7 @@ use crate::proxy::respond::cors::CorsHeaders;
 use crate::proxy::snapshot::CompiledRoute;
 use crate::request::route::{CurrentChanges, RouteConditions, TemplateInput};
 
-/// See the head of this file.
+/// The changes for the response to one request.
 pub struct ResponseChanges<'r> {
     headers: Option<CurrentChanges<'r>>,
     cors: Option<CorsHeaders<'r>>,

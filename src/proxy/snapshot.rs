@@ -41,7 +41,7 @@ pub use shared_state::SharedState;
 /// The name under which requests without a route are counted.
 pub const NO_ROUTE: &str = "none";
 
-/// See the head of this file.
+/// All routes, limits and upstreams of one configuration, ready to serve requests.
 pub struct Snapshot {
     /// Finds the client, the target and the route of a request.
     pub resolver: Resolver,

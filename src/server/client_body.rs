@@ -12,7 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use super::http1::MessageBody;
 use super::http2::StreamBody;
 
-/// See the head of this file.
+/// A body that is read from the client, or that was read already.
 #[derive(Debug)]
 pub struct ClientBody(Source);
 

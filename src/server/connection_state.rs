@@ -20,7 +20,7 @@ pub(super) trait TimedStreams: Debug {
     fn reset_stalled(&self, now: Coarse, limits: &TimeLimits);
 }
 
-/// See the head of this file.
+/// The state of one connection.
 #[derive(Debug)]
 pub(super) struct ConnectionState {
     lifecycle: RefCell<Lifecycle>,

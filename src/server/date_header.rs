@@ -7,7 +7,7 @@ use http::HeaderValue;
 
 use crate::base::clock::Time;
 
-/// See the head of this file.
+/// The value of the Date header in this second.
 #[derive(Debug, Default)]
 pub(super) struct DateHeader {
     /// The second of the last date, and that date.

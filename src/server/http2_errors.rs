@@ -30,7 +30,7 @@ impl ErrorCode {
     pub(super) const ENHANCE_YOUR_CALM: Self = Self(0xb);
 }
 
-/// See the head of this file.
+/// The number of errors of each kind.
 #[derive(Debug, Default)]
 pub struct Http2Errors {
     connections: [AtomicU64; NAMES.len()],

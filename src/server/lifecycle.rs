@@ -119,7 +119,7 @@ enum Readiness {
     Resting,
 }
 
-/// See the head of this file.
+/// What was observed on one connection, and whether it is to end.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a separate observation")]
 pub(super) struct Lifecycle {

@@ -44,7 +44,7 @@ pub enum ListenerChange {
     UseTls(usize, bool),
 }
 
-/// See the head of this file.
+/// The listeners that one worker accepts connections from.
 pub(super) struct Listeners<C> {
     /// One for each kind of traffic.
     acceptors: [Acceptor<C>; 2],

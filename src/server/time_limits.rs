@@ -26,7 +26,7 @@ pub(super) const UNLIMITED: Coarse = Coarse::MAX;
 /// The longest time for which a client may take to read the last responses where there is no other limit.
 pub(super) const LINGERS_FOR: Coarse = 60_000;
 
-/// See the head of this file.
+/// The time limits of one connection. Times are in milliseconds.
 #[derive(Debug)]
 pub(super) struct TimeLimits {
     pub(super) header: Coarse,

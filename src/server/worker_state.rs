@@ -12,7 +12,7 @@ use super::date_header::DateHeader;
 /// Milliseconds since the worker began, mostly as of the last check of its connections.
 pub(super) type Coarse = u64;
 
-/// See the head of this file.
+/// The state that the connections of one worker share.
 #[derive(Debug)]
 pub(super) struct WorkerState {
     begun: Instant,

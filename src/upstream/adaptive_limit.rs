@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::base::clock::Monotonic;
 use crate::limit::overload::gradient::{Bounds, GradientLimit, Sample};
 
-/// See the head of this file.
+/// The limit of one endpoint, and the sums from which it is computed.
 #[derive(Debug)]
 pub(super) struct AdaptiveLimit {
     limit: AtomicUsize,

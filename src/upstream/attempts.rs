@@ -12,7 +12,7 @@ use super::request::UpstreamRequest;
 use crate::base::clock;
 use crate::server::ClientBody;
 
-/// See the head of this file.
+/// How often one request was sent, and to which endpoints.
 pub(super) struct Attempts<'a> {
     upstream: &'a Upstream,
     request: &'a UpstreamRequest<'a>,

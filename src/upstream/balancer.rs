@@ -20,7 +20,7 @@ use schedule::schedule;
 /// How often a random choice is repeated if it hits an endpoint that cannot get the request.
 const TRIES: usize = 8;
 
-/// See the head of this file.
+/// Chooses among the endpoints of one upstream.
 #[derive(Debug)]
 pub(super) struct Balancer {
     strategy: Strategy,

@@ -12,7 +12,7 @@ use super::error::BodyError;
 use super::in_flight::InFlight;
 use super::{http1, http2};
 
-/// See the head of this file.
+/// The body of one response, which ends the request in flight when it is dropped.
 #[derive(Debug)]
 pub struct UpstreamBody {
     protocol: Protocol,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
 
-/// See the head of this file.
+/// When one call has to end, and the timer that says so.
 #[derive(Debug)]
 pub(super) struct CallDeadline {
     timer: Pin<Box<Sleep>>,

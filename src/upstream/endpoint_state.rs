@@ -16,7 +16,7 @@ use crate::config::{Ejection, HealthCheck};
 /// The weight of a new measurement in the smoothed latency, as a power of two: an eighth, as TCP's round-trip time (RFC 6298).
 const SMOOTHING: u32 = 3;
 
-/// See the head of this file.
+/// The counts of one endpoint, which all workers share.
 #[derive(Debug)]
 pub(super) struct EndpointState {
     in_flight: AtomicUsize,

@@ -44,7 +44,7 @@ impl Availability {
     }
 }
 
-/// See the head of this file.
+/// What is known of the health of one endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Health {
     checks: Checks,

@@ -12,7 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::server::{ClientBody, ClientBodyError};
 
-/// See the head of this file.
+/// A body that is sent as it comes, or one that is kept to be sent again.
 #[derive(Debug)]
 pub(super) enum OutgoingBody {
     /// It is passed on and forgotten.

@@ -17,7 +17,7 @@ use crate::request::decide::{ConcurrencyLimiter, ConcurrencyPermit};
 /// The place of a connection until it is dropped.
 pub(super) type Place = OwnedSemaphorePermit;
 
-/// See the head of this file.
+/// The places that are taken, by client.
 #[derive(Debug)]
 pub(super) struct Places {
     all: Arc<Semaphore>,

@@ -29,7 +29,7 @@ fn usable(kept: Duration) -> Duration {
     kept.saturating_sub(ON_THE_WAY).max(kept / 2)
 }
 
-/// See the head of this file.
+/// The connections of one worker that wait for a request.
 #[derive(Debug)]
 pub struct ConnectionPools {
     idle: RefCell<HashMap<usize, Idle, RandomState>>,

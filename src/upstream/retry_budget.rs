@@ -10,7 +10,7 @@ const SECONDS: u64 = 10;
 /// How many requests may be sent again in that time, however few there are.
 const FEWEST: u64 = 3 * SECONDS;
 
-/// See the head of this file.
+/// The requests and retries of the last ten seconds.
 #[derive(Debug, Default)]
 pub(super) struct RetryBudget {
     /// The last seconds in which something was recorded, the oldest first.

@@ -15,7 +15,7 @@ const MOST_ADDRESSES: usize = 256;
 /// What a server without a name is asked for.
 const NO_NAME: HeaderValue = HeaderValue::from_static("localhost");
 
-/// See the head of this file.
+/// The servers of one upstream.
 #[derive(Debug)]
 pub(super) struct Servers {
     upstream: String,

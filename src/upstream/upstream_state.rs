@@ -9,7 +9,7 @@ use tokio::sync::futures::Notified;
 use super::retry_budget::RetryBudget;
 use crate::base::clock::Monotonic;
 
-/// See the head of this file.
+/// The counts of one upstream, and the requests that wait for a server of it.
 #[derive(Debug, Default)]
 pub(super) struct UpstreamState {
     requests: AtomicU64,

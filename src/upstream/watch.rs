@@ -23,7 +23,7 @@ use crate::net::Names;
 /// How often it is looked for what is due.
 const TICK: Duration = Duration::from_millis(100);
 
-/// See the head of this file. It has to run on a thread's local runtime.
+/// Watches the endpoints of all upstreams. It has to run on a thread's local runtime.
 #[derive(Debug)]
 pub struct UpstreamWatch {
     names: Arc<Names>,

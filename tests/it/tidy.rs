@@ -189,6 +189,9 @@ fn files_are_small_and_say_what_they_are_for() {
         if !text.starts_with("//! ") {
             wrong.push(format!("{}: no purpose in its first line", path.display()));
         }
+        if text.contains("head of this file") {
+            wrong.push(format!("{}: an item is described by a pointer to another comment", path.display()));
+        }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }

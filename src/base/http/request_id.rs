@@ -16,7 +16,7 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static(header_rules::REQUEST
 /// The longest identifier of a client that is kept.
 const MOST_KEPT: usize = 128;
 
-/// See the head of this file.
+/// The identifier of one request.
 #[derive(Clone, Debug)]
 pub struct RequestId(Text);
 

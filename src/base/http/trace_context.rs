@@ -26,7 +26,7 @@ pub const TRACESTATE: &str = "tracestate";
 /// The flag of a trace whose spans are recorded (section 3.2.2.5.1).
 const SAMPLED: u8 = 1;
 
-/// See the head of this file.
+/// The trace of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceContext {
     id: TraceId,

@@ -10,7 +10,7 @@ use http::StatusCode;
 use super::token::TOKEN_VARIABLE;
 use crate::net::fetch::ConnectError;
 
-/// See the head of this file.
+/// Why a request to the admin listener has no usable answer.
 #[derive(Debug)]
 pub enum AskError {
     /// The token cannot be read.

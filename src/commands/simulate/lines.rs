@@ -18,7 +18,7 @@ const BUFFER: usize = 1 << 16;
 /// The first bytes of a file that is compressed by gzip (RFC 1952, section 2.3.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// See the head of this file.
+/// The lines of one log, which are read one after the other.
 pub(super) struct Lines {
     /// How messages call the file.
     pub(super) name: String,

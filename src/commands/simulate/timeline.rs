@@ -8,7 +8,7 @@ const INTERVALS: usize = 240;
 /// The shortest interval in seconds.
 const SHORTEST: u64 = 1;
 
-/// See the head of this file.
+/// The counts of each interval.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Timeline {
     /// The first second.

@@ -73,7 +73,7 @@ impl Action {
     }
 }
 
-/// See the head of this file.
+/// What the user has chosen so far.
 #[derive(Debug)]
 pub(super) struct Controls {
     /// The panel that keys are for.

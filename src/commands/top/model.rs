@@ -21,7 +21,7 @@ const MOST_KEYS: usize = 100;
 /// For how many minutes refusals are shown.
 pub(super) const MINUTES: usize = 60;
 
-/// See the head of this file.
+/// The last numbers of the gateway, with those before them.
 #[derive(Debug)]
 pub(super) struct Model {
     numbers: Option<Received>,

@@ -12,7 +12,7 @@ use crate::base::event_stream::Reader;
 /// Of an unfinished part no more bytes are held than this. A longer one passes as it comes.
 const MAX_HELD: usize = 1 << 20;
 
-/// See the head of this file.
+/// Holds back the part of one stream that is not whole yet.
 pub struct StreamFilter {
     reader: ResponseReader,
     /// Whether the event that only says the usage is taken out.

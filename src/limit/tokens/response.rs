@@ -91,7 +91,7 @@ pub enum Parts {
     Values,
 }
 
-/// See the head of this file.
+/// Reads one response, and adds up what it says.
 pub struct ResponseReader {
     format: Format,
     json: json::Reader,

@@ -17,7 +17,7 @@ use super::authorities::Authorities;
 use super::identity::validity;
 use super::provider;
 
-/// See the head of this file.
+/// Checks the certificate of a server, and trusts the certificates of one `ca` file or of the system.
 #[derive(Debug)]
 pub(super) struct ServerCheck {
     issued: Arc<WebPkiServerVerifier>,

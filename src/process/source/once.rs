@@ -18,7 +18,7 @@ const UNTIL_BEGUN: Duration = Duration::from_secs(1);
 /// How often a pipe is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// See the head of this file.
+/// Standard input or a pipe, and whether it was read.
 #[derive(Debug)]
 pub struct ReadOnce {
     /// `None` is standard input.

@@ -38,7 +38,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// The longest time to write the copy.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
-/// See the head of this file.
+/// A source that is a URL.
 #[derive(Debug)]
 pub struct Remote {
     location: Location,

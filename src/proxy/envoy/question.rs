@@ -11,7 +11,7 @@ use crate::request::descriptors::Descriptor;
 use crate::request::descriptors::messages::RateLimitRequest;
 use crate::request::identify::{KeyCache, RequestAttributes};
 
-/// See the head of this file. A place is the index of a limit.
+/// The limits and costs that one call asks about. A place is the index of a limit.
 pub(super) struct Question<'c> {
     /// The limits.
     pub(super) limits: Combination,

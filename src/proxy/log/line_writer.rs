@@ -14,7 +14,7 @@ use super::queue::Queue;
 /// Who may read the file: its owner and its group.
 const MODE: u32 = 0o640;
 
-/// See the head of this file.
+/// Writes lines of the access log through a queue.
 #[derive(Clone, Debug)]
 pub struct LineWriter {
     queue: Arc<Queue>,

@@ -4,8 +4,8 @@
 //! Anthropic. All policies are listed, but only one state is sent in each form: that of the policy with the least remaining, or
 //! of the one that refuses the request for longest. Limits that are silent or only report send nothing.
 //!
-//! The response to a repeated refusal is the one that was written before (`repeated.rs`): the headers have a place for the identifier of the request, and a problem document ends with it,
-//! so both are copied once.
+//! The response to a repeated refusal is the one that was written before (`repeated.rs`): the headers have a place for the
+//! identifier of the request, and a problem document ends with it, so both are copied once.
 
 mod forms;
 mod repeated;

@@ -8,7 +8,7 @@ use crate::base::metrics::{Counter, PerWorker};
 use crate::limit::overload::admission::Window;
 use crate::limit::overload::level::{GROUPS, HIGHEST, Level, RANKS};
 
-/// See the head of this file.
+/// The measurements of one upstream, and its level of shedding.
 #[derive(Debug)]
 pub struct Meter {
     /// The name of the upstream; empty for the routes that have none.

@@ -15,7 +15,7 @@ use crate::limit::overload::level::{Level, RANKS};
 /// How long a window is.
 const WINDOW: Duration = Duration::from_millis(250);
 
-/// See the head of this file. It has to run on a thread's local runtime.
+/// Computes the levels of all upstreams that shed requests. It has to run on a thread's local runtime.
 #[derive(Debug)]
 pub struct ShedWatch {
     cpu: CpuUse,

@@ -21,7 +21,7 @@ use crate::sources::otlp::Exporters;
 use crate::sources::quotas::QuotaSources;
 use crate::upstream::{Endpoints, UpstreamWatch};
 
-/// See the head of this file.
+/// The counters and connections that all snapshots share.
 pub struct SharedState {
     workers: usize,
     pub(super) routes: Mutex<BTreeMap<String, Arc<RouteMetrics>>>,

@@ -37,8 +37,8 @@ struct QuotaWait<'a> {
     end: watch::Receiver<()>,
 }
 
-/// Finds what the caches have for the keys of a request in limits of `part`, and asks for lookups of the others. Returns those that are worth
-/// waiting for, if there are any.
+/// Finds what the caches have for the keys of a request in limits of `part`, and asks for lookups of the others. Returns those
+/// that are worth waiting for, if there are any.
 pub fn resolve_quotas<'a>(
     (limits, part): (&'a [RouteLimit], Part),
     attributes: &RequestAttributes<'_>,

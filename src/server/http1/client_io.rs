@@ -1,5 +1,6 @@
 //! A client's stream as the HTTP library uses it. It records in the state of the connection when bytes are received and
-//! sent, and shows them to the check of their framing, which may change a target. Only here it is known whether the client takes what is sent.
+//! sent, and shows them to the check of their framing, which may change a target. Only here it is known whether the client takes
+//! what is sent.
 //!
 //! For input that it cannot parse, hyper writes a response without a body on its own. What it writes while no request
 //! waits for a response is discarded here, and the gateway derives its own response from hyper's error.
@@ -17,7 +18,7 @@ use crate::net::ClientStream;
 use crate::server::connection_state::ConnectionState;
 use crate::server::lifecycle::Event;
 
-/// See the head of this file.
+/// A client's stream, which records what passes.
 pub(super) struct ClientIo {
     stream: ClientStream,
     state: Rc<ConnectionState>,

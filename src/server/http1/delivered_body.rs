@@ -12,7 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::server::connection_state::{ConnectionState, Flush};
 
-/// See the head of this file.
+/// A body that delays its error until everything before it is sent.
 pub(super) struct DeliveredBody<B: Body> {
     body: B,
     /// Why it breaks off, and until when that is held back.

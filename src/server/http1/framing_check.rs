@@ -1,8 +1,8 @@
 //! Follows the bytes of a connection from request to request, and notices what could be read in two ways. Pure.
 //!
 //! The HTTP library reads such bytes in one way without an error: a bare line feed ends a line, a target ends at a fragment, and
-//! if a head has both a length and chunks, the chunks count. It is also tolerant of the lines between chunks. A proxy in front of the gateway
-//! may read them in the other way (RFC 9112, sections 2.2 and 11.2), and then sees other requests on the connection.
+//! if a head has both a length and chunks, the chunks count. It is also tolerant of the lines between chunks. A proxy in front of
+//! the gateway may read them in the other way (RFC 9112, sections 2.2 and 11.2), and then sees other requests on the connection.
 //!
 //! Only here it is known where messages begin and end in the bytes: the library shows no head before it is complete, and does not
 //! say how much of a body is still to come.
@@ -19,7 +19,7 @@ use crate::base::http::written_target;
 /// The longest line, in bytes. Longer ones belong to heads that are refused for their size, or are attacks.
 const MAX_LINE: usize = 1024 * 1024;
 
-/// See the head of this file.
+/// Where in the messages of one connection the reader is.
 #[derive(Debug, Default)]
 pub(super) struct FramingCheck {
     state: State,

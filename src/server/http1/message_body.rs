@@ -83,7 +83,7 @@ async fn read(mut body: impl Body<Data = Bytes> + Unpin) {
     }
 }
 
-/// See the head of this file.
+/// The body of one request, which knows what is left of it when nobody reads on.
 #[derive(Debug)]
 pub(in crate::server) struct MessageBody {
     received: Incoming,

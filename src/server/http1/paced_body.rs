@@ -13,7 +13,8 @@ use super::message_body::Messages;
 /// How many bytes the library has that are not written.
 const MOST_UNWRITTEN: usize = 64 << 10;
 
-/// See the head of this file. The task of the connection asks it again when something is written.
+/// A body that returns no more data while too much is not written. The task of the connection asks it again when something is
+/// written.
 pub(super) struct PacedBody<B> {
     body: B,
     /// What has come and does not fit.

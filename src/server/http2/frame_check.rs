@@ -43,7 +43,7 @@ impl Violation {
     }
 }
 
-/// See the head of this file.
+/// Checks the frames of one client.
 #[derive(Debug)]
 pub(super) struct FrameCheck {
     /// How much of the preface is still to come. The library compares it.

@@ -21,7 +21,7 @@ use crate::server::connection_state::ConnectionState;
 use crate::server::http2_errors::{ErrorCode, Http2Errors};
 use crate::server::lifecycle::Event;
 
-/// See the head of this file. Clones refer to the same stream.
+/// A client's stream, whose frames are followed. Clones refer to the same stream.
 #[derive(Clone)]
 pub(super) struct MultiplexedIo {
     stream: ClientStream,

@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::streams::{Stream, Upload};
 
-/// See the head of this file. The library checks that it has the length that its head states.
+/// A body that grants window when what it has returned was used. The library checks that it has the length that its head states.
 #[derive(Debug)]
 pub(in crate::server) struct StreamBody {
     received: RecvStream,

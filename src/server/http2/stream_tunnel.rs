@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::send_window::poll_granted;
 use super::streams::Stream;
 
-/// See the head of this file. The stream is reset if this is dropped before both directions have ended.
+/// The bytes of one stream in both directions. The stream is reset if this is dropped before both directions have ended.
 #[derive(Debug)]
 pub(super) struct StreamTunnel {
     received: RecvStream,

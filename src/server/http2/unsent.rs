@@ -19,7 +19,7 @@ const STEP: usize = 64 << 10;
 /// What all connections of the process may have beyond what each always may.
 static PROCESS: Pool = Pool::new(64 << 20);
 
-/// See the head of this file.
+/// The bytes of each stream of one connection that are not sent yet, and the streams that wait for room.
 #[derive(Debug)]
 pub(super) struct Unsent {
     of_streams: HashMap<u32, usize, RandomState>,

@@ -24,7 +24,7 @@ const KNOWN_FOR: u64 = 1_000_000;
 /// How long a gateway waits until others that have just looked into the store look again.
 const SPREAD: Duration = Duration::from_millis(1500);
 
-/// See the head of this file.
+/// The challenges that are open now.
 #[derive(Debug, Default)]
 pub struct Challenges {
     /// 0 if nothing is answered, or one more than the kind.

@@ -60,7 +60,7 @@ impl From<NoAnswer> for Error {
     }
 }
 
-/// See the head of this file.
+/// Sends requests to one authority.
 pub(super) struct Client {
     directory: Url,
     tls: Option<ConnectorTls>,

@@ -32,7 +32,7 @@ const OTHERS: u32 = 0o077;
 /// The most bytes that a certificate with its chain and its key has.
 const LARGEST: usize = 64 << 10;
 
-/// See the head of this file.
+/// The folder for one authority.
 #[derive(Clone, Debug)]
 pub(super) struct Folder(StateFolder);
 

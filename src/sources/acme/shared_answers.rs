@@ -20,7 +20,7 @@ const LIFETIME: Duration = Duration::from_secs(330);
 /// What is in the note of somebody who orders and has no answer yet.
 const CLAIM: &str = "-";
 
-/// See the head of this file.
+/// Leaves notes in the store, and reads those of other gateways.
 #[derive(Debug)]
 pub(super) struct SharedAnswers {
     notes: Notes,

@@ -32,7 +32,8 @@ const TRIES: u32 = 5;
 /// The pauses before a batch is sent again.
 const PAUSES: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(8) };
 
-/// See the head of this file. When the last reference to it and the last sender are gone, it exports what waits, and ends.
+/// Collects spans, and sends them to the collector. When the last reference to it and the last sender are gone, it exports what
+/// waits, and ends.
 #[derive(Debug)]
 pub struct Exporter {
     collector: Arc<Collector>,

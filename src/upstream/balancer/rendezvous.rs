@@ -20,7 +20,7 @@ use crate::base::fingerprint::Fingerprint;
 /// By how much an endpoint may exceed its share, as a fraction.
 const BOUND: (u64, u64) = (5, 4);
 
-/// See the head of this file.
+/// The endpoints of one upstream, with what their scores are computed from.
 #[derive(Debug, Default)]
 pub(super) struct Rendezvous {
     /// The index of each usable endpoint, and the hash of its address.

@@ -26,7 +26,7 @@ enum Rest {
     Over,
 }
 
-/// See the head of this file.
+/// A body that is read from a connection of HTTP/1.1.
 #[derive(Debug)]
 pub(in crate::upstream) struct ResponseBody {
     /// `None` when it is returned to the pool.

@@ -12,7 +12,7 @@ use h2::SendStream;
 /// have not read.
 const AT_ONCE: usize = 10;
 
-/// See the head of this file.
+/// The streams of one connection that are still to be reset.
 #[derive(Debug)]
 pub(super) struct Cancelled {
     /// How many may be reset until the next check.

@@ -84,7 +84,7 @@ impl Follower {
     }
 }
 
-/// See the head of this file.
+/// A stream to one server, and what its frames have said.
 #[derive(Debug)]
 pub(super) struct FollowedStream {
     stream: UpstreamStream,

@@ -39,7 +39,7 @@ const INITIAL_LIMIT: usize = 100;
 /// are their own.
 const MOST_SPREAD: usize = 8;
 
-/// See the head of this file.
+/// The connections of one worker over which requests can be sent.
 #[derive(Debug, Default)]
 pub(in crate::upstream) struct Http2Pool {
     /// By the id of the endpoint.

@@ -14,7 +14,7 @@ use crate::upstream::error::{BodyError, RequestBodyError};
 use crate::upstream::stall::Stalled;
 use crate::upstream::trailers::ResponseTrailers;
 
-/// See the head of this file.
+/// A body that is read from a stream of HTTP/2.
 #[derive(Debug)]
 pub(in crate::upstream) struct ResponseBody {
     received: RecvStream,

@@ -79,7 +79,7 @@ impl Role {
     }
 }
 
-/// See the head of this file. It is told what a reader of JSON reads.
+/// Counts the parts of one request. It is told what a reader of JSON reads.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     /// How many there are.

@@ -10,7 +10,7 @@ const LONGEST: usize = 256;
 /// A text that mostly needs no memory.
 pub(super) type ShortText = SmallVec<[u8; 32]>;
 
-/// See the head of this file.
+/// The beginning of a string that is being read.
 #[derive(Default)]
 pub(super) struct KeptString {
     /// The member whose value it is; `None` if no string is kept.

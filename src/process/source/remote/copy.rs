@@ -18,7 +18,7 @@ const BEGINNING: &str = "# gateway-config-copy 1";
 /// More than the first line has.
 const LONGEST_LINE: usize = 512;
 
-/// See the head of this file.
+/// The file with the copy for one URL.
 #[derive(Clone, Debug)]
 pub(super) struct CopyFile {
     folder: StateFolder,

@@ -11,7 +11,7 @@ use crate::base::clock::Time;
 use crate::proxy::respond::LocalResponse;
 use crate::request::decide::{LimitOutcome, LimitVerdict};
 
-/// See the head of this file.
+/// The last refusal of one connection, if there was one.
 #[derive(Debug, Default)]
 pub struct RefusalCache(pub(super) Option<Box<Refusal>>);
 
