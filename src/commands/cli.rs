@@ -66,7 +66,7 @@ pub(super) enum Command {
         /// Ask the gateway that runs with this file whether it is alive, for health checks.
         #[arg(long, conflicts_with_all = ["json", "against", "ready"])]
         live: bool,
-        /// The same, but ask whether it takes requests: not while it drains.
+        /// Like --live, but fails while the gateway drains.
         #[arg(long, conflicts_with_all = ["json", "against"])]
         ready: bool,
     },

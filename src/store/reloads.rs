@@ -243,7 +243,7 @@ impl Reloads {
 
 /// What stands for all keys of a limit: its name.
 fn all_of(limit: &Limit) -> Fingerprint {
-    // What is combined twice is gone.
+    // Combining a value twice removes it again, since XOR cancels.
     limit.id().with(limit.shape())
 }
 

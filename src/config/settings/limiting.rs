@@ -79,7 +79,7 @@ tables! {
         body: () = text(), "" => "slow down\n";
         /// The type of `body`; without it `application/json` if that is a JSON object or array, otherwise plain text.
         content_type: () = text() => "text/html";
-        /// Which headers tell the limit: `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-10, those of
+        /// Which headers report the limit: `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-10, those of
         /// GitHub (X-RateLimit-*), both, or none; or those of OpenAI or Anthropic, whose client libraries wait as they say.
         headers: HeaderStyle = words(&[
             ("draft", HeaderStyle::Draft), ("github", HeaderStyle::Github), ("both", HeaderStyle::Both),

@@ -127,7 +127,7 @@ impl Memory {
     pub(super) fn migrate_all(&self, now: Time) {
         let reloads = self.reloads.load();
         for shard in &self.shards {
-            // The shape of its limit is part of the key of a cell; what is combined twice is gone.
+            // The shape of its limit is part of the key of a cell. Combining it twice removes it again, since XOR cancels.
             let of = |(key, entry): (&Fingerprint, &Entry)| (key.with(entry.limit.shape()), entry.limit.clone());
             let is_old = |(_, limit): &(Fingerprint, Arc<Limit>)| !reloads.has(limit);
             let old: Vec<_> = shard.lock().iter().map(of).filter(is_old).collect();
