@@ -177,11 +177,7 @@ impl UpstreamCall<'_> {
         };
         let (begun, is_begun) = (progress.begun(), progress.is_begun.get());
         waiting.into_iter().for_each(|waiting| measure(waiting, &sent));
-        let sent = match key {
-            Some(key) => check_handshake(&key, &sent, response.headers()).and(sent),
-            None => sent,
-        };
-        match sent {
+        match with_handshake(key, sent, response.headers()) {
             Ok((status, mut body)) => {
                 record.responded(|| body.server(), begun);
                 *response.status_mut() = status;
@@ -198,18 +194,19 @@ impl UpstreamCall<'_> {
     }
 }
 
-/// Checks that a server that accepts a WebSocket has read this key.
-fn check_handshake(
-    key: &str,
-    sent: &Result<(StatusCode, UpstreamBody), Unanswered>,
+/// What was sent, unless a server accepts a WebSocket and has not read its key.
+#[inline]
+fn with_handshake(
+    key: Option<String>,
+    sent: Result<(StatusCode, UpstreamBody), Unanswered>,
     headers: &HeaderMap,
-) -> Result<(), Unanswered> {
-    match sent {
-        Ok((StatusCode::SWITCHING_PROTOCOLS, _)) if !accepts(headers, key) => {
+) -> Result<(StatusCode, UpstreamBody), Unanswered> {
+    match (key, &sent) {
+        (Some(key), Ok((StatusCode::SWITCHING_PROTOCOLS, _))) if !accepts(headers, &key) => {
             let error = UpstreamError::Bad("a handshake of WebSocket with a wrong key");
             Err(Unanswered { endpoint: None, error })
         }
-        _ => Ok(()),
+        _ => sent,
     }
 }
 

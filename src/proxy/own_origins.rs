@@ -24,16 +24,22 @@ impl OwnOrigins {
     /// Replaces one of them by what the client has asked, in Location and Content-Location.
     pub fn replace<B>(&self, response: &mut Response<B>, scheme: Scheme, request: &HeaderMap) {
         // Location means nothing in a response with 200 (RFC 9110, section 10.2.2), as most are.
-        let may_locate = response.status() != StatusCode::OK;
-        let names = [may_locate.then_some(header::LOCATION), Some(header::CONTENT_LOCATION)];
-        for name in names.into_iter().flatten() {
-            let Some(value) = response.headers_mut().get_mut(name) else { continue };
-            let host = request.get(header::HOST).and_then(|host| host.to_str().ok());
-            let rest = value.to_str().ok().and_then(|url| self.rest(url));
-            let replaced = rest.zip(host).map(|(rest, host)| format!("{}://{host}{rest}", scheme.name()));
-            if let Some(replaced) = replaced.and_then(|url| HeaderValue::try_from(url).ok()) {
-                *value = replaced;
-            }
+        if response.status() != StatusCode::OK
+            && let Some(url) = response.headers_mut().get_mut(header::LOCATION)
+        {
+            self.replace_url(url, scheme, request);
+        }
+        if let Some(url) = response.headers_mut().get_mut(header::CONTENT_LOCATION) {
+            self.replace_url(url, scheme, request);
+        }
+    }
+
+    fn replace_url(&self, value: &mut HeaderValue, scheme: Scheme, request: &HeaderMap) {
+        let host = request.get(header::HOST).and_then(|host| host.to_str().ok());
+        let rest = value.to_str().ok().and_then(|url| self.rest(url));
+        let replaced = rest.zip(host).map(|(rest, host)| format!("{}://{host}{rest}", scheme.name()));
+        if let Some(replaced) = replaced.and_then(|url| HeaderValue::try_from(url).ok()) {
+            *value = replaced;
         }
     }
 

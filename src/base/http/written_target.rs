@@ -50,15 +50,15 @@ pub fn hide(before: &[u8], part: &mut [u8]) {
 pub fn is_plain(part: &[u8]) -> bool {
     let (words, rest) = part.as_chunks();
     match part.last_chunk() {
-        Some(last) => words.iter().all(is_plain_word) && (rest.is_empty() || is_plain_word(last)),
+        Some(last) => words.iter().all(|word| is_plain_word(*word)) && (rest.is_empty() || is_plain_word(*last)),
         None => !rest.iter().any(|byte| is_refused(*byte) || *byte == b'#'),
     }
 }
 
 #[inline]
-fn is_plain_word(bytes: &[u8; 8]) -> bool {
+fn is_plain_word(bytes: [u8; 8]) -> bool {
     const EACH: u64 = 0x0101_0101_0101_0101;
-    let word = u64::from_le_bytes(*bytes);
+    let word = u64::from_le_bytes(bytes);
     // The top bit of a byte is set if it is zero; of a higher one, perhaps, if a lower one is.
     let zeros = |word: u64| word.wrapping_sub(EACH) & !word;
     // `"` and `#` differ in one bit, and so do `<` and `>`.
