@@ -132,7 +132,7 @@ impl FramingCheck {
                     };
                     let (line, rest) = bytes.split_at_mut(end);
                     bytes = &mut rest[1..];
-                    let (before, mut carried, written) = (self.carried.len(), Vec::new(), self.written.len());
+                    let (before, mut carried) = (self.carried.len(), Vec::new());
                     if before == 0 {
                         self.line(line);
                     } else {
@@ -140,7 +140,7 @@ impl FramingCheck {
                         carried = std::mem::take(&mut self.carried);
                         self.line(&carried);
                     }
-                    if !is_shown && self.written.len() > written {
+                    if !is_shown {
                         written_target::hide(carried.get(..before).unwrap_or_default(), line);
                     }
                 }
