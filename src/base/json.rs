@@ -360,16 +360,11 @@ impl Reader {
             self.keep(rest, MAX_WORD);
             return rest.len();
         };
-        if self.kept_length == 0 && length <= MAX_WORD {
-            to.word(Some(&rest[..length]), self.began..at + length);
-            self.ended();
-        } else {
-            self.end_word(&rest[..length], at + length, to);
-        }
+        self.end_word(&rest[..length], at + length, to);
         length
     }
 
-    #[inline(never)]
+    #[inline]
     fn end_word(&mut self, part: &[u8], end: usize, to: &mut impl Visit) {
         let began = self.began;
         let word = self.whole(part, MAX_WORD);

@@ -36,7 +36,7 @@ use crate::net::{PreambleError, Traffic, network_of};
 #[derive(Clone, Debug)]
 pub struct TrafficLimits([Arc<ConnectionLimits>; 2]);
 
-/// The limits of one kind of traffic: see the head of this file.
+/// The limits of one kind of traffic, and the connections that are open.
 #[derive(Debug)]
 pub struct ConnectionLimits {
     server: ArcSwap<Server>,

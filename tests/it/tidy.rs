@@ -210,7 +210,6 @@ fn what_has_one_place_stays_there() {
         ("SystemTime", &["base/clock"][..]),
         ("memcache::", &["store/shared/memcached"]),
         ("prometheus::", &["admin"]),
-        ("mediatype::", &["admin"]),
         ("procfs::", &["admin"]),
         ("h2::", &["server", "upstream"]),
         ("clap::", &["commands"]),
