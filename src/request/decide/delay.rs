@@ -34,14 +34,17 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
             state.leave_flight();
             state.begin_to_wait(&input);
             let joined = queue(&input, state, place, begun + max_delay, max_delayed).await;
-            state.end_waiting();
             input.now = state.now(input.now);
             match joined {
                 Some(joined) => slot = Some((place, joined)),
-                None => return state.give_up(&input, place, max_delay),
+                None => {
+                    state.end_waiting();
+                    return state.give_up(&input, place, max_delay);
+                }
             }
         }
         if let ControlFlow::Break(decision) = state.rejoin_flight(&input) {
+            state.end_waiting();
             return decision;
         }
         let answer = match input.store.decide(state.unasked(), input.now, input.worker) {
@@ -49,6 +52,7 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
             Answer::Later(reply) => state.receive(&input, reply).await,
             Answer::Away => None,
         };
+        state.end_waiting();
         let Some(reply) = answer else { return state.unknown(&input) };
         let Some(refusal) = longest_delay(&input, state, &reply) else {
             // Whoever is behind it may ask now.
@@ -61,7 +65,6 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
                 state.leave_flight();
                 state.begin_to_wait(&input);
                 sleep(wait).await;
-                state.end_waiting();
                 input.now = state.now(input.now);
             }
             Some(_) => next_queue = Some(place),
@@ -154,8 +157,9 @@ impl<'a> DecisionState<'a> {
         self.has_waited = true;
     }
 
-    /// The request waits for room. A proxy that asks may forward it without an answer, so its limits charge it if the future is
-    /// dropped now.
+    /// The request waits for room, and asks for it then. A proxy that asks may forward it without an answer, so its limits charge
+    /// it if the future is dropped before the answer. If that admits it in the same moment, it is charged twice: too much rather
+    /// than nothing.
     fn begin_to_wait(&mut self, input: &DecisionInput<'a, '_>) {
         if input.asker.is_some() {
             let asks = self.asks.iter().skip(self.asked);
