@@ -122,6 +122,14 @@ class Limits {
   create(limit, isOpen) {
     const number = (name, kind) => element("div", { class: kind }, element("dt", {}, name), element("dd", {}, "–"));
     const column = (name, index) => element("th", { scope: "col", class: index === 0 ? "" : "number" }, name);
+    const table = (kind, columns) =>
+      element(
+        "table",
+        { class: kind, hidden: "" },
+        element("caption"),
+        element("thead", {}, element("tr", {}, ...columns.map(column))),
+        element("tbody"),
+      );
     const bars = element("div", { class: "bars" });
     const made = element(
       "li",
@@ -140,27 +148,9 @@ class Limits {
         "details",
         { class: "limit-more", ...(isOpen ? { open: "" } : {}) },
         element("summary", {}, "keys, bans and overrides"),
-        element(
-          "table",
-          { class: "limit-tokens", hidden: "" },
-          element("caption"),
-          element("thead", {}, element("tr", {}, ...["model", "input", "cached", "output", "cost"].map(column))),
-          element("tbody"),
-        ),
-        element(
-          "table",
-          { class: "limit-bans", hidden: "" },
-          element("caption"),
-          element("thead", {}, element("tr", {}, ...["banned key", "until", "bans in a row", "lift"].map(column))),
-          element("tbody"),
-        ),
-        element(
-          "table",
-          { class: "limit-overrides", hidden: "" },
-          element("caption"),
-          element("thead", {}, element("tr", {}, ...["override of", "gets", "until", "remove"].map(column))),
-          element("tbody"),
-        ),
+        table("limit-tokens", ["model", "input", "cached", "output", "cost"]),
+        table("limit-bans", ["banned key", "until", "bans in a row", "lift"]),
+        table("limit-overrides", ["override of", "gets", "until", "remove"]),
         element("div", { class: "limit-keys" }),
       ),
     );
