@@ -43,28 +43,21 @@ impl BoundConnections {
 
 /// Whether a request with these headers may authenticate its connection.
 pub(super) fn has_credentials(headers: &HeaderMap) -> bool {
-    names_scheme(headers, &[AUTHORIZATION, PROXY_AUTHORIZATION])
-}
-
-/// Whether the response asks for credentials that authenticate its connection.
-pub(super) fn has_challenge(status: StatusCode, headers: &HeaderMap) -> bool {
-    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::PROXY_AUTHENTICATION_REQUIRED)
-        && names_scheme(headers, &[WWW_AUTHENTICATE, PROXY_AUTHENTICATE])
+    headers.iter().any(|(name, value)| is_credentials(name, value))
 }
 
 /// Whether this header of a request may authenticate its connection.
 #[inline]
-pub(super) fn is_credentials(name: &str, value: &HeaderValue) -> bool {
-    matches!(name.len(), AUTHORIZATION_LENGTH | PROXY_AUTHORIZATION_LENGTH)
-        && [AUTHORIZATION, PROXY_AUTHORIZATION].iter().any(|known| known.as_str() == name)
+pub(super) fn is_credentials(name: &HeaderName, value: &HeaderValue) -> bool {
+    (*name == AUTHORIZATION || *name == PROXY_AUTHORIZATION)
         && value.as_bytes().split(|byte| *byte == b',').any(is_scheme)
 }
 
-const AUTHORIZATION_LENGTH: usize = "authorization".len();
-const PROXY_AUTHORIZATION_LENGTH: usize = "proxy-authorization".len();
-
-fn names_scheme(headers: &HeaderMap, names: &[HeaderName]) -> bool {
-    names.iter().any(|name| header_list::members(headers, name).any(is_scheme))
+/// Whether the response asks for credentials that authenticate its connection.
+pub(super) fn has_challenge(status: StatusCode, headers: &HeaderMap) -> bool {
+    let names_scheme = |name| header_list::members(headers, name).any(is_scheme);
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::PROXY_AUTHENTICATION_REQUIRED)
+        && [WWW_AUTHENTICATE, PROXY_AUTHENTICATE].iter().any(names_scheme)
 }
 
 /// Whether this member of a list begins with such a scheme.

@@ -67,7 +67,7 @@ struct Lines<'a> {
 
 impl HeaderSink for Lines<'_> {
     fn pass(&mut self, name: &HeaderName, value: &HeaderValue) {
-        self.has_credentials |= is_credentials(name.as_str(), value);
+        self.has_credentials |= is_credentials(name, value);
         line(self.out, name.as_str(), value.as_bytes());
     }
 
