@@ -11,6 +11,7 @@ pub mod describe;
 mod key_override;
 mod limit_path;
 mod route_numbers;
+pub mod outcome_groups;
 pub mod dashboard;
 mod families;
 mod guesses;

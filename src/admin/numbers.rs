@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::View;
 use super::history::{ByOutcome, History};
+use super::outcome_groups::{FAILED, LIMITED, REFUSED, by_group};
 use super::route_numbers::RouteNumbers;
 use super::{certificates, limits, upstreams};
 use crate::admin::dashboard::{
@@ -22,9 +23,6 @@ use crate::store::shared::Health;
 const MOST_EXPIRIES: usize = 10;
 /// How many routes are shown: there may be thousands, and the numbers are sent each second.
 const MOST_ROUTES: usize = 50;
-/// The outcomes of requests that the gateway refuses.
-const REFUSED: [Outcome; 5] =
-    [Outcome::Limited, Outcome::Silenced, Outcome::Blocked, Outcome::Refused, Outcome::Unrouted];
 
 /// The requests of a route that have ended, by outcome.
 pub(super) fn ended(route: &RouteMetrics) -> ByOutcome {
@@ -102,12 +100,12 @@ fn limits(view: &View, history: &History) -> Vec<LimitNumbers> {
 /// The routes with the most requests.
 fn routes(history: &History) -> Vec<RouteNumbers> {
     let of = |(name, counted): (&str, &ByOutcome)| {
-        let sum = |outcomes: &[Outcome]| outcomes.iter().map(|outcome| counted[*outcome as usize]).sum();
+        let groups = by_group(|outcome| counted[outcome as usize]);
         RouteNumbers {
             name: name.to_owned(),
             requests: counted.iter().sum(),
-            refused: sum(&REFUSED),
-            failed: sum(&[Outcome::Failed, Outcome::Unavailable, Outcome::Shed]),
+            refused: groups[LIMITED] + groups[REFUSED],
+            failed: groups[FAILED],
         }
     };
     let mut all: Vec<_> = history.routes().map(of).collect();

@@ -10,7 +10,6 @@
 
 mod format;
 mod recent;
-mod groups;
 mod quantiles;
 mod feed;
 mod model;

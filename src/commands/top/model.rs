@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use super::feed::{Away, Update};
 use super::format::float;
-use super::groups::{ByGroup, by_group};
 use super::quantiles::quantile;
 use super::recent::{Growth, Recent};
 use crate::admin::dashboard::{Durations, History, KeyCount, LimitDescription, Numbers, ServerNumbers, StoreNumbers};
+use crate::admin::outcome_groups::{ByGroup, by_group_of_names};
 
 /// For how long requests are shown, in milliseconds.
 const SHOWN: u64 = 300_000;
@@ -107,7 +107,7 @@ impl Model {
         for (index, time) in history.times_ms.iter().enumerate() {
             let totals = history.requests.iter();
             let totals = totals.filter_map(|(outcome, totals)| Some((outcome.clone(), *totals.get(index)?)));
-            self.requests.add(*time, by_group(&totals.collect()));
+            self.requests.add(*time, by_group_of_names(&totals.collect()));
         }
         self.minute = history.minute;
         self.refusals = history.refused_by_minute.clone();
@@ -125,7 +125,7 @@ impl Model {
             self.durations.clear();
         }
         let time = numbers.time_ms;
-        self.requests.add(time, by_group(&numbers.requests));
+        self.requests.add(time, by_group_of_names(&numbers.requests));
         self.counters.add(time, Counters::of(&numbers));
         let round_trips = match &numbers.store {
             Some(StoreNumbers::Memcached(store)) => store.round_trip_seconds.clone(),

@@ -2,7 +2,7 @@
 
 use ratatui::style::{Color, Modifier, Style};
 
-use super::groups::ByGroup;
+use crate::admin::outcome_groups::ByGroup;
 
 /// The styles.
 #[derive(Clone, Copy, Debug)]

@@ -22,10 +22,10 @@ use ratatui::widgets::Widget;
 
 use super::controls::{Controls, Panel};
 use super::format;
-use super::groups::{FAILED, LIMITED};
 use super::model::Model;
 use super::theme::Theme;
 use crate::admin::dashboard::{Numbers, State, StoreNumbers};
+use crate::admin::outcome_groups::{FAILED, LIMITED};
 
 /// The smallest screen on which anything is shown.
 const SMALLEST: (u16, u16) = (40, 10);

@@ -6,10 +6,10 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
 use super::{View, panel};
+use crate::admin::outcome_groups::{GROUPS, by_group_of_names};
 use crate::commands::top::bars::bars;
 use crate::commands::top::controls::Panel;
 use crate::commands::top::format;
-use crate::commands::top::groups::{GROUPS, by_group};
 
 /// From this width on, totals are shown, too.
 const WITH_TOTALS: u16 = 100;
@@ -26,7 +26,7 @@ pub(super) fn draw(area: Rect, buffer: &mut Buffer, view: &View<'_>) {
     let inner = panel::frame(area, buffer, view, Panel::Requests, &title);
     let rates = view.model.rates();
     let all = rates.map(|rates| rates.iter().sum());
-    let totals = by_group(&view.numbers.requests);
+    let totals = by_group_of_names(&view.numbers.requests);
     let lines = usize::from(inner.height) / GROUPS.len();
     let lines = lines.clamp(1, HIGHEST);
     for (index, group) in GROUPS.iter().enumerate() {

@@ -1,0 +1,60 @@
+//! The outcomes of requests, as they are shown: those of a group together.
+
+use std::collections::BTreeMap;
+
+use crate::proxy::telemetry::Outcome;
+
+/// Outcomes that mean about the same to whoever looks at the gateway.
+#[derive(Debug)]
+pub struct Group {
+    /// How it is called.
+    pub name: &'static str,
+    /// Each outcome is in one group.
+    pub outcomes: &'static [Outcome],
+}
+
+/// All groups; the page of the dashboard has the same.
+pub const GROUPS: [Group; 5] = [
+    Group { name: "served", outcomes: &[Outcome::Forwarded, Outcome::Responded, Outcome::Tunneled] },
+    Group { name: "over a limit", outcomes: &[Outcome::Limited, Outcome::Silenced] },
+    Group { name: "refused", outcomes: &[Outcome::Blocked, Outcome::Refused, Outcome::Unrouted] },
+    Group { name: "failed", outcomes: &[Outcome::Failed, Outcome::Unavailable, Outcome::Shed] },
+    Group { name: "abandoned", outcomes: &[Outcome::Abandoned] },
+];
+
+/// The place of the group of requests over a limit.
+pub const LIMITED: usize = 1;
+/// The place of the group of requests that are refused for another reason.
+pub const REFUSED: usize = 2;
+/// The place of the group of requests that have failed.
+pub const FAILED: usize = 3;
+
+/// A number for each group.
+pub type ByGroup<T> = [T; GROUPS.len()];
+
+/// The requests of each group, of which this tells how many had an outcome.
+pub fn by_group(requests: impl Fn(Outcome) -> u64) -> ByGroup<u64> {
+    GROUPS.map(|group| group.outcomes.iter().fold(0, |sum, outcome| requests(*outcome).saturating_add(sum)))
+}
+
+/// The same of requests by the names of their outcomes.
+pub fn by_group_of_names(requests: &BTreeMap<String, u64>) -> ByGroup<u64> {
+    by_group(|outcome| requests.get(outcome.name()).copied().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_outcome_is_in_one_group() {
+        let mut grouped: Vec<_> =
+            GROUPS.iter().flat_map(|group| group.outcomes).map(|outcome| outcome.name()).collect();
+        let mut all: Vec<_> = Outcome::ALL.iter().map(|outcome| outcome.name()).collect();
+        grouped.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(grouped, all);
+        let names = [LIMITED, REFUSED, FAILED].map(|place| GROUPS[place].name);
+        assert_eq!(names, ["over a limit", "refused", "failed"]);
+    }
+}
