@@ -71,7 +71,7 @@ use arrival::Arrival;
 use asked::asked;
 use deciding::{Decided, Deciding};
 use forward::UpstreamCall;
-use local_answer::{end, fill, own};
+use local_answer::{Finish, fill};
 use tunnel::Waits;
 
 /// What a worker needs to serve requests.
@@ -221,18 +221,18 @@ async fn serve(
         let challenge = challenge.map(|token| (token, &*worker.challenges));
         let (outcome, answer) =
             without_route((challenge, next), &gateway.resolver, &target, conditions, &mut record).await;
-        return own(None, response, record, outcome, (head, refused_status), answer);
+        return Finish::new(None, head, refused_status).own(response, record, outcome, answer);
     };
 
     let mut changes = ResponseChanges::new(route, conditions, &template_input(client, &target, record.request_id()));
     match next {
         Next::Refuse(why) => {
             let answer = refusal::answer(&why, &mut record);
-            return own(Some(&changes), response, record, Outcome::Refused, (head, refused_status), answer);
+            return Finish::new(Some(&changes), head, refused_status).own(response, record, Outcome::Refused, answer);
         }
         Next::Preflight => {
             if let Some(answer) = changes.preflight(&head.headers) {
-                return own(Some(&changes), response, record, Outcome::Responded, (head, None), answer);
+                return Finish::new(Some(&changes), head, None).own(response, record, Outcome::Responded, answer);
             }
         }
         Next::Unrouted | Next::Decide => {}
@@ -246,7 +246,7 @@ async fn serve(
     let (balanced_by, metered) = match deciding.run(body, &mut quotas, &mut state, &mut record).await {
         Decided::Passes(balanced_by, metered) => (balanced_by, metered),
         Decided::Answered(outcome, answer, _) => {
-            return own(Some(&changes), response, record, outcome, (head, refused_status), answer);
+            return Finish::new(Some(&changes), head, refused_status).own(response, record, outcome, answer);
         }
         Decided::Unanswered(outcome, _) => {
             record.ended(outcome);
@@ -293,7 +293,7 @@ async fn serve(
         changes.apply(response);
         return tunnel::begin(request, response, record, Waits::new(upstream, route.body_timeout));
     }
-    end(Some(&changes), response, record, outcome, (&request.head, refused_status));
+    Finish::new(Some(&changes), &request.head, refused_status).end(response, record, outcome);
 }
 
 /// The answer to a request that no route takes, or by which an authority looks whether the gateway answers for a name.

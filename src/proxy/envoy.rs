@@ -18,7 +18,7 @@ use prost::Message;
 use super::arrival::Arrival;
 use super::deciding::{Decided, Deciding};
 use super::inspection::collect;
-use super::local_answer::own;
+use super::local_answer::Finish;
 use super::{ConnectionContext, WorkerSnapshot, refusal};
 use crate::base::clock;
 use crate::base::http::header_list;
@@ -107,7 +107,7 @@ pub(super) async fn serve(
             response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
             record.settle(outcome, response);
         }
-        Err((outcome, answer)) => own(None, response, record, outcome, (head, None), answer),
+        Err((outcome, answer)) => Finish::new(None, head, None).own(response, record, outcome, answer),
     }
 }
 

@@ -12,40 +12,51 @@ pub(super) fn fill(response: &mut Response<ObservedBody>, record: &RequestRecord
     *response = respond::finish(answer, record.request_id()).map(ObservedBody::from);
 }
 
-/// Answers a request. The route that takes it, if one does, changes the headers of the answer. To another proxy that asks about
-/// the request, the `refused_status` tells that a limit refuses it.
-pub(super) fn own(
-    changes: Option<&ResponseChanges<'_>>,
-    response: &mut Response<ObservedBody>,
-    record: RequestRecord,
-    outcome: Outcome,
-    (head, refused_status): (&Parts, Option<StatusCode>),
-    answer: LocalResponse,
-) {
-    fill(response, &record, answer);
-    end(changes, response, record, outcome, (head, refused_status));
+/// By what the response to one request is finished.
+pub(super) struct Finish<'a, 'r> {
+    changes: Option<&'a ResponseChanges<'r>>,
+    head: &'a Parts,
+    refused_status: Option<StatusCode>,
 }
 
-/// The same for a response that is in its place, which may be a server's.
-pub(super) fn end(
-    changes: Option<&ResponseChanges<'_>>,
-    response: &mut Response<ObservedBody>,
-    record: RequestRecord,
-    outcome: Outcome,
-    (head, refused_status): (&Parts, Option<StatusCode>),
-) {
-    if let Some(changes) = changes {
-        changes.apply(response);
+impl<'a, 'r> Finish<'a, 'r> {
+    /// For the request with this head. The route that takes it, if one does, makes these changes of the headers. Another proxy
+    /// that only asks about it is told by the `refused_status` that a limit refuses it.
+    pub(super) fn new(
+        changes: Option<&'a ResponseChanges<'r>>,
+        head: &'a Parts,
+        refused_status: Option<StatusCode>,
+    ) -> Self {
+        Self { changes, head, refused_status }
     }
-    match refused_status {
-        Some(status) if matches!(outcome, Outcome::Limited | Outcome::Silenced | Outcome::Blocked) => {
-            *response.status_mut() = status;
+
+    /// Answers the request.
+    pub(super) fn own(
+        self,
+        response: &mut Response<ObservedBody>,
+        record: RequestRecord,
+        outcome: Outcome,
+        answer: LocalResponse,
+    ) {
+        fill(response, &record, answer);
+        self.end(response, record, outcome);
+    }
+
+    /// The same for a response that is in its place, which may be a server's.
+    pub(super) fn end(self, response: &mut Response<ObservedBody>, record: RequestRecord, outcome: Outcome) {
+        if let Some(changes) = self.changes {
+            changes.apply(response);
         }
-        // The status has to tell everything, so it is never that of an answer in gRPC, 200.
-        Some(_) => {}
-        None => translate(response, outcome, head),
+        match self.refused_status {
+            Some(status) if matches!(outcome, Outcome::Limited | Outcome::Silenced | Outcome::Blocked) => {
+                *response.status_mut() = status;
+            }
+            // The status has to tell everything, so it is never that of an answer in gRPC, 200.
+            Some(_) => {}
+            None => translate(response, outcome, self.head),
+        }
+        record.settle(outcome, response);
     }
-    record.settle(outcome, response);
 }
 
 /// Gives a failure to serve a gRPC call the form that its client understands. A route has said itself what it answers, and so
