@@ -138,26 +138,16 @@ fn nothing_is_lost_and_nothing_is_kept() {
     let gateway = Gateway::with_log("access = false", &config);
     let text = std::fs::read_to_string(gateway.config_path()).unwrap();
     let (over, begun) = (AtomicBool::new(false), Instant::now());
-    // Everybody ends with the first one that ends, so a failure is seen at once.
-    let go_on = |mut once: Box<dyn FnMut()>| {
-        let _ended = Ends(&over);
-        let mut count = 0;
-        while !over.load(Ordering::SeqCst) {
-            once();
-            count += 1;
-        }
-        count
-    };
-    let (go_on, http) = (&go_on, gateway.http);
+    let (over, http) = (&over, gateway.http);
     let (counts, quarter) = scope(|scope| {
         let good = |number| {
             scope.spawn(move || {
                 let mut kept = Client::connect(http);
-                go_on(Box::new(move || good(number, http, &mut kept)))
+                go_on(over, || good(number, http, &mut kept))
             })
         };
         let good: Vec<_> = (0..GOOD).map(good).collect();
-        (0..BAD).for_each(|number| _ = scope.spawn(move || go_on(Box::new(move || bad(number, http)))));
+        (0..BAD).for_each(|number| _ = scope.spawn(move || go_on(over, || bad(number, http))));
         let mut quarter = None;
         while begun.elapsed() < time && !over.load(Ordering::SeqCst) {
             let reloads = gateway.reloads();
@@ -176,6 +166,17 @@ fn nothing_is_lost_and_nothing_is_kept() {
     println!("{counts:?} requests, {} MiB then and {} MiB now, {failures:?} failures", quarter >> 20, end >> 20);
     assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
     assert!(end < quarter + MOST_GROWTH, "{} MiB became {} MiB", quarter >> 20, end >> 20);
+}
+
+/// Does something again and again, and returns how often. Everybody ends with the first one that ends, so a failure is seen at once.
+fn go_on(over: &AtomicBool, mut once: impl FnMut()) -> usize {
+    let _ended = Ends(over);
+    let mut count = 0;
+    while !over.load(Ordering::SeqCst) {
+        once();
+        count += 1;
+    }
+    count
 }
 
 /// Ends all clients when it is dropped.
