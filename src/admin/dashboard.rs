@@ -292,7 +292,7 @@ pub struct Certificate {
 }
 
 /// The event `history`: the last minutes and the last hour.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct History {
     /// When requests were counted, in milliseconds since 1970, rising.
     pub times_ms: Vec<u64>,

@@ -83,12 +83,10 @@ pub(super) enum Command {
     #[command(after_help = "Example: gateway schema > gateway.schema.json, with this first line in gateway.toml:\n\
         #:schema ./gateway.schema.json\nNo configuration is read.")]
     Schema,
-    /// Show the dashboard of a running gateway in this terminal.
-    #[command(
-        after_help = "Keys: q quits, Tab goes to the next panel, arrows choose and scroll, s sorts, Enter enlarges, ? helps.\n\
+    /// Show the limits, keys, upstreams and store of a running gateway in this terminal.
+    #[command(after_help = "q quits. While the gateway is away, the last numbers stay, and it is asked again.\n\
         A token is read from GATEWAY_ADMIN_TOKEN or --token-file. NO_COLOR is respected. No configuration is read.\n\
-        Exit codes: 0, 1 if the gateway or the terminal cannot be used, or 2 if the command line is not valid."
-    )]
+        Exit codes: 0, 1 if the gateway or the terminal cannot be used, or 2 if the command line is not valid.")]
     Top(Top),
 }
 

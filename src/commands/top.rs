@@ -1,45 +1,31 @@
-//! `gateway top`: the dashboard in a terminal. It follows the events of the admin listener and knows nothing else of the
-//! gateway, which may run on another machine.
+//! `gateway top`: the numbers of a gateway on one screen of a terminal. It asks the admin listener and knows nothing else of
+//! the gateway, which may run on another machine.
 //!
 //! One thread draws, one reads keys, and the main thread follows the gateway and waits for signals. So the program ends even
 //! if the terminal takes no more output; numbers that it has no time for are dropped.
-//!
-//! It reads events with the same types that the admin listener writes (`admin/dashboard.rs`), so that no field can be
-//! renamed on one side alone. All texts that it receives are made printable where they are read, so no panel can forget
-//! it.
 
-mod format;
-mod recent;
-mod quantiles;
 mod feed;
 mod model;
-mod controls;
-mod theme;
-mod bars;
 mod view;
 
 use std::fmt;
 use std::io::{self, IsTerminal};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
-use std::thread;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use crossterm::event::{self, Event};
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use crossterm::terminal::disable_raw_mode;
 use ratatui::DefaultTerminal;
 use tokio::runtime::Builder;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::commands::admin_client::{AdminClient, AskError};
 
-use controls::{Action, Controls};
-use feed::{EventStream, Update};
+use feed::{Feed, Update};
 use model::Model;
-use theme::Theme;
+use view::Screen;
 
 /// How often the screen is drawn if nothing is new, so that ages are right.
 const REDRAW: Duration = Duration::from_secs(1);
@@ -57,10 +43,8 @@ pub enum TopError {
     Terminal(io::Error),
     /// The gateway at this location does not send its numbers.
     Gateway(String, AskError),
-    /// The system has no thread, or no signals.
+    /// The system has no signals.
     System(io::Error),
-    /// A part of the program has failed.
-    Failed,
 }
 
 impl fmt::Display for TopError {
@@ -73,23 +57,21 @@ impl fmt::Display for TopError {
             Self::Terminal(error) => write!(f, "cannot use the terminal: {error}"),
             Self::Gateway(location, error) => write!(f, "{location}: {error}"),
             Self::System(error) => write!(f, "cannot start: {error}"),
-            Self::Failed => f.write_str("it failed unexpectedly"),
         }
     }
 }
 
 impl std::error::Error for TopError {}
 
-/// What the screen is told.
+/// What the thread that draws is told.
 enum Message {
     Update(Update),
-    Key(Action),
-    /// Draw again, since the size may have changed.
+    /// The size may have changed.
     Redraw,
     Quit,
 }
 
-/// Shows the dashboard of a gateway until the user quits or the process is told to end.
+/// Shows the numbers of a gateway until the user quits or the process is told to end.
 ///
 /// # Errors
 /// When the gateway cannot be asked at the beginning, or there is no terminal. Later a gateway may be away.
@@ -104,134 +86,92 @@ pub fn run(client: &AdminClient) -> Result<(), TopError> {
     result
 }
 
-/// The signals that end the program. Ctrl-C is a key while the screen is there.
-struct Stop([Signal; 3]);
-
-impl Stop {
-    fn new() -> io::Result<Self> {
-        Ok(Self([signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?]))
-    }
-
-    async fn wait(&mut self) {
-        let [terminate, interrupt, hangup] = &mut self.0;
+/// Waits for a signal that ends the program. Ctrl-C is a key while the screen is there.
+fn stop_signal() -> io::Result<impl Future<Output = ()>> {
+    let [mut terminate, mut interrupt, mut hangup] =
+        [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?];
+    Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
             _ = hangup.recv() => {}
         }
-    }
+    })
 }
 
 async fn watch(client: &AdminClient) -> Result<(), TopError> {
-    let mut stop = Stop::new().map_err(TopError::System)?;
-    let mut model = Model::new();
+    let mut stop = std::pin::pin!(stop_signal().map_err(TopError::System)?);
+    let address = client.location().to_string();
     // Errors before the screen is there are shown as those of any command.
-    let stream = tokio::select! {
-        opened = open(client, &mut model) => opened.map_err(|why| TopError::Gateway(client.location().to_string(), why))?,
-        () = stop.wait() => return Ok(()),
+    let mut feed = Feed::new(client);
+    let first = tokio::select! {
+        first = feed.next() => first.map_err(|why| TopError::Gateway(address.clone(), why))?,
+        () = &mut stop => return Ok(()),
     };
-    let (sender, inbox) = sync_channel(WAITING);
-    let (done, mut ended) = oneshot::channel();
     let terminal = ratatui::try_init().map_err(|error| {
         // Half of it may have succeeded.
         let _ = ratatui::try_restore();
         TopError::Terminal(error)
     })?;
-    let address = client.location().to_string();
-    let is_over = Arc::new(AtomicBool::new(false));
-    let ending = is_over.clone();
-    let show = move || {
-        let shown = show(terminal, &inbox, &ending, model, &address);
+    // https://no-color.org/
+    let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let screen = Screen { address, has_colours, model: Model::new(first, Instant::now()) };
+    let (sender, inbox) = sync_channel(WAITING);
+    let mut shown = spawn_blocking(move || {
+        let shown = show(terminal, screen, &inbox);
         // The terminal may be gone.
         let _ = ratatui::try_restore();
-        let _ = done.send(shown);
-    };
+        shown
+    });
     let keys = sender.clone();
-    let threads = thread::Builder::new().name("screen".to_owned()).spawn(show);
-    let threads = threads.and_then(|_| thread::Builder::new().name("keys".to_owned()).spawn(move || read_keys(&keys)));
-    if let Err(error) = threads {
-        let _ = ratatui::try_restore();
-        return Err(TopError::System(error));
-    }
-    // If the terminal takes no output, numbers are dropped. The next ones come in a second.
+    spawn_blocking(move || read_keys(&keys));
     let send = |update| _ = sender.try_send(Message::Update(update));
     tokio::select! {
-        ended = &mut ended => ended.map_err(|_| TopError::Failed)?.map_err(TopError::Terminal),
-        () = stop.wait() => {
-            // If there is no room, other messages wake it.
-            is_over.store(true, Ordering::Relaxed);
+        shown = &mut shown => shown.unwrap_or_else(|failed| Err(failed.into())).map_err(TopError::Terminal),
+        () = &mut stop => {
             let _ = sender.try_send(Message::Quit);
-            if timeout(STUCK, ended).await.is_err() {
+            if timeout(STUCK, shown).await.is_err() {
                 // The screen waits for the terminal, so nothing can be written to it.
                 let _ = disable_raw_mode();
             }
             Ok(())
         }
-        never = feed::follow(client, stream, send) => match never {},
+        never = feed.follow(send) => match never {},
         never = feed::follow_limits(client, send) => match never {},
     }
 }
 
-/// Opens the stream of events, and reads from it until there are numbers.
-async fn open(client: &AdminClient, model: &mut Model) -> Result<EventStream, AskError> {
-    let mut stream = EventStream::open(client).await?;
-    while model.numbers(Instant::now()).is_none() {
-        let update = stream.next().await?.ok_or(AskError::NotAGateway)?;
-        model.take(update, Instant::now());
-    }
-    Ok(stream)
-}
-
-/// Tells the screen what the user presses, until the screen or the terminal is gone.
+/// Tells the screen what the user does, until the screen or the terminal is gone.
 fn read_keys(screen: &SyncSender<Message>) {
+    let quits = |key: KeyEvent| match key.code {
+        KeyCode::Char('q' | 'Q') => true,
+        KeyCode::Char('c' | 'd') => key.modifiers.contains(KeyModifiers::CONTROL),
+        _ => false,
+    };
     loop {
         let message = match event::read() {
-            Ok(Event::Key(key)) if key.is_press() => Action::of(key).map(Message::Key),
-            Ok(Event::Resize(..)) => Some(Message::Redraw),
-            Ok(_) => None,
-            Err(_) => Some(Message::Quit),
+            Ok(Event::Key(key)) if quits(key) => Message::Quit,
+            Ok(_) => Message::Redraw,
+            Err(_) => Message::Quit,
         };
-        let is_last = matches!(message, Some(Message::Quit));
-        let is_told = message.is_none_or(|message| screen.send(message).is_ok());
-        if is_last || !is_told {
+        if screen.send(message).is_err() {
             return;
         }
     }
 }
 
-/// Draws until the user quits, or it is over.
-fn show(
-    mut terminal: DefaultTerminal,
-    inbox: &Receiver<Message>,
-    is_over: &AtomicBool,
-    mut model: Model,
-    address: &str,
-) -> io::Result<()> {
-    let (mut controls, theme) = (Controls::new(), Theme::of_environment());
+/// Draws until the user quits.
+fn show(mut terminal: DefaultTerminal, mut screen: Screen, inbox: &Receiver<Message>) -> io::Result<()> {
     loop {
-        let now = Instant::now();
-        terminal.draw(|frame| view::draw(frame, &model, &mut controls, theme, address, now))?;
-        let mut message = match inbox.recv_timeout(REDRAW) {
-            Ok(message) => message,
-            Err(RecvTimeoutError::Timeout) => continue,
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
-        };
+        terminal.draw(|frame| screen.draw(frame, Instant::now()))?;
+        let first = inbox.recv_timeout(REDRAW).ok();
         // All that is there is taken before the next drawing.
-        loop {
-            if is_over.load(Ordering::Relaxed) {
-                return Ok(());
-            }
+        for message in first.into_iter().chain(inbox.try_iter()) {
             match message {
-                Message::Update(update) => model.take(update, Instant::now()),
-                Message::Key(Action::Quit) | Message::Quit => return Ok(()),
-                Message::Key(action) => controls.apply(action),
+                Message::Update(update) => screen.model.take(update, Instant::now()),
                 Message::Redraw => {}
+                Message::Quit => return Ok(()),
             }
-            message = match inbox.try_recv() {
-                Ok(message) => message,
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return Ok(()),
-            };
         }
     }
 }

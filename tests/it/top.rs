@@ -72,8 +72,6 @@ fn rates_follow_the_load_and_a_refused_key_is_seen() {
         shown.unwrap();
     });
     top.wait("end of the load", |screen| rate(screen, "served") == Some(0.0));
-    // The chart still has the load.
-    assert!(top.screen().lines().any(|line| line.contains("served") && line.contains('█')), "{}", top.screen());
     top.press("q");
     expect_end(&mut top, 0);
 }
@@ -92,11 +90,6 @@ fn what_happens_to_the_gateway_is_seen() {
     gateway.write_config("this is no toml");
     assert_eq!(call("POST /api/reload"), 422);
     top.wait("refused reload", |screen| screen.contains("last refused"));
-    // Shift-Tab goes from the limits to the requests, and then to the reloads.
-    top.press("\x1b[Z\x1b[Z");
-    top.wait("reason", |screen| {
-        screen.contains("Reloads: 0 applied, 1 refused") && screen.contains("gateway.toml:11:6")
-    });
     top.press("\x03");
     expect_end(&mut top, 0);
 }
@@ -113,14 +106,14 @@ fn a_restart_of_the_gateway_is_survived() {
     let mut gateway = begin();
     (0..7).for_each(|_| _ = gateway.client().get("/"));
     let mut top = start(&socket, &[], &[]);
-    let refused = |screen: &str| screen.lines().any(|line| line.contains("┃l ") && line.contains(" 2 "));
+    let refused = |screen: &str| screen.lines().any(|line| line.starts_with("l ") && line.trim_end().ends_with(" 2"));
     top.wait("refusals", refused);
     gateway.signal(Signal::KILL);
     gateway.wait_exit();
     let shown =
         top.wait("failure", |screen| screen.contains("no numbers for") && screen.contains("nothing listens there"));
     assert!(refused(&shown), "the last numbers stay:\n{shown}");
-    top.wait("pause", |screen| screen.contains("asking again in"));
+    top.wait("pause", |screen| screen.contains("asking again"));
     let _gateway = begin();
     top.wait("new numbers", |screen| {
         !screen.contains("no numbers for") && !refused(screen) && screen.contains("ready")
@@ -146,16 +139,18 @@ fn a_gateway_that_hangs_is_away_until_it_goes_on() {
 fn the_screen_follows_its_size() {
     let gateway = Gateway::start(&limited("client-ip", "5/d", ""));
     let mut top = top(&gateway);
-    top.wait("small screen", |screen| screen.contains("Limits") && !screen.contains("Reloads"));
+    top.wait("small screen", |screen| screen.contains("Limits") && !screen.contains("in flight"));
     top.resize(150, 45);
-    top.wait("all panels", |screen| ["Limits", "Store", "Reloads: 0"].iter().all(|panel| screen.contains(panel)));
+    let panels = ["Limits", "Keys", "Upstreams", "Store"];
+    top.wait("all columns", |screen| {
+        panels.iter().all(|panel| screen.contains(panel)) && screen.contains("since start")
+    });
     top.resize(30, 5);
     top.wait("sentence", |screen| screen.contains("too small"));
-    top.resize(80, 14);
-    top.wait("one panel", |screen| screen.contains("Limits") && !screen.contains("Requests"));
-    top.resize(80, 24);
-    top.press("?");
-    top.wait("help", |screen| screen.contains("Help"));
+    top.resize(40, 24);
+    top.wait("narrow screen", |screen| {
+        panels.iter().all(|panel| screen.contains(panel)) && !screen.contains("since start")
+    });
     top.press("q");
     expect_end(&mut top, 0);
 }
@@ -163,16 +158,14 @@ fn the_screen_follows_its_size() {
 #[test]
 fn a_key_that_comes_together_with_another_size_is_not_lost() {
     let gateway = Gateway::start(FIXED);
-    let mut top = top(&gateway);
-    top.wait("screen", |screen| screen.contains("ready"));
     // In some of the rounds the program finds both at the same time.
-    for round in 0..100 {
-        top.resize(80 + round % 2, 24);
-        top.press("?");
-        top.wait("help", |screen| screen.contains("Help") == round.is_multiple_of(2));
+    for _ in 0..30 {
+        let mut top = top(&gateway);
+        top.wait("screen", |screen| screen.contains("ready"));
+        top.resize(81, 24);
+        top.press("q");
+        expect_end(&mut top, 0);
     }
-    top.press("q");
-    expect_end(&mut top, 0);
 }
 
 #[test]
@@ -426,7 +419,7 @@ fn a_hostile_server_cannot_control_the_terminal() {
     let event = format!("event: numbers\ndata: {numbers}\n\n").into_bytes();
     let server = server_of_events(event, b": nothing\n\n".to_vec());
     let mut top = Terminal::start(&["top", "--admin", &server.address().to_string()], &[], (150, 50));
-    let escaped = |screen: &str| screen.contains("up\\u{1b}]0;") && screen.contains("Reloads: 0 applied, 1 refused");
+    let escaped = |screen: &str| screen.contains("\\u{1b}]0;owned") && screen.contains("reloads 0, last refused");
     top.wait("names", escaped);
     top.wait("age", |screen| screen.contains("no numbers for"));
     top.press("q");

@@ -56,7 +56,7 @@ fn steps(page: &str) -> Vec<Step> {
 }
 
 /// A text without what differs from run to run: digits of times, identifiers of requests, how long something took, when
-/// there is room again, bars, and how columns are aligned.
+/// there is room again, and how columns are aligned.
 fn steady(line: &str) -> String {
     let mut line = line.split_whitespace().collect::<Vec<_>>().join(" ");
     let variable = [

@@ -1,21 +1,19 @@
 //! Follows what the gateway sends, and asks again when it is away.
 
 use std::convert::Infallible;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use crate::admin::dashboard::{History, Limits, Numbers};
+use crate::admin::dashboard::{Limits, Numbers};
 use crate::base::back_off::BackOff;
 use crate::base::printable::printable;
 use crate::commands::admin_client::{AdminClient, Answer, AskError};
 
-/// The longest time until the gateway answers.
+/// The longest time until the gateway answers, and between its events, of which there is one each second.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// If there is no event for so long, the gateway is away. There is one each second.
-const SILENCE: Duration = Duration::from_secs(5);
 /// The pauses before a gateway that is away is asked again.
 const PAUSES: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(5) };
 /// How often rates and keys of limits are asked for.
@@ -26,106 +24,88 @@ const MAX_BYTES: usize = 8 << 20;
 /// What is new.
 #[derive(Debug)]
 pub(super) enum Update {
-    /// The last minutes and the last hour.
-    History(History),
-    /// How the gateway does now.
-    Numbers(Box<Numbers>),
-    /// The limits with their keys.
-    Limits(Limits),
-    /// The limits cannot be read.
-    NoLimits(String),
-    /// There are no numbers for now.
-    Away(Away),
+    /// How the gateway does now, or why that is not known.
+    Numbers(Result<Box<Numbers>, String>),
+    /// The limits with their keys, or why they cannot be read.
+    Limits(Result<Limits, String>),
 }
 
-/// Why there are no numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Away {
-    /// A sentence without its end.
-    pub(super) why: String,
-    /// When the gateway is asked again.
-    pub(super) again: Instant,
+/// The numbers of a gateway, from one stream of events after another: a gateway ends each after some minutes (HTML Living
+/// Standard, section 9.2, <https://html.spec.whatwg.org/multipage/server-sent-events.html>).
+pub(super) struct Feed<'a> {
+    client: &'a AdminClient,
+    open: Option<Answer>,
+    /// What has come of the next events, in whatever pieces.
+    begun: Vec<u8>,
 }
 
-/// A stream of events (HTML Living Standard, section 9.2,
-/// <https://html.spec.whatwg.org/multipage/server-sent-events.html>).
-pub(super) struct EventStream {
-    answer: Answer,
-    begun: Begun,
-}
-
-/// What has come of the next events, in whatever pieces.
-#[derive(Default)]
-struct Begun {
-    text: Vec<u8>,
-    /// How many bytes of it have no end of an event in them.
-    searched: usize,
-}
-
-impl EventStream {
-    /// Asks for the stream.
-    ///
-    /// # Errors
-    /// When there is none.
-    pub(super) async fn open(client: &AdminClient) -> Result<Self, AskError> {
-        let answer = client.get("/api/events", ANSWER_LIMIT).await?;
-        if !answer.is("text/event-stream") {
-            return Err(AskError::NotAGateway);
-        }
-        Ok(Self { answer, begun: Begun::default() })
+impl<'a> Feed<'a> {
+    /// That of this client.
+    pub(super) fn new(client: &'a AdminClient) -> Self {
+        Self { client, open: None, begun: Vec::new() }
     }
 
-    /// The next event that is known here; `None` at the end of the stream.
+    /// The next numbers.
     ///
     /// # Errors
-    /// When the stream breaks, is silent, or sends what cannot be read.
-    pub(super) async fn next(&mut self) -> Result<Option<Update>, AskError> {
+    /// When the gateway sends none, or the stream breaks, is silent, or sends what cannot be read.
+    pub(super) async fn next(&mut self) -> Result<Numbers, AskError> {
+        let mut is_new = false;
         loop {
-            while let Some(event) = self.begun.take() {
-                if let Some(update) = read(&event)? {
-                    return Ok(Some(update));
+            let Some(answer) = &mut self.open else {
+                let answer = self.client.get("/api/events", ANSWER_LIMIT).await?;
+                if !answer.is("text/event-stream") {
+                    return Err(AskError::NotAGateway);
+                }
+                (self.open, self.begun, is_new) = (Some(answer), Vec::new(), true);
+                continue;
+            };
+            while let Some(event) = take_event(&mut self.begun) {
+                if let Some(numbers) = read(&event)? {
+                    return Ok(numbers);
                 }
             }
-            let piece = timeout(SILENCE, self.answer.piece()).await.unwrap_or(Err(AskError::TimedOut(SILENCE)))?;
-            let Some(piece) = piece else { return Ok(None) };
-            self.begun.add(&piece)?;
+            let piece = timeout(ANSWER_LIMIT, answer.piece()).await.unwrap_or(Err(AskError::TimedOut(ANSWER_LIMIT)))?;
+            match piece {
+                Some(piece) if self.begun.len() + piece.len() > MAX_BYTES => return Err(AskError::TooLarge(MAX_BYTES)),
+                Some(piece) => self.begun.extend_from_slice(&piece),
+                // Otherwise a server of empty streams would be asked again and again without a pause.
+                None if is_new => return Err(AskError::NotAGateway),
+                None => self.open = None,
+            }
+        }
+    }
+
+    /// Sends the next numbers for ever. If there are none, it asks again after a pause.
+    pub(super) async fn follow(mut self, send: impl Fn(Update)) -> Infallible {
+        let mut failures = 0;
+        loop {
+            let next = self.next().await;
+            failures = if next.is_ok() { 0 } else { failures + 1 };
+            send(Update::Numbers(next.map(Box::new).map_err(|error| error.to_string())));
+            if failures > 0 {
+                self.open = None;
+                sleep(PAUSES.pause(failures)).await;
+            }
         }
     }
 }
 
-impl Begun {
-    fn add(&mut self, piece: &[u8]) -> Result<(), AskError> {
-        if self.text.len() + piece.len() > MAX_BYTES {
-            return Err(AskError::TooLarge(MAX_BYTES));
-        }
-        self.text.extend_from_slice(piece);
-        Ok(())
-    }
-
-    /// Takes the first event that is there as a whole: it ends with an empty line.
-    fn take(&mut self) -> Option<Vec<u8>> {
-        let found = memchr::memmem::find(&self.text[self.searched..], b"\n\n");
-        let Some(end) = found.map(|at| self.searched + at) else {
-            // The first half of the end may be there.
-            self.searched = self.text.len().saturating_sub(1);
-            return None;
-        };
-        let rest = self.text.split_off(end + 2);
-        self.searched = 0;
-        Some(std::mem::replace(&mut self.text, rest))
-    }
+/// Takes the first event that is there as a whole: it ends with an empty line.
+fn take_event(begun: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let end = memchr::memmem::find(begun, b"\n\n")? + 2;
+    let rest = begun.split_off(end);
+    Some(std::mem::replace(begun, rest))
 }
 
-/// What an event says; `None` if it is not known here.
-fn read(event: &[u8]) -> Result<Option<Update>, AskError> {
+/// The numbers of an event; `None` if it is another one.
+fn read(event: &[u8]) -> Result<Option<Numbers>, AskError> {
     let field = |name: &[u8]| {
         let mut lines = event.split(|byte| *byte == b'\n');
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(b":").map(<[u8]>::trim_ascii_start))
     };
-    let Some(data) = field(b"data") else { return Ok(None) };
-    match field(b"event") {
-        Some(b"history") => parse(data).map(|history| Some(Update::History(history))),
-        Some(b"numbers") => parse(data).map(|numbers| Some(Update::Numbers(Box::new(numbers)))),
+    match (field(b"event"), field(b"data")) {
+        (Some(b"numbers"), Some(data)) => parse(data).map(Some),
         _ => Ok(None),
     }
 }
@@ -139,46 +119,11 @@ fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, AskError> {
 /// The same value whose texts and names are printable.
 fn printed(value: Value) -> Value {
     match value {
-        Value::String(text) => Value::String(printable(&text)),
+        Value::String(text) => printable(&text).into(),
         Value::Array(list) => list.into_iter().map(printed).collect(),
-        Value::Object(fields) => {
-            let fields: Map<_, _> =
-                fields.into_iter().map(|(name, value)| (printable(&name), printed(value))).collect();
-            Value::Object(fields)
-        }
+        Value::Object(fields) => fields.into_iter().map(|(name, value)| (printable(&name), printed(value))).collect(),
         other => other,
     }
-}
-
-/// Follows `stream`, and then further ones, for ever.
-pub(super) async fn follow(client: &AdminClient, stream: EventStream, send: impl Fn(Update)) -> Infallible {
-    let mut open = Ok(stream);
-    let mut failures = 0;
-    loop {
-        let ended = match open {
-            Ok(stream) => follow_one(stream, &mut failures, &send).await,
-            Err(error) => Err(error),
-        };
-        // A gateway ends each stream after some minutes. It is away only if it gives no other one.
-        if let Err(error) = ended {
-            failures += 1;
-            let pause = PAUSES.pause(failures);
-            send(Update::Away(Away { why: error.to_string(), again: Instant::now() + pause }));
-            sleep(pause).await;
-        }
-        open = EventStream::open(client).await;
-    }
-}
-
-/// Follows a stream to its end.
-async fn follow_one(mut stream: EventStream, failures: &mut u32, send: &impl Fn(Update)) -> Result<(), AskError> {
-    let mut is_empty = true;
-    while let Some(update) = stream.next().await? {
-        (is_empty, *failures) = (false, 0);
-        send(update);
-    }
-    // Otherwise it would be asked again and again without a pause.
-    if is_empty { Err(AskError::NotAGateway) } else { Ok(()) }
 }
 
 /// Asks for the rates and keys of limits again and again.
@@ -186,7 +131,7 @@ pub(super) async fn follow_limits(client: &AdminClient, send: impl Fn(Update)) -
     loop {
         let asked = async { parse(&client.get("/api/limits", ANSWER_LIMIT).await?.whole(MAX_BYTES).await?) };
         let asked = timeout(ANSWER_LIMIT, asked).await.unwrap_or(Err(AskError::TimedOut(ANSWER_LIMIT)));
-        send(asked.map_or_else(|error| Update::NoLimits(error.to_string()), Update::Limits));
+        send(Update::Limits(asked.map_err(|error| error.to_string())));
         sleep(LIMITS_EVERY).await;
     }
 }
@@ -201,30 +146,26 @@ mod tests {
     fn events_come_in_any_pieces() {
         let all = b"retry: 1\n\nevent: a\ndata: 1\n\n\n\nevent: b\n\nrest";
         for size in 1..=all.len() {
-            let (mut begun, mut events) = (Begun::default(), Vec::new());
+            let (mut begun, mut events) = (Vec::new(), Vec::new());
             for piece in all.chunks(size) {
-                begun.add(piece).unwrap();
-                events.extend(std::iter::from_fn(|| begun.take()).map(|event| String::from_utf8(event).unwrap()));
+                begun.extend_from_slice(piece);
+                events.extend(
+                    std::iter::from_fn(|| take_event(&mut begun)).map(|event| String::from_utf8(event).unwrap()),
+                );
             }
             assert_eq!(events, ["retry: 1\n\n", "event: a\ndata: 1\n\n", "\n\n", "event: b\n\n"], "{size}");
-            assert_eq!(begun.text, b"rest");
+            assert_eq!(begun, b"rest");
         }
-        let mut endless = Begun::default();
-        endless.add(&vec![b'x'; MAX_BYTES]).unwrap();
-        assert!(endless.take().is_none() && matches!(endless.add(b"x"), Err(AskError::TooLarge(_))));
     }
 
     #[test]
     fn events_are_read_by_their_name() {
-        let history =
-            b"event: history\ndata: {\"times_ms\":[1],\"requests\":{},\"minute\":2,\"refused_by_minute\":{}}\n\n";
-        let Ok(Some(Update::History(history))) = read(history) else { panic!() };
-        assert_eq!((history.times_ms, history.minute), (vec![1], 2));
-        for other in ["retry: 1000\n\n", ": comment\n\n", "event: more\ndata: {}\n\n", "event: numbers\n\n", "\n\n"] {
+        for other in ["retry: 1000\n\n", ": comment\n\n", "event: history\ndata: {}\n\n", "event: numbers\n\n", "\n\n"]
+        {
             assert!(matches!(read(other.as_bytes()), Ok(None)), "{other:?}");
         }
-        for broken in ["{", "{}", "7", "{\"times_ms\":[-1]}"] {
-            let event = format!("event: history\ndata: {broken}\n\n");
+        for broken in ["{", "{}", "7", "{\"time_ms\":-1}"] {
+            let event = format!("event: numbers\ndata: {broken}\n\n");
             assert!(matches!(read(event.as_bytes()), Err(AskError::OtherVersion(_))), "{broken}");
         }
     }

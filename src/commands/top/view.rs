@@ -1,196 +1,196 @@
-//! Draws the screen: a head, the panels that have room, and a line with keys. It reads no clock and asks nobody.
+//! Draws the screen: the state of the gateway, and the panels below it. It reads no clock and asks nobody.
 
-mod panel;
-mod requests;
-mod limits;
-mod keys;
-mod upstreams;
-mod store;
-mod reloads;
-mod help;
+mod panels;
 #[cfg(test)]
 mod tests;
 
 use std::time::{Duration, Instant};
 
 use ratatui::Frame;
-use ratatui::buffer::Buffer;
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Modifier, Style};
+use ratatui::layout::{Constraint, Direction, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style, Stylize as _};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::Widget;
+use ratatui::widgets::{Block, Borders, Clear, Paragraph, Row, Table};
 
-use super::controls::{Controls, Panel};
-use super::format;
 use super::model::Model;
-use super::theme::Theme;
-use crate::admin::dashboard::{Numbers, State, StoreNumbers};
-use crate::admin::outcome_groups::{FAILED, LIMITED};
+use crate::admin::dashboard::State;
+use crate::admin::outcome_groups::{FAILED, GROUPS, LIMITED, by_group_of_names};
 
 /// The smallest screen on which anything is shown.
-const SMALLEST: (u16, u16) = (40, 10);
-/// The smallest part of a screen, without head and keys, on which several panels are shown.
-const SEVERAL: (u16, u16) = (72, 18);
-/// The smallest one on which all panels are shown.
-const ALL: (u16, u16) = (130, 32);
-/// The lines of the requests, with their frame.
-const REQUESTS: u16 = 7;
+const SMALLEST: (u16, u16) = (40, 14);
+/// From this width on, keys and upstreams are side by side.
+const WIDE: u16 = 72;
 /// Numbers that are older are called old. There are new ones each second.
 const OLD: Duration = Duration::from_secs(5);
+/// The least width of the first column of a table. Other columns are left out if there is no room for them.
+const NAMES: u16 = 14;
 
-/// What panels draw from.
-struct View<'a> {
-    model: &'a Model,
-    numbers: &'a Numbers,
-    controls: &'a mut Controls,
-    theme: Theme,
+/// What is less important.
+const SOFT: Style = Style::new().add_modifier(Modifier::DIM);
+/// What is well.
+const GOOD: Style = Style::new().fg(Color::Green);
+/// What somebody should look at.
+const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+/// What is refused.
+const REFUSED: Style = Style::new().fg(Color::Yellow);
+
+/// What is on the screen.
+pub(super) struct Screen {
+    /// Where the gateway is.
+    pub(super) address: String,
+    /// Whether the user wants colours. What a colour means is always said in words, too.
+    pub(super) has_colours: bool,
+    pub(super) model: Model,
 }
 
-/// Draws everything as of `now`. `address` is that of the gateway.
-pub(super) fn draw(
-    frame: &mut Frame<'_>,
-    model: &Model,
-    controls: &mut Controls,
-    theme: Theme,
-    address: &str,
-    now: Instant,
-) {
-    let (area, buffer) = (frame.area(), frame.buffer_mut());
-    if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
-        let text = format!("This terminal is too small: {} x {} are needed.", SMALLEST.0, SMALLEST.1);
-        return Line::from(text).render(area, buffer);
+/// A table below a title. Its first column is of texts, the others are of numbers, the most important first.
+struct Panel<'a> {
+    title: &'a str,
+    /// The headings with their widths. The first column gets what is left.
+    columns: &'a [(&'a str, u16)],
+    /// What is shown in place of no rows.
+    empty: &'a str,
+}
+
+impl<'a> Panel<'a> {
+    fn draw(&self, frame: &mut Frame<'_>, area: Rect, rows: impl ExactSizeIterator<Item = Vec<Line<'a>>>) {
+        let room = usize::from(area.height.saturating_sub(2));
+        let part = if rows.len() > room { format!(", {room} of {}", rows.len()) } else { String::new() };
+        let block = titled(format!(" {}{part} ", self.title));
+        if rows.len() == 0 {
+            return frame.render_widget(Paragraph::new(self.empty).style(SOFT).block(block), area);
+        }
+        let mut left = area.width.saturating_sub(NAMES);
+        let fitting = self.columns.iter().skip(1).map_while(|(_, width)| {
+            left = left.checked_sub(width + 1)?;
+            Some(Constraint::Length(*width))
+        });
+        let widths = [Constraint::Fill(1)].into_iter().chain(fitting);
+        let row = |cells: Vec<Line<'a>>| {
+            let aligned = |(index, cell): (usize, Line<'a>)| if index > 0 { cell.right_aligned() } else { cell };
+            Row::new(cells.into_iter().enumerate().map(aligned))
+        };
+        let headings = row(self.columns.iter().map(|(heading, _)| Line::from(*heading)).collect());
+        let rows: Vec<_> = rows.take(room).map(row).collect();
+        frame.render_widget(Table::new(rows, widths).header(headings.style(SOFT)).block(block), area);
     }
-    let [head, body, foot] =
-        Layout::vertical([Constraint::Length(3), Constraint::Fill(1), Constraint::Length(1)]).areas(area);
-    let Some((numbers, age)) = model.numbers(now) else {
-        return Line::from(format!(" {address}: no numbers yet")).render(head, buffer);
-    };
-    let view = &mut View { model, numbers, controls, theme };
-    draw_head(head, buffer, view, address);
-    for (panel, area) in places(body, view.controls) {
-        match panel {
-            Panel::Requests => requests::draw(area, buffer, view),
-            Panel::Limits => limits::draw(area, buffer, view),
-            Panel::Keys => keys::draw(area, buffer, view),
-            Panel::Upstreams => upstreams::draw(area, buffer, view),
-            Panel::Store => store::draw(area, buffer, view),
-            Panel::Reloads => reloads::draw(area, buffer, view),
+}
+
+fn titled(title: String) -> Block<'static> {
+    Block::new().borders(Borders::TOP).border_style(SOFT).title(title.bold())
+}
+
+impl Screen {
+    /// Draws everything as of `now`.
+    pub(super) fn draw(&self, frame: &mut Frame<'_>, now: Instant) {
+        let area = frame.area();
+        if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
+            let text = format!("This terminal is too small: {} x {} are needed.", SMALLEST.0, SMALLEST.1);
+            return frame.render_widget(text, area);
+        }
+        let (direction, parts, gap) =
+            if area.width < WIDE { (Direction::Vertical, 2, 0) } else { (Direction::Horizontal, 1, 2) };
+        let [head, limits, middle, store, foot] = Layout::vertical([
+            Constraint::Length(3),
+            Constraint::Fill(1),
+            Constraint::Fill(parts),
+            Constraint::Length(3),
+            Constraint::Length(1),
+        ])
+        .areas(area);
+        let halves = Layout::new(direction, [Constraint::Fill(4), Constraint::Fill(5)]);
+        let [keys, upstreams] = halves.spacing(gap).areas(middle);
+        frame.render_widget(Paragraph::new(self.head()), head);
+        self.draw_limits(frame, limits);
+        self.draw_keys(frame, keys);
+        self.draw_upstreams(frame, upstreams);
+        self.draw_store(frame, store);
+        let (age, away) = (now.saturating_duration_since(self.model.received), &self.model.away);
+        if age > OLD || away.is_some() {
+            frame.buffer_mut().set_style(area, Style::reset().patch(SOFT));
+            let text = format!("{}  no numbers for {}, asking again", self.address, span(age.as_secs()));
+            frame.render_widget(Clear, Rect { height: 1, ..head });
+            frame.render_widget(Line::styled(text, BAD.reversed()), head);
+        }
+        let why = Span::styled(away.as_deref().unwrap_or_default(), BAD);
+        frame.render_widget(Line::from(vec!["q quit   ".into(), why]), foot);
+        if !self.has_colours {
+            frame.buffer_mut().set_style(area, Style::new().fg(Color::Reset).bg(Color::Reset));
         }
     }
-    Line::styled(KEYS, theme.soft()).render(foot, buffer);
-    if age > OLD || model.away().is_some() {
-        draw_away(area, buffer, view, address, (age, now));
-    }
-    if view.controls.shows_help {
-        help::draw(area, buffer, theme);
+
+    /// The gateway with its state, the requests by group, connections and reloads.
+    fn head(&self) -> Vec<Line<'_>> {
+        let numbers = &self.model.numbers;
+        let (state, style) = match numbers.state {
+            State::Ready => ("ready", GOOD),
+            State::Draining => ("draining: readiness is off", BAD),
+            State::Stopping => ("stopping", BAD),
+        };
+        let first = vec![
+            format!("gateway {}", numbers.version).bold(),
+            format!("  {}  ", self.address).into(),
+            Span::styled(state, style),
+            format!("  up {}", span(numbers.uptime_seconds)).into(),
+        ];
+        let requests = GROUPS.iter().enumerate().map(|(index, group)| {
+            let number = self.model.per_second(|numbers| Some(by_group_of_names(&numbers.requests)[index]));
+            let style = match index {
+                LIMITED => when(number, REFUSED),
+                FAILED => when(number, BAD),
+                _ => Style::new(),
+            };
+            Span::styled(format!("  {} {}", group.name, rate(number)), style)
+        });
+        let requests = ["requests/s".into()].into_iter().chain(requests).collect::<Line<'_>>();
+        let [open, max, held] =
+            [numbers.connections.open, numbers.connections.max, numbers.held].map(|number| count(number as u64));
+        let refused = match (numbers.reloads.current, numbers.certificates.current) {
+            (false, _) => ", last refused",
+            (true, false) => ", certificates refused",
+            (true, true) => "",
+        };
+        let rest = format!("connections {open} of {max}  held {held}  reloads {}", count(numbers.reloads.ok));
+        vec![first.into(), requests, vec![rest.into(), Span::styled(refused, BAD)].into()]
     }
 }
 
-const KEYS: &str = " q quit   Tab panel   ↑↓ row   s sort   Enter zoom   ? help";
+/// Stands for what is not known.
+const UNKNOWN: &str = "–";
 
-/// Which panels are shown where.
-fn places(body: Rect, controls: &Controls) -> Vec<(Panel, Rect)> {
-    let fits = |smallest: (u16, u16)| body.width >= smallest.0 && body.height >= smallest.1;
-    if controls.is_zoomed || !fits(SEVERAL) {
-        return vec![(controls.focus, body)];
-    }
-    if fits(ALL) {
-        let [left, right] = Layout::horizontal([Constraint::Fill(6), Constraint::Fill(5)]).areas(body);
-        let [requests, limits, keys] =
-            Layout::vertical([Constraint::Length(REQUESTS + 5), Constraint::Fill(1), Constraint::Length(13)])
-                .areas(left);
-        let [upstreams, store, reloads] =
-            Layout::vertical([Constraint::Fill(2), Constraint::Length(11), Constraint::Fill(1)]).areas(right);
-        let areas = [requests, limits, keys, upstreams, store, reloads];
-        return Panel::ALL.into_iter().zip(areas).collect();
-    }
-    let [requests, limits, low] =
-        Layout::vertical([Constraint::Length(REQUESTS), Constraint::Fill(4), Constraint::Fill(5)]).areas(body);
-    let [keys, shared] = Layout::horizontal([Constraint::Fill(9), Constraint::Fill(11)]).areas(low);
-    let shown = [Panel::Requests, Panel::Limits, Panel::Keys, controls.shared];
-    shown.into_iter().zip([requests, limits, keys, shared]).collect()
+/// A count: 12,345.
+fn count(number: u64) -> String {
+    grouped(&number.to_string())
 }
 
-/// Which gateway it is, its state, and the numbers that matter most.
-fn draw_head(area: Rect, buffer: &mut Buffer, view: &View<'_>, address: &str) {
-    let (numbers, model, theme) = (view.numbers, view.model, view.theme);
-    let state = match numbers.state {
-        State::Ready => Span::styled("ready", theme.good()),
-        State::Draining => Span::styled("draining: readiness is off", theme.bad()),
-        State::Stopping => Span::styled("stopping", theme.bad()),
-    };
-    let bold = Style::new().add_modifier(Modifier::BOLD);
-    let name = Span::styled(format!(" gateway {}", numbers.version), bold);
-    let first = vec![
-        name,
-        format!("  {address}  ").into(),
-        state,
-        format!("  up {}", format::span(numbers.uptime_seconds)).into(),
-    ];
-    Line::from(first).render(area, buffer);
-    Line::from(format!("{} UTC ", format::time(numbers.time_ms / 1000))).right_aligned().render(area, buffer);
-    let [_, second, third] = Layout::vertical([Constraint::Length(1); 3]).areas(area);
-
-    let rates = model.rates();
-    let all = rates.map(|rates| rates.iter().sum());
-    let of = |group: usize| rates.map(|rates| rates[group]);
-    let share = |group, style| {
-        let is_zero = of(group).is_none_or(|rate| rate <= 0.0);
-        Span::styled(format::share(of(group), all), if is_zero { Style::new() } else { style })
-    };
-    let [median, slow] = [0.5, 0.99].map(|share| format::latency(model.forwarded_within(share)));
-    let traffic = vec![
-        Span::styled(format!(" {}/s", format::rate(all)), bold),
-        "  over a limit ".into(),
-        share(LIMITED, theme.refused()),
-        "  failed ".into(),
-        share(FAILED, theme.bad()),
-        format!("  latency {median}, 99 % {slow}").into(),
-    ];
-    Line::from(traffic).render(second, buffer);
-    Line::from(facts(view)).render(third, buffer);
-}
-
-/// The store, the connections and the reloads in one line.
-fn facts<'a>(view: &View<'_>) -> Vec<Span<'a>> {
-    let (numbers, theme) = (view.numbers, view.theme);
-    let store = match &numbers.store {
-        Some(StoreNumbers::Memory(store)) => format!(" stored keys {}", format::count(store.keys as u64)).into(),
-        Some(StoreNumbers::Memcached(store)) => {
-            let up = store.servers.iter().filter(|server| server.up).count();
-            let text = format!(" Memcached {up} of {} up", store.servers.len());
-            Span::styled(text, if up == store.servers.len() { Style::new() } else { theme.bad() })
-        }
-        None => " no store".into(),
-    };
-    let connections = &numbers.connections;
-    let (open, max) = (format::count(connections.open as u64), format::count(connections.max as u64));
-    let held = format::count(numbers.held as u64);
-    let reloads = &numbers.reloads;
-    let refused = match (reloads.current, numbers.certificates.current) {
-        (false, _) => ", last refused",
-        (true, false) => ", certificates refused",
-        (true, true) => "",
-    };
-    vec![
-        store,
-        format!("  connections {open} of {max}  held {held}  reloads {}", format::count(reloads.ok)).into(),
-        Span::styled(refused, theme.bad()),
-    ]
-}
-
-/// Greys out what is old, and says why there is nothing newer.
-fn draw_away(area: Rect, buffer: &mut Buffer, view: &View<'_>, address: &str, (age, now): (Duration, Instant)) {
-    buffer.set_style(area, view.theme.old());
-    let mut again = String::new();
-    let [first, foot] = [area.top(), area.bottom().saturating_sub(1)].map(|y| Rect { y, height: 1, ..area });
-    if let Some(away) = view.model.away() {
-        let wait = away.again.saturating_duration_since(now).as_secs_f64().ceil();
-        again = if wait > 0.0 { format!(", asking again in {wait} s") } else { ", asking again".to_owned() };
-        buffer.set_style(foot, Style::reset());
-        Line::styled(format!(" {:<1$}", away.why, usize::from(area.width)), view.theme.bad()).render(foot, buffer);
+/// A number per second: 0, 0.4, 12, 1,234.
+fn rate(number: Option<f64>) -> String {
+    match number {
+        None => UNKNOWN.to_owned(),
+        Some(number) if number > 0.0 && number < 0.05 => "<0.1".to_owned(),
+        Some(number) if number > 0.0 && number < 9.95 => format!("{number:.1}"),
+        Some(number) => grouped(&format!("{number:.0}")),
     }
-    let text = format!(" {address}  no numbers for {}{again}", format::span(age.as_secs()));
-    let style = view.theme.bad().add_modifier(Modifier::REVERSED);
-    Line::styled(format!("{text:<0$}", usize::from(area.width)), style).render(first, buffer);
+}
+
+/// A duration in seconds as one number with a unit: 2.1ms.
+fn latency(seconds: Option<f64>) -> String {
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.map_or(UNKNOWN.to_owned(), |duration| format!("{duration:.1?}"))
+}
+
+/// Digits with a comma before each three.
+fn grouped(digits: &str) -> String {
+    let begins_group = |index: usize| index > 0 && (digits.len() - index).is_multiple_of(3);
+    let group = |(index, digit)| [begins_group(index).then_some(','), Some(digit)];
+    digits.char_indices().flat_map(group).flatten().collect()
+}
+
+/// The style of a rate that is not zero.
+fn when(rate: Option<f64>, style: Style) -> Style {
+    if rate > Some(0.0) { style } else { Style::new() }
+}
+
+fn span(seconds: u64) -> humantime::FormattedDuration {
+    humantime::format_duration(Duration::from_secs(seconds))
 }

@@ -3,20 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crossterm::event::KeyCode;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::style::{Color, Modifier};
 
-use super::{Controls, Model, Panel, Theme, draw};
+use super::{Model, Screen, count, latency, rate};
 use crate::admin::dashboard::{
-    ConnectionNumbers, Decisions, Durations, EndedReload, History, KeyCount, LimitDescription, LimitNumbers, Limits,
+    ConnectionNumbers, Decisions, Durations, EndedReload, KeyCount, LimitDescription, LimitNumbers, Limits,
     MemcachedNumbers, MemcachedServer, MemoryNumbers, Numbers, Problem, ReloadNumbers, ReloadOutcome, ServerNumbers,
     State, StoreNumbers, UpstreamNumbers,
 };
-use crate::commands::top::controls::Action;
-use crate::commands::top::feed::{Away, Update};
+use crate::commands::top::feed::Update;
 
 const START: u64 = 1_700_000_000;
 
@@ -110,29 +108,32 @@ fn keys() -> Limits {
         temporary_overrides: 0,
         decisions: Decisions::default(),
         tokens: None,
-        most_refused: vec![key(refused, 55, 0), key("fe\u{2026}w#00000001", 5, 0)],
-        most_busy: vec![key("bu\u{2026}sy#00000002", 999, 3), key(refused, 70, 0), key("", 1, 0)],
+        most_refused: vec![key(refused, 55, 0), key("", 11, 3), key("fe\u{2026}w#00000001", 5, 0)],
+        most_busy: vec![key("bu\u{2026}sy#00000002", 999, 3)],
     };
     let limits = vec![limit("per-client", "ab\u{2026}yz#12345678"), limit("per-tenant", "te\u{2026}nt#87654321")];
     Limits { keys_since: "2023-11-14T22:00:00Z".to_owned(), limits }
 }
 
-/// What is known after ten seconds.
-fn model(now: Instant) -> Model {
-    let mut model = Model::new();
-    let refused = BTreeMap::from([("per-client".to_owned(), vec![100; 60])]);
-    let history = History { minute: START / 60, refused_by_minute: refused, ..History::default() };
-    model.take(Update::History(history), now);
-    for second in 0..=10 {
-        model.take(Update::Numbers(Box::new(numbers(second))), now);
-    }
-    model.take(Update::Limits(keys()), now);
-    model
+fn new(numbers: Numbers) -> Update {
+    Update::Numbers(Ok(Box::new(numbers)))
 }
 
-fn buffer(model: &Model, controls: &mut Controls, theme: Theme, (width, height): (u16, u16), now: Instant) -> Buffer {
+fn screen(model: Model) -> Screen {
+    Screen { address: "127.0.0.1:9901".to_owned(), has_colours: true, model }
+}
+
+/// What is known after ten seconds.
+fn full(now: Instant) -> Screen {
+    let mut model = Model::new(numbers(0), now);
+    (1..=10).for_each(|second| model.take(new(numbers(second)), now));
+    model.take(Update::Limits(Ok(keys())), now);
+    screen(model)
+}
+
+fn buffer(screen: &Screen, (width, height): (u16, u16), now: Instant) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| draw(frame, model, controls, theme, "127.0.0.1:9901", now)).unwrap();
+    terminal.draw(|frame| screen.draw(frame, now)).unwrap();
     terminal.backend().buffer().clone()
 }
 
@@ -141,16 +142,8 @@ fn text(buffer: &Buffer) -> String {
     lines.map(|line| line.iter().map(ratatui::buffer::Cell::symbol).collect::<String>() + "\n").collect()
 }
 
-/// The screen after these keys.
-fn screen(codes: &[KeyCode], size: (u16, u16)) -> String {
-    let now = Instant::now();
-    let (model, mut controls) = (model(now), Controls::new());
-    for code in codes {
-        controls.apply(Action::of((*code).into()).unwrap());
-        // A choice is made when it is drawn.
-        buffer(&model, &mut controls, Theme::new(true), size, now);
-    }
-    text(&buffer(&model, &mut controls, Theme::new(true), size, now))
+fn shown(screen: &Screen, size: (u16, u16), now: Instant) -> String {
+    text(&buffer(screen, size, now))
 }
 
 #[track_caller]
@@ -162,205 +155,169 @@ fn expect(screen: &str, wanted: &[&str]) {
 
 #[test]
 fn a_small_terminal_shows_all_that_matters() {
-    let shown = screen(&[], (80, 24));
+    let now = Instant::now();
+    let shown = shown(&full(now), (80, 24), now);
     expect(
         &shown,
         &[
-            "gateway 1.2.3  127.0.0.1:9901  ready  up 10 s",
-            "22:13:30 UTC",
-            "100/s  over a limit 10 %  failed 0 %  latency 2.0 ms, 99 % 3.0 ms",
-            "stored keys 1,234  connections 12 of 4,096  held 4  reloads 3, last refused",
-            "at most 90 ",
-            "served             90     90 %",
-            "over a limit       10     10 %",
-            "per-client                 90        10     6,000",
-            "per-tenant (shadow         90         0         0",
-            " 900 admitted, 100 rejected ━",
-            "Keys of per-client since 22:00",
-            "ab…yz#12345678         55       70",
-            "bu…sy#00000002          –     ≈999",
-            "(no key)                –        1",
-            "api: 5 retries, 2 wait",
-            "10.0.1.1:9000",
-            "ejected",
+            "gateway 1.2.3  127.0.0.1:9901  ready  up 10s ",
+            "requests/s  served 90  over a limit 10  refused 0  failed 0  abandoned 0 ",
+            "connections 12 of 4,096  held 4  reloads 3, last refused ",
+            " Limits, by refusals ",
+            "per-client  10/s                          90        10         100           100\n",
+            "per-tenant (shadow)  10/s                 90         0           0             0\n",
+            " Keys most refused since 22:00 UTC ",
+            "ab…yz#12345678        55 per-client  10.0.1.2:9000  ap   ejected     60    2.1ms\n",
+            "te…nt#87654321        55 per-tenant  10.0.1.1:9000  ap   healthy     30    2.1ms\n",
+            "(no key)             ≈11 per-client ",
+            " Store: in memory ",
+            "keys 1,234 of 1,000,000  memory 5.0 MiB of 256.0 MiB  keys evicted in use 0",
             "q quit",
         ],
     );
-    assert!(!shown.contains("Reloads:"), "there is no room:\n{shown}");
+    let first = |one: &str, other: &str| shown.find(one).unwrap() < shown.find(other).unwrap();
+    assert!(first("10.0.1.2", "10.0.1.1"), "what is not well comes first:\n{shown}");
+    assert!(first("te…nt", "(no key)") && first("(no key)", "fe…w#"), "keys are in order:\n{shown}");
 }
 
 #[test]
-fn a_large_terminal_shows_all() {
-    let shown = screen(&[], (160, 50));
-    expect(
-        &shown,
-        &[
-            "Upstreams",
-            "3 of 20",
-            "Store: in memory",
-            "5.0 MiB of 256 MiB",
-            "Reloads: 3 applied, 1 refused",
-            "2023-11-14 22:14:20 UTC  applied: certificates",
-            "2023-11-14 22:13:20 UTC  refused",
-            "gateway.toml:7:1",
-            "\"sever\" is not a section",
-            "write [server]",
-        ],
-    );
-}
-
-#[test]
-fn other_panels_are_reached_by_keys() {
-    use KeyCode::{Char, Down, Enter, Esc, Tab};
-    let small = (80, 24);
-    expect(&screen(&[Tab, Tab, Tab], small), &["Store: in memory", "none: no round trip"]);
-    expect(&screen(&[Tab, Tab, Tab, Tab], small), &["Reloads: 3 applied", "gateway.toml:7:1"]);
-    expect(&screen(&[Down], small), &["Keys of per-tenant", "te…nt#87654321"]);
-    expect(&screen(&[Down, Down, Down], small), &["Keys of per-tenant"]);
-    let alone = screen(&[Tab, Enter], small);
-    expect(&alone, &["Keys of per-client"]);
-    assert!(!alone.contains("Upstreams"), "{alone}");
-    expect(&screen(&[Tab, Enter, Esc], small), &["Upstreams"]);
-    expect(&screen(&[Char('?')], small), &["Help", "Ctrl-C"]);
-    let first = |screen: &str, one: &str, other: &str| screen.find(one).unwrap() < screen.find(other).unwrap();
-    let by_requests = screen(&[Tab, Char('s')], small);
-    assert!(first(&by_requests, "bu…sy", "ab…yz") && first(&screen(&[Tab], small), "ab…yz", "bu…sy"), "{by_requests}");
-    let by_requests = screen(&[Tab, Tab, Char('s')], small);
-    assert!(first(&by_requests, "10.0.1.2", "10.0.1.1"), "{by_requests}");
-    // In a place for one panel, only that with the focus is shown.
-    let low = screen(&[Tab], (80, 15));
-    expect(&low, &["Keys of per-client"]);
-    assert!(!low.contains("Limits"), "{low}");
-}
-
-#[test]
-fn memcached_is_shown_with_its_latency() {
+fn a_wide_terminal_shows_all_columns_and_a_narrow_one_the_first() {
     let now = Instant::now();
-    let mut model = Model::new();
-    for second in 0..=10 {
-        let counts = vec![100 * second, 0, 0];
+    expect(&shown(&full(now), (160, 30), now), &["3 of 20", "failures", "since start"]);
+    let narrow = shown(&full(now), (40, 24), now);
+    expect(
+        &narrow,
+        &["ready", "per-client", "admitted/s", "ab…yz#12345678", "10.0.1.2:9000", "ejected", "Store: in mem"],
+    );
+    assert!(!narrow.contains("since start") && !narrow.contains("in flight"), "{narrow}");
+}
+
+#[test]
+fn a_list_that_does_not_fit_says_so() {
+    let now = Instant::now();
+    let mut many = numbers(0);
+    let limit = |number: usize| LimitNumbers { name: format!("limit-{number}"), ..many.limits[0].clone() };
+    many.limits = (0..40).map(limit).collect();
+    let shown = shown(&screen(Model::new(many, now)), (80, 24), now);
+    expect(&shown, &["Limits, by refusals, 7 of 40", "limit-6"]);
+    assert!(!shown.contains("limit-7"), "{shown}");
+}
+
+#[test]
+fn memcached_is_shown_with_what_is_down() {
+    let now = Instant::now();
+    let of = |second| {
+        let server =
+            |server: &str, up| MemcachedServer { server: server.to_owned(), up, clock_skew_seconds: 0.0, evictions: 0 };
         let store = MemcachedNumbers {
-            servers: vec![
-                MemcachedServer {
-                    server: "10.0.0.1:11211".to_owned(),
-                    up: true,
-                    clock_skew_seconds: 0.0,
-                    evictions: 0,
-                },
-                MemcachedServer {
-                    server: "10.0.0.2:11211".to_owned(),
-                    up: false,
-                    clock_skew_seconds: 0.0,
-                    evictions: 0,
-                },
-            ],
+            servers: vec![server("10.0.0.1:11211", true), server("10.0.0.2:11211", false)],
             round_trips: 100 * second,
             errors: 2,
             local: 3,
             lost: 0,
-            round_trip_seconds: Durations { bounds: vec![0.000_4, 0.01], counts },
+            round_trip_seconds: Durations::default(),
         };
-        let numbers = Numbers { store: Some(StoreNumbers::Memcached(store)), ..numbers(second) };
-        model.take(Update::Numbers(Box::new(numbers)), now);
-    }
-    let mut controls = Controls::new();
-    (controls.focus, controls.is_zoomed) = (Panel::Store, true);
-    let shown = text(&buffer(&model, &mut controls, Theme::new(true), (80, 24), now));
-    expect(&shown, &["Memcached 1 of 2 up", "10.0.0.2:11211", "down", "200 µs", "round trips per second"]);
-    let line = shown.lines().find(|line| line.contains("round trips per second")).unwrap();
-    assert!(line.contains(" 100"), "{line}");
+        Numbers { store: Some(StoreNumbers::Memcached(store)), ..numbers(second) }
+    };
+    let mut model = Model::new(of(0), now);
+    model.take(new(of(1)), now);
+    let shown = shown(&screen(model), (80, 24), now);
+    expect(
+        &shown,
+        &["Store: in Memcached", "10.0.0.2:11211 down  1 of 2 up  round trips/s 100  errors 2", "counters lost 0"],
+    );
 }
 
 #[test]
 fn old_numbers_stay_and_say_how_old_they_are() {
     let now = Instant::now();
     let later = now + Duration::from_secs(72);
-    let away = Away { why: "nothing listens there".to_owned(), again: later + Duration::from_millis(2_500) };
-    for (theme, has_colours) in [(Theme::new(true), true), (Theme::new(false), false)] {
-        let (mut model, mut controls) = (model(now), Controls::new());
-        model.take(Update::Away(away.clone()), now);
-        let old = buffer(&model, &mut controls, theme, (80, 24), later);
-        let wanted = "no numbers for 1 min 12 s, asking again in 3 s";
-        expect(&text(&old), &[wanted, "nothing listens there", "served             90"]);
-        let cell = &old[(1, 4)];
-        let is_grey = if has_colours { cell.fg == Color::DarkGray } else { cell.modifier.contains(Modifier::DIM) };
-        assert!(cell.symbol() == "s" && is_grey && !cell.modifier.contains(Modifier::BOLD), "{cell:?}");
+    for has_colours in [true, false] {
+        let mut screen = Screen { has_colours, ..full(now) };
+        screen.model.take(Update::Numbers(Err("nothing listens there".to_owned())), now);
+        let old = buffer(&screen, (80, 24), later);
+        expect(&text(&old), &["no numbers for 1m 12s, asking again", "nothing listens there", "served 90"]);
+        let cell = &old[(0, 1)];
+        assert!(cell.symbol() == "r" && cell.fg == Color::Reset && cell.modifier == Modifier::DIM, "{cell:?}");
 
-        model.take(Update::Numbers(Box::new(numbers(11))), later);
-        let new = text(&buffer(&model, &mut controls, theme, (80, 24), later));
-        assert!(!new.contains("no numbers") && new.contains("q quit"), "{new}");
+        screen.model.take(new(numbers(11)), later);
+        let new = shown(&screen, (80, 24), later);
+        assert!(!new.contains("no numbers") && new.contains("ready"), "{new}");
         // Numbers that stop without a reason are old, too.
-        let silent = later + Duration::from_secs(9);
-        expect(&text(&buffer(&model, &mut controls, theme, (80, 24), silent)), &["no numbers for 9 s"]);
+        expect(&shown(&screen, (80, 24), later + Duration::from_secs(9)), &["no numbers for 9s"]);
     }
 }
 
 #[test]
-fn another_process_does_not_have_the_rates_of_the_one_before() {
+fn rates_are_differences_over_a_few_seconds() {
     let now = Instant::now();
-    let mut model = model(now);
-    let mut restarted = numbers(1);
-    (restarted.time_ms, restarted.started) = ((START + 20) * 1000, START + 19);
-    model.take(Update::History(History::default()), now);
-    model.take(Update::Numbers(Box::new(restarted)), now);
-    assert_eq!((model.rates(), model.decisions("per-client"), model.forwarded_within(0.5)), (None, None, None));
-    assert_eq!(model.refusals("per-client").iter().sum::<u64>(), 10);
+    let mut model = Model::new(numbers(0), now);
+    let served = |model: &Model| model.per_second(|numbers| numbers.requests.get("forwarded").copied());
+    assert_eq!(served(&model), None);
+    for second in [1, 2, 3, 3] {
+        model.take(new(numbers(second)), now);
+        assert_eq!(served(&model), Some(90.0), "one of the same time changes nothing");
+    }
+    model.take(new(numbers(60)), now);
+    assert_eq!(served(&model), None, "the others are too old");
+    model.take(new(Numbers { time_ms: START * 1000, ..numbers(61) }), now);
+    assert_eq!(served(&model), None, "the clock is set back");
+    model.take(new(Numbers { time_ms: (START + 1) * 1000, ..numbers(62) }), now);
+    assert_eq!(served(&model), Some(90.0));
+    let restarted = Numbers { time_ms: (START + 2) * 1000, started: START + 1, ..numbers(0) };
+    model.take(new(restarted), now);
+    assert_eq!(served(&model), None, "another process does not have the rates of the one before");
 }
 
 #[test]
 fn without_colours_there_are_none() {
     let now = Instant::now();
-    let (mut model, mut controls) = (model(now), Controls::new());
+    let mut screen = full(now);
     for is_away in [false, true] {
         if is_away {
-            model.take(Update::Away(Away { why: "gone".to_owned(), again: now }), now);
+            screen.model.take(Update::Numbers(Err("gone".to_owned())), now);
         }
-        let shown = buffer(&model, &mut controls, Theme::new(false), (160, 50), now);
-        assert!(shown.content.iter().all(|cell| (cell.fg, cell.bg) == (Color::Reset, Color::Reset)));
-        let coloured = buffer(&model, &mut controls, Theme::new(true), (160, 50), now);
-        assert!(coloured.content.iter().any(|cell| cell.fg != Color::Reset));
+        screen.has_colours = false;
+        let plain = buffer(&screen, (160, 50), now);
+        assert!(plain.content.iter().all(|cell| (cell.fg, cell.bg) == (Color::Reset, Color::Reset)));
+        screen.has_colours = true;
+        assert!(buffer(&screen, (160, 50), now).content.iter().any(|cell| cell.fg != Color::Reset));
     }
 }
 
 #[test]
 fn nothing_breaks_at_any_size() {
     let now = Instant::now();
-    let full = model(now);
-    let mut empty = Model::new();
-    let nothing = Numbers {
-        limits: Vec::new(),
-        upstreams: Vec::new(),
-        store: None,
-        requests: BTreeMap::new(),
-        forwarded_seconds: Durations::default(),
-        ..numbers(0)
-    };
-    empty.take(Update::Numbers(Box::new(nothing)), now);
-    empty.take(Update::NoLimits("they cannot be read".to_owned()), now);
+    let nothing =
+        Numbers { limits: Vec::new(), upstreams: Vec::new(), store: None, requests: BTreeMap::new(), ..numbers(0) };
+    let mut empty = screen(Model::new(nothing, now));
+    empty.model.take(Update::Limits(Err("they cannot be read".to_owned())), now);
     let mut large = numbers(u64::MAX >> 16);
     let limit = |number: usize| LimitNumbers { name: "x".repeat(9 * number), ..large.limits[0].clone() };
     large.limits = (0..40).map(limit).collect();
     large.time_ms = u64::MAX;
-    large.minute = u64::MAX;
-    let mut many = model(now);
-    many.take(Update::Numbers(Box::new(large)), now);
-    let heights = [1, 10, 11, 18, 22, 35, 60].into_iter();
-    let sizes = heights.flat_map(|height| [1, 40, 72, 80, 131, 250].map(|width| (width, height)));
-    for size in sizes {
-        for model in [&Model::new(), &empty, &full, &many] {
-            let mut controls = Controls::new();
-            for panel in Panel::ALL {
-                controls.focus = panel;
-                controls.apply(Action::Zoom);
-                controls.apply(Action::Move(100));
-                controls.shows_help = panel == Panel::Store;
-                buffer(model, &mut controls, Theme::new(true), size, now + Duration::from_secs(60));
+    let mut many = full(now);
+    many.model.take(new(large), now);
+    for height in [1, 10, 14, 15, 18, 22, 35, 60] {
+        for width in [1, 40, 41, 71, 72, 80, 131, 250] {
+            for screen in [&empty, &full(now), &many] {
+                buffer(screen, (width, height), now + Duration::from_secs(60));
             }
         }
     }
-    expect(&text(&buffer(&full, &mut Controls::new(), Theme::new(true), (39, 24), now)), &["too small"]);
+    expect(&shown(&full(now), (39, 24), now), &["too small"]);
     expect(
-        &text(&buffer(&empty, &mut Controls::new(), Theme::new(true), (80, 24), now)),
-        &["no limit is configured", "no upstream is configured"],
+        &shown(&empty, (80, 24), now),
+        &["no limit is configured", "they cannot be read", "no upstream is configured"],
     );
+}
+
+#[test]
+fn numbers_are_as_people_read_them() {
+    assert_eq!([0, 999, 1_000, 999_999].map(count), ["0", "999", "1,000", "999,999"]);
+    assert_eq!(count(u64::MAX), "18,446,744,073,709,551,615");
+    let rates = [None, Some(0.0), Some(0.01), Some(0.44), Some(9.96), Some(1_234.4), Some(123_456.0)];
+    assert_eq!(rates.map(rate), ["–", "0", "<0.1", "0.4", "10", "1,234", "123,456"]);
+    let latencies = [None, Some(0.000_25), Some(0.001_24), Some(0.25), Some(3.0), Some(-1.0), Some(f64::MAX)];
+    assert_eq!(latencies.map(latency), ["–", "250.0µs", "1.2ms", "250.0ms", "3.0s", "–", "–"]);
 }
