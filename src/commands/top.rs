@@ -164,9 +164,8 @@ fn read_keys(screen: &SyncSender<Message>) {
 fn show(mut terminal: DefaultTerminal, mut screen: Screen, inbox: &Receiver<Message>) -> io::Result<()> {
     loop {
         terminal.draw(|frame| screen.draw(frame, Instant::now()))?;
-        let first = inbox.recv_timeout(REDRAW).ok();
         // All that is there is taken before the next drawing.
-        for message in first.into_iter().chain(inbox.try_iter()) {
+        for message in inbox.recv_timeout(REDRAW).into_iter().chain(inbox.try_iter()) {
             match message {
                 Message::Update(update) => screen.model.take(update, Instant::now()),
                 Message::Redraw => {}

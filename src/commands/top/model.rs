@@ -49,9 +49,8 @@ impl Model {
     /// By how much the counter that `read` finds grows in a second; `None` if there is nothing to compare.
     #[expect(clippy::cast_precision_loss, reason = "only the first digits are shown")]
     pub(super) fn per_second(&self, read: impl Fn(&Numbers) -> Option<u64>) -> Option<f64> {
-        let before = self.earlier.front()?;
-        let (growth, milliseconds) =
-            (read(&self.numbers)?.saturating_sub(read(before)?), self.numbers.time_ms - before.time_ms);
-        Some(growth as f64 * 1000.0 / milliseconds as f64)
+        let (before, now) = (self.earlier.front()?, &self.numbers);
+        let growth = read(now)?.saturating_sub(read(before)?);
+        Some(growth as f64 * 1000.0 / (now.time_ms - before.time_ms) as f64)
     }
 }

@@ -16,8 +16,8 @@ use super::model::Model;
 use crate::admin::dashboard::State;
 use crate::admin::outcome_groups::{FAILED, GROUPS, LIMITED, by_group_of_names};
 
-/// The smallest screen on which anything is shown.
-const SMALLEST: (u16, u16) = (40, 14);
+/// The smallest width and height on which anything is shown.
+const SMALLEST: [u16; 2] = [40, 14];
 /// From this width on, keys and upstreams are side by side.
 const WIDE: u16 = 72;
 /// Numbers that are older are called old. There are new ones each second.
@@ -84,9 +84,9 @@ impl Screen {
     /// Draws everything as of `now`.
     pub(super) fn draw(&self, frame: &mut Frame<'_>, now: Instant) {
         let area = frame.area();
-        if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
-            let text = format!("This terminal is too small: {} x {} are needed.", SMALLEST.0, SMALLEST.1);
-            return frame.render_widget(text, area);
+        let [width, height] = SMALLEST;
+        if area.width < width || area.height < height {
+            return frame.render_widget(format!("This terminal is too small: {width} x {height} are needed."), area);
         }
         let (direction, parts, gap) =
             if area.width < WIDE { (Direction::Vertical, 2, 0) } else { (Direction::Horizontal, 1, 2) };
@@ -136,11 +136,11 @@ impl Screen {
         let requests = GROUPS.iter().enumerate().map(|(index, group)| {
             let number = self.model.per_second(|numbers| Some(by_group_of_names(&numbers.requests)[index]));
             let style = match index {
-                LIMITED => when(number, REFUSED),
-                FAILED => when(number, BAD),
+                LIMITED => REFUSED,
+                FAILED => BAD,
                 _ => Style::new(),
             };
-            Span::styled(format!("  {} {}", group.name, rate(number)), style)
+            Span::styled(format!("  {} {}", group.name, rate(number)), when(number, style))
         });
         let requests = ["requests/s".into()].into_iter().chain(requests).collect::<Line<'_>>();
         let [open, max, held] =
@@ -155,18 +155,15 @@ impl Screen {
     }
 }
 
-/// Stands for what is not known.
-const UNKNOWN: &str = "–";
-
 /// A count: 12,345.
 fn count(number: u64) -> String {
     grouped(&number.to_string())
 }
 
-/// A number per second: 0, 0.4, 12, 1,234.
+/// A number per second: 0, 0.4, 12, 1,234, and – if it is not known.
 fn rate(number: Option<f64>) -> String {
     match number {
-        None => UNKNOWN.to_owned(),
+        None => "–".to_owned(),
         Some(number) if number > 0.0 && number < 0.05 => "<0.1".to_owned(),
         Some(number) if number > 0.0 && number < 9.95 => format!("{number:.1}"),
         Some(number) => grouped(&format!("{number:.0}")),
@@ -176,7 +173,7 @@ fn rate(number: Option<f64>) -> String {
 /// A duration in seconds as one number with a unit: 2.1ms.
 fn latency(seconds: Option<f64>) -> String {
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    duration.map_or(UNKNOWN.to_owned(), |duration| format!("{duration:.1?}"))
+    duration.map_or("–".to_owned(), |duration| format!("{duration:.1?}"))
 }
 
 /// Digits with a comma before each three.

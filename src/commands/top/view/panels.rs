@@ -12,9 +12,6 @@ use ratatui::widgets::{Paragraph, Wrap};
 use super::{BAD, GOOD, Panel, REFUSED, SOFT, Screen, count, latency, rate, titled, when};
 use crate::admin::dashboard::{Decisions, KeyCount, LimitNumbers, ServerNumbers, StoreNumbers};
 
-/// The health of a server that gets requests.
-const HEALTHY: &str = "healthy";
-
 impl Screen {
     /// The limits in the order of the gateway.
     pub(super) fn draw_limits(&self, frame: &mut Frame<'_>, area: Rect) {
@@ -68,8 +65,8 @@ impl Screen {
             ]
         };
         let since = since.map_or(String::new(), |since| since.strftime(" since %H:%M UTC").to_string());
-        let title = format!("Keys most refused{since}");
-        let panel = Panel { title: &title, columns: &[("key", 0), ("refused", 8), ("limit", 10)], empty };
+        let title = &format!("Keys most refused{since}");
+        let panel = Panel { title, columns: &[("key", 0), ("refused", 8), ("limit", 10)], empty };
         panel.draw(frame, area, keys.into_iter().map(row));
     }
 
@@ -78,7 +75,8 @@ impl Screen {
         let upstreams = self.model.numbers.upstreams.iter();
         let mut servers: Vec<_> =
             upstreams.flat_map(|upstream| upstream.servers.iter().map(|server| (&*upstream.name, server))).collect();
-        servers.sort_by_key(|(_, server)| server.health == HEALTHY);
+        let is_healthy = |server: &ServerNumbers| server.health == "healthy";
+        servers.sort_by_key(|(_, server)| is_healthy(server));
         let row = |(upstream, server): (&str, &ServerNumbers)| {
             let per_second = |read: fn(&ServerNumbers) -> u64| {
                 self.model.per_second(|numbers| {
@@ -87,10 +85,9 @@ impl Screen {
                 })
             };
             let most = server.max_in_flight.map_or(String::new(), |most| format!(" of {}", count(most as u64)));
-            let name = vec![Span::from(server.server.clone()), Span::styled(format!("  {upstream}"), SOFT)];
             vec![
-                Line::from(name),
-                Line::styled(server.health.clone(), if server.health == HEALTHY { GOOD } else { BAD }),
+                Line::from_iter([server.server.clone().into(), Span::styled(format!("  {upstream}"), SOFT)]),
+                Line::styled(server.health.clone(), if is_healthy(server) { GOOD } else { BAD }),
                 rate(per_second(|server| server.requests)).into(),
                 latency(server.latency_seconds).into(),
                 Line::styled(count(server.failures), when(per_second(|server| server.failures), BAD)),
