@@ -1,6 +1,7 @@
 //! `[limits.*]`: what is counted, how much is allowed, and what happens beyond that.
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -35,6 +36,8 @@ pub struct Limit {
     pub known_keys: Option<Arc<KnownKeys>>,
     /// Keys that do not get `rates`.
     pub overrides: Arc<Overrides>,
+    /// The file that has some of them.
+    pub overrides_file: Option<PathBuf>,
     /// Rates by an attribute of the request, for keys without an override.
     pub tiers: Option<Tiers>,
     /// Where quotas of keys without an override are read from.

@@ -1,5 +1,6 @@
 //! The admin API: what is in force, reloads, draining, the log level.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::events::Stream;
-use crate::harness::{Authority, Client, Gateway, Response, Terminal, limited, run, run_json, until};
+use crate::harness::{Authority, Client, Gateway, Response, Terminal, limited, run_json, until};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
@@ -50,45 +51,110 @@ fn the_configuration_is_the_one_that_check_prints() {
     assert_eq!(run_json(&["check", "--json", &file]), shown);
 }
 
-/// The keys that each section takes, as the errors about an unknown one list them.
-fn taken_keys(file: &str) -> Vec<(String, Vec<String>)> {
-    let output = run(&["check", file]);
-    let text = String::from_utf8(output.stderr).unwrap();
-    let sections = text.lines().filter_map(|line| line.split_once(" takes "));
-    let quoted = |list: &str| list.split('`').skip(1).step_by(2).map(str::to_owned).collect();
-    sections.map(|(title, list)| (title.rsplit("help: ").next().unwrap().to_owned(), quoted(list))).collect()
+/// Each key of the schema by its place, and whether `shown` has it there. Elements of lists and of tables have the same place.
+fn compare(schema: &Value, shown: &Value, place: &str, keys: &mut BTreeMap<String, bool>) {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    // A key counts even if there is nothing that could have it.
+    let nothing = [Value::Null];
+    for form in [&schema["anyOf"], &schema["oneOf"]].into_iter().flat_map(list) {
+        compare(&form, shown, place, keys);
+    }
+    for (name, value) in schema["properties"].as_object().into_iter().flatten() {
+        let place = format!("{place}.{name}");
+        // What may be one table or a list of them is shown as a list.
+        let tables = if shown.is_array() { list(shown) } else { vec![shown.clone()] };
+        for shown in tables.iter().chain(&nothing).map(|table| table.get(name)) {
+            *keys.entry(place.clone()).or_default() |= shown.is_some();
+            compare(value, shown.unwrap_or(&Value::Null), &place, keys);
+        }
+    }
+    for value in [&schema["items"], &schema["additionalProperties"]].into_iter().filter(|value| value.is_object()) {
+        let elements = shown.as_object().map_or_else(|| list(shown), |table| table.values().cloned().collect());
+        elements.iter().chain(&nothing).for_each(|shown| compare(value, shown, place, keys));
+    }
 }
+
+/// A configuration that has each table of the file, and each form of a table but that of the store and of the listener.
+const ALL_TABLES: &str = r#"
+server = { listen = "127.0.0.1:1", http2 = {}, shed = { latency = "1s" }, tls = { TLS } }
+log = {}
+admin = { listen = "127.0.0.1:2" }
+tracing = { endpoint = "http://127.0.0.1:4318" }
+store = { STORE }
+jwt.j = { issuer = "https://a/", audience = ["a"], jwks = "http://127.0.0.1:3/", algorithms = ["RS256"] }
+[decisions]
+listen = "127.0.0.1:4"
+descriptors = [{ domain = "d", entries = { remote_address = "*" }, limits = ["o"] }]
+[upstreams.u]
+servers = [{ url = "https://127.0.0.1:5" }]
+adaptive = { min = 1, max = 5 }
+health = { path = "/" }
+eject = {}
+retry = {}
+tls = {}
+[limits.l]
+key = "header:x-key"
+rates = ["1/s"]
+cost = { tokens = { input = "/a", output = "/b" } }
+models = [{ match = "m*", output = 2 }]
+ban = {}
+tier = "header:x-plan"
+tiers = { gold = { rates = ["5/s"] } }
+quotas = { source = "http://127.0.0.1:6/{key}" }
+overrides = [{ keys = ["a"], rates = ["2/s"] }, { keys = ["b"], exempt = true }, { keys = ["c"], block = true }]
+[limits.m]
+key = "jwt:j:sub | client-ip"
+rates = ["1/s"]
+count = { status = ["5xx"] }
+slow = { from = 0.5, up_to = "1s" }
+[limits.n]
+key = "client-ip"
+rates = ["1/s"]
+cost = { request_header = "x-cost" }
+[limits.r]
+key = "client-ip"
+rates = ["1/s"]
+cost = { response_header = "x-cost", reserve = 1 }
+[limits.o]
+key = "descriptor:remote_address"
+rates = ["1/s"]
+[[routes]]
+path = "/*"
+upstream = "u"
+limits = ["l", "m", "n", "r"]
+cors = { origins = ["https://a.test"] }
+request_headers = { set = { a = "b" } }
+[[routes]]
+path = "/r"
+respond = { status = 200 }
+[[routes]]
+path = "/d"
+redirect = { to = "/e" }
+"#;
 
 #[test]
 fn the_json_has_every_key_that_a_file_can_have() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let file = folder.path().join("gateway.toml");
-    let file_name = file.to_str().unwrap();
-    let authority = Authority::new();
-    // Each section with a key that does not exist, and without it.
-    let text = "[server]\nWRONG\n[server.http2]\nWRONG\n[server.shed]\nlatency = \"1s\"\nWRONG\n[log]\nWRONG\n\
-        [admin]\nlisten = \"127.0.0.1:1\"\nWRONG\n[store]\ntype = \"memory\"\nWRONG\n\
-        [jwt.j]\nissuer = \"https://a/\"\njwks = \"http://127.0.0.1:1/\"\nalgorithms = [\"RS256\"]\nWRONG\n\
-        [upstreams.u]\nservers = [\"https://127.0.0.1:1\"]\nWRONG\n[upstreams.u.health]\npath = \"/\"\nWRONG\n\
-        [upstreams.u.eject]\nWRONG\n[upstreams.u.retry]\nWRONG\n[upstreams.u.tls]\nca = \"CA\"\nWRONG\n\
-        [limits.l]\nkey = \"global\"\nrates = [\"1/s\"]\nWRONG\n\
-        [[routes]]\npath = \"/*\"\nupstream = \"u\"\nlimits = [\"l\"]\nWRONG\n";
-    let text = text.replace("CA", authority.ca().to_str().unwrap());
-    std::fs::write(&file, text.replace("WRONG", "zzz = 1")).unwrap();
-    let taken = taken_keys(file_name);
-    assert_eq!(taken.len(), text.matches("WRONG").count(), "{taken:?}");
-    std::fs::write(&file, text.replace("WRONG", "")).unwrap();
-    let shown = run_json(&["check", "--json", file_name]);
-    for (title, keys) in taken {
-        // Of a file of overrides its content is shown, and of a store the keys of its own type.
-        let of_memcached = ["servers", "prefix", "timeout", "on_error", "strict"];
-        let is_shown =
-            |key: &&String| *key != "overrides_file" && !(title == "[store]" && of_memcached.contains(&&***key));
-        for key in keys.iter().filter(is_shown) {
-            let place = title.trim_matches(['[', ']']).replace("routes", "routes.0").replace('.', "/");
-            assert!(shown.pointer(&format!("/{place}/{key}")).is_some(), "{title} {key} is not in {shown:#}");
+    let arguments = ["check", "--json", file.to_str().unwrap(), "--state-dir", folder.path().to_str().unwrap()];
+    let site = authority.issue("site", "site", &["a.test"]);
+    let (cert, key) = (site.cert.display(), site.key.display());
+    let files = format!("certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]");
+    let mut keys = BTreeMap::new();
+    for (store, tls) in [
+        ("type = \"memory\"", "acme = { names = [\"a.test\"], email = \"a@a.test\", agree = true }"),
+        ("type = \"memcached\", servers = [\"127.0.0.1:7\"]", &files),
+    ] {
+        let mut text = ALL_TABLES.replace("STORE", store).replace("TLS", tls);
+        if tls == files {
+            text = text.replace("\"127.0.0.1:4\"", &format!("\"127.0.0.1:4\"\ntls = {{ {files} }}"));
+            text = text.replace("\"127.0.0.1:2\"", &format!("\"127.0.0.1:2\", tls = {{ {files} }}"));
         }
+        std::fs::write(&file, text).unwrap();
+        compare(&run_json(&["schema"]), &run_json(&arguments), "", &mut keys);
     }
+    let missing: Vec<_> = keys.iter().filter(|(_, is_shown)| !**is_shown).map(|(key, _)| key).collect();
+    assert!(missing.is_empty() && keys.len() > 150, "{missing:?} of {}", keys.len());
 }
 
 #[test]

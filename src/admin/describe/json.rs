@@ -145,6 +145,8 @@ fn acme(acme: &Acme) -> Value {
     json!({
         "names": acme.names,
         "email": acme.email,
+        // Without it the configuration is not valid.
+        "agree": true,
         "directory": acme.directory.to_string(),
         "ca": acme.ca.as_ref().map(|path| path.display().to_string()),
         "challenge": acme.challenge.word(),

@@ -94,7 +94,7 @@ fn read_limit<'a>(
     }
     let (kinds, has_rates) = (Kinds::of(key.as_ref()), !own.is_empty());
     let mut overrides = exceptions::overrides(&section, name.text, &terms, kinds, has_rates);
-    quotas::read(&section, &terms, kinds, has_rates, &mut overrides);
+    let overrides_file = quotas::read(&section, &terms, kinds, has_rates, &mut overrides);
     let overrides = exceptions::finish(overrides, name, &section);
     let known_keys = known_keys::read(&section, key.as_ref());
     let tiers = exceptions::tiers(&section, name.text, &terms, jwts);
@@ -111,6 +111,7 @@ fn read_limit<'a>(
         cost,
         known_keys,
         overrides: overrides?,
+        overrides_file,
         tiers,
         quotas,
         on_limit,

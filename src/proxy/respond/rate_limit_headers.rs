@@ -394,6 +394,7 @@ mod tests {
             on_limit: OnLimit::Reject,
             ban: None,
             slow: None,
+            overrides_file: None,
             overflow: None,
             headers,
             status: StatusCode::TOO_MANY_REQUESTS,

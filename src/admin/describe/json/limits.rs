@@ -42,6 +42,7 @@ pub(super) fn limit(limit: &Limit) -> Value {
         },
         "known_keys": limit.known_keys.as_ref().map(|known| known.count()),
         "overrides": overrides(limit),
+        "overrides_file": limit.overrides_file,
         "quotas": limit.quotas.as_ref().map(quotas),
         "tier": limit.tiers.as_ref().map(|tiers| tiers.source.to_string()),
         "tiers": tiers(limit),

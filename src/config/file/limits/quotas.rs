@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::BufReader;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use csv::{Position, ReaderBuilder, StringRecord, Trim};
@@ -24,10 +24,16 @@ const MOST_KEYS: usize = 1_000_000;
 const HEADER: &str = "the first line must be: key,rates";
 const ROW: &str = "after the key write `exempt`, `block`, or rates with spaces between them, like 100/s 5000/10m";
 
-/// Reads the file that `overrides_file` names into `overrides`.
-pub(super) fn read(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rates: bool, overrides: &mut Builder) {
-    let Some(field) = section.field(&limit::overrides_file) else { return };
-    let Some(file) = NamedFile::new(&field) else { return };
+/// Reads the file that `overrides_file` names into `overrides`. Returns its path.
+pub(super) fn read(
+    section: &Section<'_>,
+    terms: &Terms,
+    kinds: Kinds,
+    has_rates: bool,
+    overrides: &mut Builder,
+) -> Option<PathBuf> {
+    let field = section.field(&limit::overrides_file)?;
+    let file = NamedFile::new(&field)?;
     let path = file.path();
     let name = file.name;
     let file = Quotas { file, terms, kinds, has_rates };
@@ -36,6 +42,7 @@ pub(super) fn read(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rates
         Some("toml") => file.toml(&path, overrides),
         _ => field.report(format!("{} is neither .csv nor .toml", quoted(name)), "its name must end with one of them"),
     }
+    Some(path)
 }
 
 struct Quotas<'a> {
