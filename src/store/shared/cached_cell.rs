@@ -53,7 +53,6 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::OwnedAsk;
-use super::carry_over::CarryOver;
 use super::counters::{CounterId, Counters, signed};
 use super::lease::{Demand, Lease};
 use super::names::Names;
@@ -103,8 +102,6 @@ pub(super) struct CachedCell {
     pub(super) counters: Counters,
     /// The state of the rates that are kept as a whole, if there are any.
     pub(super) versioned: Option<Box<VersionedState>>,
-    /// What it has yet to continue from, if a reload has changed how its limit counts.
-    pub(super) carry_over: Option<Box<CarryOver>>,
     /// The number of the last reload that it knows of.
     pub(super) reload: u32,
     /// The numbers of the decisions that wait for it to be read.
@@ -162,7 +159,6 @@ impl CachedCell {
             asked: None,
             counters,
             versioned,
-            carry_over: None,
             reload: 0,
             waiting,
             provisional: Provisionals::new(),
@@ -306,9 +302,7 @@ impl CachedCell {
 
     /// Whether the server is to be told something.
     pub(super) fn has_pending(&self) -> bool {
-        self.counters.is_open()
-            || self.versioned.as_ref().is_some_and(|state| state.has_pending())
-            || self.carry_over.as_ref().is_some_and(|carry_over| carry_over.is_read())
+        self.counters.is_open() || self.versioned.as_ref().is_some_and(|state| state.has_pending())
     }
 
     /// Whether it can be forgotten without anybody noticing.

@@ -57,8 +57,7 @@ impl CachedCell {
     /// nothing is added to it, so nothing would be confirmed.
     pub(super) fn has_plenty(&self, limit: &Limit, need: u64) -> bool {
         let margin = if self.has_no_sums() { 0 } else { limit.capacity() / 8 };
-        !self.is_behind()
-            && !self.counters.is_unacknowledged()
+        !self.counters.is_unacknowledged()
             && !self.versioned.as_ref().is_some_and(|state| state.is_unacknowledged())
             && limit.admits(&self.cell, self.now, need.saturating_add(margin))
     }

@@ -62,7 +62,7 @@ impl CachedCell {
     pub(super) fn lease_if_busy(&mut self, ask: &OwnedAsk, asked: Instant) -> bool {
         self.demand.note(ask.cost, asked);
         let wanted = self.demand.most();
-        let is_leasable = self.versioned.is_none() && self.carry_over.is_none() && !ask.settles;
+        let is_leasable = self.versioned.is_none() && !ask.settles;
         if wanted < BUSY || !is_leasable || self.counters.is_unacknowledged() {
             return false;
         }

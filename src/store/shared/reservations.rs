@@ -36,9 +36,6 @@ impl CachedCell {
         let Settlement { ticket, now, cost, .. } = settlement;
         let Ticket { limit, reservation, .. } = &ticket;
         let (given, more) = (ticket.cost().saturating_sub(cost), cost.saturating_sub(ticket.cost()));
-        if let Some(carry_over) = &mut self.carry_over {
-            carry_over.give_back(limit, now, reservation, given);
-        }
         if given > 0 {
             self.counters.may_shrink();
         }
@@ -60,11 +57,11 @@ impl CachedCell {
     /// The same, but only from sums: what is kept as a whole was never charged.
     pub(super) fn take_back_sums(&mut self, limit: &Limit, reservation: &Reservation, cost: u64) {
         let Self { cell, counters, .. } = self;
-        for (rate, bucket, given) in reservation.buckets(limit.rates(), cost) {
+        for (rate, bucket) in reservation.buckets(limit.rates()).filter(|_| cost > 0) {
             let id = CounterId { rate, bucket };
-            if given > 0 && counters.can_give_back(id, given) && cell.count(limit.rates(), rate, bucket).is_some() {
-                cell.correct(limit.rates(), rate, bucket, |count| count.saturating_sub(given));
-                counters.add(id, -signed(given));
+            if counters.can_give_back(id, cost) && cell.count(limit.rates(), rate, bucket).is_some() {
+                cell.correct(limit.rates(), rate, bucket, |count| count.saturating_sub(cost));
+                counters.add(id, -signed(cost));
             }
         }
     }

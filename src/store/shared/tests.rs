@@ -11,7 +11,7 @@ mod turns;
 mod strict;
 mod reservations;
 mod clocks;
-mod reloads;
+mod migration;
 mod inspection;
 mod leases;
 mod levels;

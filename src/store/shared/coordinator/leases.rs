@@ -3,6 +3,7 @@
 use tokio::time::Instant;
 
 use super::Coordinator;
+use crate::store::LimitChanges;
 use crate::store::shared::OwnedAsk;
 use crate::store::shared::batch::ServerState;
 use crate::store::shared::cells::Place;
@@ -13,8 +14,7 @@ use crate::store::shared::provisional::{Outcome, Provisional};
 impl Coordinator {
     /// Asks for a lease of a key that was just charged, if it is busy and its server answers.
     pub(super) fn lease_if_busy(&mut self, cell: Place, ask: &OwnedAsk, asked: Instant) {
-        // A request that was on its way during a reload may ask a replaced limit, and what is leased by that would be
-        // carried over.
+        // A request that was on its way during a reload may ask a replaced limit, from which another one continues.
         let is_replaced = self.cells.is_replaced(cell);
         let cached = self.cells.at(cell);
         let server = &self.servers[cached.server];
@@ -22,6 +22,20 @@ impl Coordinator {
         if may_lease && !is_replaced && cached.lease_if_busy(ask, asked) {
             self.leases.push_back((asked + LEASE, cell));
             self.queue(cell, true);
+        }
+    }
+
+    /// Gives back the leases of all keys whose limit is replaced. Nobody was admitted for what is leased, so it is given back
+    /// where it was charged, before another cell continues from that. A lease that is being asked for by an exchange is given
+    /// back as soon as it is granted.
+    pub(super) fn withdraw_leases(&mut self, changes: &LimitChanges) {
+        let leased: Vec<_> = self.leases.iter().map(|(_, cell)| *cell).collect();
+        for cell in leased {
+            let cached = self.cells.at(cell);
+            if changes.replace(cached.names.limit.name(), cached.key) {
+                cached.withdraw_lease();
+                self.queue(cell, true);
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Reservations: charges that are corrected when the cost is known.
 
 use super::Coordinator;
-use crate::store::reloads::Migration;
+use crate::limit::Reservation;
 use crate::store::shared::message::Settlement;
 
 impl Coordinator {
@@ -10,17 +10,16 @@ impl Coordinator {
     pub(super) fn settle_reserved(&mut self, mut settlement: Settlement) {
         let Settlement { ticket, now, asked, cost } = &mut settlement;
         // A limit that has not counted the key since a reload has yet to continue from where it was reserved.
-        let is_known = |migration: &&Migration| self.cells.find(ticket.key.with(migration.to.shape())).is_some();
-        let migration = self.cells.successor(&ticket.limit, ticket.key, *now).filter(is_known).cloned();
-        let is_moved = migration.is_some();
-        if let Some(Migration { from, to, at, .. }) = migration {
-            ticket.reservation = to.migrate_reservation(&from, &ticket.reservation, at);
-            ticket.limit = to;
+        let successor = self.cells.successor(&ticket.limit, ticket.key, *now).map(|migration| migration.to.clone());
+        if let Some(to) = successor.filter(|to| self.cells.find(ticket.key.with(to.shape())).is_some()) {
+            // What was reserved is part of what the limit continues from, and stays charged. Only what it costs in addition is
+            // charged.
+            *cost = cost.saturating_sub(ticket.cost());
+            (ticket.limit, ticket.reservation) = (to, Reservation::default());
         }
         let place = self.cells.of((&ticket.limit, ticket.key), *now, &self.health.forgotten).0;
-        if self.cells.at(place).number != ticket.cell && (is_moved || self.cells.may_have_forgotten(ticket.cell)) {
-            // It may not have been carried over, or may never have been written to a server. Then others would lose what is
-            // given back.
+        if self.cells.at(place).number != ticket.cell && self.cells.may_have_forgotten(ticket.cell) {
+            // It may never have been written to a server. Then others would lose what is given back.
             *cost = ticket.cost().max(*cost);
         }
         let cached = self.cells.at(place);

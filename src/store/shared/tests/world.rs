@@ -218,7 +218,7 @@ impl World {
         let Decided { gateway, reserved, given, .. } = &mut *open[which];
         for Reserved { ticket, .. } in reserved.drain(..) {
             let cost = ticket.cost() * kept / 4;
-            *given = ticket.cost() - cost;
+            *given = ticket.cost().saturating_sub(cost);
             let gateway = &mut self.gateways[*gateway];
             let now = Time::from_micros(self.now.micros() - gateway.behind);
             let settlement = Settlement { ticket, now, asked, cost };

@@ -24,7 +24,7 @@ impl VersionedState {
     /// Forgets the state, because the key was reset, but not what the server has yet to be told, which is charged to
     /// `cell`. What is to be given back was charged before the reset.
     pub(in crate::store::shared) fn forget_confirmed(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time)) {
-        self.version = Version::Unread;
+        (self.version, self.least) = (Version::Unread, None);
         let sent = self.sent.iter_mut().chain(&mut self.unacknowledged).map(|sent| &mut sent.change);
         for pending in self.pending.iter_mut().chain(sent) {
             pending.forget_given();
