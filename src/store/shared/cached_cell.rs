@@ -29,7 +29,7 @@
 //!   its server is away                is decided from what is known, or not at all, as `on_error` says
 //! ```
 //! Whether a key is banned is looked at without charging anything. It is read with whatever else the decision reads or
-//! writes, and only if it was not read lately (`coordinator/banning.rs`).
+//! writes, and only if it was not read lately (`coordinator/confirmation.rs`).
 //!
 //! With `strict`, whatever is admitted is charged provisionally (`provisional.rs`). So is, while its server answers, what is
 //! charged to a state that is kept as one value, whether it was read or not: the exchange that writes it says if it fits.
@@ -41,8 +41,10 @@
 //! asked for all the time then costs one exchange per millisecond instead of one per round trip, and most of its requests
 //! do not wait. Near the limit, of small quotas, and with `strict`, every decision waits for a read.
 
+mod confirmation;
 mod exchange;
-mod filled;
+mod leases;
+mod reservations;
 mod reset;
 
 use std::borrow::Cow;
@@ -54,7 +56,7 @@ use tokio::time::Instant;
 
 use super::OwnedAsk;
 use super::counters::{CounterId, Counters, signed};
-use super::lease::{Demand, Lease};
+use super::leases::{Demand, Lease};
 use super::names::Names;
 use super::provisional::Provisionals;
 use super::reset::Resets;
@@ -64,7 +66,7 @@ use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 use crate::store::reloads::Reloads;
 
-pub(super) use filled::{Filled, Writes};
+pub(super) use exchange::{Filled, Writes};
 
 /// How long one gateway may know what another does not. What is pending may wait so long for an exchange that can carry
 /// it, and as long as there is plenty of room, what was read is good enough for further decisions.

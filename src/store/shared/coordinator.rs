@@ -7,10 +7,8 @@
 //! commands of the next exchange with a server (`write`) and what was decided (`take_replies`).
 
 mod admission;
-mod banning;
-mod confirming;
+mod confirmation;
 mod inspection;
-mod leases;
 mod replying;
 mod reservations;
 mod unanswered;

@@ -18,7 +18,6 @@
 
 mod change;
 mod sent;
-mod reset;
 
 use smallvec::SmallVec;
 

@@ -2,11 +2,39 @@
 
 use tokio::time::Instant;
 
-use super::{CachedCell, Filled, Stage, Writes};
+use super::{CachedCell, Stage};
 use crate::store::shared::counters::{Change, CounterId, Learned};
-use crate::store::shared::lease::is_leasable;
+use crate::store::shared::leases::is_leasable;
 use crate::store::shared::protocol::{Commands, Echo, Initial, Item, Written};
+use crate::store::shared::reset::ResetOutcome;
 use crate::store::shared::targets::{Answer, Targets};
+
+/// What came of an exchange.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::store::shared) struct Filled {
+    pub(in crate::store::shared) writes: Writes,
+    /// How many counts that were known the server has lost.
+    pub(in crate::store::shared) lost: u64,
+    /// Whether something has to be written again before anything is admitted: another gateway has replaced the state
+    /// first, or there was no count to add to.
+    pub(in crate::store::shared) must_retry: bool,
+    /// Whether what is known now is what a decision needs.
+    pub(in crate::store::shared) is_current: bool,
+    /// What is known of resets of the key.
+    pub(in crate::store::shared) reset: ResetOutcome,
+}
+
+/// What came of the writes of an exchange.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::store::shared) enum Writes {
+    /// All are done, or another gateway was faster.
+    #[default]
+    Done,
+    /// Some could not be done.
+    Failed,
+    /// It is unknown whether some are done.
+    Unacknowledged,
+}
 
 impl CachedCell {
     /// Writes what is pending and reads what a decision needs. What `strict` has to confirm is counted by commands that
@@ -151,5 +179,17 @@ impl CachedCell {
             }
         }
         u64::from(learned.is_lost)
+    }
+}
+
+impl Filled {
+    fn note(&mut self, written: Written) {
+        let writes = match written {
+            Written::Failed => Writes::Failed,
+            Written::Unknown => Writes::Unacknowledged,
+            Written::Done | Written::Count(_) | Written::Missing | Written::Refused => Writes::Done,
+        };
+        self.writes = self.writes.max(writes);
+        self.must_retry |= matches!(written, Written::Missing | Written::Refused);
     }
 }

@@ -19,7 +19,7 @@ use crate::store::shared::batch::Due;
 use crate::store::shared::cached_cell::MOMENT;
 use crate::store::shared::cells::MOST;
 use crate::store::shared::coordinator::Coordinator;
-use crate::store::shared::lease::LEASE;
+use crate::store::shared::leases::LEASE;
 use crate::store::shared::link::Link;
 use crate::store::shared::memcached::Memcached;
 use crate::store::shared::message::{Decision, Message, Settlement};
