@@ -67,7 +67,7 @@ pub(super) struct VersionedState {
     next: Number,
     /// What became of requests since that was taken.
     outcomes: Outcomes,
-    /// What continues from a replaced limit, until the state on the server counts as much.
+    /// What continues from a replaced limit, until a state of another gateway is seen to count as much.
     least: Option<Box<Cell>>,
 }
 
@@ -145,7 +145,7 @@ impl VersionedState {
         self.charge(0, now);
     }
 
-    /// Raises the state of another gateway to what continues from a replaced limit. It is told the server if that is more.
+    /// Raises the state of another gateway to what continues from a replaced limit. The server is told if that is more.
     fn raise(&mut self, theirs: &mut Cell, limit: &Limit, now: Time) {
         let Some(mut least) = self.least.take() else { return };
         theirs.advance(limit.rates(), now);
@@ -328,7 +328,7 @@ impl VersionedState {
         if is_unchanged && !(has_arrived && last.is_some_and(|last| last.is_appended)) {
             match sent.or(unacknowledged) {
                 Some(last) if has_arrived => {
-                    (self.appended, self.short, self.least) = (0, None, None);
+                    (self.appended, self.short) = (0, None);
                     self.conclude(&last, &[]);
                 }
                 Some(last) => self.tell_again(last),
