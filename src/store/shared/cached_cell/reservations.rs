@@ -8,7 +8,6 @@ use crate::base::clock::Time;
 use crate::limit::{Limit, Reservation, Verdict};
 use crate::store::shared::OwnedAsk;
 use crate::store::shared::counters::{CounterId, signed};
-use crate::store::shared::message::Settlement;
 use crate::store::{Reserved, Ticket};
 
 impl CachedCell {
@@ -36,17 +35,16 @@ impl CachedCell {
         Ticket { limit, key: self.key, cell: self.number, reservation }
     }
 
-    /// Settles a reservation. It has been advanced to the moment of that.
-    pub(in crate::store::shared) fn settle(&mut self, settlement: Settlement) {
-        let Settlement { ticket, now, cost, .. } = settlement;
-        let Ticket { limit, reservation, .. } = &ticket;
+    /// Settles what was reserved, which costs so much in the end. It has been advanced to the moment of that.
+    pub(in crate::store::shared) fn settle(&mut self, ticket: &Ticket, cost: u64) {
+        let Ticket { limit, reservation, .. } = ticket;
         let (given, more) = (ticket.cost().saturating_sub(cost), cost.saturating_sub(ticket.cost()));
         if given > 0 {
             self.counters.may_shrink();
         }
         self.take_back(limit, reservation, given);
         if more > 0 {
-            self.charge(limit, now, more);
+            self.charge(limit, self.now, more);
         }
     }
 
