@@ -49,7 +49,7 @@ use crate::request::decide::{self, Asker, CostKnown, Decision, DecisionState, Ro
 use crate::request::identify::client::Client;
 use crate::request::identify::tokens::TokenCache;
 use crate::request::identify::{KeyCache, RequestAttributes};
-use crate::request::resolve::{ArrivedRequest, Next, Resolved, Resolver, Target};
+use crate::request::resolve::{ArrivedRequest, NextStep, Resolved, Resolver, Target};
 use crate::request::route::{RouteConditions, TemplateInput};
 use crate::server::{ClientBody, ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
 use crate::sources::acme::Challenges;
@@ -220,22 +220,22 @@ async fn serve(
     let Some(route) = route.and_then(|index| gateway.served.get(index)) else {
         let challenge = challenge.map(|token| (token, &*worker.challenges));
         let (outcome, answer) =
-            without_route((challenge, next), &gateway.resolver, &target, conditions, &mut record).await;
+            without_route(challenge, next, &gateway.resolver, &target, conditions, &mut record).await;
         return Finish::new(None, head, refused_status).own(response, record, outcome, answer);
     };
 
     let mut changes = ResponseChanges::new(route, conditions, &template_input(client, &target, record.request_id()));
     match next {
-        Next::Refuse(why) => {
+        NextStep::Refuse(why) => {
             let answer = refusal::answer(&why, &mut record);
             return Finish::new(Some(&changes), head, refused_status).own(response, record, Outcome::Refused, answer);
         }
-        Next::Preflight => {
+        NextStep::Preflight => {
             if let Some(answer) = changes.preflight(&head.headers) {
                 return Finish::new(Some(&changes), head, None).own(response, record, Outcome::Responded, answer);
             }
         }
-        Next::Unrouted | Next::Decide => {}
+        NextStep::Unrouted | NextStep::Decide => {}
     }
     let attributes = received.attributes(client, &target, &route.metrics.name);
     // What a decision borrows.
@@ -284,9 +284,8 @@ async fn serve(
             call.forward(request, &mut record, response).await
         }
     };
-    settle(route, cost, (response.status(), response.headers_mut()), &mut state, clock::now);
-    let metered = (metered, cost);
-    metering::begin(route, metered, (&gateway, worker.index), &mut state, &mut record, response);
+    settle(route, cost, response.status(), response.headers_mut(), &mut state, clock::now);
+    metering::begin(&gateway, route, metered, cost, &mut state, &mut record, response);
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =
         (response.status(), &route.action)
     {
@@ -298,7 +297,8 @@ async fn serve(
 
 /// The answer to a request that no route takes, or by which an authority looks whether the gateway answers for a name.
 async fn without_route(
-    (challenge, next): (Option<(&str, &Challenges)>, Next),
+    challenge: Option<(&str, &Challenges)>,
+    next: NextStep,
     resolver: &Resolver,
     target: &Target<'_>,
     conditions: RouteConditions<'_>,
@@ -308,8 +308,8 @@ async fn without_route(
         return challenge::answer(challenges, &target.host, token).await;
     }
     match next {
-        Next::Refuse(why) => (Outcome::Refused, refusal::answer(&why, record)),
-        Next::Unrouted | Next::Preflight | Next::Decide => {
+        NextStep::Refuse(why) => (Outcome::Refused, refusal::answer(&why, record)),
+        NextStep::Unrouted | NextStep::Preflight | NextStep::Decide => {
             let allowed = resolver.routes.allowed(&target.host, &target.path, conditions);
             (Outcome::Unrouted, respond::unrouted(&allowed))
         }
@@ -367,7 +367,7 @@ fn refusal(
             told.too_costly(place, &cost.unwrap_or_default(), most)
         }
         Decision::Blocked(place) => told.blocked(place),
-        Decision::Banned { place, until, .. } => told.banned((place, until), &state.outcomes, now, last),
+        Decision::Banned { place, until, .. } => told.banned(place, until, &state.outcomes, now, last),
         Decision::NoKey(place) => told.keyless(place),
         Decision::Admitted | Decision::Unknown => told.unknown(),
     }

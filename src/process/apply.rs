@@ -15,12 +15,12 @@ use super::source::{ConfigSource, Loaded, RemoteDocument};
 use super::stores::Stores;
 use crate::admin::View;
 use crate::base::clock;
-use crate::config::{self, Address, Config, Problems, Refusal, Tls};
+use crate::config::{self, Address, Config, Problems, ReloadError, Tls};
 use crate::limit::overrides::Changes;
 use crate::process::echo;
 use crate::proxy::snapshot::{self, SharedState, Snapshot};
 use crate::request::decide::TemporaryOverrides;
-use crate::sources::acme::{AcmeSource, AcmeSources};
+use crate::sources::acme::AcmeSource;
 use crate::sources::jwks;
 use crate::store::Store;
 
@@ -56,11 +56,15 @@ impl Candidate {
     /// # Errors
     /// Why it is refused: its problems, a listener cannot be opened, or a setting has changed that is used only at the start.
     pub(super) fn load(
-        (source, cause): (&ConfigSource, Cause),
-        (running, listeners, store): (&Config, &OpenListeners, Arc<Store>),
-        (shared, acme): (&SharedState, &AcmeSources),
+        source: &ConfigSource,
+        cause: Cause,
+        running: &Config,
+        listeners: &OpenListeners,
+        store: Arc<Store>,
+        view: &View,
         is_wanted: &dyn Fn() -> bool,
-    ) -> Result<Option<Self>, Refusal> {
+    ) -> Result<Option<Self>, ReloadError> {
+        let shared = &*view.shared;
         let loaded = match cause {
             Cause::Asked => Some(source.load()?),
             Cause::Poll => source.poll()?,
@@ -83,7 +87,7 @@ impl Candidate {
         };
         share_first(&mut config, shared)
             .map_err(|error| format!("cannot look up the gateways that share the limits: {error}"))?;
-        let certificate = acme.get(&config)?;
+        let certificate = view.acme.get(&config)?;
         let snapshot = Snapshot::build(&config, shared, store);
         let overrides = config::changed_overrides(running, &config);
         jwks::fetch_first(&snapshot.key_sources)
@@ -232,7 +236,7 @@ impl InForce {
     }
 
     /// Records that the files of certificates cannot be used. Those of before stay in use.
-    pub(super) fn refuse_certificates(&self, why: &Refusal) {
+    pub(super) fn refuse_certificates(&self, why: &ReloadError) {
         self.view.certificate_reloads.refused(clock::now(), why);
         tracing::error!(problems = %why, "the certificates are refused: the previous ones stay in use");
     }
@@ -245,7 +249,7 @@ impl InForce {
     }
 
     /// Records that a configuration is refused. The one in force stays.
-    pub(super) fn refuse(&self, why: &Refusal) {
+    pub(super) fn refuse(&self, why: &ReloadError) {
         self.view.reloads_so_far.refused(clock::now(), why);
         tracing::error!(problems = %why, "reload refused");
     }

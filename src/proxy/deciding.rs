@@ -17,7 +17,7 @@ use crate::config::{BanResponse, OnError};
 use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::CompiledRoute;
 use crate::proxy::telemetry::{Outcome, RequestRecord};
-use crate::request::decide::{self, Asker, Decision, DecisionInput, DecisionState, Part, ResolvedQuotas, Stage};
+use crate::request::decide::{self, Asker, Decision, DecisionInput, DecisionState, ResolvedQuotas, Stage, StageRange};
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::tokens::{TokenProblem, ValidTokens, known_tokens, verify_tokens};
 use crate::server::ClientBody;
@@ -60,15 +60,15 @@ impl<'a> Deciding<'a, '_> {
     ) -> Decided {
         let Self { connection, gateway, route, ref attributes, mut now, asker, is_shared } = *self;
         let worker = &*connection.worker;
-        let input = DecisionInput { asker, ..input(connection, gateway, route, attributes, (now, record)) };
+        let input = DecisionInput { asker, ..input(connection, gateway, route, attributes, now, record) };
         let cache = &worker.tokens;
         let known = known_tokens(&route.tokens, attributes.headers, now, worker.index, &mut cache.borrow_mut());
-        let mut part = Part::ALL;
+        let mut part = StageRange::ALL;
         let (mut decision, verified) = match known {
             Some(tokens) => (Decision::Admitted, Ok(tokens)),
             None => {
                 part.from = Stage::Tokens;
-                *head_quotas = quotas::resolve((route, Part::FIRST), attributes, connection, &mut now).await;
+                *head_quotas = quotas::resolve(route, StageRange::FIRST, attributes, connection, &mut now).await;
                 let input = DecisionInput { quotas: head_quotas, now, ..input };
                 // This is seldom needed, and would make the future of each request larger.
                 Box::pin(before_tokens(route, &input, state, worker)).await
@@ -93,8 +93,8 @@ impl<'a> Deciding<'a, '_> {
             let read = if let Some(nothing) = nothing {
                 Ok(nothing)
             } else {
-                let part = mem::replace(&mut part, Part::BODY).without_body();
-                *tokens_quotas = quotas::resolve((route, part), &attributes, connection, &mut now).await;
+                let part = mem::replace(&mut part, StageRange::BODY).without_body();
+                *tokens_quotas = quotas::resolve(route, part, &attributes, connection, &mut now).await;
                 input = DecisionInput { part, quotas: tokens_quotas, now, ..input };
                 let read = Box::pin(reader.read(body, &input, state)).await;
                 // The client decides how long that takes, and others were decided about meanwhile.
@@ -120,7 +120,7 @@ impl<'a> Deciding<'a, '_> {
                 state.give_back();
                 return Decided::Answered(Outcome::Shed, answer, None);
             }
-            *quotas = quotas::resolve((route, part), &attributes, connection, &mut now).await;
+            *quotas = quotas::resolve(route, part, &attributes, connection, &mut now).await;
             let input = DecisionInput { part, attributes: &attributes, quotas, now, ..input };
             decision = decide::decide(&input, state).await;
         }
@@ -151,14 +151,15 @@ fn input<'a, 'r>(
     gateway: &'a WorkerSnapshot,
     route: &'a CompiledRoute,
     attributes: &'r RequestAttributes<'r>,
-    (now, record): (Time, &RequestRecord),
+    now: Time,
+    record: &RequestRecord,
 ) -> DecisionInput<'a, 'r>
 where
     'a: 'r,
 {
     DecisionInput {
         limits: &route.limits,
-        part: Part::FIRST,
+        part: StageRange::FIRST,
         attributes,
         quotas: &[],
         key_cache: &connection.key_cache,

@@ -27,7 +27,7 @@ use tokio::time::timeout;
 use super::connection_limits::{ConnectionLimits, ConnectionPermit};
 use super::connection_state::ConnectionState;
 use super::connections::Connections;
-use super::http1::Next;
+use super::http1::AfterRequests;
 use super::http2::PREFACE;
 use super::lifecycle::{Event, Step};
 use super::time_limits::{SILENCE, TimeLimits};
@@ -43,7 +43,8 @@ pub(super) async fn serve<C, H>(
     client: ConnectedClient,
     acceptor: Acceptor<C>,
     tls: Option<Arc<ServerConfig>>,
-    (mut registration, state): (Registration, Rc<ConnectionState>),
+    mut registration: Registration,
+    state: Rc<ConnectionState>,
 ) where
     C: Fn(&ConnectedClient) -> H + Clone + 'static,
     H: Handler,
@@ -69,9 +70,9 @@ pub(super) async fn serve<C, H>(
         }
         // The state of the HTTP library is large. In a box it takes no memory while the connection rests.
         match Box::pin(connection.serve_requests(&acceptor)).await {
-            Next::Rest => {}
-            Next::Close { is_in_body } => break is_in_body,
-            Next::Tunnel(begin, stream) => {
+            AfterRequests::Rest => {}
+            AfterRequests::Close { is_in_body } => break is_in_body,
+            AfterRequests::Tunnel(begin, stream) => {
                 begin(stream).await;
                 break false;
             }
@@ -162,8 +163,8 @@ impl Connection {
         H: Handler,
     {
         let Self { stream, client, state } = self;
-        let why = (StatusCode::BAD_REQUEST, Reason::PlainHttp);
-        http1::refuse(&(acceptor.connected)(client), stream, state, why, false);
+        let handler = (acceptor.connected)(client);
+        http1::refuse(&handler, stream, state, StatusCode::BAD_REQUEST, Reason::PlainHttp, false);
         self.end(false, &acceptor.limits).await;
     }
 
@@ -180,7 +181,7 @@ impl Connection {
     }
 
     /// Serves requests until the connection rests, ends or becomes a tunnel.
-    async fn serve_requests<C, H>(&self, acceptor: &Acceptor<C>) -> Next
+    async fn serve_requests<C, H>(&self, acceptor: &Acceptor<C>) -> AfterRequests
     where
         C: Fn(&ConnectedClient) -> H + Clone + 'static,
         H: Handler,
@@ -190,10 +191,10 @@ impl Connection {
         let handler = Rc::new((acceptor.connected)(client));
         if self.speaks_http2().await {
             // In HTTP/1.1 it takes no memory.
-            Box::pin(http2::serve(&acceptor.limits, (handler, client), stream, state)).await;
-            return Next::Close { is_in_body: false };
+            Box::pin(http2::serve(&acceptor.limits, handler, client, stream, state)).await;
+            return AfterRequests::Close { is_in_body: false };
         }
-        http1::serve(&acceptor.http1, &acceptor.limits, (handler, client.address), stream, state).await
+        http1::serve(&acceptor.http1, &acceptor.limits, handler, client.address, stream, state).await
     }
 
     /// Whether the client speaks HTTP/2: in TLS if that was agreed on, else if it begins with the preface (RFC 9113, section 3.3).

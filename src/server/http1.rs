@@ -57,7 +57,7 @@ const TWO_READINGS: &str =
 const BAD_TARGET: &str = "The target of the request is not valid.";
 
 /// What becomes of a connection.
-pub(super) enum Next {
+pub(super) enum AfterRequests {
     /// It rests.
     Rest,
     /// It ends. The client may be in the middle of a body.
@@ -70,10 +70,11 @@ pub(super) enum Next {
 pub(super) async fn serve<H: Handler>(
     builder: &http1::Builder,
     limits: &ConnectionLimits,
-    (handler, peer): (Rc<H>, SocketAddr),
+    handler: Rc<H>,
+    peer: SocketAddr,
     stream: &ClientStream,
     state: &Rc<ConnectionState>,
-) -> Next {
+) -> AfterRequests {
     let messages = Rc::new(Messages::default());
     let accepted = Rc::new(Cell::new(None));
     let (asked, requests, followed, tunnel) = (handler.clone(), state.clone(), messages.clone(), accepted.clone());
@@ -149,25 +150,26 @@ pub(super) async fn serve<H: Handler>(
     );
     // The library drops the requests that it holds only after this.
     match ended.await {
-        Ended::Rests => return Next::Rest,
+        Ended::Rests => return AfterRequests::Rest,
         Ended::Closed => {
             if let Some(begin) = tunnel.take() {
                 let early = connection.into_parts().read_buf;
-                return Next::Tunnel(begin, Box::new(Rewound::new(early, stream.clone())));
+                return AfterRequests::Tunnel(begin, Box::new(Rewound::new(early, stream.clone())));
             }
         }
         Ended::Cut(CloseReason::Idle | CloseReason::Gone | CloseReason::Unanswered) => {}
         Ended::Cut(CloseReason::SlowHead) => {
-            let why = (StatusCode::REQUEST_TIMEOUT, Reason::HeaderTimeout);
-            refuse(&*asked, stream, state, why, false);
+            refuse(&*asked, stream, state, StatusCode::REQUEST_TIMEOUT, Reason::HeaderTimeout, false);
         }
         Ended::Cut(CloseReason::NotReading) => limits.stalled(peer),
         Ended::Failed(error) => match refusal(&error, messages.framing.borrow().first_line(), limits) {
-            Some(why) => refuse(&*asked, stream, state, why, state.lifecycle().is_answered),
+            Some((status, reason)) => {
+                refuse(&*asked, stream, state, status, reason, state.lifecycle().is_answered);
+            }
             None => tracing::debug!(%error, %peer, "connection failed"),
         },
     }
-    Next::Close { is_in_body: messages.is_in_body() }
+    AfterRequests::Close { is_in_body: messages.is_in_body() }
 }
 
 /// Returns when the connection has broken. If the client closes only its side before that, the state records it.
@@ -197,7 +199,8 @@ pub(super) fn refuse<H: Handler>(
     handler: &H,
     stream: &ClientStream,
     state: &ConnectionState,
-    (status, reason): (StatusCode, Reason),
+    status: StatusCode,
+    reason: Reason,
     is_answered: bool,
 ) {
     let took = Duration::from_millis(state.worker().now() - state.lifecycle().since);

@@ -73,7 +73,8 @@ const MOST_UNREAD_RESETS: usize = 20;
 /// Serves requests until the connection ends.
 pub(super) async fn serve<H: Handler>(
     limits: &ConnectionLimits,
-    (handler, client): (Rc<H>, &ConnectedClient),
+    handler: Rc<H>,
+    client: &ConnectedClient,
     stream: &ClientStream,
     state: &Rc<ConnectionState>,
 ) {
@@ -106,7 +107,7 @@ pub(super) async fn serve<H: Handler>(
                 let upload = (!request.body().is_end_stream()).then(|| streams.begin_upload());
                 let stream = streams.begin(responder);
                 let guard = RequestGuard::new(state.clone(), Some(stream.clone()));
-                spawn_local(request_stream::serve(handler.clone(), request, (stream, upload), guard, state.clone()));
+                spawn_local(request_stream::serve(handler.clone(), request, stream, upload, guard, state.clone()));
             }
         },
     );
@@ -148,7 +149,7 @@ enum Stage {
 }
 
 /// A request, and where its response goes.
-type Next = (Request<RecvStream>, SendResponse<Bytes>);
+type NextRequest = (Request<RecvStream>, SendResponse<Bytes>);
 
 impl Requests {
     /// Those of a client that speaks for so many at most.
@@ -206,7 +207,7 @@ impl Requests {
     }
 
     /// The next request; `None` when the connection has ended.
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Next, h2::Error>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<NextRequest, h2::Error>>> {
         loop {
             match &mut self.stage {
                 Stage::Handshake(handshake) => {
