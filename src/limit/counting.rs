@@ -66,9 +66,6 @@ pub(super) trait Counting {
 
     // What follows is only for states that are kept as a whole.
 
-    /// Takes back `cost`, beginning with what was charged last.
-    fn take_back(&mut self, _context: &mut Context<'_>, _cost: u64) {}
-
     /// The moment to which the state belongs.
     fn moment(&self, _log: Option<&Log>) -> Option<u64> {
         None

@@ -72,9 +72,9 @@ impl Counting for FixedWindow {
     }
 
     /// If the window began later, what is given back was counted in an earlier one, and nothing of it is left.
-    fn give_back(&mut self, context: &mut Context<'_>, GivenBack { mark, cost, .. }: GivenBack) {
+    fn give_back(&mut self, _context: &mut Context<'_>, GivenBack { mark, cost, .. }: GivenBack) {
         if self.start <= mark {
-            self.take_back(context, cost);
+            self.count = self.count.saturating_sub(cost);
         }
     }
 
@@ -85,10 +85,6 @@ impl Counting for FixedWindow {
 
     fn begin(&mut self, _rate: &Rate, sum: u64, at: Time) {
         *self = Self::begun(at.micros(), sum);
-    }
-
-    fn take_back(&mut self, _context: &mut Context<'_>, cost: u64) {
-        self.count = self.count.saturating_sub(cost);
     }
 
     fn moment(&self, _log: Option<&Log>) -> Option<u64> {

@@ -59,20 +59,6 @@ impl Log {
         entries.into_iter().for_each(|(time, cost)| self.add(time, cost));
     }
 
-    /// Takes back `cost`, beginning with what was added last.
-    pub(super) fn take_back(&mut self, cost: u64) {
-        let total = self.total().saturating_sub(cost).max(self.before);
-        while let Some(last) = self.entries.back_mut()
-            && last.total > total
-        {
-            last.total = total;
-            if self.total_before(self.entries.len() - 1) < total {
-                break;
-            }
-            self.entries.pop_back();
-        }
-    }
-
     /// Gives back `cost` of what was added at `since`: the oldest entries of that moment or later. If it was counted together
     /// with a later entry, or was added again to a log that another gateway wrote, another entry is reduced in its place, and
     /// that one leaves the window sooner. By the clock of that gateway the entry may also be a little earlier.

@@ -9,11 +9,16 @@
 //! The first request for a key may come long after the reload. The cell is nevertheless migrated as of the reload, and
 //! advanced from there. So the result does not depend on when that is done, and what was reserved before is found where it
 //! was counted.
+//!
+//! Gateways that share counters change their configuration at different moments, and each of them migrates what it knows. So one
+//! of them may migrate what another one has migrated already. If the sum were charged, it would then count twice. A cell that is
+//! raised to the sum twice is the same as one that is raised once.
 
 use smallvec::SmallVec;
 
 use super::Limit;
 use super::cell::Cell;
+use super::counting::Context;
 use super::extension::Extension;
 use super::log::Log;
 use super::rate::Rate;
@@ -108,5 +113,38 @@ impl Limit {
             }
         });
         reservation.migrated(places)
+    }
+}
+
+/// For [stores that are shared](super::shared).
+impl Limit {
+    /// Raises what each rate counts in `cell` to what it counts in `least`, if that is more. Both cells belong to this limit
+    /// and have been advanced to `now`.
+    ///
+    /// If a rate has counted nothing in `cell`, its state is copied from `least`. Otherwise the difference is added as if it
+    /// had come at `now`, so it may count for longer than in `least`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use gateway::base::clock::Time;
+    /// use gateway::limit::{Cell, Limit, Rate};
+    ///
+    /// let limit = Limit::new("a", &[Rate::new(9, Duration::from_secs(60))?]);
+    /// let now = Time::from_micros(1_800_000_000_000_000);
+    /// let [mut cell, mut least] = [(); 2].map(|()| Cell::new(limit.rates(), now));
+    /// limit.charge(&mut cell, now, 2);
+    /// limit.charge(&mut least, now, 5);
+    ///
+    /// limit.raise(&mut cell, &least, now);
+    /// assert_eq!(limit.judge(&cell, now, 1, true).remaining, 4);
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
+    pub fn raise(&self, cell: &mut Cell, least: &Cell, now: Time) {
+        let Cell { states, extension } = cell;
+        for (place, ((rate, state), of_least)) in self.rates.iter().zip(states).zip(&least.states).enumerate() {
+            let mut context = Context { rates: &self.rates, place, rate, extension };
+            state.raise(&mut context, of_least, least.log(), now);
+        }
     }
 }

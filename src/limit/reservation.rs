@@ -47,7 +47,7 @@ impl Reservation {
 
     /// How much is taken from the rate at `place` for `cost` that is given back. The part that was not carried over is given
     /// back first, because it is not known which part of the cost it was.
-    pub(super) fn returnable(&self, place: usize, cost: u64) -> u64 {
+    fn returnable(&self, place: usize, cost: u64) -> u64 {
         cost.saturating_sub(self.carried(place).map_or(0, |carried| self.cost - carried.min(self.cost)))
     }
 

@@ -12,7 +12,7 @@
 //!
 //! A charge may have to be counted again in a state that another gateway has written, or taken back from it, so a
 //! [`Reservation`] tells where it was counted. Where several gateways migrate what they share after a reload,
-//! [`Limit::raise`] carries over only what was not carried over yet.
+//! [`Limit::raise`] adds only what was not migrated yet.
 //!
 //! Counters that are saved to a file have the same encoding.
 //!
@@ -27,7 +27,6 @@
 mod counters;
 mod whole;
 mod reservation;
-mod raising;
 mod operations;
 mod encoding;
 

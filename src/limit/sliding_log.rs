@@ -78,10 +78,6 @@ impl Counting for SlidingLog {
     /// All rates begin together: see [`fill`].
     fn begin(&mut self, _rate: &Rate, _sum: u64, _at: Time) {}
 
-    fn take_back(&mut self, context: &mut Context<'_>, cost: u64) {
-        changed(context).into_iter().for_each(|log| log.take_back(cost));
-    }
-
     fn moment(&self, log: Option<&Log>) -> Option<u64> {
         log.and_then(Log::newest)
     }

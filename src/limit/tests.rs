@@ -7,8 +7,7 @@ mod clocks;
 mod oracle;
 mod strategies;
 mod reservations;
-mod migrations;
-mod raising;
+mod migration;
 mod usages;
 
 use std::time::Duration;

@@ -127,10 +127,6 @@ impl Counting for TokenBucket {
         *self = Self::with_used(rate, at.micros(), units(rate, sum));
     }
 
-    fn take_back(&mut self, Context { rate, .. }: &mut Context<'_>, cost: u64) {
-        self.set_used(self.units().saturating_sub(units(rate, cost)));
-    }
-
     fn moment(&self, _log: Option<&Log>) -> Option<u64> {
         Some(self.moment)
     }

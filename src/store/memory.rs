@@ -13,7 +13,7 @@
 
 mod shard;
 mod bans;
-mod migrating;
+mod migration;
 mod inspection;
 mod saved;
 
@@ -32,7 +32,7 @@ use crate::base::fingerprint::Fingerprint;
 use crate::base::sharding::Sharding;
 use crate::limit::{Cell, Limit, Verdict};
 
-use migrating::ReloadsSoFar;
+use migration::ReloadsSoFar;
 use shard::{Entry, Shard};
 
 pub use saved::{NAME as SAVED_NAME, NotRestored, Restored};

@@ -134,7 +134,6 @@ mod refusals;
 mod reload;
 mod reload_counters;
 mod reload_overrides;
-mod reloading;
 mod request_id;
 mod reservations;
 mod resting;

@@ -115,7 +115,7 @@ impl Operation {
     /// Gives back `cost` of a reservation.
     pub fn give_back(rates: &[Rate], reservation: &Reservation, cost: u64) -> Self {
         let (mark, from) = reservation.moments(rates);
-        Self::GiveBack { mark, from, cost: reservation.certain(rates, cost) }
+        Self::GiveBack { mark, from, cost }
     }
 
     /// Moves it back in time by so many microseconds.

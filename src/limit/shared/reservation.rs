@@ -63,17 +63,9 @@ impl Reservation {
         (Time::from_micros(mark), Time::from_micros(from))
     }
 
-    /// The counters to which it was added: the index of the rate, what names the bucket, and how much is taken from the
-    /// counter if `cost` is given back. That is less if only a part of the reservation was carried over to the counter.
-    pub fn buckets<'a>(&'a self, rates: &'a [Rate], cost: u64) -> impl Iterator<Item = (usize, u64, u64)> {
+    /// The counters to which it was added: the index of the rate, and what names the bucket.
+    pub fn buckets<'a>(&'a self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64)> {
         let marked = rates.iter().zip(&self.marks).enumerate();
-        let counters = marked.filter(|(_, (rate, _))| rate.uses_counters());
-        counters.map(move |(place, (_, mark))| (place, *mark, self.returnable(place, cost)))
-    }
-
-    /// How much of `cost` every rate that keeps its state as a whole has at least, if it is given back.
-    pub(super) fn certain(&self, rates: &[Rate], cost: u64) -> u64 {
-        let whole = rates.iter().enumerate().filter(|(_, rate)| !rate.uses_counters());
-        whole.map(|(place, _)| self.returnable(place, cost)).min().unwrap_or(cost)
+        marked.filter(|(_, (rate, _))| rate.uses_counters()).map(|(place, (_, mark))| (place, *mark))
     }
 }

@@ -17,11 +17,6 @@ impl Limit {
     pub fn charge_whole(&self, cell: &mut Cell, now: Time, cost: u64, since: Time) {
         cell.charge(&self.rates, now, cost, Some(since));
     }
-
-    /// Takes `cost` back from the rates whose state is kept as a whole, beginning with what was charged last.
-    pub fn take_back_whole(&self, cell: &mut Cell, cost: u64) {
-        cell.each(&self.rates, |state, context| state.take_back(context, cost));
-    }
 }
 
 /// For [stores that are shared](super).

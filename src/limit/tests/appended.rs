@@ -182,7 +182,6 @@ proptest! {
             let reservations = [cost, cost].map(|cost| limit.reserve(&mut cell, at(now), cost));
             now += 7 * SECOND;
             cell.advance(limit.rates(), at(now));
-            limit.take_back_whole(&mut cell, 2);
             reservations.iter().rev().for_each(|reservation| limit.give_back(&mut cell, at(now), reservation, cost));
             prop_assert!(limit.judge(&cell, at(now), 1, true).remaining <= limit.capacity());
             prop_assert!(Cell::restore(limit.rates(), at(now), &cell.save(limit.rates(), ahead)).is_some());

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::migrations::{rates, run, schedules};
+use super::migration::{rates, run, schedules};
 use super::*;
 use crate::base::share::share;
 

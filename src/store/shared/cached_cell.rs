@@ -29,7 +29,7 @@
 //!   its server is away                is decided from what is known, or not at all, as `on_error` says
 //! ```
 //! Whether a key is banned is looked at without charging anything. It is read with whatever else the decision reads or
-//! writes, and only if it was not read lately (`coordinator/banning.rs`).
+//! writes, and only if it was not read lately (`coordinator/confirmation.rs`).
 //!
 //! With `strict`, whatever is admitted is charged provisionally (`provisional.rs`). So is, while its server answers, what is
 //! charged to a state that is kept as one value, whether it was read or not: the exchange that writes it says if it fits.
@@ -41,8 +41,10 @@
 //! asked for all the time then costs one exchange per millisecond instead of one per round trip, and most of its requests
 //! do not wait. Near the limit, of small quotas, and with `strict`, every decision waits for a read.
 
+mod confirmation;
 mod exchange;
-mod filled;
+mod leases;
+mod reservations;
 mod reset;
 
 use std::borrow::Cow;
@@ -53,9 +55,8 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::OwnedAsk;
-use super::carry_over::CarryOver;
 use super::counters::{CounterId, Counters, signed};
-use super::lease::{Demand, Lease};
+use super::leases::{Demand, Lease};
 use super::names::Names;
 use super::provisional::Provisionals;
 use super::reset::Resets;
@@ -65,7 +66,7 @@ use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 use crate::store::reloads::Reloads;
 
-pub(super) use filled::{Filled, Writes};
+pub(super) use exchange::{Filled, Writes};
 
 /// How long one gateway may know what another does not. What is pending may wait so long for an exchange that can carry
 /// it, and as long as there is plenty of room, what was read is good enough for further decisions.
@@ -103,8 +104,6 @@ pub(super) struct CachedCell {
     pub(super) counters: Counters,
     /// The state of the rates that are kept as a whole, if there are any.
     pub(super) versioned: Option<Box<VersionedState>>,
-    /// What it has yet to continue from, if a reload has changed how its limit counts.
-    pub(super) carry_over: Option<Box<CarryOver>>,
     /// The number of the last reload that it knows of.
     pub(super) reload: u32,
     /// The numbers of the decisions that wait for it to be read.
@@ -162,7 +161,6 @@ impl CachedCell {
             asked: None,
             counters,
             versioned,
-            carry_over: None,
             reload: 0,
             waiting,
             provisional: Provisionals::new(),
@@ -306,9 +304,7 @@ impl CachedCell {
 
     /// Whether the server is to be told something.
     pub(super) fn has_pending(&self) -> bool {
-        self.counters.is_open()
-            || self.versioned.as_ref().is_some_and(|state| state.has_pending())
-            || self.carry_over.as_ref().is_some_and(|carry_over| carry_over.is_read())
+        self.counters.is_open() || self.versioned.as_ref().is_some_and(|state| state.has_pending())
     }
 
     /// Whether it can be forgotten without anybody noticing.

@@ -135,18 +135,6 @@ impl Cells {
         self.places.get(&cell).copied()
     }
 
-    /// How the counters of a limit are named.
-    pub(super) fn names_of(&mut self, limit: &Arc<Limit>) -> Rc<Names> {
-        self.names.of(limit)
-    }
-
-    /// A number that no other cell has.
-    pub(super) fn unused_number(&mut self) -> u32 {
-        let number = self.next;
-        self.next = number.wrapping_add(1);
-        number
-    }
-
     /// Whether a cell that is not there any more may have been forgotten before the server knew what it had been
     /// charged.
     pub(super) fn may_have_forgotten(&self, number: u32) -> bool {
@@ -171,7 +159,8 @@ impl Cells {
     fn add(&mut self, (limit, key): (&Arc<Limit>, Fingerprint), now: Time, forgotten: &Counter) -> Place {
         let names = self.names.of(limit);
         let server = names.server(key, &self.servers);
-        let cached = CachedCell::new(self.unused_number(), names, key, server, now);
+        let cached = CachedCell::new(self.next, names, key, server, now);
+        self.next = self.next.wrapping_add(1);
         let room = match self.free.pop() {
             None if self.cells.len() >= MOST => self.make_room(now, forgotten),
             free => free,

@@ -7,11 +7,8 @@
 //! commands of the next exchange with a server (`write`) and what was decided (`take_replies`).
 
 mod admission;
-mod banning;
-mod confirming;
+mod confirmation;
 mod inspection;
-mod leases;
-mod reloading;
 mod replying;
 mod reservations;
 mod unanswered;
@@ -26,7 +23,7 @@ use super::batch::{Due, ServerQueue, ServerState};
 use super::cached_cell::{OVERTAKEN, Stage, Writes};
 use super::cells::{Cells, Place};
 use super::health::Health;
-use super::message::{Decision, Decisions, Message};
+use super::message::{Decision, Decisions, Message, Reload};
 use super::protocol::{Commands, Replies};
 use super::provisional::{NO_DECISION, Standing, Standings};
 use super::refusals::RefusalCache;
@@ -87,6 +84,16 @@ impl Coordinator {
             Message::Settle(settlement) => self.settle_reserved(*settlement),
             Message::Reload(reload) => self.reload(&reload),
             Message::Inspect(inspection) => self.inspect(*inspection),
+        }
+    }
+
+    /// Applies a reload of the configuration, or a change of overrides. Nobody waits for it: each cell continues from the counts
+    /// before when it is used next.
+    fn reload(&mut self, Reload { changes, now, asked }: &Reload) {
+        self.withdraw_leases(changes);
+        if self.cells.reload(changes, *now) {
+            self.sweep = Some(Sweep::new(*asked));
+            self.on_timer(*asked, *now);
         }
     }
 
@@ -183,8 +190,9 @@ impl Coordinator {
         if !is_good {
             self.drop_provisional(cell, filled.writes == Writes::Unacknowledged);
         }
-        // What is leased is left for others, and the verdicts say so.
-        outcomes.sort_by_key(|outcome| outcome.charge.number != NO_DECISION);
+        // What is leased is left for others, and the verdicts say so. And what is not wanted any more is given back before
+        // anything continues from the cell.
+        outcomes.sort_by_key(|outcome| !outcome.charge.is_leased());
         for outcome in outcomes {
             match outcome.charge.number {
                 NO_DECISION => self.settle_lease(cell, outcome, begun),

@@ -38,20 +38,16 @@ struct Unsettled {
     /// What has not been sent yet.
     pending: i64,
     sent: Sent,
-    /// Whether the counter is to be written even if nothing is pending, because the server has lost it.
+    /// Whether the counter is to be written even if nothing is pending, because the server does not have it.
     restore: bool,
-    /// The version of a count on the server that is too low, and is to be replaced.
-    too_low: Option<u64>,
 }
 
 /// How an amount is added to a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Add,
-    /// The server has lost the counter, so it is created with its count.
+    /// The server has lost the counter, or never had it, so it is created with its count.
     Create,
-    /// The count of this version is too low, so it is replaced.
-    Replace(u64),
 }
 
 /// What has been sent of a counter.
@@ -70,7 +66,7 @@ pub(super) struct Counters {
     unsettled: SmallVec<[Unsettled; 2]>,
     /// What this gateway has counted itself and not given back, if it or another ever gives anything back. Then counters shrink,
     /// so what was read before says nothing of what is there now. But no counter is below what one gateway alone has
-    /// counted in it, unless it was lost and begun anew by another.
+    /// counted in it, unless it was lost and begun anew by another. What continues from a replaced limit is part of it.
     own: Option<Box<Own>>,
 }
 
@@ -114,6 +110,17 @@ impl Counters {
         self.own.get_or_insert_with(|| Box::new(SmallVec::from_iter([(id, known)])));
     }
 
+    /// From now on this counter is no lower than `count`, which continues from a replaced limit. If the server has none, it is
+    /// created.
+    pub(super) fn hold(&mut self, id: CounterId, count: u64) {
+        let own = self.own.get_or_insert_default();
+        match own.iter_mut().find(|(of, _)| *of == id) {
+            Some((_, own)) => *own = count.max(*own),
+            None => own.push((id, count)),
+        }
+        self.create(id);
+    }
+
     /// Whether something may be given back, so that counts may become lower.
     pub(super) fn shrinks(&self) -> bool {
         self.own.is_some()
@@ -152,8 +159,8 @@ impl Counters {
             if counter.is_pending() && counter.sent == Sent::Nothing {
                 let amount = std::mem::take(&mut counter.pending);
                 counter.sent = Sent::InFlight(amount);
-                let restored = if std::mem::take(&mut counter.restore) { Change::Create } else { Change::Add };
-                write(counter.id, amount, counter.too_low.take().map_or(restored, Change::Replace));
+                let is_new = std::mem::take(&mut counter.restore);
+                write(counter.id, amount, if is_new { Change::Create } else { Change::Add });
             }
         }
     }
@@ -163,24 +170,10 @@ impl Counters {
         self.of(id).map_or(0, |counter| counter.pending.saturating_add(counter.in_flight()))
     }
 
-    /// Takes over what has not been sent yet of the counters of one rate.
-    pub(super) fn take_pending(&mut self, rate: usize) -> SmallVec<[(CounterId, i64); 2]> {
-        let counters = self.unsettled.iter_mut().filter(|counter| counter.id.rate == rate);
-        let pending = counters.map(|counter| (counter.id, std::mem::take(&mut counter.pending))).collect();
-        self.unsettled.retain(|counter| !counter.is_clean());
-        pending
-    }
-
     /// The counter is missing, and is to be created.
-    pub(super) fn create(&mut self, id: CounterId) {
+    fn create(&mut self, id: CounterId) {
         let at = self.entry(id);
         self.unsettled[at].restore = true;
-    }
-
-    /// The count of this version is too low, and is to be replaced if it still is there.
-    pub(super) fn replace(&mut self, id: CounterId, version: u64) {
-        let at = self.entry(id);
-        self.unsettled[at].too_low = Some(version);
     }
 
     /// What came of what was sent, before it is learned what was read after it.
@@ -258,7 +251,7 @@ impl Counters {
         if is_lost {
             self.create(id);
         } else if let Some(at) = at {
-            (self.unsettled[at].restore, self.unsettled[at].too_low) = (false, None);
+            self.unsettled[at].restore = false;
             self.tidy(at);
         }
         let is_shared = count.is_some_and(|count| count > confirmed);
@@ -270,7 +263,7 @@ impl Counters {
     pub(super) fn forget_confirmed(&mut self) {
         for counter in &mut self.unsettled {
             counter.pending = counter.pending.max(0);
-            (counter.restore, counter.too_low) = (false, None);
+            counter.restore = false;
         }
         self.unsettled.retain(|counter| !counter.is_clean());
         if let Some(mut own) = self.own.take() {
@@ -305,7 +298,7 @@ impl Counters {
 
     fn entry(&mut self, id: CounterId) -> usize {
         self.position(id).unwrap_or_else(|| {
-            self.unsettled.push(Unsettled { id, pending: 0, sent: Sent::Nothing, restore: false, too_low: None });
+            self.unsettled.push(Unsettled { id, pending: 0, sent: Sent::Nothing, restore: false });
             self.unsettled.len() - 1
         })
     }
@@ -319,7 +312,7 @@ impl Counters {
 
 impl Unsettled {
     fn is_pending(&self) -> bool {
-        self.pending != 0 || self.restore || self.too_low.is_some()
+        self.pending != 0 || self.restore
     }
 
     fn in_flight(&self) -> i64 {

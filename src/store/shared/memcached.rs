@@ -7,12 +7,16 @@
 mod replies;
 mod commands;
 mod notes;
-mod statistics;
+
+use memcache::{Client, MemcacheError};
 
 use super::protocol::{Commands, Protocol, Statistics};
 
 use commands::TextCommands;
 pub use notes::Notes;
+
+/// Seconds that a server may take to connect and to answer when it is asked about itself.
+const TIMEOUT: u32 = 1;
 
 /// Memcached's protocol.
 pub struct Memcached;
@@ -33,6 +37,15 @@ impl Protocol for Memcached {
 
     fn statistics(&self, address: &str) -> Option<Statistics> {
         // That a server does not answer is noticed elsewhere.
-        statistics::ask(address).ok()
+        statistics(address).ok()
     }
+}
+
+/// Asks a server about itself, on a connection of its own. One that takes only the text protocol says nothing: of the answer in text, the crate reads the first line alone.
+fn statistics(address: &str) -> Result<Statistics, MemcacheError> {
+    let url = format!("memcache://{address}?timeout={TIMEOUT}&connect_timeout={TIMEOUT}");
+    let client = Client::with_pool_size(url, 1)?;
+    let stats = client.stats()?.pop().map(|(_, stats)| stats).unwrap_or_default();
+    let number = |name: &str| stats.get(name).and_then(|text| text.parse::<u64>().ok());
+    Ok(Statistics { time: number("time"), evictions: number("evictions").unwrap_or(0) })
 }

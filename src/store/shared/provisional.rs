@@ -35,14 +35,9 @@ impl Provisional {
         matches!(self.number, NO_DECISION | WITHDRAWN)
     }
 
-    /// The counters to which it was added: indexes of rates, buckets, and how much.
-    pub(super) fn counted(&self) -> impl Iterator<Item = (usize, u64, u64)> {
-        self.ticket.reservation.buckets(self.ticket.limit.rates(), self.ticket.cost())
-    }
-
-    /// The same without how much.
+    /// The counters to which it was added: indexes of rates, and buckets.
     pub(super) fn buckets(&self) -> impl Iterator<Item = (usize, u64)> {
-        self.counted().map(|(rate, bucket, _)| (rate, bucket))
+        self.ticket.reservation.buckets(self.ticket.limit.rates())
     }
 }
 

@@ -11,8 +11,6 @@ enum Target {
     Counter(CounterId),
     /// The state of all rates that are kept as one value.
     State,
-    /// Something of a limit that was replaced.
-    Replaced,
     /// Something whose write is seen by what is read afterwards.
     Other,
 }
@@ -60,11 +58,6 @@ impl Targets {
         self.reads.push(Target::State);
     }
 
-    /// Something of a limit that was replaced is read.
-    pub(super) fn read_replaced(&mut self) {
-        self.reads.push(Target::Replaced);
-    }
-
     /// What `collect` adds.
     pub(super) fn part(&mut self, collect: impl FnOnce(&mut Self)) -> Part {
         let (writes, reads) = (self.writes.len(), self.reads.len());
@@ -91,7 +84,7 @@ impl<'a> Answer<'a> {
     pub(super) fn written(&self) -> impl Iterator<Item = (CounterId, Written)> {
         self.part.writes.clone().filter_map(|tag| match self.targets.writes[tag] {
             Target::Counter(id) => Some((id, self.replies.written(tag))),
-            Target::State | Target::Replaced | Target::Other => None,
+            Target::State | Target::Other => None,
         })
     }
 
@@ -104,14 +97,8 @@ impl<'a> Answer<'a> {
     pub(super) fn items(&self) -> impl Iterator<Item = (CounterId, Option<Item<'a>>)> {
         self.part.reads.clone().filter_map(|at| match self.targets.reads[at] {
             Target::Counter(id) => Some((id, self.replies.item(at))),
-            Target::State | Target::Replaced | Target::Other => None,
+            Target::State | Target::Other => None,
         })
-    }
-
-    /// What was read of limits that were replaced, in the order in which it was asked for.
-    pub(super) fn replaced(&self) -> impl Iterator<Item = Option<Item<'a>>> {
-        let is_replaced = |at: &usize| self.targets.reads[*at] == Target::Replaced;
-        self.part.reads.clone().filter(is_replaced).map(|at| self.replies.item(at))
     }
 
     /// What came of the write of the state, if it was written. Of two commands for that, one is enough.

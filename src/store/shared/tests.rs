@@ -11,7 +11,7 @@ mod turns;
 mod strict;
 mod reservations;
 mod clocks;
-mod reloads;
+mod migration;
 mod inspection;
 mod leases;
 mod levels;
@@ -24,7 +24,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::lease::most_leased;
+use super::leases::most_leased;
 use super::names::AllNames;
 use super::{Ask, OwnedAsk};
 use crate::base::fingerprint::Fingerprint;

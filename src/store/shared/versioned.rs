@@ -18,7 +18,6 @@
 
 mod change;
 mod sent;
-mod reset;
 
 use smallvec::SmallVec;
 
@@ -68,6 +67,8 @@ pub(super) struct VersionedState {
     next: Number,
     /// What became of requests since that was taken.
     outcomes: Outcomes,
+    /// What continues from a replaced limit, until a state of another gateway is seen to count as much.
+    least: Option<Box<Cell>>,
 }
 
 /// What was learned from an exchange.
@@ -87,13 +88,6 @@ impl VersionedState {
     /// Whether it is unknown if something has arrived: nothing is written before that is known.
     pub(super) fn is_unacknowledged(&self) -> bool {
         self.unacknowledged.is_some()
-    }
-
-    /// What was charged and the server has yet to be told; and when the first of it was charged.
-    pub(super) fn charged(&self) -> Option<(u64, Time)> {
-        let unacknowledged = self.unacknowledged.iter().map(|sent| &sent.change);
-        let all = self.pending.iter().chain(unacknowledged).filter_map(StateChange::charged);
-        all.reduce(|(sum, first), (cost, since)| (sum.saturating_add(cost), first.min(since)))
     }
 
     /// Sees whether the clock was set back. The state on the server stays in its own time, so that other gateways do not
@@ -138,6 +132,31 @@ impl VersionedState {
         self.pending.iter_mut().for_each(StateChange::admit_all);
     }
 
+    /// From now on it counts no less than `least`, which continues from a replaced limit and has been advanced to `now`. The
+    /// server is told unless it has a state that counts as much.
+    pub(super) fn hold(&mut self, mut least: Cell, limit: &Limit, now: Time) {
+        if let Some(mut before) = self.least.take() {
+            before.advance(limit.rates(), now);
+            limit.raise(&mut least, &before, now);
+        }
+        // Counters are told apart from it.
+        least.fill(limit.rates(), |_, _| 0);
+        self.least = Some(Box::new(least));
+        self.charge(0, now);
+    }
+
+    /// Raises the state of another gateway to what continues from a replaced limit. The server is told if that is more.
+    fn raise(&mut self, theirs: &mut Cell, limit: &Limit, now: Time) {
+        let Some(mut least) = self.least.take() else { return };
+        theirs.advance(limit.rates(), now);
+        least.advance(limit.rates(), now);
+        let before = theirs.clone();
+        limit.raise(theirs, &least, now);
+        if *theirs != before {
+            self.least = Some(least);
+        }
+    }
+
     /// What became of requests since this was asked last.
     pub(super) fn take_outcomes(&mut self) -> Outcomes {
         std::mem::take(&mut self.outcomes)
@@ -177,10 +196,12 @@ impl VersionedState {
         cell: &mut Cell,
         names: &Names,
         (key, now, resets): (&Digits, Time, Resets),
-        (may_append, is_shared): (bool, bool),
+        is_shared: bool,
         (targets, commands): (&mut Targets, &mut dyn Commands),
     ) {
         let name = |out: &mut Vec<u8>| names.state(key, out);
+        // What continues from a replaced limit is only told with the whole state.
+        let may_append = self.least.is_none();
         let is_any = |pending: &mut StateChange| match self.version {
             // What is unacknowledged has to be read first, and so has what may be there.
             _ if self.unacknowledged.is_some() => false,
@@ -271,6 +292,7 @@ impl VersionedState {
         if cell.is_whole_spent(rates, now) {
             // The next one begins by the clock here.
             self.ahead = 0;
+            self.least = None;
             self.pending.take_if(|pending| pending.is_nothing());
         } else if before != Version::Unread {
             self.charge(0, now);
@@ -340,6 +362,7 @@ impl VersionedState {
             }
         }
         self.short = (self.appended >= LONG).then(|| self.whole(&theirs, rates));
+        self.raise(&mut theirs, limit, now);
         // It was so long ago that it matters no more.
         let is_over = cell.is_whole_spent(rates, now);
         self.pending.take_if(|pending| is_over && pending.only_charges());
@@ -352,7 +375,7 @@ impl VersionedState {
         theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
         *cell = theirs;
         // What others have appended at the same time may have to be kept for longer than was known here.
-        if is_sent && cell.memory(rates) > self.kept {
+        if self.least.is_some() || is_sent && cell.memory(rates) > self.kept {
             self.charge(0, now);
         }
         !is_unchanged

@@ -2,11 +2,39 @@
 
 use tokio::time::Instant;
 
-use super::{CachedCell, Filled, Stage, Writes};
+use super::{CachedCell, Stage};
 use crate::store::shared::counters::{Change, CounterId, Learned};
-use crate::store::shared::lease::is_leasable;
-use crate::store::shared::protocol::{Commands, Condition, Echo, Initial, Item, Written};
+use crate::store::shared::leases::is_leasable;
+use crate::store::shared::protocol::{Commands, Echo, Initial, Item, Written};
+use crate::store::shared::reset::ResetOutcome;
 use crate::store::shared::targets::{Answer, Targets};
+
+/// What came of an exchange.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::store::shared) struct Filled {
+    pub(in crate::store::shared) writes: Writes,
+    /// How many counts that were known the server has lost.
+    pub(in crate::store::shared) lost: u64,
+    /// Whether something has to be written again before anything is admitted: another gateway has replaced the state
+    /// first, or there was no count to add to.
+    pub(in crate::store::shared) must_retry: bool,
+    /// Whether what is known now is what a decision needs.
+    pub(in crate::store::shared) is_current: bool,
+    /// What is known of resets of the key.
+    pub(in crate::store::shared) reset: ResetOutcome,
+}
+
+/// What came of the writes of an exchange.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::store::shared) enum Writes {
+    /// All are done, or another gateway was faster.
+    #[default]
+    Done,
+    /// Some could not be done.
+    Failed,
+    /// It is unknown whether some are done.
+    Unacknowledged,
+}
 
 impl CachedCell {
     /// Writes what is pending and reads what a decision needs. What `strict` has to confirm is counted by commands that
@@ -22,10 +50,8 @@ impl CachedCell {
         if let Some(number) = self.resets.send() {
             return self.compose_reset(number, targets, commands);
         }
-        self.compose_carry_over(targets, commands);
         let is_shared = self.is_shared();
-        let Self { names, key, cell, counters, versioned, carry_over, now, provisional, inspections, resets, .. } =
-            self;
+        let Self { names, key, cell, counters, versioned, now, provisional, inspections, resets, .. } = self;
         let (rates, key) = (names.limit.rates(), key.digits());
         // What has left the window is not read, so it would stay unacknowledged for ever.
         counters.retain(|id| cell.count(rates, id.rate, id.bucket).is_some());
@@ -33,17 +59,13 @@ impl CachedCell {
         counters.send(|id, amount, change| {
             let name = |out: &mut Vec<u8>| names.counter(&key, id, out);
             let count = cell.count(rates, id.rate, id.bucket).unwrap_or(0);
-            let lifetime = || names.lifetime(id, *now);
             match (change, u64::try_from(amount)) {
-                (Change::Replace(version), _) => {
-                    let value = itoa::Buffer::new().format(count).as_bytes().to_owned();
-                    commands.store(&name, &value, Condition::Version(version), (lifetime(), resets.seen));
-                }
                 (Change::Add, Err(_)) => commands.subtract(&name, amount.unsigned_abs(), echo),
                 (_, amount) => {
                     let amount = amount.unwrap_or(0);
                     // What should be there is not created, so that it is noticed if it is lost.
                     let is_new = change == Change::Create || count <= amount;
+                    let lifetime = || names.lifetime(id, *now);
                     let initial = is_new.then(|| Initial { count: count.max(amount), lifetime: lifetime() });
                     commands.add(&name, amount, initial, echo);
                 }
@@ -54,13 +76,11 @@ impl CachedCell {
         // If all was read a moment ago, what is added to will do.
         let reads_all = !std::mem::take(&mut self.fresh)
             || versioned.is_some()
-            || carry_over.is_some()
             || strict && !provisional.is_empty()
             || !cell.newest(rates).all(is_sent);
-        let needs_items = carry_over.is_some() || *inspections > 0;
         for (rate, bucket, _) in cell.counts_mut(rates) {
             let is_sent = is_sent((rate, bucket));
-            let is_read = if is_sent { echo == Echo::Quiet || needs_items } else { reads_all };
+            let is_read = if is_sent { echo == Echo::Quiet || *inspections > 0 } else { reads_all };
             if is_read {
                 let id = CounterId { rate, bucket };
                 commands.read(&|out| names.counter(&key, id, out));
@@ -68,8 +88,7 @@ impl CachedCell {
             }
         }
         if let Some(state) = versioned {
-            let ways = (carry_over.is_none(), is_shared);
-            state.compose(cell, names, (&key, *now, *resets), ways, (targets, commands));
+            state.compose(cell, names, (&key, *now, *resets), is_shared, (targets, commands));
         }
         for charge in provisional {
             let waits = |number| versioned.as_ref().is_some_and(|state| !state.is_sent(number));
@@ -80,8 +99,7 @@ impl CachedCell {
     /// Takes over what the server answered to what it was asked then. If gateways are `strict`, a lower count is believed,
     /// because they give back what they cannot use.
     pub(in crate::store::shared) fn fill(&mut self, answer: &Answer<'_>, asked: Instant, strict: bool) -> Filled {
-        // A count of which not all was carried over yet is no less than what is known.
-        let shrink = (strict || self.counters.shrinks()) && self.carry_over.is_none();
+        let shrink = strict || self.counters.shrinks();
         // What is known from before a reset must not be what the replies are understood by.
         let mut filled = Filled { reset: self.apply_resets(answer), ..Filled::default() };
         for (id, written) in answer.written() {
@@ -94,21 +112,14 @@ impl CachedCell {
         for (id, item) in answer.items().filter(|_| answer.is_read()) {
             filled.lost += self.learn_item(id, item, shrink);
         }
-        let mut is_foreign = false;
         let Self { cell, names, versioned, now, .. } = self;
         if let Some(state) = versioned {
             let learned = state.fill(cell, (&names.limit, *now), answer);
             filled.lost += learned.lost;
-            is_foreign = learned.is_foreign;
-            if is_foreign {
+            if learned.is_foreign {
                 self.shared = Some(*now);
             }
             answer.state_written().into_iter().for_each(|written| filled.note(written));
-        }
-        if self.carry_over.is_some() {
-            // What is missing is what it continues from.
-            filled.lost = 0;
-            self.carry_over(answer, is_foreign);
         }
         let was_written = |id| answer.written().any(|(of, _)| of == id);
         let was_asked = |(rate, bucket)| {
@@ -119,7 +130,7 @@ impl CachedCell {
             self.note_overfull();
         }
         let rates = self.names.limit.rates();
-        filled.is_current = self.cell.newest(rates).all(was_asked) && !self.is_behind();
+        filled.is_current = self.cell.newest(rates).all(was_asked);
         if filled.reset.is_reset {
             // What the older ones were before the reset says nothing.
             filled.is_current &= self.cell.counts_mut(rates).all(|(rate, bucket, _)| was_asked((rate, bucket)));
@@ -168,5 +179,17 @@ impl CachedCell {
             }
         }
         u64::from(learned.is_lost)
+    }
+}
+
+impl Filled {
+    fn note(&mut self, written: Written) {
+        let writes = match written {
+            Written::Failed => Writes::Failed,
+            Written::Unknown => Writes::Unacknowledged,
+            Written::Done | Written::Count(_) | Written::Missing | Written::Refused => Writes::Done,
+        };
+        self.writes = self.writes.max(writes);
+        self.must_retry |= matches!(written, Written::Missing | Written::Refused);
     }
 }

@@ -79,16 +79,15 @@ impl CachedCell {
         let is_reset = highest > self.resets.seen || is_overwritten;
         if is_reset {
             self.resets.seen = highest;
-            self.forget_counts(highest);
+            self.forget_counts();
         }
         ResetOutcome { is_reset, everywhere }
     }
 
-    /// Forgets all but what the server has yet to be told, because of the reset with this number.
-    fn forget_counts(&mut self, number: u32) {
-        let Self { names, cell, counters, versioned, carry_over, now, .. } = self;
-        // What limits have counted that were replaced before the reset is reset as well.
-        carry_over.take_if(|carry_over| carry_over.began() <= number);
+    /// Forgets all but what the server has yet to be told, because of a reset. What continues from replaced limits is reset as
+    /// well.
+    fn forget_counts(&mut self) {
+        let Self { names, cell, counters, versioned, now, .. } = self;
         let limit = &names.limit;
         *cell = Cell::new(limit.rates(), *now);
         counters.forget_confirmed();

@@ -1,33 +1,114 @@
-//! Reservations: charges that are corrected when the cost is known.
+//! Reservations and leases: charges that are corrected when it is known what is needed of them.
+
+use tokio::time::Instant;
 
 use super::Coordinator;
-use crate::store::reloads::Migration;
+use crate::limit::Reservation;
+use crate::store::LimitChanges;
+use crate::store::shared::OwnedAsk;
+use crate::store::shared::batch::ServerState;
+use crate::store::shared::cells::Place;
+use crate::store::shared::leases::{FAR, LEASE};
 use crate::store::shared::message::Settlement;
+use crate::store::shared::provisional::{Outcome, Provisional};
 
 impl Coordinator {
     /// Gives back what was reserved too much, or charges what was reserved too little. Nobody waits for that, and it
     /// waits for nothing: the next request is decided after it.
-    pub(super) fn settle_reserved(&mut self, mut settlement: Settlement) {
-        let Settlement { ticket, now, asked, cost } = &mut settlement;
+    pub(super) fn settle_reserved(&mut self, settlement: Settlement) {
+        let Settlement { mut ticket, now, asked, mut cost } = settlement;
         // A limit that has not counted the key since a reload has yet to continue from where it was reserved.
-        let is_known = |migration: &&Migration| self.cells.find(ticket.key.with(migration.to.shape())).is_some();
-        let migration = self.cells.successor(&ticket.limit, ticket.key, *now).filter(is_known).cloned();
-        let is_moved = migration.is_some();
-        if let Some(Migration { from, to, at, .. }) = migration {
-            ticket.reservation = to.migrate_reservation(&from, &ticket.reservation, at);
-            ticket.limit = to;
+        let successor = self.cells.successor(&ticket.limit, ticket.key, now).map(|migration| migration.to.clone());
+        if let Some(to) = successor.filter(|to| self.cells.find(ticket.key.with(to.shape())).is_some()) {
+            // What was reserved is part of what the limit continues from, and stays charged. Only what it costs in addition is
+            // charged.
+            cost = cost.saturating_sub(ticket.cost());
+            (ticket.limit, ticket.reservation) = (to, Reservation::default());
         }
-        let place = self.cells.of((&ticket.limit, ticket.key), *now, &self.health.forgotten).0;
-        if self.cells.at(place).number != ticket.cell && (is_moved || self.cells.may_have_forgotten(ticket.cell)) {
-            // It may not have been carried over, or may never have been written to a server. Then others would lose what is
-            // given back.
-            *cost = ticket.cost().max(*cost);
+        let place = self.cells.of((&ticket.limit, ticket.key), now, &self.health.forgotten).0;
+        if self.cells.at(place).number != ticket.cell && self.cells.may_have_forgotten(ticket.cell) {
+            // It may never have been written to a server. Then others would lose what is given back.
+            cost = ticket.cost().max(cost);
         }
         let cached = self.cells.at(place);
         // There may be room again.
         self.refusals.forget(cached.id());
-        *now = cached.advance_for(&ticket.limit, *now, *asked);
-        cached.settle(settlement);
+        cached.advance_for(&ticket.limit, now, asked);
+        cached.settle(&ticket, cost);
         self.queue(place, true);
+    }
+
+    /// Asks for a lease of a key that was just charged, if it is busy and its server answers.
+    pub(super) fn lease_if_busy(&mut self, cell: Place, ask: &OwnedAsk, asked: Instant) {
+        // A request that was on its way during a reload may ask a replaced limit, from which another one continues.
+        let is_replaced = self.cells.is_replaced(cell);
+        let cached = self.cells.at(cell);
+        let server = &self.servers[cached.server];
+        let may_lease = server.state == ServerState::Up && server.round_trip < FAR;
+        if may_lease && !is_replaced && cached.lease_if_busy(ask, asked) {
+            self.leases.push_back((asked + LEASE, cell));
+            self.queue(cell, true);
+        }
+    }
+
+    /// Gives back the leases of all keys whose limit is replaced. Nobody was admitted for what is leased, so it is given back
+    /// where it was charged, before another cell continues from that. A lease that is being asked for by an exchange is given
+    /// back as soon as it is granted.
+    pub(super) fn withdraw_leases(&mut self, changes: &LimitChanges) {
+        let leased: Vec<_> = self.leases.iter().map(|(_, cell)| *cell).collect();
+        for cell in leased {
+            let cached = self.cells.at(cell);
+            if changes.replace(cached.names.limit.name(), cached.key) {
+                cached.withdraw_lease();
+                self.queue(cell, true);
+            }
+        }
+    }
+
+    /// The charge of a lease is confirmed by an exchange that was begun at `begun`, or was rejected and given back.
+    pub(super) fn settle_lease(&mut self, cell: Place, outcome: Outcome, begun: Instant) {
+        let Outcome { charge, is_confirmed } = outcome;
+        if is_confirmed {
+            let (until, before) = self.cells.at(cell).grant(charge, begun);
+            self.leases.push_back((until, cell));
+            if let Some(before) = before {
+                self.give_back_lease(cell, *before, begun);
+            }
+        }
+    }
+
+    /// Gives back what is left of leases whose time is over.
+    pub(in crate::store::shared) fn end_leases(&mut self, now: Instant) {
+        while self.leases.front().is_some_and(|(until, _)| *until <= now)
+            && let Some((_, cell)) = self.leases.pop_front()
+        {
+            if let Some(rest) = self.cells.at(cell).end_lease(now) {
+                self.give_back_lease(cell, *rest, now);
+            }
+            if self.cells.at(cell).has_asked_for_lease() {
+                // Its server is slow, and a reload has to know of it.
+                self.leases.push_back((now + LEASE, cell));
+            }
+        }
+    }
+
+    /// Gives back what is left of a lease like that of a reservation: a reload may have changed since how the limit counts.
+    /// No request comes with that, so the time is that of the last one.
+    fn give_back_lease(&mut self, cell: Place, rest: Provisional, asked: Instant) {
+        if rest.ticket.cost() > 0 {
+            let now = self.cells.peek(cell).now;
+            self.settle_reserved(Settlement { ticket: rest.ticket, now, asked, cost: 0 });
+        }
+    }
+
+    /// When the next lease ends.
+    pub(super) fn end_of_lease(&self) -> Option<Instant> {
+        self.leases.front().map(|(until, _)| *until)
+    }
+
+    /// Whether some key is leased.
+    #[cfg(test)]
+    pub(in crate::store::shared) fn has_leases(&self) -> bool {
+        !self.leases.is_empty()
     }
 }

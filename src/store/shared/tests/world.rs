@@ -19,7 +19,7 @@ use crate::store::shared::batch::Due;
 use crate::store::shared::cached_cell::MOMENT;
 use crate::store::shared::cells::MOST;
 use crate::store::shared::coordinator::Coordinator;
-use crate::store::shared::lease::LEASE;
+use crate::store::shared::leases::LEASE;
 use crate::store::shared::link::Link;
 use crate::store::shared::memcached::Memcached;
 use crate::store::shared::message::{Decision, Message, Settlement};
@@ -218,7 +218,7 @@ impl World {
         let Decided { gateway, reserved, given, .. } = &mut *open[which];
         for Reserved { ticket, .. } in reserved.drain(..) {
             let cost = ticket.cost() * kept / 4;
-            *given = ticket.cost() - cost;
+            *given = ticket.cost().saturating_sub(cost);
             let gateway = &mut self.gateways[*gateway];
             let now = Time::from_micros(self.now.micros() - gateway.behind);
             let settlement = Settlement { ticket, now, asked, cost };

@@ -1,4 +1,12 @@
-//! Cells after a reload: which cell counts a key now, and which replaced limits it continues.
+//! Cells after a reload: which cell counts a key now, and what it continues from.
+//!
+//! A limit that counts in another way has counters with other names. At its first use its cell continues from what this
+//! gateway knows of the cells of the limits that it replaces, migrated ([`Limit::migrate`]). The old counters are not read:
+//! what only other gateways know of a key is not known here.
+//!
+//! A counter that is missing is created with that count. If another gateway was faster, the larger one goes on: here, while
+//! the counter stays as it is, and what is added to it is counted as usual. To add the difference would count twice what
+//! both gateways know. A state that is one value is replaced by the larger one.
 //!
 //! A reload may replace the limit of a request that is under way, or of one that is held and asks again. Then the limit decides
 //! that counts the key now.
@@ -9,11 +17,11 @@ use std::time::Duration;
 
 use super::OwnedAsk;
 use super::cached_cell::CachedCell;
-use super::carry_over::{CarryOver, Source};
 use super::cells::{Cells, Place};
+use super::counters::CounterId;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
-use crate::limit::Limit;
+use crate::limit::{Cell, Limit};
 use crate::store::LimitChanges;
 use crate::store::reloads::Migration;
 
@@ -58,7 +66,7 @@ impl Cells {
     }
 
     /// Sees whether a cell is used for the first time after a reload. If its limit has replaced another one since it
-    /// was used last, it continues from that.
+    /// was used last, it continues from that, as far as it is known here.
     pub(super) fn see_reload(&mut self, place: Place, limit: &Arc<Limit>, now: Time) {
         let (count, CachedCell { key, reload, .. }) = (self.reloads.count(), self.peek(place));
         let key = *key;
@@ -68,26 +76,51 @@ impl Cells {
         let before = mem::replace(&mut self.at(place).reload, count);
         let is_new = |migration: &&Migration| migration.is_open(now) && migration.reload > before;
         let migrations: Vec<Migration> = self.reloads.before(limit, key).filter(is_new).cloned().collect();
-        if migrations.is_empty() {
+        for Migration { from, at, .. } in migrations {
+            let Some(old) = self.find(key.with(from.shape())) else { continue };
+            let counted = self.peek(old).counted();
+            let cached = self.at(place);
+            cached.advance(limit, now.max(cached.now));
+            cached.continue_from(limit.migrate(&from, counted, at), limit);
+        }
+    }
+}
+
+impl CachedCell {
+    /// What a limit continues from that replaces its own: all but leases that are given back when they are granted.
+    fn counted(&self) -> Cell {
+        let mut counted = self.cell.clone();
+        self.correct_withdrawn(&mut counted, u64::saturating_sub);
+        counted
+    }
+
+    /// Corrects in a copy of its cell by how much such leases are counted.
+    fn correct_withdrawn(&self, cell: &mut Cell, correct: fn(u64, u64) -> u64) {
+        for charge in self.withdrawn() {
+            let (rates, cost) = (charge.ticket.limit.rates(), charge.ticket.cost());
+            charge.buckets().for_each(|(rate, bucket)| cell.correct(rates, rate, bucket, |count| correct(count, cost)));
+        }
+    }
+
+    /// From now on it counts no less than a cell of a replaced limit that was `migrated` to this one. Nothing that was read
+    /// before is enough for a decision.
+    fn continue_from(&mut self, mut migrated: Cell, limit: &Limit) {
+        let (rates, now) = (limit.rates(), self.now);
+        migrated.advance(rates, now);
+        if migrated.is_spent(rates, now) {
             return;
         }
-        let (mut sources, mut pending, mut number) = (Vec::new(), Vec::new(), None);
-        for Migration { from, at, .. } in migrations {
-            let old = self.find(key.with(from.shape()));
-            let cached = old.map(|old| {
-                let old = self.at(old);
-                number = number.or(Some(old.number));
-                let (cell, more) = old.hand_over(limit);
-                pending.extend(more);
-                cell
-            });
-            sources.push(Source { names: self.names_of(&from), at, cached });
+        // What will be given back comes on top.
+        let mut raised = self.counted();
+        limit.raise(&mut raised, &migrated, now);
+        self.correct_withdrawn(&mut raised, u64::saturating_add);
+        for (rate, bucket, count) in raised.counts_mut(rates).filter(|(.., count)| **count > 0) {
+            self.counters.hold(CounterId { rate, bucket }, *count);
         }
-        let unused = self.unused_number();
-        let cached = self.at(place);
-        cached.number = number.unwrap_or(cached.number);
-        cached.advance(limit, now.max(cached.now));
-        let carry_over = CarryOver::new(sources, limit, unused, cached.now);
-        cached.begin_carry_over(carry_over, pending);
+        self.cell = raised;
+        if let Some(state) = &mut self.versioned {
+            state.hold(migrated, limit, now);
+        }
+        self.must_be_read();
     }
 }

@@ -5,7 +5,7 @@
 //! millisecond, and with `strict` one after the other, so that a key which many gateways charge very often takes a large
 //! part of what the server can do.
 //!
-//! A lease is a provisional charge like any other (`confirmation.rs`): it is added to the counters first, and the answer
+//! A lease is a provisional charge like any other (`cached_cell/confirmation.rs`): it is added to the counters first, and the answer
 //! has to show that it fits. What is spent of it was counted before, so `strict` holds as without leases. Other gateways
 //! take a lease for admissions until its rest is given back; therefore it is no more than what the gateway has admitted in
 //! as long a time before, and a small part of what is left. If the exchange of a lease is not answered, nobody knows

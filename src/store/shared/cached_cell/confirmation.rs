@@ -23,16 +23,16 @@
 
 use smallvec::SmallVec;
 
-use super::OwnedAsk;
-use super::cached_cell::{CachedCell, Stage};
-use super::provisional::{Outcome, Provisional, Provisionals};
-use super::versioned::Number;
+use super::{CachedCell, Stage};
 use crate::limit::Limit;
 use crate::store::Ticket;
+use crate::store::shared::OwnedAsk;
+use crate::store::shared::provisional::{Outcome, Provisional, Provisionals};
+use crate::store::shared::versioned::Number;
 
 impl CachedCell {
     /// The provisional charge that was made just now.
-    pub(super) fn provisional(
+    pub(in crate::store::shared) fn provisional(
         &self,
         number: u64,
         index: usize,
@@ -46,7 +46,7 @@ impl CachedCell {
     /// Whether a charge may be provisional without `strict`. A gateway that sees it in a sum before it is given back takes it
     /// for an admission for as long as it counts. So there it is the cost of one request at a time, and only of a cell that
     /// was read.
-    pub(super) fn may_reserve(&self) -> bool {
+    pub(in crate::store::shared) fn may_reserve(&self) -> bool {
         self.has_no_sums()
             || self.was_read && self.stage != Stage::InFlight && self.waiting.is_empty() && self.provisional.is_empty()
     }
@@ -55,10 +55,9 @@ impl CachedCell {
     /// provisional charge need not read first: a flood of refused requests must not inflate the counters. What does not fit
     /// into a state that is kept as a whole is not charged, so there any room will do. While something is unacknowledged,
     /// nothing is added to it, so nothing would be confirmed.
-    pub(super) fn has_plenty(&self, limit: &Limit, need: u64) -> bool {
+    pub(in crate::store::shared) fn has_plenty(&self, limit: &Limit, need: u64) -> bool {
         let margin = if self.has_no_sums() { 0 } else { limit.capacity() / 8 };
-        !self.is_behind()
-            && !self.counters.is_unacknowledged()
+        !self.counters.is_unacknowledged()
             && !self.versioned.as_ref().is_some_and(|state| state.is_unacknowledged())
             && limit.admits(&self.cell, self.now, need.saturating_add(margin))
     }
@@ -70,7 +69,7 @@ impl CachedCell {
 
     /// What became of the provisional charges that were part of the exchange that was just answered. If it confirms
     /// none, those that are not rejected go on waiting.
-    pub(super) fn confirm(&mut self, is_confirmed: bool) -> SmallVec<[Outcome; 2]> {
+    pub(in crate::store::shared) fn confirm(&mut self, is_confirmed: bool) -> SmallVec<[Outcome; 2]> {
         let mut rejected = self.reject_what_did_not_fit(true);
         let sent = self.provisional.iter().position(|charge| !charge.sent).unwrap_or(self.provisional.len());
         let has_room = |charge: &Provisional| charge.ticket.limit.admits_by_counters(&self.cell, charge.at, 1);
@@ -109,7 +108,7 @@ impl CachedCell {
 
     /// Rejects those that did not fit into the state that is kept as a whole, and notes which others wait for that. If it is not
     /// certain that what was sent has arrived, it stays in the sums.
-    pub(super) fn reject_what_did_not_fit(&mut self, is_certain: bool) -> SmallVec<[Outcome; 2]> {
+    pub(in crate::store::shared) fn reject_what_did_not_fit(&mut self, is_certain: bool) -> SmallVec<[Outcome; 2]> {
         let mut rejected = SmallVec::new();
         let Some(state) = &mut self.versioned else { return rejected };
         let outcomes = state.take_outcomes();
@@ -133,7 +132,7 @@ impl CachedCell {
     }
 
     /// No longer waits for the provisional charge of a decision for this ask. It stays charged.
-    pub(super) fn withdraw(&mut self, number: u64, index: usize) {
+    pub(in crate::store::shared) fn withdraw(&mut self, number: u64, index: usize) {
         let Self { provisional, versioned, .. } = self;
         provisional.retain(|charge| {
             let stays = (charge.number, charge.index) != (number, index);
@@ -145,13 +144,13 @@ impl CachedCell {
     }
 
     /// No longer waits for any provisional charge. All that is not known to be rejected stays charged.
-    pub(super) fn withdraw_all(&mut self) -> Provisionals {
+    pub(in crate::store::shared) fn withdraw_all(&mut self) -> Provisionals {
         self.versioned.iter_mut().for_each(|state| state.admit_pending());
         std::mem::take(&mut self.provisional)
     }
 
     /// Gives back a charge that was not rejected, unless the key was reset since.
-    pub(super) fn give_back(&mut self, charge: &Provisional) {
+    pub(in crate::store::shared) fn give_back(&mut self, charge: &Provisional) {
         if charge.ticket.cell == self.number {
             self.undo(charge);
         }

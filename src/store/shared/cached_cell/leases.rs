@@ -1,20 +1,25 @@
-//! What a cell does with a lease: whether it wants one, what it takes from it, and how it ends (`lease.rs`).
+//! What a cell does with a lease: whether it wants one, what it takes from it, and how it ends (`shared/leases.rs`).
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::cached_cell::CachedCell;
-use super::lease::{BUSY, LEASE, Lease, SHARE, is_leasable};
-use super::provisional::{NO_DECISION, Provisional, WITHDRAWN};
-use super::{BRIEFLY, OwnedAsk};
+use super::CachedCell;
 use crate::base::clock::Time;
 use crate::limit::{Limit, Verdict};
+use crate::store::shared::leases::{BUSY, LEASE, Lease, SHARE, is_leasable};
+use crate::store::shared::provisional::{NO_DECISION, Provisional, WITHDRAWN};
+use crate::store::shared::{BRIEFLY, OwnedAsk};
 use crate::store::{Demand, Pooled, Reply, Ticket};
 
 impl CachedCell {
     /// Whether the lease has enough for what is asked. A new bucket needs a new lease.
-    pub(super) fn is_leased(&self, ask: &OwnedAsk, Demand { need, cost }: Demand, asked: Instant) -> bool {
+    pub(in crate::store::shared) fn is_leased(
+        &self,
+        ask: &OwnedAsk,
+        Demand { need, cost }: Demand,
+        asked: Instant,
+    ) -> bool {
         let is_plain = cost > 0 && need == cost && !ask.settles;
         is_plain
             && self.unspent(&ask.limit) >= cost
@@ -23,7 +28,7 @@ impl CachedCell {
 
     /// Whether another gateway may have leased some of what is counted, and may give it back in a moment: it was just seen
     /// to charge the key.
-    pub(super) fn may_be_leased(&self, now: Time) -> bool {
+    pub(in crate::store::shared) fn may_be_leased(&self, now: Time) -> bool {
         is_leasable(&self.names.limit) && self.shared.is_some_and(|shared| now.micros_since(shared) < BRIEFLY)
     }
 
@@ -35,7 +40,7 @@ impl CachedCell {
     }
 
     /// Whether a lease that it has asked for is not confirmed yet.
-    pub(super) fn has_asked_for_lease(&self) -> bool {
+    pub(in crate::store::shared) fn has_asked_for_lease(&self) -> bool {
         self.asked_for().is_some()
     }
 
@@ -50,7 +55,7 @@ impl CachedCell {
     }
 
     /// Takes what is asked from the lease, which has enough.
-    pub(super) fn spend(&mut self, cost: u64) {
+    pub(in crate::store::shared) fn spend(&mut self, cost: u64) {
         if let Some(lease) = &mut self.lease {
             let ticket = &mut lease.charge.ticket;
             ticket.set_cost(ticket.cost().saturating_sub(cost));
@@ -59,10 +64,10 @@ impl CachedCell {
 
     /// Notes that a request was admitted. If the key is busy and its lease will not last, the next one is charged: then
     /// the next exchange confirms it. Returns whether that is so. The cell has been advanced to now.
-    pub(super) fn lease_if_busy(&mut self, ask: &OwnedAsk, asked: Instant) -> bool {
+    pub(in crate::store::shared) fn lease_if_busy(&mut self, ask: &OwnedAsk, asked: Instant) -> bool {
         self.demand.note(ask.cost, asked);
         let wanted = self.demand.most();
-        let is_leasable = self.versioned.is_none() && self.carry_over.is_none() && !ask.settles;
+        let is_leasable = self.versioned.is_none() && !ask.settles;
         if wanted < BUSY || !is_leasable || self.counters.is_unacknowledged() {
             return false;
         }
@@ -85,7 +90,7 @@ impl CachedCell {
 
     /// A lease is confirmed, by an exchange that was begun then. Returns until when it may be spent, and the lease before
     /// it if that is to be given back.
-    pub(super) fn grant(
+    pub(in crate::store::shared) fn grant(
         &mut self,
         mut charge: Box<Provisional>,
         begun: Instant,
@@ -105,7 +110,7 @@ impl CachedCell {
     }
 
     /// Gives back the lease, and asks for none. One that an exchange asks for already is given back when it is granted.
-    pub(super) fn withdraw_lease(&mut self) {
+    pub(in crate::store::shared) fn withdraw_lease(&mut self) {
         let asked_for = self.provisional.iter().position(|charge| charge.number == NO_DECISION);
         let unsent = match asked_for {
             Some(at) if self.provisional[at].sent => {
@@ -119,17 +124,23 @@ impl CachedCell {
     }
 
     /// What an exchange has charged for leases that are not wanted any more.
-    pub(super) fn withdrawn(&self) -> impl Iterator<Item = &Provisional> {
+    pub(in crate::store::shared) fn withdrawn(&self) -> impl Iterator<Item = &Provisional> {
         self.provisional.iter().filter(|charge| charge.number == WITHDRAWN).map(|charge| &**charge)
     }
 
     /// What is left of a lease whose time is over.
-    pub(super) fn end_lease(&mut self, now: Instant) -> Option<Box<Provisional>> {
+    pub(in crate::store::shared) fn end_lease(&mut self, now: Instant) -> Option<Box<Provisional>> {
         self.lease.take_if(|lease| lease.until <= now).map(|lease| lease.charge)
     }
 
     /// Adds the verdict on a request for which there is room or not, and that on what it is asked to stand in for.
-    pub(super) fn judge(&self, ask: &OwnedAsk, at: Time, (has_room, fits): (bool, bool), result: &mut Reply) {
+    pub(in crate::store::shared) fn judge(
+        &self,
+        ask: &OwnedAsk,
+        at: Time,
+        (has_room, fits): (bool, bool),
+        result: &mut Reply,
+    ) {
         let (terms, place) = (ask.terms(), ask.place);
         if !terms.is_idle() {
             let verdict = self.verdict((&ask.limit, terms.own.need), at, has_room);
@@ -153,7 +164,7 @@ impl CachedCell {
     }
 
     /// How full the limit is before the request is charged, if that matters. What is charged for further requests is not used.
-    pub(super) fn level(&self, ask: &OwnedAsk, at: Time) -> u32 {
+    pub(in crate::store::shared) fn level(&self, ask: &OwnedAsk, at: Time) -> u32 {
         ask.held_above.map_or(0, |_| ask.limit.level(&self.cell, at, self.set_apart(&ask.limit)))
     }
 
