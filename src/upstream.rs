@@ -5,6 +5,7 @@
 //! `again.rs` decides.
 
 mod health;
+mod load;
 mod adaptive_limit;
 mod places;
 mod endpoint_state;
@@ -62,6 +63,7 @@ pub use endpoint_state::EndpointStatus;
 pub use error::{BodyError, UpstreamError};
 pub use health::Availability;
 pub use keep::{Keep, Keeps};
+pub use load::UpstreamLoad;
 pub use pool::ConnectionPools;
 pub use request::{
     BodyRules, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, RequestClient, RequestHead,
@@ -203,6 +205,13 @@ impl Upstream {
         self.balancer.most_in_flight(endpoint)
     }
 
+    /// What its requests have measured until now.
+    pub fn load(&self) -> UpstreamLoad {
+        let endpoints = self.balancer.endpoints();
+        let loads = endpoints.iter().map(|weighted| (weighted.endpoint.id, &weighted.endpoint.state.load));
+        UpstreamLoad::new(loads, self.state.full())
+    }
+
     /// How many requests wait for an endpoint.
     pub fn waiting(&self) -> usize {
         self.state.waiting()
@@ -248,7 +257,7 @@ impl Upstream {
         let key = request.client.and_then(|client| client.balanced_by);
         let wish = Wish { key, tried: &[] };
         let mut in_flight = match self.choose(wish) {
-            Choice::Endpoint(endpoint) => self.in_flight(endpoint, request),
+            Choice::Endpoint(endpoint) => InFlight::new(endpoint, request),
             Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
             Choice::Full => cold(self.wait(wish, request)).await?,
         };
@@ -271,14 +280,14 @@ impl Upstream {
                 continue;
             }
             match &sent {
-                Ok((status, _)) => self.answered(&in_flight, *status, request),
-                Err(failed) => self.failed(&in_flight, failed, request),
+                Ok((status, _)) => self.answered(&in_flight, *status),
+                Err(failed) => self.failed(&in_flight, failed),
             }
             // It has had its turn already, so it does not wait behind others again.
             let wish = Wish { key, tried: &attempts.tried };
             match again.map(|_| self.balancer.choose(wish)) {
                 Some(Choice::Endpoint(next)) => {
-                    let next = self.in_flight(next, request);
+                    let next = InFlight::new(next, request);
                     match sent {
                         Ok((status, body)) => {
                             let headers = std::mem::take(headers);
@@ -318,15 +327,13 @@ impl Upstream {
         self.balancer.choose(wish)
     }
 
-    /// The request, which is to be sent to this endpoint.
-    fn in_flight(&self, endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>) -> InFlight {
-        InFlight::new(endpoint, request, self.overload.adaptive.is_some())
-    }
-
     /// Waits until an endpoint has room for the request, as long as the configuration allows. Those that have waited longer are
     /// first.
     async fn wait(&self, wish: Wish<'_>, request: &UpstreamRequest<'_>) -> Result<InFlight, Unanswered> {
-        let overloaded = || Unanswered { endpoint: None, error: UpstreamError::Overloaded };
+        let overloaded = || {
+            self.state.found_full();
+            Unanswered { endpoint: None, error: UpstreamError::Overloaded }
+        };
         let waiting = self.state.wait(self.overload.max_waiting).ok_or_else(overloaded)?;
         let first_come = async {
             let _turn = self.turn.lock().await;
@@ -335,7 +342,7 @@ impl Upstream {
                 // Nobody else does this for a configuration that is not in force any more.
                 self.balancer.refresh();
                 match self.balancer.choose(wish) {
-                    Choice::Endpoint(endpoint) => return Ok(self.in_flight(endpoint, request)),
+                    Choice::Endpoint(endpoint) => return Ok(InFlight::new(endpoint, request)),
                     Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
                     Choice::Full => room.await,
                 }

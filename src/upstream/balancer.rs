@@ -220,7 +220,7 @@ impl Balancer {
     }
 
     fn has_room(&self, weighted: &Weighted) -> bool {
-        self.most_in_flight(&weighted.endpoint).is_none_or(|most| weighted.endpoint.state.in_flight() < most)
+        self.most_in_flight(&weighted.endpoint).is_none_or(|most| weighted.endpoint.state.load.in_flight() < most)
     }
 
     /// Whether the request can be sent to this endpoint.
@@ -254,8 +254,9 @@ impl Balancer {
         let another = || at((taken + fastrand::usize(1..turns.max(2))) % turns);
         let is_another = |(_, second): &(usize, &Weighted)| second.endpoint.id != first.endpoint.id;
         let Some((_, second)) = (0..TRIES).find_map(|_| another().filter(is_another)) else { return Some(first) };
-        let load =
-            |one: &Weighted, other: &Weighted| one.endpoint.state.in_flight().saturating_mul(other.weight as usize);
+        let load = |one: &Weighted, other: &Weighted| {
+            one.endpoint.state.load.in_flight().saturating_mul(other.weight as usize)
+        };
         Some(if load(second, first) < load(first, second) { second } else { first })
     }
 }

@@ -37,7 +37,6 @@ use super::outgoing_body::OutgoingBody;
 use super::response_rules::{Interim, interim_head};
 use super::stall::Stalled;
 use super::trailers::ResponseTrailers;
-use crate::base::clock;
 use connection::failure;
 use request_body::RequestBody;
 
@@ -92,7 +91,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let head = poll_fn(|cx| {
         let advanced = advance(cx, &mut stream, &mut response, request_body.as_mut(), &mut interim);
         if request_body.as_ref().is_none_or(RequestBody::is_over) {
-            request.progress.is_sent(clock::monotonic);
+            exchange.is_sent();
         }
         if advanced.is_ready() {
             return advanced;

@@ -47,7 +47,7 @@ impl Rendezvous {
         is_open: impl Fn(&Weighted) -> bool,
     ) -> Option<&'a Weighted> {
         let each = || self.endpoints.iter().filter_map(|(index, hash)| Some((all.get(*index)?, *hash)));
-        let in_flight = |weighted: &Weighted| weighted.endpoint.state.in_flight() as u64;
+        let in_flight = |weighted: &Weighted| weighted.endpoint.state.load.in_flight() as u64;
         let total: u64 = each().map(|(weighted, _)| in_flight(weighted)).sum::<u64>() + 1;
         let is_within = |weighted: &Weighted| {
             let share = (total * u64::from(weighted.weight) * BOUND.0).div_ceil(self.weights.max(1) * BOUND.1);

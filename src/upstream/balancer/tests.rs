@@ -42,7 +42,7 @@ fn endpoints(weights: &[u32], is_checked: bool) -> Vec<Weighted> {
 /// Sends a request with this key and ends it at once.
 fn sent(balancer: &Balancer, key: u64) -> Option<usize> {
     let Choice::Endpoint(endpoint) = balancer.choose(Wish { key: Some(key), tried: &[] }) else { return None };
-    endpoint.state.end();
+    endpoint.state.load.end();
     Some(endpoint.id)
 }
 
@@ -70,7 +70,7 @@ fn busy_endpoints_get_fewer_requests() {
     let mut counts = [0usize; 4];
     for _ in 0..400 {
         let Choice::Endpoint(endpoint) = balancer.choose(Wish::default()) else { panic!("none") };
-        counts[endpoint.id] = endpoint.state.in_flight();
+        counts[endpoint.id] = endpoint.state.load.in_flight();
     }
     assert!(counts[1].abs_diff(100) < 15 && counts[2].abs_diff(100) < 15 && counts[3].abs_diff(200) < 20, "{counts:?}");
 }
@@ -127,11 +127,11 @@ fn no_endpoint_gets_more_than_its_room() {
         let balancer = Balancer::new(&balance, MostInFlight::Fixed(3), all.clone());
         let begun: Vec<_> = (0..10).map(|key| balancer.choose(Wish { key: Some(key), tried: &[] })).collect();
         let count = begun.iter().filter(|choice| matches!(choice, Choice::Endpoint(_))).count();
-        assert_eq!((count, all[0].endpoint.state.in_flight(), all[1].endpoint.state.in_flight()), (6, 3, 3));
+        assert_eq!((count, all[0].endpoint.state.load.in_flight(), all[1].endpoint.state.load.in_flight()), (6, 3, 3));
         assert!(matches!(begun[9], Choice::Full));
         // Others are not used instead of a full one.
         all[0].endpoint.state.eject(&EJECTION, Monotonic::from_micros(0)).unwrap();
-        all[0].endpoint.state.end();
+        all[0].endpoint.state.load.end();
         balancer.refresh();
         assert!(matches!(balancer.choose(Wish::default()), Choice::Full), "{balance:?}");
     }
@@ -185,7 +185,7 @@ fn a_busy_key_overruns_no_endpoint() {
     for _ in 0..100 {
         assert!(matches!(balancer.choose(Wish { key: Some(1), tried: &[] }), Choice::Endpoint(_)));
     }
-    let counts: Vec<_> = all.iter().map(|weighted| weighted.endpoint.state.in_flight()).collect();
+    let counts: Vec<_> = all.iter().map(|weighted| weighted.endpoint.state.load.in_flight()).collect();
     assert_eq!(counts.iter().sum::<usize>(), 100);
     assert!(counts.iter().all(|count| *count <= 32), "a quarter more than its share, rounded up: {counts:?}");
 }
