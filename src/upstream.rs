@@ -48,6 +48,7 @@ mod watch;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
@@ -209,7 +210,7 @@ impl Upstream {
     pub fn load(&self) -> UpstreamLoad {
         let endpoints = self.balancer.endpoints();
         let loads = endpoints.iter().map(|weighted| (weighted.endpoint.id, &weighted.endpoint.state.load));
-        UpstreamLoad::new(loads, self.state.full())
+        UpstreamLoad::new(loads, self.state.full.load(Ordering::Relaxed))
     }
 
     /// How many requests wait for an endpoint.
@@ -331,7 +332,7 @@ impl Upstream {
     /// first.
     async fn wait(&self, wish: Wish<'_>, request: &UpstreamRequest<'_>) -> Result<InFlight, Unanswered> {
         let overloaded = || {
-            self.state.found_full();
+            self.state.full.fetch_add(1, Ordering::Relaxed);
             Unanswered { endpoint: None, error: UpstreamError::Overloaded }
         };
         let waiting = self.state.wait(self.overload.max_waiting).ok_or_else(overloaded)?;

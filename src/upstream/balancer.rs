@@ -158,7 +158,7 @@ impl Balancer {
 
     /// Begins a request at this endpoint, unless it has as many as it may.
     fn begin(&self, endpoint: &Endpoint) -> bool {
-        endpoint.state.begin(self.most_in_flight(endpoint))
+        endpoint.state.load.begin(self.most_in_flight(endpoint))
     }
 
     /// The endpoint for a request.

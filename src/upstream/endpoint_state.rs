@@ -26,7 +26,6 @@ pub(super) struct EndpointState {
     share: AtomicU32,
     /// Whether the same server has an address of the other family.
     has_sibling: AtomicBool,
-    requests: AtomicU64,
     failures: AtomicU64,
     ejections: AtomicU64,
     failed_checks: AtomicU64,
@@ -65,7 +64,6 @@ impl EndpointState {
             availability: AtomicU8::new(health.availability() as u8),
             share: AtomicU32::new(FULL_SHARE),
             has_sibling: AtomicBool::new(false),
-            requests: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
             failed_checks: AtomicU64::new(0),
@@ -77,15 +75,6 @@ impl EndpointState {
     /// How many requests it should have in flight, by its latency.
     pub(super) fn adaptive(&self) -> &AdaptiveLimit {
         &self.adaptive
-    }
-
-    /// Begins a request, unless `most` are in flight. Returns whether it has begun.
-    pub(super) fn begin(&self, most: Option<usize>) -> bool {
-        let has_begun = self.load.begin(most);
-        if has_begun {
-            self.requests.fetch_add(1, Ordering::Relaxed);
-        }
-        has_begun
     }
 
     /// Records a response that is no failure.
@@ -172,7 +161,7 @@ impl EndpointState {
         EndpointStatus {
             availability: self.availability(),
             in_flight: self.load.in_flight(),
-            requests: self.requests.load(Ordering::Relaxed),
+            requests: self.load.requests(),
             failures: self.failures.load(Ordering::Relaxed),
             failures_in_row: self.failures_in_row.load(Ordering::Relaxed),
             ejections: self.ejections.load(Ordering::Relaxed),
@@ -207,14 +196,5 @@ mod tests {
         assert_eq!(state.failed(), 2, "a request that was sent before");
         state.advance(false, now.after(EJECTION.first));
         assert_eq!(state.failed(), 3, "the next failure after the return");
-    }
-
-    #[test]
-    fn no_more_requests_begin_than_allowed() {
-        let state = EndpointState::new(false, 2);
-        assert_eq!([0; 3].map(|_| state.begin(Some(2))), [true, true, false]);
-        assert_eq!((state.load.in_flight(), state.status().requests), (2, 2));
-        state.load.end();
-        assert!(state.begin(Some(2)) && state.begin(None));
     }
 }

@@ -27,12 +27,3 @@ pub(super) struct Exchange<'a> {
     /// The longest time for which the upstream may send nothing of an incomplete body.
     pub(super) read_timeout: Option<Duration>,
 }
-
-impl Exchange<'_> {
-    /// All of the request was sent.
-    pub(super) fn is_sent(&self) {
-        if let Some(in_flight) = self.in_flight {
-            in_flight.is_sent();
-        }
-    }
-}

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::endpoint::Endpoint;
 use super::error::UpstreamError;
-use super::load::Answer;
 use super::request::UpstreamRequest;
 use crate::base::clock::{self, Monotonic};
 use crate::request::decide::ConcurrencyPermit;
@@ -52,9 +51,10 @@ impl InFlight {
         &self.endpoint
     }
 
-    /// The head of its response is there.
-    pub(super) fn answered(&self, answer: Answer) {
-        self.endpoint.state.load.answered(self.worker, self.ends().map(micros_since), answer);
+    /// The head of its response is there, and may show how long the work takes.
+    pub(super) fn answered(&self, is_work: bool) {
+        let since = self.ends().filter(|_| is_work);
+        self.endpoint.state.load.answered(self.worker, since.map(micros_since));
     }
 
     /// There is no response. Only if the server was too slow, that says how long the work takes.
@@ -156,9 +156,13 @@ mod tests {
             in_flight.begin(request);
             assert!(waiting() < 1.0, "its body is sent again");
             in_flight.is_sent();
-            in_flight.answered(Answer::Work);
+            in_flight.answered(true);
             assert!(waiting() < 1.0);
             assert_eq!(work().responses, 1);
+            in_flight.begin(request);
+            in_flight.is_sent();
+            in_flight.answered(false);
+            assert!(work().responses == 1 && waiting() < 1.0, "an error can be faster than the work");
             in_flight.begin(request);
             in_flight.failed(&UpstreamError::Timeout(Duration::from_secs(9)));
             assert!(work().responses == 2 && work().micros >= 9 * SECOND, "it has not read the body");
@@ -187,7 +191,7 @@ mod tests {
             };
             leave_after(9 * SECOND);
             assert_eq!(load.work().responses, 0, "nothing is known of the server yet");
-            load.answered(0, Some(SECOND), Answer::Work);
+            load.answered(0, Some(SECOND));
             leave_after(0);
             assert_eq!(load.work().responses, 1);
             leave_after(2 * SECOND);

@@ -4,7 +4,7 @@
 //! An attempt is measured from the moment at which the server can answer it, because the time before depends on the client, to
 //! the head of its response. Each worker adds to counters of its own. A reader subtracts what it has read before.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::base::clock::Monotonic;
@@ -21,20 +21,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(super) struct Load {
     in_flight: AtomicUsize,
+    requests: AtomicU64,
     /// The smoothed time until the head of a response in microseconds; 0 if there was none.
     latency: AtomicU32,
     workers: PerWorker<Counts>,
-}
-
-/// What a response says about its server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// How long the work takes.
-    Work,
-    /// That something went wrong, which can be much faster than the work.
-    Error,
-    /// That the server, or one behind it, has failed. It is left out of the latency of the server.
-    Failure,
 }
 
 /// What one worker has measured.
@@ -42,55 +32,34 @@ pub(super) enum Answer {
 struct Counts {
     /// The attempts that wait for a response, and the sum of the moments since when they do.
     waiting: Timed,
-    /// All responses but failures.
+    /// All responses.
+    answered: Counter,
+    /// Those that show how long the work takes.
     latencies: Histogram,
-    failures: Timed,
-    /// The failures, and the errors among `latencies`.
-    errors: Timed,
     /// Attempts without a response that show how long one takes at least.
     unanswered: Timed,
-    /// Responses that came before the server could have the whole request.
-    early: Counter,
 }
 
-/// A count with the sum of times in microseconds, which wraps.
+/// A count with the sum of times in microseconds. Both wrap.
 #[derive(Debug, Default)]
-struct Timed {
-    count: Counter,
-    micros: Counter,
-}
+struct Timed(Counter, Counter);
 
 impl Timed {
-    fn add(&self, micros: u64) {
-        self.micros.add(micros);
-        self.count.one();
-    }
-
-    fn remove(&self, micros: u64) {
-        self.micros.add(micros.wrapping_neg());
-        self.count.add(1u64.wrapping_neg());
+    fn add(&self, count: u64, micros: u64) {
+        self.0.add(count);
+        self.1.add(micros);
     }
 
     fn get(&self) -> Sample {
-        Sample { responses: self.count.get(), micros: self.micros.get() }
+        Sample { responses: self.0.get(), micros: self.1.get() }
     }
-}
-
-/// The sums of all workers at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Totals {
-    /// The attempts that wait, and the sum of the moments since when they do.
-    waiting: Sample,
-    responses: Sample,
-    errors: Sample,
-    unanswered: Sample,
-    early: u64,
 }
 
 impl Load {
     /// Of an endpoint that no request was sent to, with so many workers that send requests.
     pub(super) fn new(workers: usize) -> Self {
-        Self { in_flight: AtomicUsize::new(0), latency: AtomicU32::new(0), workers: PerWorker::new(workers) }
+        let (in_flight, requests, latency) = Default::default();
+        Self { in_flight, requests, latency, workers: PerWorker::new(workers) }
     }
 
     /// Begins a request, unless `most` are in flight. Returns whether it has begun.
@@ -100,6 +69,7 @@ impl Load {
             self.end();
             return false;
         }
+        self.requests.fetch_add(1, Ordering::Relaxed);
         true
     }
 
@@ -114,26 +84,26 @@ impl Load {
         self.in_flight.load(Ordering::SeqCst)
     }
 
+    /// How many requests have begun.
+    pub(super) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
     /// An attempt of this worker waits for its response from now on.
     pub(super) fn waits(&self, worker: usize, now: Monotonic) {
-        self.workers.of(worker).waiting.add(now.micros());
+        self.workers.of(worker).waiting.add(1, now.micros());
     }
 
-    /// An attempt of this worker that waited since then does not wait any more.
+    /// An attempt of this worker that has waited since then does not wait any more.
     pub(super) fn waits_no_more(&self, worker: usize, since: Monotonic) {
-        self.workers.of(worker).waiting.remove(since.micros());
+        self.workers.of(worker).waiting.add(1u64.wrapping_neg(), since.micros().wrapping_neg());
     }
 
-    /// A response has come, so many microseconds after the server could give it; `None` if it came before that.
-    pub(super) fn answered(&self, worker: usize, micros: Option<u64>, answer: Answer) {
+    /// A response has come, after so many microseconds if it shows how long the work takes.
+    pub(super) fn answered(&self, worker: usize, micros: Option<u64>) {
         let counts = self.workers.of(worker);
-        let Some(micros) = micros else { return counts.early.one() };
-        if answer != Answer::Work {
-            counts.errors.add(micros);
-        }
-        if answer == Answer::Failure {
-            return counts.failures.add(micros);
-        }
+        counts.answered.one();
+        let Some(micros) = micros else { return };
         counts.latencies.observe(micros);
         // Another worker may replace the value at the same time; then one measurement is lost.
         let measured = u32::try_from(micros).unwrap_or(u32::MAX).max(1);
@@ -144,7 +114,7 @@ impl Load {
 
     /// An attempt has ended without a response, which takes so many microseconds at least.
     pub(super) fn unanswered(&self, worker: usize, micros: u64) {
-        self.workers.of(worker).unanswered.add(micros);
+        self.workers.of(worker).unanswered.add(1, micros);
     }
 
     /// The smoothed time until the head of a response; `None` if there was none.
@@ -153,57 +123,61 @@ impl Load {
         (latency > 0).then(|| Duration::from_micros(u64::from(latency)))
     }
 
-    /// All times until the head of a response, of responses that were no failures.
+    /// All times until the head of a response, of responses that show how long the work takes.
     pub(super) fn latencies(&self) -> HistogramSnapshot {
         self.workers.iter().map(|counts| &counts.latencies).collect()
     }
 
-    /// What shows how long the work takes: responses without errors, and attempts that got none in time.
+    /// How long the work takes, or at least takes where there was no response.
     pub(super) fn work(&self) -> Sample {
-        let Totals { responses, errors, unanswered, .. } = self.totals();
-        responses.since(errors).and(unanswered)
+        let HistogramSnapshot { buckets, micros } = self.latencies();
+        self.sum(|counts| counts.unanswered.get()).and(Sample { responses: buckets.iter().sum(), micros })
     }
 
-    fn totals(&self) -> Totals {
-        let sum = |of: fn(&Counts) -> Sample| self.workers.iter().map(of).fold(Sample::default(), Sample::and);
-        let HistogramSnapshot { buckets, micros } = self.latencies();
-        Totals {
-            waiting: sum(|counts| counts.waiting.get()),
-            responses: sum(|counts| counts.failures.get()).and(Sample { responses: buckets.iter().sum(), micros }),
-            errors: sum(|counts| counts.errors.get()),
-            unanswered: sum(|counts| counts.unanswered.get()),
-            early: self.workers.iter().map(|counts| counts.early.get()).sum(),
-        }
+    fn sum(&self, of: fn(&Counts) -> Sample) -> Sample {
+        self.workers.iter().map(of).fold(Sample::default(), Sample::and)
     }
 }
 
 /// What requests to one upstream have measured until one moment.
 #[derive(Debug, Default)]
 pub struct UpstreamLoad {
-    /// By the ids of the endpoints.
-    endpoints: Vec<(usize, Totals)>,
+    endpoints: Vec<EndpointLoad>,
     /// How many requests have found that all servers have as many as they may.
     full: u64,
+}
+
+/// The same for one endpoint.
+#[derive(Clone, Copy, Debug)]
+struct EndpointLoad {
+    id: usize,
+    /// The attempts that wait, and the sum of the moments since when they do.
+    waiting: Sample,
+    work: Sample,
+    answered: u64,
 }
 
 impl UpstreamLoad {
     /// Of an upstream with these endpoints, and with so many requests that have found no room.
     pub(super) fn new<'a>(endpoints: impl Iterator<Item = (usize, &'a Load)>, full: u64) -> Self {
-        Self { endpoints: endpoints.map(|(id, load)| (id, load.totals())).collect(), full }
+        let read = |(id, load): (usize, &Load)| {
+            let answered = load.workers.iter().map(|counts| counts.answered.get()).sum();
+            EndpointLoad { id, waiting: load.sum(|counts| counts.waiting.get()), work: load.work(), answered }
+        };
+        Self { endpoints: endpoints.map(read).collect(), full }
     }
 
     /// What has happened since `before`, which is so many seconds ago. The requests that have arrived are not known here.
     #[expect(clippy::cast_precision_loss, reason = "counts of a window are small, and times as well")]
     pub fn window(&self, before: &Self, seconds: f64, now: Monotonic) -> Window {
         let seconds_of = |Sample { responses, micros }: Sample| (responses as f64, micros as f64 / 1e6);
-        let (mut waiting, mut ended, mut answered) = (Sample::default(), Sample::default(), 0);
-        for (id, is) in &self.endpoints {
+        let (mut waiting, mut work, mut answered) = (Sample::default(), Sample::default(), 0);
+        for is in &self.endpoints {
             // An endpoint that was not there before begins with its next window.
-            let was = before.endpoints.iter().find(|(other, _)| other == id).map_or(is, |(_, was)| was);
-            let responses = is.responses.since(was.responses);
+            let was = before.endpoints.iter().find(|was| was.id == is.id).unwrap_or(is);
             waiting = waiting.and(is.waiting);
-            ended = ended.and(responses).and(is.unanswered.since(was.unanswered));
-            answered += responses.responses + (is.early - was.early);
+            work = work.and(is.work.since(was.work));
+            answered += is.answered - was.answered;
         }
         waiting.micros = waiting.responses.wrapping_mul(now.micros()).wrapping_sub(waiting.micros);
         let mut waiting = seconds_of(waiting);
@@ -211,7 +185,7 @@ impl UpstreamLoad {
             waiting.1 = 0.0;
         }
         let full = self.full.saturating_sub(before.full) as f64;
-        Window { seconds, answered: answered as f64, ended: seconds_of(ended), waiting, full, ..Window::default() }
+        Window { seconds, answered: answered as f64, ended: seconds_of(work), waiting, full, ..Window::default() }
     }
 }
 
@@ -229,7 +203,7 @@ mod tests {
     fn no_more_requests_begin_than_allowed() {
         let load = Load::new(2);
         assert_eq!([0; 3].map(|_| load.begin(Some(2))), [true, true, false]);
-        assert_eq!(load.in_flight(), 2);
+        assert_eq!((load.in_flight(), load.requests()), (2, 2));
         load.end();
         assert!(load.begin(Some(2)) && load.begin(None));
     }
@@ -239,7 +213,7 @@ mod tests {
         let load = Load::new(2);
         assert_eq!(load.latency(), None);
         let observe = |micros| {
-            load.answered(1, Some(micros), Answer::Work);
+            load.answered(1, Some(micros));
             load.latency().unwrap().as_micros()
         };
         assert_eq!([observe(8000), observe(16_000), observe(16_000)], [8000, 9000, 9875]);
@@ -252,35 +226,23 @@ mod tests {
     fn a_window_has_what_has_changed() {
         let load = Load::new(2);
         let begun = Monotonic::from_micros(u64::from(u32::MAX));
-        load.answered(0, Some(SECOND), Answer::Work);
+        load.answered(0, Some(SECOND));
         let before = read(&load);
         load.waits(0, begun);
         load.waits(1, begun);
         let window = read(&load).window(&before, 0.5, begun.after(Duration::from_secs(2)));
         assert_eq!(window, Window { seconds: 0.5, waiting: (2.0, 4.0), ..Window::default() });
         load.waits_no_more(0, begun);
-        load.answered(0, Some(3 * SECOND), Answer::Work);
+        load.answered(0, Some(3 * SECOND));
         load.waits_no_more(1, begun);
-        load.answered(0, None, Answer::Error);
+        load.answered(0, None);
+        load.unanswered(1, 4 * SECOND);
         let full = UpstreamLoad { full: 1, ..read(&load) };
         let window = full.window(&before, 0.5, begun);
-        assert_eq!(window, Window { seconds: 0.5, answered: 2.0, ended: (1.0, 3.0), full: 1.0, ..Window::default() });
+        assert_eq!(window, Window { seconds: 0.5, answered: 2.0, ended: (2.0, 7.0), full: 1.0, ..Window::default() });
+        assert_eq!(load.work(), Sample { responses: 3, micros: 8 * SECOND });
         assert_eq!(read(&load).window(&read(&load), 0.5, begun), Window { seconds: 0.5, ..Window::default() });
         let window = read(&load).window(&UpstreamLoad::default(), 0.5, begun);
         assert_eq!(window, Window { seconds: 0.5, ..Window::default() }, "an endpoint that is new");
-    }
-
-    #[test]
-    fn each_reader_takes_what_tells_it_something() {
-        let load = Load::new(1);
-        let before = read(&load);
-        load.answered(0, Some(SECOND), Answer::Work);
-        load.answered(0, Some(10), Answer::Error);
-        load.answered(0, Some(20), Answer::Failure);
-        load.unanswered(0, 4 * SECOND);
-        assert_eq!(load.work(), Sample { responses: 2, micros: 5 * SECOND }, "errors can be faster than the work");
-        let window = read(&load).window(&before, 1.0, Monotonic::from_micros(0));
-        assert_eq!((window.answered, window.ended), (3.0, (4.0, 5.000_03)), "all responses are capacity");
-        assert_eq!(load.latencies().buckets.iter().sum::<u64>(), 2, "failures are left out");
     }
 }

@@ -9,24 +9,24 @@ use super::again::Ending;
 use super::endpoint::Endpoint;
 use super::error::{Failed, UpstreamError};
 use super::in_flight::InFlight;
-use super::load::Answer;
 use crate::base::clock;
 
 impl Upstream {
-    /// Records a response to this request.
+    /// Records a response.
     pub(super) fn answered(&self, in_flight: &InFlight, status: StatusCode) {
         let mut failures = self.ejection.iter().flat_map(|rules| &rules.statuses);
-        if failures.any(|statuses| statuses.contains(&status.as_u16())) {
-            in_flight.answered(Answer::Failure);
-            return self.failed_with(in_flight.endpoint(), &status);
-        }
-        if matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT) {
+        let is_failure = failures.any(|statuses| statuses.contains(&status.as_u16()));
+        // An error can be much faster than the work would have been.
+        in_flight.answered(!is_failure && !status.is_server_error());
+        let endpoint = in_flight.endpoint();
+        match status {
+            _ if is_failure => self.failed_with(endpoint, &status),
             // It is the application that fails: another server would be asked for the same in vain.
-            in_flight.answered(Answer::Failure);
-            return in_flight.endpoint().state.answered_in_vain();
+            StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+                endpoint.state.answered_in_vain();
+            }
+            _ => endpoint.state.succeeded(),
         }
-        in_flight.answered(if status.is_server_error() { Answer::Error } else { Answer::Work });
-        in_flight.endpoint().state.succeeded();
     }
 
     /// Records that a request got no response, if the endpoint caused that.

@@ -16,7 +16,8 @@ pub(super) struct UpstreamState {
     budget: Mutex<RetryBudget>,
     retries: AtomicU64,
     refused_retries: AtomicU64,
-    full: AtomicU64,
+    /// For how many requests no server had room.
+    pub(super) full: AtomicU64,
     waiting: AtomicUsize,
     /// Tells the request that is sent next, of each configuration with requests that wait, that an endpoint may have room.
     room: Notify,
@@ -54,16 +55,6 @@ impl UpstreamState {
     pub(super) fn retries(&self) -> RetryCounts {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         RetryCounts { sent: get(&self.retries), refused: get(&self.refused_retries) }
-    }
-
-    /// Counts a request for which no server had room.
-    pub(super) fn found_full(&self) {
-        self.full.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// For how many requests no server had room.
-    pub(super) fn full(&self) -> u64 {
-        self.full.load(Ordering::Relaxed)
     }
 
     /// A place among those that wait, of which there are at most `most`.
