@@ -18,7 +18,6 @@ mod in_flight;
 mod balancer;
 mod response_rules;
 mod error;
-mod call_deadline;
 mod stall;
 mod stream;
 mod spare_buffers;
@@ -53,7 +52,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use tokio::sync::Mutex;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 pub use body::UpstreamBody;
 pub use bound::BoundConnections;
@@ -81,7 +80,6 @@ use crate::server::ClientBody;
 use again::Again;
 use attempts::Attempts;
 use balancer::{Balancer, Choice, Wish};
-use call_deadline::CallDeadline;
 use cold::cold;
 use connector::Connector;
 use delivery::Delivery;
@@ -231,11 +229,11 @@ impl Upstream {
         headers: &mut HeaderMap,
         on_failure: &OnFailedAttempt<'_>,
     ) -> Result<(StatusCode, UpstreamBody), Unanswered> {
-        let deadline = CallDeadline::new(limit);
-        let sent = timeout_at(deadline.at(), cold(self.send(connections, request, body, headers, on_failure))).await;
+        let end = Instant::now() + limit;
+        let sent = timeout_at(end, cold(self.send(connections, request, body, headers, on_failure))).await;
         let over = || Err(Unanswered { endpoint: None, error: UpstreamError::Deadline(limit) });
         let (status, body) = sent.unwrap_or_else(|_| over())?;
-        Ok((status, body.until(deadline)))
+        Ok((status, body.until(end)))
     }
 
     /// Sends the request to one endpoint after the other, as long as that is allowed and necessary. Returns the response as
