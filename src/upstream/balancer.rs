@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 
 use super::endpoint::Endpoint;
-use super::health::{Availability, FULL_SHARE};
+use super::health::Availability;
 use crate::config::{Balance, Overload};
 use rendezvous::Rendezvous;
 use schedule::schedule;
@@ -234,7 +234,7 @@ impl Balancer {
         (0..turns.len()).find_map(|_| {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed) % turns.len();
             let weighted = candidates.all.get(*turns.get(turn)?)?;
-            (self.is_open(weighted, wish) && takes_share(weighted)).then_some(weighted)
+            self.is_open(weighted, wish).then_some(weighted)
         })
     }
 
@@ -244,7 +244,7 @@ impl Balancer {
         let turns = candidates.schedule.len();
         let at = |turn| {
             let weighted = candidates.all.get(*candidates.schedule.get(turn)?)?;
-            (self.is_open(weighted, wish) && takes_share(weighted)).then_some((turn, weighted))
+            self.is_open(weighted, wish).then_some((turn, weighted))
         };
         let (taken, first) = (0..TRIES).find_map(|_| at(fastrand::usize(..turns.max(1))))?;
         if candidates.usable.len() == 1 {
@@ -268,12 +268,6 @@ enum NotFound {
     Full,
     /// All were tried, or there are none.
     NoneLeft,
-}
-
-/// Whether an endpoint that has returned lately takes this request: only a share of them.
-fn takes_share(weighted: &Weighted) -> bool {
-    let share = weighted.endpoint.state.share();
-    share == FULL_SHARE || fastrand::u32(..FULL_SHARE) < share
 }
 
 fn availability(weighted: &Weighted) -> Availability {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::adaptive_limit::AdaptiveLimit;
-use super::health::{Availability, FULL_SHARE, Health};
+use super::health::{Availability, Health};
 use super::load::Load;
 use crate::base::clock::Monotonic;
 use crate::config::{Ejection, HealthCheck};
@@ -22,8 +22,6 @@ pub(super) struct EndpointState {
     failures_in_row: AtomicU32,
     /// The number of an [`Availability`].
     availability: AtomicU8,
-    /// The share of its requests that it gets, in thousandths.
-    share: AtomicU32,
     /// Whether the same server has an address of the other family.
     has_sibling: AtomicBool,
     failures: AtomicU64,
@@ -62,7 +60,6 @@ impl EndpointState {
             load: Load::new(workers),
             failures_in_row: AtomicU32::new(0),
             availability: AtomicU8::new(health.availability() as u8),
-            share: AtomicU32::new(FULL_SHARE),
             has_sibling: AtomicBool::new(false),
             failures: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
@@ -108,7 +105,7 @@ impl EndpointState {
         }
         let time = health.eject(rules, now);
         self.ejections.fetch_add(1, Ordering::Relaxed);
-        self.publish(&health, now);
+        self.publish(&health);
         Some(time)
     }
 
@@ -119,31 +116,25 @@ impl EndpointState {
         }
         let mut health = self.health.lock();
         health.checked(is_good, rules, now);
-        self.publish(&health, now);
+        self.publish(&health);
     }
 
-    /// Does what is due: an ejection ends, a share grows. It `is_checked`, or is not any more.
+    /// Does what is due: an ejection ends. It `is_checked`, or is not any more.
     pub(super) fn advance(&self, is_checked: bool, now: Monotonic) {
         let mut health = self.health.lock();
         health.set_checked(is_checked);
         health.advance(now);
-        self.publish(&health, now);
+        self.publish(&health);
     }
 
-    fn publish(&self, health: &Health, now: Monotonic) {
+    fn publish(&self, health: &Health) {
         self.availability.store(health.availability() as u8, Ordering::Relaxed);
-        self.share.store(health.share(now), Ordering::Relaxed);
     }
 
     /// Whether it gets requests.
     pub(super) fn availability(&self) -> Availability {
         let number = usize::from(self.availability.load(Ordering::Relaxed));
         Availability::ALL.get(number).copied().unwrap_or(Availability::Available)
-    }
-
-    /// The share of its requests that it gets, in thousandths.
-    pub(super) fn share(&self) -> u32 {
-        self.share.load(Ordering::Relaxed)
     }
 
     /// The same server has an address of the other family, or has none any more.

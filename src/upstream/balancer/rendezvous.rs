@@ -54,11 +54,7 @@ impl Rendezvous {
             in_flight(weighted) < share
         };
         let candidates = each().filter(|(weighted, _)| is_open(weighted) && is_within(weighted));
-        let scored = candidates.map(|(weighted, hash)| {
-            // An endpoint that has returned lately gets its keys back one after the other.
-            let weight = f64::from(weighted.weight) * f64::from(weighted.endpoint.state.share());
-            (weighted, score(key, hash, weight))
-        });
+        let scored = candidates.map(|(weighted, hash)| (weighted, score(key, hash, f64::from(weighted.weight))));
         scored.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(weighted, _)| weighted)
     }
 }
