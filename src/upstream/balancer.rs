@@ -152,7 +152,7 @@ impl Balancer {
         match self.most {
             MostInFlight::Unlimited => None,
             MostInFlight::Fixed(most) => Some(most),
-            MostInFlight::Adaptive => Some(endpoint.state.adaptive().get()),
+            MostInFlight::Adaptive => Some(endpoint.state.adaptive.get()),
         }
     }
 

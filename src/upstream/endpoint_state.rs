@@ -28,7 +28,8 @@ pub(super) struct EndpointState {
     ejections: AtomicU64,
     failed_checks: AtomicU64,
     health: Mutex<Health>,
-    adaptive: AdaptiveLimit,
+    /// How many requests it should have in flight, by its load.
+    pub(super) adaptive: AdaptiveLimit,
 }
 
 /// What is known of an endpoint, for metrics and the API.
@@ -67,11 +68,6 @@ impl EndpointState {
             health: Mutex::new(health),
             adaptive: AdaptiveLimit::default(),
         }
-    }
-
-    /// How many requests it should have in flight, by its latency.
-    pub(super) fn adaptive(&self) -> &AdaptiveLimit {
-        &self.adaptive
     }
 
     /// Records a response that is no failure.

@@ -147,7 +147,7 @@ impl Upstream {
         for weighted in self.balancer.endpoints() {
             if let Some(bounds) = self.overload.adaptive {
                 let state = &weighted.endpoint.state;
-                state.adaptive().advance(&state.load, bounds, now);
+                state.adaptive.advance(&state.load, bounds, now);
             }
             self.change(&weighted.endpoint, "its time is over", |endpoint| {
                 endpoint.state.advance(self.health.is_some(), now);
