@@ -112,7 +112,7 @@ impl Endpoint {
         self.state.load.latency().is_some()
     }
 
-    /// The times from sending it a request to the head of its response. Failures are not measured, and neither are
+    /// The times from sending it a request to the head of its response. Errors are not measured, and neither are
     /// requests whose bodies were not sent completely.
     pub fn latencies(&self) -> HistogramSnapshot {
         self.state.load.latencies()
