@@ -349,7 +349,7 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::R
     let mut carrying = pin!(stores::carry(plan.stores, plan.index));
     let connected = move |client: &ConnectedClient| ConnectionContext::new(worker.clone(), client);
     let ended = tokio::select! {
-        ended = server::run(plan.listeners, (plan.tls, plan.challenges), plan.limits, plan.stage, connected) => ended?,
+        ended = server::run(plan.listeners, plan.tls, plan.challenges, plan.limits, plan.stage, connected) => ended?,
         error = server::panicked(&mut background) => return Err(error),
         // There is always a store.
         () = &mut carrying => return Err(io::Error::other("its stores were closed")),

@@ -220,7 +220,7 @@ async fn serve(
     let Some(route) = route.and_then(|index| gateway.served.get(index)) else {
         let challenge = challenge.map(|token| (token, &*worker.challenges));
         let (outcome, answer) =
-            without_route((challenge, next), &gateway.resolver, &target, conditions, &mut record).await;
+            without_route(challenge, next, &gateway.resolver, &target, conditions, &mut record).await;
         return Finish::new(None, head, refused_status).own(response, record, outcome, answer);
     };
 
@@ -284,9 +284,8 @@ async fn serve(
             call.forward(request, &mut record, response).await
         }
     };
-    settle(route, cost, (response.status(), response.headers_mut()), &mut state, clock::now);
-    let metered = (metered, cost);
-    metering::begin(route, metered, (&gateway, worker.index), &mut state, &mut record, response);
+    settle(route, cost, response.status(), response.headers_mut(), &mut state, clock::now);
+    metering::begin(&gateway, route, metered, cost, &mut state, &mut record, response);
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =
         (response.status(), &route.action)
     {
@@ -298,7 +297,8 @@ async fn serve(
 
 /// The answer to a request that no route takes, or by which an authority looks whether the gateway answers for a name.
 async fn without_route(
-    (challenge, next): (Option<(&str, &Challenges)>, Next),
+    challenge: Option<(&str, &Challenges)>,
+    next: Next,
     resolver: &Resolver,
     target: &Target<'_>,
     conditions: RouteConditions<'_>,
@@ -367,7 +367,7 @@ fn refusal(
             told.too_costly(place, &cost.unwrap_or_default(), most)
         }
         Decision::Blocked(place) => told.blocked(place),
-        Decision::Banned { place, until, .. } => told.banned((place, until), &state.outcomes, now, last),
+        Decision::Banned { place, until, .. } => told.banned(place, until, &state.outcomes, now, last),
         Decision::NoKey(place) => told.keyless(place),
         Decision::Admitted | Decision::Unknown => told.unknown(),
     }

@@ -167,7 +167,8 @@ pub enum Stage {
 /// When one of the tasks that accept and watch connections panics.
 pub async fn run<C, H>(
     mut changes: mpsc::UnboundedReceiver<ListenerChange>,
-    (tls, challenges): (Arc<ListenerTls>, Arc<Challenges>),
+    tls: Arc<ListenerTls>,
+    challenges: Arc<Challenges>,
     limits: TrafficLimits,
     mut stage: watch::Receiver<Stage>,
     connected: C,
@@ -264,7 +265,7 @@ where
 
     /// Serves a new connection in its own task. The connection is registered before its task runs, so that a drain waits
     /// for it.
-    fn open(&self, stream: TcpStream, address: SocketAddr, (listener, is_tls): (usize, bool), place: ConnectionPermit) {
+    fn open(&self, stream: TcpStream, address: SocketAddr, listener: usize, is_tls: bool, place: ConnectionPermit) {
         let tls = if is_tls { self.tls.current(self.traffic) } else { None };
         if is_tls && tls.is_none() {
             // A request for a TLS listener must not be answered without TLS.
@@ -273,7 +274,7 @@ where
         let client = ConnectedClient { address, tls: None, traffic: self.traffic };
         let (index, state) = self.connections.enter(listener);
         let registration = Registration::new(self.connections.clone(), index, place);
-        spawn_local(serve(stream, client, self.clone(), tls, (registration, state)));
+        spawn_local(serve(stream, client, self.clone(), tls, registration, state));
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) fn known(view: &View, limit: &ConfiguredLimit, now: Time) -> Vec<(Fin
     let mask = (!shows_keys).then_some(&view.key_mask);
     let all = KnownBans::all(&counted.bans, now).into_iter();
     let shown = |(key, known): (Fingerprint, KnownBan)| {
-        let text = top_keys::shown(limit, (key, &known.text), mask);
+        let text = top_keys::shown(limit, key, &known.text, mask);
         (key, Ban { key: text, until: moment(known.until), times: known.times })
     };
     all.map(shown).collect()

@@ -98,7 +98,7 @@ pub(super) async fn serve<F>(
             accepted = accept(listener.as_ref()) => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => open.begin(stream, (peer, tls.admin()), &respond),
+            Ok((stream, peer)) => open.begin(stream, peer, tls.admin(), &respond),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an admin connection");
                 tokio::time::sleep(EXHAUSTED_PAUSE).await;
@@ -143,7 +143,7 @@ struct OpenConnection {
 }
 
 impl Open {
-    fn begin<S, R, F>(&mut self, stream: S, (peer, tls): (Peer, Option<Arc<ServerConfig>>), respond: &Rc<R>)
+    fn begin<S, R, F>(&mut self, stream: S, peer: Peer, tls: Option<Arc<ServerConfig>>, respond: &Rc<R>)
     where
         S: AsyncRead + AsyncWrite + Unpin + 'static,
         R: Fn(Peer, Request<Incoming>) -> F + 'static,

@@ -59,21 +59,28 @@ impl<'a> KeyPath<'a> {
 }
 
 /// A key of a limit as the configuration in force reads it.
-struct FoundKey<'a> {
-    limit: &'a ConfiguredLimit,
-    table: &'a RateTable,
+pub(super) struct FoundKey<'a> {
+    pub(super) limit: &'a ConfiguredLimit,
+    pub(super) table: &'a RateTable,
     /// The source of its quotas, if there is one.
     source: Option<&'a QuotaSource>,
-    parts: &'a [Vec<u8>],
+    pub(super) parts: &'a [Vec<u8>],
     /// At least one.
-    readings: &'a [WrittenKey<'a>],
+    pub(super) readings: &'a [WrittenKey<'a>],
+}
+
+impl FoundKey<'_> {
+    /// The key as logs show it: masked like everywhere else.
+    fn shown(&self, view: &View) -> String {
+        let fingerprint = self.readings.first().map(|reading| reading.fingerprint);
+        fingerprint.map_or(String::new(), |key| temporary::shown_key(view, self.limit, key, self.parts))
+    }
 }
 
 /// What was counted for the key.
 pub(super) async fn show(view: &View, path: KeyPath<'_>) -> LocalResponse {
-    let shown = with_key(view, (path, true), async |key| {
-        fullest(view, (key.table, key.source), key.readings, clock::now()).await
-    });
+    let shown =
+        with_key(view, path, true, async |key| fullest(view, key.table, key.source, key.readings, clock::now()).await);
     shown.await.map_or_else(identity, |shown| super::json(&shown))
 }
 
@@ -83,9 +90,8 @@ pub(super) async fn set_override(view: &View, path: KeyPath<'_>, body: Incoming)
         Ok(written) => written,
         Err(response) => return response,
     };
-    let set = with_key(view, (path, false), async |key| {
-        let name = shown(view, key.limit, (key.parts, key.readings));
-        overrides::set(&view.overrides, (key.limit, key.table), (key.parts, key.readings, &name), &written).await
+    let set = with_key(view, path, false, async |key| {
+        overrides::set(&view.overrides, &key, &key.shown(view), &written).await
     });
     set.await.map_or_else(identity, |shown| super::json(&shown))
 }
@@ -93,14 +99,14 @@ pub(super) async fn set_override(view: &View, path: KeyPath<'_>, body: Incoming)
 /// Removes the override of the key, if the admin API has set one, forgets what was counted for the key, in the store too,
 /// and shows what is left.
 pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
-    let forgotten = with_key(view, (path, true), async |FoundKey { limit, table, source, parts, readings }| {
+    let forgotten = with_key(view, path, true, async |key| {
+        let FoundKey { limit, table, source, parts, readings } = key;
         let now = clock::now();
         let has_override =
             |reading: &WrittenKey<'_>| reading.has_override && table.temporary(reading.fingerprint).is_some();
         if readings.iter().any(has_override) {
             overrides::change(&view.overrides, limit, parts, OverrideChange::Remove).await?;
-            let key = shown(view, limit, (parts, readings));
-            tracing::info!(limit = table.name(), key, "the admin API has removed an override");
+            tracing::info!(limit = table.name(), key = key.shown(view), "the admin API has removed an override");
         }
         for reading in readings {
             let cached = source.and_then(|source| source.peek(reading.asked, now)?.quota);
@@ -112,8 +118,7 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
                 view.shared.forget_ban(table.name(), ban, reading.fingerprint);
             }
         }
-        let key = shown(view, limit, (parts, readings));
-        tracing::info!(limit = table.name(), key, "the admin API has reset the counters of a key");
+        tracing::info!(limit = table.name(), key = key.shown(view), "the admin API has reset the counters of a key");
         Ok(())
     });
     match forgotten.await {
@@ -129,7 +134,8 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
 /// The response if there is no such key, or that of `act`.
 async fn with_key<T>(
     view: &View,
-    (path, may_be_shown): (KeyPath<'_>, bool),
+    path: KeyPath<'_>,
+    may_be_shown: bool,
     act: impl AsyncFnOnce(FoundKey<'_>) -> Result<T, LocalResponse>,
 ) -> Result<T, LocalResponse> {
     let (config, snapshot) = (view.config.load_full(), view.snapshot.load_full());
@@ -160,12 +166,6 @@ async fn with_key<T>(
     act(FoundKey { limit, table, source, parts: &parts, readings: &readings }).await
 }
 
-/// The key as logs show it: masked like everywhere else.
-fn shown(view: &View, limit: &ConfiguredLimit, (parts, readings): (&[Vec<u8>], &[WrittenKey<'_>])) -> String {
-    let fingerprint = readings.first().map(|reading| reading.fingerprint);
-    fingerprint.map_or(String::new(), |fingerprint| temporary::shown_key(view, limit, (fingerprint, parts)))
-}
-
 fn away(Away: Away) -> LocalResponse {
     respond::problem(StatusCode::SERVICE_UNAVAILABLE, "The store of the counters does not answer.")
 }
@@ -174,7 +174,8 @@ fn away(Away: Away) -> LocalResponse {
 /// of the admin API, the source of quotas, or the limit with its tiers.
 async fn fullest(
     view: &View,
-    (table, source): (&RateTable, Option<&QuotaSource>),
+    table: &RateTable,
+    source: Option<&QuotaSource>,
     readings: &[WrittenKey<'_>],
     now: Time,
 ) -> Result<Value, LocalResponse> {

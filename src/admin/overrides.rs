@@ -7,13 +7,13 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::keys::FoundKey;
 use super::reload;
 use crate::base::clock::{self, Time};
 use crate::config::{self, Limit as ConfiguredLimit};
 use crate::limit::overrides::Allowance;
 use crate::proxy::respond::{self, LocalResponse};
-use crate::request::decide::{MAX_TEMPORARY, NotSet, RateTable};
-use crate::request::identify::WrittenKey;
+use crate::request::decide::{MAX_TEMPORARY, NotSet};
 
 /// What the control thread is asked to do with the override of one key.
 pub struct OverrideRequest {
@@ -46,16 +46,17 @@ pub fn channel() -> (mpsc::Sender<OverrideRequest>, mpsc::Receiver<OverrideReque
     mpsc::channel(MAX_WAITING)
 }
 
-/// Sets an override as it is `written`, and shows it.
+/// Sets an override of a key as it is `written`, and shows it. Logs name the key as `shown`.
 ///
 /// # Errors
 /// The response if it is not set.
 pub(super) async fn set(
     requests: &mpsc::Sender<OverrideRequest>,
-    (limit, table): (&ConfiguredLimit, &RateTable),
-    (parts, readings, key): (&[Vec<u8>], &[WrittenKey<'_>], &str),
+    key: &FoundKey<'_>,
+    shown: &str,
     written: &Map<String, Value>,
 ) -> Result<Value, LocalResponse> {
+    let FoundKey { limit, table, parts, readings, .. } = *key;
     let (allowance, lasts) = config::temporary_override(written, limit).map_err(|problems| {
         let list = problems.located().map(|(_, found)| reload::problem(None, &found.message, found.help.as_deref()));
         let detail = "The override is not valid, so nothing has changed.";
@@ -74,7 +75,7 @@ pub(super) async fn set(
     let ends = Instant::now() + lasts;
     change(requests, limit, parts, OverrideChange::Set(allowance.clone(), ends)).await?;
     let period = humantime::format_duration(lasts);
-    tracing::info!(limit = limit.name, key, override = %allowance, "for" = %period, "the admin API has set an override");
+    tracing::info!(limit = limit.name, key = shown, override = %allowance, "for" = %period, "the admin API has set an override");
     Ok(json!({ "override": describe(&allowance, ends) }))
 }
 

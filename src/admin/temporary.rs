@@ -32,7 +32,7 @@ pub(super) fn known(view: &View, limit: &ConfiguredLimit, most: usize) -> Vec<Ke
             Allowance::Exempt | Allowance::Block => Vec::new(),
         };
         KeyOverride {
-            key: shown_key(view, limit, (one.fingerprint, one.key)),
+            key: shown_key(view, limit, one.fingerprint, one.key),
             rates,
             exempt: *one.allowance == Allowance::Exempt,
             block: *one.allowance == Allowance::Block,
@@ -48,13 +48,13 @@ pub(super) fn named(view: &View, limit: &ConfiguredLimit, text: &str) -> Option<
     let text = percent_decode_str(text).decode_utf8_lossy();
     let temporary = view.temporary.lock();
     let mut all = temporary.listed(&limit.name).into_iter();
-    let found = all.find(|one| shown_key(view, limit, (one.fingerprint, one.key)) == text);
+    let found = all.find(|one| shown_key(view, limit, one.fingerprint, one.key) == text);
     found.map(|one| one.key.to_vec())
 }
 
 /// A key as it was written, in full or masked.
-pub(super) fn shown_key(view: &View, limit: &ConfiguredLimit, (key, parts): (Fingerprint, &[Vec<u8>])) -> String {
+pub(super) fn shown_key(view: &View, limit: &ConfiguredLimit, key: Fingerprint, parts: &[Vec<u8>]) -> String {
     let shows_keys = view.config.load().admin.as_ref().is_some_and(|admin| admin.show_keys);
     let text = parts.iter().map(|part| String::from_utf8_lossy(part)).collect::<Vec<_>>().join("|");
-    top_keys::shown(limit, (key, &text), (!shows_keys).then_some(&view.key_mask))
+    top_keys::shown(limit, key, &text, (!shows_keys).then_some(&view.key_mask))
 }

@@ -62,7 +62,7 @@ pub(super) fn of(counted: Option<&LimitMetrics>, now: Time) -> TopKeys {
 /// Keys of a limit, in full or masked.
 pub(super) fn describe(limit: &Limit, hitters: &[HeavyHitter], mask: Option<&KeyMask>) -> Vec<KeyCount> {
     let one = |hitter: &HeavyHitter| KeyCount {
-        key: shown(limit, (hitter.key, &hitter.text), mask),
+        key: shown(limit, hitter.key, &hitter.text, mask),
         count: hitter.count,
         error: hitter.error,
     };
@@ -70,7 +70,7 @@ pub(super) fn describe(limit: &Limit, hitters: &[HeavyHitter], mask: Option<&Key
 }
 
 /// A key of a limit with its text, in full or masked.
-pub(super) fn shown(limit: &Limit, (key, text): (Fingerprint, &str), mask: Option<&KeyMask>) -> String {
+pub(super) fn shown(limit: &Limit, key: Fingerprint, text: &str, mask: Option<&KeyMask>) -> String {
     mask.filter(|_| !is_public(limit)).map_or_else(|| text.to_owned(), |mask| mask.of(key, text))
 }
 

@@ -6,12 +6,14 @@
 //! Behind anything else that is no JSON it reads no more.
 
 mod bytes;
+mod kept;
+mod levels;
 mod number;
 mod visit;
 
-use smallvec::SmallVec;
-
-use bytes::{escaped, is_of_word, plain_length, with_digit};
+use bytes::{escaped, is_of_word, plain_length, with_digit, word_length};
+use kept::Kept;
+use levels::Levels;
 
 pub use number::{count, is_number, normal};
 pub use visit::{Kind, Visit};
@@ -29,17 +31,11 @@ pub struct Reader {
     state: State,
     /// How many bytes have been read.
     at: usize,
-    depth: usize,
-    /// A bit for each level, the innermost one last: whether it is an object. These are the last ones, up to 64.
-    levels: u64,
-    /// And these are those before them.
-    outer_levels: SmallVec<[u64; 2]>,
+    levels: Levels,
     /// Whether the string is a name.
     is_name: bool,
     /// The beginning of a name or of a word that was not whole in one piece, or had escapes.
-    kept: Vec<u8>,
-    /// How long that is, also if it is too long to be kept.
-    kept_length: usize,
+    kept: Kept,
     /// Where the word began.
     began: usize,
     /// How many digits of `\u0000` were read, and their value.
@@ -103,9 +99,9 @@ impl Reader {
 
     /// Begins anew.
     pub fn reset(&mut self) {
-        (self.state, self.at, self.depth, self.high) = (State::Value, 0, 0, None);
-        self.outer_levels.clear();
-        self.forget();
+        (self.state, self.at, self.high) = (State::Value, 0, None);
+        self.levels.clear();
+        self.kept.clear();
     }
 
     /// How many bytes it has read.
@@ -138,31 +134,31 @@ impl Reader {
             match byte {
                 b' ' | b'\n' | b'\r' | b'\t' => {}
                 b',' if state == State::Next => {
-                    self.state = if self.is_in_object() { State::Name } else { State::Value };
+                    self.state = if self.levels.is_in_object() { State::Name } else { State::Value };
                 }
-                b'{' | b'[' if takes_value && self.depth < MAX_DEPTH => self.open(byte == b'{', at + length, to),
-                b']' if state == State::FirstItem || state == State::Next && !self.is_in_object() => {
+                b'{' | b'[' if takes_value && self.levels.depth() < MAX_DEPTH => {
+                    self.open(byte == b'{', at + length, to);
+                }
+                b']' if state == State::FirstItem || state == State::Next && !self.levels.is_in_object() => {
                     self.close(Kind::Array, at + length, to);
                 }
-                b'}' if state == State::FirstName || state == State::Next && self.is_in_object() => {
+                b'}' if state == State::FirstName || state == State::Next && self.levels.is_in_object() => {
                     self.close(Kind::Object, at + length, to);
                 }
                 b':' if state == State::Colon => self.state = State::Value,
-                b'"' if takes_value => {
-                    self.is_name = false;
-                    self.state = State::String;
-                    to.begin(Kind::String, at + length);
-                    return length + 1;
-                }
-                b'"' if matches!(state, State::FirstName | State::Name) => {
-                    self.is_name = true;
-                    self.state = State::String;
-                    return length + 1;
+                b'"' if takes_value || matches!(state, State::FirstName | State::Name) => {
+                    if takes_value {
+                        to.begin(Kind::String, at + length);
+                    }
+                    length += 1;
+                    let Some(read) = self.whole_string(!takes_value, &rest[length..], at + length, to) else {
+                        return length;
+                    };
+                    length += read;
+                    continue;
                 }
                 _ if takes_value && is_of_word(byte) => {
-                    self.began = at + length;
-                    self.state = State::Word;
-                    length += self.word(&rest[length..], at + length, to);
+                    length += self.first_of_word(&rest[length..], at + length, to);
                     continue;
                 }
                 // A byte order mark. In so few bytes, nothing else gets here.
@@ -178,17 +174,8 @@ impl Reader {
     }
 
     #[inline]
-    fn is_in_object(&self) -> bool {
-        self.levels & 1 == 1
-    }
-
-    #[inline]
     fn open(&mut self, is_object: bool, at: usize, to: &mut impl Visit) {
-        if self.depth.is_multiple_of(64) && self.depth > 0 {
-            self.outer_levels.push(self.levels);
-        }
-        self.levels = self.levels << 1 | u64::from(is_object);
-        self.depth += 1;
+        self.levels.push(is_object);
         if is_object {
             self.state = State::FirstName;
             to.begin(Kind::Object, at);
@@ -200,18 +187,37 @@ impl Reader {
 
     #[inline]
     fn close(&mut self, kind: Kind, at: usize, to: &mut impl Visit) {
-        self.levels >>= 1;
-        self.depth -= 1;
-        if self.depth.is_multiple_of(64) {
-            self.levels = self.outer_levels.pop().unwrap_or_default();
-        }
+        self.levels.pop();
         self.ended();
         to.end(kind, at + 1);
     }
 
     #[inline]
     fn ended(&mut self) {
-        self.state = if self.depth == 0 { State::Done } else { State::Next };
+        self.state = if self.levels.depth() == 0 { State::Done } else { State::Next };
+    }
+
+    /// Reads a string that has no escape and is whole in this piece, as most are. `None` if it is another one.
+    #[inline]
+    fn whole_string(&mut self, is_name: bool, rest: &[u8], at: usize, to: &mut impl Visit) -> Option<usize> {
+        let end = plain_length(rest);
+        if rest.get(end) != Some(&b'"') {
+            (self.is_name, self.state) = (is_name, State::String);
+            return None;
+        }
+        let part = &rest[..end];
+        if !part.is_empty() {
+            to.written(part);
+        }
+        if is_name {
+            return Some(self.end_name(part, &rest[end + 1..], to) + end + 1);
+        }
+        if !part.is_empty() {
+            to.text(part);
+        }
+        self.ended();
+        to.end(Kind::String, at + end + 1);
+        Some(end + 1)
     }
 
     /// Reads a string up to its end, or to an escape that is not whole in this piece.
@@ -268,13 +274,13 @@ impl Reader {
     /// The last part of a name, and what follows it.
     fn end_name(&mut self, part: &[u8], rest: &[u8], to: &mut impl Visit) -> usize {
         self.lone_surrogate(to);
-        let length = self.kept_length + part.len();
+        let length = self.kept.length() + part.len();
         if length > MAX_NAME {
             to.long_name(length);
         }
-        let name = self.whole(part, MAX_NAME);
+        let name = self.kept.whole(part, MAX_NAME);
         to.name(name);
-        self.forget();
+        self.kept.clear();
         // The colon mostly follows at once.
         let has_colon = rest.first() == Some(&b':');
         self.state = if has_colon { State::Value } else { State::Colon };
@@ -285,7 +291,7 @@ impl Reader {
     #[inline]
     fn push(&mut self, part: &[u8], to: &mut impl Visit) {
         if self.is_name {
-            self.keep(part, MAX_NAME);
+            self.kept.push(part, MAX_NAME);
         } else {
             to.text(part);
         }
@@ -354,45 +360,35 @@ impl Reader {
         }
     }
 
+    /// Reads a word from its beginning, up to its end or that of the piece.
     #[inline]
+    fn first_of_word(&mut self, rest: &[u8], at: usize, to: &mut impl Visit) -> usize {
+        let Some(length) = word_length(rest) else {
+            (self.state, self.began) = (State::Word, at);
+            self.kept.push(rest, MAX_WORD);
+            return rest.len();
+        };
+        let word = &rest[..length];
+        to.word((length <= MAX_WORD).then_some(word), at..at + length);
+        self.ended();
+        length
+    }
+
     fn word(&mut self, rest: &[u8], at: usize, to: &mut impl Visit) -> usize {
-        let Some(length) = rest.iter().position(|byte| !is_of_word(*byte)) else {
-            self.keep(rest, MAX_WORD);
+        let Some(length) = word_length(rest) else {
+            self.kept.push(rest, MAX_WORD);
             return rest.len();
         };
         self.end_word(&rest[..length], at + length, to);
         length
     }
 
-    #[inline]
     fn end_word(&mut self, part: &[u8], end: usize, to: &mut impl Visit) {
         let began = self.began;
-        let word = self.whole(part, MAX_WORD);
+        let word = self.kept.whole(part, MAX_WORD);
         to.word(word, began..end);
-        self.forget();
-        self.ended();
-    }
-
-    fn keep(&mut self, part: &[u8], most: usize) {
-        self.kept_length += part.len();
-        if self.kept_length <= most {
-            self.kept.extend_from_slice(part);
-        }
-    }
-
-    /// What was kept, with its last part.
-    #[inline]
-    fn whole<'a>(&'a mut self, part: &'a [u8], most: usize) -> Option<&'a [u8]> {
-        if self.kept_length == 0 && part.len() <= most {
-            return Some(part);
-        }
-        self.keep(part, most);
-        (self.kept_length <= most).then_some(&self.kept)
-    }
-
-    fn forget(&mut self) {
         self.kept.clear();
-        self.kept_length = 0;
+        self.ended();
     }
 }
 

@@ -78,7 +78,7 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let mut listeners = Vec::new();
     let has_decisions = root.field(&root::decisions).is_some();
     let system = SystemAuthorities::default();
-    let server = server(root.table_or_empty(&root::server), (has_decisions, &system), &mut listeners);
+    let server = server(root.table_or_empty(&root::server), has_decisions, &system, &mut listeners);
     let (decisions, descriptors) =
         root.table(&root::decisions).map(|section| decisions::read(section, &mut listeners)).unwrap_or_default();
     let log = log(root.table_or_empty(&root::log));
@@ -95,7 +95,7 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let upstream =
         |(name, field): (Name<'a>, Field<'a>)| (name.clone(), upstreams::read(&name, &field, &system, &tokens));
     let limit = |(name, field): (Name<'a>, Field<'a>)| {
-        let (limit, overflow) = limits::read(&name, &field, (&tokens, &system), &store);
+        let (limit, overflow) = limits::read(&name, &field, &tokens, &system, &store);
         ((name, limit), overflow)
     };
     let (limits, overflows) = limits.into_iter().map(limit).unzip();
@@ -118,7 +118,8 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
 
 fn server(
     section: Section<'_>,
-    (has_decisions, system): (bool, &SystemAuthorities),
+    has_decisions: bool,
+    system: &SystemAuthorities,
     listeners: &mut Vec<(SocketAddr, Range<usize>)>,
 ) -> Server {
     let networks = |field: &Field<'_>| {
@@ -126,7 +127,7 @@ fn server(
         Some(list.iter().filter_map(|field| field.parse(values::network)).collect())
     };
     let tls = section.field(&server::tls);
-    let listen = listen::read(&section, (tls.as_ref(), has_decisions), listeners);
+    let listen = listen::read(&section, tls.as_ref(), has_decisions, listeners);
     let http2 = section.table_or_empty(&server::http2);
     let tls = tls.zip(section.table(&server::tls)).and_then(|(field, section)| {
         let acme = section.table(&keys::acme).map(|section| acme::read(section, system));

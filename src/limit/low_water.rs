@@ -88,13 +88,7 @@ impl LowWater {
     /// Ends to follow a request that came at `opened`, when the bucket has drained to `used` at `moment`. Returns how many of
     /// its `units` are left to be given back. If it may have been charged to another bucket, so many are `certain` to be in
     /// this one if it is not followed here.
-    pub(super) fn close(
-        &mut self,
-        opened: u64,
-        (units, certain): (u128, Option<u128>),
-        moment: u64,
-        used: u128,
-    ) -> u128 {
+    pub(super) fn close(&mut self, opened: u64, units: u128, certain: Option<u128>, moment: u64, used: u128) -> u128 {
         self.note(moment, used);
         let later = self.0.partition_point(|mark| mark.moment <= opened);
         let is_of = |mark: &Mark| if mark.is_merged { certain.is_none() } else { mark.moment == opened };

@@ -66,7 +66,7 @@ impl State {
     }
 
     /// Raises what counts at `now` to what counts in another state of the same rate, which belongs to that log.
-    pub(super) fn raise(&mut self, context: &mut Context<'_>, (least, log): (&Self, Option<&Log>), now: Time) {
+    pub(super) fn raise(&mut self, context: &mut Context<'_>, least: &Self, log: Option<&Log>, now: Time) {
         match (self, least) {
             (Self::SlidingWindow(window), Self::SlidingWindow(least)) => window.raise(context.rate, least, now),
             (Self::FixedWindow(window), Self::FixedWindow(least)) => window.raise(least),

@@ -110,7 +110,7 @@ impl Counting for TokenBucket {
         let units = drained(context.rate, units(context.rate, cost), lag);
         let certain = is_elsewhere.then(|| self.certain(context.rate, units, mark));
         let left = match low_water(context) {
-            Some(low_water) => low_water.close(mark, (units, certain), self.moment, self.units()),
+            Some(low_water) => low_water.close(mark, units, certain, self.moment, self.units()),
             None => certain.unwrap_or(0),
         };
         self.set_used(self.units().saturating_sub(left));

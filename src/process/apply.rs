@@ -20,7 +20,7 @@ use crate::limit::overrides::Changes;
 use crate::process::echo;
 use crate::proxy::snapshot::{self, SharedState, Snapshot};
 use crate::request::decide::TemporaryOverrides;
-use crate::sources::acme::{AcmeSource, AcmeSources};
+use crate::sources::acme::AcmeSource;
 use crate::sources::jwks;
 use crate::store::Store;
 
@@ -56,11 +56,15 @@ impl Candidate {
     /// # Errors
     /// Why it is refused: its problems, a listener cannot be opened, or a setting has changed that is used only at the start.
     pub(super) fn load(
-        (source, cause): (&ConfigSource, Cause),
-        (running, listeners, store): (&Config, &OpenListeners, Arc<Store>),
-        (shared, acme): (&SharedState, &AcmeSources),
+        source: &ConfigSource,
+        cause: Cause,
+        running: &Config,
+        listeners: &OpenListeners,
+        store: Arc<Store>,
+        view: &View,
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<Option<Self>, Refusal> {
+        let shared = &*view.shared;
         let loaded = match cause {
             Cause::Asked => Some(source.load()?),
             Cause::Poll => source.poll()?,
@@ -83,7 +87,7 @@ impl Candidate {
         };
         share_first(&mut config, shared)
             .map_err(|error| format!("cannot look up the gateways that share the limits: {error}"))?;
-        let certificate = acme.get(&config)?;
+        let certificate = view.acme.get(&config)?;
         let snapshot = Snapshot::build(&config, shared, store);
         let overrides = config::changed_overrides(running, &config);
         jwks::fetch_first(&snapshot.key_sources)

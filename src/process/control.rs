@@ -183,11 +183,11 @@ impl Control {
     fn load(&mut self, cause: Cause) {
         self.reloading_since = clock::now();
         let (source, running) = (self.in_force.source.clone(), self.in_force.config());
-        let (shared, listeners) = (self.in_force.view.shared.clone(), self.in_force.listeners.open());
-        let (snapshot, acme) = (self.in_force.snapshot.clone(), self.in_force.view.acme.clone());
+        let (view, listeners) = (self.in_force.view.clone(), self.in_force.listeners.open());
+        let snapshot = self.in_force.snapshot.clone();
         let load = move |is_wanted: &dyn Fn() -> bool| {
             let store = snapshot.load().store.clone();
-            Candidate::load((&source, cause), (&running, &listeners, store), (&shared, &acme), is_wanted)
+            Candidate::load(&source, cause, &running, &listeners, store, &view, is_wanted)
         };
         let was_running = self.reloads.is_running();
         match self.reloads.begin(load) {

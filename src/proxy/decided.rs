@@ -91,7 +91,7 @@ pub(super) fn charged(
 ) -> LocalResponse {
     self::record(record, route, input.traced_since, decision, state);
     let status = answer.status();
-    settle(route, CostKnown::FromResponse, (status, answer.headers_mut()), state, clock::now);
+    settle(route, CostKnown::FromResponse, status, answer.headers_mut(), state, clock::now);
     answer
 }
 
@@ -99,7 +99,8 @@ pub(super) fn charged(
 pub fn settle(
     route: &CompiledRoute,
     cost: CostKnown,
-    (status, headers): (StatusCode, &mut HeaderMap),
+    status: StatusCode,
+    headers: &mut HeaderMap,
     state: &mut DecisionState<'_>,
     now: impl Fn() -> Time,
 ) {

@@ -60,7 +60,7 @@ impl<'a> Deciding<'a, '_> {
     ) -> Decided {
         let Self { connection, gateway, route, ref attributes, mut now, asker, is_shared } = *self;
         let worker = &*connection.worker;
-        let input = DecisionInput { asker, ..input(connection, gateway, route, attributes, (now, record)) };
+        let input = DecisionInput { asker, ..input(connection, gateway, route, attributes, now, record) };
         let cache = &worker.tokens;
         let known = known_tokens(&route.tokens, attributes.headers, now, worker.index, &mut cache.borrow_mut());
         let mut part = Part::ALL;
@@ -68,7 +68,7 @@ impl<'a> Deciding<'a, '_> {
             Some(tokens) => (Decision::Admitted, Ok(tokens)),
             None => {
                 part.from = Stage::Tokens;
-                *head_quotas = quotas::resolve((route, Part::FIRST), attributes, connection, &mut now).await;
+                *head_quotas = quotas::resolve(route, Part::FIRST, attributes, connection, &mut now).await;
                 let input = DecisionInput { quotas: head_quotas, now, ..input };
                 // This is seldom needed, and would make the future of each request larger.
                 Box::pin(before_tokens(route, &input, state, worker)).await
@@ -94,7 +94,7 @@ impl<'a> Deciding<'a, '_> {
                 Ok(nothing)
             } else {
                 let part = mem::replace(&mut part, Part::BODY).without_body();
-                *tokens_quotas = quotas::resolve((route, part), &attributes, connection, &mut now).await;
+                *tokens_quotas = quotas::resolve(route, part, &attributes, connection, &mut now).await;
                 input = DecisionInput { part, quotas: tokens_quotas, now, ..input };
                 let read = Box::pin(reader.read(body, &input, state)).await;
                 // The client decides how long that takes, and others were decided about meanwhile.
@@ -120,7 +120,7 @@ impl<'a> Deciding<'a, '_> {
                 state.give_back();
                 return Decided::Answered(Outcome::Shed, answer, None);
             }
-            *quotas = quotas::resolve((route, part), &attributes, connection, &mut now).await;
+            *quotas = quotas::resolve(route, part, &attributes, connection, &mut now).await;
             let input = DecisionInput { part, attributes: &attributes, quotas, now, ..input };
             decision = decide::decide(&input, state).await;
         }
@@ -151,7 +151,8 @@ fn input<'a, 'r>(
     gateway: &'a WorkerSnapshot,
     route: &'a CompiledRoute,
     attributes: &'r RequestAttributes<'r>,
-    (now, record): (Time, &RequestRecord),
+    now: Time,
+    record: &RequestRecord,
 ) -> DecisionInput<'a, 'r>
 where
     'a: 'r,

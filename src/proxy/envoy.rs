@@ -117,7 +117,7 @@ type Answered = Result<(Outcome, Response<ObservedBody>), (Outcome, LocalRespons
 /// The message of a call.
 async fn message(body: &mut Option<ClientBody>, limit: Option<Duration>) -> Result<Bytes, Refusal> {
     let Some(body) = body else { return Err(wrong("There is no message in the body.")) };
-    let (body, _) = collect(body, (MOST_BYTES, Reason::MaxBodySize), limit, None).await?;
+    let (body, _) = collect(body, MOST_BYTES, Reason::MaxBodySize, limit, None).await?;
     grpc::message_of(body).map_err(|(status, why)| Refusal { status, ..wrong(why) })
 }
 

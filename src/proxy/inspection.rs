@@ -119,7 +119,7 @@ async fn inspect<'a>(
     share: BodyShare<'_>,
 ) -> Result<Inspection<'a>, Refusal> {
     let (mut bytes, trailers) = match body {
-        Some(body) => collect(body, (inspector.most, inspector.bound), limit, Some(share)).await?,
+        Some(body) => collect(body, inspector.most, inspector.bound, limit, Some(share)).await?,
         None => (Bytes::new(), None),
     };
     let read = read_in_turns(begin(inspector, head, &bytes)?, &bytes).await;
@@ -190,7 +190,8 @@ struct GivenUp;
 /// the memory, if that is bounded.
 pub(super) async fn collect(
     body: &mut ClientBody,
-    (most, bound): (u64, Reason),
+    most: u64,
+    bound: Reason,
     limit: Option<Duration>,
     mut share: Option<BodyShare<'_>>,
 ) -> Result<(Bytes, Option<HeaderMap>), Refusal> {

@@ -27,9 +27,10 @@ pub(super) fn request(
 /// Gives what the request has reserved to the meter of its response, if the response tells what the request costs. Else that
 /// stays charged.
 pub(super) fn begin(
+    gateway: &WorkerSnapshot,
     route: &CompiledRoute,
-    (request, cost): (Option<Box<MeteredRequest>>, CostKnown),
-    (gateway, worker): (&WorkerSnapshot, usize),
+    request: Option<Box<MeteredRequest>>,
+    cost: CostKnown,
     state: &mut DecisionState<'_>,
     record: &mut RequestRecord,
     response: &mut Response<ObservedBody>,
@@ -56,6 +57,7 @@ pub(super) fn begin(
     });
     let limits: SmallVec<_> = limits.collect();
     if !limits.is_empty() {
-        record.meter(TokenMeter::new((gateway.store.clone(), worker), limits, *request, usage, response.headers_mut()));
+        let worker = state.reservations.worker();
+        record.meter(TokenMeter::new(gateway.store.clone(), worker, limits, *request, usage, response.headers_mut()));
     }
 }

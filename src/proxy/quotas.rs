@@ -8,7 +8,8 @@ use crate::request::identify::RequestAttributes;
 
 /// Finds them, for the limits of `part`. It waits only if nothing is known of a key; then `now` is the moment afterwards.
 pub(super) async fn resolve(
-    (route, part): (&CompiledRoute, Part),
+    route: &CompiledRoute,
+    part: Part,
     attributes: &RequestAttributes<'_>,
     connection: &ConnectionContext,
     now: &mut Time,
@@ -19,7 +20,7 @@ pub(super) async fn resolve(
     }
     let waits = {
         let key_cache = &mut connection.key_cache.borrow_mut();
-        decide::resolve_quotas((&route.limits, part), attributes, key_cache, *now, &mut quotas)
+        decide::resolve_quotas(&route.limits, part, attributes, key_cache, *now, &mut quotas)
     };
     if let Some(waits) = waits {
         // This is seldom needed, and would make the future of each request larger.

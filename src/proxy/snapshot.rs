@@ -174,13 +174,12 @@ impl Snapshot {
         let upstream = |upstream| Arc::new(Upstream::new(upstream, &shared.endpoints, &shared.names, shared.echo()));
         Self::assemble(
             config,
-            (shared, store),
+            shared,
+            store,
             config.upstreams.iter().map(upstream).collect(),
             config.limits.iter().map(|limit| Arc::new(RateTable::new(limit))).collect(),
-            (
-                config.jwts.iter().map(|jwt| shared.key_sources.get(jwt)).collect(),
-                config.limits.iter().filter_map(|limit| shared.quota_sources.get(limit)).collect(),
-            ),
+            config.jwts.iter().map(|jwt| shared.key_sources.get(jwt)).collect(),
+            config.limits.iter().filter_map(|limit| shared.quota_sources.get(limit)).collect(),
         )
     }
 
@@ -201,17 +200,19 @@ impl Snapshot {
             limit.map_or_else(|| one.clone(), |limit| one.with_terms(limit))
         };
         // Upstreams remember whose turn it is.
-        let shared = (shared, self.store.clone());
-        let sources = (self.key_sources.clone(), self.quota_sources.iter().map(with_terms).collect());
-        Self::assemble(config, shared, self.upstreams.clone(), limits.collect(), sources)
+        let quota_sources = self.quota_sources.iter().map(with_terms).collect();
+        let (upstreams, key_sources) = (self.upstreams.clone(), self.key_sources.clone());
+        Self::assemble(config, shared, self.store.clone(), upstreams, limits.collect(), key_sources, quota_sources)
     }
 
     fn assemble(
         config: &Config,
-        (shared, store): (&SharedState, Arc<Store>),
+        shared: &SharedState,
+        store: Arc<Store>,
         upstreams: Vec<Arc<Upstream>>,
         rate_table: Vec<Arc<RateTable>>,
-        (key_sources, quota_sources): (Vec<Arc<KeySource>>, Vec<LimitSource>),
+        key_sources: Vec<Arc<KeySource>>,
+        quota_sources: Vec<LimitSource>,
     ) -> Self {
         let readers: Vec<_> = config
             .jwts

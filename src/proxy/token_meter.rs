@@ -113,7 +113,8 @@ enum End {
 impl TokenMeter {
     /// The meter of a response with these headers, which are made true of what passes of its body. There is at least one limit.
     pub fn new(
-        (store, worker): (Arc<Store>, usize),
+        store: Arc<Store>,
+        worker: usize,
         limits: SmallVec<[MeteredLimit; 1]>,
         request: MeteredRequest,
         usage: &Source,

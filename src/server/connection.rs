@@ -43,7 +43,8 @@ pub(super) async fn serve<C, H>(
     client: ConnectedClient,
     acceptor: Acceptor<C>,
     tls: Option<Arc<ServerConfig>>,
-    (mut registration, state): (Registration, Rc<ConnectionState>),
+    mut registration: Registration,
+    state: Rc<ConnectionState>,
 ) where
     C: Fn(&ConnectedClient) -> H + Clone + 'static,
     H: Handler,
@@ -162,8 +163,8 @@ impl Connection {
         H: Handler,
     {
         let Self { stream, client, state } = self;
-        let why = (StatusCode::BAD_REQUEST, Reason::PlainHttp);
-        http1::refuse(&(acceptor.connected)(client), stream, state, why, false);
+        let handler = (acceptor.connected)(client);
+        http1::refuse(&handler, stream, state, StatusCode::BAD_REQUEST, Reason::PlainHttp, false);
         self.end(false, &acceptor.limits).await;
     }
 
@@ -190,10 +191,10 @@ impl Connection {
         let handler = Rc::new((acceptor.connected)(client));
         if self.speaks_http2().await {
             // In HTTP/1.1 it takes no memory.
-            Box::pin(http2::serve(&acceptor.limits, (handler, client), stream, state)).await;
+            Box::pin(http2::serve(&acceptor.limits, handler, client, stream, state)).await;
             return Next::Close { is_in_body: false };
         }
-        http1::serve(&acceptor.http1, &acceptor.limits, (handler, client.address), stream, state).await
+        http1::serve(&acceptor.http1, &acceptor.limits, handler, client.address, stream, state).await
     }
 
     /// Whether the client speaks HTTP/2: in TLS if that was agreed on, else if it begins with the preface (RFC 9113, section 3.3).

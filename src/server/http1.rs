@@ -70,7 +70,8 @@ pub(super) enum Next {
 pub(super) async fn serve<H: Handler>(
     builder: &http1::Builder,
     limits: &ConnectionLimits,
-    (handler, peer): (Rc<H>, SocketAddr),
+    handler: Rc<H>,
+    peer: SocketAddr,
     stream: &ClientStream,
     state: &Rc<ConnectionState>,
 ) -> Next {
@@ -158,12 +159,13 @@ pub(super) async fn serve<H: Handler>(
         }
         Ended::Cut(CloseReason::Idle | CloseReason::Gone | CloseReason::Unanswered) => {}
         Ended::Cut(CloseReason::SlowHead) => {
-            let why = (StatusCode::REQUEST_TIMEOUT, Reason::HeaderTimeout);
-            refuse(&*asked, stream, state, why, false);
+            refuse(&*asked, stream, state, StatusCode::REQUEST_TIMEOUT, Reason::HeaderTimeout, false);
         }
         Ended::Cut(CloseReason::NotReading) => limits.stalled(peer),
         Ended::Failed(error) => match refusal(&error, messages.framing.borrow().first_line(), limits) {
-            Some(why) => refuse(&*asked, stream, state, why, state.lifecycle().is_answered),
+            Some((status, reason)) => {
+                refuse(&*asked, stream, state, status, reason, state.lifecycle().is_answered);
+            }
             None => tracing::debug!(%error, %peer, "connection failed"),
         },
     }
@@ -197,7 +199,8 @@ pub(super) fn refuse<H: Handler>(
     handler: &H,
     stream: &ClientStream,
     state: &ConnectionState,
-    (status, reason): (StatusCode, Reason),
+    status: StatusCode,
+    reason: Reason,
     is_answered: bool,
 ) {
     let took = Duration::from_millis(state.worker().now() - state.lifecycle().since);

@@ -73,7 +73,8 @@ const MOST_UNREAD_RESETS: usize = 20;
 /// Serves requests until the connection ends.
 pub(super) async fn serve<H: Handler>(
     limits: &ConnectionLimits,
-    (handler, client): (Rc<H>, &ConnectedClient),
+    handler: Rc<H>,
+    client: &ConnectedClient,
     stream: &ClientStream,
     state: &Rc<ConnectionState>,
 ) {
@@ -106,7 +107,7 @@ pub(super) async fn serve<H: Handler>(
                 let upload = (!request.body().is_end_stream()).then(|| streams.begin_upload());
                 let stream = streams.begin(responder);
                 let guard = RequestGuard::new(state.clone(), Some(stream.clone()));
-                spawn_local(request_stream::serve(handler.clone(), request, (stream, upload), guard, state.clone()));
+                spawn_local(request_stream::serve(handler.clone(), request, stream, upload, guard, state.clone()));
             }
         },
     );

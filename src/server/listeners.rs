@@ -102,7 +102,7 @@ where
         let connections = acceptor.connections.clone();
         self.open.push(Open { id, is_tls: is_tls.clone(), _close: close });
         self.accepting.spawn_local(async move {
-            accept(socket, (id, is_tls), acceptor, closing).await;
+            accept(socket, id, is_tls, acceptor, closing).await;
             connections.end_of_listener(id);
         });
         Ok(())
@@ -122,7 +122,8 @@ where
 /// Accepts connections until `closing` is ready.
 async fn accept<C, H>(
     listener: TcpListener,
-    (id, is_tls): (usize, Rc<Cell<bool>>),
+    id: usize,
+    is_tls: Rc<Cell<bool>>,
     acceptor: Acceptor<C>,
     closing: impl Future<Output = ()>,
 ) where
@@ -146,7 +147,7 @@ async fn accept<C, H>(
                 };
                 // While the gateway stops there may be no place for it.
                 if place.take() {
-                    acceptor.open(stream, peer, (id, is_tls.get()), place);
+                    acceptor.open(stream, peer, id, is_tls.get(), place);
                 }
                 if is_closed {
                     break;
@@ -171,7 +172,7 @@ async fn accept<C, H>(
             continue;
         }
         match stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) {
-            Ok(stream) => acceptor.open(stream, peer, (id, is_tls.get()), place),
+            Ok(stream) => acceptor.open(stream, peer, id, is_tls.get(), place),
             Err(error) => tracing::error!(%error, "cannot serve a connection"),
         }
     }

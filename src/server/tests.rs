@@ -133,7 +133,7 @@ impl TestClient {
                     .unwrap();
             }
             let tls = Arc::new(ListenerTls::new([None; 3]).unwrap());
-            run(changes, (tls, Arc::default()), limits, staged, move |_| numbering.clone()).await.unwrap();
+            run(changes, tls, Arc::default(), limits, staged, move |_| numbering.clone()).await.unwrap();
         });
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();

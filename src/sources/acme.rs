@@ -91,7 +91,7 @@ impl AcmeSource {
     fn due(&self) -> Time {
         match &*self.identity.load() {
             Some(identity) if covered(identity, &self.acme.names) == self.acme.names.len() => {
-                schedule::renewal((identity.not_before, identity.not_after), self.jitter)
+                schedule::renewal(identity.not_before, identity.not_after, self.jitter)
             }
             Some(_) | None => self.began,
         }

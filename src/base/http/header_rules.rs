@@ -215,6 +215,25 @@ pub fn is_any(name: &HeaderName, wanted: &[Rule]) -> bool {
     listed(name.as_str()).is_some_and(|(listed, rules)| listed == name.as_str() && has_any(rules, wanted))
 }
 
+/// The lengths of the names of headers that belong to a connection, as bits.
+const HOP_BY_HOP_LENGTHS: u32 = {
+    let (mut lengths, mut table) = (0, TABLE);
+    while let [(name, rules), rest @ ..] = table {
+        if matches!(rules, [HopByHop, ..]) {
+            lengths |= 1 << name.len();
+        }
+        table = rest;
+    }
+    lengths
+};
+
+/// Whether the header belongs to a connection.
+#[inline]
+pub fn is_hop_by_hop(name: &HeaderName) -> bool {
+    let length = u32::try_from(name.as_str().len()).unwrap_or(u32::MAX);
+    HOP_BY_HOP_LENGTHS.checked_shr(length).is_some_and(|lengths| lengths & 1 == 1) && is_any(name, &[HopByHop])
+}
+
 /// Whether one of these rules is wanted.
 pub fn has_any(rules: &[Rule], wanted: &[Rule]) -> bool {
     rules.iter().any(|rule| wanted.contains(rule))
@@ -222,7 +241,7 @@ pub fn has_any(rules: &[Rule], wanted: &[Rule]) -> bool {
 
 /// Removes the headers of a connection. Most messages have none.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    if headers.keys().any(|name| is_any(name, &[HopByHop])) {
+    if headers.keys().any(is_hop_by_hop) {
         let names = TABLE.iter().filter(|(_, rules)| rules.contains(&HopByHop));
         names.for_each(|(name, _)| _ = headers.remove(*name));
     }

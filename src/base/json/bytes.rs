@@ -42,6 +42,12 @@ fn zeros(word: u64) -> u64 {
     word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080
 }
 
+/// How many bytes come before the first one that is not of a word. `None` if there is none.
+#[inline]
+pub(super) fn word_length(rest: &[u8]) -> Option<usize> {
+    rest.iter().position(|byte| !is_of_word(*byte))
+}
+
 #[inline]
 pub(super) fn is_of_word(byte: u8) -> bool {
     OF_WORD[usize::from(byte)]

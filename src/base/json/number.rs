@@ -36,7 +36,12 @@ pub fn normal(word: &[u8]) -> Option<String> {
 }
 
 /// Whether the word is a number of RFC 8259, section 6.
+#[inline]
 pub fn is_number(word: &[u8]) -> bool {
+    matches!(word, [b'0'..=b'9']) || is_long_number(word)
+}
+
+fn is_long_number(word: &[u8]) -> bool {
     let digits = |rest: &mut &[u8]| {
         let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         *rest = &rest[length..];

@@ -72,7 +72,7 @@ impl Routed<'_> {
         let cost = if answer.is_some() { CostKnown::FromResponse } else { CostKnown::Never };
         let mut response = answer.map_or_else(Response::default, |answer| answer.map(drop));
         if decision == Decision::Admitted {
-            proxy::settle(served, cost, (response.status(), response.headers_mut()), &mut state, || now);
+            proxy::settle(served, cost, response.status(), response.headers_mut(), &mut state, || now);
         }
         changes.apply(&mut response);
         line(text, &format!("\nwith empty counters: {outcome}"));

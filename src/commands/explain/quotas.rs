@@ -14,7 +14,7 @@ pub(super) fn ask(limits: &[RouteLimit], attributes: &RequestAttributes<'_>) -> 
     let ask = |limit: &RouteLimit| {
         let (source, key_cache) = (limit.quotas.as_ref()?, &mut KeyCache::default());
         let counted = limit.key.extract(attributes, 0, key_cache)?;
-        if limit.rates.overridden(&limit.key, (counted, true), attributes, key_cache).is_some() {
+        if limit.rates.overridden(&limit.key, counted, true, attributes, key_cache).is_some() {
             return None;
         }
         let key = limit.key.asked(attributes, key_cache)?;

@@ -147,7 +147,7 @@ impl<'c> Replay<'c> {
         let (limits, request) = (&mut self.limits, Request { attributes: &attributes, record });
         for (place, index) in indices.enumerate() {
             if let Some(statistics) = limits.get_mut(*index) {
-                request.note(statistics, (place, &route.limits), decision, &state);
+                request.note(statistics, place, &route.limits, decision, &state);
             }
         }
     }
@@ -174,7 +174,8 @@ impl Request<'_> {
     fn note(
         &self,
         statistics: &mut LimitStatistics,
-        (place, limits): (usize, &[RouteLimit]),
+        place: usize,
+        limits: &[RouteLimit],
         decision: Decision,
         state: &DecisionState<'_>,
     ) {

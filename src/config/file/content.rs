@@ -13,7 +13,8 @@ const EXAMPLE: &str = "it is a type and a subtype, like \"application/json\" or 
 /// Reads both keys of an answer with this status.
 pub(super) fn read(
     section: &Section<'_>,
-    (body, content_type): (&Setting<()>, &Setting<()>),
+    body: &Setting<()>,
+    content_type: &Setting<()>,
     status: StatusCode,
 ) -> (String, HeaderValue) {
     let field = section.field(body);

@@ -44,18 +44,21 @@ pub(in crate::config) struct Overflow<'a> {
 pub(super) fn read<'a>(
     name: &Name<'a>,
     field: &Field<'a>,
-    given: (&Names<'_>, &SystemAuthorities),
+    jwts: &Names<'_>,
+    system: &SystemAuthorities,
     store: &Store,
 ) -> (Option<Limit>, Overflow<'a>) {
     let mut overflow = Overflow { limit: name.clone(), pool: None, on_limit: name.span.clone() };
-    (read_limit(name, field, given, (store, &mut overflow)), overflow)
+    (read_limit(name, field, jwts, system, store, &mut overflow), overflow)
 }
 
 fn read_limit<'a>(
     name: &Name<'a>,
     field: &Field<'a>,
-    (jwts, system): (&Names<'_>, &SystemAuthorities),
-    (store, overflow): (&Store, &mut Overflow<'a>),
+    jwts: &Names<'_>,
+    system: &SystemAuthorities,
+    store: &Store,
+    overflow: &mut Overflow<'a>,
 ) -> Option<Limit> {
     if let Err(wrong) = values::name(name.text) {
         field.source.report(name.span.clone(), wrong.message, wrong.help);
@@ -86,7 +89,7 @@ fn read_limit<'a>(
     }
     // What is more than the limit ever has room for goes to its pool.
     let bounds = if overflow.pool.is_some() { &[] } else { own };
-    let cost = cost::read(&section, (bounds, gateways.unwrap_or(1)));
+    let cost = cost::read(&section, bounds, gateways.unwrap_or(1));
     if on_limit.delay().is_some() && max_in_flight.is_some() {
         let message = "`max_in_flight` cannot be combined with `on_limit = \"delay\"`";
         let help = "only a rate can delay requests; put `max_in_flight` into a separate limit";
@@ -98,7 +101,7 @@ fn read_limit<'a>(
     let overrides = exceptions::finish(overrides, name, &section);
     let known_keys = known_keys::read(&section, key.as_ref());
     let tiers = exceptions::tiers(&section, name.text, &terms, jwts);
-    let quotas = quota_source::read(&section, (key.as_ref(), has_rates), system);
+    let quotas = quota_source::read(&section, key.as_ref(), has_rates, system);
     terms.close(&section);
     let (headers, missing) = (section.read(&limit::headers), section.read(&limit::missing));
     section.close();

@@ -12,7 +12,8 @@ use crate::net::Traffic;
 /// a `[server.tls]`. All addresses of the file and their places go to `bound`.
 pub(super) fn read(
     section: &Section<'_>,
-    (tls, has_others): (Option<&Field<'_>>, bool),
+    tls: Option<&Field<'_>>,
+    has_others: bool,
     bound: &mut Vec<(SocketAddr, Range<usize>)>,
 ) -> Vec<Listener> {
     let given = section.field(&server::listen);

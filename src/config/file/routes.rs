@@ -260,7 +260,7 @@ fn answer_itself<'a>(field: &Field<'_>) -> Option<Answer<'a>> {
     }
     let section = field.section(respond::TABLE.title, &respond::TABLE)?;
     let status = section.read(&respond::status);
-    let (body, content_type) = content::read(&section, (&respond::body, &respond::content_type), status);
+    let (body, content_type) = content::read(&section, &respond::body, &respond::content_type, status);
     section.close();
     Some(Answer::Respond { status, body, content_type })
 }

@@ -28,7 +28,8 @@ impl<'a> Section<'a> {
     fn new(
         title: String,
         span: Range<usize>,
-        (keys, table): (&'static Table, Option<&'a DeTable<'a>>),
+        keys: &'static Table,
+        table: Option<&'a DeTable<'a>>,
         source: &'a Source<'a>,
     ) -> Self {
         Self { span, source, title, table, keys, known: RefCell::default(), refused: RefCell::default() }
@@ -40,7 +41,7 @@ impl<'a> Section<'a> {
         keys: &'static Table,
         source: &'a Source<'a>,
     ) -> Self {
-        Self::new(keys.title.to_owned(), 0..0, (keys, Some(table.get_ref())), source)
+        Self::new(keys.title.to_owned(), 0..0, keys, Some(table.get_ref()), source)
     }
 
     /// The value of an optional key.
@@ -94,7 +95,7 @@ impl<'a> Section<'a> {
 
     /// The table of a key; an empty one if it is absent or wrong.
     pub(in crate::config) fn table_or_empty(&self, key: &Setting<()>) -> Section<'a> {
-        let empty = || Section::new(self.title_of(key), self.span.clone(), (key.table(), None), self.source);
+        let empty = || Section::new(self.title_of(key), self.span.clone(), key.table(), None, self.source);
         self.table(key).unwrap_or_else(empty)
     }
 
@@ -183,7 +184,7 @@ impl<'a> Field<'a> {
     pub(in crate::config) fn section(&self, title: impl Into<String>, keys: &'static Table) -> Option<Section<'a>> {
         let title = title.into();
         let table = self.table(&title)?;
-        Some(Section::new(title, self.span.clone(), (keys, Some(table)), self.source))
+        Some(Section::new(title, self.span.clone(), keys, Some(table), self.source))
     }
 
     /// The same for a value that may also be `true`, which is an empty table, or `false`, for which there is none: `Some(None)`.
@@ -200,7 +201,7 @@ impl<'a> Field<'a> {
             return None;
         }
         let is_on = table.is_some() || self.boolean()?;
-        Some(is_on.then(|| Section::new(title.to_owned(), self.span.clone(), (keys, table), self.source)))
+        Some(is_on.then(|| Section::new(title.to_owned(), self.span.clone(), keys, table, self.source)))
     }
 
     /// A table whose keys are names that the user chooses.

@@ -256,7 +256,7 @@ impl Cell {
                 return Some(admitted);
             }
             Operation::GiveBack { mark, from, cost } => {
-                let reservation = Reservation::of_whole(rates, cost, (mark, from));
+                let reservation = Reservation::of_whole(rates, cost, mark, from);
                 self.give_back(rates, read, &reservation, cost, true);
             }
         }

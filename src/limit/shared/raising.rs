@@ -37,7 +37,7 @@ impl Limit {
         let Cell { states, extension } = cell;
         for (place, ((rate, state), of_least)) in self.rates.iter().zip(states).zip(&least.states).enumerate() {
             let mut context = Context { rates: &self.rates, place, rate, extension };
-            state.raise(&mut context, (of_least, least.log()), now);
+            state.raise(&mut context, of_least, least.log(), now);
         }
     }
 }

@@ -33,7 +33,7 @@ impl Reservation {
 
     /// What was counted of the rates whose state is kept as a whole: in windows at the moment `mark`, and in buckets such that
     /// it may have drained since the moment `from`.
-    pub(super) fn of_whole(rates: &[Rate], cost: u64, (mark, from): (Time, Time)) -> Self {
+    pub(super) fn of_whole(rates: &[Rate], cost: u64, mark: Time, from: Time) -> Self {
         let moment = |rate: &Rate| if rate.drains() { from.micros() } else { mark.micros() };
         Self::new(cost, rates.iter().map(moment))
     }

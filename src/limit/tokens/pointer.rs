@@ -86,10 +86,8 @@ struct Place {
     name: String,
     /// The index in an array that the name is, too.
     index: Option<usize>,
-    /// Its members: how long their names are, and their places.
-    members: Vec<(usize, usize)>,
-    /// A bit for each of these lengths, the last one for all that are longer.
-    lengths: u64,
+    /// The places of its members, by how long their names are in bytes.
+    members: Vec<Vec<usize>>,
     /// Whether one of the names has other letters than those of ASCII.
     has_other_letters: bool,
     /// Those of them that are items of an array, too.
@@ -102,14 +100,14 @@ impl Pointers {
         let mut places = vec![Place::default()];
         let mut place = |parent: usize, token: &str| {
             let name: String = folded(token.as_bytes()).collect();
-            let mut members = places[parent].members.iter().map(|(_, member)| *member);
+            let mut members = places[parent].members.iter().flatten().copied();
             let found = members.find(|member| places[*member].name == name);
             found.unwrap_or_else(|| {
                 let is_index = token == "0" || !token.starts_with(['0', '+']);
                 let (place, index) = (places.len(), token.parse().ok().filter(|_| is_index));
-                let Place { members, lengths, has_other_letters, items, .. } = &mut places[parent];
-                members.push((name.len(), place));
-                *lengths |= bit(name.len());
+                let Place { members, has_other_letters, items, .. } = &mut places[parent];
+                members.resize(members.len().max(name.len() + 1), Vec::new());
+                members[name.len()].push(place);
                 *has_other_letters |= !name.is_ascii();
                 items.extend(index.map(|_| place));
                 places.push(Place { parent: Some(parent), name, index, ..Place::default() });
@@ -144,12 +142,8 @@ impl Pointers {
 
     /// The member of a name that is folded, or needs only ASCII letters to be.
     fn folded_member(&self, parent: &Place, name: &[u8]) -> Option<usize> {
-        if parent.lengths & bit(name.len()) == 0 {
-            return None;
-        }
-        let mut members = parent.members.iter().filter(|(length, _)| *length == name.len());
-        let is_same = |(_, member): &&(usize, usize)| self.places[*member].name.as_bytes().eq_ignore_ascii_case(name);
-        members.find(is_same).map(|(_, member)| *member)
+        let mut members = parent.members.get(name.len())?.iter().copied();
+        members.find(|member| self.places[*member].name.as_bytes().eq_ignore_ascii_case(name))
     }
 
     /// The member of any other name. It is folded once, and only as far as a name begins like that.
@@ -165,14 +159,18 @@ impl Pointers {
                 None if !parent.has_other_letters => return None,
                 None => fold(char).for_each(|char| start.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes())),
             }
-            let begins_so = |(length, member): &(usize, usize)| {
-                *length >= start.len() && self.places[*member].name.as_bytes().starts_with(&start)
-            };
-            if !parent.members.iter().any(begins_so) {
+            let mut longer = parent.members.iter().skip(start.len()).flatten();
+            if !longer.any(|member| self.places[*member].name.as_bytes().starts_with(&start)) {
                 return None;
             }
         }
         self.folded_member(parent, &start)
+    }
+
+    /// Whether there are places in this array or object.
+    fn leads_on(&self, place: usize, kind: Kind) -> bool {
+        let Place { members, items, .. } = &self.places[place];
+        if kind == Kind::Array { !items.is_empty() } else { !members.is_empty() }
     }
 
     #[inline]
@@ -180,11 +178,6 @@ impl Pointers {
         let items = &self.places[parent].items;
         items.iter().copied().find(|item| self.places[*item].index == Some(index))
     }
-}
-
-/// The bit of a length in [`Place::lengths`].
-fn bit(length: usize) -> u64 {
-    1 << length.min(63)
 }
 
 /// Without regard to case: the same as Unicode's simple folding, or coarser.
@@ -263,8 +256,8 @@ impl Follower {
         let place = self.value(pointers);
         match (kind, place) {
             (Kind::String, _) => {}
-            (_, Some(place)) => self.enter(place, kind),
-            (_, None) => self.aside += 1,
+            (_, Some(place)) if pointers.leads_on(place, kind) => self.enter(place, kind),
+            _ => self.aside += 1,
         }
         place
     }

@@ -16,6 +16,7 @@ use crate::base::json::{Kind, MAX_WORD, Reader, Visit, is_number, normal};
 use amount::Amount;
 use known::Known;
 use parts::Parts;
+use size::Prompts;
 use usage_asking::{Asking, UsageAsking};
 
 pub use known::BodyPointers;
@@ -166,16 +167,6 @@ struct Said<'a> {
     usage_asking: UsageAsking,
 }
 
-/// Prompts in an array.
-struct Prompts {
-    /// How deep they are; `usize::MAX` if the reader is in none.
-    depth: usize,
-    /// How many there are so far.
-    count: u64,
-    /// The most that there were in one array, or one.
-    most: u64,
-}
-
 /// More amounts than this are not read: nobody sends so many.
 const MOST_AMOUNTS: usize = 64;
 
@@ -195,7 +186,7 @@ impl<'a> Said<'a> {
             parts: Parts::default(),
             output: AskedOutput { most: None, is_uncertain: false, answers: 1 },
             amounts: 0,
-            prompts: Prompts { depth: usize::MAX, count: 0, most: 1 },
+            prompts: Prompts::default(),
             streams: false,
             is_background: false,
             members: None,
@@ -215,7 +206,7 @@ impl<'a> Said<'a> {
             form,
             found,
             input: InputSize { text: self.text.saturating_sub(self.parts.data), numbers, parts: self.parts.count },
-            output: AskedOutput { answers: answers.saturating_mul(self.prompts.most), ..self.output },
+            output: AskedOutput { answers: answers.saturating_mul(self.prompts.most()), ..self.output },
             streams,
             is_background,
             usage_patches: self.members.and_then(|members| self.usage_asking.patches(members)),
@@ -249,7 +240,7 @@ impl<'a> Said<'a> {
         }
         match known {
             Some(Known::Prompts) if kind == Kind::Array => {
-                (self.prompts.depth, self.prompts.count) = (self.depth + 1, 0);
+                self.prompts.begin(self.depth + 1);
             }
             Some(Known::Options) => self.usage_asking.begin(Asking::Options, kind, at, self.depth),
             Some(Known::IncludeUsage) => self.usage_asking.begin(Asking::Include, kind, at, self.depth),
@@ -310,7 +301,6 @@ impl<'a> Said<'a> {
         match known {
             Some(Known::Options) => self.usage_asking.word(Asking::Options, word, at),
             Some(Known::IncludeUsage) => self.usage_asking.word(Asking::Include, word, at),
-            // A word that is too long is a long number.
             Some(known) => self.say(known, word.unwrap_or(&[b'9'; MAX_WORD])),
             None => {}
         }
@@ -322,7 +312,7 @@ impl Visit for Said<'_> {
     fn name(&mut self, name: Option<&[u8]>) {
         self.text += name.map_or(0, <[u8]>::len) as u64;
         self.follower.name(&self.pointers.all, name);
-        self.parts.name(name);
+        self.parts.name(name, self.depth);
         self.usage_asking.name(name, self.depth);
     }
 
@@ -341,8 +331,8 @@ impl Visit for Said<'_> {
         if let Some(place) = place {
             self.begin_at(place, kind, at);
         }
-        self.prompts.count += u64::from(self.depth == self.prompts.depth);
-        self.parts.begin(kind);
+        self.prompts.value(self.depth);
+        self.parts.begin(kind, self.depth);
         self.depth += usize::from(kind != Kind::String);
     }
 
@@ -358,30 +348,34 @@ impl Visit for Said<'_> {
     #[inline]
     fn end(&mut self, kind: Kind, at: usize) {
         self.follower.end(kind);
-        self.parts.end(kind);
         self.depth -= usize::from(kind != Kind::String);
+        self.parts.end(kind, self.depth);
         if kind == Kind::String
             && let Some(place) = self.string.take()
         {
             self.end_string(place);
         }
+        // Neither options nor prompts are deeper.
         if self.depth < 3 {
-            self.usage_asking.end(at, self.depth);
-            let Prompts { depth, count, most } = self.prompts;
-            if self.depth + 1 == depth && kind == Kind::Array {
-                self.prompts = Prompts { depth: usize::MAX, count, most: most.max(count) };
+            if self.usage_asking.is_open() {
+                self.usage_asking.end(at, self.depth);
             }
+            self.prompts.end(kind, self.depth);
         }
     }
 
     #[inline]
     fn word(&mut self, word: Option<&[u8]>, at: Range<usize>) {
-        let first = word.and_then(<[u8]>::first).copied().unwrap_or(b'9');
-        let is_number = first.is_ascii_digit() || first == b'-';
-        self.numbers += u64::from(is_number);
         match word {
-            Some(word) => self.is_strict &= is_json(word),
-            None => self.text += at.len() as u64,
+            Some(word) => {
+                self.numbers += u64::from(matches!(word, [b'0'..=b'9' | b'-', ..]));
+                self.is_strict &= is_json(word);
+            }
+            // It is a long number.
+            None => {
+                self.numbers += 1;
+                self.text += at.len() as u64;
+            }
         }
         self.parts.word();
         if let Some(place) = self.follower.value(&self.pointers.all) {

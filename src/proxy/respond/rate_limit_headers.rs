@@ -135,7 +135,8 @@ impl RateLimitHeaders {
     /// The response to a request whose key the limit at `place` has banned until then.
     pub fn banned(
         self: &Arc<Self>,
-        (place, until): (usize, Time),
+        place: usize,
+        until: Time,
         outcomes: &[LimitOutcome<'_>],
         now: Time,
         cache: &mut RefusalCache,

@@ -85,7 +85,8 @@ impl<'a> DecisionState<'a> {
     pub(super) fn prepare_ban(
         &mut self,
         input: &DecisionInput<'a, '_>,
-        (place, profile): (usize, RateSet<'a>),
+        place: usize,
+        profile: RateSet<'a>,
         key: Fingerprint,
     ) {
         if let Some(rule) = &input.limits[place].ban {
@@ -125,7 +126,7 @@ impl<'a> DecisionState<'a> {
             let route_limit = &input.limits[place];
             let Some(rule) = &route_limit.ban else { continue };
             if !is_too_often {
-                if let Some(Verdict { admitted: false, wait, .. }) = self.ask_about_ban(input, (place, key), 0).await {
+                if let Some(Verdict { admitted: false, wait, .. }) = self.ask_about_ban(input, place, key, 0).await {
                     let until = self.now(input.now).after_micros(wait.unwrap_or(0));
                     ban = Some(Decision::Banned { place, until, begins: false });
                     continue;
@@ -135,7 +136,7 @@ impl<'a> DecisionState<'a> {
                 }
             }
             // Without an answer there is no ban, and the next refusal is one too many again.
-            let Some(Verdict { admitted, wait, .. }) = self.ask_about_ban(input, (place, key), 1).await else {
+            let Some(Verdict { admitted, wait, .. }) = self.ask_about_ban(input, place, key, 1).await else {
                 continue;
             };
             rule.strikes.forget(&rule.limits.strikes, key);
@@ -153,7 +154,8 @@ impl<'a> DecisionState<'a> {
     async fn ask_about_ban(
         &mut self,
         input: &DecisionInput<'a, '_>,
-        (place, key): (usize, Fingerprint),
+        place: usize,
+        key: Fingerprint,
         cost: u64,
     ) -> Option<Verdict> {
         let (route_limit, now) = (&input.limits[place], self.now(input.now));
@@ -165,7 +167,7 @@ impl<'a> DecisionState<'a> {
         };
         let (_, verdict) = *reply.verdicts.first()?;
         let is_banned = !verdict.admitted || cost > 0;
-        route_limit.note_ban(input, key, (bans, Verdict { admitted: !is_banned, ..verdict }), now);
+        route_limit.note_ban(input, key, bans, Verdict { admitted: !is_banned, ..verdict }, now);
         Some(verdict)
     }
 
@@ -199,7 +201,8 @@ impl RouteLimit {
         &self,
         input: &DecisionInput<'_, '_>,
         key: Fingerprint,
-        (bans, verdict): (&Limit, Verdict),
+        bans: &Limit,
+        verdict: Verdict,
         now: Time,
     ) {
         if !self.counts_keys {
@@ -210,7 +213,7 @@ impl RouteLimit {
             Some(wait) => {
                 let until = now.after_micros(wait);
                 let text = || written_text(&self.key.parts(input.attributes));
-                known.note(key, (until, bans.times(&verdict)), text);
+                known.note(key, until, bans.times(&verdict), text);
             }
             None => known.forget(key),
         }

@@ -62,7 +62,7 @@ impl<'a> DecisionState<'a> {
             let is_banned = |place| matches!(decision, Decision::Banned { place: banned, .. } if banned == place);
             if let Some(place) = bans::limit_of(input, place) {
                 let route_limit = &input.limits[place];
-                own.into_iter().for_each(|verdict| route_limit.note_ban(input, key, (limit, verdict), as_of));
+                own.into_iter().for_each(|verdict| route_limit.note_ban(input, key, limit, verdict, as_of));
                 if is_banned(place) {
                     route_limit.counters(input.worker).banned.one();
                     self.tell_ban(decision);
@@ -101,7 +101,7 @@ impl<'a> DecisionState<'a> {
             }
             route_limit.record_key(input, key, is_over || is_banned(place) || self.shadowed.contains(&place));
             if (route_limit.on_limit.is_told() || is_banned(place))
-                && let Some((need, verdict)) = self.told(input, (at, decision), &reply, &refusals)
+                && let Some((need, verdict)) = self.told(input, at, decision, &reply, &refusals)
             {
                 let profile = self.profiles[at];
                 self.outcomes.push(LimitOutcome { place, profile, limit, need, verdict, as_of });
@@ -146,7 +146,8 @@ impl<'a> DecisionState<'a> {
     fn told(
         &self,
         input: &DecisionInput<'a, '_>,
-        (at, decision): (usize, Decision),
+        at: usize,
+        decision: Decision,
         reply: &Reply,
         refusals: &[Refusal],
     ) -> Option<(u64, LimitVerdict)> {

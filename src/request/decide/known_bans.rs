@@ -38,7 +38,7 @@ pub struct KnownBan {
 
 impl KnownBans {
     /// Notes that a key is banned. `text` returns its text, if that is needed.
-    pub(super) fn note(&self, key: Fingerprint, (until, times): (Time, u64), text: impl FnOnce() -> String) {
+    pub(super) fn note(&self, key: Fingerprint, until: Time, times: u64, text: impl FnOnce() -> String) {
         let Some(mut keys) = self.keys.try_lock() else { return };
         if let Some(known) = keys.get_mut(&key) {
             (known.until, known.times) = (until, times);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     fn note(bans: &KnownBans, number: usize, until: u64) {
-        bans.note(key(number), (Time::from_micros(until), 1), || format!("client-{number}"));
+        bans.note(key(number), Time::from_micros(until), 1, || format!("client-{number}"));
     }
 
     fn texts(workers: &PerWorker<KnownBans>, now: u64) -> Vec<String> {
@@ -112,7 +112,7 @@ mod tests {
     fn invented_keys_do_not_make_it_grow() {
         let workers = PerWorker::<KnownBans>::new(1);
         for number in 0..MOST + 500 {
-            workers.of(0).note(key(number), (Time::from_micros(number as u64 + 1), 1), || "k".repeat(10_000));
+            workers.of(0).note(key(number), Time::from_micros(number as u64 + 1), 1, || "k".repeat(10_000));
         }
         let all = KnownBans::all(&workers, Time::from_micros(0));
         assert_eq!((all.len(), all[0].1.until), (MOST, Time::from_micros(501)), "those that end first are forgotten");

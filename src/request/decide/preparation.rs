@@ -44,7 +44,7 @@ impl<'a> DecisionState<'a> {
                     return ControlFlow::Break(Decision::NoKey(place));
                 }
             };
-            match route_limit.select((key, found.is_some()), input.attributes, key_cache, resolved) {
+            match route_limit.select(key, found.is_some(), input.attributes, key_cache, resolved) {
                 SelectedRates::Exempt => {
                     self.exempt.push(place);
                     if route_limit.is_of_route {
@@ -69,7 +69,7 @@ impl<'a> DecisionState<'a> {
                     }
                     self.prepare_ask(input, &check)?;
                     if route_limit.is_of_route {
-                        self.prepare_ban(input, (place, profile), key);
+                        self.prepare_ban(input, place, profile, key);
                     }
                 }
             }
@@ -99,7 +99,7 @@ impl<'a> DecisionState<'a> {
             };
             let (need, cost) = input.initial_cost(place, most);
             if need > most && role == Role::Refuses && route_limit.on_limit.is_told() {
-                return self.too_costly(input, (place, key), most);
+                return self.too_costly(input, place, key, most);
             }
             let ask = &mut self.asks[at];
             (ask.need, ask.cost, ask.role, ask.overflow) = (need, cost, role, found.map(|_| pool));
@@ -172,7 +172,7 @@ impl<'a> DecisionState<'a> {
             false => ((0, 0), Role::Reports),
         };
         if need > most && route_limit.on_limit.is_told() && route_limit.overflow.is_none() {
-            return self.too_costly(input, (place, key), most);
+            return self.too_costly(input, place, key, most);
         }
         let settles = route_limit.settles;
         // A pool holds only the requests that are its own.
@@ -190,7 +190,8 @@ impl<'a> DecisionState<'a> {
     fn too_costly(
         &mut self,
         input: &DecisionInput<'a, '_>,
-        (place, key): (usize, Fingerprint),
+        place: usize,
+        key: Fingerprint,
         most: u64,
     ) -> ControlFlow<Decision> {
         input.limits[place].counters(input.worker).rejected.one();

@@ -300,12 +300,13 @@ impl RateSelector {
     pub fn select<'a>(
         &'a self,
         extractor: &KeyExtractor,
-        (key, has_key): (Fingerprint, bool),
+        key: Fingerprint,
+        has_key: bool,
         attributes: &RequestAttributes<'_>,
         key_cache: &mut KeyCache,
         quota: Option<&'a Quota>,
     ) -> SelectedRates<'a> {
-        let overridden = self.overridden(extractor, (key, has_key), attributes, key_cache);
+        let overridden = self.overridden(extractor, key, has_key, attributes, key_cache);
         overridden.unwrap_or_else(|| self.select_without_override(attributes, key_cache, quota))
     }
 
@@ -331,7 +332,8 @@ impl RateSelector {
     pub fn overridden(
         &self,
         extractor: &KeyExtractor,
-        (key, has_key): (Fingerprint, bool),
+        key: Fingerprint,
+        has_key: bool,
         attributes: &RequestAttributes<'_>,
         key_cache: &mut KeyCache,
     ) -> Option<SelectedRates<'_>> {

@@ -163,6 +163,11 @@ impl<'a> Reservations<'a> {
         }
     }
 
+    /// The worker that has the request.
+    pub fn worker(&self) -> usize {
+        self.worker
+    }
+
     /// Adds what the store has reserved, for limits with these costs.
     pub(super) fn add(&mut self, costs: Costs<'a>, reserved: Reserved) {
         if costs.iter().any(|(_, cost, _)| is_settled(cost)) {

@@ -40,7 +40,8 @@ struct QuotaWait<'a> {
 /// Finds what the caches have for the keys of a request in limits of `part`, and asks for lookups of the others. Returns those
 /// that are worth waiting for, if there are any.
 pub fn resolve_quotas<'a>(
-    (limits, part): (&'a [RouteLimit], Part),
+    limits: &'a [RouteLimit],
+    part: Part,
     attributes: &RequestAttributes<'_>,
     key_cache: &mut KeyCache,
     now: Time,
@@ -50,7 +51,7 @@ pub fn resolve_quotas<'a>(
     for (place, limit) in limits.iter().enumerate().filter(|(_, limit)| part.has(limit)) {
         let Some(source) = &limit.quotas else { continue };
         let Some(counted) = limit.key.extract(attributes, place, key_cache) else { continue };
-        if limit.rates.overridden(&limit.key, (counted, true), attributes, key_cache).is_some() {
+        if limit.rates.overridden(&limit.key, counted, true, attributes, key_cache).is_some() {
             continue;
         }
         let Some(key) = limit.asked_key(counted, attributes, key_cache) else { continue };
@@ -70,7 +71,8 @@ impl RouteLimit {
     /// What applies to a request, of which `key` is counted. `has_key` is whether it has one.
     pub(super) fn select<'a>(
         &'a self,
-        (key, has_key): (Fingerprint, bool),
+        key: Fingerprint,
+        has_key: bool,
         attributes: &RequestAttributes<'_>,
         key_cache: &mut KeyCache,
         resolved: Option<&'a ResolvedQuota>,
@@ -80,7 +82,7 @@ impl RouteLimit {
             Some(ResolvedQuota { quota, .. }) => {
                 self.rates.select_without_override(attributes, key_cache, quota.as_deref())
             }
-            None => self.rates.select(&self.key, (key, has_key), attributes, key_cache, None),
+            None => self.rates.select(&self.key, key, has_key, attributes, key_cache, None),
         }
     }
 

@@ -24,14 +24,16 @@ const fn kinds() -> [u8; 256] {
 
 /// The normal form of the name in `name:port`; `None` if it is not a host. Borrowed if it is in normal form already.
 pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
-    // Only an address of IPv6 contains colons.
-    let end = match authority.as_bytes().first() {
-        Some(b'[') => authority.rfind(']').map_or(authority.len(), |at| at + 1),
+    // Only an address of IPv6 contains colons. Most names end where their plain letters do.
+    let plain = authority.bytes().position(|byte| KINDS[usize::from(byte)] != 0).unwrap_or(authority.len());
+    let end = match authority.as_bytes().get(plain) {
+        None | Some(b':') => plain,
+        _ if authority.starts_with('[') => authority.rfind(']').map_or(authority.len(), |at| at + 1),
         _ => authority.bytes().position(|byte| byte == b':').unwrap_or(authority.len()),
     };
     let (name, rest) = authority.split_at(end);
     let port = if rest.is_empty() { "" } else { rest.strip_prefix(':')? };
-    let kinds = name.bytes().fold(0, |kinds, byte| kinds | KINDS[usize::from(byte)]);
+    let kinds = name.bytes().skip(plain).fold(0, |kinds, byte| kinds | KINDS[usize::from(byte)]);
     let inner = || name.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
     let is_name = kinds & FOREIGN == 0 || inner().is_some();
     let empty_name_with_port = name.is_empty() && !authority.is_empty();

@@ -54,6 +54,8 @@ enum State {
 #[derive(Debug, Default)]
 struct Head {
     begun: bool,
+    /// Whether its first line has been read and is one that the library takes as it is.
+    is_plain: bool,
     length: Option<u64>,
     coded: bool,
 }
@@ -140,7 +142,7 @@ impl FramingCheck {
                         carried = std::mem::take(&mut self.carried);
                         self.line(&carried);
                     }
-                    if !is_shown {
+                    if !is_shown && !self.head.is_plain {
                         written_target::hide(carried.get(..before).unwrap_or_default(), line);
                     }
                 }
@@ -199,7 +201,8 @@ impl FramingCheck {
     fn head_line(&mut self, text: &[u8]) {
         if !self.head.begun {
             (self.head.begun, self.first_line) = (true, text.len());
-            if !written_target::is_plain(text) {
+            self.head.is_plain = written_target::is_plain(text);
+            if !self.head.is_plain {
                 self.target(text);
             }
         }

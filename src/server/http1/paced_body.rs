@@ -37,25 +37,22 @@ impl<B: Body<Data = Bytes> + Unpin> Body for PacedBody<B> {
         let Self { body, rest, messages } = self.get_mut();
         let unwritten = messages.unwritten.get();
         let room = MOST_UNWRITTEN.saturating_sub(unwritten);
-        if room == 0 {
-            messages.is_full.set(true);
-            return Poll::Pending;
-        }
-        if rest.is_empty() {
-            let mut polled = Pin::new(body).poll_frame(cx);
-            if let Poll::Ready(Some(Ok(frame))) = &mut polled
-                && let Some(data) = frame.data_mut()
-            {
-                if data.len() > room {
-                    *rest = data.split_off(room);
-                }
-                messages.unwritten.set(unwritten + data.len());
+        // A frame is written to where it is returned, without a copy.
+        let mut polled = match room {
+            0 => Poll::Pending,
+            _ if rest.is_empty() => Pin::new(body).poll_frame(cx),
+            _ => Poll::Ready(Some(Ok(Frame::data(std::mem::take(rest))))),
+        };
+        messages.is_full.set(room == 0);
+        if let Poll::Ready(Some(Ok(frame))) = &mut polled
+            && let Some(data) = frame.data_mut()
+        {
+            if data.len() > room {
+                *rest = data.split_off(room);
             }
-            return polled;
+            messages.unwritten.set(unwritten + data.len());
         }
-        let data = rest.split_to(rest.len().min(room));
-        messages.unwritten.set(unwritten + data.len());
-        Poll::Ready(Some(Ok(Frame::data(data))))
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

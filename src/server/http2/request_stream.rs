@@ -29,7 +29,8 @@ use crate::server::{Handler, IncomingRequest};
 pub(super) async fn serve<H: Handler>(
     handler: Rc<H>,
     request: Request<RecvStream>,
-    (stream, upload): (Rc<Stream>, Option<Upload>),
+    stream: Rc<Stream>,
+    upload: Option<Upload>,
     guard: RequestGuard,
     connection: Rc<ConnectionState>,
 ) {
@@ -39,12 +40,12 @@ pub(super) async fn serve<H: Handler>(
     let ambiguity = ambiguity(&head);
     let (body, through) = match asks_for_websocket {
         true => (None, Some((received, upload))),
-        false => (upload.map(|upload| body(&head, (received, upload), &stream).into()), None),
+        false => (upload.map(|upload| body(&head, received, upload, &stream).into()), None),
     };
     let (interim, tunnel, is_unanswered) = (Some(InterimResponses(stream.clone())), None, false);
     let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, interim, tunnel, is_unanswered };
     let mut response = Response::default();
-    if !respond(&*handler, (&mut incoming, &mut response), &stream, guard).await {
+    if !respond(&*handler, &mut incoming, &mut response, &stream, guard).await {
         return;
     }
     if incoming.is_unanswered {
@@ -91,20 +92,21 @@ fn complete(headers: &mut HeaderMap, length: Option<u64>, worker: &WorkerState) 
 }
 
 /// The body of a request that has one.
-fn body(head: &Parts, received: (RecvStream, Upload), stream: &Rc<Stream>) -> StreamBody {
+fn body(head: &Parts, received: RecvStream, upload: Upload, stream: &Rc<Stream>) -> StreamBody {
     let is_continue = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
     if head.headers.get(header::EXPECT).is_some_and(is_continue) {
         stream.expect_continue();
     }
     // The library has checked that it is a number.
     let length = head.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    StreamBody::new(received, stream.clone(), length)
+    StreamBody::new(received, upload, stream.clone(), length)
 }
 
 /// Lets the handler fill the response. Returns whether it has: not if the client does not wait for it any more.
 async fn respond<H: Handler>(
     handler: &H,
-    (incoming, response): (&mut IncomingRequest, &mut Response<H::Body>),
+    incoming: &mut IncomingRequest,
+    response: &mut Response<H::Body>,
     stream: &Stream,
     guard: RequestGuard,
 ) -> bool {

@@ -24,7 +24,7 @@ pub(in crate::server) struct StreamBody {
 
 impl StreamBody {
     /// With the length that its head states.
-    pub(super) fn new((received, upload): (RecvStream, Upload), stream: Rc<Stream>, length: Option<u64>) -> Self {
+    pub(super) fn new(received: RecvStream, upload: Upload, stream: Rc<Stream>, length: Option<u64>) -> Self {
         Self { received, stream, _upload: upload, left: length, passed_on: 0 }
     }
 

@@ -17,7 +17,7 @@ const REFUSED: BackOff = BackOff { first: Duration::from_secs(300), longest: Dur
 pub(super) const LONGEST: Duration = Duration::from_secs(7 * 86_400);
 
 /// When a certificate is renewed: at two thirds of its life, or earlier by a share of it that `jitter`, from 0 to 1, chooses.
-pub(super) fn renewal((not_before, not_after): (Time, Time), jitter: f64) -> Time {
+pub(super) fn renewal(not_before: Time, not_after: Time, jitter: f64) -> Time {
     let life = Duration::from_micros(not_after.micros_since(not_before));
     not_before.after((life / 3 * 2).saturating_sub(life.mul_f64(EARLIER * jitter.clamp(0.0, 1.0))))
 }
@@ -42,7 +42,7 @@ mod tests {
         #[test]
         fn renewals_come_after_half_of_the_life_and_leave_a_third(begins: u32, life in 1_000_000..1000 * DAY, jitter in 0.0..=1.0) {
             let (from, to) = (u64::from(begins), u64::from(begins) + life);
-            let at = renewal((Time::from_micros(from), Time::from_micros(to)), jitter).micros();
+            let at = renewal(Time::from_micros(from), Time::from_micros(to), jitter).micros();
             prop_assert!(at >= from + life / 2 && to - at >= life / 3, "{from} {at} {to}");
         }
 
@@ -59,11 +59,11 @@ mod tests {
 
     #[test]
     fn ninety_days_are_renewed_after_sixty_at_the_latest() {
-        let life = (Time::from_micros(0), Time::from_micros(90 * DAY));
-        let days = [0.0, 0.5, 1.0].map(|jitter| renewal(life, jitter).micros() / (DAY / 100));
+        let (begin, end) = (Time::from_micros(0), Time::from_micros(90 * DAY));
+        let days = [0.0, 0.5, 1.0].map(|jitter| renewal(begin, end, jitter).micros() / (DAY / 100));
         assert_eq!(days, [6000, 5775, 5550]);
         // A certificate that ends before it begins is renewed at once.
-        assert_eq!(renewal((Time::from_micros(9), Time::from_micros(3)), 1.0), Time::from_micros(9));
+        assert_eq!(renewal(Time::from_micros(9), Time::from_micros(3), 1.0), Time::from_micros(9));
     }
 
     #[test]

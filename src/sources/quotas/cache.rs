@@ -212,7 +212,7 @@ impl Cache {
     }
 
     /// Records how a lookup has ended. `sent` is a hash of what was sent.
-    pub(super) fn end(&self, (key, sent): (Fingerprint, Fingerprint), found: Found, now: Time) {
+    pub(super) fn end(&self, key: Fingerprint, sent: Fingerprint, found: Found, now: Time) {
         let mut shard = self.shard(key).lock();
         shard.under_way.remove(&key);
         let before = shard.known.remove(&key).or_else(|| shard.others.remove(&key));

@@ -233,7 +233,7 @@ impl QuotaSource {
             Err(LookupError::Away(_)) => (Found::Unusable, &self.counters.failed),
         };
         counter.one();
-        self.cache.end((lookup.key, Fingerprint::of(lookup.sent.as_bytes())), found, now);
+        self.cache.end(lookup.key, Fingerprint::of(lookup.sent.as_bytes()), found, now);
         // Whoever waits looks again.
         let _ = lookup.done.send(());
     }

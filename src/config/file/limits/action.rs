@@ -39,7 +39,7 @@ pub(super) fn read(section: &Section<'_>) -> Reaction {
         Some(own) => section.field(&limit::status).and_then(|field| status(&field)).unwrap_or(own),
         None => section.read_as(&limit::status, status),
     };
-    let (body, content_type) = content::read(section, (&limit::body, &limit::content_type), status);
+    let (body, content_type) = content::read(section, &limit::body, &limit::content_type, status);
     if on_limit.role() == Role::Reports {
         let help = "it takes effect only if the limit refuses requests, with on_limit = \"reject\"";
         section.warn(

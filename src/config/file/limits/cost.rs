@@ -14,11 +14,11 @@ use crate::limit::{MAX_QUOTA, Rate};
 const COST: &str = "write cost = 5, cost = { request_header = \"x-cost\" }, cost = { response_header = \"x-cost\" } or \
                     cost = { tokens = \"auto\" }";
 
-/// Reads both keys. `shared` are the limit's own rates, and by how many gateways they are shared.
-pub(super) fn read(section: &Section<'_>, shared: (&[Rate], u64)) -> Cost {
+/// Reads both keys of a limit with these rates, which so many gateways share.
+pub(super) fn read(section: &Section<'_>, rates: &[Rate], gateways: u64) -> Cost {
     let field = section.field(&limit::cost);
     let statuses = section.field(&limit::count).and_then(|field| count(&field));
-    let cost = field.as_ref().and_then(|field| cost(section, field, shared)).unwrap_or(Cost::Fixed(1));
+    let cost = field.as_ref().and_then(|field| cost(section, field, rates, gateways)).unwrap_or(Cost::Fixed(1));
     if !matches!(cost, Cost::Tokens(_)) {
         section.misplaced(&[limit::models.name], "a cost in tokens", "add cost = { tokens = \"auto\" }, or remove it");
     }
@@ -37,13 +37,13 @@ pub(super) fn read(section: &Section<'_>, shared: (&[Rate], u64)) -> Cost {
     }
 }
 
-fn cost(section: &Section<'_>, field: &Field<'_>, shared: (&[Rate], u64)) -> Option<Cost> {
+fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64) -> Option<Cost> {
     if !field.is_table() {
         if !field.is_number() {
             field.mistyped("a number or a table", COST);
             return None;
         }
-        return amount(field, shared, "costs").map(Cost::Fixed);
+        return amount(field, rates, gateways, "costs").map(Cost::Fixed);
     }
     let table = field.section(cost::TABLE.title, &cost::TABLE)?;
     let header = |key: &Setting<()>| table.field(key).and_then(|field: Field<'_>| field.parse(values::header));
@@ -73,7 +73,8 @@ fn cost(section: &Section<'_>, field: &Field<'_>, shared: (&[Rate], u64)) -> Opt
         Some(tokens) => Some(tokens::cost(section, &table, tokens)),
         None => {
             table.misplaced(&tokens::KEYS, "a cost in tokens", "add tokens = \"auto\", or remove it");
-            let reserve = table.field(&cost::reserve).map_or(Some(1), |field| amount(&field, shared, "reserves"));
+            let reserve =
+                table.field(&cost::reserve).map_or(Some(1), |field| amount(&field, rates, gateways, "reserves"));
             let response = response.zip(reserve).map(|(name, reserve)| Cost::ResponseHeader { name, reserve });
             request.map(Cost::RequestHeader).or(response)
         }
@@ -83,7 +84,7 @@ fn cost(section: &Section<'_>, field: &Field<'_>, shared: (&[Rate], u64)) -> Opt
 }
 
 /// A number that one request may cost in each rate.
-fn amount(field: &Field<'_>, (rates, gateways): (&[Rate], u64), takes: &str) -> Option<u64> {
+fn amount(field: &Field<'_>, rates: &[Rate], gateways: u64, takes: &str) -> Option<u64> {
     let amount = field.integer(1..=MAX_QUOTA)?;
     let capacity = |rate: &Rate| rate.part(gateways).capacity();
     if let Some(rate) = rates.iter().find(|rate| capacity(rate) < amount) {

@@ -58,14 +58,14 @@ pub(super) fn overrides(section: &Section<'_>, name: &str, terms: &Terms, kinds:
         return overrides;
     }
     for section in section.tables(&limit::overrides) {
-        entry(&section, terms, (kinds, has_rates), &mut overrides);
+        entry(&section, terms, kinds, has_rates, &mut overrides);
         section.close();
     }
     overrides
 }
 
 /// Reads one override.
-pub(super) fn entry(section: &Section<'_>, terms: &Terms, (kinds, has_rates): (Kinds, bool), overrides: &mut Builder) {
+pub(super) fn entry(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rates: bool, overrides: &mut Builder) {
     let keys = section.required(&exception::keys, ENTRY).and_then(|field| field.list(&exception::keys));
     let Some(allowance) = allowance(section, KEYS, terms, has_rates, ENTRY) else { return };
     for field in keys.unwrap_or_default() {

@@ -24,7 +24,8 @@ const MAX_CHANNEL: usize = 63;
 /// Reads the section, if there is one. `key` is that of the limit.
 pub(super) fn read(
     section: &Section<'_>,
-    (key, has_rates): (Option<&Key>, bool),
+    key: Option<&Key>,
+    has_rates: bool,
     system: &SystemAuthorities,
 ) -> Option<Quotas> {
     let section = section.table(&limit::quotas)?;
@@ -59,7 +60,7 @@ fn server(section: &Section<'_>, field: &Field<'_>, system: &SystemAuthorities) 
         field.refuse(wrong);
     };
     if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-        return postgres((section, field), &text, refuse, system).map(QuotaServer::Postgres);
+        return postgres(section, field, &text, refuse, system).map(QuotaServer::Postgres);
     }
     let of_postgres = [quotas::query.name, quotas::channel.name];
     section.misplaced(&of_postgres, "a source that begins with postgres://", "remove it");
@@ -114,7 +115,8 @@ fn tls(field: &Field<'_>, system: &SystemAuthorities) -> Option<ConnectorTls> {
 }
 
 fn postgres(
-    (section, field): (&Section<'_>, &Field<'_>),
+    section: &Section<'_>,
+    field: &Field<'_>,
     text: &str,
     refuse: impl Fn(Wrong),
     system: &SystemAuthorities,

@@ -68,7 +68,7 @@ impl Quotas<'_> {
             let help = "a file of overrides is a list of [[overrides]], each with `keys`";
             root.required(&overrides_file::overrides, help);
             for section in root.tables(&overrides_file::overrides) {
-                entry(&section, self.terms, (self.kinds, self.has_rates), overrides);
+                entry(&section, self.terms, self.kinds, self.has_rates, overrides);
                 section.close();
             }
             root.close();

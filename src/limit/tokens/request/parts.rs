@@ -86,14 +86,12 @@ pub(super) struct Parts {
     pub(super) count: u64,
     /// How many bytes of their strings are no text.
     pub(super) data: u64,
-    /// How many arrays and objects the reader is in.
-    depth: usize,
     /// The member that comes next.
     role: Role,
     /// How deep what has no parts begins; 0 if the reader is in none.
     aside: usize,
     /// The parts that the reader is in.
-    open: SmallVec<[OpenPart; 2]>,
+    open: Vec<OpenPart>,
     /// How deep the members or items of the innermost one are; 0 if the reader is in none.
     part_depth: usize,
     string: PartString,
@@ -135,39 +133,37 @@ struct Item {
 }
 
 impl Parts {
+    /// A name is this deep in arrays and objects.
     #[inline]
-    pub(super) fn name(&mut self, name: Option<&[u8]>) {
+    pub(super) fn name(&mut self, name: Option<&[u8]>, depth: usize) {
         self.role = name.map_or(Role::Other, Role::of);
-        if self.depth == ITEM_DEPTH {
+        if depth == ITEM_DEPTH {
             self.item.has_id |= self.role == Role::Id;
             self.item.has_others |= !matches!(self.role, Role::Id | Role::Type);
         }
     }
 
-    /// A value begins.
+    /// A value begins that is this deep in arrays and objects.
     #[inline]
-    pub(super) fn begin(&mut self, kind: Kind) {
+    pub(super) fn begin(&mut self, kind: Kind, depth: usize) {
         let role = std::mem::take(&mut self.role);
-        if (role != Role::Other || self.depth == self.part_depth) && self.aside == 0 {
-            self.begin_known(kind, role);
+        if (role != Role::Other || depth == self.part_depth) && self.aside == 0 {
+            self.begin_known(kind, role, depth);
         }
-        if kind != Kind::String {
-            self.depth += 1;
-            if self.depth == ITEM_DEPTH {
-                self.item = Item::default();
-            }
+        if kind != Kind::String && depth + 1 == ITEM_DEPTH {
+            self.item = Item::default();
         }
     }
 
     #[inline(never)]
-    fn begin_known(&mut self, kind: Kind, role: Role) {
-        let around = self.open.last().filter(|part| part.depth == self.depth);
+    fn begin_known(&mut self, kind: Kind, role: Role, depth: usize) {
+        let around = self.open.last().filter(|part| part.depth == depth);
         let (is_in_part, is_item) = (around.is_some(), around.is_some_and(|part| part.is_list));
         let is_part = match role {
             Role::Part => true,
-            Role::InnerPart => self.depth > 1,
-            Role::Reference => self.depth == 1,
-            Role::Prompt => self.depth == 1 && kind == Kind::Object,
+            Role::InnerPart => depth > 1,
+            Role::Reference => depth == 1,
+            Role::Prompt => depth == 1 && kind == Kind::Object,
             _ => false,
         };
         if kind == Kind::String {
@@ -182,10 +178,10 @@ impl Parts {
             let is_list = kind == Kind::Array;
             // What is directly in a part belongs to it, and each item of a list is one.
             self.count += u64::from(!is_list && (is_item || !is_in_part));
-            self.part_depth = self.depth + 1;
-            self.open.push(OpenPart { depth: self.depth + 1, is_list, data: 0, is_text: false });
-        } else if role == Role::Aside || role == Role::Input && self.depth > 1 {
-            self.aside = self.depth + 1;
+            self.part_depth = depth + 1;
+            self.open.push(OpenPart { depth: depth + 1, is_list, data: 0, is_text: false });
+        } else if role == Role::Aside || role == Role::Input && depth > 1 {
+            self.aside = depth + 1;
         } else if role == Role::Input {
             self.is_in_input = kind == Kind::Array;
         }
@@ -232,27 +228,34 @@ impl Parts {
         self.kind.extend_from_slice(&part[..room.min(part.len())]);
     }
 
-    /// What began last ends.
+    /// What began last ends. It is this deep in arrays and objects.
     #[inline]
-    pub(super) fn end(&mut self, kind: Kind) {
+    pub(super) fn end(&mut self, kind: Kind, depth: usize) {
         if kind == Kind::String {
             if self.string != PartString::Other {
-                self.end_string();
+                self.end_string(depth);
             }
             return;
         }
-        if self.depth == self.aside {
+        if depth + 1 == self.aside {
             self.aside = 0;
         }
-        if self.depth == self.part_depth {
+        if depth + 1 == self.part_depth {
             self.end_part();
         }
-        if self.depth == ITEM_DEPTH && self.is_in_input {
+        if depth < ITEM_DEPTH && self.is_in_input {
+            self.end_input(depth);
+        }
+    }
+
+    /// An item of `input` ends, or what it is in.
+    #[inline(never)]
+    fn end_input(&mut self, depth: usize) {
+        if depth + 1 == ITEM_DEPTH {
             let Item { has_id, has_others, is_reference } = self.item;
             self.count += u64::from(is_reference || has_id && !has_others);
         }
-        self.depth -= 1;
-        self.is_in_input &= self.depth > 1;
+        self.is_in_input = depth > 1;
     }
 
     #[inline(never)]
@@ -262,13 +265,13 @@ impl Parts {
     }
 
     #[inline(never)]
-    fn end_string(&mut self) {
-        let open = self.open.last_mut().filter(|open| open.depth == self.depth);
+    fn end_string(&mut self, depth: usize) {
+        let open = self.open.last_mut().filter(|open| open.depth == depth);
         match (std::mem::take(&mut self.string), open) {
             (PartString::Data(length), Some(open)) => open.data += length,
             (PartString::Data(length), None) => self.data += length,
             (PartString::Type, open) => {
-                self.item.is_reference |= self.depth == ITEM_DEPTH && *self.kind == *b"item_reference";
+                self.item.is_reference |= depth == ITEM_DEPTH && *self.kind == *b"item_reference";
                 let is_text = is_of_text(&self.kind);
                 open.into_iter().for_each(|open| open.is_text |= is_text);
             }

@@ -76,8 +76,13 @@ impl UsageAsking {
         }
     }
 
-    /// What began `deep` in arrays and objects ends before this place.
+    /// Whether it has to be told where values end.
     #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.open.is_some() || self.replaced.is_some()
+    }
+
+    /// What began `deep` in arrays and objects ends before this place.
     pub(super) fn end(&mut self, at: usize, deep: usize) {
         if let Some(replaced) = self.replaced.take_if(|replaced| replaced.deep == deep) {
             self.replace(replaced.at..at, replaced.with);

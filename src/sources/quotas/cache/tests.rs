@@ -23,7 +23,7 @@ fn quota(text: &str) -> Arc<Quota> {
 fn look_up(cache: &Cache, number: usize, found: &Found, now: Time) -> bool {
     match cache.get(key(number), now, |_| true).next {
         Next::LookUp(lookup) => {
-            cache.end((lookup.key, lookup.key), found.clone(), now);
+            cache.end(lookup.key, lookup.key, found.clone(), now);
             true
         }
         Next::Nothing | Next::Wait(_) => false,
@@ -43,7 +43,7 @@ fn a_key_has_one_lookup_at_a_time() {
         let again = cache.get(key(1), at(0), |_| panic!("it is under way"));
         assert!(matches!(again.next, Next::Wait(_)) && again.quota.is_none());
     }
-    cache.end((key(1), key(1)), Found::Nothing, at(0));
+    cache.end(key(1), key(1), Found::Nothing, at(0));
     assert!(matches!(cache.get(key(1), at(0), |_| false).next, Next::Nothing), "it may not be asked for");
     assert!(look_up(&cache, 1, &Found::Quota(quota("5/s")), at(0)));
     assert_eq!(rate(&cache, 1, at(1)).as_deref(), Some("5/s"));
@@ -61,7 +61,7 @@ fn what_has_expired_is_used_while_one_lookup_renews_it() {
     let meanwhile = cache.get(key(1), at(62), |_| panic!("it is under way"));
     assert!(meanwhile.quota.is_some() && matches!(meanwhile.next, Next::Nothing), "no request waits");
     // The source is away: the key goes on, for ever.
-    cache.end((key(1), key(1)), Found::Nothing, at(63));
+    cache.end(key(1), key(1), Found::Nothing, at(63));
     assert_eq!(rate(&cache, 1, at(1_000_000)).as_deref(), Some("5/s"));
     // It has forgotten the key.
     assert!(look_up(&cache, 1, &Found::Absent, at(1_000_000)));
