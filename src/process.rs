@@ -42,7 +42,7 @@ use crate::base::local_runtime::local_runtime;
 use crate::base::metrics::{Counter, PerWorker};
 use crate::base::random::Random;
 use crate::base::readiness::Readiness;
-use crate::config::{Config, Refusal};
+use crate::config::{Config, ReloadError};
 use crate::net::Traffic;
 use crate::net::tls::ListenerTls;
 use crate::proxy::log::{Logging, panic_text};
@@ -202,7 +202,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
         remote.applied(document);
     }
     let temporary = Arc::<Mutex<TemporaryOverrides>>::default();
-    let polls = Polls::new(source.remote().map(Remote::every), instead_of.map(Refusal::from));
+    let polls = Polls::new(source.remote().map(Remote::every), instead_of.map(ReloadError::from));
     let view = Arc::new(View {
         source: Box::new(source.clone()),
         config: ArcSwap::from_pointee(config),

@@ -49,7 +49,7 @@ use crate::request::decide::{self, Asker, CostKnown, Decision, DecisionState, Ro
 use crate::request::identify::client::Client;
 use crate::request::identify::tokens::TokenCache;
 use crate::request::identify::{KeyCache, RequestAttributes};
-use crate::request::resolve::{ArrivedRequest, Next, Resolved, Resolver, Target};
+use crate::request::resolve::{ArrivedRequest, NextStep, Resolved, Resolver, Target};
 use crate::request::route::{RouteConditions, TemplateInput};
 use crate::server::{ClientBody, ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
 use crate::sources::acme::Challenges;
@@ -226,16 +226,16 @@ async fn serve(
 
     let mut changes = ResponseChanges::new(route, conditions, &template_input(client, &target, record.request_id()));
     match next {
-        Next::Refuse(why) => {
+        NextStep::Refuse(why) => {
             let answer = refusal::answer(&why, &mut record);
             return Finish::new(Some(&changes), head, refused_status).own(response, record, Outcome::Refused, answer);
         }
-        Next::Preflight => {
+        NextStep::Preflight => {
             if let Some(answer) = changes.preflight(&head.headers) {
                 return Finish::new(Some(&changes), head, None).own(response, record, Outcome::Responded, answer);
             }
         }
-        Next::Unrouted | Next::Decide => {}
+        NextStep::Unrouted | NextStep::Decide => {}
     }
     let attributes = received.attributes(client, &target, &route.metrics.name);
     // What a decision borrows.
@@ -298,7 +298,7 @@ async fn serve(
 /// The answer to a request that no route takes, or by which an authority looks whether the gateway answers for a name.
 async fn without_route(
     challenge: Option<(&str, &Challenges)>,
-    next: Next,
+    next: NextStep,
     resolver: &Resolver,
     target: &Target<'_>,
     conditions: RouteConditions<'_>,
@@ -308,8 +308,8 @@ async fn without_route(
         return challenge::answer(challenges, &target.host, token).await;
     }
     match next {
-        Next::Refuse(why) => (Outcome::Refused, refusal::answer(&why, record)),
-        Next::Unrouted | Next::Preflight | Next::Decide => {
+        NextStep::Refuse(why) => (Outcome::Refused, refusal::answer(&why, record)),
+        NextStep::Unrouted | NextStep::Preflight | NextStep::Decide => {
             let allowed = resolver.routes.allowed(&target.host, &target.path, conditions);
             (Outcome::Unrouted, respond::unrouted(&allowed))
         }

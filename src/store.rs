@@ -21,8 +21,8 @@ use crate::config::{self, Role};
 use crate::limit::{Cell, Limit, RateUsage, Verdict};
 
 use memory::Memory;
-use plan::Terms;
-pub use plan::{Demand, Pooled, Refusal};
+use plan::AskTerms;
+pub use plan::{Demand, Pooled, RefusedAsk};
 use shared::Shared;
 use shared::memcached::Memcached;
 pub use ticket::{Reserved, Ticket};
@@ -309,9 +309,9 @@ impl From<Memory> for Store {
 }
 
 impl Ask<'_> {
-    fn terms(&self) -> Terms {
+    fn terms(&self) -> AskTerms {
         let Self { need, cost, role, overflow, place, .. } = *self;
-        Terms { own: Demand { need, cost }, role, place, overflow }
+        AskTerms { own: Demand { need, cost }, role, place, overflow }
     }
 
     /// How full the limit is before the request is charged, if that matters. The cell has been advanced to `now`.

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::reload::problems;
 use crate::admin::dashboard::{self, Problem, ReloadNumbers, ReloadOutcome};
 use crate::base::clock::Time;
-use crate::config::Refusal;
+use crate::config::ReloadError;
 
 /// How many reloads are remembered.
 const REMEMBERED: usize = 10;
@@ -60,7 +60,7 @@ impl RecentReloads {
     }
 
     /// Something was refused at `now`.
-    pub fn refused(&self, now: Time, why: &Refusal) {
+    pub fn refused(&self, now: Time, why: &ReloadError) {
         let shorten = |Problem { place, message, help }| Problem {
             place: place.map(shortened),
             message: shortened(message),

@@ -8,11 +8,11 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::admin::dashboard::Problem;
-use crate::config::{Config, Problems, Refusal};
+use crate::config::{Config, Problems, ReloadError};
 use crate::proxy::respond::{self, LocalResponse};
 
 /// The result of a reload: the configuration that is in force now, or why the file is refused.
-pub type ReloadResult = Result<Arc<Config>, Refusal>;
+pub type ReloadResult = Result<Arc<Config>, ReloadError>;
 
 /// Where a request for a reload gets its result.
 pub type ReloadAnswer = oneshot::Sender<ReloadResult>;
@@ -39,19 +39,19 @@ pub(super) async fn reload(reloads: &mpsc::Sender<ReloadAnswer>) -> LocalRespons
 }
 
 /// The problem document of a refused file, with all its problems.
-fn refused(refusal: &Refusal) -> LocalResponse {
+fn refused(refusal: &ReloadError) -> LocalResponse {
     let detail = match refusal {
-        Refusal::Invalid(_) => "The file is not valid, so nothing has changed.",
-        Refusal::Other(_) => "The file is refused, so nothing has changed.",
+        ReloadError::Invalid(_) => "The file is not valid, so nothing has changed.",
+        ReloadError::Other(_) => "The file is refused, so nothing has changed.",
     };
     respond::problem_with(StatusCode::UNPROCESSABLE_ENTITY, detail, &as_json(problems(refusal)))
 }
 
 /// All problems of a refused file; at least one.
-pub(super) fn problems(refusal: &Refusal) -> Vec<Problem> {
+pub(super) fn problems(refusal: &ReloadError) -> Vec<Problem> {
     match refusal {
-        Refusal::Invalid(problems) => list(problems),
-        Refusal::Other(why) => vec![problem(None, why, None)],
+        ReloadError::Invalid(problems) => list(problems),
+        ReloadError::Other(why) => vec![problem(None, why, None)],
     }
 }
 

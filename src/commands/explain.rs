@@ -20,10 +20,10 @@ use crate::config::{self, Config};
 use crate::proxy::respond;
 use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, SharedState, Snapshot};
 use crate::proxy::{self, ResponseChanges};
-use crate::request::decide::{Part, RouteLimit, Stage};
+use crate::request::decide::{RouteLimit, Stage, StageRange};
 use crate::request::identify::tokens::{TokenCache, TokenProblem, ValidTokens, verify_tokens};
 use crate::request::identify::{KeyCache, RequestAttributes};
-use crate::request::resolve::{ArrivedRequest, Next, Refusal, Resolved, Target};
+use crate::request::resolve::{ArrivedRequest, NextStep, Rejection, Resolved, Target};
 use crate::request::route::{self, RouteConditions, TemplateInput, mismatch, rewrite};
 use crate::sources::jwks;
 use crate::store::Store;
@@ -58,7 +58,7 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
     let store = Arc::new(Store::from(Memory::new(config.limits.len().max(1), usize::MAX)));
     let gateway = Snapshot::build(config, &SharedState::new(1, 1), store);
     let Resolved { client, scheme, target, route, next } = gateway.resolver.resolve(request);
-    if let (None, Next::Refuse(why)) = (route, &next) {
+    if let (None, NextStep::Refuse(why)) = (route, &next) {
         return Err(format!("{} {} would be answered {}: {}", head.method, head.uri, why.status.as_u16(), why.detail));
     }
     let mut text = String::new();
@@ -81,19 +81,19 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
     let input = TemplateInput { client_ip: client.address, host, path, request_id: b"REQUEST-ID" };
     let mut changes = ResponseChanges::new(served, conditions, &input);
     match next {
-        Next::Refuse(why) => {
+        NextStep::Refuse(why) => {
             refused(&mut text, &why, [].iter(), &changes);
             others(&mut text, config, Some(index), conditions, &target);
             return Ok(text);
         }
-        Next::Preflight => {
+        NextStep::Preflight => {
             let Some(mut answer) = changes.preflight(&head.headers) else { return Ok(text) };
             line(&mut text, &format!("\nanswered {} by `cors`, and counted by no limit", answer.status().as_u16()));
             changes.apply(&mut answer);
             headers_of(&mut text, answer.headers());
             return Ok(text);
         }
-        Next::Unrouted | Next::Decide => {}
+        NextStep::Unrouted | NextStep::Decide => {}
     }
     sent(&mut text, config, served, &head, &input);
 
@@ -101,7 +101,7 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
     let attributes = request.attributes(client, &target, &served.metrics.name);
     let attributes = RequestAttributes { tokens: &tokens, ..attributes };
     let problem = verify_tokens(&served.tokens, &head.headers, clock::now(), 0, &mut TokenCache::default()).err();
-    let part = if problem.is_some() { Part::FIRST } else { Part::ALL };
+    let part = if problem.is_some() { StageRange::FIRST } else { StageRange::ALL };
     if let Some(why) = problem
         && !served.limits.iter().any(|limit| part.has(limit))
     {
@@ -130,7 +130,7 @@ pub fn explain(config: &Config, question: Question) -> Result<String, String> {
     }
     let asked = quotas::ask(&served.limits, &attributes);
     let heading = match part {
-        Part::FIRST => "\nlimits that come before tokens, checked together",
+        StageRange::FIRST => "\nlimits that come before tokens, checked together",
         _ if served.limits.is_empty() => "\nno limits",
         _ => "\nlimits, checked together",
     };
@@ -222,7 +222,7 @@ fn sent(text: &mut String, config: &Config, served: &CompiledRoute, head: &Parts
 /// Adds the answer to a request that is refused whatever its limits say, and that these count it.
 fn refused<'a>(
     text: &mut String,
-    why: &Refusal,
+    why: &Rejection,
     limits: impl Iterator<Item = &'a RouteLimit>,
     changes: &ResponseChanges<'_>,
 ) {

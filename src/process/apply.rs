@@ -15,7 +15,7 @@ use super::source::{ConfigSource, Loaded, RemoteDocument};
 use super::stores::Stores;
 use crate::admin::View;
 use crate::base::clock;
-use crate::config::{self, Address, Config, Problems, Refusal, Tls};
+use crate::config::{self, Address, Config, Problems, ReloadError, Tls};
 use crate::limit::overrides::Changes;
 use crate::process::echo;
 use crate::proxy::snapshot::{self, SharedState, Snapshot};
@@ -63,7 +63,7 @@ impl Candidate {
         store: Arc<Store>,
         view: &View,
         is_wanted: &dyn Fn() -> bool,
-    ) -> Result<Option<Self>, Refusal> {
+    ) -> Result<Option<Self>, ReloadError> {
         let shared = &*view.shared;
         let loaded = match cause {
             Cause::Asked => Some(source.load()?),
@@ -236,7 +236,7 @@ impl InForce {
     }
 
     /// Records that the files of certificates cannot be used. Those of before stay in use.
-    pub(super) fn refuse_certificates(&self, why: &Refusal) {
+    pub(super) fn refuse_certificates(&self, why: &ReloadError) {
         self.view.certificate_reloads.refused(clock::now(), why);
         tracing::error!(problems = %why, "the certificates are refused: the previous ones stay in use");
     }
@@ -249,7 +249,7 @@ impl InForce {
     }
 
     /// Records that a configuration is refused. The one in force stays.
-    pub(super) fn refuse(&self, why: &Refusal) {
+    pub(super) fn refuse(&self, why: &ReloadError) {
         self.view.reloads_so_far.refused(clock::now(), why);
         tracing::error!(problems = %why, "reload refused");
     }

@@ -18,14 +18,14 @@ use super::overrides::Overrides;
 use super::polls::Polls;
 use super::reload::{Cause, Ended, Reloads, Waiters};
 use super::service_manager::{self, Watchdog};
-use super::signals::{Signals, Told};
+use super::signals::{SignalAction, Signals};
 use super::watches::Watches;
 use super::workers::{Finished, Workers};
 use super::{StartError, Stopped};
 use crate::admin::ReloadAnswer;
 use crate::base::clock::{self, Time};
 use crate::base::metrics::{Counter, PerWorker};
-use crate::config::{self, Refusal, Tls};
+use crate::config::{self, ReloadError, Tls};
 use crate::proxy::log::LineWriter;
 use crate::proxy::shed::ShedWatch;
 use crate::server::Stage;
@@ -87,9 +87,9 @@ impl Control {
         let ended = loop {
             tokio::select! {
                 told = self.signals.next() => match told {
-                    Told::Reload => self.reload(),
-                    Told::Reopen => reopen(self.access_log.as_ref()),
-                    Told::Stop => break None,
+                    SignalAction::Reload => self.reload(),
+                    SignalAction::Reopen => reopen(self.access_log.as_ref()),
+                    SignalAction::Stop => break None,
                 },
                 Some(answer) = self.requested.recv() => {
                     self.waiters.add(answer, self.reloads.is_running());
@@ -234,7 +234,7 @@ impl Control {
     }
 
     /// Records that a configuration is refused, unless this is known since the last poll.
-    fn refuse(&mut self, cause: Cause, why: &Refusal) {
+    fn refuse(&mut self, cause: Cause, why: &ReloadError) {
         if let Some(remote) = self.in_force.source.remote() {
             remote.refused();
         }
@@ -295,9 +295,9 @@ async fn next_tick(interval: &mut Option<Interval>) -> Instant {
 async fn told_to_stop(signals: &mut Signals, access_log: Option<&LineWriter>) {
     loop {
         match signals.next().await {
-            Told::Reload => tracing::warn!("not reloaded: the gateway is about to stop"),
-            Told::Reopen => reopen(access_log),
-            Told::Stop => return,
+            SignalAction::Reload => tracing::warn!("not reloaded: the gateway is about to stop"),
+            SignalAction::Reopen => reopen(access_log),
+            SignalAction::Stop => return,
         }
     }
 }

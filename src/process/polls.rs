@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::reload::Cause;
-use crate::config::Refusal;
+use crate::config::ReloadError;
 
 /// The polls of one source.
 pub(super) struct Polls {
@@ -19,12 +19,12 @@ pub(super) struct Polls {
     /// Why the reload that runs was begun.
     pub(super) cause: Cause,
     /// Why the last reload was refused, if it was.
-    pub(super) last_refusal: Option<Refusal>,
+    pub(super) last_refusal: Option<ReloadError>,
 }
 
 impl Polls {
     /// Polls that are so far apart; `None` is none.
-    pub(super) fn new(every: Option<Duration>, last_refusal: Option<Refusal>) -> Self {
+    pub(super) fn new(every: Option<Duration>, last_refusal: Option<ReloadError>) -> Self {
         let schedule = every.map(|every| (every, Instant::now() + every));
         Self { schedule, cause: Cause::Asked, last_refusal }
     }
@@ -41,7 +41,7 @@ impl Polls {
     }
 
     /// Whether a refusal has to be told: a poll that finds again what was refused before does not say so again.
-    pub(super) fn is_new(&mut self, cause: Cause, why: &Refusal) -> bool {
+    pub(super) fn is_new(&mut self, cause: Cause, why: &ReloadError) -> bool {
         let is_known = cause == Cause::Poll && self.last_refusal.as_ref() == Some(why);
         self.last_refusal = Some(why.clone());
         !is_known
@@ -55,7 +55,7 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn a_poll_says_once_that_something_is_refused() {
         let mut polls = Polls::new(None, None);
-        let refusals = ["a", "b"].map(|why| Refusal::from(why.to_owned()));
+        let refusals = ["a", "b"].map(|why| ReloadError::from(why.to_owned()));
         let mut told = |cause, index: usize| polls.is_new(cause, &refusals[index]);
         let poll = [
             (Cause::Poll, 0),

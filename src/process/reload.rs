@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::admin::{ReloadAnswer, ReloadResult};
 use crate::base::background::Background;
-use crate::config::{Recounted, Refusal};
+use crate::config::{Recounted, ReloadError};
 use crate::limit::overrides::Changes;
 
 /// The longest that a reload may take. A million overrides are read and built within some seconds, so a reload that takes
@@ -25,16 +25,16 @@ pub(super) enum Cause {
 pub(super) struct Reloads<T> {
     limit: Duration,
     /// The one that runs.
-    current: Option<Background<Result<T, Refusal>>>,
+    current: Option<Background<Result<T, ReloadError>>>,
     /// The last one that took too long. Its thread may still hang.
-    given_up: Option<Background<Result<T, Refusal>>>,
+    given_up: Option<Background<Result<T, ReloadError>>>,
     /// Whether another was requested in the meantime. The files may have changed since they were read.
     is_due: bool,
 }
 
 /// How a reload ended.
 pub(super) struct Ended<T> {
-    pub(super) result: Result<T, Refusal>,
+    pub(super) result: Result<T, ReloadError>,
     /// Whether the caller has to begin another one.
     pub(super) is_due: bool,
 }
@@ -52,8 +52,8 @@ impl<T: Send + 'static> Reloads<T> {
     /// Why it cannot begin.
     pub(super) fn begin(
         &mut self,
-        load: impl FnOnce(&dyn Fn() -> bool) -> Result<T, Refusal> + Send + 'static,
-    ) -> Result<(), Refusal> {
+        load: impl FnOnce(&dyn Fn() -> bool) -> Result<T, ReloadError> + Send + 'static,
+    ) -> Result<(), ReloadError> {
         if self.current.is_some() {
             self.is_due = true;
             return Ok(());

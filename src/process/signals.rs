@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What a signal tells the process to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum SignalAction {
     /// Read the configuration again (SIGHUP).
     Reload,
     /// Open the file of the access log again (SIGUSR1).
@@ -49,13 +49,13 @@ impl Signals {
     }
 
     /// Waits for the next signal. SIGUSR2 is only logged: it makes other servers upgrade themselves, so scripts may send it.
-    pub(super) async fn next(&mut self) -> Told {
+    pub(super) async fn next(&mut self) -> SignalAction {
         loop {
             tokio::select! {
-                _ = self.early.hangup.recv() => return Told::Reload,
-                _ = self.terminate.recv() => return Told::Stop,
-                _ = self.interrupt.recv() => return Told::Stop,
-                _ = self.early.user1.recv() => return Told::Reopen,
+                _ = self.early.hangup.recv() => return SignalAction::Reload,
+                _ = self.terminate.recv() => return SignalAction::Stop,
+                _ = self.interrupt.recv() => return SignalAction::Stop,
+                _ = self.early.user1.recv() => return SignalAction::Reopen,
                 _ = self.early.user2.recv() => {}
             }
             tracing::info!(signal = "SIGUSR2", "the signal is ignored: it has no meaning here");

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::file_watch::FileWatch;
 use crate::base::clock::Time;
-use crate::config::{Config, Refusal, Tls};
+use crate::config::{Config, ReloadError, Tls};
 
 /// The watches of the configuration in force.
 pub(super) struct Watches {
@@ -27,10 +27,10 @@ impl Watches {
 
     /// Watches the files of this configuration from now on, and those of one that was `refused` instead of it: it may be good
     /// as soon as one of them changes.
-    pub(super) fn set(&mut self, config: &Config, refused: Option<&Refusal>, since: Time) {
+    pub(super) fn set(&mut self, config: &Config, refused: Option<&ReloadError>, since: Time) {
         let tls: BTreeSet<_> = config.tls().into_iter().flatten().flat_map(Tls::files).map(Path::to_owned).collect();
         if self.is_config_watched {
-            let refused = refused.into_iter().flat_map(Refusal::files);
+            let refused = refused.into_iter().flat_map(ReloadError::files);
             self.config.set(config.files.difference(&tls).chain(refused).cloned(), since);
         }
         self.certificates.set(tls, since);

@@ -17,7 +17,7 @@ use crate::config::{BanResponse, OnError};
 use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::CompiledRoute;
 use crate::proxy::telemetry::{Outcome, RequestRecord};
-use crate::request::decide::{self, Asker, Decision, DecisionInput, DecisionState, Part, ResolvedQuotas, Stage};
+use crate::request::decide::{self, Asker, Decision, DecisionInput, DecisionState, ResolvedQuotas, Stage, StageRange};
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::tokens::{TokenProblem, ValidTokens, known_tokens, verify_tokens};
 use crate::server::ClientBody;
@@ -63,12 +63,12 @@ impl<'a> Deciding<'a, '_> {
         let input = DecisionInput { asker, ..input(connection, gateway, route, attributes, now, record) };
         let cache = &worker.tokens;
         let known = known_tokens(&route.tokens, attributes.headers, now, worker.index, &mut cache.borrow_mut());
-        let mut part = Part::ALL;
+        let mut part = StageRange::ALL;
         let (mut decision, verified) = match known {
             Some(tokens) => (Decision::Admitted, Ok(tokens)),
             None => {
                 part.from = Stage::Tokens;
-                *head_quotas = quotas::resolve(route, Part::FIRST, attributes, connection, &mut now).await;
+                *head_quotas = quotas::resolve(route, StageRange::FIRST, attributes, connection, &mut now).await;
                 let input = DecisionInput { quotas: head_quotas, now, ..input };
                 // This is seldom needed, and would make the future of each request larger.
                 Box::pin(before_tokens(route, &input, state, worker)).await
@@ -93,7 +93,7 @@ impl<'a> Deciding<'a, '_> {
             let read = if let Some(nothing) = nothing {
                 Ok(nothing)
             } else {
-                let part = mem::replace(&mut part, Part::BODY).without_body();
+                let part = mem::replace(&mut part, StageRange::BODY).without_body();
                 *tokens_quotas = quotas::resolve(route, part, &attributes, connection, &mut now).await;
                 input = DecisionInput { part, quotas: tokens_quotas, now, ..input };
                 let read = Box::pin(reader.read(body, &input, state)).await;
@@ -159,7 +159,7 @@ where
 {
     DecisionInput {
         limits: &route.limits,
-        part: Part::FIRST,
+        part: StageRange::FIRST,
         attributes,
         quotas: &[],
         key_cache: &connection.key_cache,

@@ -37,7 +37,7 @@ use crate::request::descriptors::messages::{
 };
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::client::{Client, Reported};
-use crate::request::resolve::Refusal;
+use crate::request::resolve::Rejection;
 use crate::server::{ClientBody, IncomingRequest, RequestGuard};
 
 use question::Question;
@@ -95,7 +95,7 @@ pub(super) async fn serve(
     let mut record = arrival.open(gateway, None, host, trace);
     let answered = match message(&mut request.body, gateway.body_timeout).await {
         Ok(message) => call(connection, gateway, head, message, &mut record).await,
-        Err(Refusal { reason: Some(Reason::MaxBodySize), .. }) if head.uri.path() == SHOULD_RATE_LIMIT => {
+        Err(Rejection { reason: Some(Reason::MaxBodySize), .. }) if head.uri.path() == SHOULD_RATE_LIMIT => {
             record.refused_for(Reason::MaxBodySize);
             Ok((Outcome::Refused, written(&answer::too_large())))
         }
@@ -115,10 +115,10 @@ pub(super) async fn serve(
 type Answered = Result<(Outcome, Response<ObservedBody>), (Outcome, LocalResponse)>;
 
 /// The message of a call.
-async fn message(body: &mut Option<ClientBody>, limit: Option<Duration>) -> Result<Bytes, Refusal> {
+async fn message(body: &mut Option<ClientBody>, limit: Option<Duration>) -> Result<Bytes, Rejection> {
     let Some(body) = body else { return Err(wrong("There is no message in the body.")) };
     let (body, _) = collect(body, MOST_BYTES, Reason::MaxBodySize, limit, None).await?;
-    grpc::message_of(body).map_err(|(status, why)| Refusal { status, ..wrong(why) })
+    grpc::message_of(body).map_err(|(status, why)| Rejection { status, ..wrong(why) })
 }
 
 /// Calls the procedure that the path names.
@@ -204,7 +204,7 @@ async fn decide(
 }
 
 /// Checks that a call says what can be decided.
-fn check(call: &RateLimitRequest) -> Result<(), Refusal> {
+fn check(call: &RateLimitRequest) -> Result<(), Rejection> {
     if call.domain.is_empty() {
         return Err(wrong("The domain is empty."));
     }
@@ -220,7 +220,7 @@ fn check(call: &RateLimitRequest) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn decode<M: Message + Default>(message: Bytes) -> Result<M, Refusal> {
+fn decode<M: Message + Default>(message: Bytes) -> Result<M, Rejection> {
     M::decode(message).map_err(|_| wrong("The message is not one that this procedure takes."))
 }
 
@@ -233,11 +233,11 @@ fn unknown(code: Code, why: &'static str) -> (Outcome, Response<ObservedBody>) {
     (Outcome::Unrouted, grpc::failed(code, why).map(ObservedBody::from))
 }
 
-fn wrong(why: &'static str) -> Refusal {
+fn wrong(why: &'static str) -> Rejection {
     let (status, reason) = (StatusCode::BAD_REQUEST, Some(Reason::AskedRequest));
-    Refusal { status, reason, detail: why.into(), ends_connection: false }
+    Rejection { status, reason, detail: why.into(), ends_connection: false }
 }
 
-fn refused(why: &Refusal, record: &mut RequestRecord) -> (Outcome, LocalResponse) {
+fn refused(why: &Rejection, record: &mut RequestRecord) -> (Outcome, LocalResponse) {
     (Outcome::Refused, refusal::answer(why, record))
 }

@@ -23,7 +23,7 @@ use crate::limit::tokens::request::{Inspection as Reading, Patch, pieces};
 use crate::request::decide::{self, Decision, DecisionInput, DecisionState};
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::body::{BodyInspector, BodyProblem, InspectedBody};
-use crate::request::resolve::Refusal;
+use crate::request::resolve::Rejection;
 use crate::server::ClientBody;
 
 /// Headers about the bytes of a body, which are not true of another one.
@@ -46,7 +46,7 @@ pub(super) enum Unread {
     /// The limits that need no body refuse the request.
     Refused(Decision),
     /// It cannot be used. This is what these limits say, which charge the request.
-    Unusable(Decision, Refusal),
+    Unusable(Decision, Rejection),
 }
 
 /// What reads bodies of a route's requests.
@@ -103,7 +103,7 @@ impl<'a> BodyReader<'a, '_> {
         &self,
         attributes: &RequestAttributes<'_>,
         body: &mut Option<ClientBody>,
-    ) -> Result<Inspection<'a>, Refusal> {
+    ) -> Result<Inspection<'a>, Rejection> {
         let a_few = usize::try_from(self.inspector.most).unwrap_or(usize::MAX).saturating_mul(4);
         let share = self.memory.share(attributes.client, self.gateway.inspect_memory.max(a_few));
         inspect(self.inspector, attributes, body, self.limit, share).await
@@ -117,7 +117,7 @@ async fn inspect<'a>(
     body: &mut Option<ClientBody>,
     limit: Option<Duration>,
     share: BodyShare<'_>,
-) -> Result<Inspection<'a>, Refusal> {
+) -> Result<Inspection<'a>, Rejection> {
     let (mut bytes, trailers) = match body {
         Some(body) => collect(body, inspector.most, inspector.bound, limit, Some(share)).await?,
         None => (Bytes::new(), None),
@@ -148,14 +148,18 @@ pub fn read<'a>(
     inspector: &'a BodyInspector,
     head: &RequestAttributes<'_>,
     body: &[u8],
-) -> Result<InspectedBody<'a>, Refusal> {
+) -> Result<InspectedBody<'a>, Rejection> {
     let mut read = begin(inspector, head, body)?;
     pieces(body).for_each(|piece| read.read(piece));
     let finished = inspector.finish(head, body, read);
     finished.map(|(inspected, _)| inspected).map_err(|problem| refusal(&problem))
 }
 
-fn begin<'a>(inspector: &'a BodyInspector, head: &RequestAttributes<'_>, body: &[u8]) -> Result<Reading<'a>, Refusal> {
+fn begin<'a>(
+    inspector: &'a BodyInspector,
+    head: &RequestAttributes<'_>,
+    body: &[u8],
+) -> Result<Reading<'a>, Rejection> {
     if body.len() as u64 > inspector.most {
         return Err(too_large(inspector.bound));
     }
@@ -194,7 +198,7 @@ pub(super) async fn collect(
     bound: Reason,
     limit: Option<Duration>,
     mut share: Option<BodyShare<'_>>,
-) -> Result<(Bytes, Option<HeaderMap>), Refusal> {
+) -> Result<(Bytes, Option<HeaderMap>), Rejection> {
     if body.size_hint().lower() > most {
         return Err(too_large(bound));
     }
@@ -234,17 +238,17 @@ pub(super) async fn collect(
     }
 }
 
-fn too_large(bound: Reason) -> Refusal {
+fn too_large(bound: Reason) -> Rejection {
     broken(StatusCode::PAYLOAD_TOO_LARGE, bound, "is too large")
 }
 
 /// What follows on the connection belongs to the body.
-fn broken(status: StatusCode, reason: Reason, what: &str) -> Refusal {
+fn broken(status: StatusCode, reason: Reason, what: &str) -> Rejection {
     let detail = format!("The body of the request {what}.").into();
-    Refusal { status, reason: Some(reason), detail, ends_connection: true }
+    Rejection { status, reason: Some(reason), detail, ends_connection: true }
 }
 
-fn refusal(problem: &BodyProblem) -> Refusal {
+fn refusal(problem: &BodyProblem) -> Rejection {
     let (status, reason) = match problem {
         BodyProblem::Encoded | BodyProblem::NotUtf8 => (StatusCode::UNSUPPORTED_MEDIA_TYPE, Reason::BadBody),
         BodyProblem::Ambiguous(_) => (StatusCode::BAD_REQUEST, Reason::AmbiguousKey),
@@ -252,7 +256,7 @@ fn refusal(problem: &BodyProblem) -> Refusal {
             (StatusCode::BAD_REQUEST, Reason::BadBody)
         }
     };
-    Refusal { status, reason: Some(reason), detail: problem.to_string().into(), ends_connection: false }
+    Rejection { status, reason: Some(reason), detail: problem.to_string().into(), ends_connection: false }
 }
 
 #[cfg(test)]

@@ -3,13 +3,13 @@
 use super::ConnectionContext;
 use crate::base::clock::{self, Time};
 use crate::proxy::snapshot::CompiledRoute;
-use crate::request::decide::{self, Part, ResolvedQuotas};
+use crate::request::decide::{self, ResolvedQuotas, StageRange};
 use crate::request::identify::RequestAttributes;
 
 /// Finds them, for the limits of `part`. It waits only if nothing is known of a key; then `now` is the moment afterwards.
 pub(super) async fn resolve(
     route: &CompiledRoute,
-    part: Part,
+    part: StageRange,
     attributes: &RequestAttributes<'_>,
     connection: &ConnectionContext,
     now: &mut Time,

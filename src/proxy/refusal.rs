@@ -6,10 +6,10 @@ use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::CompiledRoute;
 use crate::proxy::telemetry::{Outcome, RequestRecord};
 use crate::request::decide::{self, Decision, DecisionState};
-use crate::request::resolve::Refusal;
+use crate::request::resolve::Rejection;
 
 /// The answer to a request that is refused before its limits are asked. The reason is recorded.
-pub(super) fn answer(why: &Refusal, record: &mut RequestRecord) -> LocalResponse {
+pub(super) fn answer(why: &Rejection, record: &mut RequestRecord) -> LocalResponse {
     why.reason.into_iter().for_each(|reason| record.refused_for(reason));
     respond::refused(why)
 }

@@ -24,7 +24,7 @@ use crate::base::http::header_rules::{Rule, is_any};
 use crate::base::http::request_id::{REQUEST_ID, RequestId};
 use crate::base::reason::Reason;
 use crate::request::identify::tokens::TokenProblem;
-use crate::request::resolve::Refusal;
+use crate::request::resolve::Rejection;
 
 /// A response that the gateway generates itself. [`finish`] makes it one that can be sent.
 pub type LocalResponse = Response<LocalBody>;
@@ -130,7 +130,7 @@ pub fn unauthorized(problem_of_token: TokenProblem) -> LocalResponse {
 }
 
 /// The response to a request that is refused before its limits are asked.
-pub fn refused(why: &Refusal) -> LocalResponse {
+pub fn refused(why: &Rejection) -> LocalResponse {
     let answer = problem(why.status, &why.detail);
     if why.ends_connection { closing(answer) } else { answer }
 }

@@ -39,7 +39,7 @@ pub use ban_limits::BanLimits;
 pub use bans::{BanRule, Strikes};
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use counters::{DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics};
-pub use first::{Part, Stage, charge_first, decide_first, refuse_first};
+pub use first::{Stage, StageRange, charge_first, decide_first, refuse_first};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use known_bans::{KnownBan, KnownBans};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, binding, longest_refusal};
@@ -96,7 +96,7 @@ pub struct DecisionInput<'a, 'r> {
     /// The limits of the route.
     pub limits: &'a [RouteLimit],
     /// Which of them are asked now.
-    pub part: Part,
+    pub part: StageRange,
     /// The request.
     pub attributes: &'r RequestAttributes<'r>,
     /// What sources of quotas grant the request's keys, see [`ResolvedQuotas`].
@@ -307,7 +307,7 @@ impl RouteLimit {
 pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
     let before = state.asks.len();
     let decision = match state.prepare(input) {
-        ControlFlow::Break(decision @ Decision::NoKey(_)) if input.part == Part::BODY => {
+        ControlFlow::Break(decision @ Decision::NoKey(_)) if input.part == StageRange::BODY => {
             // It is charged as one whose body cannot be used.
             Box::pin(state.decide_without_key(input, before, decision)).await
         }

@@ -83,13 +83,13 @@ pub struct Resolved<'a> {
     /// The index of the route that takes it, also if it is refused on that route.
     pub route: Option<usize>,
     /// What becomes of it.
-    pub next: Next,
+    pub next: NextStep,
 }
 
 /// What becomes of a request that is resolved.
-pub enum Next {
+pub enum NextStep {
     /// It is refused, and no limit charges it.
-    Refuse(Refusal),
+    Refuse(Rejection),
     /// No route takes it.
     Unrouted,
     /// `cors` of the route answers it, since it is a preflight.
@@ -99,7 +99,7 @@ pub enum Next {
 }
 
 /// Why a request is refused before its limits are asked.
-pub struct Refusal {
+pub struct Rejection {
     /// The status of the answer.
     pub status: StatusCode,
     /// The reason as logs and metrics name it, if they do.
@@ -144,7 +144,7 @@ impl Resolver {
             Ok(target) => target,
             Err(why) => {
                 let ends_connection = why.ends_connection && !request.is_asked;
-                let (target, next) = (Target::default(), Next::Refuse(Refusal { ends_connection, ..why }));
+                let (target, next) = (Target::default(), NextStep::Refuse(Rejection { ends_connection, ..why }));
                 return Resolved { client, scheme, target, route: None, next };
             }
         };
@@ -152,11 +152,11 @@ impl Resolver {
         let preflight = self.preflight_route(&target, conditions);
         let route = preflight.or_else(|| self.routes.find(&target.host, &target.path, conditions));
         let next = match route.and_then(|index| self.rules.get(index)) {
-            None => Next::Unrouted,
-            Some(_) if preflight.is_some() && !request.is_asked => Next::Preflight,
+            None => NextStep::Unrouted,
+            Some(_) if preflight.is_some() && !request.is_asked => NextStep::Preflight,
             Some(rules) => {
                 target.fold(self.paths, rules.ignore_case);
-                rules.refusal(&request).map_or(Next::Decide, Next::Refuse)
+                rules.refusal(&request).map_or(NextStep::Decide, NextStep::Refuse)
             }
         };
         Resolved { client, scheme, target, route, next }
@@ -173,9 +173,9 @@ impl Resolver {
 
 impl RouteRules {
     /// Why the limits of the route cannot decide about a request, if they cannot.
-    fn refusal(&self, request: &ArrivedRequest<'_>) -> Option<Refusal> {
+    fn refusal(&self, request: &ArrivedRequest<'_>) -> Option<Rejection> {
         if self.forwards && !request.is_asked && via::passages(&request.head.headers) >= via::MOST_PASSAGES {
-            return Some(Refusal {
+            return Some(Rejection {
                 status: StatusCode::LOOP_DETECTED,
                 reason: Some(Reason::Loop),
                 detail: "The request has passed this gateway twice already: its upstream leads back to it.".into(),
@@ -183,7 +183,7 @@ impl RouteRules {
             });
         }
         if request.body.is_some_and(|size| size > self.max_body_size) {
-            return Some(Refusal {
+            return Some(Rejection {
                 status: StatusCode::PAYLOAD_TOO_LARGE,
                 reason: Some(Reason::MaxBodySize),
                 detail: "The body of the request is too large.".into(),
@@ -191,7 +191,7 @@ impl RouteRules {
             });
         }
         let ambiguity = self.single.ambiguity(&request.head.headers, request.head.uri.query())?;
-        Some(Refusal {
+        Some(Rejection {
             status: StatusCode::BAD_REQUEST,
             reason: Some(Reason::AmbiguousKey),
             detail: ambiguity.to_string().into(),

@@ -27,7 +27,7 @@ use tokio::time::timeout;
 use super::connection_limits::{ConnectionLimits, ConnectionPermit};
 use super::connection_state::ConnectionState;
 use super::connections::Connections;
-use super::http1::Next;
+use super::http1::AfterRequests;
 use super::http2::PREFACE;
 use super::lifecycle::{Event, Step};
 use super::time_limits::{SILENCE, TimeLimits};
@@ -70,9 +70,9 @@ pub(super) async fn serve<C, H>(
         }
         // The state of the HTTP library is large. In a box it takes no memory while the connection rests.
         match Box::pin(connection.serve_requests(&acceptor)).await {
-            Next::Rest => {}
-            Next::Close { is_in_body } => break is_in_body,
-            Next::Tunnel(begin, stream) => {
+            AfterRequests::Rest => {}
+            AfterRequests::Close { is_in_body } => break is_in_body,
+            AfterRequests::Tunnel(begin, stream) => {
                 begin(stream).await;
                 break false;
             }
@@ -181,7 +181,7 @@ impl Connection {
     }
 
     /// Serves requests until the connection rests, ends or becomes a tunnel.
-    async fn serve_requests<C, H>(&self, acceptor: &Acceptor<C>) -> Next
+    async fn serve_requests<C, H>(&self, acceptor: &Acceptor<C>) -> AfterRequests
     where
         C: Fn(&ConnectedClient) -> H + Clone + 'static,
         H: Handler,
@@ -192,7 +192,7 @@ impl Connection {
         if self.speaks_http2().await {
             // In HTTP/1.1 it takes no memory.
             Box::pin(http2::serve(&acceptor.limits, handler, client, stream, state)).await;
-            return Next::Close { is_in_body: false };
+            return AfterRequests::Close { is_in_body: false };
         }
         http1::serve(&acceptor.http1, &acceptor.limits, handler, client.address, stream, state).await
     }

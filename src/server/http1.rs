@@ -57,7 +57,7 @@ const TWO_READINGS: &str =
 const BAD_TARGET: &str = "The target of the request is not valid.";
 
 /// What becomes of a connection.
-pub(super) enum Next {
+pub(super) enum AfterRequests {
     /// It rests.
     Rest,
     /// It ends. The client may be in the middle of a body.
@@ -74,7 +74,7 @@ pub(super) async fn serve<H: Handler>(
     peer: SocketAddr,
     stream: &ClientStream,
     state: &Rc<ConnectionState>,
-) -> Next {
+) -> AfterRequests {
     let messages = Rc::new(Messages::default());
     let accepted = Rc::new(Cell::new(None));
     let (asked, requests, followed, tunnel) = (handler.clone(), state.clone(), messages.clone(), accepted.clone());
@@ -150,11 +150,11 @@ pub(super) async fn serve<H: Handler>(
     );
     // The library drops the requests that it holds only after this.
     match ended.await {
-        Ended::Rests => return Next::Rest,
+        Ended::Rests => return AfterRequests::Rest,
         Ended::Closed => {
             if let Some(begin) = tunnel.take() {
                 let early = connection.into_parts().read_buf;
-                return Next::Tunnel(begin, Box::new(Rewound::new(early, stream.clone())));
+                return AfterRequests::Tunnel(begin, Box::new(Rewound::new(early, stream.clone())));
             }
         }
         Ended::Cut(CloseReason::Idle | CloseReason::Gone | CloseReason::Unanswered) => {}
@@ -169,7 +169,7 @@ pub(super) async fn serve<H: Handler>(
             None => tracing::debug!(%error, %peer, "connection failed"),
         },
     }
-    Next::Close { is_in_body: messages.is_in_body() }
+    AfterRequests::Close { is_in_body: messages.is_in_body() }
 }
 
 /// Returns when the connection has broken. If the client closes only its side before that, the state records it.

@@ -149,7 +149,7 @@ enum Stage {
 }
 
 /// A request, and where its response goes.
-type Next = (Request<RecvStream>, SendResponse<Bytes>);
+type NextRequest = (Request<RecvStream>, SendResponse<Bytes>);
 
 impl Requests {
     /// Those of a client that speaks for so many at most.
@@ -207,7 +207,7 @@ impl Requests {
     }
 
     /// The next request; `None` when the connection has ended.
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Next, h2::Error>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<NextRequest, h2::Error>>> {
         loop {
             match &mut self.stage {
                 Stage::Handshake(handshake) => {

@@ -24,7 +24,7 @@ pub struct Demand {
 
 /// What the plan has to know of an ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Terms {
+pub(super) struct AskTerms {
     /// What the request asks of the limit itself: nothing, if the limit only stands in for others.
     pub(super) own: Demand,
     pub(super) role: Role,
@@ -35,7 +35,7 @@ pub(super) struct Terms {
 
 /// What a decision does with one of its asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct AskPlan {
     /// Whether the limit has room for what the request asks of the limit itself.
     pub(super) has_room: bool,
     /// What it is asked in all, if it is to stand in for others, and whether it has room for that.
@@ -47,7 +47,7 @@ pub(super) struct Part {
 /// What a decision does with each of its asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    pub(super) parts: SmallVec<[Part; 2]>,
+    pub(super) parts: SmallVec<[AskPlan; 2]>,
     /// Whether the request passes.
     pub(super) admits: bool,
 }
@@ -65,7 +65,7 @@ pub struct Pooled {
 
 /// A limit that refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RefusedAsk {
     /// The place of the limit.
     pub place: usize,
     /// Its own verdict.
@@ -74,14 +74,14 @@ pub struct Refusal {
     pub pooled: Option<Pooled>,
 }
 
-impl Terms {
+impl AskTerms {
     /// Whether nothing is asked of the limit itself: it only stands in for others.
     pub(super) fn is_idle(&self) -> bool {
         self.role == Role::Reports && self.own == Demand::default()
     }
 }
 
-impl Part {
+impl AskPlan {
     /// Whether the limit has room for all that it is asked.
     pub(super) fn fits(&self) -> bool {
         self.pooled.map_or(self.has_room, |(_, fits)| fits)
@@ -91,16 +91,16 @@ impl Part {
 impl Plan {
     /// The plan for these asks. `has_room` says of the limit with an index whether it has room for a demand.
     pub(super) fn new(
-        asks: &(impl Iterator<Item = Terms> + Clone),
+        asks: &(impl Iterator<Item = AskTerms> + Clone),
         mut has_room: impl FnMut(usize, Demand) -> bool,
     ) -> Self {
-        let mut parts: SmallVec<[Part; 2]> = SmallVec::new();
+        let mut parts: SmallVec<[AskPlan; 2]> = SmallVec::new();
         for (index, terms) in asks.clone().enumerate() {
             let has_room = terms.is_idle() || has_room(index, terms.own);
-            parts.push(Part { has_room, pooled: None, charged: terms.own.cost });
+            parts.push(AskPlan { has_room, pooled: None, charged: terms.own.cost });
         }
         let pool = |place| asks.clone().enumerate().find(|(_, terms)| terms.place == place);
-        for (index, Terms { own, overflow, .. }) in asks.clone().enumerate() {
+        for (index, AskTerms { own, overflow, .. }) in asks.clone().enumerate() {
             if let (false, Some(place)) = (parts[index].has_room, overflow)
                 && let Some((pool, of_pool)) = pool(place)
             {
@@ -114,7 +114,7 @@ impl Plan {
                 *fits = has_room(index, *demand);
             }
         }
-        let passes = |(index, Terms { role, overflow, .. }): (usize, Terms)| {
+        let passes = |(index, AskTerms { role, overflow, .. }): (usize, AskTerms)| {
             let stands_in = |place| pool(place).is_some_and(|(pool, _)| matches!(parts[pool].pooled, Some((_, true))));
             parts[index].has_room || role == Role::Reports || overflow.is_some_and(stands_in)
         };
@@ -163,7 +163,7 @@ impl Reply {
 
     /// The limits that refuse the request about which these `asks` are. Of a limit whose pool may have room this is not known,
     /// and then another limit refuses the request.
-    pub fn refusals<'a>(&'a self, asks: &'a [Ask<'_>]) -> impl Iterator<Item = Refusal> + 'a {
+    pub fn refusals<'a>(&'a self, asks: &'a [Ask<'_>]) -> impl Iterator<Item = RefusedAsk> + 'a {
         let refusing = asks.iter().filter(|ask| ask.role == Role::Refuses);
         refusing.filter_map(|Ask { place, overflow, .. }| {
             let verdict = self.verdict(*place).filter(|verdict| !verdict.admitted)?;
@@ -171,12 +171,12 @@ impl Reply {
                 Some(pool) => Some(self.pooled(*pool).filter(|pooled| !pooled.verdict.admitted)?),
                 None => None,
             };
-            Some(Refusal { place: *place, verdict, pooled })
+            Some(RefusedAsk { place: *place, verdict, pooled })
         })
     }
 }
 
-impl Refusal {
+impl RefusedAsk {
     /// What its pool says, if that has room before the limit itself.
     pub fn sooner(&self) -> Option<Pooled> {
         let wait = |verdict: Verdict| verdict.wait.unwrap_or(u64::MAX);
@@ -196,10 +196,10 @@ mod tests {
     use super::*;
 
     /// What is asked, and how much room each limit has.
-    type Case = Vec<(Terms, u64)>;
+    type Case = Vec<(AskTerms, u64)>;
 
     fn plan(case: &Case) -> Plan {
-        let placed = |(place, (terms, _)): (usize, &(Terms, u64))| Terms { place, ..*terms };
+        let placed = |(place, (terms, _)): (usize, &(AskTerms, u64))| AskTerms { place, ..*terms };
         Plan::new(&case.iter().enumerate().map(placed), |index, demand| demand.need <= case[index].1)
     }
 
@@ -234,12 +234,12 @@ mod tests {
                 let role = if reports { Role::Reports } else { Role::Refuses };
                 // A limit that only reports has no pool.
                 let overflow = overflow.filter(|pool| !reports && *pool < pools.len()).map(|pool| first + pool);
-                (Terms { own: Demand { need: cost, cost }, role, place: 0, overflow }, room)
+                (AskTerms { own: Demand { need: cost, cost }, role, place: 0, overflow }, room)
             });
             let limits: Case = limits.collect();
             let pools = pools.into_iter().map(|(cost, room)| {
                 let role = if cost == 0 { Role::Reports } else { Role::Refuses };
-                (Terms { own: Demand { need: cost, cost }, role, place: 0, overflow: None }, room)
+                (AskTerms { own: Demand { need: cost, cost }, role, place: 0, overflow: None }, room)
             });
             limits.into_iter().chain(pools).collect()
         })
@@ -257,8 +257,8 @@ mod tests {
         }
     }
 
-    fn limit(cost: u64, overflow: Option<usize>) -> Terms {
-        Terms { own: Demand { need: cost, cost }, role: Role::Refuses, place: 0, overflow }
+    fn limit(cost: u64, overflow: Option<usize>) -> AskTerms {
+        AskTerms { own: Demand { need: cost, cost }, role: Role::Refuses, place: 0, overflow }
     }
 
     fn charged(case: &Case) -> Option<Vec<u64>> {
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_pool_is_charged_once() {
-        let idle = Terms { own: Demand::default(), role: Role::Reports, place: 0, overflow: None };
+        let idle = AskTerms { own: Demand::default(), role: Role::Reports, place: 0, overflow: None };
         assert_eq!(charged(&vec![(limit(1, Some(1)), 1), (idle, 0)]), Some(vec![1, 0]));
         assert_eq!(charged(&vec![(limit(1, Some(1)), 0), (idle, 1)]), Some(vec![0, 1]));
         assert_eq!(charged(&vec![(limit(1, Some(1)), 0), (idle, 0)]), None);
@@ -285,10 +285,10 @@ mod tests {
     #[test]
     fn whoever_has_room_first_says_when() {
         let pooled = |wait| Pooled { place: 1, demand: Demand::default(), verdict: refused(wait) };
-        let wait = |own, pool| Refusal { place: 0, verdict: refused(own), pooled: Some(pooled(pool)) }.wait();
+        let wait = |own, pool| RefusedAsk { place: 0, verdict: refused(own), pooled: Some(pooled(pool)) }.wait();
         assert_eq!(wait(Some(3), Some(2)), Some(2));
         assert_eq!(wait(Some(2), Some(3)), Some(2));
         assert_eq!((wait(None, Some(3)), wait(Some(3), None), wait(None, None)), (Some(3), Some(3), None));
-        assert_eq!(Refusal { place: 0, verdict: refused(Some(4)), pooled: None }.wait(), Some(4));
+        assert_eq!(RefusedAsk { place: 0, verdict: refused(Some(4)), pooled: None }.wait(), Some(4));
     }
 }

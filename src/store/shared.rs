@@ -44,7 +44,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::plan::{Part, Terms};
+use super::plan::{AskPlan, AskTerms};
 use super::{Answer, Ask, Away, Demand, KeyUsage, LimitChanges, Reply, Ticket};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
@@ -135,13 +135,13 @@ impl OwnedAsk {
         Demand { need: self.need, cost: self.cost }
     }
 
-    fn terms(&self) -> Terms {
+    fn terms(&self) -> AskTerms {
         let Self { role, place, overflow, .. } = *self;
-        Terms { own: self.own.unwrap_or(self.demand()), role, place, overflow }
+        AskTerms { own: self.own.unwrap_or(self.demand()), role, place, overflow }
     }
 
     /// Asks for as much as the plan does.
-    fn follow_plan(&mut self, part: &Part) {
+    fn follow_plan(&mut self, part: &AskPlan) {
         let own = self.terms().own;
         (self.own, Demand { need: self.need, cost: self.cost }) = match part.pooled {
             Some((demand, _)) => (Some(own), demand),

@@ -11,7 +11,7 @@ use crate::proxy::respond::rate_limit_headers::RefusalCache;
 use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::{Action, CompiledRoute, Forwarding, Snapshot};
 use crate::proxy::{self, ResponseChanges};
-use crate::request::decide::{self, CostKnown, Decision, DecisionInput, DecisionState, Part, ResolvedQuotas};
+use crate::request::decide::{self, CostKnown, Decision, DecisionInput, DecisionState, ResolvedQuotas, StageRange};
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::tokens::TokenProblem;
 use crate::request::resolve::{ArrivedRequest, Target};
@@ -39,7 +39,7 @@ impl Routed<'_> {
         let (gateway, served, now) = (self.gateway, self.served, clock::now());
         let input = DecisionInput {
             limits: &served.limits,
-            part: if self.problem.is_some() { Part::FIRST } else { Part::ALL },
+            part: if self.problem.is_some() { StageRange::FIRST } else { StageRange::ALL },
             attributes,
             quotas,
             key_cache: &RefCell::default(),

@@ -17,10 +17,10 @@ use crate::commands::told_request;
 use crate::config::{Config, Cost};
 use crate::limit::MAX_QUOTA;
 use crate::proxy::snapshot::{SharedState, Snapshot};
-use crate::request::decide::{self, Decision, DecisionInput, DecisionState, LimitVerdict, Part, RouteLimit};
+use crate::request::decide::{self, Decision, DecisionInput, DecisionState, LimitVerdict, RouteLimit, StageRange};
 use crate::request::identify::key_text::key_text;
 use crate::request::identify::{KeyCache, RequestAttributes};
-use crate::request::resolve::{Next, Resolved};
+use crate::request::resolve::{NextStep, Resolved};
 use crate::store::{Counters, Store};
 
 /// What is shown for the counter of requests without a key.
@@ -110,18 +110,18 @@ impl<'c> Replay<'c> {
         let request = told_request::arrived(&self.head, peer, self.uses_tls);
         let Resolved { client, target, route, next, .. } = self.gateway.resolver.resolve(request);
         match next {
-            Next::Refuse(_) => self.totals.refused += 1,
-            Next::Unrouted => self.totals.unrouted += 1,
-            Next::Preflight | Next::Decide => {}
+            NextStep::Refuse(_) => self.totals.refused += 1,
+            NextStep::Unrouted => self.totals.unrouted += 1,
+            NextStep::Preflight | NextStep::Decide => {}
         }
-        let (Next::Decide, Some(index)) = (next, route) else { return };
+        let (NextStep::Decide, Some(index)) = (next, route) else { return };
         let Some(route) = self.gateway.served.get(index) else { return };
         let attributes = request.attributes(client, &target, &route.metrics.name);
         let input = DecisionInput {
             // A source has what holds today, not what held when the log was written.
             quotas: &[],
             limits: &route.limits,
-            part: Part::ALL,
+            part: StageRange::ALL,
             attributes: &attributes,
             key_cache: &self.key_cache,
             store: &self.gateway.store,

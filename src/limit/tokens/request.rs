@@ -28,7 +28,7 @@ pub struct Inspected {
     /// What the body is. If it is no JSON, nothing is found in it, and all of it is text.
     pub form: Form,
     /// What each pointer points to, in the order of the pointers.
-    pub found: Vec<Found>,
+    pub found: Vec<PointedTo>,
     /// How large it is.
     pub input: InputSize,
     /// How much output it asks for.
@@ -54,7 +54,7 @@ pub enum Form {
 
 /// What a pointer points to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Found {
+pub enum PointedTo {
     /// Nothing, or neither a string nor a number.
     #[default]
     Missing,
@@ -146,7 +146,7 @@ struct Said<'a> {
     /// How many arrays and objects the reader is in.
     depth: usize,
     /// What was found at each place of the pointers, and how often something was there.
-    found: Vec<(Found, usize)>,
+    found: Vec<(PointedTo, usize)>,
     /// The place of the string that is being read, and its text, if something is known of it.
     string: Option<usize>,
     string_text: Vec<u8>,
@@ -176,7 +176,7 @@ impl<'a> Said<'a> {
             pointers,
             follower: Follower::default(),
             depth: 0,
-            found: vec![(Found::Missing, 0); pointers.all.places()],
+            found: vec![(PointedTo::Missing, 0); pointers.all.places()],
             string: None,
             string_text: Vec::new(),
             is_structure: false,
@@ -198,7 +198,7 @@ impl<'a> Said<'a> {
         let Self { pointers, numbers, streams, is_background, .. } = self;
         let found = pointers.keys().iter().map(|end| {
             let is_ambiguous = pointers.all.way(*end).any(|place| self.found[place].1 > 1);
-            if is_ambiguous { Found::Ambiguous } else { self.found[*end].0.clone() }
+            if is_ambiguous { PointedTo::Ambiguous } else { self.found[*end].0.clone() }
         });
         let found = found.collect();
         let AskedOutput { answers, .. } = self.output;
@@ -253,7 +253,7 @@ impl<'a> Said<'a> {
     #[inline(never)]
     fn end_string(&mut self, place: usize) {
         if self.pointers.keys().contains(&place) && self.found[place].1 == 1 {
-            self.found[place].0 = Found::Value(String::from_utf8_lossy(&self.string_text).into_owned());
+            self.found[place].0 = PointedTo::Value(String::from_utf8_lossy(&self.string_text).into_owned());
         }
         if let Some(known) = self.pointers.known[place] {
             let text = std::mem::take(&mut self.string_text);
@@ -295,8 +295,8 @@ impl<'a> Said<'a> {
     fn word_at(&mut self, place: usize, word: Option<&[u8]>, at: Range<usize>) {
         let (known, is_wanted) = self.at(place);
         if is_wanted {
-            let value = |word| normal(word).map_or(Found::Missing, Found::Value);
-            self.found[place].0 = word.map_or(Found::Ambiguous, value);
+            let value = |word| normal(word).map_or(PointedTo::Missing, PointedTo::Value);
+            self.found[place].0 = word.map_or(PointedTo::Ambiguous, value);
         }
         match known {
             Some(Known::Options) => self.usage_asking.word(Asking::Options, word, at),

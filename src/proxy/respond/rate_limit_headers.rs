@@ -24,8 +24,8 @@ use crate::base::clock::Time;
 use crate::base::http::request_id::REQUEST_ID;
 use crate::config::{self, Cost, HeaderStyle};
 use crate::request::decide::{LimitOutcome, LimitVerdict, RateSet, binding, longest_refusal};
-use forms::{FORMS, Form, RETRY_AFTER_MS, Told, Unit, millis, seconds};
-use repeated::Refusal;
+use forms::{CountedUnit, FORMS, Form, RETRY_AFTER_MS, ReportedRate, millis, seconds};
+use repeated::LastRefusal;
 
 pub use repeated::RefusalCache;
 
@@ -49,7 +49,7 @@ struct LimitHeaders {
     /// `None` if clients are not told about it.
     style: HeaderStyle,
     /// What its rates count.
-    unit: Unit,
+    unit: CountedUnit,
     /// Whether a header names it if it only reports and would have refused the request.
     shadow: bool,
     status: StatusCode,
@@ -162,7 +162,7 @@ impl RateLimitHeaders {
         (status, self.error(Some(place), status, detail))
     }
 
-    fn refusal(self: &Arc<Self>, outcomes: &[LimitOutcome<'_>], now: Time) -> Option<Refusal> {
+    fn refusal(self: &Arc<Self>, outcomes: &[LimitOutcome<'_>], now: Time) -> Option<LastRefusal> {
         let longest = longest_refusal(outcomes)?;
         let ban = outcomes.iter().find(|outcome| matches!(outcome.verdict, LimitVerdict::Banned { .. }));
         let limit_headers = self.limits.get(ban.unwrap_or(longest).place)?;
@@ -202,7 +202,7 @@ impl RateLimitHeaders {
         }
         // Each request replaces it, for which a copy of these headers need not grow.
         headers.insert(REQUEST_ID, HeaderValue::from_static(""));
-        Some(Refusal::new(self, outcomes, now, with_all(status, headers, body)))
+        Some(LastRefusal::new(self, outcomes, now, with_all(status, headers, body)))
     }
 
     /// The response of a limit that does not show clients that it exists.
@@ -309,7 +309,7 @@ impl RateLimitHeaders {
                 form.tells(limit_headers.style, limit_headers.unit_of(verdict))
             });
             if let Some((policy, outcome, remaining)) = told.and_then(|outcome| self.state(outcome)) {
-                let told = Told { allowed: policy.capacity, remaining, until: outcome.until() };
+                let told = ReportedRate { allowed: policy.capacity, remaining, until: outcome.until() };
                 form.write(headers, &told, now);
             }
         }
@@ -344,7 +344,7 @@ impl LimitHeaders {
         Self {
             name: limit.name.clone(),
             style: if told { limit.headers } else { HeaderStyle::None },
-            unit: if matches!(limit.cost, Cost::Tokens(_)) { Unit::Tokens } else { Unit::Requests },
+            unit: if matches!(limit.cost, Cost::Tokens(_)) { CountedUnit::Tokens } else { CountedUnit::Requests },
             shadow: limit.headers != HeaderStyle::None,
             status: limit.status,
             banned: limit.ban.as_ref().map_or(limit.status, |ban| ban.respond.status()),
@@ -361,8 +361,8 @@ impl LimitHeaders {
     }
 
     /// What a verdict counts.
-    fn unit_of(&self, verdict: &LimitVerdict) -> Unit {
-        if matches!(verdict, LimitVerdict::InFlight { .. }) { Unit::Requests } else { self.unit }
+    fn unit_of(&self, verdict: &LimitVerdict) -> CountedUnit {
+        if matches!(verdict, LimitVerdict::InFlight { .. }) { CountedUnit::Requests } else { self.unit }
     }
 }
 

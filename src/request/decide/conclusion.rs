@@ -6,14 +6,14 @@
 use smallvec::SmallVec;
 
 use super::{
-    Decision, DecisionCounters, DecisionInput, DecisionState, LimitOutcome, LimitVerdict, Part, RouteLimit, bans,
+    Decision, DecisionCounters, DecisionInput, DecisionState, LimitOutcome, LimitVerdict, RouteLimit, StageRange, bans,
 };
 use crate::config::{Cost, Role};
 use crate::limit::Verdict;
-use crate::store::{Ask, Pooled, Refusal, Reply};
+use crate::store::{Ask, Pooled, RefusedAsk, Reply};
 
 /// The limits that refuse a request. Most requests are refused by one.
-type Refusals = SmallVec<[Refusal; 1]>;
+type Refusals = SmallVec<[RefusedAsk; 1]>;
 
 impl<'a> DecisionState<'a> {
     /// Counts that the request is over the limit at this place. Returns what that limit alone makes of the request.
@@ -46,7 +46,7 @@ impl<'a> DecisionState<'a> {
     pub(super) fn conclude(&mut self, input: &DecisionInput<'a, '_>, mut reply: Reply) -> Decision {
         let as_of = reply.as_of.unwrap_or(input.now);
         let banned = bans::banned(input, &reply.verdicts, as_of);
-        let is_of_limit = |refusal: &Refusal| bans::limit_of(input, refusal.place).is_none();
+        let is_of_limit = |refusal: &RefusedAsk| bans::limit_of(input, refusal.place).is_none();
         let refusals: Refusals = reply.refusals(self.unasked()).filter(is_of_limit).collect();
         let decision = banned.unwrap_or_else(|| decision(input, &refusals));
         self.reserve(input, &mut reply);
@@ -108,7 +108,7 @@ impl<'a> DecisionState<'a> {
             }
         }
         self.pooled.append(&mut reply.pooled);
-        if !self.permits.is_empty() || input.part != Part::ALL {
+        if !self.permits.is_empty() || input.part != StageRange::ALL {
             // Those of limits that come first, and those about requests in flight, were added first: this restores the
             // order of the route.
             self.outcomes.sort_by_key(|outcome| outcome.place);
@@ -149,21 +149,21 @@ impl<'a> DecisionState<'a> {
         at: usize,
         decision: Decision,
         reply: &Reply,
-        refusals: &[Refusal],
+        refusals: &[RefusedAsk],
     ) -> Option<(u64, LimitVerdict)> {
         let Ask { need, place, .. } = self.asks[at];
         let is_told = |place: usize| input.limits[place].on_limit.is_told();
         // A ban is told as that of its limit.
         let is_shown =
-            |refusal: &Refusal, pooled: &Pooled| is_told(pooled.place) && input.limits[refusal.place].ban.is_none();
-        let sooner = |refusal: &Refusal| refusal.sooner().filter(|pooled| is_shown(refusal, pooled));
+            |refusal: &RefusedAsk, pooled: &Pooled| is_told(pooled.place) && input.limits[refusal.place].ban.is_none();
+        let sooner = |refusal: &RefusedAsk| refusal.sooner().filter(|pooled| is_shown(refusal, pooled));
         if let Some(Pooled { demand, verdict, .. }) = reply.pooled(place) {
             let hands_over = |ask: &Ask<'_>| {
                 ask.overflow == Some(place)
                     && reply.verdict(ask.place).is_some_and(|verdict| !verdict.admitted)
                     && is_told(ask.place)
             };
-            let is_first = |refusal: &Refusal| {
+            let is_first = |refusal: &RefusedAsk| {
                 is_told(refusal.place) && sooner(refusal).is_some_and(|pooled| pooled.place == place)
             };
             let is_shown = match verdict.admitted {
@@ -190,7 +190,7 @@ impl<'a> DecisionState<'a> {
 }
 
 /// What the refusals amount to. A request is silenced only if no limit refuses it openly.
-fn decision(input: &DecisionInput<'_, '_>, refusals: &[Refusal]) -> Decision {
+fn decision(input: &DecisionInput<'_, '_>, refusals: &[RefusedAsk]) -> Decision {
     match refusals {
         [] => Decision::Admitted,
         _ if refusals.iter().any(|refusal| input.limits[refusal.place].on_limit.is_told()) => Decision::Rejected,

@@ -10,7 +10,7 @@ use super::wait_queues::QueueSlot;
 use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict};
 use crate::base::clock::{self, Time, micros};
 use crate::limit::Verdict;
-use crate::store::{Answer, Ask, Refusal, Reply};
+use crate::store::{Answer, Ask, RefusedAsk, Reply};
 
 /// How often a held request asks again where other requests may give back what they have reserved.
 const RECHECK: Duration = Duration::from_millis(20);
@@ -78,7 +78,7 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
 fn hold(
     input: &DecisionInput<'_, '_>,
     state: &DecisionState<'_>,
-    refusal: Refusal,
+    refusal: RefusedAsk,
     held: Duration,
 ) -> Option<Duration> {
     // Other requests may give back their reservations at any time.
@@ -137,7 +137,7 @@ async fn queue(
 
 /// The limit that holds the request longest. `None` if the request is admitted or a limit refuses it that does not
 /// delay.
-fn longest_delay(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, reply: &Reply) -> Option<Refusal> {
+fn longest_delay(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, reply: &Reply) -> Option<RefusedAsk> {
     let refusals = || reply.refusals(state.unasked());
     if !refusals().all(|refusal| delay(input, refusal.place).is_some()) {
         return None;

@@ -34,14 +34,14 @@ pub enum Stage {
 
 /// Which limits of a route are asked: those of the stages from the one to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct StageRange {
     /// The first stage.
     pub from: Stage,
     /// The last stage.
     pub to: Stage,
 }
 
-impl Part {
+impl StageRange {
     /// Those that come first, before a token is verified.
     pub const FIRST: Self = Self { from: Stage::Head, to: Stage::Head };
     /// Those that need the body.

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Part, RouteLimit, SelectedRates};
+use super::{RouteLimit, SelectedRates, StageRange};
 use crate::base::clock::{self, Time};
 use crate::base::fingerprint::Fingerprint;
 use crate::request::identify::{KeyCache, RequestAttributes};
@@ -41,7 +41,7 @@ struct QuotaWait<'a> {
 /// that are worth waiting for, if there are any.
 pub fn resolve_quotas<'a>(
     limits: &'a [RouteLimit],
-    part: Part,
+    part: StageRange,
     attributes: &RequestAttributes<'_>,
     key_cache: &mut KeyCache,
     now: Time,

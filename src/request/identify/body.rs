@@ -8,7 +8,7 @@ use std::fmt;
 use crate::base::reason::Reason;
 use crate::config::{Action, Balance, Config, Cost, Limit, Route, SentPath, Source};
 use crate::limit::tokens::pointer::Pointer;
-use crate::limit::tokens::request::{BodyPointers, Form, Found, Inspected, Inspection, Patch, has_other_encoding};
+use crate::limit::tokens::request::{BodyPointers, Form, Inspected, Inspection, Patch, PointedTo, has_other_encoding};
 use crate::limit::tokens::response as usage;
 use crate::request::identify::RequestAttributes;
 use declared::{charsets_are_known, is_compressed, is_json};
@@ -170,7 +170,7 @@ impl BodyInspector {
         if self.needs_json && said.form != Form::Json && is_json(head.headers) && !is_blank() {
             return Err(BodyProblem::NotJson);
         }
-        let ambiguous = self.pointers.iter().zip(&said.found).find(|(_, value)| **value == Found::Ambiguous);
+        let ambiguous = self.pointers.iter().zip(&said.found).find(|(_, value)| **value == PointedTo::Ambiguous);
         if let Some((pointer, _)) = ambiguous {
             return Err(BodyProblem::Ambiguous(pointer.clone()));
         }
@@ -214,8 +214,8 @@ impl InspectedBody<'_> {
 
     fn found(&self, place: usize) -> Option<&[u8]> {
         match self.said.found.get(place)? {
-            Found::Value(value) => Some(value.as_bytes()),
-            Found::Missing | Found::Ambiguous => None,
+            PointedTo::Value(value) => Some(value.as_bytes()),
+            PointedTo::Missing | PointedTo::Ambiguous => None,
         }
     }
 

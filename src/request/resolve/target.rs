@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName, Method, StatusCode, Version, header};
 
-use super::{ArrivedRequest, Refusal};
+use super::{ArrivedRequest, Rejection};
 use crate::base::reason::Reason;
 use crate::config::PathRules;
 use crate::request::route::{host, path};
@@ -36,22 +36,22 @@ const MOST_FIELDS: usize = 100;
 
 /// The request is not valid, or can be read in two ways. The following bytes on the connection may belong to what could not
 /// be read.
-fn bad(detail: &'static str) -> Refusal {
-    Refusal { status: StatusCode::BAD_REQUEST, reason: None, detail: Cow::Borrowed(detail), ends_connection: true }
+fn bad(detail: &'static str) -> Rejection {
+    Rejection { status: StatusCode::BAD_REQUEST, reason: None, detail: Cow::Borrowed(detail), ends_connection: true }
 }
 
 impl<'a> Target<'a> {
     /// Reads the target.
-    pub(super) fn read(request: &ArrivedRequest<'a>, paths: PathRules) -> Result<Self, Refusal> {
+    pub(super) fn read(request: &ArrivedRequest<'a>, paths: PathRules) -> Result<Self, Rejection> {
         let ArrivedRequest { head, body, ambiguity, is_asked, .. } = *request;
         if head.headers.len() > MOST_FIELDS {
             let reason = Some(Reason::MaxHeaderSize);
             let detail = "The request has more than 100 header fields.";
-            return Err(Refusal { status: StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, reason, ..bad(detail) });
+            return Err(Rejection { status: StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, reason, ..bad(detail) });
         }
         if head.method == Method::CONNECT {
             let detail = "This is a reverse proxy: CONNECT is served only for a WebSocket in HTTP/2.";
-            return Err(Refusal { status: StatusCode::NOT_IMPLEMENTED, ..bad(detail) });
+            return Err(Rejection { status: StatusCode::NOT_IMPLEMENTED, ..bad(detail) });
         }
         if is_method_in_other_case(head.method.as_str()) {
             return Err(bad("The method is a standard method in the wrong case."));
@@ -67,7 +67,7 @@ impl<'a> Target<'a> {
             None => "",
         };
         if let Some(detail) = ambiguity {
-            return Err(Refusal { reason: is_asked.then_some(Reason::AskedRequest), ..bad(detail) });
+            return Err(Rejection { reason: is_asked.then_some(Reason::AskedRequest), ..bad(detail) });
         }
         // The HTTP library gives every request with a transfer coding a body.
         if body.is_some() && !is_plain(&head.headers) {

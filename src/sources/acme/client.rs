@@ -61,13 +61,13 @@ impl From<NoAnswer> for Error {
 }
 
 /// Sends requests to one authority.
-pub(super) struct Client {
+pub(super) struct AcmeClient {
     directory: Url,
     tls: Option<ConnectorTls>,
     told: RetryAfter,
 }
 
-impl Client {
+impl AcmeClient {
     pub(super) fn new(acme: &Acme, told: &RetryAfter) -> Self {
         Self { directory: acme.directory.clone(), tls: acme.tls.clone(), told: told.clone() }
     }
@@ -82,7 +82,7 @@ impl Client {
     }
 }
 
-impl HttpClient for Client {
+impl HttpClient for AcmeClient {
     fn request(
         &self,
         request: Request<BodyWrapper<Bytes>>,
@@ -145,7 +145,7 @@ mod tests {
     fn a_directory_names_no_servers_that_are_asked_in_another_way() {
         let client = |directory| {
             let directory = document_url(directory).unwrap();
-            Client { directory, tls: None, told: RetryAfter::default() }
+            AcmeClient { directory, tls: None, told: RetryAfter::default() }
         };
         let public = client("https://acme.test/directory");
         assert!(public.url("https://other.test/order").is_ok());

@@ -9,7 +9,7 @@ use instant_acme::{
 };
 
 use super::challenges::{Challenges, Claim};
-use super::client::{Client, RetryAfter};
+use super::client::{AcmeClient, RetryAfter};
 use super::failure::{Failure, Kind};
 use super::folder::{Folder, SKEW, covered, identity};
 use crate::base::clock;
@@ -61,7 +61,7 @@ async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter)
 
 /// The account of the folder, or a new one.
 async fn account(acme: &Acme, folder: &Folder, told: &RetryAfter) -> Result<Account, Failure> {
-    let builder = Account::builder_with_http(Box::new(Client::new(acme, told)));
+    let builder = Account::builder_with_http(Box::new(AcmeClient::new(acme, told)));
     if let Some(known) = folder.account().map_err(|error| of_files(folder, &error))? {
         return builder.from_credentials(known).await.map_err(|error| Failure::of(&error, told));
     }

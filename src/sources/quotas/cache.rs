@@ -39,7 +39,7 @@ const REPEATS: BackOff = BackOff { first: Duration::from_secs(1), longest: Durat
 
 /// What a lookup has found out.
 #[derive(Clone, Debug)]
-pub(super) enum Found {
+pub(super) enum LookupAnswer {
     /// The source grants the key this.
     Quota(Arc<Quota>),
     /// The source does not know the key.
@@ -122,12 +122,12 @@ pub(super) struct Cache {
 pub(super) struct Known {
     /// What to use, whether it is fresh or not.
     pub(super) quota: Option<Arc<Quota>>,
-    pub(super) next: Next,
+    pub(super) next: NextLookup,
 }
 
 /// What has to be done about a key.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum NextLookup {
     /// Nothing.
     Nothing,
     /// The key is being looked up. There is nothing to use until this ends.
@@ -168,28 +168,30 @@ impl Cache {
     pub(super) fn fresh(&self, key: Fingerprint, now: Time) -> Option<Known> {
         let mut shard = self.shard(key).lock();
         let entry = shard.find(key).filter(|entry| entry.is_fresh(now))?;
-        Some(Known { quota: entry.quota.clone(), next: Next::Nothing })
+        Some(Known { quota: entry.quota.clone(), next: NextLookup::Nothing })
     }
 
     /// What is known of a key. `may_ask` is called if it has to be looked up, and says whether that is possible.
     pub(super) fn get(&self, key: Fingerprint, now: Time, may_ask: impl FnOnce(bool) -> bool) -> Known {
         let mut shard = self.shard(key).lock();
         let quota = match shard.find(key) {
-            Some(entry) if entry.is_fresh(now) => return Known { quota: entry.quota.clone(), next: Next::Nothing },
+            Some(entry) if entry.is_fresh(now) => {
+                return Known { quota: entry.quota.clone(), next: NextLookup::Nothing };
+            }
             Some(entry) => Some(entry.quota.clone()),
             None => None,
         };
         let is_renewal = quota.is_some();
         let quota = quota.flatten();
         let next = match shard.under_way.get(&key) {
-            Some(_) if is_renewal => Next::Nothing,
-            Some(waiting) => Next::Wait(waiting.clone()),
+            Some(_) if is_renewal => NextLookup::Nothing,
+            Some(waiting) => NextLookup::Wait(waiting.clone()),
             None if may_ask(is_renewal) => {
                 let (done, waiting) = watch::channel(());
                 shard.under_way.insert(key, waiting.clone());
-                Next::LookUp(NewLookup { key, done, waiting, is_renewal })
+                NextLookup::LookUp(NewLookup { key, done, waiting, is_renewal })
             }
-            None => Next::Nothing,
+            None => NextLookup::Nothing,
         };
         Known { quota, next }
     }
@@ -212,7 +214,7 @@ impl Cache {
     }
 
     /// Records how a lookup has ended. `sent` is a hash of what was sent.
-    pub(super) fn end(&self, key: Fingerprint, sent: Fingerprint, found: Found, now: Time) {
+    pub(super) fn end(&self, key: Fingerprint, sent: Fingerprint, found: LookupAnswer, now: Time) {
         let mut shard = self.shard(key).lock();
         shard.under_way.remove(&key);
         let before = shard.known.remove(&key).or_else(|| shard.others.remove(&key));
@@ -226,17 +228,17 @@ impl Cache {
             sent,
         };
         let entry = match (found, before) {
-            (Found::Quota(quota), _) => answered(Some(quota)),
-            (Found::Absent, _) => answered(None),
-            (Found::Unusable, before) => {
+            (LookupAnswer::Quota(quota), _) => answered(Some(quota)),
+            (LookupAnswer::Absent, _) => answered(None),
+            (LookupAnswer::Unusable, before) => {
                 let failures = failures.saturating_add(1);
                 let fresh = (now, now.after(REPEATS.pause(failures)));
                 let (quota, answered) = before.map_or((None, None), |before| (before.quota, before.answered));
                 Entry { quota, answered, fresh, failures, sent }
             }
             // It says nothing about the key. What was known goes on holding, and is renewed a little later.
-            (Found::Nothing, Some(before)) => Entry { fresh: (now, now.after(REPEATS.first)), ..before },
-            (Found::Nothing, None) => return,
+            (LookupAnswer::Nothing, Some(before)) => Entry { fresh: (now, now.after(REPEATS.first)), ..before },
+            (LookupAnswer::Nothing, None) => return,
         };
         self.insert(&mut shard, key, entry);
     }

@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
 use super::announced::Changed;
 use super::answer::{LookupError, QuotaAnswer};
 use super::availability::Availability;
-use super::cache::{Cache, CachedQuota, Found, Known, NewLookup, Next};
+use super::cache::{Cache, CachedQuota, Known, LookupAnswer, NewLookup, NextLookup};
 use super::origin::QuotaOrigin;
 use super::quota::{Quota, Terms};
 use crate::base::clock::Time;
@@ -166,9 +166,9 @@ impl QuotaSource {
         });
         let quota = quota.and_then(|quota| self.current(key, quota));
         let wait = match next {
-            Next::Nothing => None,
-            Next::Wait(waiting) => (!self.availability.is_away()).then_some(waiting),
-            Next::LookUp(NewLookup { key, done, waiting, is_renewal }) => place.and_then(|(permit, sent)| {
+            NextLookup::Nothing => None,
+            NextLookup::Wait(waiting) => (!self.availability.is_away()).then_some(waiting),
+            NextLookup::LookUp(NewLookup { key, done, waiting, is_renewal }) => place.and_then(|(permit, sent)| {
                 permit.send(Lookup { key, sent, done });
                 (!is_renewal && !self.availability.is_away()).then_some(waiting)
             }),
@@ -221,16 +221,16 @@ impl QuotaSource {
     /// Reads what the server has answered, and records it.
     pub(super) fn end(&self, lookup: &Lookup, result: Result<Option<QuotaAnswer>, LookupError>, now: Time) {
         let (found, counter) = match result {
-            Ok(None) => (Found::Absent, &self.counters.absent),
+            Ok(None) => (LookupAnswer::Absent, &self.counters.absent),
             Ok(Some(answer)) => match self.terms.load().read(answer) {
-                Ok(Some(quota)) => (Found::Quota(Arc::new(quota)), &self.counters.found),
-                Ok(None) => (Found::Absent, &self.counters.absent),
+                Ok(Some(quota)) => (LookupAnswer::Quota(Arc::new(quota)), &self.counters.found),
+                Ok(None) => (LookupAnswer::Absent, &self.counters.absent),
                 Err(why) => (self.unusable(&why), &self.counters.unusable),
             },
             Err(LookupError::Unusable(why)) => (self.unusable(&why), &self.counters.unusable),
-            Err(LookupError::Away(_)) if self.is_away() => (Found::Nothing, &self.counters.failed),
+            Err(LookupError::Away(_)) if self.is_away() => (LookupAnswer::Nothing, &self.counters.failed),
             // Others are answered.
-            Err(LookupError::Away(_)) => (Found::Unusable, &self.counters.failed),
+            Err(LookupError::Away(_)) => (LookupAnswer::Unusable, &self.counters.failed),
         };
         counter.one();
         self.cache.end(lookup.key, Fingerprint::of(lookup.sent.as_bytes()), found, now);
@@ -238,7 +238,7 @@ impl QuotaSource {
         let _ = lookup.done.send(());
     }
 
-    fn unusable(&self, why: &str) -> Found {
+    fn unusable(&self, why: &str) -> LookupAnswer {
         // The first ones of a power of ten, so that a source that is wrong about each key does not fill the log.
         let count = self.counters.unusable.get() + 1;
         if count == 10_u64.pow(count.ilog10()) {
@@ -249,7 +249,7 @@ impl QuotaSource {
                 "a source of quotas has given an answer that cannot be used"
             );
         }
-        Found::Unusable
+        LookupAnswer::Unusable
     }
 
     /// Marks what has changed as due to be renewed.

@@ -35,7 +35,7 @@ use super::targets::Answer;
 use super::waiting::Waiting;
 use crate::base::clock::Time;
 use crate::config::{self, OnError};
-use crate::store::plan::{Part, Plan};
+use crate::store::plan::{AskPlan, Plan};
 
 use admission::{Admit, Admits};
 use inspection::Inspections;
@@ -264,7 +264,7 @@ impl Coordinator {
             let may_be_open = self.strict || cached.versioned.is_some();
             admit.is_provisional = answers && part.charged > 0 && !admit.is_leased && may_be_open;
         }
-        let needs = |(place, part): (&Place, &Part)| part.pooled.is_some() && self.is_away(*place);
+        let needs = |(place, part): (&Place, &AskPlan)| part.pooled.is_some() && self.is_away(*place);
         if self.on_error != OnError::Local && places.iter().zip(&plan.parts).any(needs) {
             return self.dismiss(decision);
         }

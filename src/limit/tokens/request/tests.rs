@@ -20,8 +20,8 @@ fn asking(body: &str) -> Option<String> {
     Some(asking)
 }
 
-fn value(text: &str) -> Found {
-    Found::Value(text.to_owned())
+fn value(text: &str) -> PointedTo {
+    PointedTo::Value(text.to_owned())
 }
 
 const CHAT: &str = r#"{
@@ -51,8 +51,8 @@ fn reads_a_chat_completion() {
                 value("gpt-4o-mini"),
                 value("0.7"),
                 value("user"),
-                Found::Missing,
-                Found::Missing,
+                PointedTo::Missing,
+                PointedTo::Missing,
                 value("Be brief.")
             ],
             input: InputSize { text: (names.len() + texts.concat().len()) as u64, numbers: 3, parts: 0 },
@@ -183,12 +183,12 @@ fn what_is_there_twice_is_ambiguous() {
         r#"{"model":{},"model":"b"}"#,
         r#"{"model":[1],"x":[{"model":1}],"modeL":2}"#,
     ] {
-        assert_eq!(read(body.as_bytes(), &["/model"]).found, [Found::Ambiguous], "{body}");
+        assert_eq!(read(body.as_bytes(), &["/model"]).found, [PointedTo::Ambiguous], "{body}");
     }
     for body in
         [r#"{"tas\u212a":"a","task":"b"}"#, r#"{"taſk":"a","task":"b"}"#, "{\"ta\\u017Fk\":\"a\",\"TASK\":\"b\"}"]
     {
-        assert_eq!(read(body.as_bytes(), &["/task"]).found, [Found::Ambiguous], "{body}");
+        assert_eq!(read(body.as_bytes(), &["/task"]).found, [PointedTo::Ambiguous], "{body}");
     }
     for body in [
         r#"{"a":{"b":1},"A":{"b":2}}"#,
@@ -197,12 +197,12 @@ fn what_is_there_twice_is_ambiguous() {
         r#"{"a":{"b":1,"B":1}}"#,
         r#"{"a":[0],"a":{"b":1}}"#,
     ] {
-        assert_eq!(read(body.as_bytes(), &["/a/b"]).found, [Found::Ambiguous], "{body}");
+        assert_eq!(read(body.as_bytes(), &["/a/b"]).found, [PointedTo::Ambiguous], "{body}");
     }
     let body = br#"{"a":{"b":1,"x":1,"x":2},"c":3,"c":4}"#;
     assert_eq!(
         read(body, &["/a/b", "/c", "/A/B", "/a/c"]).found,
-        [value("1"), Found::Ambiguous, value("1"), Found::Missing]
+        [value("1"), PointedTo::Ambiguous, value("1"), PointedTo::Missing]
     );
 }
 
@@ -216,18 +216,18 @@ fn values_have_one_form() {
         ("1.0", value("1")),
         ("1e0", value("1")),
         ("-0", value("0")),
-        ("true", Found::Missing),
-        ("null", Found::Missing),
-        ("NaN", Found::Missing),
-        ("{\"a\":1}", Found::Missing),
-        ("[\"a\"]", Found::Missing),
+        ("true", PointedTo::Missing),
+        ("null", PointedTo::Missing),
+        ("NaN", PointedTo::Missing),
+        ("{\"a\":1}", PointedTo::Missing),
+        ("[\"a\"]", PointedTo::Missing),
     ] {
         assert_eq!(read(format!("{{\"m\":{text}}}").as_bytes(), &["/m"]).found, [found], "{text}");
     }
     assert_eq!(read(b"{\"m\":\"\xff\"}", &["/m"]).found, [value("\u{fffd}")]);
     let long = format!("{{\"m\":1.{}}}", "0".repeat(100));
-    assert_eq!(read(long.as_bytes(), &["/m"]).found, [Found::Ambiguous]);
-    assert_eq!(read(b"\"root\"", &["", "/a"]).found, [value("root"), Found::Missing]);
+    assert_eq!(read(long.as_bytes(), &["/m"]).found, [PointedTo::Ambiguous]);
+    assert_eq!(read(b"\"root\"", &["", "/a"]).found, [value("root"), PointedTo::Missing]);
 }
 
 /// Some servers read a value, and do not look at what follows it.
@@ -264,7 +264,7 @@ fn what_is_no_json_is_text() {
         let read = read(body.as_bytes(), &["/m"]);
         assert_eq!(
             (read.form, &read.found[..], read.input.text),
-            (Form::Other, &[Found::Missing][..], body.len() as u64),
+            (Form::Other, &[PointedTo::Missing][..], body.len() as u64),
             "{body}"
         );
     }

@@ -14,13 +14,13 @@ const SECOND: u64 = 1_000_000;
 
 /// What a rate counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(super) enum CountedUnit {
     Requests,
     /// Those of language models.
     Tokens,
 }
 
-impl Unit {
+impl CountedUnit {
     /// The name that the providers have for it.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -31,7 +31,7 @@ impl Unit {
 }
 
 /// What is told about a rate.
-pub(super) struct Told {
+pub(super) struct ReportedRate {
     /// What it allows.
     pub(super) allowed: u64,
     /// What remains of that.
@@ -46,7 +46,7 @@ pub(super) struct Form {
     /// The style of the limits that it tells.
     style: HeaderStyle,
     /// Which of their rates it tells; `None` for all.
-    unit: Option<Unit>,
+    unit: Option<CountedUnit>,
     /// The names of what is allowed, of what remains, and of the moment when there is more.
     pub(super) names: [HeaderName; 3],
     /// That moment, which is told at another one.
@@ -63,19 +63,19 @@ pub(super) static FORMS: [Form; 5] = [
     },
     Form {
         style: HeaderStyle::OpenAi,
-        unit: Some(Unit::Requests),
+        unit: Some(CountedUnit::Requests),
         names: names("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
         moment: duration,
     },
     Form {
         style: HeaderStyle::OpenAi,
-        unit: Some(Unit::Tokens),
+        unit: Some(CountedUnit::Tokens),
         names: names("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
         moment: duration,
     },
     Form {
         style: HeaderStyle::Anthropic,
-        unit: Some(Unit::Requests),
+        unit: Some(CountedUnit::Requests),
         names: names(
             "anthropic-ratelimit-requests-limit",
             "anthropic-ratelimit-requests-remaining",
@@ -85,7 +85,7 @@ pub(super) static FORMS: [Form; 5] = [
     },
     Form {
         style: HeaderStyle::Anthropic,
-        unit: Some(Unit::Tokens),
+        unit: Some(CountedUnit::Tokens),
         names: names(
             "anthropic-ratelimit-tokens-limit",
             "anthropic-ratelimit-tokens-remaining",
@@ -106,14 +106,14 @@ impl Form {
     }
 
     /// Whether a rate is told so that counts this, of a limit of this style.
-    pub(super) fn tells(&self, style: HeaderStyle, unit: Unit) -> bool {
+    pub(super) fn tells(&self, style: HeaderStyle, unit: CountedUnit) -> bool {
         self.is_of(style) && self.unit.is_none_or(|own| own == unit)
     }
 
     /// Writes what a rate allows, what remains of it, and when there is more. The upstream's own headers of these names are
     /// about another limit, so none stays.
-    pub(super) fn write(&self, headers: &mut HeaderMap, told: &Told, now: Time) {
-        let Told { allowed, remaining, until } = *told;
+    pub(super) fn write(&self, headers: &mut HeaderMap, told: &ReportedRate, now: Time) {
+        let ReportedRate { allowed, remaining, until } = *told;
         let moment = until.and_then(|until| (self.moment)(now, until));
         let values = [Some(digits(allowed)), Some(digits(remaining)), moment];
         for (name, value) in self.names.iter().zip(values) {

@@ -13,10 +13,10 @@ use crate::request::decide::{LimitOutcome, LimitVerdict};
 
 /// The last refusal of one connection, if there was one.
 #[derive(Debug, Default)]
-pub struct RefusalCache(pub(super) Option<Box<Refusal>>);
+pub struct RefusalCache(pub(super) Option<Box<LastRefusal>>);
 
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct LastRefusal {
     rate_limit_headers: Arc<RateLimitHeaders>,
     verdicts: SmallVec<[SentVerdict; 2]>,
     pub(super) response: LocalResponse,
@@ -53,7 +53,7 @@ impl SentVerdict {
     }
 }
 
-impl Refusal {
+impl LastRefusal {
     /// The response to a request with these outcomes.
     pub(super) fn new(
         rate_limit_headers: &Arc<RateLimitHeaders>,

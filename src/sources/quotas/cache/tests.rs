@@ -20,13 +20,13 @@ fn quota(text: &str) -> Arc<Quota> {
 }
 
 /// Looks a key up, as if the source answered at once. Returns whether it was asked.
-fn look_up(cache: &Cache, number: usize, found: &Found, now: Time) -> bool {
+fn look_up(cache: &Cache, number: usize, found: &LookupAnswer, now: Time) -> bool {
     match cache.get(key(number), now, |_| true).next {
-        Next::LookUp(lookup) => {
+        NextLookup::LookUp(lookup) => {
             cache.end(lookup.key, lookup.key, found.clone(), now);
             true
         }
-        Next::Nothing | Next::Wait(_) => false,
+        NextLookup::Nothing | NextLookup::Wait(_) => false,
     }
 }
 
@@ -37,68 +37,68 @@ fn rate(cache: &Cache, number: usize, now: Time) -> Option<String> {
 #[test]
 fn a_key_has_one_lookup_at_a_time() {
     let cache = Cache::new(100, SPAN);
-    let Next::LookUp(first) = cache.get(key(1), at(0), |_| true).next else { panic!("nothing is known") };
+    let NextLookup::LookUp(first) = cache.get(key(1), at(0), |_| true).next else { panic!("nothing is known") };
     assert!(!first.is_renewal);
     for _ in 0..3 {
         let again = cache.get(key(1), at(0), |_| panic!("it is under way"));
-        assert!(matches!(again.next, Next::Wait(_)) && again.quota.is_none());
+        assert!(matches!(again.next, NextLookup::Wait(_)) && again.quota.is_none());
     }
-    cache.end(key(1), key(1), Found::Nothing, at(0));
-    assert!(matches!(cache.get(key(1), at(0), |_| false).next, Next::Nothing), "it may not be asked for");
-    assert!(look_up(&cache, 1, &Found::Quota(quota("5/s")), at(0)));
+    cache.end(key(1), key(1), LookupAnswer::Nothing, at(0));
+    assert!(matches!(cache.get(key(1), at(0), |_| false).next, NextLookup::Nothing), "it may not be asked for");
+    assert!(look_up(&cache, 1, &LookupAnswer::Quota(quota("5/s")), at(0)));
     assert_eq!(rate(&cache, 1, at(1)).as_deref(), Some("5/s"));
 }
 
 #[test]
 fn what_has_expired_is_used_while_one_lookup_renews_it() {
     let cache = Cache::new(100, SPAN);
-    assert!(look_up(&cache, 1, &Found::Quota(quota("5/s")), at(0)));
-    assert!(!look_up(&cache, 1, &Found::Absent, at(53)), "it is fresh");
+    assert!(look_up(&cache, 1, &LookupAnswer::Quota(quota("5/s")), at(0)));
+    assert!(!look_up(&cache, 1, &LookupAnswer::Absent, at(53)), "it is fresh");
     let late = cache.get(key(1), at(61), |is_renewal| is_renewal);
     assert!(late.quota.is_some());
-    let Next::LookUp(lookup) = late.next else { panic!("it has expired") };
+    let NextLookup::LookUp(lookup) = late.next else { panic!("it has expired") };
     assert!(lookup.is_renewal);
     let meanwhile = cache.get(key(1), at(62), |_| panic!("it is under way"));
-    assert!(meanwhile.quota.is_some() && matches!(meanwhile.next, Next::Nothing), "no request waits");
+    assert!(meanwhile.quota.is_some() && matches!(meanwhile.next, NextLookup::Nothing), "no request waits");
     // The source is away: the key goes on, for ever.
-    cache.end(key(1), key(1), Found::Nothing, at(63));
+    cache.end(key(1), key(1), LookupAnswer::Nothing, at(63));
     assert_eq!(rate(&cache, 1, at(1_000_000)).as_deref(), Some("5/s"));
     // It has forgotten the key.
-    assert!(look_up(&cache, 1, &Found::Absent, at(1_000_000)));
+    assert!(look_up(&cache, 1, &LookupAnswer::Absent, at(1_000_000)));
     assert_eq!((rate(&cache, 1, at(1_000_000)), cache.len()), (None, (0, 1)));
 }
 
 #[test]
 fn failures_are_repeated_less_and_less_often() {
     let cache = Cache::new(100, SPAN);
-    let asked = |from: u64, to: u64, found: &Found| {
+    let asked = |from: u64, to: u64, found: &LookupAnswer| {
         (from..to).filter(|second| look_up(&cache, 1, found, at(*second))).collect::<Vec<_>>()
     };
-    assert_eq!(asked(0, 100, &Found::Unusable), [0, 1, 3, 7, 15, 31, 63]);
+    assert_eq!(asked(0, 100, &LookupAnswer::Unusable), [0, 1, 3, 7, 15, 31, 63]);
     let peeked = cache.peek(key(1), at(100)).unwrap();
     assert_eq!((peeked.failures, peeked.answered, peeked.quota.is_none()), (7, None, true));
-    assert_eq!(asked(200, 201, &Found::Quota(quota("5/s"))), [200]);
+    assert_eq!(asked(200, 201, &LookupAnswer::Quota(quota("5/s"))), [200]);
     // What was known holds although the next answers cannot be used.
-    assert_eq!(asked(300, 305, &Found::Unusable), [300, 301, 303]);
+    assert_eq!(asked(300, 305, &LookupAnswer::Unusable), [300, 301, 303]);
     assert_eq!(rate(&cache, 1, at(305)).as_deref(), Some("5/s"));
 }
 
 #[test]
 fn a_clock_that_was_set_back_makes_nothing_last_longer() {
     let cache = Cache::new(100, SPAN);
-    assert!(look_up(&cache, 1, &Found::Absent, at(1_000_000)));
-    assert!(!look_up(&cache, 1, &Found::Absent, at(999_999)), "the request had begun before the answer came");
-    assert!(look_up(&cache, 1, &Found::Absent, at(10)));
+    assert!(look_up(&cache, 1, &LookupAnswer::Absent, at(1_000_000)));
+    assert!(!look_up(&cache, 1, &LookupAnswer::Absent, at(999_999)), "the request had begun before the answer came");
+    assert!(look_up(&cache, 1, &LookupAnswer::Absent, at(10)));
 }
 
 #[test]
 fn invented_keys_evict_none_that_the_source_knows() {
     let cache = Cache::new(1000, SPAN);
     for number in 0..200 {
-        assert!(look_up(&cache, number, &Found::Quota(quota("5/s")), at(0)));
+        assert!(look_up(&cache, number, &LookupAnswer::Quota(quota("5/s")), at(0)));
     }
     for number in 1000..50_000 {
-        look_up(&cache, number, &Found::Absent, at(1));
+        look_up(&cache, number, &LookupAnswer::Absent, at(1));
     }
     assert!((0..200).all(|number| rate(&cache, number, at(2)).is_some()));
     let (known, absent) = cache.len();
@@ -109,7 +109,7 @@ fn invented_keys_evict_none_that_the_source_knows() {
 #[test]
 fn keys_in_use_outlast_others_and_one_goes_even_if_all_are_used() {
     let cache = Cache::new(40, SPAN);
-    let add = |number| assert!(look_up(&cache, number, &Found::Quota(quota("5/s")), at(0)));
+    let add = |number| assert!(look_up(&cache, number, &LookupAnswer::Quota(quota("5/s")), at(0)));
     let is_cached = |number| cache.peek(key(number), at(1)).is_some();
     (0..40).for_each(add);
     assert!((0..8).all(|number| rate(&cache, number, at(1)).is_some()));
@@ -125,10 +125,10 @@ fn keys_in_use_outlast_others_and_one_goes_even_if_all_are_used() {
 async fn what_is_announced_is_renewed() {
     let cache = Cache::new(1000, SPAN);
     for number in 0..3 {
-        assert!(look_up(&cache, number, &Found::Absent, at(0)));
+        assert!(look_up(&cache, number, &LookupAnswer::Absent, at(0)));
     }
     cache.expire(&Changed::Keys([key(1)].into_iter().collect())).await;
-    let due = |number| look_up(&cache, number, &Found::Absent, at(1));
+    let due = |number| look_up(&cache, number, &LookupAnswer::Absent, at(1));
     assert_eq!([0, 1, 2].map(due), [false, true, false]);
     cache.expire(&Changed::All).await;
     assert_eq!([0, 1, 2].map(due), [true; 3]);
@@ -149,16 +149,16 @@ proptest! {
         for (number, found, later) in steps {
             now += later / 10;
             let found = match found {
-                0 => Found::Quota(quota.clone()),
-                1 => Found::Absent,
-                2 => Found::Unusable,
-                _ => Found::Nothing,
+                0 => LookupAnswer::Quota(quota.clone()),
+                1 => LookupAnswer::Absent,
+                2 => LookupAnswer::Unusable,
+                _ => LookupAnswer::Nothing,
             };
             if look_up(&cache, number, &found, at(now)) {
                 match found {
-                    Found::Quota(_) => _ = known.insert(number, true),
-                    Found::Absent => _ = known.insert(number, false),
-                    Found::Unusable | Found::Nothing => {}
+                    LookupAnswer::Quota(_) => _ = known.insert(number, true),
+                    LookupAnswer::Absent => _ = known.insert(number, false),
+                    LookupAnswer::Unusable | LookupAnswer::Nothing => {}
                 }
             }
             let (granted, others) = cache.len();

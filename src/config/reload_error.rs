@@ -7,14 +7,14 @@ use super::Problems;
 
 /// Why a configuration is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ReloadError {
     /// Its file is not valid.
     Invalid(Box<Problems>),
     /// Something else, in a sentence.
     Other(String),
 }
 
-impl Refusal {
+impl ReloadError {
     /// The files that it names, as far as they are known.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
         let problems = match self {
@@ -25,19 +25,19 @@ impl Refusal {
     }
 }
 
-impl From<Problems> for Refusal {
+impl From<Problems> for ReloadError {
     fn from(problems: Problems) -> Self {
         Self::Invalid(Box::new(problems))
     }
 }
 
-impl From<String> for Refusal {
+impl From<String> for ReloadError {
     fn from(why: String) -> Self {
         Self::Other(why)
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ReloadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Invalid(problems) => problems.fmt(f),
@@ -46,4 +46,4 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for ReloadError {}
