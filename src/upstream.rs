@@ -5,6 +5,7 @@
 //! `again.rs` decides.
 
 mod health;
+mod load;
 mod adaptive_limit;
 mod places;
 mod endpoint_state;
@@ -17,7 +18,6 @@ mod in_flight;
 mod balancer;
 mod response_rules;
 mod error;
-mod call_deadline;
 mod stall;
 mod stream;
 mod spare_buffers;
@@ -47,11 +47,12 @@ mod watch;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use tokio::sync::Mutex;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 pub use body::UpstreamBody;
 pub use bound::BoundConnections;
@@ -62,6 +63,7 @@ pub use endpoint_state::EndpointStatus;
 pub use error::{BodyError, UpstreamError};
 pub use health::Availability;
 pub use keep::{Keep, Keeps};
+pub use load::UpstreamLoad;
 pub use pool::ConnectionPools;
 pub use request::{
     BodyRules, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, RequestClient, RequestHead,
@@ -78,7 +80,6 @@ use crate::server::ClientBody;
 use again::Again;
 use attempts::Attempts;
 use balancer::{Balancer, Choice, Wish};
-use call_deadline::CallDeadline;
 use cold::cold;
 use connector::Connector;
 use delivery::Delivery;
@@ -203,6 +204,13 @@ impl Upstream {
         self.balancer.most_in_flight(endpoint)
     }
 
+    /// What its requests have measured until now.
+    pub fn load(&self) -> UpstreamLoad {
+        let endpoints = self.balancer.endpoints();
+        let loads = endpoints.iter().map(|weighted| (weighted.endpoint.id, &weighted.endpoint.state.load));
+        UpstreamLoad::new(loads, self.state.full.load(Ordering::Relaxed))
+    }
+
     /// How many requests wait for an endpoint.
     pub fn waiting(&self) -> usize {
         self.state.waiting()
@@ -221,11 +229,11 @@ impl Upstream {
         headers: &mut HeaderMap,
         on_failure: &OnFailedAttempt<'_>,
     ) -> Result<(StatusCode, UpstreamBody), Unanswered> {
-        let deadline = CallDeadline::new(limit);
-        let sent = timeout_at(deadline.at(), cold(self.send(connections, request, body, headers, on_failure))).await;
+        let end = Instant::now() + limit;
+        let sent = timeout_at(end, cold(self.send(connections, request, body, headers, on_failure))).await;
         let over = || Err(Unanswered { endpoint: None, error: UpstreamError::Deadline(limit) });
         let (status, body) = sent.unwrap_or_else(|_| over())?;
-        Ok((status, body.until(deadline)))
+        Ok((status, body.until(end)))
     }
 
     /// Sends the request to one endpoint after the other, as long as that is allowed and necessary. Returns the response as
@@ -248,7 +256,7 @@ impl Upstream {
         let key = request.client.and_then(|client| client.balanced_by);
         let wish = Wish { key, tried: &[] };
         let mut in_flight = match self.choose(wish) {
-            Choice::Endpoint(endpoint) => self.in_flight(endpoint, request),
+            Choice::Endpoint(endpoint) => InFlight::new(endpoint, request),
             Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
             Choice::Full => cold(self.wait(wish, request)).await?,
         };
@@ -271,14 +279,14 @@ impl Upstream {
                 continue;
             }
             match &sent {
-                Ok((status, _)) => self.answered(&in_flight, *status, request),
-                Err(failed) => self.failed(&in_flight, failed, request),
+                Ok((status, _)) => self.answered(&in_flight, *status),
+                Err(failed) => self.failed(&in_flight, failed),
             }
             // It has had its turn already, so it does not wait behind others again.
             let wish = Wish { key, tried: &attempts.tried };
             match again.map(|_| self.balancer.choose(wish)) {
                 Some(Choice::Endpoint(next)) => {
-                    let next = self.in_flight(next, request);
+                    let next = InFlight::new(next, request);
                     match sent {
                         Ok((status, body)) => {
                             let headers = std::mem::take(headers);
@@ -318,15 +326,13 @@ impl Upstream {
         self.balancer.choose(wish)
     }
 
-    /// The request, which is to be sent to this endpoint.
-    fn in_flight(&self, endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>) -> InFlight {
-        InFlight::new(endpoint, request, self.overload.adaptive.is_some())
-    }
-
     /// Waits until an endpoint has room for the request, as long as the configuration allows. Those that have waited longer are
     /// first.
     async fn wait(&self, wish: Wish<'_>, request: &UpstreamRequest<'_>) -> Result<InFlight, Unanswered> {
-        let overloaded = || Unanswered { endpoint: None, error: UpstreamError::Overloaded };
+        let overloaded = || {
+            self.state.full.fetch_add(1, Ordering::Relaxed);
+            Unanswered { endpoint: None, error: UpstreamError::Overloaded }
+        };
         let waiting = self.state.wait(self.overload.max_waiting).ok_or_else(overloaded)?;
         let first_come = async {
             let _turn = self.turn.lock().await;
@@ -335,7 +341,7 @@ impl Upstream {
                 // Nobody else does this for a configuration that is not in force any more.
                 self.balancer.refresh();
                 match self.balancer.choose(wish) {
-                    Choice::Endpoint(endpoint) => return Ok(self.in_flight(endpoint, request)),
+                    Choice::Endpoint(endpoint) => return Ok(InFlight::new(endpoint, request)),
                     Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
                     Choice::Full => room.await,
                 }

@@ -1,4 +1,4 @@
-//! A time limit that is set for every request and almost never reached.
+//! The moment at which something takes too long. It may move with each progress, for every request, and is almost never reached.
 //!
 //! Registering and removing a timer for each request would cost two system calls, since a timer that is earlier than
 //! all others wakes the runtime. This timer stays registered while the limit moves ahead of it. If it fires before the
@@ -19,10 +19,19 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// A limit that is reached now. It has to be created in a runtime with timers.
-    pub fn now() -> Self {
-        let at = Instant::now();
+    /// A limit that is reached at this moment. It has to be created in a runtime with timers.
+    pub fn at(at: Instant) -> Self {
         Self { at, timer: Box::pin(sleep_until(at)) }
+    }
+
+    /// A limit that is reached now.
+    pub fn now() -> Self {
+        Self::at(Instant::now())
+    }
+
+    /// When it is reached.
+    pub fn moment(&self) -> Instant {
+        self.at
     }
 
     /// Sets the limit to this duration from now.

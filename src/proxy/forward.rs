@@ -16,7 +16,6 @@ use crate::base::http::trace_context::TraceContext;
 use crate::base::reason::Reason;
 use crate::config::{HeaderChanges, Scheme, UNLIMITED};
 use crate::proxy::respond::{self, grpc};
-use crate::proxy::shed::Waiting;
 use crate::proxy::snapshot::{CompiledRoute, Forwarding};
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
 use crate::request::decide::CostKnown;
@@ -47,17 +46,6 @@ pub(super) struct UpstreamCall<'a> {
     pub(super) trace: Option<TraceContext>,
     /// The hash of the key by which the upstream chooses a server.
     pub(super) balanced_by: Option<u64>,
-}
-
-/// Records what became of a request that has waited for a response.
-fn measure(waiting: Waiting<'_>, sent: &Result<(StatusCode, UpstreamBody), Unanswered>) {
-    match sent.as_ref().map_err(|unanswered| unanswered.error.reason()) {
-        Ok(_) => waiting.answered(),
-        Err(Reason::MaxInFlight) => waiting.found_full(),
-        // It shows how long a response takes at least.
-        Err(Reason::Timeout | Reason::GrpcTimeout) => drop(waiting),
-        Err(_) => waiting.failed(),
-    }
 }
 
 impl UpstreamCall<'_> {
@@ -113,11 +101,7 @@ impl UpstreamCall<'_> {
         }
         // A client may send no Host header in HTTP/1.0, and an empty one in HTTP/1.1. The upstream always gets one.
         let preserve_host = *preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
-        // If requests are shed, it is measured how long this one waits for its response.
-        let shedding = self.route.shedding.as_ref();
-        let waiting = shedding.map(|shedding| shedding.meter.wait(self.connection.worker.index));
-        let tell = |now| waiting.iter().for_each(|waiting| waiting.begin(now));
-        let progress = Progress::new(&tell);
+        let progress = Progress::default();
         let pass = interim.as_ref().map(|client| {
             |mut response: Response<()>| {
                 progress.has_response.set(true);
@@ -175,8 +159,7 @@ impl UpstreamCall<'_> {
             None => upstream.send(connections, &outbound, body, headers, &on_failure).await,
             Some(limit) => upstream.send_within(limit, connections, &outbound, body, headers, &on_failure).await,
         };
-        let (begun, is_begun) = (progress.begun(), progress.is_begun.get());
-        waiting.into_iter().for_each(|waiting| measure(waiting, &sent));
+        let (begun, is_begun) = (progress.begun.get(), progress.is_begun.get());
         match with_handshake(key, sent, response.headers()) {
             Ok((status, mut body)) => {
                 record.responded(|| body.server(), begun);

@@ -14,8 +14,9 @@ use crate::config::{self, Config, Shed};
 use crate::limit::overload::level;
 use crate::request::decide::RouteLimit;
 use crate::request::identify::{KeyCache, RequestAttributes};
+use crate::upstream::Upstream;
 
-pub use meter::{Meter, Waiting};
+pub use meter::Meter;
 pub use watch::ShedWatch;
 
 /// What is shed by one configuration, and when.
@@ -25,6 +26,8 @@ pub struct Shedding {
     pub settings: Shed,
     /// One for each upstream that a route has, and one for the routes without.
     pub meters: Vec<Arc<Meter>>,
+    /// All upstreams.
+    pub upstreams: Vec<Arc<Upstream>>,
 }
 
 /// What one route needs to shed requests.
@@ -34,20 +37,24 @@ pub struct RouteShedding {
     pub priority: u8,
     /// The priorities of tiers: the place of the limit on the route, the index of the tier and its priority.
     pub tiers: Vec<(usize, usize, u8)>,
-    /// Measures the upstream of the route.
+    /// Counts the requests for the upstream of the route.
     pub meter: Arc<Meter>,
 }
 
 impl Shedding {
-    /// For these routes.
-    pub fn new<'r>(settings: Shed, routes: impl Iterator<Item = &'r RouteShedding>) -> Self {
+    /// For these routes to these upstreams.
+    pub fn new<'r>(
+        settings: Shed,
+        routes: impl Iterator<Item = &'r RouteShedding>,
+        upstreams: &[Arc<Upstream>],
+    ) -> Self {
         let by_name: BTreeMap<_, _> = routes.map(|route| (&route.meter.name, &route.meter)).collect();
-        Self { settings, meters: by_name.into_values().cloned().collect() }
+        Self { settings, meters: by_name.into_values().cloned().collect(), upstreams: upstreams.to_vec() }
     }
 }
 
 impl RouteShedding {
-    /// For a route whose upstream is measured by `meter`.
+    /// For a route whose requests are counted by `meter`.
     pub fn new(config: &Config, route: &config::Route, meter: Arc<Meter>) -> Self {
         let limits = route.limits.iter().filter_map(|index| config.limits.get(*index)).enumerate();
         let tiers = limits.filter_map(|(place, limit)| Some((place, limit.tiers.as_ref()?)));

@@ -289,7 +289,8 @@ impl Snapshot {
         Self {
             resolver,
             shedding: config.server.shed.clone().map(|settings| {
-                Arc::new(Shedding::new(settings, served.iter().filter_map(|route| route.shedding.as_deref())))
+                let routes = served.iter().filter_map(|route| route.shedding.as_deref());
+                Arc::new(Shedding::new(settings, routes, &upstreams))
             }),
             served,
             descriptors: DescriptorRules::new(config.descriptors()),

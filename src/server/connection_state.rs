@@ -4,15 +4,14 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::fmt::Debug;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use tokio::time::{Sleep, sleep_until};
-
 use super::lifecycle::{Event, Lifecycle, Step};
-use super::time_limits::{EXPECTED_FOR, SILENCE, TimeLimits};
+use super::time_limits::{EXPECTED_FOR, SILENCE, TimeLimits, is_over};
 use super::worker_state::{Coarse, WorkerState};
+use crate::base::deadline::Deadline;
 
 /// The streams of a connection of HTTP/2, which have a time limit of their own.
 pub(super) trait TimedStreams: Debug {
@@ -25,7 +24,7 @@ pub(super) trait TimedStreams: Debug {
 pub(super) struct ConnectionState {
     lifecycle: RefCell<Lifecycle>,
     /// Wakes the task when its last step does not hold any more. Few connections need it.
-    timer: RefCell<Option<Pin<Box<Sleep>>>>,
+    timer: RefCell<Option<Deadline>>,
     streams: RefCell<Option<Rc<dyn TimedStreams>>>,
     waker: RefCell<Option<Waker>>,
     /// Since when it is about to free its place for another connection, if it is.
@@ -116,7 +115,7 @@ impl ConnectionState {
         if let Some(streams) = &*self.streams.borrow() {
             streams.reset_stalled(now, time_limits);
         }
-        if self.makes_room_since.get().is_some_and(|since| now - since >= MAKES_ROOM_WITHIN) {
+        if is_over(self.makes_room_since.get(), MAKES_ROOM_WITHIN, now) {
             self.set_makes_room(false);
         }
         if self.lifecycle.borrow_mut().check(time_limits, now) {
@@ -170,10 +169,10 @@ impl ConnectionState {
         let mut timer = self.timer.borrow_mut();
         match lifecycle.expected_until().map(|until| self.worker.instant(until)) {
             Some(until) => {
-                let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
-                timer.as_mut().reset(until);
+                let timer = timer.get_or_insert_with(|| Deadline::at(until));
+                timer.set_at(until);
                 // If it is over, the step is the last one already, or is taken after what has come.
-                let _ = timer.as_mut().poll(cx);
+                let _ = timer.poll(cx);
             }
             None if timer.is_some() => *timer = None,
             None => {}

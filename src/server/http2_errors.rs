@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The names of the error codes, in their order (RFC 9113, section 7).
-const NAMES: [&str; 14] = [
+/// The names of the error codes, in their order (RFC 9113, section 7), up to the last one that is ever sent.
+const NAMES: [&str; 12] = [
     "no_error",
     "protocol_error",
     "internal_error",
@@ -16,8 +16,6 @@ const NAMES: [&str; 14] = [
     "compression_error",
     "connect_error",
     "enhance_your_calm",
-    "inadequate_security",
-    "http_1_1_required",
 ];
 
 /// Why a connection or a stream ends (RFC 9113, section 7).

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::time_limits::{EXPECTED_FOR, LINGERS_FOR, SILENCE, TimeLimits, UNLIMITED};
+use super::time_limits::{EXPECTED_FOR, LINGERS_FOR, SILENCE, TimeLimits, UNLIMITED, is_over};
 use super::worker_state::Coarse;
 
 /// What happens on a connection.
@@ -249,17 +249,15 @@ impl Lifecycle {
 
     /// Looks for deadlines that have passed. Returns whether the task of the connection has to ask for its next step.
     pub(super) fn check(&mut self, limits: &TimeLimits, now: Coarse) -> bool {
-        let is_over = |since: Coarse, limit: Coarse| now - since >= limit;
-        let is_past = |since: Option<Coarse>, limit: Coarse| since.is_some_and(|since| is_over(since, limit));
         let is_sent = self.unsent.is_none();
         self.end(match self.phase {
-            _ if is_past(self.unsent, limits.reading(self.reads_within)) => End::Now(CloseReason::NotReading),
-            _ if is_past(self.head_since, limits.header) => End::Now(CloseReason::SlowHead),
-            Phase::Fresh if is_over(self.since, limits.header) => End::Now(CloseReason::Idle),
-            Phase::Head if is_sent && is_over(self.since, limits.header) => End::Now(CloseReason::SlowHead),
+            _ if is_over(self.unsent, limits.reading(self.reads_within), now) => End::Now(CloseReason::NotReading),
+            _ if is_over(self.head_since, limits.header, now) => End::Now(CloseReason::SlowHead),
+            Phase::Fresh if is_over(self.since, limits.header, now) => End::Now(CloseReason::Idle),
+            Phase::Head if is_sent && is_over(self.since, limits.header, now) => End::Now(CloseReason::SlowHead),
             // A request that has come meanwhile is served.
-            Phase::Idle if !self.is_busy() && is_over(self.since, limits.idle) => End::AfterRequest,
-            Phase::Fresh | Phase::Idle if is_sent && is_over(self.since, limits.rest) => {
+            Phase::Idle if !self.is_busy() && is_over(self.since, limits.idle, now) => End::AfterRequest,
+            Phase::Fresh | Phase::Idle if is_sent && is_over(self.since, limits.rest, now) => {
                 let is_awake = self.readiness == Readiness::Awake;
                 if is_awake {
                     self.readiness = Readiness::Tired;
@@ -267,7 +265,9 @@ impl Lifecycle {
                 return is_awake;
             }
             // Bytes that wait for the client show whether it is still there.
-            Phase::Busy(_) if is_sent && is_past(self.closed_at, limits.half_closed) => End::Now(CloseReason::Gone),
+            Phase::Busy(_) if is_sent && is_over(self.closed_at, limits.half_closed, now) => {
+                End::Now(CloseReason::Gone)
+            }
             _ => return false,
         });
         true
@@ -296,7 +296,7 @@ impl Lifecycle {
                 let is_waited_for = self.tells_its_end || end == End::AfterFirstRequest && self.is_fresh();
                 let is_expected = is_waited_for && {
                     let now = now();
-                    now - *self.expected_since.get_or_insert(now) < EXPECTED_FOR
+                    !is_over(*self.expected_since.get_or_insert(now), EXPECTED_FOR, now)
                 };
                 match is_expected {
                     true if self.tells_its_end => Step::Finish,

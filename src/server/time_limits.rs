@@ -58,6 +58,11 @@ impl TimeLimits {
     }
 }
 
+/// Whether what began at `since` has lasted for too long. What has not begun never has.
+pub(super) fn is_over(since: impl Into<Option<Coarse>>, limit: Coarse, now: Coarse) -> bool {
+    since.into().is_some_and(|since| now - since >= limit)
+}
+
 /// In milliseconds.
 pub(super) fn millis(limit: Duration) -> Coarse {
     Coarse::try_from(limit.as_millis()).unwrap_or(UNLIMITED)

@@ -1,27 +1,26 @@
-//! How many requests an endpoint should have in flight, by its latency. A request only adds to sums, from which the limit is
-//! computed again from time to time.
+//! How many requests an endpoint should have in flight, by its load. The limit is computed again from time to time.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use super::load::Load;
 use crate::base::clock::Monotonic;
 use crate::limit::overload::gradient::{Bounds, GradientLimit, Sample};
 
-/// The limit of one endpoint, and the sums from which it is computed.
+/// The limit of one endpoint.
 #[derive(Debug)]
 pub(super) struct AdaptiveLimit {
     limit: AtomicUsize,
-    responses: AtomicU64,
-    micros: AtomicU64,
-    gradient: Mutex<GradientLimit>,
+    /// The rule, and what was measured when it was applied last.
+    gradient: Mutex<(GradientLimit, Option<Sample>)>,
 }
 
 impl Default for AdaptiveLimit {
     fn default() -> Self {
         let gradient = GradientLimit::default();
         let limit = AtomicUsize::new(gradient.limit(Bounds { min: 1, max: usize::MAX }));
-        Self { limit, responses: AtomicU64::new(0), micros: AtomicU64::new(0), gradient: Mutex::new(gradient) }
+        Self { limit, gradient: Mutex::new((gradient, None)) }
     }
 }
 
@@ -31,19 +30,12 @@ impl AdaptiveLimit {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Records a response after so many microseconds.
-    pub(super) fn record(&self, micros: u64) {
-        self.micros.fetch_add(micros, Ordering::Relaxed);
-        self.responses.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Computes the limit again. So many requests are in flight.
-    pub(super) fn advance(&self, in_flight: usize, bounds: Bounds, now: Monotonic) {
-        let responses = self.responses.swap(0, Ordering::Relaxed);
-        // A response may be missing here whose time is in the sum, or the other way round; this is one of many.
-        let sample = Sample { responses, micros: self.micros.swap(0, Ordering::Relaxed) };
-        let mut gradient = self.gradient.lock();
-        gradient.observe(sample, in_flight, bounds, now);
+    /// Computes the limit again.
+    pub(super) fn advance(&self, load: &Load, bounds: Bounds, now: Monotonic) {
+        let work = load.work();
+        let (gradient, before) = &mut *self.gradient.lock();
+        let new = work.since(before.replace(work).unwrap_or(work));
+        gradient.observe(new, load.in_flight(), bounds, now);
         self.limit.store(gradient.limit(bounds), Ordering::Relaxed);
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 
 use super::endpoint::Endpoint;
-use super::health::{Availability, FULL_SHARE};
+use super::health::Availability;
 use crate::config::{Balance, Overload};
 use rendezvous::Rendezvous;
 use schedule::schedule;
@@ -152,13 +152,13 @@ impl Balancer {
         match self.most {
             MostInFlight::Unlimited => None,
             MostInFlight::Fixed(most) => Some(most),
-            MostInFlight::Adaptive => Some(endpoint.state.adaptive().get()),
+            MostInFlight::Adaptive => Some(endpoint.state.adaptive.get()),
         }
     }
 
     /// Begins a request at this endpoint, unless it has as many as it may.
     fn begin(&self, endpoint: &Endpoint) -> bool {
-        endpoint.state.begin(self.most_in_flight(endpoint))
+        endpoint.state.load.begin(self.most_in_flight(endpoint))
     }
 
     /// The endpoint for a request.
@@ -220,7 +220,7 @@ impl Balancer {
     }
 
     fn has_room(&self, weighted: &Weighted) -> bool {
-        self.most_in_flight(&weighted.endpoint).is_none_or(|most| weighted.endpoint.state.in_flight() < most)
+        self.most_in_flight(&weighted.endpoint).is_none_or(|most| weighted.endpoint.state.load.in_flight() < most)
     }
 
     /// Whether the request can be sent to this endpoint.
@@ -234,7 +234,7 @@ impl Balancer {
         (0..turns.len()).find_map(|_| {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed) % turns.len();
             let weighted = candidates.all.get(*turns.get(turn)?)?;
-            (self.is_open(weighted, wish) && takes_share(weighted)).then_some(weighted)
+            self.is_open(weighted, wish).then_some(weighted)
         })
     }
 
@@ -244,7 +244,7 @@ impl Balancer {
         let turns = candidates.schedule.len();
         let at = |turn| {
             let weighted = candidates.all.get(*candidates.schedule.get(turn)?)?;
-            (self.is_open(weighted, wish) && takes_share(weighted)).then_some((turn, weighted))
+            self.is_open(weighted, wish).then_some((turn, weighted))
         };
         let (taken, first) = (0..TRIES).find_map(|_| at(fastrand::usize(..turns.max(1))))?;
         if candidates.usable.len() == 1 {
@@ -254,8 +254,9 @@ impl Balancer {
         let another = || at((taken + fastrand::usize(1..turns.max(2))) % turns);
         let is_another = |(_, second): &(usize, &Weighted)| second.endpoint.id != first.endpoint.id;
         let Some((_, second)) = (0..TRIES).find_map(|_| another().filter(is_another)) else { return Some(first) };
-        let load =
-            |one: &Weighted, other: &Weighted| one.endpoint.state.in_flight().saturating_mul(other.weight as usize);
+        let load = |one: &Weighted, other: &Weighted| {
+            one.endpoint.state.load.in_flight().saturating_mul(other.weight as usize)
+        };
         Some(if load(second, first) < load(first, second) { second } else { first })
     }
 }
@@ -267,12 +268,6 @@ enum NotFound {
     Full,
     /// All were tried, or there are none.
     NoneLeft,
-}
-
-/// Whether an endpoint that has returned lately takes this request: only a share of them.
-fn takes_share(weighted: &Weighted) -> bool {
-    let share = weighted.endpoint.state.share();
-    share == FULL_SHARE || fastrand::u32(..FULL_SHARE) < share
 }
 
 fn availability(weighted: &Weighted) -> Availability {

@@ -5,18 +5,19 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
+use tokio::time::Instant;
 
-use super::call_deadline::CallDeadline;
 use super::connection::UpstreamTunnel;
 use super::error::BodyError;
 use super::in_flight::InFlight;
 use super::{http1, http2};
+use crate::base::deadline::Deadline;
 
 /// The body of one response, which ends the request in flight when it is dropped.
 #[derive(Debug)]
 pub struct UpstreamBody {
     protocol: Protocol,
-    deadline: Option<CallDeadline>,
+    deadline: Option<Deadline>,
     /// The request is in flight until its response has ended.
     in_flight: Option<InFlight>,
 }
@@ -42,8 +43,8 @@ impl From<http2::ResponseBody> for UpstreamBody {
 
 impl UpstreamBody {
     /// The same body, which breaks off at this moment.
-    pub(super) fn until(self, deadline: CallDeadline) -> Self {
-        Self { deadline: Some(deadline), ..self }
+    pub(super) fn until(self, end: Instant) -> Self {
+        Self { deadline: Some(Deadline::at(end)), ..self }
     }
 
     /// The request is in flight until the end of this body.
@@ -86,9 +87,9 @@ impl Body for UpstreamBody {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Self { protocol, deadline, .. } = self.get_mut();
         if let Some(deadline) = deadline
-            && let Poll::Ready(limit) = deadline.poll(cx)
+            && deadline.poll(cx).is_ready()
         {
-            return Poll::Ready(Some(Err(BodyError::Deadline(limit))));
+            return Poll::Ready(Some(Err(BodyError::Deadline)));
         }
         match protocol {
             Protocol::Http1(body) => Pin::new(body).poll_frame(cx),

@@ -72,7 +72,7 @@ impl Delivery<'_> {
             spans.attempt_at(endpoint.server());
         }
         let connection = connection.map_err(Failed::to_connect)?;
-        self.exchange(connection, endpoint, named, &mut attempts.body, headers).await
+        self.exchange(connection, endpoint, Some(in_flight), named, &mut attempts.body, headers).await
     }
 
     /// Whether the endpoint is offered HTTP/2 for the request: one that has chosen HTTP/1.1 is not.
@@ -119,12 +119,13 @@ impl Delivery<'_> {
         Ok(Connection::Http1(connection.announced_to_be(self.announced())))
     }
 
-    /// Sends the request over this connection to the endpoint, and waits for the head of the response. Connection names the
-    /// headers in `named`.
+    /// Sends the request over this connection to the endpoint, where it is `in_flight` unless it is a check, and waits for the
+    /// head of the response. Connection names the headers in `named`.
     pub(super) async fn exchange(
         self,
         connection: Connection,
         endpoint: &Endpoint,
+        in_flight: Option<&InFlight>,
         named: &[&[u8]],
         body: &mut BodySource,
         headers: &mut HeaderMap,
@@ -132,6 +133,7 @@ impl Delivery<'_> {
         let Self { upstream, connections: Connections { pools, bound }, request } = self;
         let exchange = Exchange {
             request,
+            in_flight,
             named,
             bound,
             authority: (!request.head.preserve_host).then_some(&endpoint.target.authority),

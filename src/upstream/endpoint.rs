@@ -109,13 +109,13 @@ impl Endpoint {
 
     /// Whether it has answered a request.
     pub(super) fn was_reached(&self) -> bool {
-        self.state.latency().is_some()
+        self.state.load.latency().is_some()
     }
 
-    /// The times from sending it a request to the head of its response. Failures are not measured, and neither are
+    /// The times from sending it a request to the head of its response. Errors are not measured, and neither are
     /// requests whose bodies were not sent completely.
     pub fn latencies(&self) -> HistogramSnapshot {
-        self.state.latencies()
+        self.state.load.latencies()
     }
 }
 

@@ -2,42 +2,34 @@
 //!
 //! A request only reads and changes atomics. What changes rarely is behind a lock.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::adaptive_limit::AdaptiveLimit;
-use super::health::{Availability, FULL_SHARE, Health};
+use super::health::{Availability, Health};
+use super::load::Load;
 use crate::base::clock::Monotonic;
-use crate::base::metrics::{Histogram, HistogramSnapshot, PerWorker};
 use crate::config::{Ejection, HealthCheck};
-
-/// The weight of a new measurement in the smoothed latency, as a power of two: an eighth, as TCP's round-trip time (RFC 6298).
-const SMOOTHING: u32 = 3;
 
 /// The counts of one endpoint, which all workers share.
 #[derive(Debug)]
 pub(super) struct EndpointState {
-    in_flight: AtomicUsize,
+    /// How many requests it has, and how long they take.
+    pub(super) load: Load,
     /// How many requests in a row have failed.
     failures_in_row: AtomicU32,
-    /// The smoothed time until the head of a response in microseconds; 0 if there was none.
-    latency: AtomicU32,
-    /// All times until the head of a response.
-    latencies: PerWorker<Histogram>,
     /// The number of an [`Availability`].
     availability: AtomicU8,
-    /// The share of its requests that it gets, in thousandths.
-    share: AtomicU32,
     /// Whether the same server has an address of the other family.
     has_sibling: AtomicBool,
-    requests: AtomicU64,
     failures: AtomicU64,
     ejections: AtomicU64,
     failed_checks: AtomicU64,
     health: Mutex<Health>,
-    adaptive: AdaptiveLimit,
+    /// How many requests it should have in flight, by its load.
+    pub(super) adaptive: AdaptiveLimit,
 }
 
 /// What is known of an endpoint, for metrics and the API.
@@ -66,14 +58,10 @@ impl EndpointState {
     pub(super) fn new(is_checked: bool, workers: usize) -> Self {
         let health = Health::new(is_checked);
         Self {
-            in_flight: AtomicUsize::new(0),
+            load: Load::new(workers),
             failures_in_row: AtomicU32::new(0),
-            latency: AtomicU32::new(0),
-            latencies: PerWorker::new(workers),
             availability: AtomicU8::new(health.availability() as u8),
-            share: AtomicU32::new(FULL_SHARE),
             has_sibling: AtomicBool::new(false),
-            requests: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
             failed_checks: AtomicU64::new(0),
@@ -82,46 +70,12 @@ impl EndpointState {
         }
     }
 
-    /// How many requests it should have in flight, by its latency.
-    pub(super) fn adaptive(&self) -> &AdaptiveLimit {
-        &self.adaptive
-    }
-
-    /// Begins a request, unless `most` are in flight. Returns whether it has begun.
-    pub(super) fn begin(&self, most: Option<usize>) -> bool {
-        let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
-        if most.is_some_and(|most| before >= most) {
-            self.end();
-            return false;
-        }
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        true
-    }
-
-    /// Ends a request.
-    pub(super) fn end(&self) {
-        // Whoever begins to wait sees this, or is seen by this worker, which then wakes it.
-        self.in_flight.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// How many requests are in flight.
-    pub(super) fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::SeqCst)
-    }
-
-    /// Records a response that is no failure, on this worker, and after so many microseconds if that was measured.
-    pub(super) fn succeeded(&self, micros: Option<u64>, worker: usize) {
+    /// Records a response that is no failure.
+    pub(super) fn succeeded(&self) {
         // A request that reads does not take the line of memory from other cores.
         if self.failures_in_row.load(Ordering::Relaxed) != 0 {
             self.failures_in_row.store(0, Ordering::Relaxed);
         }
-        let Some(micros) = micros else { return };
-        self.latencies.of(worker).observe(micros);
-        // Another worker may replace the value at the same time; then one measurement is lost.
-        let measured = u32::try_from(micros).unwrap_or(u32::MAX).max(1);
-        let smoothed = self.latency.load(Ordering::Relaxed);
-        let next = if smoothed == 0 { measured } else { smoothed - (smoothed >> SMOOTHING) + (measured >> SMOOTHING) };
-        self.latency.store(next.max(1), Ordering::Relaxed);
     }
 
     /// Records a failure. Returns how many there were in a row.
@@ -147,7 +101,7 @@ impl EndpointState {
         }
         let time = health.eject(rules, now);
         self.ejections.fetch_add(1, Ordering::Relaxed);
-        self.publish(&health, now);
+        self.publish(&health);
         Some(time)
     }
 
@@ -158,31 +112,25 @@ impl EndpointState {
         }
         let mut health = self.health.lock();
         health.checked(is_good, rules, now);
-        self.publish(&health, now);
+        self.publish(&health);
     }
 
-    /// Does what is due: an ejection ends, a share grows. It `is_checked`, or is not any more.
+    /// Does what is due: an ejection ends. It `is_checked`, or is not any more.
     pub(super) fn advance(&self, is_checked: bool, now: Monotonic) {
         let mut health = self.health.lock();
         health.set_checked(is_checked);
         health.advance(now);
-        self.publish(&health, now);
+        self.publish(&health);
     }
 
-    fn publish(&self, health: &Health, now: Monotonic) {
+    fn publish(&self, health: &Health) {
         self.availability.store(health.availability() as u8, Ordering::Relaxed);
-        self.share.store(health.share(now), Ordering::Relaxed);
     }
 
     /// Whether it gets requests.
     pub(super) fn availability(&self) -> Availability {
         let number = usize::from(self.availability.load(Ordering::Relaxed));
         Availability::ALL.get(number).copied().unwrap_or(Availability::Available)
-    }
-
-    /// The share of its requests that it gets, in thousandths.
-    pub(super) fn share(&self) -> u32 {
-        self.share.load(Ordering::Relaxed)
     }
 
     /// The same server has an address of the other family, or has none any more.
@@ -195,28 +143,17 @@ impl EndpointState {
         self.has_sibling.load(Ordering::Relaxed)
     }
 
-    /// The smoothed time until the head of a response; `None` if there was none.
-    pub(super) fn latency(&self) -> Option<Duration> {
-        let latency = self.latency.load(Ordering::Relaxed);
-        (latency > 0).then(|| Duration::from_micros(u64::from(latency)))
-    }
-
-    /// All times until the head of a response, of responses that were no failures.
-    pub(super) fn latencies(&self) -> HistogramSnapshot {
-        self.latencies.iter().collect()
-    }
-
     /// What is known of it.
     pub(super) fn status(&self) -> EndpointStatus {
         EndpointStatus {
             availability: self.availability(),
-            in_flight: self.in_flight(),
-            requests: self.requests.load(Ordering::Relaxed),
+            in_flight: self.load.in_flight(),
+            requests: self.load.requests(),
             failures: self.failures.load(Ordering::Relaxed),
             failures_in_row: self.failures_in_row.load(Ordering::Relaxed),
             ejections: self.ejections.load(Ordering::Relaxed),
             failed_checks: self.failed_checks.load(Ordering::Relaxed),
-            latency: self.latency(),
+            latency: self.load.latency(),
         }
     }
 }
@@ -236,7 +173,7 @@ mod tests {
     fn an_answer_between_failures_counts_from_zero_again() {
         let state = EndpointState::new(false, 2);
         assert_eq!([state.failed(), state.failed()], [1, 2]);
-        state.succeeded(None, 0);
+        state.succeeded();
         assert_eq!([state.failed(), state.failed()], [1, 2]);
         state.answered_in_vain();
         assert_eq!((state.failed(), state.status().failures), (1, 6));
@@ -246,28 +183,5 @@ mod tests {
         assert_eq!(state.failed(), 2, "a request that was sent before");
         state.advance(false, now.after(EJECTION.first));
         assert_eq!(state.failed(), 3, "the next failure after the return");
-    }
-
-    #[test]
-    fn no_more_requests_begin_than_allowed() {
-        let state = EndpointState::new(false, 2);
-        assert_eq!([0; 3].map(|_| state.begin(Some(2))), [true, true, false]);
-        assert_eq!((state.in_flight(), state.status().requests), (2, 2));
-        state.end();
-        assert!(state.begin(Some(2)) && state.begin(None));
-    }
-
-    #[test]
-    fn latency_follows_the_measurements() {
-        let state = EndpointState::new(false, 2);
-        assert_eq!(state.status().latency, None);
-        let observe = |micros| {
-            state.succeeded(Some(micros), 1);
-            state.status().latency.unwrap().as_micros()
-        };
-        assert_eq!([observe(8000), observe(16_000), observe(16_000)], [8000, 9000, 9875]);
-        assert_eq!((state.latencies().buckets.iter().sum::<u64>(), state.latencies().micros), (3, 40_000));
-        (0..100).for_each(|_| _ = observe(400));
-        assert!((380..=420).contains(&observe(400)));
     }
 }

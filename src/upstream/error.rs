@@ -230,7 +230,7 @@ pub enum BodyError {
     /// The client's body is larger than it may be.
     TooLarge,
     /// The time that the client has given the call is over.
-    Deadline(Duration),
+    Deadline,
 }
 
 impl BodyError {
@@ -244,7 +244,7 @@ impl BodyError {
             Self::Client(_) => Reason::BadBody,
             Self::BodyTimeout(_) => Reason::BodyTimeout,
             Self::TooLarge => Reason::MaxBodySize,
-            Self::Deadline(_) => Reason::GrpcTimeout,
+            Self::Deadline => Reason::GrpcTimeout,
         }
     }
 }
@@ -260,7 +260,7 @@ impl fmt::Display for BodyError {
             Self::Client(error) => write!(f, "the client broke off: {error}"),
             Self::BodyTimeout(limit) => write!(f, "nothing of the request's body came for {limit:?}"),
             Self::TooLarge => f.write_str("the request's body is too large"),
-            Self::Deadline(limit) => write!(f, "the client's deadline of {limit:?} is over"),
+            Self::Deadline => f.write_str("the client's deadline is over"),
         }
     }
 }

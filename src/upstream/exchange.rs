@@ -6,12 +6,15 @@ use std::time::Duration;
 use http::HeaderValue;
 
 use super::bound::BoundConnections;
+use super::in_flight::InFlight;
 use super::request::UpstreamRequest;
 
 /// A request to one endpoint, which may be sent more than once.
 pub(super) struct Exchange<'a> {
     /// The request.
     pub(super) request: &'a UpstreamRequest<'a>,
+    /// The same request at its endpoint; `None` if it is a check.
+    pub(super) in_flight: Option<&'a InFlight>,
     /// Which of its headers Connection names.
     pub(super) named: &'a [&'a [u8]],
     /// The Host header, if it is not the client's.

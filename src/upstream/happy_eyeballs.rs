@@ -35,7 +35,7 @@ impl Delivery<'_> {
             return opened;
         }
         let Some(sibling) = upstream.balancer.sibling(&endpoint, &attempts.tried) else { return first.await };
-        let sibling = upstream.in_flight(sibling, request);
+        let sibling = InFlight::new(sibling, request);
         let other = sibling.endpoint().clone();
         let mut second = pin!(self.open(&other));
         let (is_first, opened) = tokio::select! {
@@ -57,6 +57,7 @@ impl Delivery<'_> {
             }
         };
         if !is_first {
+            in_flight.failed(&UpstreamError::ConnectTimeout(ATTEMPT_DELAY));
             sibling.begin(request);
             *in_flight = sibling;
         }

@@ -7,14 +7,8 @@
 use std::time::Duration;
 
 use crate::base::back_off::BackOff;
-use crate::base::clock::{self, Monotonic};
+use crate::base::clock::Monotonic;
 use crate::config::{Ejection, HealthCheck};
-
-/// How long an endpoint that returns gets fewer requests than its weight says.
-const SLOW_START: Duration = Duration::from_secs(10);
-/// The share of its requests with which it begins, and the share of an endpoint that has been available for long, in thousandths.
-const FIRST_SHARE: u64 = 100;
-pub(super) const FULL_SHARE: u32 = 1000;
 
 /// Whether an endpoint gets requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,14 +128,6 @@ impl Health {
             Checks::Off | Checks::Healthy => Availability::Available,
         }
     }
-
-    /// The share of its requests that it gets now, in thousandths: it grows evenly for [`SLOW_START`] after the return.
-    pub(super) fn share(&self, now: Monotonic) -> u32 {
-        let Some(returned) = self.returned_at else { return FULL_SHARE };
-        let since = now.micros_since(returned);
-        let grown = (u64::from(FULL_SHARE) - FIRST_SHARE).saturating_mul(since) / clock::micros(SLOW_START);
-        u32::try_from(FIRST_SHARE + grown).unwrap_or(FULL_SHARE).min(FULL_SHARE)
-    }
 }
 
 #[cfg(test)]
@@ -218,22 +204,5 @@ mod tests {
         assert_eq!(times, [10, 20, 40, 60, 60]);
         assert_eq!(eject(&mut health, 60), 60);
         assert_eq!(eject(&mut health, 61), 10);
-    }
-
-    #[test]
-    fn an_endpoint_that_returns_gets_its_share_slowly() {
-        let mut health = Health::new(false);
-        assert_eq!(health.share(at(0)), 1000);
-        let time = health.eject(&EJECTION, at(0));
-        health.advance(at(time.as_secs()));
-        let shares = [10, 11, 15, 19, 20, 21, 1_000_000].map(|seconds| health.share(at(seconds)));
-        assert_eq!(shares, [100, 190, 550, 910, 1000, 1000, 1000]);
-        assert_eq!(health.share(at(5)), 100, "the clock was set back");
-        let mut health = Health::new(true);
-        health.checked(true, &CHECK, at(0));
-        assert_eq!(health.share(at(0)), 1000, "a new endpoint does not return");
-        (0..3).for_each(|_| health.checked(false, &CHECK, at(0)));
-        (0..2).for_each(|_| health.checked(true, &CHECK, at(0)));
-        assert_eq!(health.share(at(0)), 100);
     }
 }

@@ -38,7 +38,7 @@ pub(super) async fn check(
         changes: None,
         asks_for_websocket: false,
     };
-    let progress = Progress::new(&|_| {});
+    let progress = Progress::default();
     let request =
         UpstreamRequest { head, body: None, timeout: None, client: None, response_changes: None, progress: &progress };
     // No connection of other requests is used, and none is kept.
@@ -47,7 +47,7 @@ pub(super) async fn check(
     let (mut response, mut body) = (HeaderMap::new(), BodySource::new(None, None));
     let sent = async {
         let connection = delivery.open(endpoint).await?;
-        delivery.exchange(connection, endpoint, &[], &mut body, &mut response).await
+        delivery.exchange(connection, endpoint, None, &[], &mut body, &mut response).await
     };
     Some(match timeout(rules.timeout, sent).await {
         Ok(Ok((status, _))) if rules.statuses.iter().any(|good| good.contains(&status.as_u16())) => Ok(()),

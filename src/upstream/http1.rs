@@ -21,13 +21,13 @@ use super::bound::has_challenge;
 use super::connection::UpstreamConnection;
 use super::error::{Failed, RequestBodyError, UpstreamError};
 use super::exchange::Exchange;
+use super::in_flight::InFlight;
 use super::outgoing_body::OutgoingBody;
 use super::pool::ConnectionPools;
 use super::request::UpstreamRequest;
 use super::response_rules::{BadHead, Interim};
 use super::stall::Stalled;
 use super::trailers::ResponseTrailers;
-use crate::base::clock;
 use request_body::RequestBody;
 use response_head::{BodyEnd, Head};
 
@@ -43,7 +43,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     pool: (&Rc<ConnectionPools>, usize),
     headers: &mut HeaderMap,
 ) -> Result<(StatusCode, B), Failed> {
-    let Exchange { request, named, authority, bound, timeout, read_timeout } = *exchange;
+    let Exchange { request, in_flight, named, authority, bound, timeout, read_timeout } = *exchange;
     request.progress.is_begun.set(true);
     let mut body = RequestBody::new(body, request, named);
     connection.serves(request.head.forwarded.version);
@@ -54,7 +54,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let head = poll_fn(|cx| {
         let advanced = advance(request, cx, &mut connection, &mut body, (&mut interim, headers));
         if body.is_over() {
-            request.progress.is_sent(clock::monotonic);
+            in_flight.into_iter().for_each(InFlight::is_sent);
         }
         if advanced.is_ready() {
             return advanced;

@@ -33,11 +33,11 @@ use super::again::Ending;
 use super::bound::{has_challenge, has_credentials};
 use super::error::{Failed, RequestBodyError, UpstreamError};
 use super::exchange::Exchange;
+use super::in_flight::InFlight;
 use super::outgoing_body::OutgoingBody;
 use super::response_rules::{Interim, interim_head};
 use super::stall::Stalled;
 use super::trailers::ResponseTrailers;
-use crate::base::clock;
 use connection::failure;
 use request_body::RequestBody;
 
@@ -73,7 +73,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     body: &mut Option<OutgoingBody>,
     headers: &mut HeaderMap,
 ) -> Result<(StatusCode, B), Failed> {
-    let Exchange { request, named, timeout, read_timeout, .. } = *exchange;
+    let Exchange { request, in_flight, named, timeout, read_timeout, .. } = *exchange;
     let head = request_head::head(exchange, stream.connection().scheme(), body.as_ref())?;
     if has_credentials(request.head.headers) {
         stream.connection().binds();
@@ -92,7 +92,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let head = poll_fn(|cx| {
         let advanced = advance(cx, &mut stream, &mut response, request_body.as_mut(), &mut interim);
         if request_body.as_ref().is_none_or(RequestBody::is_over) {
-            request.progress.is_sent(clock::monotonic);
+            in_flight.into_iter().for_each(InFlight::is_sent);
         }
         if advanced.is_ready() {
             return advanced;

@@ -1,43 +1,49 @@
-//! A request in flight at an endpoint, until the end of its response.
+//! A request in flight at an endpoint, until the end of its response. The load of the endpoint learns how long each attempt waits
+//! for the head of the response.
 
 use std::cell::Cell;
 use std::sync::Arc;
-
-use http::StatusCode;
 
 use super::endpoint::Endpoint;
 use super::error::UpstreamError;
 use super::request::UpstreamRequest;
 use crate::base::clock::{self, Monotonic};
-use crate::base::reason::Reason;
 use crate::request::decide::ConcurrencyPermit;
 
 /// The request is in flight until this is dropped.
 #[derive(Debug)]
 pub(super) struct InFlight {
     endpoint: Arc<Endpoint>,
-    /// Whether the limit of the endpoint follows the latency of requests.
-    is_adaptive: bool,
-    /// Since when it is sent, if that limit has not learned its latency yet.
-    sent: Cell<Option<Monotonic>>,
-    has_body: bool,
+    worker: usize,
+    /// Since when the server can answer the current attempt; `None` if the server cannot yet, or the attempt has ended.
+    waits_since: Cell<Option<Monotonic>>,
     /// What it takes of its client's share of connections.
     pub(super) share: Option<ConcurrencyPermit>,
 }
 
 impl InFlight {
-    /// A request that the state of the endpoint counts already, and that is not sent yet. The limit of the endpoint
-    /// `is_adaptive` if it follows the latency of requests.
-    pub(super) fn new(endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>, is_adaptive: bool) -> Self {
-        let has_body = request.body.is_some();
-        Self { endpoint, is_adaptive, sent: Cell::new(None), has_body, share: None }
+    /// A request that the endpoint counts already, and that is not sent yet.
+    pub(super) fn new(endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>) -> Self {
+        let worker = request.client.map_or(0, |client| client.worker);
+        Self { endpoint, worker, waits_since: Cell::new(None), share: None }
     }
 
     /// The request is sent, for the first time or again.
     pub(super) fn begin(&self, request: &UpstreamRequest<'_>) {
         let now = clock::monotonic();
-        request.progress.begin(now, self.has_body);
-        self.sent.set(Some(now).filter(|_| self.is_adaptive));
+        let first = &request.progress.begun;
+        first.set(first.get().or(Some(now)));
+        self.ends();
+        if request.body.is_none() {
+            self.waits(now);
+        }
+    }
+
+    /// All of its body was sent. The time before that depends on the client, so it is no latency of the server.
+    pub(super) fn is_sent(&self) {
+        if self.waits_since.get().is_none() {
+            self.waits(clock::monotonic());
+        }
     }
 
     /// Where it is in flight.
@@ -45,25 +51,32 @@ impl InFlight {
         &self.endpoint
     }
 
-    /// The head of its response is there, and is no failure of the server.
-    pub(super) fn answered(&self, status: StatusCode, request: &UpstreamRequest<'_>) {
-        // A client may send its body as slowly as it likes, which says nothing about the endpoint.
-        let latency = request.progress.complete().map(micros_since);
-        self.endpoint.state.succeeded(latency, request.client.map_or(0, |client| client.worker));
-        // An error can be much faster than the work would have been.
-        if self.sent.take().is_some()
-            && let Some(latency) = latency.filter(|_| !status.is_server_error())
-        {
-            self.endpoint.state.adaptive().record(latency);
+    /// The head of its response is there, and may show how long the work takes.
+    pub(super) fn answered(&self, is_work: bool) {
+        let since = self.ends().filter(|_| is_work);
+        self.endpoint.state.load.answered(self.worker, since.map(micros_since));
+    }
+
+    /// There is no response. Only if the server was too slow, that says how long the work takes.
+    pub(super) fn failed(&self, error: &UpstreamError) {
+        let since = self.ends();
+        if let UpstreamError::Timeout(limit) = error {
+            // It has not even read the whole request.
+            let unread = || clock::micros(*limit);
+            self.endpoint.state.load.unanswered(self.worker, since.map_or_else(unread, micros_since));
         }
     }
 
-    /// There is no response, or none that says how long the work takes.
-    pub(super) fn failed(&self, error: Option<&UpstreamError>, request: &UpstreamRequest<'_>) {
-        if let Some(sent) = self.sent.take().filter(|_| error.is_some_and(|error| error.reason() == Reason::Timeout)) {
-            // The time that the client took for its body says nothing, unless the server has not read all of it.
-            self.endpoint.state.adaptive().record(micros_since(request.progress.complete().unwrap_or(sent)));
-        }
+    fn waits(&self, now: Monotonic) {
+        self.waits_since.set(Some(now));
+        self.endpoint.state.load.waits(self.worker, now);
+    }
+
+    /// The attempt does not wait any more. Returns since when it has waited.
+    fn ends(&self) -> Option<Monotonic> {
+        let since = self.waits_since.take()?;
+        self.endpoint.state.load.waits_no_more(self.worker, since);
+        Some(since)
     }
 }
 
@@ -74,14 +87,116 @@ fn micros_since(since: Monotonic) -> u64 {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
+        let load = &self.endpoint.state.load;
         // A client that does not wait any longer shows how long a response takes at least. One that goes away early shows
         // nothing, and shall not make the server look fast.
-        if let Some(waited) = self.sent.take().filter(|_| !self.has_body).map(micros_since)
-            && self.endpoint.state.latency().is_some_and(|latency| waited > clock::micros(latency))
+        if let Some(waited) = self.ends().map(micros_since)
+            && load.latency().is_some_and(|latency| waited > clock::micros(latency))
         {
-            self.endpoint.state.adaptive().record(waited);
+            load.unanswered(self.worker, waited);
         }
-        self.endpoint.state.end();
+        load.end();
         self.endpoint.upstream.has_room();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::{HeaderMap, HeaderValue, Method};
+
+    use super::*;
+    use crate::upstream::endpoint::{Endpoints, Target, TargetAddress};
+    use crate::upstream::load::UpstreamLoad;
+    use crate::upstream::request::{BodyRules, ForwardedInfo, Progress, RequestHead};
+
+    const SECOND: u64 = 1_000_000;
+
+    fn endpoint() -> Arc<Endpoint> {
+        let address = TargetAddress::Name("a".to_owned(), 1);
+        let target = Target { address, authority: HeaderValue::from_static("a"), tls: None, http2: false };
+        Endpoints::new(1, 100).get("a", target, false)
+    }
+
+    fn with_request(has_body: bool, test: impl FnOnce(&UpstreamRequest<'_>)) {
+        let (headers, counted, progress) = (HeaderMap::new(), Arc::default(), Progress::default());
+        let head = RequestHead {
+            method: &Method::GET,
+            target: "/",
+            headers: &headers,
+            preserve_host: false,
+            forwarded: ForwardedInfo::OWN,
+            changes: None,
+            asks_for_websocket: false,
+        };
+        let body = has_body.then_some(BodyRules { counted: &counted, timeout: None, max_size: 0 });
+        let (timeout, client, response_changes) = (None, None, None);
+        test(&UpstreamRequest { head, body, timeout, client, response_changes, progress: &progress });
+    }
+
+    /// How many attempts wait at an endpoint.
+    fn waiting(endpoint: &Endpoint) -> f64 {
+        let load = || UpstreamLoad::new([(1, &endpoint.state.load)].into_iter(), 0);
+        load().window(&load(), 1.0, clock::monotonic()).waiting.0
+    }
+
+    #[test]
+    fn each_attempt_waits_once_its_body_was_sent() {
+        with_request(true, |request| {
+            let endpoint = endpoint();
+            let (work, waiting) = (|| endpoint.state.load.work(), || waiting(&endpoint));
+            let in_flight = InFlight::new(endpoint.clone(), request);
+            in_flight.begin(request);
+            let begun = request.progress.begun.get();
+            assert!(begun.is_some() && waiting() < 1.0);
+            in_flight.is_sent();
+            in_flight.is_sent();
+            assert!((waiting() - 1.0).abs() < 0.1);
+            in_flight.begin(request);
+            assert!(waiting() < 1.0, "its body is sent again");
+            in_flight.is_sent();
+            in_flight.answered(true);
+            assert!(waiting() < 1.0);
+            assert_eq!(work().responses, 1);
+            in_flight.begin(request);
+            in_flight.is_sent();
+            in_flight.answered(false);
+            assert!(work().responses == 1 && waiting() < 1.0, "an error can be faster than the work");
+            in_flight.begin(request);
+            in_flight.failed(&UpstreamError::Timeout(Duration::from_secs(9)));
+            assert!(work().responses == 2 && work().micros >= 9 * SECOND, "it has not read the body");
+            in_flight.begin(request);
+            in_flight.is_sent();
+            in_flight.failed(&UpstreamError::NoEndpoint);
+            assert!(work().responses == 2 && waiting() < 1.0, "a failure tells nothing");
+            assert_eq!(request.progress.begun.get(), begun, "the moment of the first attempt");
+        });
+        with_request(false, |request| {
+            let endpoint = endpoint();
+            let in_flight = InFlight::new(endpoint.clone(), request);
+            in_flight.begin(request);
+            assert!((waiting(&endpoint) - 1.0).abs() < 0.1, "there is no body");
+        });
+    }
+
+    #[test]
+    fn clients_that_go_away_early_do_not_make_a_server_look_fast() {
+        with_request(false, |request| {
+            let endpoint = endpoint();
+            let load = &endpoint.state.load;
+            let leave_after = |micros| {
+                let in_flight = InFlight::new(endpoint.clone(), request);
+                in_flight.waits(Monotonic::from_micros(clock::monotonic().micros() - micros));
+            };
+            leave_after(9 * SECOND);
+            assert_eq!(load.work().responses, 0, "nothing is known of the server yet");
+            load.answered(0, Some(SECOND));
+            leave_after(0);
+            assert_eq!(load.work().responses, 1);
+            leave_after(2 * SECOND);
+            assert!(load.work().responses == 2 && load.work().micros >= 3 * SECOND);
+            assert!(waiting(&endpoint) < 1.0);
+        });
     }
 }

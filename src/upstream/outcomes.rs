@@ -9,28 +9,29 @@ use super::again::Ending;
 use super::endpoint::Endpoint;
 use super::error::{Failed, UpstreamError};
 use super::in_flight::InFlight;
-use super::request::UpstreamRequest;
 use crate::base::clock;
 
 impl Upstream {
-    /// Records a response to this request.
-    pub(super) fn answered(&self, in_flight: &InFlight, status: StatusCode, request: &UpstreamRequest<'_>) {
+    /// Records a response.
+    pub(super) fn answered(&self, in_flight: &InFlight, status: StatusCode) {
         let mut failures = self.ejection.iter().flat_map(|rules| &rules.statuses);
-        if failures.any(|statuses| statuses.contains(&status.as_u16())) {
-            in_flight.failed(None, request);
-            return self.failed_with(in_flight.endpoint(), &status);
-        }
-        if matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT) {
+        let is_failure = failures.any(|statuses| statuses.contains(&status.as_u16()));
+        // An error can be much faster than the work would have been.
+        in_flight.answered(!is_failure && !status.is_server_error());
+        let endpoint = in_flight.endpoint();
+        match status {
+            _ if is_failure => self.failed_with(endpoint, &status),
             // It is the application that fails: another server would be asked for the same in vain.
-            in_flight.failed(None, request);
-            return in_flight.endpoint().state.answered_in_vain();
+            StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+                endpoint.state.answered_in_vain();
+            }
+            _ => endpoint.state.succeeded(),
         }
-        in_flight.answered(status, request);
     }
 
     /// Records that a request got no response, if the endpoint caused that.
-    pub(super) fn failed(&self, in_flight: &InFlight, failed: &Failed, request: &UpstreamRequest<'_>) {
-        in_flight.failed(Some(&failed.error), request);
+    pub(super) fn failed(&self, in_flight: &InFlight, failed: &Failed) {
+        in_flight.failed(&failed.error);
         self.failed_at(in_flight.endpoint(), &failed.error);
     }
 

@@ -32,7 +32,7 @@ pub struct UpstreamRequest<'a> {
     /// What the route changes about the headers of its responses, so that no trailer brings back what they hide.
     pub response_changes: Option<&'a HeaderChanges<HeaderValue>>,
     /// How far it has come.
-    pub progress: &'a Progress<'a>,
+    pub progress: &'a Progress,
 }
 
 /// What the head of a request is made of.
@@ -79,52 +79,14 @@ pub struct RequestClient<'a> {
 }
 
 /// How far a request has come, over all attempts to send it.
-pub struct Progress<'a> {
+#[derive(Default)]
+pub struct Progress {
     /// Whether a server may have got a part of it, and may have acted on it.
     pub is_begun: Cell<bool>,
     /// Whether a part of a response was passed on. From then on the request is not sent again.
     pub has_response: Cell<bool>,
-    begun: Cell<Option<Monotonic>>,
-    complete: Cell<Option<Monotonic>>,
-    /// Is told, of each attempt, since when a server can answer.
-    told: &'a dyn Fn(Monotonic),
-}
-
-impl<'a> Progress<'a> {
-    /// Of a request that is not sent yet. `told` learns, of each attempt, since when a server can answer.
-    pub fn new(told: &'a dyn Fn(Monotonic)) -> Self {
-        let (is_begun, has_response) = Default::default();
-        Self { is_begun, has_response, begun: Cell::default(), complete: Cell::default(), told }
-    }
-
-    /// An attempt to send it begins, with a body or without.
-    pub(super) fn begin(&self, now: Monotonic, has_body: bool) {
-        self.begun.set(self.begun.get().or(Some(now)));
-        self.complete.set(None);
-        if !has_body {
-            self.is_sent(|| now);
-        }
-    }
-
-    /// Notes that all of its body was sent.
-    pub(super) fn is_sent(&self, now: impl FnOnce() -> Monotonic) {
-        if self.complete.get().is_none() {
-            let now = now();
-            self.complete.set(Some(now));
-            (self.told)(now);
-        }
-    }
-
     /// When it was sent first, which is after it has waited for a server. `None` if it was not sent.
-    pub fn begun(&self) -> Option<Monotonic> {
-        self.begun.get()
-    }
-
-    /// Since when the server of the current attempt can answer; `None` if the body was not sent completely. The time before
-    /// that depends on the client, so it is no latency of the server.
-    pub(super) fn complete(&self) -> Option<Monotonic> {
-        self.complete.get()
-    }
+    pub begun: Cell<Option<Monotonic>>,
 }
 
 impl UpstreamRequest<'_> {
@@ -227,26 +189,4 @@ pub struct ForwardedHeader {
     pub keeps: bool,
     /// How the peer has sent the request on its connection, if an element for the peer is written.
     pub hop: Option<Scheme>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_attempt_has_its_own_time() {
-        let told = Cell::new(None);
-        let tell = |now| told.set(Some(now));
-        let progress = Progress::new(&tell);
-        let [one, two, three, four] = [1, 2, 3, 4].map(Monotonic::from_micros);
-        progress.begin(one, true);
-        assert_eq!((progress.begun(), progress.complete(), told.get()), (Some(one), None, None));
-        progress.is_sent(|| two);
-        progress.is_sent(|| three);
-        assert_eq!((progress.complete(), told.get()), (Some(two), Some(two)));
-        progress.begin(three, true);
-        assert_eq!((progress.begun(), progress.complete()), (Some(one), None), "its body is sent again");
-        progress.begin(four, false);
-        assert_eq!((progress.begun(), progress.complete()), (Some(one), Some(four)));
-    }
 }

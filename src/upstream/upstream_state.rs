@@ -16,6 +16,8 @@ pub(super) struct UpstreamState {
     budget: Mutex<RetryBudget>,
     retries: AtomicU64,
     refused_retries: AtomicU64,
+    /// For how many requests no server had room.
+    pub(super) full: AtomicU64,
     waiting: AtomicUsize,
     /// Tells the request that is sent next, of each configuration with requests that wait, that an endpoint may have room.
     room: Notify,

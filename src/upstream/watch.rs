@@ -1,5 +1,5 @@
-//! What one thread does for the endpoints of all workers: it checks them, ends their ejections, gives those that return more
-//! requests from moment to moment, and looks up the names of servers again.
+//! What one thread does for the endpoints of all workers: it checks them, ends their ejections, and looks up the names of servers
+//! again.
 //!
 //! It is one task in the control thread, so no worker does any of it twice, and a check that hangs delays no request. A
 //! check uses a connection of its own, so it also finds a server that accepts no more of them.
@@ -147,7 +147,7 @@ impl Upstream {
         for weighted in self.balancer.endpoints() {
             if let Some(bounds) = self.overload.adaptive {
                 let state = &weighted.endpoint.state;
-                state.adaptive().advance(state.in_flight(), bounds, now);
+                state.adaptive.advance(&state.load, bounds, now);
             }
             self.change(&weighted.endpoint, "its time is over", |endpoint| {
                 endpoint.state.advance(self.health.is_some(), now);

@@ -36,7 +36,7 @@ pub struct Window {
     pub admitted: f64,
     /// How many got a response of the upstream.
     pub answered: f64,
-    /// How many have ended in any way, and the sum of their times until then in seconds.
+    /// How many have ended in a way that shows how long the work takes, and the sum of their times until then in seconds.
     pub ended: (f64, f64),
     /// How many are waiting for their response at the end of the window, and the sum of the times for which they are.
     pub waiting: (f64, f64),
@@ -97,9 +97,9 @@ impl Admission {
     }
 
     /// The mean time until a response, in seconds. Those that still wait count if they wait for longer already, because from
-    /// an upstream that hangs there are no responses.
+    /// an upstream that hangs there are no responses. Without responses that show it, the last ones are soon forgotten.
     pub fn latency(&self, window: &Window) -> f64 {
-        let mean = |(count, sum): (f64, f64)| if count > 0.0 { sum / count } else { 0.0 };
+        let mean = |(count, sum): (f64, f64)| if count > 0.5 { sum / count } else { 0.0 };
         mean(self.ended).max(mean(window.waiting))
     }
 

@@ -23,8 +23,6 @@ const PROBED_EVERY: Duration = Duration::from_secs(30);
 /// It is measured after this time already if the limit has fallen to less than half since: a server may have got slower
 /// without a queue.
 const PROBED_AFTER_FALL: Duration = Duration::from_secs(2);
-/// A probe that measures less than this share of the one before is repeated soon.
-const SETTLED: f64 = 0.9;
 /// With how much of the limit.
 const PROBED_AT: f64 = 0.4;
 /// If responses take as long as without a queue, or up to so much longer, there is nothing to measure.
@@ -52,6 +50,22 @@ pub struct Sample {
     pub responses: u64,
     /// In microseconds.
     pub micros: u64,
+}
+
+impl Sample {
+    /// Both together. Sums wrap.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let responses = self.responses.wrapping_add(other.responses);
+        Self { responses, micros: self.micros.wrapping_add(other.micros) }
+    }
+
+    /// What was added since it was `before`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        let responses = self.responses.wrapping_sub(before.responses);
+        Self { responses, micros: self.micros.wrapping_sub(before.micros) }
+    }
 }
 
 /// The limit of one server.
@@ -121,12 +135,7 @@ impl GradientLimit {
                 if self.sample.responses >= PROBED || now >= until {
                     self.probed_limit = self.limit;
                     if self.sample.responses >= ENOUGH {
-                        let unloaded = self.mean().as_micros() as f64;
-                        // There was a queue in the probe before, and there may be a shorter one in this.
-                        if self.unloaded.is_some_and(|before| unloaded < before * SETTLED) {
-                            self.probed_limit = f64::INFINITY;
-                        }
-                        self.unloaded = Some(unloaded);
+                        self.unloaded = Some(self.mean().as_micros() as f64);
                     }
                     self.probe = Probe::Last(now);
                     self.restart(now);

@@ -155,6 +155,26 @@ fn a_window_without_requests_leads_to_no_shedding() {
 }
 
 #[test]
+fn a_latency_that_no_response_confirms_is_forgotten() {
+    let mut admission = Admission::default();
+    let slow = Window {
+        seconds: 0.25,
+        arrived: 100.0,
+        admitted: 100.0,
+        answered: 50.0,
+        ended: (50.0, 50.0),
+        waiting: (50.0, 25.0),
+        full: 0.0,
+    };
+    (0..8).for_each(|_| _ = admission.observe_upstream(&slow, Some(0.2)));
+    assert!(admission.is_limited());
+    // From now on the server answers with errors, at once, which show no latency.
+    let errors = Window { answered: 100.0, ended: (0.0, 0.0), waiting: (0.0, 0.0), ..slow };
+    (0..100).for_each(|_| _ = admission.observe_upstream(&errors, Some(0.2)));
+    assert!(!admission.is_limited());
+}
+
+#[test]
 fn a_client_with_slow_requests_does_not_get_others_shed() {
     // So many requests per second take 20 ms each, and besides, some of 10 s each wait all the time.
     for (fast, slow) in [(100.0, 4.0), (300.0, 10.0), (1000.0, 40.0), (5000.0, 40.0)] {

@@ -7,10 +7,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Shedding;
 use super::cpu::CpuUse;
-use super::meter::{Meter, Totals};
-use crate::base::clock;
+use super::meter::Meter;
+use crate::base::clock::{self, Monotonic};
 use crate::limit::overload::admission::{Admission, Window};
 use crate::limit::overload::level::{Level, RANKS};
+use crate::upstream::UpstreamLoad;
 
 /// How long a window is.
 const WINDOW: Duration = Duration::from_millis(250);
@@ -31,14 +32,25 @@ pub struct ShedWatch {
 struct Followed {
     meter: Arc<Meter>,
     admission: Admission,
-    before: Totals,
+    before: Measured,
     /// How many requests were shed when it began, if it has.
     begun: Option<u64>,
 }
 
-impl Followed {
-    fn new(meter: &Arc<Meter>) -> Self {
-        Self { meter: meter.clone(), admission: Admission::default(), before: meter.totals(), begun: None }
+/// What was measured until one moment.
+#[derive(Debug)]
+struct Measured {
+    /// The requests that have arrived, by rank.
+    arrived: Vec<u64>,
+    shed: u64,
+    load: UpstreamLoad,
+}
+
+impl Measured {
+    fn new(meter: &Meter, shedding: &Shedding) -> Self {
+        let upstream = shedding.upstreams.iter().find(|upstream| upstream.name() == meter.name);
+        let load = upstream.map(|upstream| upstream.load()).unwrap_or_default();
+        Self { arrived: meter.arrived(), shed: meter.shed().iter().sum(), load }
     }
 }
 
@@ -77,7 +89,8 @@ impl ShedWatch {
         self.upstreams.retain(|followed| meters.iter().any(|meter| Arc::ptr_eq(meter, &followed.meter)));
         for meter in meters {
             if !self.upstreams.iter().any(|followed| Arc::ptr_eq(meter, &followed.meter)) {
-                self.upstreams.push(Followed::new(meter));
+                let (admission, before) = (Admission::default(), Measured::new(meter, shedding));
+                self.upstreams.push(Followed { meter: meter.clone(), admission, before, begun: None });
             }
         }
         let (seconds, now) = (span.as_secs_f64(), clock::monotonic());
@@ -85,18 +98,13 @@ impl ShedWatch {
         let mut levels = Vec::with_capacity(meters.len());
         let target = shedding.settings.latency.map(|latency| latency.as_secs_f64());
         for followed in &mut self.upstreams {
-            let totals = followed.meter.totals();
-            let window = totals.window(&followed.before, seconds, now);
-            let arrived = totals.arrived_since(&followed.before);
-            followed.before = totals;
+            let (window, arrived) = followed.window(shedding, seconds, now);
             all.0.arrived += window.arrived;
             all.0.admitted += window.admitted;
             all.1.iter_mut().zip(&arrived).for_each(|(sum, count)| *sum += count);
             let rate = followed.admission.observe_upstream(&window, target);
-            let latency = followed.admission.latency(&window);
-            followed.meter.set_latency(latency);
             levels.push(rate.map_or(Level::NONE, |rate| Level::for_share(&arrived, rate * seconds)));
-            followed.tell(latency, &window);
+            followed.tell(&window);
         }
         let own = self.own_level(shedding, &all, span);
         for (followed, level) in self.upstreams.iter().zip(levels) {
@@ -128,19 +136,32 @@ impl ShedWatch {
 }
 
 impl Followed {
+    /// What has happened in the last `seconds`, and the requests that have arrived, by rank.
+    #[expect(clippy::cast_precision_loss, reason = "counts of a window are small")]
+    fn window(&mut self, shedding: &Shedding, seconds: f64, now: Monotonic) -> (Window, Vec<f64>) {
+        let is = Measured::new(&self.meter, shedding);
+        let was = &self.before;
+        let counts = is.arrived.iter().zip(&was.arrived).map(|(is, was)| (is - was) as f64).collect::<Vec<_>>();
+        let arrived = counts.iter().sum();
+        let admitted = arrived - (is.shed - was.shed) as f64;
+        let window = Window { arrived, admitted, ..is.load.window(&was.load, seconds, now) };
+        self.before = is;
+        (window, counts)
+    }
+
     /// Logs when it begins to be shed, and when that ends.
-    fn tell(&mut self, latency: f64, window: &Window) {
-        let shed = || self.meter.shed().iter().sum::<u64>();
-        let latency = Duration::from_secs_f64(latency);
+    fn tell(&mut self, window: &Window) {
+        let shed = self.before.shed;
+        let latency = Duration::from_secs_f64(self.admission.latency(window));
         match (self.admission.is_limited(), self.begun) {
             (true, None) => {
                 let because = if window.full > 0.0 { "max_in_flight" } else { "latency" };
                 let waiting = window.waiting.0;
                 tracing::warn!(upstream = self.meter.name, because, ?latency, waiting, "shedding begins");
-                self.begun = Some(shed());
+                self.begun = Some(shed);
             }
             (false, Some(begun)) => {
-                let shed = shed() - begun;
+                let shed = shed - begun;
                 tracing::info!(upstream = self.meter.name, shed, ?latency, "shedding ends");
                 self.begun = None;
             }
@@ -160,7 +181,7 @@ mod tests {
     fn a_configuration_without_targets_ends_all_that_was_measured() {
         let meter = Arc::new(Meter::new(String::new(), 1));
         let settings = Shed { cpu: Some(1), latency: None, status: StatusCode::SERVICE_UNAVAILABLE };
-        let shedding = Shedding { settings, meters: vec![meter.clone()] };
+        let shedding = Shedding { settings, meters: vec![meter.clone()], upstreams: Vec::new() };
         let mut watch = ShedWatch::new(1);
         let level_after = |watch: &mut ShedWatch| {
             // It uses so much of a processor that the target is exceeded.

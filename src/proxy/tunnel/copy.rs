@@ -216,7 +216,7 @@ impl Timer {
             self.deadline = None;
             return Poll::Pending;
         };
-        let deadline = self.deadline.get_or_insert_with(Deadline::now);
+        let deadline = self.deadline.get_or_insert_with(|| Deadline::at(at));
         deadline.set_at(at);
         ready!(deadline.poll(cx));
         Poll::Ready(end)

@@ -24,7 +24,7 @@ use super::unsent::Unsent;
 use crate::base::http::header_rules::remove_hop_by_hop;
 use crate::server::connection_state::TimedStreams;
 use crate::server::request_guard::RequestStream;
-use crate::server::time_limits::TimeLimits;
+use crate::server::time_limits::{TimeLimits, is_over};
 use crate::server::worker_state::{Coarse, WorkerState};
 
 /// How many bytes the fields of all interim responses to one request may have. They are queued whether the client reads or
@@ -136,7 +136,7 @@ impl TimedStreams for Streams {
         self.waiting.borrow_mut().retain(|stream| {
             let Some(stream) = stream.upgrade() else { return false };
             let limit = limits.reading(stream.reads_within.get());
-            if stream.waits_since.get().is_some_and(|since| now - since >= limit) {
+            if is_over(stream.waits_since.get(), limit, now) {
                 stream.is_reset.set(true);
                 // This wakes its task, which ends then.
                 stream.responder.borrow_mut().send_reset(Reason::CANCEL);

@@ -47,18 +47,14 @@ impl Rendezvous {
         is_open: impl Fn(&Weighted) -> bool,
     ) -> Option<&'a Weighted> {
         let each = || self.endpoints.iter().filter_map(|(index, hash)| Some((all.get(*index)?, *hash)));
-        let in_flight = |weighted: &Weighted| weighted.endpoint.state.in_flight() as u64;
+        let in_flight = |weighted: &Weighted| weighted.endpoint.state.load.in_flight() as u64;
         let total: u64 = each().map(|(weighted, _)| in_flight(weighted)).sum::<u64>() + 1;
         let is_within = |weighted: &Weighted| {
             let share = (total * u64::from(weighted.weight) * BOUND.0).div_ceil(self.weights.max(1) * BOUND.1);
             in_flight(weighted) < share
         };
         let candidates = each().filter(|(weighted, _)| is_open(weighted) && is_within(weighted));
-        let scored = candidates.map(|(weighted, hash)| {
-            // An endpoint that has returned lately gets its keys back one after the other.
-            let weight = f64::from(weighted.weight) * f64::from(weighted.endpoint.state.share());
-            (weighted, score(key, hash, weight))
-        });
+        let scored = candidates.map(|(weighted, hash)| (weighted, score(key, hash, f64::from(weighted.weight))));
         scored.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(weighted, _)| weighted)
     }
 }

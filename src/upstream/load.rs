@@ -1,0 +1,248 @@
+//! The load of a server: how many requests are in flight, how long those wait that have no response yet, and how long others
+//! took. Shedding and `adaptive` read the same measurements.
+//!
+//! An attempt is measured from the moment at which the server can answer it, because the time before depends on the client, to
+//! the head of its response. Each worker adds to counters of its own. A reader subtracts what it has read before.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::base::clock::Monotonic;
+use crate::base::metrics::{Counter, Histogram, HistogramSnapshot, PerWorker};
+use crate::limit::overload::admission::Window;
+use crate::limit::overload::gradient::Sample;
+
+/// The weight of a new measurement in the smoothed latency, as a power of two: an eighth, as TCP's round-trip time (RFC 6298).
+const SMOOTHING: u32 = 3;
+/// More is not the time for which requests wait, but a count and a sum that were read while a worker changed them.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
+
+/// The load of one endpoint.
+#[derive(Debug)]
+pub(super) struct Load {
+    in_flight: AtomicUsize,
+    requests: AtomicU64,
+    /// The smoothed time until the head of a response in microseconds; 0 if there was none.
+    latency: AtomicU32,
+    workers: PerWorker<Counts>,
+}
+
+/// What one worker has measured.
+#[derive(Debug, Default)]
+struct Counts {
+    /// The attempts that wait for a response, and the sum of the moments since when they do.
+    waiting: Timed,
+    /// All responses.
+    answered: Counter,
+    /// Those that show how long the work takes.
+    latencies: Histogram,
+    /// Attempts without a response that show how long one takes at least.
+    unanswered: Timed,
+}
+
+/// A count with the sum of times in microseconds. Both wrap.
+#[derive(Debug, Default)]
+struct Timed(Counter, Counter);
+
+impl Timed {
+    fn add(&self, count: u64, micros: u64) {
+        self.0.add(count);
+        self.1.add(micros);
+    }
+
+    fn get(&self) -> Sample {
+        Sample { responses: self.0.get(), micros: self.1.get() }
+    }
+}
+
+impl Load {
+    /// Of an endpoint that no request was sent to, with so many workers that send requests.
+    pub(super) fn new(workers: usize) -> Self {
+        let (in_flight, requests, latency) = Default::default();
+        Self { in_flight, requests, latency, workers: PerWorker::new(workers) }
+    }
+
+    /// Begins a request, unless `most` are in flight. Returns whether it has begun.
+    pub(super) fn begin(&self, most: Option<usize>) -> bool {
+        let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
+        if most.is_some_and(|most| before >= most) {
+            self.end();
+            return false;
+        }
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Ends a request.
+    pub(super) fn end(&self) {
+        // Whoever begins to wait sees this, or is seen by this worker, which then wakes it.
+        self.in_flight.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// How many requests are in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
+    }
+
+    /// How many requests have begun.
+    pub(super) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// An attempt of this worker waits for its response from now on.
+    pub(super) fn waits(&self, worker: usize, now: Monotonic) {
+        self.workers.of(worker).waiting.add(1, now.micros());
+    }
+
+    /// An attempt of this worker that has waited since then does not wait any more.
+    pub(super) fn waits_no_more(&self, worker: usize, since: Monotonic) {
+        self.workers.of(worker).waiting.add(1u64.wrapping_neg(), since.micros().wrapping_neg());
+    }
+
+    /// A response has come, after so many microseconds if it shows how long the work takes.
+    pub(super) fn answered(&self, worker: usize, micros: Option<u64>) {
+        let counts = self.workers.of(worker);
+        counts.answered.one();
+        let Some(micros) = micros else { return };
+        counts.latencies.observe(micros);
+        // Another worker may replace the value at the same time; then one measurement is lost.
+        let measured = u32::try_from(micros).unwrap_or(u32::MAX).max(1);
+        let smoothed = self.latency.load(Ordering::Relaxed);
+        let next = if smoothed == 0 { measured } else { smoothed - (smoothed >> SMOOTHING) + (measured >> SMOOTHING) };
+        self.latency.store(next.max(1), Ordering::Relaxed);
+    }
+
+    /// An attempt has ended without a response, which takes so many microseconds at least.
+    pub(super) fn unanswered(&self, worker: usize, micros: u64) {
+        self.workers.of(worker).unanswered.add(1, micros);
+    }
+
+    /// The smoothed time until the head of a response; `None` if there was none.
+    pub(super) fn latency(&self) -> Option<Duration> {
+        let latency = self.latency.load(Ordering::Relaxed);
+        (latency > 0).then(|| Duration::from_micros(u64::from(latency)))
+    }
+
+    /// All times until the head of a response, of responses that show how long the work takes.
+    pub(super) fn latencies(&self) -> HistogramSnapshot {
+        self.workers.iter().map(|counts| &counts.latencies).collect()
+    }
+
+    /// How long the work takes, or at least takes where there was no response.
+    pub(super) fn work(&self) -> Sample {
+        let HistogramSnapshot { buckets, micros } = self.latencies();
+        self.sum(|counts| counts.unanswered.get()).and(Sample { responses: buckets.iter().sum(), micros })
+    }
+
+    fn sum(&self, of: fn(&Counts) -> Sample) -> Sample {
+        self.workers.iter().map(of).fold(Sample::default(), Sample::and)
+    }
+}
+
+/// What requests to one upstream have measured until one moment.
+#[derive(Debug, Default)]
+pub struct UpstreamLoad {
+    endpoints: Vec<EndpointLoad>,
+    /// How many requests have found that all servers have as many as they may.
+    full: u64,
+}
+
+/// The same for one endpoint.
+#[derive(Clone, Copy, Debug)]
+struct EndpointLoad {
+    id: usize,
+    /// The attempts that wait, and the sum of the moments since when they do.
+    waiting: Sample,
+    work: Sample,
+    answered: u64,
+}
+
+impl UpstreamLoad {
+    /// Of an upstream with these endpoints, and with so many requests that have found no room.
+    pub(super) fn new<'a>(endpoints: impl Iterator<Item = (usize, &'a Load)>, full: u64) -> Self {
+        let read = |(id, load): (usize, &Load)| {
+            let answered = load.workers.iter().map(|counts| counts.answered.get()).sum();
+            EndpointLoad { id, waiting: load.sum(|counts| counts.waiting.get()), work: load.work(), answered }
+        };
+        Self { endpoints: endpoints.map(read).collect(), full }
+    }
+
+    /// What has happened since `before`, which is so many seconds ago. The requests that have arrived are not known here.
+    #[expect(clippy::cast_precision_loss, reason = "counts of a window are small, and times as well")]
+    pub fn window(&self, before: &Self, seconds: f64, now: Monotonic) -> Window {
+        let seconds_of = |Sample { responses, micros }: Sample| (responses as f64, micros as f64 / 1e6);
+        let (mut waiting, mut work, mut answered) = (Sample::default(), Sample::default(), 0);
+        for is in &self.endpoints {
+            // An endpoint that was not there before begins with its next window.
+            let was = before.endpoints.iter().find(|was| was.id == is.id).unwrap_or(is);
+            waiting = waiting.and(is.waiting);
+            work = work.and(is.work.since(was.work));
+            answered += is.answered - was.answered;
+        }
+        waiting.micros = waiting.responses.wrapping_mul(now.micros()).wrapping_sub(waiting.micros);
+        let mut waiting = seconds_of(waiting);
+        if waiting.1 > LONGEST_WAIT.as_secs_f64() * waiting.0 {
+            waiting.1 = 0.0;
+        }
+        let full = self.full.saturating_sub(before.full) as f64;
+        Window { seconds, answered: answered as f64, ended: seconds_of(work), waiting, full, ..Window::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    fn read(load: &Load) -> UpstreamLoad {
+        UpstreamLoad::new([(1, load)].into_iter(), 0)
+    }
+
+    #[test]
+    fn no_more_requests_begin_than_allowed() {
+        let load = Load::new(2);
+        assert_eq!([0; 3].map(|_| load.begin(Some(2))), [true, true, false]);
+        assert_eq!((load.in_flight(), load.requests()), (2, 2));
+        load.end();
+        assert!(load.begin(Some(2)) && load.begin(None));
+    }
+
+    #[test]
+    fn latency_follows_the_measurements() {
+        let load = Load::new(2);
+        assert_eq!(load.latency(), None);
+        let observe = |micros| {
+            load.answered(1, Some(micros));
+            load.latency().unwrap().as_micros()
+        };
+        assert_eq!([observe(8000), observe(16_000), observe(16_000)], [8000, 9000, 9875]);
+        assert_eq!((load.latencies().buckets.iter().sum::<u64>(), load.latencies().micros), (3, 40_000));
+        (0..100).for_each(|_| _ = observe(400));
+        assert!((380..=420).contains(&observe(400)));
+    }
+
+    #[test]
+    fn a_window_has_what_has_changed() {
+        let load = Load::new(2);
+        let begun = Monotonic::from_micros(u64::from(u32::MAX));
+        load.answered(0, Some(SECOND));
+        let before = read(&load);
+        load.waits(0, begun);
+        load.waits(1, begun);
+        let window = read(&load).window(&before, 0.5, begun.after(Duration::from_secs(2)));
+        assert_eq!(window, Window { seconds: 0.5, waiting: (2.0, 4.0), ..Window::default() });
+        load.waits_no_more(0, begun);
+        load.answered(0, Some(3 * SECOND));
+        load.waits_no_more(1, begun);
+        load.answered(0, None);
+        load.unanswered(1, 4 * SECOND);
+        let full = UpstreamLoad { full: 1, ..read(&load) };
+        let window = full.window(&before, 0.5, begun);
+        assert_eq!(window, Window { seconds: 0.5, answered: 2.0, ended: (2.0, 7.0), full: 1.0, ..Window::default() });
+        assert_eq!(load.work(), Sample { responses: 3, micros: 8 * SECOND });
+        assert_eq!(read(&load).window(&read(&load), 0.5, begun), Window { seconds: 0.5, ..Window::default() });
+        let window = read(&load).window(&UpstreamLoad::default(), 0.5, begun);
+        assert_eq!(window, Window { seconds: 0.5, ..Window::default() }, "an endpoint that is new");
+    }
+}
