@@ -19,6 +19,7 @@ mod access;
 mod bans;
 mod body;
 mod history;
+mod found_key;
 mod keys;
 mod limits;
 mod overrides;

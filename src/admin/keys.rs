@@ -16,12 +16,12 @@ use tokio::time::Instant;
 use super::View;
 use super::bans;
 use super::body;
+use super::found_key::FoundKey;
 use super::limit_path::LimitPath;
 use super::overrides::{self, OverrideChange};
 use super::temporary;
 use crate::base::clock::{self, Time};
 use crate::base::share::share;
-use crate::config::Limit as ConfiguredLimit;
 use crate::limit::Limit;
 use crate::limit::overrides::Allowance;
 use crate::proxy::respond::{self, LocalResponse};
@@ -55,25 +55,6 @@ impl<'a> KeyPath<'a> {
             return written;
         }
         decode(self.key).split(|byte| *byte == b'|').map(<[u8]>::to_vec).collect()
-    }
-}
-
-/// A key of a limit as the configuration in force reads it.
-pub(super) struct FoundKey<'a> {
-    pub(super) limit: &'a ConfiguredLimit,
-    pub(super) table: &'a RateTable,
-    /// The source of its quotas, if there is one.
-    source: Option<&'a QuotaSource>,
-    pub(super) parts: &'a [Vec<u8>],
-    /// At least one.
-    pub(super) readings: &'a [WrittenKey<'a>],
-}
-
-impl FoundKey<'_> {
-    /// The key as logs show it: masked like everywhere else.
-    fn shown(&self, view: &View) -> String {
-        let fingerprint = self.readings.first().map(|reading| reading.fingerprint);
-        fingerprint.map_or(String::new(), |key| temporary::shown_key(view, self.limit, key, self.parts))
     }
 }
 

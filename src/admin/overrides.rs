@@ -7,7 +7,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::keys::FoundKey;
+use super::found_key::FoundKey;
 use super::reload;
 use crate::base::clock::{self, Time};
 use crate::config::{self, Limit as ConfiguredLimit};

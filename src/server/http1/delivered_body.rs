@@ -13,6 +13,9 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::server::connection_state::{ConnectionState, Flush};
 
+/// What a body returns when it is polled.
+type Polled<B> = Poll<Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error>>>;
+
 /// A body that delays its error until everything before it is sent.
 pub(super) struct DeliveredBody<B: Body> {
     body: B,
@@ -28,7 +31,7 @@ impl<B: Body> DeliveredBody<B> {
     }
 
     /// Takes the error that has just come, if one has, and returns it when everything before it is sent.
-    fn delay_error(&mut self, polled: &mut Poll<Option<Result<Frame<B::Data>, B::Error>>>, cx: &mut Context<'_>) {
+    fn delay_error(&mut self, polled: &mut Polled<B>, cx: &mut Context<'_>) {
         if let Poll::Ready(Some(Err(error))) = mem::replace(polled, Poll::Pending) {
             self.broken = Some((error, self.connection.flush()));
         }
