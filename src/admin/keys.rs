@@ -72,7 +72,7 @@ pub(super) async fn set_override(view: &View, path: KeyPath<'_>, body: Incoming)
         Err(response) => return response,
     };
     let set = with_key(view, path, false, async |key| {
-        overrides::set(&view.overrides, &key, &key.shown(view), &written).await
+        overrides::set(&view.overrides, &key, &shown(view, &key), &written).await
     });
     set.await.map_or_else(identity, |shown| super::json(&shown))
 }
@@ -87,7 +87,7 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
             |reading: &WrittenKey<'_>| reading.has_override && table.temporary(reading.fingerprint).is_some();
         if readings.iter().any(has_override) {
             overrides::change(&view.overrides, limit, parts, OverrideChange::Remove).await?;
-            tracing::info!(limit = table.name(), key = key.shown(view), "the admin API has removed an override");
+            tracing::info!(limit = table.name(), key = shown(view, &key), "the admin API has removed an override");
         }
         for reading in readings {
             let cached = source.and_then(|source| source.peek(reading.asked, now)?.quota);
@@ -99,7 +99,7 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
                 view.shared.forget_ban(table.name(), ban, reading.fingerprint);
             }
         }
-        tracing::info!(limit = table.name(), key = key.shown(view), "the admin API has reset the counters of a key");
+        tracing::info!(limit = table.name(), key = shown(view, &key), "the admin API has reset the counters of a key");
         Ok(())
     });
     match forgotten.await {
@@ -145,6 +145,12 @@ async fn with_key<T>(
     }
     let source = snapshot.quota_sources.iter().find(|one| one.is_of(table.name())).map(|one| &*one.source);
     act(FoundKey { limit, table, source, parts: &parts, readings: &readings }).await
+}
+
+/// The key as logs show it: masked like everywhere else.
+fn shown(view: &View, key: &FoundKey<'_>) -> String {
+    let fingerprint = key.readings.first().map(|reading| reading.fingerprint);
+    fingerprint.map_or(String::new(), |fingerprint| temporary::shown_key(view, key.limit, fingerprint, key.parts))
 }
 
 fn away(Away: Away) -> LocalResponse {
