@@ -108,7 +108,8 @@ pub(super) async fn serve<H: Handler>(
             IncomingRequest { head, body, ambiguity, asks_for_websocket, interim, tunnel, is_unanswered };
         async move {
             let mut response = Response::default();
-            handler.handle(&mut incoming, &mut response, guard).await;
+            // It is large. In its place it is not copied before it is awaited.
+            pin!(handler.handle(&mut incoming, &mut response, guard)).await;
             if incoming.is_unanswered {
                 // If the library got an error, it would drop what is not sent of earlier responses.
                 drop((incoming, response));
