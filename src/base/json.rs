@@ -212,12 +212,18 @@ impl Reader {
         if is_name {
             return Some(self.end_name(part, &rest[end + 1..], to) + end + 1);
         }
+        self.end_string(part, at + end + 1, to);
+        Some(end + 1)
+    }
+
+    /// The last part of a string that is no name, and ends before this place.
+    #[inline]
+    fn end_string(&mut self, part: &[u8], end: usize, to: &mut impl Visit) {
         if !part.is_empty() {
             to.text(part);
         }
         self.ended();
-        to.end(Kind::String, at + end + 1);
-        Some(end + 1)
+        to.end(Kind::String, end);
     }
 
     /// Reads a string up to its end, or to an escape that is not whole in this piece.
@@ -236,11 +242,7 @@ impl Reader {
                 Some(b'"') if self.is_name => return self.end_name(part, &rest[end + 1..], to) + end + 1,
                 Some(b'"') => {
                     self.lone_surrogate(to);
-                    if !part.is_empty() {
-                        to.text(part);
-                    }
-                    self.ended();
-                    to.end(Kind::String, at + end + 1);
+                    self.end_string(part, at + end + 1, to);
                     return end + 1;
                 }
                 next => {

@@ -161,6 +161,8 @@ struct Index {
     places: [(usize, usize); LENGTHS],
     /// For each length, the first letters of its names as bits. The last stands for all longer names, too.
     firsts: [u32; LENGTHS],
+    /// For each length, the rules of its names as bits. Most headers have a length that no name with a wanted rule has.
+    rules: [u16; LENGTHS],
 }
 
 /// Every listed name is shorter.
@@ -168,7 +170,8 @@ const LENGTHS: usize = 40;
 
 impl Index {
     const fn new() -> Self {
-        let mut index = Self { listed: [TABLE[0]; TABLE.len()], places: [(0, 0); LENGTHS], firsts: [0; LENGTHS] };
+        let (listed, places) = ([TABLE[0]; TABLE.len()], [(0, 0); LENGTHS]);
+        let mut index = Self { listed, places, firsts: [0; LENGTHS], rules: [0; LENGTHS] };
         let (mut length, mut count) = (0, 0);
         while length < LENGTHS {
             let begin = count;
@@ -177,6 +180,7 @@ impl Index {
                 if listed.0.len() == length {
                     index.listed[count] = *listed;
                     index.firsts[length] |= 1 << (listed.0.as_bytes()[0] - b'a');
+                    index.rules[length] |= bits(listed.1);
                     count += 1;
                 }
                 table = rest;
@@ -210,28 +214,25 @@ pub fn reads_as_any(name: &HeaderName, wanted: &[Rule]) -> bool {
     listed(name.as_str()).is_some_and(|(_, rules)| has_any(rules, wanted))
 }
 
-/// Whether the header has one of these rules. Another spelling of a listed name is another header.
-pub fn is_any(name: &HeaderName, wanted: &[Rule]) -> bool {
-    listed(name.as_str()).is_some_and(|(listed, rules)| listed == name.as_str() && has_any(rules, wanted))
+/// Rules as bits.
+const fn bits(mut rules: &[Rule]) -> u16 {
+    let mut bits = 0;
+    while let [rule, rest @ ..] = rules {
+        bits |= 1 << *rule as u16;
+        rules = rest;
+    }
+    bits
 }
 
-/// The lengths of the names of headers that belong to a connection, as bits.
-const HOP_BY_HOP_LENGTHS: u32 = {
-    let (mut lengths, mut table) = (0, TABLE);
-    while let [(name, rules), rest @ ..] = table {
-        if matches!(rules, [HopByHop, ..]) {
-            lengths |= 1 << name.len();
-        }
-        table = rest;
-    }
-    lengths
-};
-
-/// Whether the header belongs to a connection.
+/// Whether the header has one of these rules. Another spelling of a listed name is another header.
 #[inline]
-pub fn is_hop_by_hop(name: &HeaderName) -> bool {
-    let length = u32::try_from(name.as_str().len()).unwrap_or(u32::MAX);
-    HOP_BY_HOP_LENGTHS.checked_shr(length).is_some_and(|lengths| lengths & 1 == 1) && is_any(name, &[HopByHop])
+pub fn is_any(name: &HeaderName, wanted: &[Rule]) -> bool {
+    let length = name.as_str().len().min(LENGTHS - 1);
+    INDEX.rules[length] & bits(wanted) != 0 && is_listed_with(name, wanted)
+}
+
+fn is_listed_with(name: &HeaderName, wanted: &[Rule]) -> bool {
+    listed(name.as_str()).is_some_and(|(listed, rules)| listed == name.as_str() && has_any(rules, wanted))
 }
 
 /// Whether one of these rules is wanted.
@@ -241,7 +242,7 @@ pub fn has_any(rules: &[Rule], wanted: &[Rule]) -> bool {
 
 /// Removes the headers of a connection. Most messages have none.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    if headers.keys().any(is_hop_by_hop) {
+    if headers.keys().any(|name| is_any(name, &[HopByHop])) {
         let names = TABLE.iter().filter(|(_, rules)| rules.contains(&HopByHop));
         names.for_each(|(name, _)| _ = headers.remove(*name));
     }

@@ -3,18 +3,14 @@
 //! The HTTP library drops what it has not written yet when a body returns an error, even the head. A client that has got nothing
 //! would take its request for one that was not processed, and send it again.
 
-use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::server::connection_state::{ConnectionState, Flush};
-
-/// What a body returns when it is polled.
-type Polled<B> = Poll<Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error>>>;
 
 /// A body that delays its error until everything before it is sent.
 pub(super) struct DeliveredBody<B: Body> {
@@ -29,17 +25,6 @@ impl<B: Body> DeliveredBody<B> {
     pub(super) fn new(body: B, connection: Rc<ConnectionState>) -> Self {
         Self { body, broken: None, connection }
     }
-
-    /// Takes the error that has just come, if one has, and returns it when everything before it is sent.
-    fn delay_error(&mut self, polled: &mut Polled<B>, cx: &mut Context<'_>) {
-        if let Poll::Ready(Some(Err(error))) = mem::replace(polled, Poll::Pending) {
-            self.broken = Some((error, self.connection.flush()));
-        }
-        if let Some((error, _)) = self.broken.take_if(|(_, flush)| self.connection.poll_flushed(*flush, cx).is_ready())
-        {
-            *polled = Poll::Ready(Some(Err(error)));
-        }
-    }
 }
 
 /// The error is never pinned.
@@ -50,13 +35,16 @@ impl<B: Body<Data = Bytes> + Unpin> Body for DeliveredBody<B> {
     type Error = B::Error;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let this = self.get_mut();
-        // A frame is written to where it is returned, without a copy.
-        let mut polled = if this.broken.is_none() { Pin::new(&mut this.body).poll_frame(cx) } else { Poll::Pending };
-        if !matches!(polled, Poll::Ready(Some(Ok(_)) | None)) {
-            this.delay_error(&mut polled, cx);
+        let Self { body, broken, connection } = self.get_mut();
+        if broken.is_none() {
+            let polled = Pin::new(body).poll_frame(cx);
+            let Poll::Ready(Some(Err(error))) = polled else { return polled };
+            *broken = Some((error, connection.flush()));
         }
-        polled
+        if let Some((_, flush)) = broken {
+            ready!(connection.poll_flushed(*flush, cx));
+        }
+        Poll::Ready(broken.take().map(|(error, _)| Err(error)))
     }
 
     fn is_end_stream(&self) -> bool {

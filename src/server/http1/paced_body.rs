@@ -37,7 +37,6 @@ impl<B: Body<Data = Bytes> + Unpin> Body for PacedBody<B> {
         let Self { body, rest, messages } = self.get_mut();
         let unwritten = messages.unwritten.get();
         let room = MOST_UNWRITTEN.saturating_sub(unwritten);
-        // A frame is written to where it is returned, without a copy.
         let mut polled = match room {
             0 => Poll::Pending,
             _ if rest.is_empty() => Pin::new(body).poll_frame(cx),

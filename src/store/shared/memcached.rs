@@ -41,7 +41,8 @@ impl Protocol for Memcached {
     }
 }
 
-/// Asks a server about itself, on a connection of its own. One that takes only the text protocol says nothing: of the answer in text, the crate reads the first line alone.
+/// Asks a server about itself, on a connection of its own. One that takes only the text protocol says nothing: of the answer
+/// in text, the crate reads the first line alone.
 fn statistics(address: &str) -> Result<Statistics, MemcacheError> {
     let url = format!("memcache://{address}?timeout={TIMEOUT}&connect_timeout={TIMEOUT}");
     let client = Client::with_pool_size(url, 1)?;

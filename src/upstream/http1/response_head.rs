@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use smallvec::SmallVec;
 
 use crate::base::content::has_no_content;
-use crate::base::http::header_rules::is_hop_by_hop;
+use crate::base::http::header_rules::{Rule, is_any};
 use crate::upstream::request_headers::MAX_NAMED;
 use crate::upstream::response_rules::{BadHead, Interim, content_length, interim_head};
 
@@ -174,7 +174,7 @@ impl<'a> Frame<'a> {
                 }
             }
             UPGRADE => self.is_websocket |= value.trim_ascii().eq_ignore_ascii_case(b"websocket"),
-            _ if !is_hop_by_hop(name) => return true,
+            _ if !is_any(name, &[Rule::HopByHop]) => return true,
             _ if name == KEEP_ALIVE => self.kept_for = kept_for(value),
             _ => {}
         }
