@@ -91,19 +91,29 @@ fn pass(world: &mut World, gateway: usize, times: usize) -> usize {
     (0..times).filter(passes).count()
 }
 
+/// How many of one request pass at a second gateway, which begins now with the second way and knows what Memcached has.
+fn pass_at_another(world: &mut World, how: (OnError, bool)) -> usize {
+    world.join(how);
+    world.gateways[1].way = 1;
+    pass(world, 1, 1)
+}
+
+/// From which way to which one, for messages.
+fn named(ways: &[Arc<Limit>; 2]) -> String {
+    format!("{:?} to {:?}", ways[0].rates(), ways[1].rates())
+}
+
 #[test]
 fn what_was_counted_goes_on_whatever_counts() {
     for (ways, how) in pairs(9).flat_map(|ways| [(ways.clone(), LOCAL), (ways, STRICT)]) {
-        let what = format!("{:?} to {:?}", ways[0].rates(), ways[1].rates());
+        let what = named(&ways);
         for mut world in worlds(1, how, &ways) {
             assert_eq!(pass(&mut world, 0, 7), 7);
             world.run(&Step::Tick(1_000));
             world.run(&Step::Reload(0, 1));
             assert_eq!(pass(&mut world, 0, 3), 2, "{what}");
             // Memcached knows it as well.
-            world.join(how);
-            world.gateways[1].way = 1;
-            assert_eq!(pass(&mut world, 1, 1), 0, "{what}");
+            assert_eq!(pass_at_another(&mut world, how), 0, "{what}");
         }
     }
 }
@@ -116,13 +126,11 @@ fn what_goes_on_takes_no_exchange_of_its_own() {
         world.run(&Step::Reload(0, 1));
         let before = world.decided.len();
         [ONE, Step::Send(0, 0), Step::Execute(0, 0), Step::Answer(0, 0)].iter().for_each(|step| world.run(step));
-        assert_eq!(world.decided.len(), before + 1, "{:?} to {:?}", ways[0].rates(), ways[1].rates());
+        assert_eq!(world.decided.len(), before + 1, "{}", named(&ways));
         assert!(!world.decided[before].admitted());
         // Though nothing was admitted since, others learn of it from Memcached.
         world.settle();
-        world.join(STRICT);
-        world.gateways[1].way = 1;
-        assert_eq!(pass(&mut world, 1, 1), 0, "{:?} to {:?}", ways[0].rates(), ways[1].rates());
+        assert_eq!(pass_at_another(&mut world, STRICT), 0, "{}", named(&ways));
     }
 }
 
@@ -149,7 +157,7 @@ fn what_both_gateways_know_counts_once() {
     for (ways, how, first) in
         pairs(9).flat_map(|ways| [(ways.clone(), LOCAL, 0), (ways.clone(), STRICT, 0), (ways, STRICT, 1)])
     {
-        let what = format!("{:?} to {:?}, {first} first", ways[0].rates(), ways[1].rates());
+        let what = format!("{}, {first} first", named(&ways));
         for mut world in worlds(2, how, &ways) {
             assert_eq!((pass(&mut world, 0, 3), pass(&mut world, 1, 3), pass(&mut world, 0, 1)), (3, 3, 1));
             world.run(&Step::Tick(1_000));
@@ -167,7 +175,7 @@ fn what_both_gateways_know_counts_once() {
 #[test]
 fn at_its_gateway_nobody_gets_more_by_a_reload_although_another_one_was_faster() {
     for (ways, how) in pairs(9).flat_map(|ways| [(ways.clone(), LOCAL), (ways, STRICT)]) {
-        let what = format!("{:?} to {:?}", ways[0].rates(), ways[1].rates());
+        let what = named(&ways);
         let mut world = world(1, how, &ways);
         assert_eq!(pass(&mut world, 0, 6), 6);
         world.run(&Step::Reload(0, 1));
@@ -188,7 +196,7 @@ fn at_its_gateway_nobody_gets_more_by_a_reload_although_another_one_was_faster()
 #[test]
 fn a_burst_that_waits_at_a_reload_is_counted_on_top() {
     for (ways, how) in pairs(9).flat_map(|ways| [(ways.clone(), LOCAL), (ways, STRICT)]) {
-        let what = format!("{:?} to {:?}, {how:?}", ways[0].rates(), ways[1].rates());
+        let what = format!("{}, {how:?}", named(&ways));
         let mut world = world(1, how, &ways);
         assert_eq!(pass(&mut world, 0, 6), 6);
         world.join(how);
@@ -214,7 +222,7 @@ fn a_burst_that_waits_at_a_reload_is_counted_on_top() {
 #[test]
 fn there_and_back_nothing_is_forgotten() {
     for ways in pairs(9) {
-        let what = format!("{:?} to {:?} and back", ways[0].rates(), ways[1].rates());
+        let what = format!("{} and back", named(&ways));
         for mut world in worlds(1, LOCAL, &ways) {
             assert_eq!(pass(&mut world, 0, 3), 3);
             world.run(&Step::Reload(0, 1));
@@ -242,7 +250,7 @@ fn a_key_that_is_used_after_several_reloads_has_its_count() {
 #[test]
 fn a_reload_while_memcached_is_away_gives_no_second_helping() {
     for ways in pairs(9) {
-        let what = format!("{:?} to {:?}", ways[0].rates(), ways[1].rates());
+        let what = named(&ways);
         let mut world = world(1, LOCAL, &ways);
         assert_eq!(pass(&mut world, 0, 5), 5);
         world.run(&Step::Break(0, 0, 0));
@@ -254,9 +262,7 @@ fn a_reload_while_memcached_is_away_gives_no_second_helping() {
         assert_eq!(count, 3, "{what}");
         // Memcached is back, and learns of all that.
         assert_eq!(pass(&mut world, 0, 1), 0, "{what}");
-        world.join(LOCAL);
-        world.gateways[1].way = 1;
-        assert_eq!(pass(&mut world, 1, 1), 0, "{what}");
+        assert_eq!(pass_at_another(&mut world, LOCAL), 0, "{what}");
     }
 }
 
@@ -266,7 +272,7 @@ fn what_was_reserved_before_stays_charged_once_the_key_is_used() {
         for (is_seen, mut world) in
             [false, true].into_iter().flat_map(|is_seen| worlds(1, LOCAL, &ways).map(|world| (is_seen, world)))
         {
-            let what = format!("{:?} to {:?}, seen: {is_seen}", ways[0].rates(), ways[1].rates());
+            let what = format!("{}, seen: {is_seen}", named(&ways));
             world.run(&Step::Reserve { gateway: 0, what: 0, cost: 3 });
             world.settle();
             assert_eq!(pass(&mut world, 0, 2), 2);
@@ -297,7 +303,7 @@ fn what_a_request_costs_in_addition_is_charged_after_a_reload() {
         // Eight parts of four are kept.
         world.settle_one(0, 8);
         world.settle();
-        assert_eq!(pass(&mut world, 0, 9), 2, "{:?} to {:?}", ways[0].rates(), ways[1].rates());
+        assert_eq!(pass(&mut world, 0, 9), 2, "{}", named(&ways));
     }
 }
 
