@@ -5,6 +5,8 @@
 
 pub mod regular_file;
 pub mod state_folder;
+pub mod known_keys;
+pub mod overrides;
 mod texts;
 mod unclosed;
 mod report;
@@ -14,7 +16,6 @@ mod values;
 mod kinds;
 mod settings;
 mod schema;
-mod rate_text;
 mod file;
 mod check;
 mod advice;
@@ -76,7 +77,6 @@ pub use on_limit::{OnLimit, Role};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresTls, PostgresUrl};
 pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};
-pub use rate_text::RateTextError;
 pub use read::AtStart;
 pub use redirect::Redirect;
 pub use reload_error::ReloadError;
@@ -85,7 +85,7 @@ pub use route::{Action, HeaderMatch, Host, PathPattern, Route, Scheme, Segment, 
 pub use schema::schema;
 pub use server::{EscapedSlashes, Http2, Listener, MaxConnections, PathMatching, PathRules, Server, UNLIMITED};
 pub use settings::Word;
-pub use shed::Shed;
+pub use shed::{DEFAULT_PRIORITY, HIGHEST_PRIORITY, Shed};
 pub use slow::Slow;
 pub use store::{OnError, Share, SharedStore, Store};
 pub use template::{Template, TemplatePart};
@@ -93,7 +93,9 @@ pub use temporary::{quota_rates, temporary_again, temporary_override};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
 pub use token_cost::{ModelWeights, OnExhausted, TokenCost, WithoutUsage};
 pub use traces::{Collector, Tracing};
-pub use upstream::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer};
+pub use upstream::{
+    AdaptiveBounds, Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer,
+};
 pub use upstream_tls::UpstreamTls;
 pub use values::document_url;
 #[cfg(not(feature = "postgres"))]

@@ -24,6 +24,8 @@ pub mod store;
 pub mod config;
 // Sockets, TLS, and the HTTP client for all that is not traffic.
 pub mod net;
+// What requests to language models cost.
+pub mod tokens;
 // The algorithms: pure.
 pub mod limit;
 // Small things.

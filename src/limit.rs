@@ -1,9 +1,9 @@
 //! Rate limits: what is counted for a key, and what the counts allow. The module does no I/O and reads no clock: every
 //! function takes the moment as an argument, so each decision can be repeated in a test.
 //!
-//! The same code decides with counts in memory and with counts from Memcached, and does not know how the configuration
-//! spells a rate. Each strategy is one file with one trait (`counting.rs`), so a cell treats all states alike. Tests
-//! compare each strategy with an oracle that stores every request (`tests/oracle.rs`).
+//! The same code decides with counts in memory and with counts from Memcached. Each strategy is one file with one trait
+//! (`counting.rs`), so a cell treats all states alike. Tests compare each strategy with an oracle that stores every
+//! request (`tests/oracle.rs`).
 //!
 //! A [`Rate`] is a quota per window and the [`Strategy`] by which requests are counted. A [`Limit`] is one or more rates
 //! that must all hold. For each key a store keeps a [`Cell`], the state of all rates of one limit. [`Limit::decide`] decides
@@ -57,11 +57,6 @@
 //!
 //! What is described so far is enough for one gateway that counts alone. If several gateways count together, see [`shared`].
 
-pub mod overload;
-pub mod heavy_hitters;
-pub mod overrides;
-pub mod known_keys;
-pub mod tokens;
 mod calendar;
 mod rate;
 mod bounds;
@@ -84,7 +79,9 @@ pub mod shared;
 
 pub use calendar::{Calendar, Unit, zones};
 pub use cell::Cell;
-pub use rate::{Edge, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW, Rate, RateError, Strategy};
+pub use rate::{
+    Edge, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW, Rate, RateError, RateTextError, Strategy,
+};
 pub use reservation::Reservation;
 
 use crate::base::clock::Time;

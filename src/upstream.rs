@@ -4,6 +4,7 @@
 //! connector, and a protocol carries the request over it. Only this file sends a request to one endpoint after the other, as
 //! `again.rs` decides.
 
+pub mod overload;
 mod health;
 mod load;
 mod adaptive_limit;

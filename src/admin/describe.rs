@@ -14,12 +14,12 @@ use http::{HeaderName, HeaderValue};
 
 use super::certificates;
 use crate::base::jwt;
+use crate::config::overrides::Allowance;
 use crate::config::{
     Action, Config, Cors, Cost, Decisions, DescriptorRule, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit,
     Listener, MaxConnections, Missing, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed,
     Store, TextPattern, UNLIMITED, is_secret,
 };
-use crate::limit::overrides::Allowance;
 use crate::limit::{Edge, Rate, Strategy};
 use crate::net::Traffic;
 use crate::request::identify::body::BodyInspector;

@@ -11,8 +11,8 @@ use super::top_keys;
 use crate::admin::dashboard::{Decisions, LimitDescription, Limits, ModelNumbers, TokenNumbers};
 use crate::base::clock;
 use crate::config::{Cost, Limit};
-use crate::limit::tokens::Usage;
 use crate::request::decide::{DecisionCounter, LimitMetrics, TokenCounts, shown_since};
+use crate::tokens::Usage;
 
 /// How many overrides of the admin API are shown of a limit.
 const MOST_OVERRIDES: usize = 10;

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::found_key::FoundKey;
 use super::reload;
 use crate::base::clock::{self, Time};
+use crate::config::overrides::Allowance;
 use crate::config::{self, Limit as ConfiguredLimit};
-use crate::limit::overrides::Allowance;
 use crate::proxy::respond::{self, LocalResponse};
 use crate::request::decide::{MAX_TEMPORARY, NotSet};
 

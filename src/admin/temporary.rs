@@ -12,7 +12,7 @@ use super::top_keys;
 use crate::base::clock;
 use crate::base::fingerprint::Fingerprint;
 use crate::config::Limit as ConfiguredLimit;
-use crate::limit::overrides::Allowance;
+use crate::config::overrides::Allowance;
 use crate::proxy::respond::LocalResponse;
 use crate::request::decide::ListedOverride;
 

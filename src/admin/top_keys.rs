@@ -6,7 +6,7 @@ use crate::admin::dashboard::KeyCount;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{Limit, Source};
-use crate::limit::heavy_hitters::HeavyHitter;
+use crate::request::decide::heavy_hitters::HeavyHitter;
 use crate::request::decide::{LimitMetrics, TopKeys};
 
 /// The most keys of each kind.

@@ -3,8 +3,8 @@
 
 use super::report::Problem;
 use super::{AtStart, Config, Limit, Problems};
+use crate::config::overrides::Changes;
 use crate::limit::Rate;
-use crate::limit::overrides::Changes;
 
 /// A limit or tier that is in both configurations, but counts in a different way.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,9 +14,9 @@ use super::read::{Name, Source};
 use super::report::{either, nearest};
 use super::spellings::{unmatchable, ways_around};
 use super::{
-    Action, Balance, Config, Cost, Decisions, Host, PathPattern, Route, Segment, Source as KeySource, Tiers, Upstream,
+    Action, Balance, Config, Cost, DEFAULT_PRIORITY, Decisions, Host, PathPattern, Route, Segment, Source as KeySource,
+    Tiers, Upstream,
 };
-use crate::limit::overload::level;
 
 const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"http://127.0.0.1:9000\"]\n\n\
                         [[routes]]\npath = \"/*\"\nupstream = \"api\"";
@@ -242,7 +242,7 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
         timeout: route.timeout,
         request_headers: route.request_headers.clone()?,
         response_headers: route.response_headers.clone()?,
-        priority: route.priority.as_ref().map_or(level::DEFAULT, |(priority, _)| *priority),
+        priority: route.priority.as_ref().map_or(DEFAULT_PRIORITY, |(priority, _)| *priority),
         cors: route.cors.clone(),
     })
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use http::HeaderName;
 
-use crate::limit::tokens::pointer::Pointer;
+use crate::tokens::pointer::Pointer;
 
 /// What is counted: all parts together are the key.
 #[derive(Clone, Debug, PartialEq, Eq)]

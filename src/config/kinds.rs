@@ -11,7 +11,7 @@ use super::report::quoted;
 use super::{UNLIMITED, values};
 use crate::base::share::WHOLE;
 use crate::base::units;
-use crate::limit::tokens::{MAX_WEIGHT, Weight};
+use crate::tokens::{MAX_WEIGHT, Weight};
 
 /// The allowed range of timeouts.
 pub(super) const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=LONGEST;

@@ -12,8 +12,8 @@ use super::on_limit::{OnLimit, Role};
 use super::quotas::Quotas;
 use super::slow::Slow;
 use super::token_cost::TokenCost;
-use crate::limit::known_keys::KnownKeys;
-use crate::limit::overrides::{Allowance, Overrides};
+use crate::config::known_keys::KnownKeys;
+use crate::config::overrides::{Allowance, Overrides};
 use crate::limit::{self, Rate};
 
 /// `[limits.NAME]`: what is counted, and how much is allowed.

@@ -4,6 +4,11 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+/// The highest priority of a request. The lowest is 0.
+pub const HIGHEST_PRIORITY: u8 = 9;
+/// The priority of a route that names none.
+pub const DEFAULT_PRIORITY: u8 = 5;
+
 /// When requests of low priorities are shed. At least one of `cpu` and `latency` is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shed {

@@ -11,8 +11,8 @@ use super::report::Problems;
 use super::settings::temporary_overrides;
 use super::texts::Texts;
 use super::{Limit, file};
+use crate::config::overrides::Allowance;
 use crate::limit::Rate;
-use crate::limit::overrides::Allowance;
 
 /// Reads an override for a key of `limit`: what it grants, and how long it lasts.
 ///

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::*;
-use crate::limit::overrides::Allowance;
+use crate::config::overrides::Allowance;
 use crate::limit::{Calendar, Edge, Strategy as Counting, Unit};
 use crate::net::Traffic;
 

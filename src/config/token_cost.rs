@@ -1,7 +1,7 @@
 //! What a request to a language model costs: `cost = { tokens = ... }`, with the weights of its models.
 
-use crate::limit::tokens::Weights;
-use crate::limit::tokens::response::UsagePointers;
+use crate::tokens::Weights;
+use crate::tokens::response::UsagePointers;
 
 /// What a request to a language model costs, by the tokens that the response says were used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

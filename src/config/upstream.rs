@@ -7,7 +7,6 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 
 use super::{Key, UpstreamTls};
-use crate::limit::overload::gradient::Bounds;
 
 /// An upstream.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,11 +117,20 @@ pub struct Overload {
     /// The maximum number of requests in flight for each server; `None` is no limit.
     pub max_in_flight: Option<usize>,
     /// The bounds of a limit that follows the latency of each server, instead of `max_in_flight`.
-    pub adaptive: Option<Bounds>,
+    pub adaptive: Option<AdaptiveBounds>,
     /// How many requests may wait for a server if all have that many.
     pub max_waiting: usize,
     /// The longest time that a request waits.
     pub max_wait: Duration,
+}
+
+/// The least and the largest limit of `adaptive`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdaptiveBounds {
+    /// At least 1.
+    pub min: usize,
+    /// At least `min`.
+    pub max: usize,
 }
 
 /// `[upstreams.NAME.health]`: how servers are checked.

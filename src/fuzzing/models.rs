@@ -6,9 +6,9 @@ use bytes::Bytes;
 use serde_json::{Map, Value, from_slice};
 
 use crate::base::json::{Kind, Reader, Visit, normal};
-use crate::limit::tokens::filter::StreamFilter;
-use crate::limit::tokens::request::{BodyPointers, Form, Patch, inspect};
-use crate::limit::tokens::response::{ResponseReader, Source};
+use crate::tokens::filter::StreamFilter;
+use crate::tokens::request::{BodyPointers, Form, Patch, inspect};
+use crate::tokens::response::{ResponseReader, Source};
 
 /// A document. It is what another reader of JSON says, and however it is cut, the same is read. A patch leaves it JSON.
 pub(super) fn json(bytes: &[u8]) {

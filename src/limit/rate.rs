@@ -2,11 +2,15 @@
 //!
 //! Every [`Rate`] is valid: its constructors refuse zero requests, empty windows and whatever could overflow later.
 
+mod text;
+
 use std::fmt;
 use std::time::Duration;
 
 use super::calendar::Calendar;
 use crate::base::clock::{Time, micros};
+
+pub use text::RateTextError;
 
 /// The largest quota, 2^32 requests per window, and the largest burst.
 pub const MAX_QUOTA: u64 = 1 << 32;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::admin::{ReloadAnswer, ReloadResult};
 use crate::base::background::Background;
+use crate::config::overrides::Changes;
 use crate::config::{Recounted, ReloadError};
-use crate::limit::overrides::Changes;
 
 /// The longest that a reload may take. A million overrides are read and built within some seconds, so a reload that takes
 /// longer than this waits for a disk or a server that does not answer.

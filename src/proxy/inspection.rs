@@ -19,12 +19,12 @@ use super::WorkerSnapshot;
 use super::body_memory::{BodyMemory, BodyShare};
 use crate::base::clock;
 use crate::base::reason::Reason;
-use crate::limit::tokens::request::{Inspection as Reading, Patch, pieces};
 use crate::request::decide::{self, Decision, DecisionInput, DecisionState};
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::body::{BodyInspector, BodyProblem, InspectedBody};
 use crate::request::resolve::Rejection;
 use crate::server::ClientBody;
+use crate::tokens::request::{Inspection as Reading, Patch, pieces};
 
 /// Headers about the bytes of a body, which are not true of another one.
 const DIGESTS: [HeaderName; 4] = [
@@ -264,7 +264,7 @@ mod tests {
     use std::task::{Context, Waker};
 
     use super::*;
-    use crate::limit::tokens::request::BodyPointers;
+    use crate::tokens::request::BodyPointers;
 
     #[test]
     fn a_large_body_is_read_in_turns_with_others() {

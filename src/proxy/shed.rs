@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use crate::base::clock::Time;
 use crate::config::{self, Config, Shed};
-use crate::limit::overload::level;
 use crate::request::decide::RouteLimit;
 use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::upstream::Upstream;
+use crate::upstream::overload::level;
 
 pub use meter::Meter;
 pub use watch::ShedWatch;

@@ -26,11 +26,11 @@ use tokio::time::timeout;
 
 use super::respond::providers::{self, CutStream};
 use crate::base::clock;
-use crate::limit::tokens::filter::StreamFilter;
-use crate::limit::tokens::response::{Parts, ResponseReader, Source};
-use crate::limit::tokens::{Usage, tokens_of};
 use crate::request::decide::TokenCounts;
 use crate::store::{Answer, Asks, Reply, Store};
+use crate::tokens::filter::StreamFilter;
+use crate::tokens::response::{Parts, ResponseReader, Source};
+use crate::tokens::{Usage, tokens_of};
 use crate::upstream::BodyError;
 use limit::Extra;
 

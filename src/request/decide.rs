@@ -1,5 +1,6 @@
 //! May this request pass? All limits of its route are asked at once, and all are charged or none.
 
+pub mod heavy_hitters;
 mod key_activity;
 mod known_bans;
 mod token_metrics;

@@ -20,8 +20,8 @@ use http::{HeaderMap, Method, header};
 use percent_encoding::percent_decode;
 
 use crate::base::fingerprint::{Domain, Fingerprint};
+use crate::config::known_keys::KnownKeys;
 use crate::config::{Key, PathPattern, Segment, Source};
-use crate::limit::known_keys::KnownKeys;
 
 use super::descriptors::Descriptor;
 use body::InspectedBody;
@@ -365,7 +365,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
-    use crate::limit::known_keys::Digest;
+    use crate::config::known_keys::Digest;
 
     fn headers(lines: &[(&'static str, &[u8])]) -> HeaderMap {
         lines.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_bytes(value).unwrap())).collect()

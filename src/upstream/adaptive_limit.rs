@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use super::load::Load;
+use super::overload::gradient::{GradientLimit, Sample};
 use crate::base::clock::Monotonic;
-use crate::limit::overload::gradient::{Bounds, GradientLimit, Sample};
+use crate::config::AdaptiveBounds;
 
 /// The limit of one endpoint.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(super) struct AdaptiveLimit {
 impl Default for AdaptiveLimit {
     fn default() -> Self {
         let gradient = GradientLimit::default();
-        let limit = AtomicUsize::new(gradient.limit(Bounds { min: 1, max: usize::MAX }));
+        let limit = AtomicUsize::new(gradient.limit(AdaptiveBounds { min: 1, max: usize::MAX }));
         Self { limit, gradient: Mutex::new((gradient, None)) }
     }
 }
@@ -31,7 +32,7 @@ impl AdaptiveLimit {
     }
 
     /// Computes the limit again.
-    pub(super) fn advance(&self, load: &Load, bounds: Bounds, now: Monotonic) {
+    pub(super) fn advance(&self, load: &Load, bounds: AdaptiveBounds, now: Monotonic) {
         let work = load.work();
         let (gradient, before) = &mut *self.gradient.lock();
         let new = work.since(before.replace(work).unwrap_or(work));

@@ -7,10 +7,10 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use super::overload::admission::Window;
+use super::overload::gradient::Sample;
 use crate::base::clock::Monotonic;
 use crate::base::metrics::{Counter, Histogram, HistogramSnapshot, PerWorker};
-use crate::limit::overload::admission::Window;
-use crate::limit::overload::gradient::Sample;
 
 /// The weight of a new measurement in the smoothed latency, as a power of two: an eighth, as TCP's round-trip time (RFC 6298).
 const SMOOTHING: u32 = 3;

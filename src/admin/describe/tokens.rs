@@ -6,8 +6,8 @@
 use std::fmt;
 
 use crate::config::{OnExhausted, TokenCost, WithoutUsage};
-use crate::limit::tokens::Weights;
-use crate::limit::tokens::response::UsagePointers;
+use crate::tokens::Weights;
+use crate::tokens::response::UsagePointers;
 
 /// Writes what a request costs.
 pub(super) fn describe(f: &mut fmt::Formatter<'_>, cost: &TokenCost) -> fmt::Result {

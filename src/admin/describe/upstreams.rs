@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::statuses;
+use crate::config::AdaptiveBounds;
 use crate::config::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamTls};
-use crate::limit::overload::gradient::Bounds;
 
 /// Describes one upstream.
 pub(super) fn describe(f: &mut fmt::Formatter<'_>, upstream: &Upstream) -> fmt::Result {
@@ -97,7 +97,9 @@ fn retry(f: &mut fmt::Formatter<'_>, retry: &Retry) -> fmt::Result {
 fn overload(f: &mut fmt::Formatter<'_>, overload: &Overload) -> fmt::Result {
     let Overload { max_in_flight, adaptive, max_waiting, max_wait } = overload;
     let most = match (adaptive, max_in_flight) {
-        (Some(Bounds { min, max }), _) => format!("{min} to {max} requests in flight for each server, by its latency"),
+        (Some(AdaptiveBounds { min, max }), _) => {
+            format!("{min} to {max} requests in flight for each server, by its latency")
+        }
         (None, Some(most)) => format!("at most {most} requests in flight for each server"),
         (None, None) => return Ok(()),
     };

@@ -3,11 +3,11 @@
 use super::line;
 use super::quotas::{self, AskedQuota};
 use crate::config::{self, Cost, Missing, Share, Source, TokenCost};
-use crate::limit::tokens::{Usage, Weights};
 use crate::request::decide::{self, RateSet, RouteLimit, SelectedRates};
 use crate::request::identify::body::InspectedBody;
 use crate::request::identify::key_text::value_text;
 use crate::request::identify::{KeyCache, RequestAttributes};
+use crate::tokens::{Usage, Weights};
 
 /// What is shown instead of a key.
 const MASK: &str = "***";

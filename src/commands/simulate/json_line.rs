@@ -9,7 +9,7 @@ use super::log_time::TimeReader;
 use super::needs::Needs;
 use super::record::{Line, Record, Spent, Unreadable};
 use crate::base::clock::Time;
-use crate::limit::tokens::Usage;
+use crate::tokens::Usage;
 
 /// Reads a line.
 pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames, times: &mut TimeReader) -> Result<Line, Unreadable> {

@@ -9,7 +9,7 @@ use super::replay::Replay;
 use super::report::percent;
 use crate::config::{Config, Cost, Limit, Role, Store};
 use crate::limit::Rate;
-use crate::limit::tokens::Usage;
+use crate::tokens::Usage;
 
 /// The longest window of a rate, in seconds, for which it matters that a log has only whole seconds.
 const SHORT_WINDOW: u64 = 10;

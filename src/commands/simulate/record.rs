@@ -7,8 +7,8 @@ use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
 
 use crate::base::clock::Time;
-use crate::limit::tokens::Usage;
 use crate::request::route::host;
+use crate::tokens::Usage;
 
 /// A request as far as the log tells about it.
 #[derive(Clone, Debug, PartialEq, Eq)]

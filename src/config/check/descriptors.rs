@@ -7,9 +7,9 @@ use crate::base::units::spelled_duration;
 use crate::config::file::{DescriptorDraft, Draft};
 use crate::config::read::{Name, Source};
 use crate::config::{
-    Action, Cost, DescriptorRule, HeaderChanges, Host, Limit, PathPattern, Route, Source as KeySource, UNLIMITED,
+    Action, Cost, DEFAULT_PRIORITY, DescriptorRule, HeaderChanges, Host, Limit, PathPattern, Route,
+    Source as KeySource, UNLIMITED,
 };
-use crate::limit::overload::level;
 
 /// Looks up the limits of all rules.
 pub(super) fn resolve(draft: &Draft<'_>, source: &Source<'_>) -> Vec<DescriptorRule> {
@@ -87,7 +87,7 @@ fn route(name: String, limits: Vec<usize>) -> Route {
         timeout: None,
         request_headers: HeaderChanges::default(),
         response_headers: HeaderChanges::default(),
-        priority: level::DEFAULT,
+        priority: DEFAULT_PRIORITY,
         cors: None,
     }
 }

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use super::STATUS;
 use crate::base::jwt::{ALGORITHMS, Algorithm};
-use crate::config::kinds::{flag, level as share_below_one, number, shaped, text, wait, weight, words};
+use crate::config::kinds::{flag, level, number, shaped, text, wait, weight, words};
 use crate::config::read::{Kind, Setting, Shape, Table, name, tables};
-use crate::config::{BanResponse, HeaderStyle, Missing, OnExhausted, OnLimit, SentKey, WithoutUsage, values};
-use crate::limit::overload::level;
-use crate::limit::tokens::Weight;
+use crate::config::{
+    BanResponse, HIGHEST_PRIORITY, HeaderStyle, Missing, OnExhausted, OnLimit, SentKey, WithoutUsage, values,
+};
 use crate::limit::{Edge, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW};
+use crate::tokens::Weight;
 
 /// How the requests of a limit are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,7 +189,7 @@ tables! {
     /// How long requests that a limit admits are held: not at all at `from`, and longer in proportion up to 100 %.
     slow "`slow`" {
         /// From which share of a rate on, from 0 to below 1. Of a token bucket it is the share of the burst.
-        from: u32 = share_below_one().required() => 0.8;
+        from: u32 = level().required() => 0.8;
         /// For how long where all of a rate is used.
         up_to: Duration = wait(Duration::from_millis(1)..=Duration::from_secs(300)).required() => "2s";
     }
@@ -234,7 +235,7 @@ tables! {
         /// What each of its keys is allowed.
         rates: () = shaped(RATES).required() => ["10/s", "3000/10m"];
         /// Their priority instead of that of the route.
-        priority: u8 = number(0, level::HIGHEST as u64) => 7;
+        priority: u8 = number(0, HIGHEST_PRIORITY as u64) => 7;
     }
 
     /// Rates of keys from a store, read through a cache (docs/quotas.md).

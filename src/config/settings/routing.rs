@@ -7,8 +7,7 @@ use http::StatusCode;
 use super::clients::LARGEST_INSPECTED;
 use crate::config::kinds::{WAIT, body_size, flag, number, shaped, size, status_code, text, wait, wait_or_none, words};
 use crate::config::read::{Setting, Shape, Table, name, tables};
-use crate::config::{Scheme, values};
-use crate::limit::overload::level;
+use crate::config::{HIGHEST_PRIORITY, Scheme, values};
 
 const NAMED_TEXTS: Shape = Shape::Named(&Shape::Text);
 
@@ -61,7 +60,7 @@ tables! {
         /// Changes of what the client gets, of every response.
         response_headers: () = shaped(Shape::Table(&header_changes::TABLE)) => { set = { x-frame-options = "DENY" } };
         /// 0 to 9; with `[server.shed]`, lower ones are shed first. Without it 5.
-        priority: u8 = number(0, level::HIGHEST as u64) => 7;
+        priority: u8 = number(0, HIGHEST_PRIORITY as u64) => 7;
         /// Pages of other origins that may use the route; the gateway answers their preflights, which are charged to no limit.
         cors: () = shaped(Shape::Table(&cors::TABLE)) => { origins = ["https://app.example.com"] };
     }

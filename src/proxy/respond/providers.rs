@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::config::HeaderStyle;
-use crate::limit::tokens::response::{Parts, Provider};
+use crate::tokens::response::{Parts, Provider};
 
 /// The code of OpenAI, and the type of Anthropic, for what is used up.
 const EXCEEDED: &str = "rate_limit_exceeded";

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::base::metrics::{Counter, PerWorker};
-use crate::limit::overload::level::{GROUPS, HIGHEST, Level, RANKS};
+use crate::config::HIGHEST_PRIORITY;
+use crate::upstream::overload::level::{GROUPS, Level, RANKS};
 
 /// The requests for one upstream, and its level of shedding.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ struct Counts {
     /// The requests that arrived, by rank.
     arrived: Box<[Counter]>,
     /// Those that were shed, by priority.
-    shed: [Counter; HIGHEST as usize + 1],
+    shed: [Counter; HIGHEST_PRIORITY as usize + 1],
 }
 
 impl Default for Counts {
@@ -57,7 +58,7 @@ impl Meter {
     }
 
     /// How many requests of each priority were shed.
-    pub fn shed(&self) -> [u64; HIGHEST as usize + 1] {
+    pub fn shed(&self) -> [u64; HIGHEST_PRIORITY as usize + 1] {
         std::array::from_fn(|priority| {
             self.workers.iter().filter_map(|counts| counts.shed.get(priority)).map(Counter::get).sum()
         })

@@ -9,9 +9,9 @@ use super::Shedding;
 use super::cpu::CpuUse;
 use super::meter::Meter;
 use crate::base::clock::{self, Monotonic};
-use crate::limit::overload::admission::{Admission, Window};
-use crate::limit::overload::level::{Level, RANKS};
 use crate::upstream::UpstreamLoad;
+use crate::upstream::overload::admission::{Admission, Window};
+use crate::upstream::overload::level::{Level, RANKS};
 
 /// How long a window is.
 const WINDOW: Duration = Duration::from_millis(250);

@@ -17,9 +17,9 @@ use crate::base::clock::{self, Time};
 use crate::base::http::trace_context::TraceId;
 use crate::base::reason::Reason;
 use crate::config::AccessFormat;
-use crate::limit::tokens::Usage;
 use crate::proxy::log::LineWriter;
 use crate::request::decide::LimitMetrics;
+use crate::tokens::Usage;
 
 /// What the access log says about a request besides how it ended.
 #[derive(Clone, Debug)]

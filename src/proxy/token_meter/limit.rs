@@ -6,9 +6,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::config::{Role, TokenCost, WithoutUsage};
-use crate::limit::tokens::{Usage, Weights};
 use crate::request::decide::LimitMetrics;
 use crate::store::{Ask, Reserved};
+use crate::tokens::{Usage, Weights};
 
 /// The tokens of output that a stream asks for at once: enough that few events have to wait for it.
 const STEP: u64 = 256;

@@ -11,10 +11,10 @@ use super::*;
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{OnExhausted, TokenCost, WithoutUsage};
 use crate::limit::Limit;
-use crate::limit::tokens::Weights;
 use crate::request::decide::LimitMetrics;
 use crate::store::memory::Memory;
 use crate::store::{Ask, Counters, Reserved};
+use crate::tokens::Weights;
 
 const EVENTS: &str = "text/event-stream";
 

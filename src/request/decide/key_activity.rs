@@ -9,10 +9,10 @@
 
 use parking_lot::Mutex;
 
+use super::heavy_hitters::{HeavyHitter, Ranking, Sketch};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::{Counter, PerWorker};
-use crate::limit::heavy_hitters::{HeavyHitter, Ranking, Sketch};
 
 /// The microseconds of a period: half an hour. What is shown is of this period, as far as it has gone, and of the last one.
 const PERIOD: u64 = 1_800_000_000;

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
+use super::heavy_hitters::kept_text;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::{Counter, PerWorker};
-use crate::limit::heavy_hitters::kept_text;
 
 /// The most keys that a worker remembers for a limit; the one whose ban ends first is forgotten first.
 const MOST: usize = 1000;

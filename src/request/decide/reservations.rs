@@ -11,10 +11,10 @@ use super::{LimitOutcome, LimitVerdict};
 use crate::base::clock::{self, Time};
 use crate::config::{Cost, TokenCost};
 use crate::limit::MAX_QUOTA;
-use crate::limit::tokens::Usage;
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::body::InspectedBody;
 use crate::store::{Ask, Reserved, Store};
+use crate::tokens::Usage;
 
 /// What a request is charged when it is admitted: its cost, or the amount reserved until the cost is known.
 fn initial_cost(cost: &Cost, headers: &HeaderMap, body: Option<&InspectedBody<'_>>) -> u64 {
@@ -345,7 +345,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
-    use crate::limit::tokens::Weights;
+    use crate::tokens::Weights;
 
     #[test]
     fn without_a_body_the_most_output_is_reserved() {

@@ -17,9 +17,9 @@ use foldhash::fast::RandomState;
 use tokio::time::Instant;
 
 use crate::base::fingerprint::Fingerprint;
+use crate::config::overrides::Allowance;
 use crate::config::{self, Config};
 use crate::limit::Limit;
-use crate::limit::overrides::Allowance;
 use crate::request::identify::KeyExtractor;
 
 /// The most overrides at the same time, of all limits together.

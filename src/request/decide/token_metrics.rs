@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-use crate::limit::tokens::Usage;
+use crate::tokens::Usage;
 
 /// The most models that are told apart: clients choose their names.
 const MOST_MODELS: usize = 64;

@@ -7,10 +7,10 @@ use std::fmt;
 
 use crate::base::reason::Reason;
 use crate::config::{Action, Balance, Config, Cost, Limit, Route, SentPath, Source};
-use crate::limit::tokens::pointer::Pointer;
-use crate::limit::tokens::request::{BodyPointers, Form, Inspected, Inspection, Patch, PointedTo, has_other_encoding};
-use crate::limit::tokens::response as usage;
 use crate::request::identify::RequestAttributes;
+use crate::tokens::pointer::Pointer;
+use crate::tokens::request::{BodyPointers, Form, Inspected, Inspection, Patch, PointedTo, has_other_encoding};
+use crate::tokens::response as usage;
 use declared::{charsets_are_known, is_compressed, is_json};
 
 /// What is read of the bodies of one route's requests.

@@ -19,8 +19,8 @@ use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::local_runtime::local_runtime;
 use crate::base::metrics::{Counter, Histogram};
+use crate::config::known_keys::whole_digest;
 use crate::config::{self, Quotas, SentKey};
-use crate::limit::known_keys::whole_digest;
 
 /// The longest time that a lookup takes, although no request waits for it any more.
 pub(super) const LOOKUP_LIMIT: Duration = Duration::from_secs(5);

@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 
 use super::key;
 use crate::admin::describe::{MOST_TEXTS, statuses_in_words};
+use crate::config::overrides::Allowance;
 use crate::config::{Ban, Cost, Limit, ModelWeights, QuotaServer, Quotas, TokenCost, Word};
-use crate::limit::overrides::Allowance;
-use crate::limit::tokens::pointer::Pointer;
-use crate::limit::tokens::response::UsagePointers;
-use crate::limit::tokens::{Weight, Weights};
 use crate::limit::{Rate, Strategy};
+use crate::tokens::pointer::Pointer;
+use crate::tokens::response::UsagePointers;
+use crate::tokens::{Weight, Weights};
 
 /// One limit.
 pub(super) fn limit(limit: &Limit) -> Value {

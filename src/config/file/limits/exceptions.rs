@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::key::source;
 use super::rates::Terms;
 use crate::config::file::jwt::Names;
+use crate::config::overrides::{Allowance, Builder, Overrides, Pattern};
 use crate::config::read::{Name, Section, Setting, Wrong};
 use crate::config::report::quoted;
 use crate::config::settings::{exception, limit, tier};
 use crate::config::{Key, Source, Tiers, values};
-use crate::limit::overrides::{Allowance, Builder, Overrides, Pattern};
 
 const ENTRY: &str = "an override is keys = [\"partner-7\"] with rates = [\"100/s\"], exempt = true or block = true";
 pub(super) const TWICE: &str = "a key can have only one override: remove one of them";

@@ -4,7 +4,7 @@ use crate::config::file::jwt::Names;
 use crate::config::read::{Field, Setting, Wrong};
 use crate::config::report::{did_you_mean, quoted};
 use crate::config::{Key, Source, values};
-use crate::limit::tokens::pointer::{Pointer, PointerError};
+use crate::tokens::pointer::{Pointer, PointerError};
 
 /// Sources without a name after a colon.
 const PLAIN: [(&str, Source); 8] = [

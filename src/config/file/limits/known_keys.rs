@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::base::byte_order_mark::without_mark;
 use crate::config::file::named_file::{MOST_REPORTED, NamedFile};
+use crate::config::known_keys::{Digest, KnownKeys, LONGEST};
 use crate::config::read::{Section, Wrong};
 use crate::config::regular_file::RegularFile;
 use crate::config::settings::limit;
 use crate::config::{Key, Source};
-use crate::limit::known_keys::{Digest, KnownKeys, LONGEST};
 
 /// The maximum number of keys in one file.
 const MOST_KEYS: usize = 1_000_000;

@@ -11,13 +11,13 @@ use toml::de::DeTable;
 use super::exceptions::{Kinds, TWICE, entry};
 use super::rates::{Terms, same_period, split};
 use crate::config::file::named_file::{MOST_REPORTED, NamedFile};
+use crate::config::overrides::{Allowance, Builder, Pattern};
 use crate::config::read::{Section, Source, Wrong};
 use crate::config::regular_file::{self, RegularFile};
 use crate::config::report::{self, quoted};
 use crate::config::settings::{limit, overrides_file};
 use crate::config::texts::{Texts, place};
 use crate::config::values;
-use crate::limit::overrides::{Allowance, Builder, Pattern};
 
 /// The maximum number of keys in one file.
 const MOST_KEYS: usize = 1_000_000;

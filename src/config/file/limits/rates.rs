@@ -4,11 +4,11 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use crate::base::units;
+use crate::config::Limit;
 use crate::config::read::{Field, Section, Setting, Wrong};
 use crate::config::report::{nearest, quoted};
 use crate::config::settings::{Counting, limit};
-use crate::config::{Limit, RateTextError};
-use crate::limit::{Calendar, MAX_LOG, Rate, RateError, Strategy, Unit, zones};
+use crate::limit::{Calendar, MAX_LOG, Rate, RateError, RateTextError, Strategy, Unit, zones};
 
 const RATE: &str = "a rate is N/PERIOD, where PERIOD is s, m, h, d or a duration, like \"10/s\" or \"3000/10m\", or day or \
                     month of the calendar";

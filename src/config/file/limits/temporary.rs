@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::exceptions;
 use super::rates::{Terms, same_period};
+use crate::config::overrides::Allowance;
 use crate::config::read::{Section, Setting};
 use crate::config::settings::temporary;
 use crate::config::{Limit, values};
 use crate::limit::Rate;
-use crate::limit::overrides::Allowance;
 
 const EXAMPLE: &str =
     "an override is \"rates\": [\"100/s\"], \"exempt\": true or \"block\": true, with \"for\": \"1h\"";

@@ -7,8 +7,8 @@ use crate::config::read::{Field, Section, Setting, Wrong};
 use crate::config::report::{did_you_mean, quoted};
 use crate::config::settings::{cost, limit, model, usage};
 use crate::config::{Cost, ModelWeights, TokenCost};
-use crate::limit::tokens::Weights;
-use crate::limit::tokens::response::UsagePointers;
+use crate::tokens::Weights;
+use crate::tokens::response::UsagePointers;
 
 const USAGE: &str =
     "write tokens = \"auto\", or where responses say it: tokens = { input = \"/usage/in\", output = \"/usage/out\" }";

@@ -1,9 +1,8 @@
 //! `max_in_flight`, `adaptive`, `max_waiting` and `max_wait`: how many requests a server gets at the same time.
 
-use crate::config::Overload;
 use crate::config::read::Section;
 use crate::config::settings::{adaptive, upstream};
-use crate::limit::overload::gradient::Bounds;
+use crate::config::{AdaptiveBounds, Overload};
 
 /// Reads the keys.
 pub(super) fn read(name: &str, section: &Section<'_>) -> Overload {
@@ -29,10 +28,10 @@ pub(super) fn read(name: &str, section: &Section<'_>) -> Overload {
 }
 
 /// Reads the section `adaptive`.
-fn adaptive_bounds(section: Section<'_>) -> Bounds {
+fn adaptive_bounds(section: Section<'_>) -> AdaptiveBounds {
     let (min, max) = (section.given(&adaptive::min), section.given(&adaptive::max));
     // A bound of its own replaces the default of the other one.
-    let bounds = Bounds {
+    let bounds = AdaptiveBounds {
         min: min.unwrap_or_else(|| section.read(&adaptive::min).min(max.unwrap_or(usize::MAX))),
         max: max.unwrap_or_else(|| section.read(&adaptive::max).max(min.unwrap_or(0))),
     };

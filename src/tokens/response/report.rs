@@ -1,7 +1,7 @@
 //! The usage, as providers say it.
 
 use crate::base::json::count;
-use crate::limit::tokens::Usage;
+use crate::tokens::Usage;
 
 /// What a member of the usage says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

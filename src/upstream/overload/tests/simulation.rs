@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::limit::overload::level::rank;
+use crate::upstream::overload::level::rank;
 
 /// How many requests the server works on at the same time, and the mean time for each, in steps.
 const WORKERS: usize = 10;
@@ -128,7 +128,7 @@ struct World {
     results: Results,
 }
 
-const BOUNDS: Bounds = Bounds { min: 1, max: 1000 };
+const BOUNDS: AdaptiveBounds = AdaptiveBounds { min: 1, max: 1000 };
 
 /// Runs for so many seconds.
 pub(super) fn run(control: Control, load: Load, seconds: u64) -> Results {

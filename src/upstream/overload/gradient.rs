@@ -10,6 +10,7 @@
 use std::time::Duration;
 
 use crate::base::clock::Monotonic;
+use crate::config::AdaptiveBounds;
 
 /// How much longer than without a queue a response may take.
 const TOLERANCE: f64 = 1.5;
@@ -33,15 +34,6 @@ const PROBED: u64 = 50;
 const LONGEST_PROBE: Duration = Duration::from_secs(5);
 /// A limit that is not used at least by half does not grow.
 const USED: f64 = 0.5;
-
-/// The least and the largest limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// At least 1.
-    pub min: usize,
-    /// At least `min`.
-    pub max: usize,
-}
 
 /// Responses, and the sum of the times until each of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,7 +100,7 @@ impl Default for GradientLimit {
 impl GradientLimit {
     /// How many requests may be in flight.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between the bounds")]
-    pub fn limit(&self, bounds: Bounds) -> usize {
+    pub fn limit(&self, bounds: AdaptiveBounds) -> usize {
         let limit = match self.probe {
             Probe::Last(_) => self.limit,
             Probe::Emptying(_) | Probe::Measuring(_) => self.limit * PROBED_AT,
@@ -118,7 +110,7 @@ impl GradientLimit {
 
     /// Takes the responses since the last call.
     #[expect(clippy::cast_precision_loss, reason = "a sum beyond 2^53 microseconds would take centuries")]
-    pub fn observe(&mut self, new: Sample, in_flight: usize, bounds: Bounds, now: Monotonic) {
+    pub fn observe(&mut self, new: Sample, in_flight: usize, bounds: AdaptiveBounds, now: Monotonic) {
         let since = *self.since.get_or_insert(now);
         self.sample.responses += new.responses;
         self.sample.micros = self.sample.micros.saturating_add(new.micros);
@@ -157,7 +149,7 @@ impl GradientLimit {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "limits are small, and times short")]
-    fn update(&mut self, age: Duration, bounds: Bounds) -> bool {
+    fn update(&mut self, age: Duration, bounds: AdaptiveBounds) -> bool {
         let measured = self.sample.micros as f64 / self.sample.responses as f64;
         let unloaded = self.unloaded.map_or(measured, |unloaded| unloaded.min(measured.max(unloaded * 0.9)));
         self.unloaded = Some(unloaded);

@@ -8,14 +8,12 @@
 
 use std::net::IpAddr;
 
-/// The highest priority. The lowest is 0.
-pub const HIGHEST: u8 = 9;
-/// The priority of a route that names none.
-pub const DEFAULT: u8 = 5;
+use crate::config::HIGHEST_PRIORITY;
+
 /// How many groups of clients each priority has.
 pub const GROUPS: usize = 32;
 /// How many ranks there are.
-pub const RANKS: usize = (HIGHEST as usize + 1) * GROUPS;
+pub const RANKS: usize = (HIGHEST_PRIORITY as usize + 1) * GROUPS;
 
 /// The parts of a rank of which a level can admit some.
 const PARTS: u32 = 256;
@@ -35,7 +33,7 @@ pub fn rank(priority: u8, client: IpAddr, seconds: u64) -> usize {
         IpAddr::V6(address) => u64::try_from(address.to_bits() >> 64).unwrap_or_default(),
     };
     let group = mixed(address ^ mixed(seconds / REGROUPED_EVERY)) >> (u64::BITS - GROUPS.ilog2());
-    usize::from(priority.min(HIGHEST)) * GROUPS + usize::try_from(group).unwrap_or_default()
+    usize::from(priority.min(HIGHEST_PRIORITY)) * GROUPS + usize::try_from(group).unwrap_or_default()
 }
 
 /// Spreads the bits of a number (the finalizer of SplitMix64: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number

@@ -1,7 +1,7 @@
 //! How many tokens a request may have, and may ask for.
 
 use crate::base::json::Kind;
-use crate::limit::tokens::tokens_of;
+use crate::tokens::tokens_of;
 
 /// How large the input of a request is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::super::calendar::{Calendar, Unit};
+use super::{Rate, RateError, Strategy};
 use crate::base::units::{self, DurationError};
-use crate::limit::{Calendar, Rate, RateError, Strategy, Unit};
 
 /// Reads `N/PERIOD`, where PERIOD is a unit (`s`, `m`, `h`, `d`), a duration (`10m`), or `day` or `month` of the
 /// calendar in UTC; `N/PERIOD burst B` is a token bucket.

@@ -5,7 +5,7 @@ mod told_apart;
 use proptest::prelude::*;
 
 use super::*;
-use crate::limit::tokens::pointer::Pointer;
+use crate::tokens::pointer::Pointer;
 
 fn read(body: &[u8], pointers: &[&str]) -> Inspected {
     let pointers: Vec<Pointer> = pointers.iter().map(|text| text.parse().unwrap()).collect();

@@ -15,8 +15,8 @@ use super::member::{Class, Member};
 use super::report::{Report, Value};
 use super::{Provider, Source};
 use crate::base::json::{Kind, Visit, count};
-use crate::limit::tokens::Usage;
-use crate::limit::tokens::pointer::Follower;
+use crate::tokens::Usage;
+use crate::tokens::pointer::Follower;
 
 pub(super) struct Findings {
     source: Source,

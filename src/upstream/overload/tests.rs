@@ -6,9 +6,10 @@
 mod simulation;
 
 use super::admission::{Admission, Window};
-use super::gradient::{Bounds, GradientLimit, Sample};
+use super::gradient::{GradientLimit, Sample};
 use super::level::{Level, RANKS};
 use crate::base::clock::Monotonic;
+use crate::config::AdaptiveBounds;
 use simulation::{Control, Load, Results, run};
 
 /// Simulates two minutes and prints what clients got.
@@ -90,7 +91,7 @@ fn a_limit_does_not_drift_while_an_overload_lasts() {
 
 #[test]
 fn a_limit_follows_a_server_that_gets_slower_without_a_queue() {
-    let bounds = Bounds { min: 1, max: 1000 };
+    let bounds = AdaptiveBounds { min: 1, max: 1000 };
     let mut gradient = GradientLimit::default();
     // A server without a queue, for requests that are always as many as they may be.
     let mut limits = |millis: u64, from: u64| {

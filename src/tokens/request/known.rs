@@ -1,6 +1,6 @@
 //! The members of requests that mean something: to keys, and to the gateway itself.
 
-use crate::limit::tokens::pointer::{Pointer, Pointers};
+use crate::tokens::pointer::{Pointer, Pointers};
 
 /// What is read of bodies: what keys point to, and what the gateway knows.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Tests of when a usage is final, and of what else is said of an answer.
 
-use crate::limit::tokens::response::{ResponseReader, Source};
+use crate::tokens::response::{ResponseReader, Source};
 
 const EVENTS: &str = "text/event-stream";
 const JSON: &str = "application/json";
