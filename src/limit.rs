@@ -265,7 +265,7 @@ impl Limit {
     pub fn reserve(&self, cell: &mut Cell, now: Time, cost: u64) -> Reservation {
         self.charge(cell, now, cost);
         let mut reservation = cell.place_of(&self.rates, now, cost);
-        cell.follow(&self.rates, &mut reservation);
+        cell.follow(&mut reservation);
         reservation
     }
 

@@ -78,14 +78,14 @@ pub(crate) fn costs() {
         let bytes = resident().saturating_sub(before) / keys;
         stores.push(memory);
         let mut cell = gateway::limit::Cell::new(limit.rates(), Time::from_micros(now));
-        let counters = cell.counts_mut(limit.rates()).count();
+        let counters = cell.counts_mut().count();
         // A request every 600 ms is what a full window of real traffic looks like.
         for step in 0..100 {
             let now = Time::from_micros(now + step * 600_000);
             cell.advance(limit.rates(), now);
             limit.charge(&mut cell, now, 1);
         }
-        let value = if limit.is_whole() { cell.save(limit.rates(), 0).len() } else { 0 };
+        let value = if limit.is_whole() { cell.save(0).len() } else { 0 };
         println!("| {name} | {bytes} | {counters} | {value} |");
     }
 }

@@ -16,7 +16,7 @@ pub(crate) async fn decide(client: &AsyncMetaClient, question: &Question, key: F
     let counters = question.counters(key, &mut cell);
     let results = client.run_many(counters.iter().map(|(_, name)| Get::new(name))).await.unwrap();
     let mut sums = results.iter().map(|result| sum(result.as_ref().unwrap()));
-    cell.fill(rates, |_, _| sums.next().unwrap_or(0));
+    cell.fill(|_, _| sums.next().unwrap_or(0));
     let admitted = limit.admits(&cell, now, 1);
     if admitted {
         limit.charge(&mut cell, now, 1);

@@ -34,7 +34,7 @@ impl Question {
     pub(crate) fn counters(&self, key: Fingerprint, cell: &mut Cell) -> Vec<(usize, String)> {
         let rates = self.limit.rates();
         let base = self.base(key);
-        cell.counts_mut(rates).map(|(place, bucket, _)| (place, counter(&base, &rates[place], bucket))).collect()
+        cell.counts_mut().map(|(place, bucket, _)| (place, counter(&base, &rates[place], bucket))).collect()
     }
 
     /// The counters of the last rate that what is admitted at `now` or soon after is added to, of all keys.
@@ -42,7 +42,7 @@ impl Question {
         let rates = self.limit.rates();
         let last = rates.len() - 1;
         let mut cell = Cell::new(rates, now);
-        let (_, bucket, _) = cell.counts_mut(rates).find(|(place, ..)| *place == last).unwrap();
+        let (_, bucket, _) = cell.counts_mut().find(|(place, ..)| *place == last).unwrap();
         let names = |key: &Fingerprint| [bucket, bucket + 1].map(|at| counter(&self.base(*key), &rates[last], at));
         self.keys.iter().flat_map(names).collect()
     }

@@ -9,8 +9,7 @@
 use std::time::Duration;
 
 use super::Limit;
-use super::counting::{Charge, Context, Counting, View};
-use super::log::Log;
+use super::counting::{Charge, Context, Counting, GivenBack, View, Whole};
 use super::rate::{MAX_QUOTA, Rate, RateError, Strategy};
 use super::varint::{pull, push};
 use crate::base::clock::{Time, micros};
@@ -72,6 +71,9 @@ impl Counting for Ban {
         now.micros()
     }
 
+    /// A ban is never reserved.
+    fn give_back(&mut self, _context: &mut Context<'_>, _given: GivenBack) {}
+
     /// A ban of which it is not known what began it stays.
     fn certain_at(&self, _rate: &Rate, _cost: u64, _mark: u64, _at: Time) -> u64 {
         0
@@ -79,12 +81,14 @@ impl Counting for Ban {
 
     /// Limits that count requests have no bans to continue from.
     fn begin(&mut self, _rate: &Rate, _sum: u64, _at: Time) {}
+}
 
-    fn moment(&self, _log: Option<&Log>) -> Option<u64> {
-        Some(self.began)
+impl Whole for Ban {
+    fn moment(&self) -> u64 {
+        self.began
     }
 
-    fn set_back(&mut self, _context: &mut Context<'_>, by: u64) {
+    fn set_back(&mut self, by: u64) {
         self.began = self.began.saturating_sub(by);
     }
 

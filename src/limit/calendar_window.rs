@@ -4,7 +4,7 @@ use std::slice::{from_mut, from_ref};
 
 use super::bounds::add;
 use super::calendar::Calendar;
-use super::counting::{Charge, Context, Counting, View};
+use super::counting::{Buckets, Charge, Context, Counting, GivenBack, View};
 use super::rate::{Rate, Strategy};
 use crate::base::clock::Time;
 
@@ -73,6 +73,10 @@ impl Counting for CalendarWindow {
         self.bucket()
     }
 
+    fn give_back(&mut self, _context: &mut Context<'_>, GivenBack { mark, cost, .. }: GivenBack) {
+        self.give_back_to(mark, cost);
+    }
+
     fn certain_at(&self, _rate: &Rate, cost: u64, mark: u64, _at: Time) -> u64 {
         if self.bucket() == mark { cost } else { 0 }
     }
@@ -80,7 +84,9 @@ impl Counting for CalendarWindow {
     fn begin(&mut self, _rate: &Rate, sum: u64, _at: Time) {
         add(&mut self.count, sum);
     }
+}
 
+impl Buckets for CalendarWindow {
     fn counters(&self) -> (u64, &[u64]) {
         (self.bucket(), from_ref(&self.count))
     }

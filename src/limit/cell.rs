@@ -108,14 +108,15 @@ impl Cell {
     /// The sizes of all allocations that it holds, in bytes.
     pub fn allocations(&self) -> impl Iterator<Item = usize> {
         let list = self.states.spilled().then(|| self.states.capacity() * size_of::<State>());
-        let states = self.states.iter().map(|state| state.read(Counting::allocation));
+        let states = self.states.iter().map(State::allocation);
         let extension = self.extension.iter().flat_map(|extension| extension.allocations());
         list.into_iter().chain(states).chain(extension).filter(|bytes| *bytes > 0)
     }
 
     /// The latest moment, in microseconds since 1970, that is noted in the state that is kept as a whole.
     pub(super) fn latest(&self) -> u64 {
-        self.states.iter().filter_map(|state| state.read(|state| state.moment(self.log()))).max().unwrap_or(0)
+        let states = self.states.iter().filter_map(|state| Some(state.whole()?.moment()));
+        states.chain(self.log().and_then(Log::newest)).max().unwrap_or(0)
     }
 
     /// The log of the rates that are counted by one.

@@ -1,4 +1,5 @@
-//! What the states of all strategies can do. Each strategy says in its own file how it does that.
+//! What the states of all strategies can do, and what only those of counters, or only those that are kept as a whole.
+//! Each strategy says in its own file how it does that.
 
 use super::extension::Extension;
 use super::log::Log;
@@ -30,28 +31,23 @@ pub(super) trait Counting {
     fn mark(&self, now: Time) -> u64;
 
     /// Gives back where it was counted what was reserved too much, as far as that still matters.
-    fn give_back(&mut self, _context: &mut Context<'_>, given: GivenBack) {
-        if let Some(count) = self.counter_mut(given.mark) {
-            *count = count.saturating_sub(given.cost);
-        }
-    }
+    fn give_back(&mut self, context: &mut Context<'_>, given: GivenBack);
 
     /// How much of what a request of this `cost` was charged at `mark` is certain to count at `at`, when the state was created.
     fn certain_at(&self, rate: &Rate, cost: u64, mark: u64, at: Time) -> u64;
 
     /// Begins with a sum of what came until `at`, when the state was created.
     fn begin(&mut self, rate: &Rate, sum: u64, at: Time);
+}
 
+/// A state of counters, one for each bucket, to which several gateways can add.
+pub(super) trait Buckets {
     /// The name of the newest counter, to which requests are added, and all counters, the newest first. Each older one has the
-    /// name before. States that are kept as a whole have none.
-    fn counters(&self) -> (u64, &[u64]) {
-        (0, &[])
-    }
+    /// name before.
+    fn counters(&self) -> (u64, &[u64]);
 
     /// The same counters, to be changed.
-    fn counters_mut(&mut self) -> (u64, &mut [u64]) {
-        (0, &mut [])
-    }
+    fn counters_mut(&mut self) -> (u64, &mut [u64]);
 
     /// The counter that names `bucket`, to be changed, if the state still has it.
     fn counter_mut(&mut self, bucket: u64) -> Option<&mut u64> {
@@ -59,38 +55,27 @@ pub(super) trait Counting {
         counts.get_mut(usize::try_from(newest.checked_sub(bucket)?).ok()?)
     }
 
-    /// The size of its own allocation in bytes, or 0.
-    fn allocation(&self) -> usize {
-        0
+    /// Gives back what was counted in the counter that names `bucket`.
+    fn give_back_to(&mut self, bucket: u64, cost: u64) {
+        if let Some(count) = self.counter_mut(bucket) {
+            *count = count.saturating_sub(cost);
+        }
     }
+}
 
-    // What follows is only for states that are kept as a whole.
-
+/// A state that is kept as a whole: its numbers mean something only together. (A log is as well, but belongs to the cell.)
+pub(super) trait Whole {
     /// The moment to which the state belongs.
-    fn moment(&self, _log: Option<&Log>) -> Option<u64> {
-        None
-    }
-
-    /// Follows a reservation that was charged just now. Returns since which moment, if that is needed.
-    fn follow(&self, _context: &mut Context<'_>) -> Option<u64> {
-        None
-    }
+    fn moment(&self) -> u64;
 
     /// Moves the state back in time by so many microseconds.
-    fn set_back(&mut self, _context: &mut Context<'_>, _by: u64) {}
-
-    /// For how many microseconds the state matters if more was charged to it than the rate admits.
-    fn excess_memory(&self, _rate: &Rate) -> u64 {
-        0
-    }
+    fn set_back(&mut self, by: u64);
 
     /// Appends its numbers, with its moment moved by `ahead` microseconds.
-    fn encode(&self, _ahead: u64, _bytes: &mut Vec<u8>) {}
+    fn encode(&self, ahead: u64, bytes: &mut Vec<u8>);
 
     /// Replaces it by the numbers at the beginning of `rest`, and removes them from it. `None` if they are not there.
-    fn decode(&mut self, _rate: &Rate, _rest: &mut &[u8]) -> Option<()> {
-        Some(())
-    }
+    fn decode(&mut self, rate: &Rate, rest: &mut &[u8]) -> Option<()>;
 }
 
 /// The moment from which a state is seen, and what belongs to it.

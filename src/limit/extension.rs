@@ -18,6 +18,20 @@ impl Extension {
         self.low_water.iter_mut().find(|(of, _)| *of == place).map(|(_, low_water)| low_water)
     }
 
+    /// The same, and if nothing is kept yet, something new.
+    pub(super) fn low_water_or_new(&mut self, place: usize) -> &mut LowWater {
+        let at = self.low_water.iter().position(|(of, _)| *of == place).unwrap_or_else(|| {
+            self.low_water.push((place, LowWater::default()));
+            self.low_water.len() - 1
+        });
+        &mut self.low_water[at].1
+    }
+
+    /// Notes that the clock was set back: it is not known any more how long reservations have been open.
+    pub(super) fn lose_track(&mut self) {
+        self.low_water.clear();
+    }
+
     /// Whether nothing is in it.
     pub(super) fn is_empty(&self) -> bool {
         self.log.newest().is_none() && self.low_water.is_empty()

@@ -3,8 +3,7 @@
 //! Requests at the end of one window and at the beginning of the next can together be twice the quota.
 
 use super::bounds::{MAX_COUNT, add};
-use super::counting::{Charge, Context, Counting, GivenBack, View};
-use super::log::Log;
+use super::counting::{Charge, Context, Counting, GivenBack, View, Whole};
 use super::rate::Rate;
 use super::varint::{pull, push};
 use crate::base::clock::Time;
@@ -86,12 +85,14 @@ impl Counting for FixedWindow {
     fn begin(&mut self, _rate: &Rate, sum: u64, at: Time) {
         *self = Self::begun(at.micros(), sum);
     }
+}
 
-    fn moment(&self, _log: Option<&Log>) -> Option<u64> {
-        Some(self.start)
+impl Whole for FixedWindow {
+    fn moment(&self) -> u64 {
+        self.start
     }
 
-    fn set_back(&mut self, _context: &mut Context<'_>, by: u64) {
+    fn set_back(&mut self, by: u64) {
         self.start = self.start.saturating_sub(by);
     }
 

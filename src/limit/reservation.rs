@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use super::cell::Cell;
 use super::counting::GivenBack;
 use super::rate::Rate;
+use super::state::State;
 use crate::base::clock::Time;
 
 /// Where a charge was counted, so that it can be given back there.
@@ -64,16 +65,15 @@ impl Cell {
     }
 
     /// Follows a reservation until it is given back, so that it is known how much of it has drained then.
-    pub(super) fn follow(&mut self, rates: &[Rate], reservation: &mut Reservation) {
+    pub(super) fn follow(&mut self, reservation: &mut Reservation) {
         let Reservation { marks, lag, .. } = reservation;
-        self.each(rates, |state, context| {
-            if let Some(mark) = marks.get_mut(context.place)
-                && let Some(since) = state.follow(context)
-            {
+        for (place, (state, mark)) in self.states.iter().zip(marks).enumerate() {
+            if let State::TokenBucket(bucket) = state {
+                let since = bucket.follow(self.extension.get_or_insert_default(), place);
                 *lag = since.saturating_sub(*mark);
                 *mark = since;
             }
-        });
+        }
     }
 
     /// Gives back `cost` of a reservation where it was counted, as far as that still matters at `now`, to which the cell

@@ -77,14 +77,6 @@ impl Counting for SlidingLog {
 
     /// All rates begin together: see [`fill`].
     fn begin(&mut self, _rate: &Rate, _sum: u64, _at: Time) {}
-
-    fn moment(&self, log: Option<&Log>) -> Option<u64> {
-        log.and_then(Log::newest)
-    }
-
-    fn set_back(&mut self, context: &mut Context<'_>, by: u64) {
-        changed(context).into_iter().for_each(|log| log.set_back(by));
-    }
 }
 
 /// The longest window among the rates that use the log. Older entries matter to none of them.

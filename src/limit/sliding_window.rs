@@ -12,7 +12,7 @@
 use std::cmp::Ordering;
 
 use super::bounds::add;
-use super::counting::{Charge, Context, Counting, View};
+use super::counting::{Buckets, Charge, Context, Counting, GivenBack, View};
 use super::rate::{Edge, Rate};
 use crate::base::clock::Time;
 
@@ -56,6 +56,14 @@ impl SlidingWindow {
             _ => Counts::Many(vec![0; precision as usize + 1].into()),
         };
         Self { newest: now.micros() / rate.width(), counts }
+    }
+
+    /// The size of its own allocation in bytes, or 0.
+    pub(super) fn allocation(&self) -> usize {
+        match &self.counts {
+            Counts::Two(_) => 0,
+            Counts::Many(counts) => size_of_val(&**counts),
+        }
     }
 
     fn add(&mut self, cost: u64) {
@@ -156,6 +164,10 @@ impl Counting for SlidingWindow {
         self.newest
     }
 
+    fn give_back(&mut self, _context: &mut Context<'_>, GivenBack { mark, cost, .. }: GivenBack) {
+        self.give_back_to(mark, cost);
+    }
+
     fn certain_at(&self, rate: &Rate, cost: u64, mark: u64, at: Time) -> u64 {
         let width = rate.width();
         let oldest = self.counts.as_slice().len() as u64 - 1;
@@ -170,20 +182,15 @@ impl Counting for SlidingWindow {
     fn begin(&mut self, _rate: &Rate, sum: u64, _at: Time) {
         self.add(sum);
     }
+}
 
+impl Buckets for SlidingWindow {
     fn counters(&self) -> (u64, &[u64]) {
         (self.newest, self.counts.as_slice())
     }
 
     fn counters_mut(&mut self) -> (u64, &mut [u64]) {
         (self.newest, self.counts.as_mut_slice())
-    }
-
-    fn allocation(&self) -> usize {
-        match &self.counts {
-            Counts::Two(_) => 0,
-            Counts::Many(counts) => size_of_val(&**counts),
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::ban::Ban;
 use super::calendar_window::CalendarWindow;
-use super::counting::{Context, Counting, View};
+use super::counting::{Buckets, Context, Counting, View, Whole};
 use super::fixed_window::FixedWindow;
 use super::log::Log;
 use super::rate::{Rate, Strategy};
@@ -62,6 +62,52 @@ impl State {
             Self::TokenBucket(bucket) => change(bucket),
             Self::Calendar(window) => change(window),
             Self::Ban(ban) => change(ban),
+        }
+    }
+
+    /// The counters of a state that has some.
+    pub(super) fn buckets(&self) -> Option<&dyn Buckets> {
+        match self {
+            Self::SlidingWindow(window) => Some(window),
+            Self::Calendar(window) => Some(window),
+            _ => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub(super) fn buckets_mut(&mut self) -> Option<&mut dyn Buckets> {
+        match self {
+            Self::SlidingWindow(window) => Some(window),
+            Self::Calendar(window) => Some(window),
+            _ => None,
+        }
+    }
+
+    /// A state that is kept as a whole, and is not in the log.
+    pub(super) fn whole(&self) -> Option<&dyn Whole> {
+        match self {
+            Self::FixedWindow(window) => Some(window),
+            Self::TokenBucket(bucket) => Some(bucket),
+            Self::Ban(ban) => Some(ban),
+            _ => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub(super) fn whole_mut(&mut self) -> Option<&mut dyn Whole> {
+        match self {
+            Self::FixedWindow(window) => Some(window),
+            Self::TokenBucket(bucket) => Some(bucket),
+            Self::Ban(ban) => Some(ban),
+            _ => None,
+        }
+    }
+
+    /// The size of its own allocation in bytes, or 0.
+    pub(super) fn allocation(&self) -> usize {
+        match self {
+            Self::SlidingWindow(window) => window.allocation(),
+            _ => 0,
         }
     }
 

@@ -32,7 +32,7 @@ fn at(micros: u64) -> Time {
 fn cell(limit: &Limit, now: Time, counts: &[u64]) -> Cell {
     let mut cell = Cell::new(limit.rates(), now);
     let newest = now.micros() / limit.rates()[0].width();
-    cell.fill(limit.rates(), |_, bucket| counts[usize::try_from(newest - bucket).unwrap()]);
+    cell.fill(|_, bucket| counts[usize::try_from(newest - bucket).unwrap()]);
     cell
 }
 
@@ -57,8 +57,8 @@ fn estimate(limit: &Limit, cell: &Cell, now: Time) -> u64 {
 }
 
 /// All counts, in the order of the rates, newest first.
-fn counts(cell: &mut Cell, rates: &[Rate]) -> Vec<u64> {
-    cell.counts_mut(rates).map(|(_, _, count)| *count).collect()
+fn counts(cell: &mut Cell) -> Vec<u64> {
+    cell.counts_mut().map(|(_, _, count)| *count).collect()
 }
 
 fn ask(limit: &Limit, cell: &mut Cell, now: Time, cost: u64) -> bool {
@@ -72,7 +72,7 @@ fn five_hundred_a_minute() {
     let mut cell = cell(&limit, now, &[250, 400]);
     assert_eq!(estimate(&limit, &cell, now), 350);
     assert!(ask(&limit, &mut cell, now, 1));
-    assert_eq!(counts(&mut cell, limit.rates()), [251, 400]);
+    assert_eq!(counts(&mut cell), [251, 400]);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn admitted(rate: &Rate, schedule: &[(u64, u64)]) -> Vec<Admitted> {
     for (gap, cost) in schedule {
         time += gap;
         if ask(&limit, &mut cell, at(time), *cost) {
-            let oldest = *counts(&mut cell, limit.rates()).last().unwrap();
+            let oldest = *counts(&mut cell).last().unwrap();
             all.push(Admitted { time, cost: *cost, oldest });
         }
     }
@@ -229,7 +229,7 @@ proptest! {
     fn the_estimate_never_wraps(rate in rates(), counts in prop::collection::vec(any::<u64>(), 61), elapsed in any::<u64>()) {
         let limit = Limit::new("test", std::slice::from_ref(&rate));
         let mut cell = Cell::new(limit.rates(), at(0));
-        cell.counts_mut(limit.rates()).zip(&counts).for_each(|((.., count), any)| *count = *any);
+        cell.counts_mut().zip(&counts).for_each(|((.., count), any)| *count = *any);
         let window = cell.usages(limit.rates(), at(elapsed)).next().unwrap();
         let most = counts[..slots(&rate)].iter().map(|count| u128::from(*count)).sum::<u128>();
         prop_assert!(u128::from(window.used()) <= most);

@@ -5,8 +5,8 @@
 //! as the quota has requests. All numbers are whole, so nothing is rounded, and a raised quota drains faster at once.
 
 use super::bounds::MAX_COUNT;
-use super::counting::{Charge, Context, Counting, GivenBack, View};
-use super::log::Log;
+use super::counting::{Charge, Context, Counting, GivenBack, View, Whole};
+use super::extension::Extension;
 use super::low_water::LowWater;
 use super::rate::Rate;
 use super::varint::{pull, push};
@@ -62,13 +62,25 @@ impl TokenBucket {
             *self = Self { moment: self.moment.max(least.moment), used: least.used };
         }
     }
+
+    /// Follows a reservation that was charged just now to the bucket at this place among the rates. Returns since which moment.
+    pub(super) fn follow(&self, extension: &mut Extension, place: usize) -> u64 {
+        extension.low_water_or_new(place).open(self.moment);
+        self.moment
+    }
+
+    /// For how many microseconds the state matters if more was charged to it than the rate admits.
+    pub(super) fn excess_memory(&self, rate: &Rate) -> u64 {
+        draining(rate, self.units())
+    }
 }
 
 impl Counting for TokenBucket {
     fn advance(&mut self, context: &mut Context<'_>, now: Time) -> bool {
         self.set_used(drained(context.rate, self.units(), now.micros().saturating_sub(self.moment)));
         if now.is_set_back_from(Time::from_micros(self.moment)) {
-            self.set_back(context, self.moment - now.micros());
+            self.moment = now.micros();
+            context.extension.as_deref_mut().into_iter().for_each(Extension::lose_track);
         }
         self.moment = self.moment.max(now.micros());
         false
@@ -126,27 +138,15 @@ impl Counting for TokenBucket {
         let sum = sum.min(rate.quota().max(rate.capacity()));
         *self = Self::with_used(rate, at.micros(), units(rate, sum));
     }
+}
 
-    fn moment(&self, _log: Option<&Log>) -> Option<u64> {
-        Some(self.moment)
+impl Whole for TokenBucket {
+    fn moment(&self) -> u64 {
+        self.moment
     }
 
-    fn follow(&self, context: &mut Context<'_>) -> Option<u64> {
-        if low_water(context).is_none() {
-            context.extension.get_or_insert_default().low_water.push((context.place, LowWater::default()));
-        }
-        low_water(context)?.open(self.moment);
-        Some(self.moment)
-    }
-
-    fn set_back(&mut self, context: &mut Context<'_>, by: u64) {
+    fn set_back(&mut self, by: u64) {
         self.moment = self.moment.saturating_sub(by);
-        // It is not known any more how long the reservations have been open.
-        context.extension.as_deref_mut().into_iter().for_each(|extension| extension.low_water.clear());
-    }
-
-    fn excess_memory(&self, rate: &Rate) -> u64 {
-        draining(rate, self.units())
     }
 
     fn encode(&self, ahead: u64, bytes: &mut Vec<u8>) {

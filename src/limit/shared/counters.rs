@@ -8,40 +8,35 @@ use smallvec::SmallVec;
 use super::super::Limit;
 use super::super::bounds::MAX_COUNT;
 use super::super::cell::Cell;
-use super::super::counting::Counting;
-use super::super::rate::Rate;
+use super::super::state::State;
 use crate::base::clock::Time;
 
 /// For [stores that are shared](super).
 impl Cell {
     /// All counters: the index of the rate, what names the bucket (its index since 1970, or the start of a calendar's window in
     /// seconds since 1970), and the count. The first one of each rate is the newest, to which requests are added.
-    pub fn counts_mut<'a>(&'a mut self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64, &'a mut u64)> {
-        self.rated_mut(rates).enumerate().flat_map(|(place, (_, state))| {
-            let (newest, counts) = state.change(Counting::counters_mut);
+    pub fn counts_mut(&mut self) -> impl Iterator<Item = (usize, u64, &mut u64)> {
+        self.states.iter_mut().enumerate().flat_map(|(place, state)| {
+            let (newest, counts) = state.buckets_mut().map_or((0, &mut [] as &mut [u64]), |state| state.counters_mut());
             (0..).zip(counts).map(move |(age, count)| (place, newest.saturating_sub(age), count))
         })
     }
 
     /// The newest counter of each rate that uses counters: the index of the rate, and what names the bucket.
-    pub fn newest<'a>(&'a self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64)> + 'a {
-        self.rated(rates).enumerate().filter_map(|(place, (_, state))| {
-            let (newest, counts) = state.read(Counting::counters);
-            (!counts.is_empty()).then_some((place, newest))
-        })
+    pub fn newest(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.states.iter().enumerate().filter_map(|(place, state)| Some((place, state.buckets()?.counters().0)))
     }
 
     /// The counter of one bucket of the rate at index `place`, if it still matters.
-    pub fn count(&self, rates: &[Rate], place: usize, bucket: u64) -> Option<u64> {
-        let (newest, counts) = self.rated(rates).nth(place)?.1.read(Counting::counters);
+    pub fn count(&self, place: usize, bucket: u64) -> Option<u64> {
+        let (newest, counts) = self.states.get(place)?.buckets()?.counters();
         counts.get(usize::try_from(newest.checked_sub(bucket)?).ok()?).copied()
     }
 
     /// Corrects the counter of one bucket of the rate at index `place`, if it still matters.
-    pub fn correct(&mut self, rates: &[Rate], place: usize, bucket: u64, correct: impl FnOnce(u64) -> u64) {
-        if let Some((_, state)) = self.rated_mut(rates).nth(place)
-            && let Some(count) = state.change(|state| state.counter_mut(bucket))
-        {
+    pub fn correct(&mut self, place: usize, bucket: u64, correct: impl FnOnce(u64) -> u64) {
+        let state = self.states.get_mut(place).and_then(State::buckets_mut);
+        if let Some(count) = state.and_then(|state| state.counter_mut(bucket)) {
             *count = correct(*count).min(MAX_COUNT);
         }
     }
@@ -58,12 +53,12 @@ impl Cell {
     /// let now = Time::from_micros(1_800_000_000_000_000);
     /// let mut cell = Cell::new(limit.rates(), now);
     /// let minute = now.seconds() / 60;
-    /// cell.fill(limit.rates(), |_, bucket| if bucket == minute { 4 } else { 0 });
+    /// cell.fill(|_, bucket| if bucket == minute { 4 } else { 0 });
     /// assert_eq!(limit.judge(&cell, now, 1, true).remaining, 1);
     /// # Ok::<(), gateway::limit::RateError>(())
     /// ```
-    pub fn fill(&mut self, rates: &[Rate], mut read: impl FnMut(usize, u64) -> u64) {
-        for (place, bucket, count) in self.counts_mut(rates) {
+    pub fn fill(&mut self, mut read: impl FnMut(usize, u64) -> u64) {
+        for (place, bucket, count) in self.counts_mut() {
             *count = read(place, bucket).min(MAX_COUNT);
         }
     }
@@ -86,7 +81,7 @@ impl Limit {
     pub fn trim_counters(&self, cell: &mut Cell, now: Time) {
         let beyond: SmallVec<[u64; 2]> = self.beyond(cell, now).collect();
         for ((_, state), beyond) in cell.rated_mut(&self.rates).zip(beyond) {
-            let newest = state.change(Counting::counters_mut).1.first_mut();
+            let newest = state.buckets_mut().and_then(|state| state.counters_mut().1.first_mut());
             newest.into_iter().for_each(|count| *count = count.saturating_sub(beyond));
         }
     }

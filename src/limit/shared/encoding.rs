@@ -65,7 +65,7 @@ impl Cell {
     /// let mut cell = Cell::new(limit.rates(), now);
     /// limit.charge(&mut cell, now, 3);
     ///
-    /// let mut bytes = cell.save(limit.rates(), 0);
+    /// let mut bytes = cell.save(0);
     /// let mut three = limit.attempt(now, 1, 1);
     /// three.times = 3;
     /// Cell::append((7, 1), [Operation::Attempt(three)].into_iter(), 0, &mut bytes);
@@ -74,9 +74,9 @@ impl Cell {
     /// assert!(!limit.admits(&restored.cell, now, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn save(&self, rates: &[Rate], ahead: u64) -> Vec<u8> {
+    pub fn save(&self, ahead: u64) -> Vec<u8> {
         let mut bytes = vec![VERSION];
-        self.rated(rates).for_each(|(_, state)| state.read(|state| state.encode(ahead, &mut bytes)));
+        self.states.iter().filter_map(State::whole).for_each(|state| state.encode(ahead, &mut bytes));
         let mut last = 0;
         for (time, cost) in self.log().into_iter().flat_map(Log::iter).filter(|(_, cost)| *cost > 0) {
             let time = time.saturating_add(ahead);
@@ -96,7 +96,9 @@ impl Cell {
         }
         let mut cell = Self::new(rates, now);
         for (rate, state) in cell.rated_mut(rates) {
-            state.change(|state| state.decode(rate, &mut rest))?;
+            if let Some(state) = state.whole_mut() {
+                state.decode(rate, &mut rest)?;
+            }
         }
         let mut log = Log::default();
         let mut time = 0u64;
@@ -120,7 +122,7 @@ impl Cell {
         let mut given_back = 0;
         let groups = appended.into_iter().map(|group| group.fold(rates, &mut cell, read, &mut given_back)).collect();
         if ahead > 0 {
-            cell.set_back(rates, ahead);
+            cell.set_back(ahead);
         }
         cell.reset_counters(rates, now);
         Some(Restored { cell, groups, ahead })

@@ -15,7 +15,7 @@ impl Limit {
 
     /// Follows a reservation from now on, so that it is known how much of it has drained when it is given back.
     pub fn follow(&self, cell: &mut Cell, reservation: &mut Reservation) {
-        cell.follow(&self.rates, reservation);
+        cell.follow(reservation);
     }
 
     /// The same as [`Self::give_back`], but only for the rates whose state is kept as a whole.

@@ -3,6 +3,7 @@
 use super::super::Limit;
 use super::super::cell::Cell;
 use super::super::rate::Rate;
+use super::super::state::State;
 use crate::base::clock::Time;
 
 /// For [stores that are shared](super).
@@ -31,7 +32,10 @@ impl Cell {
     pub fn memory(&self, rates: &[Rate]) -> u64 {
         let full = rates.iter().filter(|rate| !rate.uses_counters()).map(Rate::memory);
         // They may have been charged more than they hold.
-        let excess = self.rated(rates).map(|(rate, state)| state.read(|state| state.excess_memory(rate)));
+        let excess = self.rated(rates).filter_map(|(rate, state)| match state {
+            State::TokenBucket(bucket) => Some(bucket.excess_memory(rate)),
+            _ => None,
+        });
         full.chain(excess).max().unwrap_or(0)
     }
 
@@ -43,7 +47,11 @@ impl Cell {
     }
 
     /// Moves all of the state that is kept as a whole back in time by so many microseconds.
-    pub fn set_back(&mut self, rates: &[Rate], by: u64) {
-        self.each(rates, |state, context| state.set_back(context, by));
+    pub fn set_back(&mut self, by: u64) {
+        self.states.iter_mut().filter_map(State::whole_mut).for_each(|state| state.set_back(by));
+        if let Some(extension) = self.extension.as_deref_mut() {
+            extension.log.set_back(by);
+            extension.lose_track();
+        }
     }
 }

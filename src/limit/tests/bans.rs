@@ -71,7 +71,7 @@ proptest! {
             prop_assert_eq!(verdict.wait.filter(|_| !verdict.admitted), expected.map(|last| last.until - now));
             let is_forgiven = oracle.last.is_none_or(|last| now > last.until + longest);
             prop_assert_eq!(cell.is_spent(bans.rates(), at(now)), is_forgiven);
-            let Restored { cell: again, .. } = Cell::restore(bans.rates(), at(now), &cell.save(bans.rates(), 0)).unwrap();
+            let Restored { cell: again, .. } = Cell::restore(bans.rates(), at(now), &cell.save(0)).unwrap();
             prop_assert_eq!(&again, &cell, "it outlives the process");
         }
     }
@@ -101,7 +101,7 @@ fn they_double_up_to_the_longest_and_are_forgiven() {
 fn of_gateways_that_begin_one_at_the_same_time_one_does() {
     let (bans, now) = (bans(10 * SECOND, 60 * SECOND), at(1_800_000_000 * SECOND));
     let attempt = || [Operation::Attempt(bans.attempt(now, bans.capacity(), 1))].into_iter();
-    let mut bytes = Cell::new(bans.rates(), now).save(bans.rates(), 0);
+    let mut bytes = Cell::new(bans.rates(), now).save(0);
     Cell::append((7, 1), attempt(), 0, &mut bytes);
     Cell::append((8, 1), attempt(), 0, &mut bytes);
     let Restored { cell, groups, .. } = Cell::restore(bans.rates(), now, &bytes).unwrap();

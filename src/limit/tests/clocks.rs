@@ -31,7 +31,7 @@ fn admits_one(limit: &Limit, state: &mut Vec<u8>, now: u64) -> bool {
     let admitted = limit.admits(&cell, at(now), 1);
     if admitted {
         limit.charge(&mut cell, at(now), 1);
-        *state = cell.save(limit.rates(), ahead);
+        *state = cell.save(ahead);
     }
     admitted
 }
@@ -41,7 +41,7 @@ fn gateways_in_turns_keep_a_limit_whatever_their_clocks_say() {
     for limit in limits() {
         for behind in [0, SECOND / 2, SECOND, 2 * SECOND, 5 * SECOND, 90 * SECOND, 3_600 * SECOND] {
             let begin = 1_800_000_000 * SECOND;
-            let mut state = Cell::new(limit.rates(), at(begin)).save(limit.rates(), 0);
+            let mut state = Cell::new(limit.rates(), at(begin)).save(0);
             let turns = (0..2_000).map(|turn| begin + turn * 5_000 - if turn % 2 == 1 { behind } else { 0 });
             let admitted = turns.filter(|now| admits_one(&limit, &mut state, *now)).count() as u64;
             assert!(admitted <= most(&limit, 10 * SECOND), "{admitted} admitted by {limit:?}, {behind} us apart");
@@ -61,7 +61,7 @@ proptest! {
         let limit = &limits()[kind];
         let begin = 1_800_000_000 * SECOND;
         let (mut now, mut admitted) = (begin, 0);
-        let mut state = Cell::new(limit.rates(), at(now - behind)).save(limit.rates(), 0);
+        let mut state = Cell::new(limit.rates(), at(now - behind)).save(0);
         for (is_behind, gap, times) in turns {
             now += gap;
             let clock = if is_behind { now - behind } else { now };
@@ -82,10 +82,10 @@ proptest! {
         let now = at(1_800_000_000 * SECOND);
         let mut cell = Cell::new(limit.rates(), now);
         limit.charge(&mut cell, now, used);
-        let bytes = cell.save(limit.rates(), ahead);
+        let bytes = cell.save(ahead);
         let restored = Cell::restore(limit.rates(), now, &bytes).unwrap();
         let judged = |cell: &Cell| limit.judge(cell, now, QUOTA.min(limit.capacity()), false);
         prop_assert_eq!(judged(&restored.cell), judged(&cell));
-        prop_assert_eq!(restored.cell.save(limit.rates(), restored.ahead), bytes);
+        prop_assert_eq!(restored.cell.save(restored.ahead), bytes);
     }
 }

@@ -77,7 +77,7 @@ impl Run {
         } else {
             self.limit.charge(&mut self.cell, now, cost);
         }
-        let oldest = self.cell.counts_mut(self.limit.rates()).take_while(|(place, ..)| *place == 0).last();
+        let oldest = self.cell.counts_mut().take_while(|(place, ..)| *place == 0).last();
         let oldest = oldest.map_or(0, |(_, _, count)| *count);
         self.counted.push(Counted { time: self.now, cost, oldest });
         true
@@ -237,9 +237,9 @@ proptest! {
                 Event::Charge(cost) | Event::Reserve(cost) => {
                     compared.ask(cost, matches!(event, Event::Reserve(_)));
                     let run = &mut compared.run;
-                    let bytes = run.cell.save(run.limit.rates(), 0);
+                    let bytes = run.cell.save(0);
                     let mut restored = Cell::restore(run.limit.rates(), at(run.now), &bytes).unwrap().cell;
-                    restored.fill(run.limit.rates(), |place, bucket| run.cell.count(run.limit.rates(), place, bucket).unwrap_or(0));
+                    restored.fill(|place, bucket| run.cell.count(place, bucket).unwrap_or(0));
                     run.cell = restored;
                 }
                 Event::Settle(which, kept) => compared.settle(which, kept),
@@ -260,7 +260,7 @@ proptest! {
             }
         }
         let rates = run.limit.rates();
-        let saved = run.cell.save(rates, 0);
+        let saved = run.cell.save(0);
         let mut appended = saved.clone();
         let now = at(run.now + later);
         let restored = |bytes: &[u8]| Cell::restore(rates, now, bytes).unwrap().cell;
@@ -274,7 +274,7 @@ proptest! {
         let left = |cell: &Cell| run.limit.judge(cell, now, 1, true).remaining;
         prop_assert!(left(&restored(&appended)) >= left(&direct));
         if !run.limit.follows() {
-            prop_assert_eq!(restored(&appended).save(rates, 0), direct.save(rates, 0));
+            prop_assert_eq!(restored(&appended).save(0), direct.save(0));
         }
     }
 }

@@ -126,11 +126,11 @@ proptest! {
                     prop_assert_eq!(&*cell, &before, "a refusal changes nothing");
                     retry = now + verdict.wait.unwrap_or(0);
                 }
-                let bytes = cell.save(limit.rates(), 0);
+                let bytes = cell.save(0);
                 let restored = Cell::restore(limit.rates(), at(now), &bytes).unwrap();
                 // A clock that has just been read a moment later is waited for.
                 if restored.ahead == 0 {
-                    prop_assert_eq!(restored.cell.save(limit.rates(), 0), bytes);
+                    prop_assert_eq!(restored.cell.save(0), bytes);
                 }
             }
         }
@@ -237,7 +237,7 @@ proptest! {
             prop_assert!(verdict.remaining <= limit.capacity());
             limit.charge(&mut cell, now, 1);
             cell.advance(limit.rates(), at(20_001 * DAY));
-            cell.save(limit.rates(), 0);
+            cell.save(0);
         }
     }
 }
@@ -277,7 +277,7 @@ fn a_log_stays_small_whatever_is_charged_to_it() {
     for micros in 0..50_000 {
         limit.charge(&mut cell, at(DAY + micros), 1);
     }
-    assert!(cell.save(limit.rates(), 0).len() < 100_000);
+    assert!(cell.save(0).len() < 100_000);
     let verdict = limit.judge(&cell, at(DAY + 50_000), 1, false);
     assert!(verdict.wait.unwrap() > 30 * DAY, "nothing of it is forgotten");
 }

@@ -157,7 +157,7 @@ fn read<'l>(
             continue;
         };
         let mut cell = Cell::restore(limit.rates(), saved, state)?.cell;
-        cell.fill(limit.rates(), |place, bucket| counts.get(&(place as u64, bucket)).copied().unwrap_or(0));
+        cell.fill(|place, bucket| counts.get(&(place as u64, bucket)).copied().unwrap_or(0));
         if cell.is_spent(limit.rates(), now) {
             restored.spent += 1;
         } else {
@@ -202,10 +202,10 @@ fn write_cell(
     };
     items.write_varint(kind)?;
     items.extend_from_slice(&key.to_bytes());
-    let state = cell.save(rates, 0);
+    let state = cell.save(0);
     items.write_varint(state.len())?;
     items.extend_from_slice(&state);
-    let counts: Vec<_> = cell.counts_mut(rates).filter(|(_, _, count)| **count > 0).collect();
+    let counts: Vec<_> = cell.counts_mut().filter(|(_, _, count)| **count > 0).collect();
     items.write_varint(counts.len())?;
     for (place, bucket, count) in counts {
         items.write_varint(place)?;

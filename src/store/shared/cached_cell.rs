@@ -202,7 +202,7 @@ impl CachedCell {
     pub(super) fn advance(&mut self, limit: &Limit, now: Time) {
         self.now = now;
         if let Some(state) = &mut self.versioned {
-            state.follow_clock(&mut self.cell, limit.rates(), now);
+            state.follow_clock(&mut self.cell, now);
         }
         if self.cell.advance(limit.rates(), now) {
             (self.read, self.fresh) = (None, false);
@@ -279,10 +279,10 @@ impl CachedCell {
         limit.charge(&mut self.cell, now, cost);
         self.since_read = self.since_read.saturating_add(cost);
         let Self { cell, counters, .. } = self;
-        for (rate, bucket) in cell.newest(limit.rates()) {
+        for (rate, bucket) in cell.newest() {
             let id = CounterId { rate, bucket };
             if !counters.has(id) {
-                counters.retain(|id| id.rate != rate || cell.count(limit.rates(), rate, id.bucket).is_some());
+                counters.retain(|id| id.rate != rate || cell.count(rate, id.bucket).is_some());
             }
             counters.add(id, signed(cost));
         }
@@ -325,7 +325,7 @@ impl CachedCell {
 impl CachedCell {
     /// Checks what holds of every cell at any time.
     pub(super) fn check(&self) {
-        let Self { stage, waiting, provisional, counters, versioned, cell, names, .. } = self;
+        let Self { stage, waiting, provisional, counters, versioned, cell, .. } = self;
         let has_sent = counters.has_sent() || versioned.as_ref().is_some_and(|state| state.has_sent());
         assert!(*stage == Stage::InFlight || !has_sent, "what was sent is in no exchange: {self:?}");
         assert!(
@@ -334,7 +334,7 @@ impl CachedCell {
         );
         assert!(*stage != Stage::Idle || waiting.is_empty() && provisional.is_empty(), "it is in no queue: {self:?}");
         for (id, open) in counters.open() {
-            let count = cell.count(names.limit.rates(), id.rate, id.bucket);
+            let count = cell.count(id.rate, id.bucket);
             assert!(count.is_none_or(|count| count >= open), "{id:?} does not count {open}: {self:?}");
         }
     }

@@ -97,8 +97,8 @@ impl CachedCell {
     /// Corrects in a copy of its cell by how much such leases are counted.
     fn correct_withdrawn(&self, cell: &mut Cell, correct: fn(u64, u64) -> u64) {
         for charge in self.withdrawn() {
-            let (rates, cost) = (charge.ticket.limit.rates(), charge.ticket.cost());
-            charge.buckets().for_each(|(rate, bucket)| cell.correct(rates, rate, bucket, |count| correct(count, cost)));
+            let cost = charge.ticket.cost();
+            charge.buckets().for_each(|(rate, bucket)| cell.correct(rate, bucket, |count| correct(count, cost)));
         }
     }
 
@@ -114,7 +114,7 @@ impl CachedCell {
         let mut raised = self.counted();
         limit.raise(&mut raised, &migrated, now);
         self.correct_withdrawn(&mut raised, u64::saturating_add);
-        for (rate, bucket, count) in raised.counts_mut(rates).filter(|(.., count)| **count > 0) {
+        for (rate, bucket, count) in raised.counts_mut().filter(|(.., count)| **count > 0) {
             self.counters.hold(CounterId { rate, bucket }, *count);
         }
         self.cell = raised;

@@ -93,10 +93,10 @@ impl VersionedState {
     /// Sees whether the clock was set back. The state on the server stays in its own time, so that other gateways do not
     /// take what was counted for old; here it goes back with the clock, so that nobody waits for the old time to come
     /// again.
-    pub(super) fn follow_clock(&mut self, cell: &mut Cell, rates: &[Rate], now: Time) {
+    pub(super) fn follow_clock(&mut self, cell: &mut Cell, now: Time) {
         let by = cell.lead(now);
         if by > 0 {
-            cell.set_back(rates, by);
+            cell.set_back(by);
             self.ahead = self.ahead.saturating_add(by);
             let sent = self.sent.iter_mut().chain(&mut self.unacknowledged).map(|sent| &mut sent.change);
             self.pending.iter_mut().chain(sent).for_each(|change| change.set_back(by));
@@ -140,7 +140,7 @@ impl VersionedState {
             limit.raise(&mut least, &before, now);
         }
         // Counters are told apart from it.
-        least.fill(limit.rates(), |_, _| 0);
+        least.fill(|_, _| 0);
         self.least = Some(Box::new(least));
         self.charge(0, now);
     }
@@ -232,7 +232,7 @@ impl VersionedState {
                 targets.write_state();
             }
             if !is_appended || condition.is_none() {
-                bytes = self.whole(cell, rates);
+                bytes = self.whole(cell);
                 Cell::append(writing, [].into_iter(), 0, &mut bytes);
                 let condition = condition.map_or(Condition::Missing, Condition::Version);
                 // Who has not read it since the key was reset is to learn of that.
@@ -248,8 +248,8 @@ impl VersionedState {
     }
 
     /// A value that says all that is known.
-    fn whole(&self, cell: &Cell, rates: &[Rate]) -> Vec<u8> {
-        let mut bytes = cell.save(rates, self.ahead);
+    fn whole(&self, cell: &Cell) -> Vec<u8> {
+        let mut bytes = cell.save(self.ahead);
         self.writings.iter().for_each(|writing| Cell::append(*writing, [].into_iter(), 0, &mut bytes));
         bytes
     }
@@ -361,7 +361,7 @@ impl VersionedState {
                 None => self.tell_again(sent),
             }
         }
-        self.short = (self.appended >= LONG).then(|| self.whole(&theirs, rates));
+        self.short = (self.appended >= LONG).then(|| self.whole(&theirs));
         self.raise(&mut theirs, limit, now);
         // It was so long ago that it matters no more.
         let is_over = cell.is_whole_spent(rates, now);
@@ -372,7 +372,7 @@ impl VersionedState {
         // It was only to be told what is not true any more.
         self.pending.take_if(|pending| pending.is_nothing());
         theirs.advance(rates, now);
-        theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
+        theirs.fill(|place, bucket| cell.count(place, bucket).unwrap_or(0));
         *cell = theirs;
         // What others have appended at the same time may have to be kept for longer than was known here.
         if self.least.is_some() || is_sent && cell.memory(rates) > self.kept {
@@ -429,7 +429,7 @@ mod tests {
     /// What a gateway learns from what another one has left of the same key, at this moment.
     fn learn(state: &mut VersionedState, cell: &mut Cell, limit: &Limit, now: u64, theirs: &Cell) {
         cell.advance(limit.rates(), at(now));
-        let value = theirs.save(limit.rates(), 0);
+        let value = theirs.save(0);
         state.learn(cell, (limit, at(now)), Item { value: &value, number: 0, version: 7 });
     }
 
@@ -469,7 +469,7 @@ mod tests {
         let mut cell = charged(&limit, &[5000, 5010]);
         let mut state = VersionedState { version: Version::Of(3, 0), ..VersionedState::default() };
         give_back(&mut state, &mut cell, &limit, (5000, 5010));
-        state.follow_clock(&mut cell, limit.rates(), at(1010));
+        state.follow_clock(&mut cell, at(1010));
         learn(&mut state, &mut cell, &limit, 2500, &charged(&limit, &[2400, 2410, 2420]));
         assert!(!limit.admits(&cell, at(2500), 1), "it was given back in a window that is over");
     }

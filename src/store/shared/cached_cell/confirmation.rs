@@ -64,7 +64,7 @@ impl CachedCell {
 
     /// Whether all of it is kept as a whole.
     fn has_no_sums(&self) -> bool {
-        self.cell.newest(self.names.limit.rates()).next().is_none()
+        self.cell.newest().next().is_none()
     }
 
     /// What became of the provisional charges that were part of the exchange that was just answered. If it confirms
@@ -171,7 +171,7 @@ impl CachedCell {
 
     fn correct_counters(&mut self, charge: &Provisional, correct: impl Fn(u64) -> u64) {
         for (place, bucket) in charge.buckets() {
-            self.cell.correct(charge.ticket.limit.rates(), place, bucket, &correct);
+            self.cell.correct(place, bucket, &correct);
         }
     }
 }

@@ -52,13 +52,13 @@ impl CachedCell {
         }
         let is_shared = self.is_shared();
         let Self { names, key, cell, counters, versioned, now, provisional, inspections, resets, .. } = self;
-        let (rates, key) = (names.limit.rates(), key.digits());
+        let key = key.digits();
         // What has left the window is not read, so it would stay unacknowledged for ever.
-        counters.retain(|id| cell.count(rates, id.rate, id.bucket).is_some());
+        counters.retain(|id| cell.count(id.rate, id.bucket).is_some());
         let echo = if strict && !provisional.is_empty() { Echo::Count } else { Echo::Quiet };
         counters.send(|id, amount, change| {
             let name = |out: &mut Vec<u8>| names.counter(&key, id, out);
-            let count = cell.count(rates, id.rate, id.bucket).unwrap_or(0);
+            let count = cell.count(id.rate, id.bucket).unwrap_or(0);
             match (change, u64::try_from(amount)) {
                 (Change::Add, Err(_)) => commands.subtract(&name, amount.unsigned_abs(), echo),
                 (_, amount) => {
@@ -77,8 +77,8 @@ impl CachedCell {
         let reads_all = !std::mem::take(&mut self.fresh)
             || versioned.is_some()
             || strict && !provisional.is_empty()
-            || !cell.newest(rates).all(is_sent);
-        for (rate, bucket, _) in cell.counts_mut(rates) {
+            || !cell.newest().all(is_sent);
+        for (rate, bucket, _) in cell.counts_mut() {
             let is_sent = is_sent((rate, bucket));
             let is_read = if is_sent { echo == Echo::Quiet || *inspections > 0 } else { reads_all };
             if is_read {
@@ -129,11 +129,10 @@ impl CachedCell {
         if strict {
             self.note_overfull();
         }
-        let rates = self.names.limit.rates();
-        filled.is_current = self.cell.newest(rates).all(was_asked);
+        filled.is_current = self.cell.newest().all(was_asked);
         if filled.reset.is_reset {
             // What the older ones were before the reset says nothing.
-            filled.is_current &= self.cell.counts_mut(rates).all(|(rate, bucket, _)| was_asked((rate, bucket)));
+            filled.is_current &= self.cell.counts_mut().all(|(rate, bucket, _)| was_asked((rate, bucket)));
         }
         let is_good = answer.is_read() && filled.writes == Writes::Done && !filled.must_retry;
         self.read = (is_good && filled.is_current).then_some(asked);
@@ -159,7 +158,7 @@ impl CachedCell {
         let count = item.map(|item| item.count());
         if let Some(item) = item.filter(|item| self.resets.is_certain(item)) {
             let most = item.count().saturating_add_signed(self.counters.pending(id));
-            self.cell.correct(self.names.limit.rates(), id.rate, id.bucket, |cached| cached.min(most));
+            self.cell.correct(id.rate, id.bucket, |cached| cached.min(most));
         }
         self.learn(id, count, shrink)
     }
@@ -168,7 +167,7 @@ impl CachedCell {
     fn learn(&mut self, id: CounterId, count: Option<u64>, shrink: bool) -> u64 {
         let Self { cell, counters, names, now, shared, .. } = self;
         let (mut known, mut learned) = (0, Learned::default());
-        cell.correct(names.limit.rates(), id.rate, id.bucket, |cached| {
+        cell.correct(id.rate, id.bucket, |cached| {
             (known, learned) = (cached, counters.learn(id, cached, count, shrink));
             learned.count
         });

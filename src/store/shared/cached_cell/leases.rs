@@ -50,8 +50,7 @@ impl CachedCell {
     }
 
     fn has_begun_no_bucket(&self, lease: &Lease) -> bool {
-        let rates = self.names.limit.rates();
-        self.cell.newest(rates).eq(lease.charge.buckets())
+        self.cell.newest().eq(lease.charge.buckets())
     }
 
     /// Takes what is asked from the lease, which has enough.

@@ -62,8 +62,8 @@ impl CachedCell {
         let Self { cell, counters, .. } = self;
         for (rate, bucket) in reservation.buckets(limit.rates()).filter(|_| cost > 0) {
             let id = CounterId { rate, bucket };
-            if counters.can_give_back(id, cost) && cell.count(limit.rates(), rate, bucket).is_some() {
-                cell.correct(limit.rates(), rate, bucket, |count| count.saturating_sub(cost));
+            if counters.can_give_back(id, cost) && cell.count(rate, bucket).is_some() {
+                cell.correct(rate, bucket, |count| count.saturating_sub(cost));
                 counters.add(id, -signed(cost));
             }
         }

@@ -33,7 +33,7 @@ impl CachedCell {
         if is_sent {
             counters.send(|_, _, _| {});
         }
-        for (rate, bucket, _) in cell.counts_mut(rates) {
+        for (rate, bucket, _) in cell.counts_mut() {
             let id = CounterId { rate, bucket };
             let name = |out: &mut Vec<u8>| names.counter(&key, id, out);
             commands.store(&name, b"0", Condition::Always, (names.lifetime(id, *now), number));
@@ -43,7 +43,7 @@ impl CachedCell {
         }
         if let Some(state) = versioned {
             let name = |out: &mut Vec<u8>| names.state(&key, out);
-            let (mut value, writing) = (Cell::new(rates, *now).save(rates, state.ahead()), names.writer.next());
+            let (mut value, writing) = (Cell::new(rates, *now).save(state.ahead()), names.writer.next());
             Cell::append(writing, [].into_iter(), 0, &mut value);
             // It has to be there for as long as others may know the state that it replaces.
             let lifetime = names::lifetime(cell.memory(rates), *now);
@@ -91,9 +91,7 @@ impl CachedCell {
         let limit = &names.limit;
         *cell = Cell::new(limit.rates(), *now);
         counters.forget_confirmed();
-        cell.fill(limit.rates(), |rate, bucket| {
-            0u64.saturating_add_signed(counters.pending(CounterId { rate, bucket }))
-        });
+        cell.fill(|rate, bucket| 0u64.saturating_add_signed(counters.pending(CounterId { rate, bucket })));
         if let Some(state) = versioned {
             state.forget_confirmed(cell, (limit, *now));
         }
