@@ -3,6 +3,6 @@
 pub mod route;
 pub mod descriptors;
 pub mod identify;
-pub mod asked;
+pub mod forward_auth;
 pub mod resolve;
 pub mod decide;

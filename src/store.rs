@@ -311,7 +311,7 @@ impl From<Memory> for Store {
 impl Ask<'_> {
     fn terms(&self) -> AskTerms {
         let Self { need, cost, role, overflow, place, .. } = *self;
-        AskTerms { own: Demand { need, cost }, role, place, overflow }
+        AskTerms { demand: Demand { need, cost }, role, place, overflow }
     }
 
     /// How full the limit is before the request is charged, if that matters. The cell has been advanced to `now`.

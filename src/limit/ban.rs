@@ -9,21 +9,21 @@
 use std::time::Duration;
 
 use super::Limit;
-use super::counting::{Charge, Context, Counting, GivenBack, View, Whole};
+use super::counting::{Charge, Context, Counting, GivenBack, StateView, Whole};
 use super::rate::{MAX_QUOTA, Rate, RateError, Strategy};
 use super::varint::{pull, push};
 use crate::base::clock::{Time, micros};
 
 /// The last ban of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ban {
+pub(super) struct LastBan {
     /// In microseconds since 1970. It means nothing if there was no ban.
     began: u64,
     /// How many have followed each other; 0 if there was none, or if all are forgiven.
     times: u64,
 }
 
-impl Ban {
+impl LastBan {
     /// When it ends, in microseconds since 1970.
     fn until(&self, rate: &Rate) -> u64 {
         let Strategy::Ban { first } = rate.strategy() else { return self.began };
@@ -37,18 +37,18 @@ impl Ban {
     }
 }
 
-impl Counting for Ban {
+impl Counting for LastBan {
     fn advance(&mut self, context: &mut Context<'_>, now: Time) -> bool {
         if now.is_set_back_from(Time::from_micros(self.began)) {
             self.began = now.micros();
-        } else if self.is_spent(View { rate: context.rate, log: None, now }) {
+        } else if self.is_spent(StateView { rate: context.rate, log: None, now }) {
             *self = Self::default();
         }
         false
     }
 
     /// A ban is forgiven when there was none for as long as the longest one lasts.
-    fn is_spent(&self, View { rate, now, .. }: View<'_>) -> bool {
+    fn is_spent(&self, StateView { rate, now, .. }: StateView<'_>) -> bool {
         self.times == 0 || now.micros() > self.until(rate).saturating_add(rate.span())
     }
 
@@ -59,11 +59,11 @@ impl Counting for Ban {
         }
     }
 
-    fn used(&self, View { rate, now, .. }: View<'_>) -> u64 {
+    fn used(&self, StateView { rate, now, .. }: StateView<'_>) -> u64 {
         if self.is_running(rate, now) { self.times } else { 0 }
     }
 
-    fn wait(&self, View { rate, now, .. }: View<'_>, _need: u64) -> u64 {
+    fn wait(&self, StateView { rate, now, .. }: StateView<'_>, _need: u64) -> u64 {
         self.until(rate).saturating_sub(now.micros())
     }
 
@@ -83,7 +83,7 @@ impl Counting for Ban {
     fn begin(&mut self, _rate: &Rate, _sum: u64, _at: Time) {}
 }
 
-impl Whole for Ban {
+impl Whole for LastBan {
     fn moment(&self) -> u64 {
         self.began
     }

@@ -4,7 +4,7 @@ use std::slice::{from_mut, from_ref};
 
 use super::bounds::add;
 use super::calendar::Calendar;
-use super::counting::{Buckets, Charge, Context, Counting, GivenBack, View};
+use super::counting::{Buckets, Charge, Context, Counting, GivenBack, StateView};
 use super::rate::{Rate, Strategy};
 use crate::base::clock::Time;
 
@@ -53,7 +53,7 @@ impl Counting for CalendarWindow {
         true
     }
 
-    fn is_spent(&self, View { now, .. }: View<'_>) -> bool {
+    fn is_spent(&self, StateView { now, .. }: StateView<'_>) -> bool {
         self.count == 0 || now.micros() >= self.end
     }
 
@@ -61,11 +61,11 @@ impl Counting for CalendarWindow {
         add(&mut self.count, cost);
     }
 
-    fn used(&self, _view: View<'_>) -> u64 {
+    fn used(&self, _view: StateView<'_>) -> u64 {
         self.count
     }
 
-    fn wait(&self, View { now, .. }: View<'_>, _need: u64) -> u64 {
+    fn wait(&self, StateView { now, .. }: StateView<'_>, _need: u64) -> u64 {
         self.end.saturating_sub(now.micros())
     }
 

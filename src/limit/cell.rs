@@ -2,11 +2,11 @@
 
 use smallvec::SmallVec;
 
-use super::counting::{Charge, Context, Counting, View};
+use super::counting::{Charge, Context, Counting, StateView};
 use super::extension::Extension;
-use super::log::Log;
+use super::log::AdmissionLog;
 use super::rate::Rate;
-use super::state::{State, Usage};
+use super::state::{State, StateUsage};
 use crate::base::clock::Time;
 
 /// The states of all rates of a limit for one key.
@@ -80,8 +80,8 @@ impl Cell {
     }
 
     /// What counts for each rate at `now`, to which the cell has been advanced.
-    pub(super) fn usages<'a>(&'a self, rates: &'a [Rate], now: Time) -> impl Iterator<Item = Usage<'a>> {
-        self.rated(rates).map(move |(rate, state)| Usage::new(state, View { rate, log: self.log(), now }))
+    pub(super) fn usages<'a>(&'a self, rates: &'a [Rate], now: Time) -> impl Iterator<Item = StateUsage<'a>> {
+        self.rated(rates).map(move |(rate, state)| StateUsage::new(state, StateView { rate, log: self.log(), now }))
     }
 
     /// Counts `cost` at `now`, to which the cell has been advanced: against every rate, or if it came `since` only against
@@ -102,7 +102,7 @@ impl Cell {
     /// The same for the states of these rates.
     pub(super) fn are_spent(&self, rates: &[Rate], now: Time, of: impl Fn(&Rate) -> bool) -> bool {
         let mut states = self.rated(rates).filter(|(rate, _)| of(rate));
-        states.all(|(rate, state)| state.read(|state| state.is_spent(View { rate, log: self.log(), now })))
+        states.all(|(rate, state)| state.read(|state| state.is_spent(StateView { rate, log: self.log(), now })))
     }
 
     /// The sizes of all allocations that it holds, in bytes.
@@ -116,11 +116,11 @@ impl Cell {
     /// The latest moment, in microseconds since 1970, that is noted in the state that is kept as a whole.
     pub(super) fn latest(&self) -> u64 {
         let states = self.states.iter().filter_map(|state| Some(state.whole()?.moment()));
-        states.chain(self.log().and_then(Log::newest)).max().unwrap_or(0)
+        states.chain(self.log().and_then(AdmissionLog::newest)).max().unwrap_or(0)
     }
 
     /// The log of the rates that are counted by one.
-    pub(super) fn log(&self) -> Option<&Log> {
+    pub(super) fn log(&self) -> Option<&AdmissionLog> {
         self.extension.as_deref().map(|extension| &extension.log)
     }
 }

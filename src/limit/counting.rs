@@ -2,7 +2,7 @@
 //! Each strategy says in its own file how it does that.
 
 use super::extension::Extension;
-use super::log::Log;
+use super::log::AdmissionLog;
 use super::rate::Rate;
 use crate::base::clock::Time;
 
@@ -16,16 +16,16 @@ pub(super) trait Counting {
     fn advance(&mut self, context: &mut Context<'_>, now: Time) -> bool;
 
     /// Whether nothing in it can matter at that moment or later.
-    fn is_spent(&self, view: View<'_>) -> bool;
+    fn is_spent(&self, view: StateView<'_>) -> bool;
 
     /// Counts what is charged.
     fn charge(&mut self, context: &mut Context<'_>, charge: Charge);
 
     /// How much counts. For a token bucket, the tokens that are missing in full or in part.
-    fn used(&self, view: View<'_>) -> u64;
+    fn used(&self, view: StateView<'_>) -> u64;
 
     /// Microseconds until `need` more fit, which is at most the capacity and does not fit yet.
-    fn wait(&self, view: View<'_>, need: u64) -> u64;
+    fn wait(&self, view: StateView<'_>, need: u64) -> u64;
 
     /// What names the place where a request of `now` is counted: of a counter its bucket, else the moment.
     fn mark(&self, now: Time) -> u64;
@@ -80,10 +80,10 @@ pub(super) trait Whole {
 
 /// The moment from which a state is seen, and what belongs to it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct View<'a> {
+pub(super) struct StateView<'a> {
     pub(super) rate: &'a Rate,
     /// The log of the cell.
-    pub(super) log: Option<&'a Log>,
+    pub(super) log: Option<&'a AdmissionLog>,
     /// The moment to which the state has been advanced.
     pub(super) now: Time,
 }

@@ -1,13 +1,13 @@
 //! The part of a cell that few cells need. It has an allocation of its own, so that the others do not pay for it.
 
-use super::log::Log;
+use super::log::AdmissionLog;
 use super::low_water::LowWater;
 
 /// What only cells with logs or with open reservations have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extension {
     /// The log of all rates that are counted by one.
-    pub(super) log: Log,
+    pub(super) log: AdmissionLog,
     /// For each token bucket with open reservations: the place of its rate, and the least use since each reservation.
     pub(super) low_water: Vec<(usize, LowWater)>,
 }

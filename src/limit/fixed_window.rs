@@ -3,7 +3,7 @@
 //! Requests at the end of one window and at the beginning of the next can together be twice the quota.
 
 use super::bounds::{MAX_COUNT, add};
-use super::counting::{Charge, Context, Counting, GivenBack, View, Whole};
+use super::counting::{Charge, Context, Counting, GivenBack, StateView, Whole};
 use super::rate::Rate;
 use super::varint::{pull, push};
 use crate::base::clock::Time;
@@ -42,7 +42,7 @@ impl Counting for FixedWindow {
         false
     }
 
-    fn is_spent(&self, View { rate, now, .. }: View<'_>) -> bool {
+    fn is_spent(&self, StateView { rate, now, .. }: StateView<'_>) -> bool {
         self.count == 0 || now.micros().saturating_sub(self.start) >= rate.span()
     }
 
@@ -58,11 +58,11 @@ impl Counting for FixedWindow {
         add(&mut self.count, cost);
     }
 
-    fn used(&self, _view: View<'_>) -> u64 {
+    fn used(&self, _view: StateView<'_>) -> u64 {
         self.count
     }
 
-    fn wait(&self, View { rate, now, .. }: View<'_>, _need: u64) -> u64 {
+    fn wait(&self, StateView { rate, now, .. }: StateView<'_>, _need: u64) -> u64 {
         self.start.saturating_add(rate.span()).saturating_sub(now.micros().max(self.start))
     }
 

@@ -9,25 +9,25 @@ const MAX_ENTRIES: usize = 20_000;
 
 /// When how much was admitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Log {
+pub(super) struct AdmissionLog {
     /// By time, oldest first.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LogEntry>,
     /// The total before the first entry.
     before: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct LogEntry {
     /// Microseconds since 1970.
     time: u64,
     /// Everything charged up to and with this entry.
     total: u64,
 }
 
-impl Log {
+impl AdmissionLog {
     /// The size of the allocation that holds the entries, in bytes.
     pub(super) fn allocation(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
+        self.entries.capacity() * size_of::<LogEntry>()
     }
 
     /// The moment of the newest entry.
@@ -43,7 +43,7 @@ impl Log {
         let total = self.total().saturating_add(cost);
         match self.entries.back_mut() {
             Some(last) if last.time >= now => last.total = total,
-            _ => self.entries.push_back(Entry { time: now, total }),
+            _ => self.entries.push_back(LogEntry { time: now, total }),
         }
         if self.entries.len() > MAX_ENTRIES {
             // Its share now counts as the next one's.

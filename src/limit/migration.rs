@@ -20,7 +20,7 @@ use super::Limit;
 use super::cell::Cell;
 use super::counting::Context;
 use super::extension::Extension;
-use super::log::Log;
+use super::log::AdmissionLog;
 use super::rate::Rate;
 use super::reservation::Reservation;
 use super::sliding_log::{by_window, fill};
@@ -75,7 +75,7 @@ impl Limit {
         if self.grows() {
             fill(&mut log, &self.rates, |rate| Some(used[rate.predecessor(&old.rates)?]), at);
         } else {
-            log = Log::default();
+            log = AdmissionLog::default();
         }
         let low_water = low_water.into_iter().filter_map(|(source, low_water)| {
             let before = old.rates.get(source)?;

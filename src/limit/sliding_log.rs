@@ -5,8 +5,8 @@
 use smallvec::SmallVec;
 
 use super::bounds::MAX_COUNT;
-use super::counting::{Charge, Context, Counting, GivenBack, View};
-use super::log::Log;
+use super::counting::{Charge, Context, Counting, GivenBack, StateView};
+use super::log::AdmissionLog;
 use super::rate::Rate;
 use crate::base::clock::Time;
 
@@ -16,7 +16,7 @@ pub(super) struct SlidingLog;
 
 impl SlidingLog {
     /// Raises what each rate counts in the log to what it counts in another one.
-    pub(super) fn raise(context: &mut Context<'_>, least: Option<&Log>, now: Time) {
+    pub(super) fn raise(context: &mut Context<'_>, least: Option<&AdmissionLog>, now: Time) {
         let Some(least) = least.filter(|_| is_first(context)) else { return };
         let log = &mut context.extension.get_or_insert_default().log;
         match log.newest() {
@@ -38,8 +38,8 @@ impl Counting for SlidingLog {
         false
     }
 
-    fn is_spent(&self, View { rate, log, now }: View<'_>) -> bool {
-        log.and_then(Log::newest).is_none_or(|newest| now.micros().saturating_sub(newest) >= rate.span())
+    fn is_spent(&self, StateView { rate, log, now }: StateView<'_>) -> bool {
+        log.and_then(AdmissionLog::newest).is_none_or(|newest| now.micros().saturating_sub(newest) >= rate.span())
     }
 
     fn charge(&mut self, context: &mut Context<'_>, Charge { now, cost, .. }: Charge) {
@@ -48,12 +48,12 @@ impl Counting for SlidingLog {
         }
     }
 
-    fn used(&self, View { rate, log, now }: View<'_>) -> u64 {
+    fn used(&self, StateView { rate, log, now }: StateView<'_>) -> u64 {
         log.map_or(0, |log| log.count(rate.span(), now.micros()))
     }
 
     /// Until enough of the log has left the window.
-    fn wait(&self, View { rate, log, now }: View<'_>, need: u64) -> u64 {
+    fn wait(&self, StateView { rate, log, now }: StateView<'_>, need: u64) -> u64 {
         let last = log.and_then(|log| log.last_before(rate.quota() - need));
         last.map_or(0, |last| last.saturating_add(rate.span()).saturating_sub(now.micros()))
     }
@@ -89,14 +89,14 @@ fn is_first(context: &Context<'_>) -> bool {
 }
 
 /// The log, if there is one and this rate changes it.
-fn changed<'a>(context: &'a mut Context<'_>) -> Option<&'a mut Log> {
+fn changed<'a>(context: &'a mut Context<'_>) -> Option<&'a mut AdmissionLog> {
     let is_first = is_first(context);
     context.extension.as_deref_mut().filter(|_| is_first).map(|extension| &mut extension.log)
 }
 
 /// Adds to the log what is `used` of each rate beyond what the log has. What a window counts beyond the next shorter one is
 /// entered at the moment at which it has just left the shorter one.
-pub(super) fn fill(log: &mut Log, rates: &[Rate], used: impl Fn(&Rate) -> Option<u64>, at: Time) {
+pub(super) fn fill(log: &mut AdmissionLog, rates: &[Rate], used: impl Fn(&Rate) -> Option<u64>, at: Time) {
     for (rate, shorter) in by_window(rates) {
         let used = used(rate).unwrap_or(0).min(MAX_COUNT);
         let lacking = used.saturating_sub(log.count(rate.span(), at.micros()));

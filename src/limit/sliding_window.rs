@@ -12,7 +12,7 @@
 use std::cmp::Ordering;
 
 use super::bounds::add;
-use super::counting::{Buckets, Charge, Context, Counting, GivenBack, View};
+use super::counting::{Buckets, Charge, Context, Counting, GivenBack, StateView};
 use super::rate::{Edge, Rate};
 use crate::base::clock::Time;
 
@@ -21,18 +21,18 @@ use crate::base::clock::Time;
 pub(super) struct SlidingWindow {
     /// The index of the newest bucket: how many buckets lie between 1970 and its begin.
     newest: u64,
-    counts: Counts,
+    counts: BucketCounts,
 }
 
 /// Counts, the newest first: one more than the rate has buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Counts {
+enum BucketCounts {
     /// A window of one bucket is the common case, so its counts need no allocation.
     Two([u64; 2]),
     Many(Box<[u64]>),
 }
 
-impl Counts {
+impl BucketCounts {
     fn as_slice(&self) -> &[u64] {
         match self {
             Self::Two(counts) => counts,
@@ -52,8 +52,8 @@ impl SlidingWindow {
     /// A window of `precision` buckets in which nothing has been counted at `now`.
     pub(super) fn new(rate: &Rate, precision: u32, now: Time) -> Self {
         let counts = match precision {
-            1 => Counts::Two([0; 2]),
-            _ => Counts::Many(vec![0; precision as usize + 1].into()),
+            1 => BucketCounts::Two([0; 2]),
+            _ => BucketCounts::Many(vec![0; precision as usize + 1].into()),
         };
         Self { newest: now.micros() / rate.width(), counts }
     }
@@ -61,8 +61,8 @@ impl SlidingWindow {
     /// The size of its own allocation in bytes, or 0.
     pub(super) fn allocation(&self) -> usize {
         match &self.counts {
-            Counts::Two(_) => 0,
-            Counts::Many(counts) => size_of_val(&**counts),
+            BucketCounts::Two(_) => 0,
+            BucketCounts::Many(counts) => size_of_val(&**counts),
         }
     }
 
@@ -76,7 +76,7 @@ impl SlidingWindow {
     /// nothing has been counted: then all buckets are copied.
     pub(super) fn raise(&mut self, rate: &Rate, least: &Self, now: Time) {
         if self.counts.as_slice().iter().any(|count| *count > 0) {
-            let view = View { rate, log: None, now };
+            let view = StateView { rate, log: None, now };
             return self.add(least.used(view).saturating_sub(self.used(view)));
         }
         // The other one may be a moment ahead, and its newest bucket is in the window as well.
@@ -119,7 +119,7 @@ impl Counting for SlidingWindow {
         true
     }
 
-    fn is_spent(&self, View { rate, now, .. }: View<'_>) -> bool {
+    fn is_spent(&self, StateView { rate, now, .. }: StateView<'_>) -> bool {
         (now.micros() / rate.width()).saturating_sub(self.newest) >= self.counts.as_slice().len() as u64
     }
 
@@ -128,7 +128,7 @@ impl Counting for SlidingWindow {
     }
 
     /// It stays at the largest number instead of wrapping.
-    fn used(&self, View { rate, now, .. }: View<'_>) -> u64 {
+    fn used(&self, StateView { rate, now, .. }: StateView<'_>) -> u64 {
         let (oldest, inside) = self.counts.as_slice().split_last().unwrap_or((&0, &[]));
         let inside = inside.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
         let share = match rate.edge() {
@@ -141,7 +141,7 @@ impl Counting for SlidingWindow {
     /// The estimate only falls while nothing comes, also from one bucket to the next, so the first moment
     /// that fits is the answer: bucket by bucket, and inside the bucket by solving
     /// `full + floor(oldest * (width - e) / width) + need <= quota` for the smallest `e`.
-    fn wait(&self, View { rate, now, .. }: View<'_>, need: u64) -> u64 {
+    fn wait(&self, StateView { rate, now, .. }: StateView<'_>, need: u64) -> u64 {
         let (counts, width, elapsed) = (self.counts.as_slice(), rate.width(), self.elapsed(rate, now));
         let mut full = counts.iter().fold(0, |sum: u128, count| sum + u128::from(*count));
         for (ahead, oldest) in (0u64..).zip(counts.iter().rev()) {

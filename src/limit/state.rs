@@ -1,11 +1,11 @@
 //! The state of one rate for one key: one variant for each strategy. Each strategy says in its own file what it does with
 //! its state ([`Counting`]); here it is only found.
 
-use super::ban::Ban;
+use super::ban::LastBan;
 use super::calendar_window::CalendarWindow;
-use super::counting::{Buckets, Context, Counting, View, Whole};
+use super::counting::{Buckets, Context, Counting, StateView, Whole};
 use super::fixed_window::FixedWindow;
-use super::log::Log;
+use super::log::AdmissionLog;
 use super::rate::{Rate, Strategy};
 use super::sliding_log::SlidingLog;
 use super::sliding_window::SlidingWindow;
@@ -23,7 +23,7 @@ pub(super) enum State {
     SlidingLog(SlidingLog),
     TokenBucket(TokenBucket),
     Calendar(CalendarWindow),
-    Ban(Ban),
+    Ban(LastBan),
 }
 
 const _: () = assert!(size_of::<State>() == 32, "a state takes more memory than documented");
@@ -37,7 +37,7 @@ impl State {
             Strategy::SlidingLog => Self::SlidingLog(SlidingLog),
             Strategy::TokenBucket { .. } => Self::TokenBucket(TokenBucket::new(now)),
             Strategy::Calendar(calendar) => Self::Calendar(CalendarWindow::new(calendar, now)),
-            Strategy::Ban { .. } => Self::Ban(Ban::default()),
+            Strategy::Ban { .. } => Self::Ban(LastBan::default()),
         }
     }
 
@@ -112,7 +112,7 @@ impl State {
     }
 
     /// Raises what counts at `now` to what counts in another state of the same rate, which belongs to that log.
-    pub(super) fn raise(&mut self, context: &mut Context<'_>, least: &Self, log: Option<&Log>, now: Time) {
+    pub(super) fn raise(&mut self, context: &mut Context<'_>, least: &Self, log: Option<&AdmissionLog>, now: Time) {
         match (self, least) {
             (Self::SlidingWindow(window), Self::SlidingWindow(least)) => window.raise(context.rate, least, now),
             (Self::FixedWindow(window), Self::FixedWindow(least)) => window.raise(least),
@@ -126,16 +126,16 @@ impl State {
 
 /// What counts of a state at a moment.
 #[derive(Clone, Copy)]
-pub(super) struct Usage<'a> {
+pub(super) struct StateUsage<'a> {
     state: &'a State,
-    view: View<'a>,
+    view: StateView<'a>,
     used: u64,
 }
 
-impl<'a> Usage<'a> {
+impl<'a> StateUsage<'a> {
     #[expect(clippy::inline_always, reason = "every decision does this, and a call would copy the result")]
     #[inline(always)]
-    pub(super) fn new(state: &'a State, view: View<'a>) -> Self {
+    pub(super) fn new(state: &'a State, view: StateView<'a>) -> Self {
         Self { state, view, used: state.read(|state| state.used(view)) }
     }
 

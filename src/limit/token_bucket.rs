@@ -5,7 +5,7 @@
 //! as the quota has requests. All numbers are whole, so nothing is rounded, and a raised quota drains faster at once.
 
 use super::bounds::MAX_COUNT;
-use super::counting::{Charge, Context, Counting, GivenBack, View, Whole};
+use super::counting::{Charge, Context, Counting, GivenBack, StateView, Whole};
 use super::extension::Extension;
 use super::low_water::LowWater;
 use super::rate::Rate;
@@ -86,7 +86,7 @@ impl Counting for TokenBucket {
         false
     }
 
-    fn is_spent(&self, View { rate, now, .. }: View<'_>) -> bool {
+    fn is_spent(&self, StateView { rate, now, .. }: StateView<'_>) -> bool {
         drained(rate, self.units(), now.micros().saturating_sub(self.moment)) == 0
     }
 
@@ -102,12 +102,12 @@ impl Counting for TokenBucket {
     }
 
     /// The tokens that are not there in full.
-    fn used(&self, View { rate, .. }: View<'_>) -> u64 {
+    fn used(&self, StateView { rate, .. }: StateView<'_>) -> u64 {
         u64::try_from(self.units().div_ceil(u128::from(rate.span()))).unwrap_or(u64::MAX)
     }
 
     /// Until little enough of the bucket is used.
-    fn wait(&self, View { rate, .. }: View<'_>, need: u64) -> u64 {
+    fn wait(&self, StateView { rate, .. }: StateView<'_>, need: u64) -> u64 {
         draining(rate, self.units().saturating_sub(units(rate, rate.capacity() - need)))
     }
 

@@ -5,7 +5,7 @@ use http::{Response, StatusCode};
 use super::ConnectionContext;
 use crate::net::Traffic;
 use crate::proxy::telemetry::ObservedBody;
-use crate::request::asked;
+use crate::request::forward_auth;
 use crate::server::IncomingRequest;
 
 /// The request about which this one asks; `None` if it asks about none, or must not be served itself. It has no body: proxies ask
@@ -21,7 +21,7 @@ pub(super) fn asked(
         return None;
     }
     *response.status_mut() = refused_status;
-    let (head, ambiguity) = match asked::read(&question.head) {
+    let (head, ambiguity) = match forward_auth::read(&question.head) {
         Ok(head) => (head, None),
         Err(why) => (question.head.clone(), Some(why)),
     };

@@ -30,11 +30,11 @@ use crate::net::Traffic;
 use crate::proxy::respond::grpc::{self, Code, MessageBody};
 use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord};
-use crate::request::asked;
 use crate::request::decide::{Asker, DecisionState};
 use crate::request::descriptors::messages::{
     HealthCheckRequest, HealthCheckResponse, RateLimitRequest, RateLimitResponse, Serving,
 };
+use crate::request::forward_auth;
 use crate::request::identify::RequestAttributes;
 use crate::request::identify::client::{Client, Reported};
 use crate::request::resolve::Rejection;
@@ -61,7 +61,7 @@ pub(super) fn is_call(connection: &ConnectionContext, request: &IncomingRequest)
         && head.version == Version::HTTP_2
         && ambiguity.is_none()
         && grpc::is_message(&head.method, &head.headers)
-        && !asked::names_target(&head.headers)
+        && !forward_auth::names_target(&head.headers)
 }
 
 /// Serves one call.

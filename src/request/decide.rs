@@ -47,7 +47,7 @@ pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, binding, longest_re
 pub use rate_selector::{RateSelector, RateSet, RateTable, SelectedRates};
 pub use reservations::{
     CostKnown, Reservations, SettledByBody, estimated_input, initial_cost_within, is_settled, reserved_tokens,
-    stated_cost, told_cost,
+    response_cost, stated_cost,
 };
 pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quotas};
 pub use temporary_overrides::{LimitOverrides, ListedOverride, MAX_TEMPORARY, NotSet, TemporaryOverrides};

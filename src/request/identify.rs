@@ -229,7 +229,7 @@ impl KeyExtractor {
 
     /// The first part of the key as the admin API takes it, if a source of quotas can be asked about it: an address only
     /// if each source of the part is one. Otherwise a client could send an address as a text and get its quota.
-    pub fn asked(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> Option<Vec<u8>> {
+    pub fn quota_key(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> Option<Vec<u8>> {
         let (source, bytes) = self.first(attributes, key_cache)?;
         let value = bytes.get(VALUE_HEADER..)?;
         match source {

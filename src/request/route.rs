@@ -24,7 +24,7 @@ use http::Method;
 
 use crate::config::{HeaderMatch, Host, PathMatching, Route, Segment};
 
-use tree::{Entry, Node, RouteRequest};
+use tree::{Node, RouteEntry, RouteRequest};
 
 pub use header_values::{CurrentChanges, PreparedChanges, TemplateInput};
 pub use mismatch::{Mismatch, mismatch};
@@ -91,7 +91,12 @@ impl Routes {
 
     /// Visits the entries for a host and a path without its first slash, the most specific first, until `visit` returns
     /// something.
-    fn walk<'a, T>(&'a self, host: &'a str, path: &str, mut visit: impl FnMut(&'a [Entry]) -> Option<T>) -> Option<T> {
+    fn walk<'a, T>(
+        &'a self,
+        host: &'a str,
+        path: &str,
+        mut visit: impl FnMut(&'a [RouteEntry]) -> Option<T>,
+    ) -> Option<T> {
         let folded = if self.is_lower_case { path::lower(path) } else { Cow::Borrowed(path) };
         self.tables(host).find_map(|table| table.walk(Some(&folded), self.matching, &mut visit))
     }

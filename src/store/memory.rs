@@ -33,7 +33,7 @@ use crate::base::sharding::Sharding;
 use crate::limit::{Cell, Limit, Verdict};
 
 use migration::ReloadsSoFar;
-use shard::{Entry, Shard};
+use shard::{CellEntry, Shard};
 
 pub use saved::{NAME as SAVED_NAME, NotRestored, Restored};
 
@@ -112,7 +112,7 @@ impl Memory {
         is_refused.then_some(reply)
     }
 
-    fn look_up(&self, asks: &[Ask<'_>], now: Time) -> Lookup<'_> {
+    fn look_up(&self, asks: &[Ask<'_>], now: Time) -> DecisionLookup<'_> {
         let places: SmallVec<[(usize, Fingerprint); 4]> =
             asks.iter().map(|ask| self.place(ask.limit, ask.key)).collect();
         let mut shards = Locked::take(&self.shards, &places);
@@ -125,11 +125,11 @@ impl Memory {
             };
             ask.limit.admits(&entry.cell, now, demand.need)
         });
-        Lookup { places, shards, plan, is_missing }
+        DecisionLookup { places, shards, plan, is_missing }
     }
 
-    fn judge_all(&self, asks: &[Ask<'_>], now: Time, lookup: Lookup<'_>) -> Reply {
-        let Lookup { places, mut shards, plan, .. } = lookup;
+    fn judge_all(&self, asks: &[Ask<'_>], now: Time, lookup: DecisionLookup<'_>) -> Reply {
+        let DecisionLookup { places, mut shards, plan, .. } = lookup;
         let mut reply = Reply::default();
         let mut level = |(ask, (shard, key)): (&Ask<'_>, &(usize, Fingerprint))| {
             // Of a limit that holds no requests it does not matter.
@@ -227,7 +227,7 @@ impl Memory {
         let charged = ask.cost > 0;
         if charged && !shard.contains_key(&key) {
             let number = self.next_cell.fetch_add(1, Ordering::Relaxed);
-            self.insert(shard, key, Entry::new(fresh(), Arc::clone(ask.limit), number), now);
+            self.insert(shard, key, CellEntry::new(fresh(), Arc::clone(ask.limit), number), now);
         }
         let Some(entry) = shard.peek_mut(&key) else { return ask.limit.judge(&fresh(), now, ask.need, admitted) };
         if charged {
@@ -243,7 +243,7 @@ impl Memory {
     }
 
     /// Adds the entry of a key that has none. If the shard is full, its least recently used entry is evicted.
-    fn insert(&self, shard: &mut Shard, key: Fingerprint, entry: Entry, now: Time) {
+    fn insert(&self, shard: &mut Shard, key: Fingerprint, entry: CellEntry, now: Time) {
         if shard.len() >= self.keys_per_shard && shard.remove_oldest(now) {
             self.evicted.fetch_add(1, Ordering::Relaxed);
         }
@@ -257,7 +257,7 @@ impl Memory {
             return;
         }
         let number = self.next_cell.fetch_add(1, Ordering::Relaxed);
-        self.insert(shard, key, Entry::new(cell, Arc::clone(limit), number), now);
+        self.insert(shard, key, CellEntry::new(cell, Arc::clone(limit), number), now);
         self.bound(shard, now);
     }
 
@@ -333,7 +333,7 @@ impl Memory {
 }
 
 /// The entry of this key, if there is one, advanced to `now`. It becomes the most recently used.
-fn entry<'s>(shard: &'s mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -> Option<&'s mut Entry> {
+fn entry<'s>(shard: &'s mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -> Option<&'s mut CellEntry> {
     let entry = shard.get_mut(&key)?;
     entry.cell.advance(ask.limit.rates(), now);
     // An override, a tier, a source of quotas or a reload may have given the key other rates.
@@ -344,7 +344,7 @@ fn entry<'s>(shard: &'s mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -
 }
 
 /// What a decision about several limits has found.
-struct Lookup<'a> {
+struct DecisionLookup<'a> {
     places: SmallVec<[(usize, Fingerprint); 4]>,
     shards: Locked<'a>,
     plan: Plan,

@@ -26,7 +26,7 @@ pub struct Demand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AskTerms {
     /// What the request asks of the limit itself: nothing, if the limit only stands in for others.
-    pub(super) own: Demand,
+    pub(super) demand: Demand,
     pub(super) role: Role,
     /// The place of the ask, and that of the ask of its pool.
     pub(super) place: usize,
@@ -77,7 +77,7 @@ pub struct RefusedAsk {
 impl AskTerms {
     /// Whether nothing is asked of the limit itself: it only stands in for others.
     pub(super) fn is_idle(&self) -> bool {
-        self.role == Role::Reports && self.own == Demand::default()
+        self.role == Role::Reports && self.demand == Demand::default()
     }
 }
 
@@ -96,15 +96,15 @@ impl Plan {
     ) -> Self {
         let mut parts: SmallVec<[AskPlan; 2]> = SmallVec::new();
         for (index, terms) in asks.clone().enumerate() {
-            let has_room = terms.is_idle() || has_room(index, terms.own);
-            parts.push(AskPlan { has_room, pooled: None, charged: terms.own.cost });
+            let has_room = terms.is_idle() || has_room(index, terms.demand);
+            parts.push(AskPlan { has_room, pooled: None, charged: terms.demand.cost });
         }
         let pool = |place| asks.clone().enumerate().find(|(_, terms)| terms.place == place);
-        for (index, AskTerms { own, overflow, .. }) in asks.clone().enumerate() {
+        for (index, AskTerms { demand: own, overflow, .. }) in asks.clone().enumerate() {
             if let (false, Some(place)) = (parts[index].has_room, overflow)
                 && let Some((pool, of_pool)) = pool(place)
             {
-                let (asked, _) = parts[pool].pooled.unwrap_or((of_pool.own, false));
+                let (asked, _) = parts[pool].pooled.unwrap_or((of_pool.demand, false));
                 let demand = Demand { need: asked.need.max(own.need), cost: asked.cost.max(own.cost) };
                 parts[pool].pooled = Some((demand, false));
             }
@@ -206,21 +206,21 @@ mod tests {
     /// The same, slowly: of all ways to replace limits by their pools, the one that replaces just those that are full. Returns
     /// what each is charged; `None` if the request is refused.
     fn oracle(case: &Case) -> Option<Vec<u64>> {
-        let fits = |index: usize| case[index].0.own.need <= case[index].1;
+        let fits = |index: usize| case[index].0.demand.need <= case[index].1;
         let full = |index: &usize| !fits(*index);
         let refuses = |index: &usize| case[*index].0.role == Role::Refuses;
         // Whoever is full must be replaced, and every pool must have room for each of those that it replaces, and for itself.
         for index in (0..case.len()).filter(full).filter(refuses) {
             let pool = case[index].0.overflow?;
-            let asked = case[index].0.own.need.max(case[pool].0.own.need);
+            let asked = case[index].0.demand.need.max(case[pool].0.demand.need);
             if asked > case[pool].1 {
                 return None;
             }
         }
         let replaced =
             |pool: usize| (0..case.len()).filter(full).filter(move |index| case[*index].0.overflow == Some(pool));
-        let own = |index: usize| if fits(index) { case[index].0.own.cost } else { 0 };
-        let most = |pool: usize| replaced(pool).map(|index| case[index].0.own.cost).max();
+        let own = |index: usize| if fits(index) { case[index].0.demand.cost } else { 0 };
+        let most = |pool: usize| replaced(pool).map(|index| case[index].0.demand.cost).max();
         Some((0..case.len()).map(|index| own(index).max(most(index).unwrap_or(0))).collect())
     }
 
@@ -234,12 +234,12 @@ mod tests {
                 let role = if reports { Role::Reports } else { Role::Refuses };
                 // A limit that only reports has no pool.
                 let overflow = overflow.filter(|pool| !reports && *pool < pools.len()).map(|pool| first + pool);
-                (AskTerms { own: Demand { need: cost, cost }, role, place: 0, overflow }, room)
+                (AskTerms { demand: Demand { need: cost, cost }, role, place: 0, overflow }, room)
             });
             let limits: Case = limits.collect();
             let pools = pools.into_iter().map(|(cost, room)| {
                 let role = if cost == 0 { Role::Reports } else { Role::Refuses };
-                (AskTerms { own: Demand { need: cost, cost }, role, place: 0, overflow: None }, room)
+                (AskTerms { demand: Demand { need: cost, cost }, role, place: 0, overflow: None }, room)
             });
             limits.into_iter().chain(pools).collect()
         })
@@ -258,7 +258,7 @@ mod tests {
     }
 
     fn limit(cost: u64, overflow: Option<usize>) -> AskTerms {
-        AskTerms { own: Demand { need: cost, cost }, role: Role::Refuses, place: 0, overflow }
+        AskTerms { demand: Demand { need: cost, cost }, role: Role::Refuses, place: 0, overflow }
     }
 
     fn charged(case: &Case) -> Option<Vec<u64>> {
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_pool_is_charged_once() {
-        let idle = AskTerms { own: Demand::default(), role: Role::Reports, place: 0, overflow: None };
+        let idle = AskTerms { demand: Demand::default(), role: Role::Reports, place: 0, overflow: None };
         assert_eq!(charged(&vec![(limit(1, Some(1)), 1), (idle, 0)]), Some(vec![1, 0]));
         assert_eq!(charged(&vec![(limit(1, Some(1)), 0), (idle, 1)]), Some(vec![0, 1]));
         assert_eq!(charged(&vec![(limit(1, Some(1)), 0), (idle, 0)]), None);

@@ -17,7 +17,7 @@ mod migration;
 mod refusals;
 mod health;
 mod message;
-mod waiting;
+mod decision_queue;
 mod batch;
 mod mailbox;
 mod sweep;
@@ -48,7 +48,7 @@ use crate::limit::Limit;
 
 use driver::Setup;
 use mailbox::Mailboxes;
-use message::{Decision, Inspection, Message, Reload, Settlement, Task};
+use message::{Inspection, Message, PendingDecision, Reload, Settlement, Task};
 use protocol::Protocol;
 use refusals::RefusalCache;
 
@@ -105,7 +105,7 @@ struct OwnedAsk {
     /// The limit that was asked, if another one has replaced it and counts the key.
     asked: Option<Arc<Limit>>,
     /// What the request asks of the limit itself, if `need` and `cost` are what it is asked to stand in for others.
-    own: Option<Demand>,
+    own_demand: Option<Demand>,
     /// Whether it is known to have no room for this request: that is remembered, or others were faster.
     is_full: bool,
 }
@@ -113,15 +113,30 @@ struct OwnedAsk {
 impl From<&Ask<'_>> for OwnedAsk {
     fn from(ask: &Ask<'_>) -> Self {
         let Ask { limit, key, need, cost, settles, lapses, held_above, role, overflow, place } = *ask;
-        let (limit, level, asked, own, is_full) = (limit.clone(), 0, None, None, false);
-        Self { limit, key, need, cost, settles, lapses, held_above, level, role, overflow, place, asked, own, is_full }
+        let (limit, level, asked, own_demand, is_full) = (limit.clone(), 0, None, None, false);
+        Self {
+            limit,
+            key,
+            need,
+            cost,
+            settles,
+            lapses,
+            held_above,
+            level,
+            role,
+            overflow,
+            place,
+            asked,
+            own_demand,
+            is_full,
+        }
     }
 }
 
 impl OwnedAsk {
     fn borrowed(&self) -> Ask<'_> {
         let Self { ref limit, key, settles, lapses, held_above, role, overflow, place, .. } = *self;
-        let Demand { need, cost } = self.terms().own;
+        let Demand { need, cost } = self.terms().demand;
         Ask { limit, key, need, cost, settles, lapses, held_above, role, overflow, place }
     }
 
@@ -132,15 +147,15 @@ impl OwnedAsk {
 
     fn terms(&self) -> AskTerms {
         let Self { role, place, overflow, .. } = *self;
-        AskTerms { own: self.own.unwrap_or(self.demand()), role, place, overflow }
+        AskTerms { demand: self.own_demand.unwrap_or(self.demand()), role, place, overflow }
     }
 
     /// Asks for as much as the plan does.
     fn follow_plan(&mut self, part: &AskPlan) {
-        let own = self.terms().own;
-        (self.own, Demand { need: self.need, cost: self.cost }) = match part.pooled {
-            Some((demand, _)) => (Some(own), demand),
-            None => (None, own),
+        let own_demand = self.terms().demand;
+        (self.own_demand, Demand { need: self.need, cost: self.cost }) = match part.pooled {
+            Some((demand, _)) => (Some(own_demand), demand),
+            None => (None, own_demand),
         };
     }
 
@@ -172,7 +187,7 @@ fn decide(
     }
     let (sender, reply) = oneshot::channel();
     let asks = asks.iter().map(OwnedAsk::from).collect();
-    let decision = Decision::new(asks, (now, asked()), Some(sender), worker);
+    let decision = PendingDecision::new(asks, (now, asked()), Some(sender), worker);
     mailboxes.send(Message::Decide(decision), worker);
     Answer::Later(reply)
 }

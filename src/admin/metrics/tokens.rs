@@ -6,7 +6,7 @@ use super::super::families::{counter, family, gauge};
 use crate::base::jwt::Rejection;
 use crate::base::metrics::Counter;
 use crate::proxy::snapshot::SharedState;
-use crate::request::identify::tokens::{TokenCounters, TokenMetrics};
+use crate::request::identify::tokens::{JwtMetrics, TokenCounters};
 use crate::sources::jwks::Fetches;
 
 /// The families of tokens and of the keys of their issuers.
@@ -49,7 +49,7 @@ pub(super) fn families(shared: &SharedState) -> [MetricFamily; 4] {
     ]
 }
 
-fn found(token: &TokenMetrics) -> Vec<Metric> {
+fn found(token: &JwtMetrics) -> Vec<Metric> {
     let sum = |read: &dyn Fn(&TokenCounters) -> &Counter| token.workers.iter().map(|worker| read(worker).get()).sum();
     let mut results: Vec<(&str, u64)> = vec![
         ("verified", sum(&|counters| &counters.verified)),

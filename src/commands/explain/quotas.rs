@@ -17,7 +17,7 @@ pub(super) fn ask(limits: &[RouteLimit], attributes: &RequestAttributes<'_>) -> 
         if limit.rates.overridden(&limit.key, counted, true, attributes, key_cache).is_some() {
             return None;
         }
-        let key = limit.key.asked(attributes, key_cache)?;
+        let key = limit.key.quota_key(attributes, key_cache)?;
         Some(source.ask(&key).map(|quota| quota.map(Arc::new)))
     };
     limits.iter().map(ask).collect()

@@ -66,7 +66,7 @@ impl<'c> Replay<'c> {
         let gateway = Snapshot::build(config, &SharedState::new(1, 1), Arc::new(store));
         let statistics = |rates: &Arc<decide::RateTable>| {
             let all: Vec<_> = rates.limits().cloned().collect();
-            LimitStatistics::new(rates.own(), &all)
+            LimitStatistics::new(rates.default_limit(), &all)
         };
         Self {
             limits: gateway.limits.iter().map(statistics).collect(),
@@ -138,7 +138,7 @@ impl<'c> Replay<'c> {
         let decided = pin!(decide::decide(&input, &mut state)).poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(decision) = decided else { return };
         if decision == Decision::Admitted {
-            state.reservations.settle_by(|cost| told_cost(cost, record), &mut [], || record.time);
+            state.reservations.settle_by(|cost| response_cost(cost, record), &mut [], || record.time);
         }
         state.reservations.keep(|| record.time);
         self.totals.limited += u64::from(decision != Decision::Admitted);
@@ -154,8 +154,8 @@ impl<'c> Replay<'c> {
 }
 
 /// What a request has cost by its response, as far as the log has it; `None` if it costs what was reserved.
-fn told_cost(cost: &Cost, record: &Record) -> Option<u64> {
-    let by_status = record.status.and_then(|status| decide::told_cost(cost, status, &HeaderMap::new()));
+fn response_cost(cost: &Cost, record: &Record) -> Option<u64> {
+    let by_status = record.status.and_then(|status| decide::response_cost(cost, status, &HeaderMap::new()));
     by_status.or_else(|| match (cost, record.spent?) {
         (Cost::Tokens(cost), Spent::Tokens(used)) => Some(cost.weights.cost(used)),
         (Cost::Tokens(_) | Cost::ResponseHeader { .. }, Spent::Cost(cost)) => Some(cost.min(MAX_QUOTA)),
@@ -181,7 +181,7 @@ impl Request<'_> {
     ) {
         let Some(route_limit) = limits.get(place) else { return };
         let is_shadowed = state.shadowed.contains(&place);
-        let own = route_limit.rates.own();
+        let own = route_limit.rates.default_limit();
         let text = || {
             let parts = route_limit.key.parts(self.attributes);
             if parts.iter().all(Option::is_none) { NO_KEY.to_owned() } else { printable(&key_text(&parts)) }
@@ -229,7 +229,7 @@ impl Request<'_> {
             Decision::Admitted => Outcome::Charged,
             _ => Outcome::NotCharged,
         };
-        let told = |(cost, initial): (&Cost, u64)| told_cost(cost, self.record).unwrap_or(initial);
+        let told = |(cost, initial): (&Cost, u64)| response_cost(cost, self.record).unwrap_or(initial);
         let decided = Decided {
             key: ask.key,
             time,

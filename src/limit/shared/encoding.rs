@@ -25,11 +25,11 @@
 //! server has dropped the state.
 
 use super::super::cell::Cell;
-use super::super::log::Log;
+use super::super::log::AdmissionLog;
 use super::super::rate::Rate;
 use super::super::state::State;
 use super::super::varint::{pull, push};
-use super::operations::{Appended, Group};
+use super::operations::{Appended, OperationGroup};
 use crate::base::clock::Time;
 
 /// The version of the layout. Bytes of versions before 2 are not read.
@@ -42,7 +42,7 @@ pub struct Restored {
     /// counters are 0.
     pub cell: Cell,
     /// What was appended to the state, in that order.
-    pub groups: Vec<Group>,
+    pub groups: Vec<OperationGroup>,
     /// By how many microseconds the state is ahead of the clock of the reader.
     pub ahead: u64,
 }
@@ -78,7 +78,7 @@ impl Cell {
         let mut bytes = vec![VERSION];
         self.states.iter().filter_map(State::whole).for_each(|state| state.encode(ahead, &mut bytes));
         let mut last = 0;
-        for (time, cost) in self.log().into_iter().flat_map(Log::iter).filter(|(_, cost)| *cost > 0) {
+        for (time, cost) in self.log().into_iter().flat_map(AdmissionLog::iter).filter(|(_, cost)| *cost > 0) {
             let time = time.saturating_add(ahead);
             push(time - last, &mut bytes);
             push(cost, &mut bytes);
@@ -100,7 +100,7 @@ impl Cell {
                 state.decode(rate, &mut rest)?;
             }
         }
-        let mut log = Log::default();
+        let mut log = AdmissionLog::default();
         let mut time = 0u64;
         let mut appended = Vec::new();
         while !rest.is_empty() {

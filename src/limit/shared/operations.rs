@@ -65,7 +65,7 @@ pub struct Attempt {
 
 /// A group of operations that was read with a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct OperationGroup {
     /// The number of the gateway that has appended it.
     pub writer: u32,
     /// The number of the group. It grows from one group of a writer to the next, and may wrap.
@@ -206,7 +206,7 @@ impl Appended {
     }
 
     /// Folds it into a state that is read at the moment `read`, and of which so many parts were given back before.
-    pub(super) fn fold(self, rates: &[Rate], cell: &mut Cell, read: Time, given_back: &mut usize) -> Group {
+    pub(super) fn fold(self, rates: &[Rate], cell: &mut Cell, read: Time, given_back: &mut usize) -> OperationGroup {
         let mut admitted = SmallVec::new();
         for operation in &self.operations {
             if let Operation::GiveBack { .. } = operation {
@@ -217,7 +217,7 @@ impl Appended {
             }
             admitted.extend(cell.operate(rates, read, operation));
         }
-        Group { writer: self.writer, sequence: self.sequence, admitted }
+        OperationGroup { writer: self.writer, sequence: self.sequence, admitted }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::net::Names;
 use crate::proxy::shed::Meter;
 use crate::proxy::telemetry::{RouteMetrics, UpstreamFailures};
 use crate::request::decide::{BanLimits, ConcurrencyLimiter, LimitMetrics, Strikes, WaitQueues};
-use crate::request::identify::tokens::TokenMetrics;
+use crate::request::identify::tokens::JwtMetrics;
 use crate::sources::gateways::Gateways;
 use crate::sources::jwks::KeySources;
 use crate::sources::otlp::Exporters;
@@ -27,7 +27,7 @@ pub struct SharedState {
     pub(super) routes: Mutex<BTreeMap<String, Arc<RouteMetrics>>>,
     pub(super) limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
     pub(super) upstreams: Mutex<BTreeMap<String, Arc<UpstreamFailures>>>,
-    pub(super) tokens: Mutex<BTreeMap<String, Arc<TokenMetrics>>>,
+    pub(super) tokens: Mutex<BTreeMap<String, Arc<JwtMetrics>>>,
     pub(super) key_sources: Arc<KeySources>,
     pub(super) quota_sources: Arc<QuotaSources>,
     exporters: Exporters,
@@ -125,12 +125,12 @@ impl SharedState {
     }
 
     /// What was found in the tokens of requests.
-    pub fn tokens(&self) -> Vec<Arc<TokenMetrics>> {
+    pub fn tokens(&self) -> Vec<Arc<JwtMetrics>> {
         self.tokens.lock().values().cloned().collect()
     }
 
-    pub(super) fn token(&self, name: &str) -> Arc<TokenMetrics> {
-        let new = || Arc::new(TokenMetrics { name: name.to_owned(), workers: PerWorker::new(self.workers) });
+    pub(super) fn token(&self, name: &str) -> Arc<JwtMetrics> {
+        let new = || Arc::new(JwtMetrics { name: name.to_owned(), workers: PerWorker::new(self.workers) });
         self.tokens.lock().entry(name.to_owned()).or_insert_with(new).clone()
     }
 

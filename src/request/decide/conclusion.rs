@@ -101,7 +101,7 @@ impl<'a> DecisionState<'a> {
             }
             route_limit.record_key(input, key, is_over || is_banned(place) || self.shadowed.contains(&place));
             if (route_limit.on_limit.is_told() || is_banned(place))
-                && let Some((need, verdict)) = self.told(input, at, decision, &reply, &refusals)
+                && let Some((need, verdict)) = self.shown_verdict(input, at, decision, &reply, &refusals)
             {
                 let profile = self.profiles[at];
                 self.outcomes.push(LimitOutcome { place, profile, limit, need, verdict, as_of });
@@ -143,7 +143,7 @@ impl<'a> DecisionState<'a> {
 
     /// What clients are told about the limit of the ask at this index, and what it was asked; `None` if they are told about its
     /// pool instead, or it has only been asked in vain.
-    fn told(
+    fn shown_verdict(
         &self,
         input: &DecisionInput<'a, '_>,
         at: usize,

@@ -18,11 +18,11 @@ const SHARDS: usize = 64;
 /// The number of requests in flight, by key. A key without any has no entry.
 #[derive(Debug)]
 pub struct ConcurrencyLimiter {
-    shards: Box<[Shard]>,
+    shards: Box<[ConcurrencyShard]>,
     sharding: Sharding,
 }
 
-type Shard = Mutex<HashMap<Fingerprint, u64, RandomState>>;
+type ConcurrencyShard = Mutex<HashMap<Fingerprint, u64, RandomState>>;
 
 /// Counts one request as in flight until it is dropped.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl ConcurrencyLimiter {
         Some((ConcurrencyPermit { concurrency: self.clone(), key }, remaining))
     }
 
-    fn shard(&self, key: Fingerprint) -> &Shard {
+    fn shard(&self, key: Fingerprint) -> &ConcurrencyShard {
         &self.shards[self.sharding.shard(key, SHARDS)]
     }
 }

@@ -24,7 +24,7 @@ const MAX_MIGRATED: usize = 16;
 pub struct RateTable {
     /// How many gateways share the limit; `None` if each has the whole rates.
     gateways: Option<u64>,
-    own: Arc<Limit>,
+    default_limit: Arc<Limit>,
     /// By the name of the tier.
     tiers: Vec<(String, Arc<Limit>)>,
     overrides: Arc<Overrides>,
@@ -100,7 +100,7 @@ impl RateTable {
         Self {
             gateways: limit.gateways,
             by_key: one_for_each_layout([&own].into_iter().chain(granted.iter().flatten())),
-            own,
+            default_limit: own,
             tiers: tiers.map(|(name, rates)| (name.clone(), of(rates))).collect(),
             overrides: limit.overrides.clone(),
             granted,
@@ -114,11 +114,11 @@ impl RateTable {
     pub fn with_temporary(&self, overrides: Option<&LimitOverrides>) -> Self {
         let temporary = overrides.map(|overrides| Box::new(TemporaryRates::new(overrides)));
         let of_temporary = temporary.iter().flat_map(|temporary| temporary.limits());
-        let (own, granted) = ([&self.own].into_iter(), self.granted.iter().flatten());
+        let (own, granted) = ([&self.default_limit].into_iter(), self.granted.iter().flatten());
         Self {
             gateways: self.gateways,
             by_key: one_for_each_layout(own.chain(granted).chain(of_temporary)),
-            own: self.own.clone(),
+            default_limit: self.default_limit.clone(),
             tiers: self.tiers.clone(),
             overrides: self.overrides.clone(),
             granted: self.granted.clone(),
@@ -151,8 +151,8 @@ impl RateTable {
     }
 
     /// The limit's own rates.
-    pub fn own(&self) -> &Arc<Limit> {
-        &self.own
+    pub fn default_limit(&self) -> &Arc<Limit> {
+        &self.default_limit
     }
 
     /// By what its refusals and bans are counted, if it bans keys.
@@ -162,7 +162,7 @@ impl RateTable {
 
     /// The name of the limit.
     pub fn name(&self) -> &str {
-        self.own.name()
+        self.default_limit.name()
     }
 
     /// What an override of the admin API grants a key; `None` if there is none for it.
@@ -203,7 +203,7 @@ impl RateTable {
 
     /// The sets of rates that a key without an override may have: the limit's own and those of tiers.
     pub fn without_override(&self) -> impl Iterator<Item = &Arc<Limit>> {
-        [&self.own].into_iter().chain(self.tiers.iter().map(|(_, limit)| limit))
+        [&self.default_limit].into_iter().chain(self.tiers.iter().map(|(_, limit)| limit))
     }
 
     /// All sets of rates of the file, and what counts bans.
@@ -285,8 +285,8 @@ impl RateSelector {
     }
 
     /// The limit's own rates.
-    pub fn own(&self) -> &Arc<Limit> {
-        &self.rate_table.own
+    pub fn default_limit(&self) -> &Arc<Limit> {
+        &self.rate_table.default_limit
     }
 
     /// How many sets of rates there are to choose from.
@@ -317,13 +317,13 @@ impl RateSelector {
         key_cache: &mut KeyCache,
         quota: Option<&'a Quota>,
     ) -> SelectedRates<'a> {
-        let RateTable { own, tiers, .. } = &*self.rate_table;
+        let RateTable { default_limit, tiers, .. } = &*self.rate_table;
         if let Some(granted) = quota.and_then(|quota| self.rate_table.of_quota(quota)) {
             return granted;
         }
         match self.tier(attributes, key_cache).and_then(|place| Some((place, tiers.get(place)?))) {
             Some((place, (_, limit))) => listed(1 + place, limit),
-            None => listed(0, own),
+            None => listed(0, default_limit),
         }
     }
 

@@ -82,7 +82,7 @@ pub fn stated_cost(cost: &Cost, headers: &HeaderMap) -> String {
 }
 
 /// What a request costs by its response; `None` if the response does not tell, so that it costs what was reserved.
-pub fn told_cost(cost: &Cost, status: StatusCode, headers: &HeaderMap) -> Option<u64> {
+pub fn response_cost(cost: &Cost, status: StatusCode, headers: &HeaderMap) -> Option<u64> {
     match cost {
         Cost::ResponseHeader { name, .. } => cost_header(headers, name).map(|cost| cost.min(MAX_QUOTA)),
         Cost::Tokens(_) if status.as_u16() >= 400 => Some(0),
@@ -243,7 +243,7 @@ impl<'a> Reservations<'a> {
         outcomes: &mut [LimitOutcome<'_>],
         now: impl Fn() -> Time,
     ) {
-        self.settle_by(|cost| told_cost(cost, status, headers), outcomes, now);
+        self.settle_by(|cost| response_cost(cost, status, headers), outcomes, now);
     }
 
     /// The same, but costs in tokens are what the body says.
@@ -254,7 +254,7 @@ impl<'a> Reservations<'a> {
         outcomes: &mut [LimitOutcome<'_>],
         now: impl Fn() -> Time,
     ) {
-        let told = |cost: &Cost| told_cost(cost, status, headers).filter(|_| !matches!(cost, Cost::Tokens(_)));
+        let told = |cost: &Cost| response_cost(cost, status, headers).filter(|_| !matches!(cost, Cost::Tokens(_)));
         self.settle_by(told, outcomes, now);
     }
 
@@ -353,8 +353,8 @@ mod tests {
         let cost = Cost::Tokens(Arc::new(TokenCost { weights, max_output: 101, ..TokenCost::default() }));
         let headers = HeaderMap::new();
         assert_eq!(initial_cost(&cost, &headers, None), 253);
-        assert_eq!(told_cost(&cost, StatusCode::OK, &headers), None);
-        assert_eq!(told_cost(&cost, StatusCode::BAD_REQUEST, &headers), Some(0));
+        assert_eq!(response_cost(&cost, StatusCode::OK, &headers), None);
+        assert_eq!(response_cost(&cost, StatusCode::BAD_REQUEST, &headers), Some(0));
     }
 
     #[test]

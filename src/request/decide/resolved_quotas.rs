@@ -55,7 +55,7 @@ pub fn resolve_quotas<'a>(
             continue;
         }
         let Some(key) = limit.asked_key(counted, attributes, key_cache) else { continue };
-        let CacheAnswer { quota, wait } = source.get(key, now, || limit.key.asked(attributes, key_cache));
+        let CacheAnswer { quota, wait } = source.get(key, now, || limit.key.quota_key(attributes, key_cache));
         if let Some(end) = wait {
             waits.push(QuotaWait { place, source, key, end });
         }

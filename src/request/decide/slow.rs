@@ -25,17 +25,17 @@ use crate::config::Slow;
 use crate::store::Reply;
 
 /// The hold of a request.
-pub(super) struct Hold {
+pub(super) struct Delay {
     place: usize,
     slow: Slow,
     lasts: Duration,
 }
 
 /// The longest hold of a request with this reply; `None` if it is refused, or not held.
-pub(super) fn longest(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, reply: &Reply) -> Option<Hold> {
+pub(super) fn longest(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, reply: &Reply) -> Option<Delay> {
     let holds = reply.verdicts.iter().filter(|(_, verdict)| verdict.level > 0).filter_map(|(place, verdict)| {
         let slow = input.limits.get(*place)?.slow.filter(|_| input.reported(*place).is_none())?;
-        Some(Hold { place: *place, slow, lasts: slow.hold(verdict.level) })
+        Some(Delay { place: *place, slow, lasts: slow.hold(verdict.level) })
     });
     let longest = holds.filter(|hold| !hold.lasts.is_zero()).max_by_key(|hold| hold.lasts)?;
     reply.refusals(state.unasked()).next().is_none().then_some(longest)
@@ -47,7 +47,7 @@ pub(super) fn longest(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, 
 pub(super) async fn hold<'a>(
     input: &DecisionInput<'a, '_>,
     state: &mut DecisionState<'a>,
-    Hold { place, slow, lasts }: Hold,
+    Delay { place, slow, lasts }: Delay,
     mut reply: Reply,
 ) -> Decision {
     let held = state.held_since.map_or(0, |since| clock::now().micros_since(since));

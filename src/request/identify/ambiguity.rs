@@ -26,14 +26,14 @@ use crate::config::{Cost, Limit, Source};
 /// The sources that the limits of a route read and that a request could give more than once.
 #[derive(Clone, Debug, Default)]
 pub struct SingleSources {
-    rules: Vec<Rule>,
+    rules: Vec<SourceRule>,
 }
 
 /// How one source is searched for.
 #[derive(Clone, Debug)]
-struct Rule {
+struct SourceRule {
     source: Source,
-    /// The name in the form in which names are compared: see [`Rule::is_read_from`].
+    /// The name in the form in which names are compared: see [`SourceRule::is_read_from`].
     folded: String,
     /// Whether the name has characters that servers confuse with others.
     has_spellings: bool,
@@ -71,10 +71,10 @@ impl fmt::Display for Ambiguity<'_> {
 impl SingleSources {
     /// The sources by which these limits decide, those of their keys, tiers and costs, and these others.
     pub fn new<'c>(limits: impl IntoIterator<Item = &'c Limit>, others: impl IntoIterator<Item = &'c Source>) -> Self {
-        let mut rules: Vec<Rule> = Vec::new();
+        let mut rules: Vec<SourceRule> = Vec::new();
         let mut add = |source: &Source| {
             if !rules.iter().any(|rule| rule.source == *source) {
-                rules.extend(Rule::new(source));
+                rules.extend(SourceRule::new(source));
             }
         };
         others.into_iter().for_each(&mut add);
@@ -95,12 +95,12 @@ impl SingleSources {
             if let Some(too_many) = rule.too_many(headers, query) {
                 return Some(too_many);
             }
-            let mut found = Found::default();
+            let mut found = Occurrences::default();
             rule.search(headers, query, &mut found);
             match found {
-                Found { times: 0, .. } | Found { times: 1, is_misspelled: false } => None,
-                Found { times: 1, is_misspelled: true } => Some(Ambiguity::Misspelled(&rule.source)),
-                Found { .. } => Some(Ambiguity::Repeated(&rule.source)),
+                Occurrences { times: 0, .. } | Occurrences { times: 1, is_misspelled: false } => None,
+                Occurrences { times: 1, is_misspelled: true } => Some(Ambiguity::Misspelled(&rule.source)),
+                Occurrences { .. } => Some(Ambiguity::Repeated(&rule.source)),
             }
         })
     }
@@ -116,19 +116,19 @@ impl SingleSources {
 
 /// What was found of a source.
 #[derive(Default)]
-struct Found {
+struct Occurrences {
     times: usize,
     is_misspelled: bool,
 }
 
-impl Found {
+impl Occurrences {
     fn add(&mut self, is_misspelled: bool) {
         self.times += 1;
         self.is_misspelled |= is_misspelled;
     }
 }
 
-impl Rule {
+impl SourceRule {
     /// `None` for sources that each request has exactly once.
     fn new(source: &Source) -> Option<Self> {
         let (folded, has_spellings) = match source {
@@ -171,7 +171,7 @@ impl Rule {
         }
     }
 
-    fn search(&self, headers: &HeaderMap, query: &str, found: &mut Found) {
+    fn search(&self, headers: &HeaderMap, query: &str, found: &mut Occurrences) {
         match &self.source {
             Source::Header(name) => self.search_headers(name, headers, found),
             Source::Cookie(name) => self.search_cookies(name, headers, found),
@@ -181,7 +181,7 @@ impl Rule {
         }
     }
 
-    fn search_headers(&self, name: &HeaderName, headers: &HeaderMap, found: &mut Found) {
+    fn search_headers(&self, name: &HeaderName, headers: &HeaderMap, found: &mut Occurrences) {
         if !self.has_spellings {
             headers.get_all(name).iter().for_each(|value| found.add(has_blank_edge(value.as_bytes())));
             return;
@@ -196,7 +196,7 @@ impl Rule {
 
     /// Browsers send one of each path and domain. Where all have the same value, it makes no difference which of them a server
     /// reads, nor whether it folds their case.
-    fn search_cookies(&self, name: &str, headers: &HeaderMap, found: &mut Found) {
+    fn search_cookies(&self, name: &str, headers: &HeaderMap, found: &mut Occurrences) {
         let (mut value_of_all, mut has_exact) = (None, false);
         for line in headers.get_all(header::COOKIE) {
             for (separation, pair) in Pieces::new(line.as_bytes(), b';', b',') {
@@ -220,7 +220,7 @@ impl Rule {
         }
     }
 
-    fn search_query(&self, name: &str, query: &str, found: &mut Found) {
+    fn search_query(&self, name: &str, query: &str, found: &mut Occurrences) {
         for (separation, pair) in Pieces::new(query.as_bytes(), b'&', b';') {
             let (written, value) = name_and_value(pair);
             if self.is_read_from(written) {
@@ -255,7 +255,7 @@ fn has_more<T>(mut items: impl Iterator<Item = T>, most: usize) -> bool {
 
 /// A token must not contain a character at which some server ends it: Rails reads `Bearer KEY, x=1` and `Bearer
 /// token=KEY` as KEY. It may end in padding (RFC 6750, section 2.1).
-fn search_bearer(headers: &HeaderMap, found: &mut Found) {
+fn search_bearer(headers: &HeaderMap, found: &mut Occurrences) {
     for value in headers.get_all(header::AUTHORIZATION) {
         let token = after_bearer(value.as_bytes()).unwrap_or_default();
         let end = token.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
@@ -381,8 +381,8 @@ mod tests {
             .iter()
             .map(|(name, value)| (name.parse::<HeaderName>().unwrap(), HeaderValue::from_bytes(value).unwrap()))
             .collect();
-        let mut found = Found::default();
-        Rule::new(source).unwrap().search(&headers, query.unwrap_or_default(), &mut found);
+        let mut found = Occurrences::default();
+        SourceRule::new(source).unwrap().search(&headers, query.unwrap_or_default(), &mut found);
         (found.times, found.is_misspelled)
     }
 
@@ -480,8 +480,8 @@ mod tests {
 
     #[test]
     fn only_so_many_places_are_searched() {
-        let cookie = SingleSources { rules: vec![Rule::new(&Source::Cookie("sid".to_owned())).unwrap()] };
-        let query = SingleSources { rules: vec![Rule::new(&Source::Query("key".to_owned())).unwrap()] };
+        let cookie = SingleSources { rules: vec![SourceRule::new(&Source::Cookie("sid".to_owned())).unwrap()] };
+        let query = SingleSources { rules: vec![SourceRule::new(&Source::Query("key".to_owned())).unwrap()] };
         for separator in [";", ",", "; "] {
             // Lines count together.
             let cookies = |count: usize| {

@@ -40,12 +40,12 @@ pub struct TokenReader {
     keys: Arc<KeySource>,
     /// Differs from that of any other settings, so that no token that was valid under them is found in a cache.
     domain: Domain,
-    metrics: Arc<TokenMetrics>,
+    metrics: Arc<JwtMetrics>,
 }
 
 /// What was found in requests, on all routes.
 #[derive(Debug)]
-pub struct TokenMetrics {
+pub struct JwtMetrics {
     /// The name of the `[jwt.*]`.
     pub name: String,
     /// The counters of each worker.
@@ -128,7 +128,7 @@ impl<'a> ValidToken<'a> {
 
 impl TokenReader {
     /// Reads tokens for limits that use these claims of them.
-    pub fn new(jwt: &Jwt, claims: Vec<String>, keys: Arc<KeySource>, metrics: Arc<TokenMetrics>) -> Self {
+    pub fn new(jwt: &Jwt, claims: Vec<String>, keys: Arc<KeySource>, metrics: Arc<JwtMetrics>) -> Self {
         let Jwt { name, issuer, audience, algorithms, from, required, .. } = jwt;
         let settings = format!("{:?}", (name, issuer, audience, algorithms, &claims));
         Self {

@@ -11,14 +11,14 @@ pub(super) struct Node {
     literals: HashMap<String, Node>,
     capture: Option<Box<Node>>,
     /// Routes whose path ends here, the most specific first.
-    ends: Vec<Entry>,
+    ends: Vec<RouteEntry>,
     /// Routes whose final `*` matches everything that follows, the most specific first.
-    rests: Vec<Entry>,
+    rests: Vec<RouteEntry>,
 }
 
 /// The conditions of a route besides its host and its path.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct RouteEntry {
     /// Index into the routes of the configuration.
     pub(super) index: usize,
     /// Empty if the route takes all methods.
@@ -41,7 +41,7 @@ impl Node {
         });
         let case_sensitive = (is_lower_case && !route.ignore_case).then(|| segments.clone());
         let (methods, headers) = (route.methods.clone(), route.headers.clone());
-        let entry = Entry { index, methods, headers, scheme: route.scheme, case_sensitive };
+        let entry = RouteEntry { index, methods, headers, scheme: route.scheme, case_sensitive };
         if *rest { node.rests.push(entry) } else { node.ends.push(entry) }
     }
 
@@ -53,7 +53,7 @@ impl Node {
         &'a self,
         path: Option<&str>,
         matching: PathMatching,
-        visit: &mut impl FnMut(&'a [Entry]) -> Option<T>,
+        visit: &mut impl FnMut(&'a [RouteEntry]) -> Option<T>,
     ) -> Option<T> {
         let is_forgiving = matching == PathMatching::Forgiving;
         let Some(path) = path else {
@@ -94,8 +94,8 @@ pub(super) struct RouteRequest<'a> {
 
 impl RouteRequest<'_> {
     /// The first of the entries for one path that takes the request.
-    pub(super) fn choose<'e>(&self, entries: &'e [Entry]) -> Option<&'e Entry> {
-        let fits = |entry: &&Entry| takes(&entry.methods, self.conditions.method) && self.meets(entry);
+    pub(super) fn choose<'e>(&self, entries: &'e [RouteEntry]) -> Option<&'e RouteEntry> {
+        let fits = |entry: &&RouteEntry| takes(&entry.methods, self.conditions.method) && self.meets(entry);
         let first = entries.iter().find(fits)?;
         if *self.conditions.method == Method::HEAD && !first.methods.is_empty() {
             return entries
@@ -108,7 +108,7 @@ impl RouteRequest<'_> {
     }
 
     /// The methods of the entries whose other conditions the request meets.
-    pub(super) fn methods<'e>(&self, entries: &'e [Entry]) -> impl Iterator<Item = &'e str> {
+    pub(super) fn methods<'e>(&self, entries: &'e [RouteEntry]) -> impl Iterator<Item = &'e str> {
         let methods = entries.iter().filter(|entry| self.meets(entry)).flat_map(|entry| &entry.methods);
         methods.flat_map(|method| {
             let head = (*method == Method::GET).then_some(Method::HEAD.as_str());
@@ -117,7 +117,7 @@ impl RouteRequest<'_> {
     }
 
     /// Whether the request meets all conditions of the route except that on the method.
-    fn meets(&self, entry: &Entry) -> bool {
+    fn meets(&self, entry: &RouteEntry) -> bool {
         entry.headers.iter().all(|(name, wanted)| has(self.conditions.headers, name, wanted))
             && entry.scheme.is_none_or(|wanted| wanted == self.conditions.scheme)
             && entry.case_sensitive.as_ref().is_none_or(|segments| matches_case(self.path, segments))

@@ -54,12 +54,12 @@ impl Memory {
         &self,
         limit: &Arc<Limit>,
         key: Fingerprint,
-        act: impl FnOnce(&Reloads, &mut Cells<'_>) -> T,
+        act: impl FnOnce(&Reloads, &mut KeyCells<'_>) -> T,
     ) -> T {
         loop {
             let reloads = self.reloads.load();
             let places: SmallVec<[_; 4]> = related(&reloads, limit, key).map(|limit| self.place(limit, key)).collect();
-            let mut cells = Cells { memory: self, key, shards: Locked::take(&self.shards, &places) };
+            let mut cells = KeyCells { memory: self, key, shards: Locked::take(&self.shards, &places) };
             // A reload that came first may have led to a cell that is not locked.
             if Arc::ptr_eq(&reloads, &self.reloads.load()) {
                 return act(&reloads, &mut cells);
@@ -77,13 +77,13 @@ fn related<'a>(reloads: &'a Reloads, limit: &'a Arc<Limit>, key: Fingerprint) ->
 }
 
 /// All cells of one key, locked.
-struct Cells<'a> {
+struct KeyCells<'a> {
     memory: &'a Memory,
     key: Fingerprint,
     shards: Locked<'a>,
 }
 
-impl Cells<'_> {
+impl KeyCells<'_> {
     /// A copy of the cell of this limit, if the key has one.
     fn find(&mut self, limit: &Limit) -> Option<Cell> {
         let (shard, key) = self.memory.place(limit, self.key);

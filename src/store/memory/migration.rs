@@ -17,7 +17,7 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::shard::Entry;
+use super::shard::CellEntry;
 use super::{Locked, Memory};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
@@ -128,7 +128,7 @@ impl Memory {
         let reloads = self.reloads.load();
         for shard in &self.shards {
             // The shape of its limit is part of the key of a cell. Combining it twice removes it again, since XOR cancels.
-            let of = |(key, entry): (&Fingerprint, &Entry)| (key.with(entry.limit.shape()), entry.limit.clone());
+            let of = |(key, entry): (&Fingerprint, &CellEntry)| (key.with(entry.limit.shape()), entry.limit.clone());
             let is_old = |(_, limit): &(Fingerprint, Arc<Limit>)| !reloads.has(limit);
             let old: Vec<_> = shard.lock().iter().map(of).filter(is_old).collect();
             for (key, limit) in old {
@@ -153,7 +153,7 @@ impl Memory {
             let Some(entry) = locked.of(old.0).and_then(|shard| shard.remove(&old.1)) else { continue };
             let cell = ask.limit.migrate(from, entry.cell, *at);
             if let Some(shard) = locked.of(place.0).filter(|_| !cell.is_spent(ask.limit.rates(), now)) {
-                self.insert(shard, place.1, Entry::new(cell, Arc::clone(ask.limit), entry.number), now);
+                self.insert(shard, place.1, CellEntry::new(cell, Arc::clone(ask.limit), entry.number), now);
             }
             for (_, shard) in &mut locked.0 {
                 self.bound(shard, now);

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use integer_encoding::{VarIntReader as _, VarIntWriter as _};
 
 use super::Memory;
-use super::shard::Entry;
+use super::shard::CellEntry;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
@@ -185,7 +185,7 @@ fn nearest<'l>(limits: &[&'l Arc<Limit>], wanted: &Quotas) -> Option<&'l Arc<Lim
 /// Writes a cell as of `now`, after its limit if that is not among the `limits` that were written.
 fn write_cell(
     key: Fingerprint,
-    entry: &Entry,
+    entry: &CellEntry,
     now: Time,
     limits: &mut WrittenLimits,
     items: &mut Vec<u8>,

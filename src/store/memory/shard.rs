@@ -12,7 +12,7 @@ use crate::limit::{Cell, Limit};
 use crate::store::{Ask, Reserved, Ticket};
 
 /// The bytes of a cell besides its own allocations: a node of the map with two links.
-const NODE: usize = allocated(size_of::<(Fingerprint, Entry)>() + 2 * size_of::<usize>());
+const NODE: usize = allocated(size_of::<(Fingerprint, CellEntry)>() + 2 * size_of::<usize>());
 /// One in so many cells is dropped at a time, since dropping single cells frees no memory.
 const EVICTED_FRACTION: usize = 8;
 
@@ -30,7 +30,7 @@ fn table(cells: usize) -> usize {
 
 /// The cell of one key.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct CellEntry {
     pub(super) cell: Cell,
     pub(super) limit: Arc<Limit>,
     /// Identifies the cell: no other cell of the store has this number, or had it recently.
@@ -39,7 +39,7 @@ pub(super) struct Entry {
     counted: u32,
 }
 
-impl Entry {
+impl CellEntry {
     pub(super) fn new(cell: Cell, limit: Arc<Limit>, number: u32) -> Self {
         Self { cell, limit, number, counted: 0 }
     }
@@ -76,7 +76,7 @@ impl Entry {
 /// keys that collide.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    cells: LinkedHashMap<Fingerprint, Entry, RandomState>,
+    cells: LinkedHashMap<Fingerprint, CellEntry, RandomState>,
     /// The number of the map's nodes. The map keeps those of dropped cells for new ones.
     nodes: usize,
     /// The bytes that the cells have allocated themselves.
@@ -87,12 +87,12 @@ pub(super) struct Shard {
 
 impl Shard {
     /// The entry of this key, if there is one, which becomes the most recently used.
-    pub(super) fn get_mut(&mut self, key: &Fingerprint) -> Option<&mut Entry> {
+    pub(super) fn get_mut(&mut self, key: &Fingerprint) -> Option<&mut CellEntry> {
         self.cells.to_back(key)
     }
 
     /// The entry of this key, if there is one.
-    pub(super) fn peek_mut(&mut self, key: &Fingerprint) -> Option<&mut Entry> {
+    pub(super) fn peek_mut(&mut self, key: &Fingerprint) -> Option<&mut CellEntry> {
         self.cells.get_mut(key)
     }
 
@@ -101,7 +101,7 @@ impl Shard {
     }
 
     /// All entries, the least recently used first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Fingerprint, &Entry)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Fingerprint, &CellEntry)> {
         self.cells.iter()
     }
 
@@ -110,7 +110,7 @@ impl Shard {
     }
 
     /// Adds the entry of a key that has none.
-    pub(super) fn insert(&mut self, key: Fingerprint, mut entry: Entry) {
+    pub(super) fn insert(&mut self, key: Fingerprint, mut entry: CellEntry) {
         let grown = entry.measure();
         self.cells.insert(key, entry);
         self.nodes = self.nodes.max(self.cells.len());
@@ -118,7 +118,7 @@ impl Shard {
     }
 
     /// Removes the entry of this key, if there is one.
-    pub(super) fn remove(&mut self, key: &Fingerprint) -> Option<Entry> {
+    pub(super) fn remove(&mut self, key: &Fingerprint) -> Option<CellEntry> {
         let entry = self.cells.remove(key)?;
         self.heap = self.heap.saturating_sub(entry.counted());
         Some(entry)
@@ -154,7 +154,7 @@ impl Shard {
     }
 
     /// Drops entries that are not `needed`, and measures the others.
-    pub(super) fn sweep(&mut self, needed: impl Fn(&Fingerprint, &Entry) -> bool) {
+    pub(super) fn sweep(&mut self, needed: impl Fn(&Fingerprint, &CellEntry) -> bool) {
         let Self { cells, heap, .. } = self;
         *heap = 0;
         cells.retain(|key, entry| {

@@ -9,10 +9,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::cached_cell::{CachedCell, Stage};
-use super::cells::{Cells, Place};
+use super::cached_cell::{CachedCell, ExchangeStage};
+use super::cells::{CellPlace, Cells};
 use super::protocol::Commands;
-use super::targets::{Part, Targets};
+use super::targets::{CommandRanges, Targets};
 
 /// The most cells in an exchange for which requests wait. With more of them they would wait for each other rather than
 /// for the server. The exchange has twice as many cells at most, with those that are only pending.
@@ -32,9 +32,9 @@ const COUNTERS: usize = 2;
 pub(super) struct ServerQueue {
     pub(super) state: ServerState,
     /// Cells for which a request waits, or whose charges other gateways have to see soon.
-    wanted: VecDeque<Place>,
+    wanted: VecDeque<CellPlace>,
     /// Cells with charges that have to be written.
-    pending: VecDeque<Place>,
+    pending: VecDeque<CellPlace>,
     in_flight: VecDeque<Exchange>,
     /// How long the last exchange took.
     pub(super) round_trip: Duration,
@@ -64,13 +64,13 @@ pub(super) enum Due {
 /// What is in flight: the cells of one batch of commands.
 pub(super) struct Exchange {
     /// The cells in it, and which commands are about each.
-    pub(super) cells: Vec<(Place, Part)>,
+    pub(super) cells: Vec<(CellPlace, CommandRanges)>,
     pub(super) targets: Targets,
 }
 
 impl ServerQueue {
     /// Whether the server has all that was admitted, or is away.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_written(&self) -> bool {
         self.state == ServerState::Away || self.wanted.len() + self.pending.len() + self.in_flight.len() == 0
     }
 
@@ -91,12 +91,12 @@ impl ServerQueue {
     }
 
     /// Lets a decision wait for this cell, unless the server is away.
-    pub(super) fn want(&mut self, cell: Place, cached: &mut CachedCell, decision: u64) {
+    pub(super) fn want(&mut self, cell: CellPlace, cached: &mut CachedCell, decision: u64) {
         if self.state == ServerState::Away {
             return;
         }
-        if cached.stage != Stage::InFlight && cached.waiting.is_empty() {
-            cached.stage = Stage::Queued;
+        if cached.stage != ExchangeStage::InFlight && cached.waiting.is_empty() {
+            cached.stage = ExchangeStage::Queued;
             self.wanted.push_back(cell);
         }
         cached.waiting.push(decision);
@@ -104,12 +104,12 @@ impl ServerQueue {
 
     /// Queues a cell if an exchange with it is wanted or, unless writing it has just failed (`may_write`), if it has
     /// something pending.
-    pub(super) fn queue(&mut self, cell: Place, cached: &mut CachedCell, may_write: bool) {
+    pub(super) fn queue(&mut self, cell: CellPlace, cached: &mut CachedCell, may_write: bool) {
         // A cell that was only pending is wanted from the first on who waits for it: what is only pending goes on waiting
         // when its server is away, for as long as that lasts.
         let who_wait = cached.provisional.len() + cached.inspections;
-        let is_first = cached.stage == Stage::Queued && cached.waiting.is_empty() && who_wait == 1;
-        if cached.stage != Stage::Idle && !is_first {
+        let is_first = cached.stage == ExchangeStage::Queued && cached.waiting.is_empty() && who_wait == 1;
+        if cached.stage != ExchangeStage::Idle && !is_first {
             return;
         }
         // The next exchange carries what is only pending as well, if it is wanted anyway.
@@ -122,14 +122,14 @@ impl ServerQueue {
         } else {
             return;
         }
-        cached.stage = Stage::Queued;
+        cached.stage = ExchangeStage::Queued;
     }
 
     /// Keeps the queue of pending cells from growing while the server is away: the place of a cell that was evicted is
     /// in it once more for the cell that has it now.
     pub(super) fn tidy(&mut self, cells: &mut Cells) {
         if self.pending.len() > 4 * cells.len().max(BATCH) {
-            self.pending.retain(|cell| cells.at(*cell).stage == Stage::Queued);
+            self.pending.retain(|cell| cells.at(*cell).stage == ExchangeStage::Queued);
             self.pending.make_contiguous().sort_unstable();
             let mut last = None;
             self.pending.retain(|cell| last.replace(*cell) != Some(*cell));
@@ -153,7 +153,7 @@ impl ServerQueue {
             {
                 let cached = cells.at(cell);
                 // It may have been in both queues, or may have been replaced by another cell, even of another server.
-                if cached.stage == Stage::Queued && cached.server == server {
+                if cached.stage == ExchangeStage::Queued && cached.server == server {
                     let part = exchange.targets.part(|targets| cached.compose(targets, commands, strict));
                     exchange.cells.push((cell, part));
                 }
@@ -178,7 +178,7 @@ impl ServerQueue {
     }
 
     /// Returns the cells for which requests wait in vain.
-    pub(super) fn give_up(&mut self) -> VecDeque<Place> {
+    pub(super) fn give_up(&mut self) -> VecDeque<CellPlace> {
         std::mem::take(&mut self.wanted)
     }
 }
@@ -186,7 +186,7 @@ impl ServerQueue {
 #[cfg(test)]
 impl ServerQueue {
     /// The cells that are part of an exchange.
-    pub(super) fn in_flight(&self) -> impl Iterator<Item = Place> {
+    pub(super) fn in_flight(&self) -> impl Iterator<Item = CellPlace> {
         self.in_flight.iter().flat_map(|exchange| exchange.cells.iter().map(|(place, _)| *place))
     }
 }
@@ -219,7 +219,7 @@ mod tests {
             Self { queue, cells: Cells::new("gw", &["a:1".to_owned()]), limit }
         }
 
-        fn cell(&mut self) -> Place {
+        fn cell(&mut self) -> CellPlace {
             let key = Fingerprint::of(&self.cells.len().to_be_bytes());
             self.cells.of((&self.limit, key), NOW, &Counter::default()).0
         }

@@ -55,8 +55,8 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::OwnedAsk;
-use super::counters::{CounterId, Counters, signed};
-use super::leases::{Demand, Lease};
+use super::counters::{CounterId, UnconfirmedCounters, signed};
+use super::leases::{Lease, LeaseDemand};
 use super::names::Names;
 use super::provisional::Provisionals;
 use super::reset::Resets;
@@ -101,7 +101,7 @@ pub(super) struct CachedCell {
     pub(super) now: Time,
     asked: Option<Instant>,
     /// What the server has yet to confirm of its sums.
-    pub(super) counters: Counters,
+    pub(super) counters: UnconfirmedCounters,
     /// The state of the rates that are kept as a whole, if there are any.
     pub(super) versioned: Option<Box<VersionedState>>,
     /// The number of the last reload that it knows of.
@@ -112,8 +112,8 @@ pub(super) struct CachedCell {
     pub(super) provisional: Provisionals,
     /// What may be admitted without an exchange, and how much that should be.
     pub(super) lease: Option<Box<Lease>>,
-    pub(super) demand: Demand,
-    pub(super) stage: Stage,
+    pub(super) demand: LeaseDemand,
+    pub(super) stage: ExchangeStage,
     /// Whether it was used since it was last looked at.
     pub(super) used: bool,
     /// Whether all of it was read in the last exchange, and no bucket has begun since: only to the newest counters do
@@ -136,7 +136,7 @@ pub(super) struct CachedCell {
 
 /// Whether a cell is part of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum ExchangeStage {
     /// Nothing is to be read or written, or the last write has failed: then it is tried again when a request asks.
     Idle,
     /// It will be part of one of the next exchanges.
@@ -150,7 +150,7 @@ impl CachedCell {
         let limit = &names.limit;
         let versioned = limit.is_whole().then(Box::default);
         let cell = Cell::new(limit.rates(), now);
-        let (counters, waiting, stage) = (Counters::default(), SmallVec::new(), Stage::Idle);
+        let (counters, waiting, stage) = (UnconfirmedCounters::default(), SmallVec::new(), ExchangeStage::Idle);
         Self {
             number,
             names,
@@ -165,7 +165,7 @@ impl CachedCell {
             waiting,
             provisional: Provisionals::new(),
             lease: None,
-            demand: Demand::default(),
+            demand: LeaseDemand::default(),
             stage,
             used: true,
             fresh: false,
@@ -290,7 +290,7 @@ impl CachedCell {
 
     /// Whether somebody waits for it or for what it was charged, or it is part of an exchange.
     pub(super) fn is_needed(&self) -> bool {
-        self.stage == Stage::InFlight
+        self.stage == ExchangeStage::InFlight
             || !self.waiting.is_empty()
             || !self.provisional.is_empty()
             || self.lease.is_some()
@@ -327,12 +327,15 @@ impl CachedCell {
     pub(super) fn check(&self) {
         let Self { stage, waiting, provisional, counters, versioned, cell, .. } = self;
         let has_sent = counters.has_sent() || versioned.as_ref().is_some_and(|state| state.has_sent());
-        assert!(*stage == Stage::InFlight || !has_sent, "what was sent is in no exchange: {self:?}");
+        assert!(*stage == ExchangeStage::InFlight || !has_sent, "what was sent is in no exchange: {self:?}");
         assert!(
-            *stage == Stage::InFlight || provisional.iter().all(|charge| !charge.sent),
+            *stage == ExchangeStage::InFlight || provisional.iter().all(|charge| !charge.sent),
             "it is in no exchange: {self:?}"
         );
-        assert!(*stage != Stage::Idle || waiting.is_empty() && provisional.is_empty(), "it is in no queue: {self:?}");
+        assert!(
+            *stage != ExchangeStage::Idle || waiting.is_empty() && provisional.is_empty(),
+            "it is in no queue: {self:?}"
+        );
         for (id, open) in counters.open() {
             let count = cell.count(id.rate, id.bucket);
             assert!(count.is_none_or(|count| count >= open), "{id:?} does not count {open}: {self:?}");

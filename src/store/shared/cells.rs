@@ -14,7 +14,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 
 use super::OwnedAsk;
-use super::cached_cell::{CachedCell, Stage};
+use super::cached_cell::{CachedCell, ExchangeStage};
 use super::names::{AllNames, Names};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
@@ -29,12 +29,12 @@ pub(super) const MOST: usize = 1 << 17;
 const LOOKS: usize = 128;
 
 /// The place of a cell. It stays the same while somebody waits for the cell or it is part of an exchange.
-pub(super) type Place = u32;
+pub(super) type CellPlace = u32;
 
 /// The cells.
 #[derive(Debug)]
 pub(super) struct Cells {
-    places: HashMap<Fingerprint, Place, RandomState>,
+    places: HashMap<Fingerprint, CellPlace, RandomState>,
     cells: Vec<CachedCell>,
     /// The places of cells that were forgotten: what stands there is nobody's.
     free: Vec<usize>,
@@ -84,12 +84,12 @@ impl Cells {
     }
 
     /// The cell at this place.
-    pub(super) fn at(&mut self, place: Place) -> &mut CachedCell {
+    pub(super) fn at(&mut self, place: CellPlace) -> &mut CachedCell {
         &mut self.cells[place as usize]
     }
 
     /// The same, only to look at.
-    pub(super) fn peek(&self, place: Place) -> &CachedCell {
+    pub(super) fn peek(&self, place: CellPlace) -> &CachedCell {
         &self.cells[place as usize]
     }
 
@@ -100,7 +100,7 @@ impl Cells {
         (limit, key): (&Arc<Limit>, Fingerprint),
         now: Time,
         forgotten: &Counter,
-    ) -> (Place, &mut CachedCell) {
+    ) -> (CellPlace, &mut CachedCell) {
         let place = match self.places.get(&key.with(limit.shape())) {
             Some(place) => *place,
             None => self.add((limit, key), now, forgotten),
@@ -118,7 +118,7 @@ impl Cells {
     /// has just been read, may have had to make room since: then it is begun anew.
     pub(super) fn again(
         &mut self,
-        place: &mut Place,
+        place: &mut CellPlace,
         ask: &OwnedAsk,
         now: Time,
         forgotten: &Counter,
@@ -131,7 +131,7 @@ impl Cells {
     }
 
     /// The place of a cell, if it is known.
-    pub(super) fn find(&self, cell: Fingerprint) -> Option<Place> {
+    pub(super) fn find(&self, cell: Fingerprint) -> Option<CellPlace> {
         self.places.get(&cell).copied()
     }
 
@@ -143,7 +143,7 @@ impl Cells {
 
     /// Gives a cell that was reset a new number: what was reserved before must not be given back to what is counted
     /// since.
-    pub(super) fn renumber(&mut self, place: Place) {
+    pub(super) fn renumber(&mut self, place: CellPlace) {
         let cached = &mut self.cells[place as usize];
         let before = std::mem::replace(&mut cached.number, self.next);
         self.next = self.next.wrapping_add(1);
@@ -156,7 +156,7 @@ impl Cells {
         self.forgotten = Some(newest.unwrap_or(number));
     }
 
-    fn add(&mut self, (limit, key): (&Arc<Limit>, Fingerprint), now: Time, forgotten: &Counter) -> Place {
+    fn add(&mut self, (limit, key): (&Arc<Limit>, Fingerprint), now: Time, forgotten: &Counter) -> CellPlace {
         let names = self.names.of(limit);
         let server = names.server(key, &self.servers);
         let cached = CachedCell::new(self.next, names, key, server, now);
@@ -176,7 +176,7 @@ impl Cells {
             }
         };
         // There are never more than can be counted so.
-        let place = Place::try_from(place).unwrap_or(Place::MAX);
+        let place = CellPlace::try_from(place).unwrap_or(CellPlace::MAX);
         self.places.insert(key.with(limit.shape()), place);
         place
     }
@@ -192,7 +192,10 @@ impl Cells {
                 continue;
             }
             // Whoever is in line has yet to be told something.
-            if cell.stage != Stage::Idle || cell.is_needed() || cell.has_pending() && !cell.is_spent(reloads, now) {
+            if cell.stage != ExchangeStage::Idle
+                || cell.is_needed()
+                || cell.has_pending() && !cell.is_spent(reloads, now)
+            {
                 stay += 1;
                 continue;
             }
@@ -233,7 +236,7 @@ fn is_newer(number: u32, other: u32) -> bool {
 #[cfg(test)]
 impl Cells {
     /// All cells and their places.
-    pub(super) fn all(&self) -> impl Iterator<Item = (Place, &CachedCell)> {
+    pub(super) fn all(&self) -> impl Iterator<Item = (CellPlace, &CachedCell)> {
         (0..).zip(&self.cells)
     }
 }
@@ -268,13 +271,13 @@ mod tests {
             // One is being asked about, and its place must stay.
             let busy = ask(&goes, number * 10);
             let (place, cached) = cells.of((&busy.limit, busy.key), NOW, &forgotten);
-            cached.stage = Stage::InFlight;
+            cached.stage = ExchangeStage::InFlight;
             needed.push((place, cached.id()));
             let left = cells.forget(0..MOST, NOW).unwrap();
             assert_eq!(left, 1);
             let (place, id) = needed.pop().unwrap();
             assert_eq!(cells.at(place).id(), id);
-            cells.at(place).stage = Stage::Idle;
+            cells.at(place).stage = ExchangeStage::Idle;
             assert!(cells.len() <= 12, "{} cells after {number} reloads", cells.len());
         }
         assert_eq!(cells.forget(0..MOST, NOW), Some(0));

@@ -20,16 +20,16 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::batch::{Due, ServerQueue, ServerState};
-use super::cached_cell::{OVERTAKEN, Stage, Writes};
-use super::cells::{Cells, Place};
+use super::cached_cell::{ExchangeStage, OVERTAKEN, Writes};
+use super::cells::{CellPlace, Cells};
+use super::decision_queue::DecisionQueue;
 use super::health::Health;
-use super::message::{Decision, Decisions, Message, Reload};
+use super::message::{Message, PendingDecision, PendingDecisions, Reload};
 use super::protocol::{Commands, Replies};
 use super::provisional::{NO_DECISION, Standing, Standings};
 use super::refusals::RefusalCache;
 use super::sweep::Sweep;
-use super::targets::Answer;
-use super::waiting::Waiting;
+use super::targets::CellAnswer;
 use crate::base::clock::Time;
 use crate::config::{self, OnError};
 use crate::store::plan::{AskPlan, Plan};
@@ -40,7 +40,7 @@ use inspection::Inspections;
 /// All that is known of cells, decisions and servers.
 pub(super) struct Coordinator {
     cells: Cells,
-    waiting: Waiting,
+    waiting: DecisionQueue,
     servers: Vec<ServerQueue>,
     on_error: OnError,
     strict: bool,
@@ -49,10 +49,10 @@ pub(super) struct Coordinator {
     /// What is to be dropped after a reload.
     sweep: Option<Sweep>,
     /// For each worker, the replies that have not been taken yet.
-    replies: Vec<Decisions>,
+    replies: Vec<PendingDecisions>,
     inspections: Inspections,
     /// When leases that were asked for or granted end, and of which cells.
-    leases: VecDeque<(Instant, Place)>,
+    leases: VecDeque<(Instant, CellPlace)>,
 }
 
 impl Coordinator {
@@ -64,14 +64,14 @@ impl Coordinator {
     ) -> Self {
         Self {
             cells: Cells::new(&config.prefix, &config.servers),
-            waiting: Waiting::default(),
+            waiting: DecisionQueue::default(),
             servers: config.servers.iter().map(|_| ServerQueue::default()).collect(),
             on_error: config.on_error,
             strict: config.strict,
             health,
             refusals,
             sweep: None,
-            replies: (0..workers).map(|_| Decisions::new()).collect(),
+            replies: (0..workers).map(|_| PendingDecisions::new()).collect(),
             inspections: Inspections::default(),
             leases: VecDeque::new(),
         }
@@ -81,7 +81,7 @@ impl Coordinator {
     pub(super) fn submit(&mut self, message: Message, deadline: Instant) {
         match message {
             Message::Decide(decision) => self.decide(decision, deadline),
-            Message::Settle(settlement) => self.settle_reserved(*settlement),
+            Message::Settle(settlement) => self.settle(*settlement),
             Message::Reload(reload) => self.reload(&reload),
             Message::Inspect(inspection) => self.inspect(*inspection),
         }
@@ -100,7 +100,7 @@ impl Coordinator {
     /// Does what is due by now: ends waits that have lasted long enough, and goes on sweeping after a reload.
     pub(super) fn on_timer(&mut self, now: Instant, time: Time) {
         self.expire(now);
-        self.end_leases(now);
+        self.return_leases(now);
         if let Some(sweep) = self.sweep.take_if(|sweep| sweep.at <= now) {
             self.sweep = sweep.step(&mut self.cells, (now, time));
         }
@@ -118,8 +118,8 @@ impl Coordinator {
     }
 
     /// Whether every server has all that was admitted, or is away.
-    pub(super) fn is_settled(&self) -> bool {
-        self.leases.is_empty() && self.servers.iter().all(ServerQueue::is_settled)
+    pub(super) fn is_written(&self) -> bool {
+        self.leases.is_empty() && self.servers.iter().all(ServerQueue::is_written)
     }
 
     /// When an exchange with this server is due.
@@ -145,7 +145,7 @@ impl Coordinator {
         let Some(exchange) = self.servers[server].answered() else { return true };
         self.servers[server].round_trip = ended.saturating_duration_since(begun);
         for (cell, part) in &exchange.cells {
-            let answer = Answer { targets: &exchange.targets, part, replies };
+            let answer = CellAnswer { targets: &exchange.targets, part, replies };
             self.fill(*cell, &answer, begun, now);
         }
         let is_good = !replies.is_failure;
@@ -157,7 +157,7 @@ impl Coordinator {
     }
 
     /// Takes the answer about one cell and makes the decisions that waited for it.
-    fn fill(&mut self, cell: Place, answer: &Answer<'_>, begun: Instant, now: Time) {
+    fn fill(&mut self, cell: CellPlace, answer: &CellAnswer<'_>, begun: Instant, now: Time) {
         let cached = self.cells.at(cell);
         // A provisional charge may have waited for long. And the last decision may be long ago: as of then, what others
         // have counted since would look as if their clocks were ahead.
@@ -166,7 +166,7 @@ impl Coordinator {
         }
         let filled = cached.fill(answer, begun, self.strict);
         self.health.lost.add(filled.lost);
-        cached.stage = Stage::Idle;
+        cached.stage = ExchangeStage::Idle;
         if filled.reset.is_reset {
             self.refusals.forget(cached.id());
             self.cells.renumber(cell);
@@ -195,8 +195,8 @@ impl Coordinator {
         outcomes.sort_by_key(|outcome| !outcome.charge.is_leased());
         for outcome in outcomes {
             match outcome.charge.number {
-                NO_DECISION => self.settle_lease(cell, outcome, begun),
-                _ => self.settle(cell, outcome),
+                NO_DECISION => self.confirm_lease(cell, outcome, begun),
+                _ => self.confirm(cell, outcome),
             }
         }
         for number in waiting {
@@ -224,7 +224,7 @@ impl Coordinator {
 
     /// Queues a cell if an exchange with it is wanted or, unless writing it has just failed (`may_write`), if it has
     /// something pending.
-    fn queue(&mut self, cell: Place, may_write: bool) {
+    fn queue(&mut self, cell: CellPlace, may_write: bool) {
         let cached = self.cells.at(cell);
         let server = &mut self.servers[cached.server];
         server.queue(cell, cached, may_write);
@@ -232,7 +232,7 @@ impl Coordinator {
     }
 
     /// Decides from what was just read.
-    fn decide_by_read(&mut self, decision: Box<Decision>) {
+    fn decide_by_read(&mut self, decision: Box<PendingDecision>) {
         if !decision.standings.is_empty() {
             // It is charged already, and only waited to learn whether its key is banned.
             return self.conclude(decision);
@@ -245,16 +245,16 @@ impl Coordinator {
     }
 
     /// Whether the server of this cell is away.
-    fn is_away(&self, cell: Place) -> bool {
+    fn is_away(&self, cell: CellPlace) -> bool {
         let server = self.cells.peek(cell).server;
         self.servers[server].state == ServerState::Away
     }
 
     /// Decides from the cells as all decisions before it have left them. What is charged may be provisional if the server
     /// answers.
-    fn judge(&mut self, mut decision: Box<Decision>, answers: bool) {
+    fn judge(&mut self, mut decision: Box<PendingDecision>, answers: bool) {
         let mut admits = Admits::new();
-        let Decision { asks, places, now, asked, .. } = &mut *decision;
+        let PendingDecision { asks, places, now, asked, .. } = &mut *decision;
         for (ask, place) in asks.iter_mut().zip(places.iter_mut()) {
             // A reload may have come while it waited.
             self.cells.follow(ask, *now);
@@ -272,7 +272,7 @@ impl Coordinator {
             let may_be_open = self.strict || cached.versioned.is_some();
             admit.is_provisional = answers && part.charged > 0 && !admit.is_leased && may_be_open;
         }
-        let needs = |(place, part): (&Place, &AskPlan)| part.pooled.is_some() && self.is_away(*place);
+        let needs = |(place, part): (&CellPlace, &AskPlan)| part.pooled.is_some() && self.is_away(*place);
         if self.on_error != OnError::Local && places.iter().zip(&plan.parts).any(needs) {
             return self.dismiss(decision);
         }
@@ -280,14 +280,14 @@ impl Coordinator {
     }
 
     /// Charges a decision as it is planned. Replies, or lets it wait until provisional charges are confirmed.
-    fn carry_out(&mut self, mut decision: Box<Decision>, plan: &Plan, admits: &Admits) {
+    fn carry_out(&mut self, mut decision: Box<PendingDecision>, plan: &Plan, admits: &Admits) {
         let is_provisional = plan.admits && admits.iter().any(|admit| admit.is_provisional);
         if plan.admits {
             self.note_levels(&mut decision, plan, admits);
         }
         let mut standings = Standings::new();
         let mut open = 0;
-        let Decision { asks, places, result, number, asked, .. } = &mut *decision;
+        let PendingDecision { asks, places, result, number, asked, .. } = &mut *decision;
         for (index, (ask, place)) in asks.iter().zip(&*places).enumerate() {
             let cached = self.cells.at(*place);
             let (Admit { now, is_provisional: is_open, is_leased }, part) = (admits[index], &plan.parts[index]);
@@ -346,9 +346,9 @@ impl Coordinator {
 impl Coordinator {
     /// Checks what holds of all cells at any time.
     pub(super) fn check(&self) {
-        let mut sent: Vec<Place> = self.servers.iter().flat_map(ServerQueue::in_flight).collect();
+        let mut sent: Vec<CellPlace> = self.servers.iter().flat_map(ServerQueue::in_flight).collect();
         sent.sort_unstable();
-        let in_flight = self.cells.all().filter(|(_, cached)| cached.stage == Stage::InFlight);
+        let in_flight = self.cells.all().filter(|(_, cached)| cached.stage == ExchangeStage::InFlight);
         assert_eq!(in_flight.map(|(place, _)| place).collect::<Vec<_>>(), sent, "a cell is in one exchange at a time");
         self.cells.all().for_each(|(_, cached)| cached.check());
     }

@@ -33,11 +33,11 @@ pub(super) fn signed(cost: u64) -> i64 {
 
 /// What the server has yet to confirm of one counter. Amounts are less than 0 where something is given back.
 #[derive(Clone, Copy, Debug)]
-struct Unsettled {
+struct UnconfirmedCounter {
     id: CounterId,
     /// What has not been sent yet.
     pending: i64,
-    sent: Sent,
+    sent: SentAmount,
     /// Whether the counter is to be written even if nothing is pending, because the server does not have it.
     restore: bool,
 }
@@ -52,7 +52,7 @@ pub(super) enum Change {
 
 /// What has been sent of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
+enum SentAmount {
     Nothing,
     /// This is part of the exchange that is under way.
     InFlight(i64),
@@ -62,20 +62,20 @@ enum Sent {
 
 /// The counters of one cell that are not clean.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
-    unsettled: SmallVec<[Unsettled; 2]>,
+pub(super) struct UnconfirmedCounters {
+    unconfirmed: SmallVec<[UnconfirmedCounter; 2]>,
     /// What this gateway has counted itself and not given back, if it or another ever gives anything back. Then counters shrink,
     /// so what was read before says nothing of what is there now. But no counter is below what one gateway alone has
     /// counted in it, unless it was lost and begun anew by another. What continues from a replaced limit is part of it.
-    own: Option<Box<Own>>,
+    counted_here: Option<Box<CountedHere>>,
 }
 
 /// What was counted in each counter.
-type Own = SmallVec<[(CounterId, u64); 2]>;
+type CountedHere = SmallVec<[(CounterId, u64); 2]>;
 
 /// What a reading means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Learned {
+pub(super) struct LearnedCount {
     /// What counts now: what the server has, and what it has yet to be told.
     pub(super) count: u64,
     /// Whether the server has lost what it had.
@@ -84,61 +84,61 @@ pub(super) struct Learned {
     pub(super) is_shared: bool,
 }
 
-impl Counters {
+impl UnconfirmedCounters {
     /// Charges a counter, or gives back if `amount` is less than 0.
     pub(super) fn add(&mut self, id: CounterId, amount: i64) {
         let at = self.entry(id);
-        let counter = &mut self.unsettled[at];
+        let counter = &mut self.unconfirmed[at];
         counter.pending = counter.pending.saturating_add(amount);
         self.tidy(at);
-        if let Some(own) = &mut self.own {
-            match own.iter_mut().find(|(of, _)| *of == id) {
+        if let Some(counted) = &mut self.counted_here {
+            match counted.iter_mut().find(|(of, _)| *of == id) {
                 Some((_, count)) => *count = count.saturating_add_signed(amount),
-                None => own.push((id, 0u64.saturating_add_signed(amount))),
+                None => counted.push((id, 0u64.saturating_add_signed(amount))),
             }
         }
     }
 
     /// From now on something may be given back.
     pub(super) fn may_shrink(&mut self) {
-        self.own.get_or_insert_default();
+        self.counted_here.get_or_insert_default();
     }
 
     /// From now on other gateways may give back, which are seen to count for the first time: until then all that was `known` of
     /// this counter was counted here.
     pub(super) fn may_shrink_by_others(&mut self, id: CounterId, known: u64) {
-        self.own.get_or_insert_with(|| Box::new(SmallVec::from_iter([(id, known)])));
+        self.counted_here.get_or_insert_with(|| Box::new(SmallVec::from_iter([(id, known)])));
     }
 
     /// From now on this counter is no lower than `count`, which continues from a replaced limit. If the server has none, it is
     /// created.
     pub(super) fn hold(&mut self, id: CounterId, count: u64) {
-        let own = self.own.get_or_insert_default();
-        match own.iter_mut().find(|(of, _)| *of == id) {
-            Some((_, own)) => *own = count.max(*own),
-            None => own.push((id, count)),
+        let counted = self.counted_here.get_or_insert_default();
+        match counted.iter_mut().find(|(of, _)| *of == id) {
+            Some((_, known)) => *known = count.max(*known),
+            None => counted.push((id, count)),
         }
         self.create(id);
     }
 
     /// Whether something may be given back, so that counts may become lower.
     pub(super) fn shrinks(&self) -> bool {
-        self.own.is_some()
+        self.counted_here.is_some()
     }
 
     /// Whether there is something to send, or to ask about.
     pub(super) fn is_open(&self) -> bool {
-        self.unsettled.iter().any(|counter| counter.is_pending() || counter.unacknowledged() > 0)
+        self.unconfirmed.iter().any(|counter| counter.is_pending() || counter.unacknowledged() > 0)
     }
 
     /// Whether some counter has to be read before it can be added to.
     pub(super) fn is_unacknowledged(&self) -> bool {
-        self.unsettled.iter().any(|counter| counter.unacknowledged() > 0)
+        self.unconfirmed.iter().any(|counter| counter.unacknowledged() > 0)
     }
 
     /// Whether something of this counter is part of the exchange that is under way.
     pub(super) fn is_in_flight(&self, id: CounterId) -> bool {
-        self.of(id).is_some_and(|counter| matches!(counter.sent, Sent::InFlight(_)))
+        self.of(id).is_some_and(|counter| matches!(counter.sent, SentAmount::InFlight(_)))
     }
 
     /// Whether something is noted of this counter.
@@ -155,10 +155,10 @@ impl Counters {
 
     /// Sends what is pending and can be sent: `write(counter, amount, how)` for each.
     pub(super) fn send(&mut self, mut write: impl FnMut(CounterId, i64, Change)) {
-        for counter in &mut self.unsettled {
-            if counter.is_pending() && counter.sent == Sent::Nothing {
+        for counter in &mut self.unconfirmed {
+            if counter.is_pending() && counter.sent == SentAmount::Nothing {
                 let amount = std::mem::take(&mut counter.pending);
-                counter.sent = Sent::InFlight(amount);
+                counter.sent = SentAmount::InFlight(amount);
                 let is_new = std::mem::take(&mut counter.restore);
                 write(counter.id, amount, if is_new { Change::Create } else { Change::Add });
             }
@@ -173,15 +173,15 @@ impl Counters {
     /// The counter is missing, and is to be created.
     fn create(&mut self, id: CounterId) {
         let at = self.entry(id);
-        self.unsettled[at].restore = true;
+        self.unconfirmed[at].restore = true;
     }
 
     /// What came of what was sent, before it is learned what was read after it.
-    pub(super) fn settle(&mut self, id: CounterId, written: Written) {
+    pub(super) fn acknowledge(&mut self, id: CounterId, written: Written) {
         let Some(at) = self.position(id) else { return };
-        let counter = &mut self.unsettled[at];
-        let Sent::InFlight(amount) = counter.sent else { return };
-        counter.sent = Sent::Nothing;
+        let counter = &mut self.unconfirmed[at];
+        let SentAmount::InFlight(amount) = counter.sent else { return };
+        counter.sent = SentAmount::Nothing;
         match written {
             Written::Done | Written::Count(_) => {}
             // There was nothing to add to, or to take from.
@@ -199,32 +199,32 @@ impl Counters {
     }
 
     /// All that was sent is done.
-    pub(super) fn acknowledge(&mut self) {
-        for counter in &mut self.unsettled {
-            if let Sent::InFlight(_) = counter.sent {
-                counter.sent = Sent::Nothing;
+    pub(super) fn acknowledge_all(&mut self) {
+        for counter in &mut self.unconfirmed {
+            if let SentAmount::InFlight(_) = counter.sent {
+                counter.sent = SentAmount::Nothing;
             }
         }
-        self.unsettled.retain(|counter| !counter.is_clean());
+        self.unconfirmed.retain(|counter| !counter.is_clean());
     }
 
     /// What was sent may or may not have arrived.
     pub(super) fn lose_replies(&mut self) {
-        for counter in &mut self.unsettled {
-            if let Sent::InFlight(amount) = counter.sent {
+        for counter in &mut self.unconfirmed {
+            if let SentAmount::InFlight(amount) = counter.sent {
                 counter.unacknowledge(amount);
             }
         }
-        self.unsettled.retain(|counter| !counter.is_clean());
+        self.unconfirmed.retain(|counter| !counter.is_clean());
     }
 
     /// Learns that the server has this `count`, or no such counter, where `known` counts here, all that it was sent
     /// included. With `shrink` a lower count is believed, because gateways give back what they cannot use, but none
     /// below what was counted here.
-    pub(super) fn learn(&mut self, id: CounterId, known: u64, count: Option<u64>, shrink: bool) -> Learned {
+    pub(super) fn learn(&mut self, id: CounterId, known: u64, count: Option<u64>, shrink: bool) -> LearnedCount {
         let at = self.position(id);
         let (pending, unacknowledged) = at.map_or((0, 0), |at| {
-            let counter = &self.unsettled[at];
+            let counter = &self.unconfirmed[at];
             (counter.pending.saturating_add(counter.in_flight()), counter.unacknowledged())
         });
         // Others only add. So if there is less than what was there before and what is unacknowledged, that has not
@@ -235,117 +235,119 @@ impl Counters {
         let confirmed = known.saturating_add_signed(-pending);
         let there = match count {
             // If it is less than what was counted here, it was lost, and begun anew by another gateway.
-            Some(count) if shrink => count.max(self.own(id).saturating_add_signed(-pending)),
+            Some(count) if shrink => count.max(self.counted_here(id).saturating_add_signed(-pending)),
             // Counters only grow. One that has shrunk was lost, and begun anew by another gateway.
             Some(count) => count.max(confirmed),
             None => confirmed,
         };
         let is_lost = count.is_none() && confirmed > 0;
         if let Some(at) = at {
-            let counter = &mut self.unsettled[at];
-            if let Sent::Unacknowledged(unacknowledged) = counter.sent {
-                counter.sent = Sent::Nothing;
+            let counter = &mut self.unconfirmed[at];
+            if let SentAmount::Unacknowledged(unacknowledged) = counter.sent {
+                counter.sent = SentAmount::Nothing;
                 counter.pending = counter.pending.saturating_add(if has_arrived { 0 } else { unacknowledged });
             }
         }
         if is_lost {
             self.create(id);
         } else if let Some(at) = at {
-            self.unsettled[at].restore = false;
+            self.unconfirmed[at].restore = false;
             self.tidy(at);
         }
         let is_shared = count.is_some_and(|count| count > confirmed);
-        Learned { count: there.saturating_add_signed(pending), is_lost, is_shared }
+        LearnedCount { count: there.saturating_add_signed(pending), is_lost, is_shared }
     }
 
     /// Forgets all but what the server has yet to be told, because the key was reset. What is to be given back was
     /// charged before that.
     pub(super) fn forget_confirmed(&mut self) {
-        for counter in &mut self.unsettled {
+        for counter in &mut self.unconfirmed {
             counter.pending = counter.pending.max(0);
             counter.restore = false;
         }
-        self.unsettled.retain(|counter| !counter.is_clean());
-        if let Some(mut own) = self.own.take() {
-            own.clear();
-            own.extend(
-                self.unsettled.iter().map(|Unsettled { id, .. }| (*id, 0u64.saturating_add_signed(self.pending(*id)))),
+        self.unconfirmed.retain(|counter| !counter.is_clean());
+        if let Some(mut counted) = self.counted_here.take() {
+            counted.clear();
+            counted.extend(
+                self.unconfirmed
+                    .iter()
+                    .map(|UnconfirmedCounter { id, .. }| (*id, 0u64.saturating_add_signed(self.pending(*id)))),
             );
-            self.own = Some(own);
+            self.counted_here = Some(counted);
         }
     }
 
     /// Forgets counters that matter to nobody any more.
     pub(super) fn retain(&mut self, matters: impl Fn(CounterId) -> bool) {
-        self.unsettled.retain(|counter| matters(counter.id));
-        if let Some(own) = &mut self.own {
-            own.retain(|(id, _)| matters(*id));
+        self.unconfirmed.retain(|counter| matters(counter.id));
+        if let Some(counted) = &mut self.counted_here {
+            counted.retain(|(id, _)| matters(*id));
         }
     }
 
-    fn own(&self, id: CounterId) -> u64 {
-        let found = self.own.iter().flat_map(|own| own.iter()).find(|(of, _)| *of == id);
+    fn counted_here(&self, id: CounterId) -> u64 {
+        let found = self.counted_here.iter().flat_map(|counted| counted.iter()).find(|(of, _)| *of == id);
         found.map_or(0, |(_, count)| *count)
     }
 
-    fn of(&self, id: CounterId) -> Option<&Unsettled> {
-        self.unsettled.iter().find(|counter| counter.id == id)
+    fn of(&self, id: CounterId) -> Option<&UnconfirmedCounter> {
+        self.unconfirmed.iter().find(|counter| counter.id == id)
     }
 
     fn position(&self, id: CounterId) -> Option<usize> {
-        self.unsettled.iter().position(|counter| counter.id == id)
+        self.unconfirmed.iter().position(|counter| counter.id == id)
     }
 
     fn entry(&mut self, id: CounterId) -> usize {
         self.position(id).unwrap_or_else(|| {
-            self.unsettled.push(Unsettled { id, pending: 0, sent: Sent::Nothing, restore: false });
-            self.unsettled.len() - 1
+            self.unconfirmed.push(UnconfirmedCounter { id, pending: 0, sent: SentAmount::Nothing, restore: false });
+            self.unconfirmed.len() - 1
         })
     }
 
     fn tidy(&mut self, at: usize) {
-        if self.unsettled[at].is_clean() {
-            self.unsettled.remove(at);
+        if self.unconfirmed[at].is_clean() {
+            self.unconfirmed.remove(at);
         }
     }
 }
 
-impl Unsettled {
+impl UnconfirmedCounter {
     fn is_pending(&self) -> bool {
         self.pending != 0 || self.restore
     }
 
     fn in_flight(&self) -> i64 {
-        if let Sent::InFlight(amount) = self.sent { amount } else { 0 }
+        if let SentAmount::InFlight(amount) = self.sent { amount } else { 0 }
     }
 
     fn unacknowledged(&self) -> i64 {
-        if let Sent::Unacknowledged(amount) = self.sent { amount } else { 0 }
+        if let SentAmount::Unacknowledged(amount) = self.sent { amount } else { 0 }
     }
 
     /// What was sent may or may not have arrived. What was given back so is not given back again, since to take it
     /// twice could let too much pass.
     fn unacknowledge(&mut self, amount: i64) {
-        self.sent = if amount > 0 { Sent::Unacknowledged(amount) } else { Sent::Nothing };
+        self.sent = if amount > 0 { SentAmount::Unacknowledged(amount) } else { SentAmount::Nothing };
         self.restore |= amount == 0;
     }
 
     fn is_clean(&self) -> bool {
-        !self.is_pending() && self.sent == Sent::Nothing
+        !self.is_pending() && self.sent == SentAmount::Nothing
     }
 }
 
 #[cfg(test)]
-impl Counters {
+impl UnconfirmedCounters {
     /// Whether something is part of the exchange that is under way.
     pub(super) fn has_sent(&self) -> bool {
-        self.unsettled.iter().any(|counter| matches!(counter.sent, Sent::InFlight(_)))
+        self.unconfirmed.iter().any(|counter| matches!(counter.sent, SentAmount::InFlight(_)))
     }
 
     /// What the server has yet to confirm of each counter, if it is more than 0.
     pub(super) fn open(&self) -> impl Iterator<Item = (CounterId, u64)> {
-        let open = |counter: &Unsettled| counter.pending + counter.in_flight() + counter.unacknowledged();
-        self.unsettled.iter().map(move |counter| (counter.id, u64::try_from(open(counter)).unwrap_or(0)))
+        let open = |counter: &UnconfirmedCounter| counter.pending + counter.in_flight() + counter.unacknowledged();
+        self.unconfirmed.iter().map(move |counter| (counter.id, u64::try_from(open(counter)).unwrap_or(0)))
     }
 }
 
@@ -357,12 +359,12 @@ mod tests {
 
     const ID: CounterId = CounterId { rate: 0, bucket: 7 };
 
-    fn learn(counters: &mut Counters, known: u64, count: Option<u64>) -> Learned {
+    fn learn(counters: &mut UnconfirmedCounters, known: u64, count: Option<u64>) -> LearnedCount {
         counters.learn(ID, known, count, false)
     }
 
     /// What is sent now.
-    fn sent(counters: &mut Counters) -> Vec<i64> {
+    fn sent(counters: &mut UnconfirmedCounters) -> Vec<i64> {
         let mut sent = Vec::new();
         counters.send(|id, amount, _| {
             assert_eq!(id, ID);
@@ -373,7 +375,7 @@ mod tests {
 
     #[test]
     fn what_is_charged_is_sent_as_one() {
-        let mut counters = Counters::default();
+        let mut counters = UnconfirmedCounters::default();
         counters.add(ID, 2);
         counters.add(ID, 3);
         assert_eq!(sent(&mut counters), [5]);
@@ -382,24 +384,24 @@ mod tests {
 
     #[test]
     fn what_was_answered_is_clean_and_what_came_meanwhile_is_pending() {
-        let mut counters = Counters::default();
+        let mut counters = UnconfirmedCounters::default();
         counters.add(ID, 2);
         sent(&mut counters);
         counters.add(ID, 4);
-        counters.settle(ID, Written::Done);
+        counters.acknowledge(ID, Written::Done);
         assert!(counters.is_open());
         // 9 by others, 2 and 4 by this gateway.
         let learned = learn(&mut counters, 6, Some(11));
-        assert_eq!(learned, Learned { count: 15, is_lost: false, is_shared: true });
+        assert_eq!(learned, LearnedCount { count: 15, is_lost: false, is_shared: true });
         assert_eq!(sent(&mut counters), [4]);
-        counters.settle(ID, Written::Done);
-        assert!(counters.unsettled.is_empty());
+        counters.acknowledge(ID, Written::Done);
+        assert!(counters.unconfirmed.is_empty());
     }
 
     #[test]
     fn what_has_arrived_is_not_sent_again_and_what_has_not_is() {
         for (count, again) in [(Some(10), vec![4]), (Some(12), vec![6]), (None, vec![6]), (Some(13), vec![4])] {
-            let mut counters = Counters::default();
+            let mut counters = UnconfirmedCounters::default();
             // 10 were there, as far as was known.
             counters.add(ID, 2);
             sent(&mut counters);
@@ -421,38 +423,38 @@ mod tests {
 
     #[test]
     fn what_is_lost_is_written_again_though_nothing_is_pending() {
-        let mut counters = Counters::default();
+        let mut counters = UnconfirmedCounters::default();
         let learned = learn(&mut counters, 5, None);
-        assert_eq!(learned, Learned { count: 5, is_lost: true, is_shared: false });
+        assert_eq!(learned, LearnedCount { count: 5, is_lost: true, is_shared: false });
         counters.send(|_, amount, change| assert_eq!((amount, change), (0, Change::Create)));
-        counters.settle(ID, Written::Done);
+        counters.acknowledge(ID, Written::Done);
         assert!(!counters.is_open());
-        assert_eq!(learn(&mut counters, 0, None), Learned { count: 0, is_lost: false, is_shared: false });
+        assert_eq!(learn(&mut counters, 0, None), LearnedCount { count: 0, is_lost: false, is_shared: false });
     }
 
     #[test]
     fn what_was_added_to_nothing_is_written_again() {
-        let mut counters = Counters::default();
+        let mut counters = UnconfirmedCounters::default();
         counters.add(ID, 2);
         counters.send(|_, amount, change| assert_eq!((amount, change), (2, Change::Add)));
-        counters.settle(ID, Written::Missing);
+        counters.acknowledge(ID, Written::Missing);
         let learned = learn(&mut counters, 7, None);
-        assert_eq!(learned, Learned { count: 7, is_lost: true, is_shared: false });
+        assert_eq!(learned, LearnedCount { count: 7, is_lost: true, is_shared: false });
         counters.send(|_, amount, change| assert_eq!((amount, change), (2, Change::Create)));
-        counters.settle(ID, Written::Missing);
+        counters.acknowledge(ID, Written::Missing);
         // Another gateway has begun it anew since.
-        assert_eq!(learn(&mut counters, 7, Some(1)), Learned { count: 7, is_lost: false, is_shared: false });
+        assert_eq!(learn(&mut counters, 7, Some(1)), LearnedCount { count: 7, is_lost: false, is_shared: false });
         counters.send(|_, amount, change| assert_eq!((amount, change), (2, Change::Add)));
     }
 
     #[test]
     fn where_counters_shrink_a_count_is_believed_down_to_what_was_counted_here() {
-        let mut counters = Counters::default();
+        let mut counters = UnconfirmedCounters::default();
         assert_eq!(counters.learn(ID, 9, Some(6), true).count, 6);
         counters.may_shrink();
         counters.add(ID, 4);
         sent(&mut counters);
-        counters.settle(ID, Written::Done);
+        counters.acknowledge(ID, Written::Done);
         assert_eq!(counters.learn(ID, 9, Some(6), true).count, 6);
         assert_eq!(counters.learn(ID, 9, Some(2), true).count, 4);
         assert_eq!(learn(&mut counters, 9, Some(2)).count, 9, "else it was begun anew");
@@ -460,7 +462,7 @@ mod tests {
 
     #[test]
     fn what_may_not_have_arrived_is_not_given_back() {
-        let mut counters = Counters::default();
+        let mut counters = UnconfirmedCounters::default();
         assert!(counters.can_give_back(ID, 3));
         counters.add(ID, 2);
         sent(&mut counters);
@@ -473,15 +475,15 @@ mod tests {
     #[test]
     fn what_failed_is_sent_again_and_what_may_have_failed_is_read_first() {
         for amount in [3, 0, -3] {
-            let mut counters = Counters::default();
+            let mut counters = UnconfirmedCounters::default();
             counters.add(ID, amount);
             if amount == 0 {
                 learn(&mut counters, 5, None);
             }
             assert_eq!(sent(&mut counters), [amount]);
-            counters.settle(ID, Written::Failed);
+            counters.acknowledge(ID, Written::Failed);
             assert_eq!(sent(&mut counters), [amount]);
-            counters.settle(ID, Written::Unknown);
+            counters.acknowledge(ID, Written::Unknown);
             assert_eq!(counters.is_unacknowledged(), amount > 0);
             let again: &[i64] = if amount == 0 { &[0] } else { &[] };
             assert_eq!(sent(&mut counters), again, "what is given back is not given back twice");
@@ -490,28 +492,28 @@ mod tests {
 
     #[test]
     fn what_was_given_back_to_nothing_is_not_given_back_again() {
-        let mut counters = Counters::default();
+        let mut counters = UnconfirmedCounters::default();
         counters.add(ID, -3);
         assert_eq!(sent(&mut counters), [-3]);
-        counters.settle(ID, Written::Missing);
+        counters.acknowledge(ID, Written::Missing);
         let learned = learn(&mut counters, 2, None);
-        assert_eq!(learned, Learned { count: 2, is_lost: true, is_shared: false });
+        assert_eq!(learned, LearnedCount { count: 2, is_lost: true, is_shared: false });
         assert_eq!(sent(&mut counters), [0], "what is left is written");
     }
 
     #[test]
     fn what_was_given_back_in_doubt_stays_given_back() {
-        let mut counters = Counters::default();
+        let mut counters = UnconfirmedCounters::default();
         counters.add(ID, -2);
         assert_eq!(sent(&mut counters), [-2]);
         counters.lose_replies();
-        assert!(!counters.is_open() && !counters.is_unacknowledged() && counters.unsettled.is_empty());
+        assert!(!counters.is_open() && !counters.is_unacknowledged() && counters.unconfirmed.is_empty());
     }
 
     /// One counter of a gateway, and the same on the server.
     #[derive(Default)]
     struct Pair {
-        counters: Counters,
+        counters: UnconfirmedCounters,
         /// What counts here, and what should.
         known: u64,
         total: u64,
@@ -550,7 +552,7 @@ mod tests {
                 };
             }
             if is_answered && is_executed {
-                self.counters.settle(ID, outcome);
+                self.counters.acknowledge(ID, outcome);
                 self.known = learn(&mut self.counters, self.known, self.there).count;
             } else {
                 self.dropped += written.map_or(0, |(amount, _)| amount.min(0).unsigned_abs());
@@ -583,7 +585,7 @@ mod tests {
             for _ in 0..3 {
                 pair.exchange((true, true));
             }
-            prop_assert!(pair.counters.unsettled.is_empty());
+            prop_assert!(pair.counters.unconfirmed.is_empty());
             prop_assert_eq!(pair.there.unwrap_or(0), pair.known);
             prop_assert!(pair.total <= pair.known && pair.known <= pair.total + pair.dropped);
         }

@@ -72,7 +72,7 @@ impl Setup {
         }
         driver.run().await;
         let end = Instant::now() + config.timeout;
-        while !driver.engine.borrow().is_settled() && Instant::now() < end {
+        while !driver.engine.borrow().is_written() && Instant::now() < end {
             sleep(LAST_CHECKS).await;
             driver.wake();
         }

@@ -14,9 +14,9 @@ use tokio::time::Instant;
 
 use super::coordinator::Coordinator;
 use super::health::Health;
-use super::link::{Event, Failure, Link};
+use super::link::{Failure, Link, LinkEvent};
 use super::mailbox::Mailboxes;
-use super::message::Decisions;
+use super::message::PendingDecisions;
 use super::protocol::{Commands, Protocol};
 use super::refusals::RefusalCache;
 use crate::base::clock::{Time, micros};
@@ -73,9 +73,9 @@ impl Engine {
     pub(super) fn wake(&mut self, now: Instant, time: Time) {
         for server in 0..self.servers.len() {
             match self.servers[server].link.on_timer(now) {
-                Some(Event::Connect) => self.servers[server].outputs.push_back(Output::Connect),
-                Some(Event::Late) => self.down(server, &Failure::Silent),
-                Some(Event::Silent) => self.give_up(server, &Failure::Silent, now),
+                Some(LinkEvent::Connect) => self.servers[server].outputs.push_back(Output::Connect),
+                Some(LinkEvent::Late) => self.down(server, &Failure::Silent),
+                Some(LinkEvent::Silent) => self.give_up(server, &Failure::Silent, now),
                 None => {}
             }
         }
@@ -147,13 +147,13 @@ impl Engine {
     }
 
     /// What was decided, by worker.
-    pub(super) fn take_replies(&mut self) -> impl Iterator<Item = (usize, Decisions)> {
+    pub(super) fn take_replies(&mut self) -> impl Iterator<Item = (usize, PendingDecisions)> {
         self.coordinator.take_replies()
     }
 
     /// Whether every server has all that was admitted, or is away.
-    pub(super) fn is_settled(&self) -> bool {
-        self.coordinator.is_settled()
+    pub(super) fn is_written(&self) -> bool {
+        self.coordinator.is_written()
     }
 
     /// Closes a connection, if there is one, and has it made again after a pause.

@@ -41,7 +41,7 @@ pub(super) struct Lease {
 
 /// How much a key is charged here in the time of a lease.
 #[derive(Debug, Default)]
-pub(super) struct Demand {
+pub(super) struct LeaseDemand {
     /// When the current time began, and what was charged in it.
     begun: Option<Instant>,
     charged: u64,
@@ -49,7 +49,7 @@ pub(super) struct Demand {
     before: u64,
 }
 
-impl Demand {
+impl LeaseDemand {
     pub(super) fn note(&mut self, cost: u64, asked: Instant) {
         let elapsed = asked.saturating_duration_since(*self.begun.get_or_insert(asked));
         if elapsed >= LEASE {

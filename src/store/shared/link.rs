@@ -73,7 +73,7 @@ impl From<Garbage> for Failure {
 pub(super) struct Link {
     /// The longest time that requests wait for a connection, and that the server may take to answer an exchange.
     timeout: Duration,
-    state: State,
+    state: LinkState,
     /// How many connections in a row have failed.
     failures: u32,
     /// When the next exchange begins at the latest, if that is known.
@@ -86,7 +86,7 @@ pub(super) struct Link {
 pub(super) type InFlight = (Box<dyn Reader>, Instant);
 
 #[derive(Debug)]
-enum State {
+enum LinkState {
     Pausing {
         until: Instant,
     },
@@ -104,7 +104,7 @@ enum State {
 
 /// What is to be done because time has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum LinkEvent {
     /// The server is to be connected to.
     Connect,
     /// Requests that have waited for the connection so far need not go on.
@@ -116,36 +116,36 @@ pub(super) enum Event {
 impl Link {
     /// A link to a server that is to be connected to now.
     pub(super) fn new(timeout: Duration, now: Instant) -> Self {
-        let state = State::Pausing { until: now };
+        let state = LinkState::Pausing { until: now };
         Self { timeout, state, failures: 0, departure: None, in_flight: VecDeque::new() }
     }
 
     /// What is due by now, one after the other.
-    pub(super) fn on_timer(&mut self, now: Instant) -> Option<Event> {
+    pub(super) fn on_timer(&mut self, now: Instant) -> Option<LinkEvent> {
         if self.next_timer().is_none_or(|next| next > now) {
             return None;
         }
         match &mut self.state {
-            State::Pausing { .. } => {
-                self.state = State::Connecting { since: now, is_late: false };
-                Some(Event::Connect)
+            LinkState::Pausing { .. } => {
+                self.state = LinkState::Connecting { since: now, is_late: false };
+                Some(LinkEvent::Connect)
             }
-            State::Connecting { since, .. } if *since + CONNECT.max(self.timeout) <= now => Some(Event::Silent),
-            State::Connecting { is_late, .. } => {
+            LinkState::Connecting { since, .. } if *since + CONNECT.max(self.timeout) <= now => Some(LinkEvent::Silent),
+            LinkState::Connecting { is_late, .. } => {
                 *is_late = true;
-                Some(Event::Late)
+                Some(LinkEvent::Late)
             }
-            State::Up { .. } => self.answer_by().is_some_and(|by| by <= now).then_some(Event::Silent),
+            LinkState::Up { .. } => self.answer_by().is_some_and(|by| by <= now).then_some(LinkEvent::Silent),
         }
     }
 
     /// When something is due, or an exchange.
     pub(super) fn next_timer(&self) -> Option<Instant> {
         match self.state {
-            State::Pausing { until } => Some(until),
-            State::Connecting { since, is_late: true } => Some(since + CONNECT.max(self.timeout)),
-            State::Connecting { since, is_late: false } => Some(since + self.timeout),
-            State::Up { .. } => self.answer_by().into_iter().chain(self.departure).min(),
+            LinkState::Pausing { until } => Some(until),
+            LinkState::Connecting { since, is_late: true } => Some(since + CONNECT.max(self.timeout)),
+            LinkState::Connecting { since, is_late: false } => Some(since + self.timeout),
+            LinkState::Up { .. } => self.answer_by().into_iter().chain(self.departure).min(),
         }
     }
 
@@ -155,27 +155,27 @@ impl Link {
     }
 
     pub(super) fn is_connecting(&self) -> bool {
-        matches!(self.state, State::Connecting { .. })
+        matches!(self.state, LinkState::Connecting { .. })
     }
 
     pub(super) fn is_up(&self) -> bool {
-        matches!(self.state, State::Up { .. })
+        matches!(self.state, LinkState::Up { .. })
     }
 
     /// The server is connected and answers.
     pub(super) fn connected(&mut self, now: Instant) {
-        self.state = State::Up { since: now, was_good: false };
+        self.state = LinkState::Up { since: now, was_good: false };
     }
 
     /// The connection has failed, or could not be made. It is tried again after a pause.
     pub(super) fn failed(&mut self, now: Instant) {
         let is_restarted = match self.state {
-            State::Up { since, was_good } => was_good || now - since >= PAUSES.longest,
-            State::Pausing { .. } | State::Connecting { .. } => false,
+            LinkState::Up { since, was_good } => was_good || now - since >= PAUSES.longest,
+            LinkState::Pausing { .. } | LinkState::Connecting { .. } => false,
         };
         // Most likely the server has been restarted.
         self.failures = if is_restarted { 0 } else { self.failures };
-        self.state = State::Pausing { until: now + PAUSES.pause(self.failures) };
+        self.state = LinkState::Pausing { until: now + PAUSES.pause(self.failures) };
         self.failures = self.failures.saturating_add(1);
         self.departure = None;
         self.in_flight.clear();
@@ -216,7 +216,7 @@ impl Link {
 
     /// An exchange has succeeded.
     pub(super) fn succeeded(&mut self) {
-        if let State::Up { was_good, .. } = &mut self.state {
+        if let LinkState::Up { was_good, .. } = &mut self.state {
             *was_good = true;
         }
     }
@@ -233,7 +233,7 @@ mod tests {
     /// A link that has just been connected.
     fn connected(now: Instant) -> Link {
         let mut link = Link::new(TIMEOUT, now);
-        assert_eq!(link.on_timer(now), Some(Event::Connect));
+        assert_eq!(link.on_timer(now), Some(LinkEvent::Connect));
         link.connected(now);
         link
     }
@@ -256,15 +256,15 @@ mod tests {
     fn a_connection_that_takes_too_long_is_first_late_and_then_given_up() {
         let now = Instant::now();
         let mut link = Link::new(TIMEOUT, now);
-        assert_eq!((link.next_timer(), link.on_timer(now)), (Some(now), Some(Event::Connect)));
+        assert_eq!((link.next_timer(), link.on_timer(now)), (Some(now), Some(LinkEvent::Connect)));
         assert_eq!((link.next_timer(), link.on_timer(now)), (Some(now + TIMEOUT), None));
-        assert_eq!(link.on_timer(now + TIMEOUT), Some(Event::Late));
+        assert_eq!(link.on_timer(now + TIMEOUT), Some(LinkEvent::Late));
         assert_eq!((link.next_timer(), link.on_timer(now + TIMEOUT)), (Some(now + CONNECT), None));
-        assert_eq!(link.on_timer(now + CONNECT), Some(Event::Silent));
+        assert_eq!(link.on_timer(now + CONNECT), Some(LinkEvent::Silent));
         let mut patient = Link::new(3 * CONNECT, now);
-        assert_eq!(patient.on_timer(now), Some(Event::Connect));
+        assert_eq!(patient.on_timer(now), Some(LinkEvent::Connect));
         assert_eq!(patient.next_timer(), Some(now + 3 * CONNECT));
-        assert_eq!(patient.on_timer(now + 3 * CONNECT), Some(Event::Silent));
+        assert_eq!(patient.on_timer(now + 3 * CONNECT), Some(LinkEvent::Silent));
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(link.receive(b"EN").unwrap().map(|(_, length)| length), None);
         assert_eq!(link.receive(b"END\r\nE").unwrap().map(|(_, length)| length), Some(5));
         assert_eq!(link.on_timer(now + TIMEOUT), None);
-        assert_eq!(link.on_timer(now + TIMEOUT * 3 / 2), Some(Event::Silent));
+        assert_eq!(link.on_timer(now + TIMEOUT * 3 / 2), Some(LinkEvent::Silent));
         link.failed(now);
         assert!(link.receive(b"").unwrap().is_none());
         assert_eq!(link.receive(b"END\r\n").err(), Some(Garbage), "nothing was asked");

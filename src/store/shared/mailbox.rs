@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::batch::WORTHWHILE;
-use super::message::{Decisions, Message};
+use super::message::{Message, PendingDecisions};
 use crate::base::clock;
 
 /// The mailboxes of all workers.
@@ -34,7 +34,7 @@ struct Mailbox {
     messages: Mutex<Vec<Message>>,
     /// Wakes the worker at the end of a turn in which it has sent something.
     sent: Notify,
-    replies: Mutex<Decisions>,
+    replies: Mutex<PendingDecisions>,
     /// Wakes the worker when there are replies.
     replied: Notify,
 }
@@ -134,7 +134,7 @@ impl Mailboxes {
     }
 
     /// Hands replies to a worker. If it is gone, so is whoever waits for them.
-    pub(super) fn reply(&self, worker: usize, replies: Decisions) {
+    pub(super) fn reply(&self, worker: usize, replies: PendingDecisions) {
         if let Some(mailbox) = self.mailboxes.get(worker) {
             let mut waiting = mailbox.replies.lock();
             if waiting.is_empty() {
@@ -195,7 +195,7 @@ mod tests {
     use crate::base::fingerprint::Fingerprint;
     use crate::limit::{Cell, Limit};
     use crate::store::shared::OwnedAsk;
-    use crate::store::shared::message::Decision;
+    use crate::store::shared::message::PendingDecision;
     use crate::store::shared::tests::ask;
     use crate::store::{Reply, Reserved, Ticket};
 
@@ -221,9 +221,9 @@ mod tests {
         }
     }
 
-    fn decision(asks: impl IntoIterator<Item = OwnedAsk>) -> (Box<Decision>, oneshot::Receiver<Reply>) {
+    fn decision(asks: impl IntoIterator<Item = OwnedAsk>) -> (Box<PendingDecision>, oneshot::Receiver<Reply>) {
         let (reply, verdicts) = oneshot::channel();
-        (Decision::new(asks.into_iter().collect(), (NOW, Instant::now()), Some(reply), 0), verdicts)
+        (PendingDecision::new(asks.into_iter().collect(), (NOW, Instant::now()), Some(reply), 0), verdicts)
     }
 
     fn message() -> Message {

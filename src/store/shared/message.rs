@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::OwnedAsk;
-use super::cells::Place;
+use super::cells::CellPlace;
 use super::provisional::{Standing, Standings};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
@@ -19,7 +19,7 @@ use crate::store::{KeyUsage, LimitChanges, Reply, Reserved, Ticket};
 #[derive(Debug)]
 pub(super) enum Message {
     /// A request is to be decided.
-    Decide(Box<Decision>),
+    Decide(Box<PendingDecision>),
     /// A reservation ends. Nobody waits for that.
     Settle(Box<Settlement>),
     /// Limits were changed.
@@ -31,7 +31,7 @@ pub(super) enum Message {
 /// One request, from the moment when it is asked about until its verdicts are back. It is allocated once: worker and
 /// coordinator pass it to each other.
 #[derive(Debug)]
-pub(super) struct Decision {
+pub(super) struct PendingDecision {
     pub(super) asks: SmallVec<[OwnedAsk; 2]>,
     pub(super) now: Time,
     /// When it began to wait.
@@ -40,7 +40,7 @@ pub(super) struct Decision {
     /// Which worker waits.
     pub(super) worker: usize,
     /// Where the cells of its asks are.
-    pub(super) places: SmallVec<[Place; 2]>,
+    pub(super) places: SmallVec<[CellPlace; 2]>,
     /// How it was decided.
     pub(super) result: Reply,
     /// How its charges stand, once it is charged and waits for a confirmation.
@@ -50,7 +50,7 @@ pub(super) struct Decision {
 }
 
 /// Decisions on their way back to a worker.
-pub(super) type Decisions = Vec<Box<Decision>>;
+pub(super) type PendingDecisions = Vec<Box<PendingDecision>>;
 
 /// The end of a reservation.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Message {
     }
 }
 
-impl Decision {
+impl PendingDecision {
     /// A decision for this worker.
     pub(super) fn new(
         asks: SmallVec<[OwnedAsk; 2]>,

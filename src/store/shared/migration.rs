@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::OwnedAsk;
 use super::cached_cell::CachedCell;
-use super::cells::{Cells, Place};
+use super::cells::{CellPlace, Cells};
 use super::counters::CounterId;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
@@ -60,14 +60,14 @@ impl Cells {
     }
 
     /// Whether a reload has replaced or removed the limit of this cell lately.
-    pub(super) fn is_replaced(&self, place: Place) -> bool {
+    pub(super) fn is_replaced(&self, place: CellPlace) -> bool {
         let CachedCell { names, key, now, .. } = self.peek(place);
         *now < self.migrating_until && !self.reloads.is_in_use(&names.limit, *key)
     }
 
     /// Sees whether a cell is used for the first time after a reload. If its limit has replaced another one since it
     /// was used last, it continues from that, as far as it is known here.
-    pub(super) fn see_reload(&mut self, place: Place, limit: &Arc<Limit>, now: Time) {
+    pub(super) fn see_reload(&mut self, place: CellPlace, limit: &Arc<Limit>, now: Time) {
         let (count, CachedCell { key, reload, .. }) = (self.reloads.count(), self.peek(place));
         let key = *key;
         if *reload == count || !self.reloads.is_in_use(limit, key) {

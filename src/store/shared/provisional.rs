@@ -46,7 +46,7 @@ pub(super) type Provisionals = SmallVec<[Box<Provisional>; 1]>;
 
 /// What became of a provisional charge.
 #[derive(Debug)]
-pub(super) struct Outcome {
+pub(super) struct Confirmation {
     pub(super) charge: Box<Provisional>,
     /// If not, it was rejected and has been given back.
     pub(super) is_confirmed: bool,

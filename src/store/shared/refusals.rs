@@ -35,11 +35,11 @@ pub(super) const RECHECK: u64 = 5_000_000;
 pub(super) struct RefusalCache {
     /// Microseconds for which a refusal is remembered at most.
     longest: u64,
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<RefusalShard>]>,
     sharding: Sharding,
 }
 
-type Shard = LruCache<Fingerprint, Refusal, RandomState>;
+type RefusalShard = LruCache<Fingerprint, Refusal, RandomState>;
 
 /// A refusal.
 struct Refusal {
@@ -77,7 +77,7 @@ impl RefusalCache {
         // What was not looked at, or was given back, is no news.
         for (index, ask) in asks.iter().enumerate().filter(|(_, ask)| !ask.is_full) {
             // What refuses the request itself also refuses it where the limit is to stand in for others.
-            let own = reply.verdict(ask.place).map(|verdict| (ask.terms().own.need, verdict));
+            let own = reply.verdict(ask.place).map(|verdict| (ask.terms().demand.need, verdict));
             // A ban that this has begun refuses what comes next.
             let begins_ban = ask.cost > 0 && ask.limit.counts_bans();
             let refuses = |(_, verdict): &(u64, Verdict)| !verdict.admitted || begins_ban;
@@ -125,7 +125,7 @@ impl RefusalCache {
         let of = |index, demand| known.iter().find(|(of, on, _)| (*of, *on) == (index, demand)).map(|known| known.2);
         for (index, (ask, part)) in asks.iter().zip(&plan.parts).enumerate() {
             let place = ask.place;
-            reply.verdicts.extend(of(index, ask.terms().own).map(|verdict| (place, verdict)));
+            reply.verdicts.extend(of(index, ask.terms().demand).map(|verdict| (place, verdict)));
             let pooled = part.pooled.and_then(|(demand, _)| Some((demand, of(index, demand)?)));
             reply.pooled.extend(pooled.map(|(demand, verdict)| Pooled { place, demand, verdict }));
         }
@@ -134,7 +134,7 @@ impl RefusalCache {
 
     /// Whether it is remembered that the limit has no room for what the request asks of it.
     pub(super) fn knows(&self, ask: &OwnedAsk, now: Time) -> bool {
-        self.of(&ask.borrowed(), ask.terms().own.need, now, false).is_some()
+        self.of(&ask.borrowed(), ask.terms().demand.need, now, false).is_some()
     }
 
     /// The verdict on this ask with this need, and since when it is known.
@@ -168,7 +168,7 @@ impl RefusalCache {
         }
     }
 
-    fn shard(&self, cell: Fingerprint) -> &Mutex<Shard> {
+    fn shard(&self, cell: Fingerprint) -> &Mutex<RefusalShard> {
         &self.shards[self.sharding.shard(cell, SHARDS)]
     }
 }

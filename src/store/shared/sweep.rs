@@ -60,7 +60,7 @@ mod tests {
     use crate::base::fingerprint::Fingerprint;
     use crate::base::metrics::Counter;
     use crate::limit::Limit;
-    use crate::store::shared::cached_cell::Stage;
+    use crate::store::shared::cached_cell::ExchangeStage;
     use crate::store::shared::tests::ask;
     use crate::store::{LimitChanges, Replaced};
 
@@ -84,7 +84,7 @@ mod tests {
         for key in 1..=2 * STEP {
             cell(&goes, key);
         }
-        cells.at(needed).stage = Stage::InFlight;
+        cells.at(needed).stage = ExchangeStage::InFlight;
         cells.reload(
             &LimitChanges { in_use: vec![stays.clone()], replaced: Vec::new(), ..LimitChanges::default() },
             now.1,
@@ -97,7 +97,7 @@ mod tests {
         }
         assert_eq!((steps, sweep.at), (4, now.0 + AGAIN), "one cell is still needed");
         assert_eq!(of_limit(&mut cells, "goes"), 1);
-        cells.at(needed).stage = Stage::Idle;
+        cells.at(needed).stage = ExchangeStage::Idle;
         let later = (sweep.at, now.1);
         let mut sweep = Some(sweep);
         while let Some(next) = sweep {

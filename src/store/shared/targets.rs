@@ -24,7 +24,7 @@ pub(super) struct Targets {
 
 /// Which commands of an exchange are about one cell.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct CommandRanges {
     writes: Range<usize>,
     reads: Range<usize>,
 }
@@ -59,22 +59,22 @@ impl Targets {
     }
 
     /// What `collect` adds.
-    pub(super) fn part(&mut self, collect: impl FnOnce(&mut Self)) -> Part {
+    pub(super) fn part(&mut self, collect: impl FnOnce(&mut Self)) -> CommandRanges {
         let (writes, reads) = (self.writes.len(), self.reads.len());
         collect(self);
-        Part { writes: writes..self.writes.len(), reads: reads..self.reads.len() }
+        CommandRanges { writes: writes..self.writes.len(), reads: reads..self.reads.len() }
     }
 }
 
 /// What was replied about one cell.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answer<'a> {
+pub(super) struct CellAnswer<'a> {
     pub(super) targets: &'a Targets,
-    pub(super) part: &'a Part,
+    pub(super) part: &'a CommandRanges,
     pub(super) replies: Replies<'a>,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> CellAnswer<'a> {
     /// Whether everything has been read that was to be read.
     pub(super) fn is_read(&self) -> bool {
         self.replies.is_read

@@ -24,14 +24,14 @@ use smallvec::SmallVec;
 use super::names::{self, Digits, Names};
 use super::protocol::{Commands, Condition, Item, Written};
 use super::reset::Resets;
-use super::targets::{Answer, Targets};
+use super::targets::{CellAnswer, Targets};
 use crate::base::clock::Time;
-use crate::limit::shared::{Attempt, Group, Restored};
+use crate::limit::shared::{Attempt, OperationGroup, Restored};
 use crate::limit::{Cell, Limit, Rate, Reservation};
 
 use change::StateChange;
-pub(super) use change::{Number, Outcomes};
-use sent::{Sent, Version, stand_in};
+pub(super) use change::{AttemptOutcomes, Number};
+use sent::{SentState, Version, stand_in};
 
 /// A state is made short when something has been appended to it so often.
 const LONG: usize = 8;
@@ -48,9 +48,9 @@ pub(super) struct VersionedState {
     /// What was changed since; `None` if the server knows all.
     pending: Option<StateChange>,
     /// What is part of the exchange that is under way.
-    sent: Option<Sent>,
+    sent: Option<SentState>,
     /// What was sent without an answer.
-    unacknowledged: Option<Sent>,
+    unacknowledged: Option<SentState>,
     /// Whether another gateway has replaced the state first.
     overtaken: bool,
     /// How often something has been appended to the state since it was replaced.
@@ -66,14 +66,14 @@ pub(super) struct VersionedState {
     /// The number of the next request that is charged if it fits.
     next: Number,
     /// What became of requests since that was taken.
-    outcomes: Outcomes,
+    outcomes: AttemptOutcomes,
     /// What continues from a replaced limit, until a state of another gateway is seen to count as much.
     least: Option<Box<Cell>>,
 }
 
 /// What was learned from an exchange.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Learned {
+pub(super) struct LearnedState {
     /// How many states that should be there the server has lost: one at most.
     pub(super) lost: u64,
     /// Whether another gateway has written the state.
@@ -158,7 +158,7 @@ impl VersionedState {
     }
 
     /// What became of requests since this was asked last.
-    pub(super) fn take_outcomes(&mut self) -> Outcomes {
+    pub(super) fn take_outcomes(&mut self) -> AttemptOutcomes {
         std::mem::take(&mut self.outcomes)
     }
 
@@ -241,7 +241,7 @@ impl VersionedState {
             }
             self.kept = memory;
             let is_appended = is_appended && condition.is_some();
-            self.sent = Some(Sent { change, writing, bytes, is_appended });
+            self.sent = Some(SentState { change, writing, bytes, is_appended });
         }
         commands.read(&name);
         targets.read_state();
@@ -255,8 +255,13 @@ impl VersionedState {
     }
 
     /// Takes over what the server answered.
-    pub(super) fn fill(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time), answer: &Answer<'_>) -> Learned {
-        let mut learned = Learned::default();
+    pub(super) fn fill(
+        &mut self,
+        cell: &mut Cell,
+        (limit, now): (&Limit, Time),
+        answer: &CellAnswer<'_>,
+    ) -> LearnedState {
+        let mut learned = LearnedState::default();
         match answer.state_written() {
             None => {}
             Some(Written::Done | Written::Count(_)) => self.overtaken = false,
@@ -302,14 +307,14 @@ impl VersionedState {
     }
 
     /// Notes what became of what was sent, of whose attempts so many requests each were `admitted`: all where that is not known.
-    fn conclude(&mut self, sent: &Sent, admitted: &[u64]) {
+    fn conclude(&mut self, sent: &SentState, admitted: &[u64]) {
         let pending = &mut self.pending;
         let later = |charge| pending.get_or_insert_default().add_charge(charge);
         self.outcomes.append(sent.change.outcomes(admitted, later));
     }
 
     /// Tells once more what has not arrived, and for which nobody waits any longer.
-    fn tell_again(&mut self, sent: Sent) {
+    fn tell_again(&mut self, sent: SentState) {
         let mut change = sent.change;
         change.admit_all();
         self.add_again(change);
@@ -382,9 +387,9 @@ impl VersionedState {
     }
 
     /// Notes the last writings of other gateways than this one, of those that have written last.
-    fn note_writings(&mut self, groups: &[Group], own: Option<u32>) {
+    fn note_writings(&mut self, groups: &[OperationGroup], own: Option<u32>) {
         self.writings.clear();
-        for Group { writer, sequence, .. } in groups.iter().rev().filter(|group| Some(group.writer) != own) {
+        for OperationGroup { writer, sequence, .. } in groups.iter().rev().filter(|group| Some(group.writer) != own) {
             if self.writings.len() < WRITERS && !self.writings.iter().any(|(other, _)| other == writer) {
                 self.writings.push((*writer, *sequence));
             }

@@ -23,11 +23,11 @@
 
 use smallvec::SmallVec;
 
-use super::{CachedCell, Stage};
+use super::{CachedCell, ExchangeStage};
 use crate::limit::Limit;
 use crate::store::Ticket;
 use crate::store::shared::OwnedAsk;
-use crate::store::shared::provisional::{Outcome, Provisional, Provisionals};
+use crate::store::shared::provisional::{Confirmation, Provisional, Provisionals};
 use crate::store::shared::versioned::Number;
 
 impl CachedCell {
@@ -48,7 +48,10 @@ impl CachedCell {
     /// was read.
     pub(in crate::store::shared) fn may_reserve(&self) -> bool {
         self.has_no_sums()
-            || self.was_read && self.stage != Stage::InFlight && self.waiting.is_empty() && self.provisional.is_empty()
+            || self.was_read
+                && self.stage != ExchangeStage::InFlight
+                && self.waiting.is_empty()
+                && self.provisional.is_empty()
     }
 
     /// Whether there is so much room that what others have charged in the last moment hardly matters, and that a
@@ -69,13 +72,13 @@ impl CachedCell {
 
     /// What became of the provisional charges that were part of the exchange that was just answered. If it confirms
     /// none, those that are not rejected go on waiting.
-    pub(in crate::store::shared) fn confirm(&mut self, is_confirmed: bool) -> SmallVec<[Outcome; 2]> {
+    pub(in crate::store::shared) fn confirm(&mut self, is_confirmed: bool) -> SmallVec<[Confirmation; 2]> {
         let mut rejected = self.reject_what_did_not_fit(true);
         let sent = self.provisional.iter().position(|charge| !charge.sent).unwrap_or(self.provisional.len());
         let has_room = |charge: &Provisional| charge.ticket.limit.admits_by_counters(&self.cell, charge.at, 1);
         if is_confirmed && self.provisional[..sent].iter().all(|charge| has_room(charge)) {
             // With all of them there is room for more.
-            rejected.extend(self.provisional.drain(..sent).map(|charge| Outcome { charge, is_confirmed: true }));
+            rejected.extend(self.provisional.drain(..sent).map(|charge| Confirmation { charge, is_confirmed: true }));
             return rejected;
         }
         let mut charges = std::mem::take(&mut self.provisional);
@@ -93,11 +96,11 @@ impl CachedCell {
             }
             self.add_to_counters(&charge);
             self.undo(&charge);
-            rejected.push(Outcome { charge, is_confirmed: false });
+            rejected.push(Confirmation { charge, is_confirmed: false });
         }
         later.iter().for_each(|charge| self.add_to_counters(charge));
         if is_confirmed {
-            rejected.extend(charges.into_iter().map(|charge| Outcome { charge, is_confirmed: true }));
+            rejected.extend(charges.into_iter().map(|charge| Confirmation { charge, is_confirmed: true }));
             self.provisional = later;
         } else {
             charges.iter_mut().for_each(|charge| charge.sent = false);
@@ -108,7 +111,10 @@ impl CachedCell {
 
     /// Rejects those that did not fit into the state that is kept as a whole, and notes which others wait for that. If it is not
     /// certain that what was sent has arrived, it stays in the sums.
-    pub(in crate::store::shared) fn reject_what_did_not_fit(&mut self, is_certain: bool) -> SmallVec<[Outcome; 2]> {
+    pub(in crate::store::shared) fn reject_what_did_not_fit(
+        &mut self,
+        is_certain: bool,
+    ) -> SmallVec<[Confirmation; 2]> {
         let mut rejected = SmallVec::new();
         let Some(state) = &mut self.versioned else { return rejected };
         let outcomes = state.take_outcomes();
@@ -119,7 +125,7 @@ impl CachedCell {
                         let Ticket { limit, reservation, .. } = &charge.ticket;
                         self.take_back_sums(limit, reservation, reservation.cost());
                     }
-                    rejected.push(Outcome { charge, is_confirmed: false });
+                    rejected.push(Confirmation { charge, is_confirmed: false });
                     continue;
                 }
                 Some(Some(true)) => charge.attempt = None,

@@ -2,12 +2,12 @@
 
 use tokio::time::Instant;
 
-use super::{CachedCell, Stage};
-use crate::store::shared::counters::{Change, CounterId, Learned};
+use super::{CachedCell, ExchangeStage};
+use crate::store::shared::counters::{Change, CounterId, LearnedCount};
 use crate::store::shared::leases::is_leasable;
 use crate::store::shared::protocol::{Commands, Echo, Initial, Item, Written};
 use crate::store::shared::reset::ResetOutcome;
-use crate::store::shared::targets::{Answer, Targets};
+use crate::store::shared::targets::{CellAnswer, Targets};
 
 /// What came of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl CachedCell {
         commands: &mut dyn Commands,
         strict: bool,
     ) {
-        self.stage = Stage::InFlight;
+        self.stage = ExchangeStage::InFlight;
         if let Some(number) = self.resets.send() {
             return self.compose_reset(number, targets, commands);
         }
@@ -98,12 +98,12 @@ impl CachedCell {
 
     /// Takes over what the server answered to what it was asked then. If gateways are `strict`, a lower count is believed,
     /// because they give back what they cannot use.
-    pub(in crate::store::shared) fn fill(&mut self, answer: &Answer<'_>, asked: Instant, strict: bool) -> Filled {
+    pub(in crate::store::shared) fn fill(&mut self, answer: &CellAnswer<'_>, asked: Instant, strict: bool) -> Filled {
         let shrink = strict || self.counters.shrinks();
         // What is known from before a reset must not be what the replies are understood by.
         let mut filled = Filled { reset: self.apply_resets(answer), ..Filled::default() };
         for (id, written) in answer.written() {
-            self.counters.settle(id, written);
+            self.counters.acknowledge(id, written);
             if let Written::Count(count) = written {
                 self.learn(id, Some(count), shrink);
             }
@@ -166,7 +166,7 @@ impl CachedCell {
     /// Learns what a counter says, `None` if there is none; returns 1 if there should be one.
     fn learn(&mut self, id: CounterId, count: Option<u64>, shrink: bool) -> u64 {
         let Self { cell, counters, names, now, shared, .. } = self;
-        let (mut known, mut learned) = (0, Learned::default());
+        let (mut known, mut learned) = (0, LearnedCount::default());
         cell.correct(id.rate, id.bucket, |cached| {
             (known, learned) = (cached, counters.learn(id, cached, count, shrink));
             learned.count

@@ -142,11 +142,11 @@ impl CachedCell {
     ) {
         let (terms, place) = (ask.terms(), ask.place);
         if !terms.is_idle() {
-            let verdict = self.verdict((&ask.limit, terms.own.need), at, has_room);
+            let verdict = self.verdict((&ask.limit, terms.demand.need), at, has_room);
             let level = if has_room { ask.level } else { 0 };
             result.verdicts.push((place, Verdict { level, ..verdict }));
         }
-        if ask.own.is_some() {
+        if ask.own_demand.is_some() {
             let verdict = self.verdict((&ask.limit, ask.need), at, fits);
             result.pooled.push(Pooled { place, demand: ask.demand(), verdict });
         }

@@ -8,7 +8,7 @@ use crate::store::shared::counters::CounterId;
 use crate::store::shared::names;
 use crate::store::shared::protocol::{Commands, Condition, Item};
 use crate::store::shared::reset::ResetOutcome;
-use crate::store::shared::targets::{Answer, Targets};
+use crate::store::shared::targets::{CellAnswer, Targets};
 
 impl CachedCell {
     /// Has the key reset by the next exchange. It has just been read, so the number is higher than that of any reset
@@ -58,7 +58,7 @@ impl CachedCell {
     }
 
     /// Sees by the numbers of the items whether the key was reset, and forgets what was known before.
-    pub(super) fn apply_resets(&mut self, answer: &Answer<'_>) -> ResetOutcome {
+    pub(super) fn apply_resets(&mut self, answer: &CellAnswer<'_>) -> ResetOutcome {
         let number = |item: Option<Item<'_>>| item.map_or(0, |item| item.number);
         let (mut everywhere, mut highest) = (0, 0);
         if answer.is_read() {
@@ -69,7 +69,7 @@ impl CachedCell {
         match mem::take(&mut self.resets.sent) {
             0 => {}
             sent if sent <= everywhere => {
-                self.counters.acknowledge();
+                self.counters.acknowledge_all();
                 self.versioned.iter_mut().for_each(|state| state.acknowledge());
             }
             _ => self.lose_replies(),

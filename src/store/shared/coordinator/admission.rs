@@ -10,8 +10,8 @@ use crate::store::plan::Plan;
 use crate::store::shared::OwnedAsk;
 use crate::store::shared::batch::ServerState;
 use crate::store::shared::cached_cell::CachedCell;
-use crate::store::shared::cells::Place;
-use crate::store::shared::message::Decision;
+use crate::store::shared::cells::CellPlace;
+use crate::store::shared::message::PendingDecision;
 
 /// What one limit of a decision says.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ pub(super) type Admits = SmallVec<[Admit; 2]>;
 
 impl Coordinator {
     /// Accepts a decision, unless nobody waits for it any more.
-    pub(super) fn decide(&mut self, decision: Box<Decision>, deadline: Instant) {
+    pub(super) fn decide(&mut self, decision: Box<PendingDecision>, deadline: Instant) {
         if !decision.is_given_up() {
             self.begin(decision, Some(deadline));
         }
@@ -43,9 +43,9 @@ impl Coordinator {
     /// an exchange of its own only if it needs one.
     ///
     /// A decision that has waited before keeps its deadline.
-    pub(super) fn begin(&mut self, mut decision: Box<Decision>, deadline: Option<Instant>) {
+    pub(super) fn begin(&mut self, mut decision: Box<PendingDecision>, deadline: Option<Instant>) {
         let mut admits = Admits::new();
-        let Decision { asks, places, now, asked, .. } = &mut *decision;
+        let PendingDecision { asks, places, now, asked, .. } = &mut *decision;
         places.clear();
         for ask in asks.iter_mut() {
             self.cells.follow(ask, *now);
@@ -68,7 +68,7 @@ impl Coordinator {
         let is_scarce = plan.parts.iter().any(|part| !part.has_room);
         let is_any_full = asks.iter().any(|ask| ask.is_full);
         // The cells that have to be read, and whose servers are not away.
-        let mut unread: SmallVec<[Place; 2]> = SmallVec::new();
+        let mut unread: SmallVec<[CellPlace; 2]> = SmallVec::new();
         for (((ask, place), admit), part) in asks.iter_mut().zip(&*places).zip(&mut admits).zip(&plan.parts) {
             ask.follow_plan(part);
             let is_idle = ask.terms().is_idle();
@@ -125,7 +125,7 @@ impl Coordinator {
     pub(super) fn plan(
         &self,
         asks: &[OwnedAsk],
-        places: &[Place],
+        places: &[CellPlace],
         asked: Instant,
         has_room: impl Fn(&OwnedAsk, &CachedCell, usize, u64) -> bool,
     ) -> Plan {
@@ -136,8 +136,8 @@ impl Coordinator {
     }
 
     /// Notes how full the limits are before the request is charged. If it may be held, all that it is charged is reserved.
-    pub(super) fn note_levels(&mut self, decision: &mut Decision, plan: &Plan, admits: &Admits) {
-        let Decision { asks, places, .. } = decision;
+    pub(super) fn note_levels(&mut self, decision: &mut PendingDecision, plan: &Plan, admits: &Admits) {
+        let PendingDecision { asks, places, .. } = decision;
         if asks.iter().all(|ask| ask.held_above.is_none()) {
             return;
         }

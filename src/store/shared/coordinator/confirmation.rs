@@ -9,13 +9,13 @@ use crate::config::OnError;
 use crate::store::Reply;
 use crate::store::plan::Plan;
 use crate::store::shared::OwnedAsk;
-use crate::store::shared::cells::Place;
-use crate::store::shared::message::Decision;
-use crate::store::shared::provisional::{Outcome, Standing, Standings};
+use crate::store::shared::cells::CellPlace;
+use crate::store::shared::message::PendingDecision;
+use crate::store::shared::provisional::{Confirmation, Standing, Standings};
 
 impl Coordinator {
     /// Tells a decision whether its key is banned, if it is charged already and waits for that: the cell was just read.
-    pub(super) fn look_at_ban(&mut self, cell: Place, number: u64) {
+    pub(super) fn look_at_ban(&mut self, cell: CellPlace, number: u64) {
         let Some(decision) = self.waiting.get_mut(number) else { return };
         let Some(index) = decision.places.iter().position(|place| *place == cell) else { return };
         let (cached, ask) = (self.cells.peek(cell), &decision.asks[index]);
@@ -26,7 +26,7 @@ impl Coordinator {
     }
 
     /// One provisional charge of a decision is confirmed or rejected.
-    pub(super) fn settle(&mut self, cell: Place, Outcome { charge, is_confirmed }: Outcome) {
+    pub(super) fn confirm(&mut self, cell: CellPlace, Confirmation { charge, is_confirmed }: Confirmation) {
         let number = charge.number;
         match self.waiting.get_mut(number).and_then(|decision| decision.standing(charge.index)) {
             Some(standing) => *standing = if is_confirmed { Standing::Confirmed(charge) } else { Standing::Rejected },
@@ -41,7 +41,7 @@ impl Coordinator {
 
     /// Completes a decision whose provisional charges have all been confirmed or rejected, or will get no answer. If
     /// one was rejected, all are given back. If its limit has a pool, that is asked instead.
-    pub(super) fn conclude(&mut self, mut decision: Box<Decision>) {
+    pub(super) fn conclude(&mut self, mut decision: Box<PendingDecision>) {
         let standings = std::mem::take(&mut decision.standings);
         for (ask, standing) in decision.asks.iter_mut().zip(&standings) {
             ask.is_full |= matches!(standing, Standing::Rejected);
@@ -73,7 +73,7 @@ impl Coordinator {
 
     /// Gives back all charges of a decision, because others were faster to take the room of a limit, and decides once more,
     /// with the pool of that limit.
-    fn ask_pool(&mut self, mut decision: Box<Decision>, standings: Standings) {
+    fn ask_pool(&mut self, mut decision: Box<PendingDecision>, standings: Standings) {
         let is_waiting = standings.iter().any(|standing| matches!(standing, Standing::Open));
         for (index, standing) in standings.into_iter().enumerate() {
             self.close(&decision, index, standing, true);
@@ -88,14 +88,14 @@ impl Coordinator {
     }
 
     /// Drops a decision, which tells whoever waits for it. Its charges are given back if that means that it is refused.
-    pub(super) fn dismiss(&mut self, mut decision: Box<Decision>) {
+    pub(super) fn dismiss(&mut self, mut decision: Box<PendingDecision>) {
         for (index, standing) in std::mem::take(&mut decision.standings).into_iter().enumerate() {
             self.close(&decision, index, standing, self.on_error == OnError::Reject);
         }
     }
 
     /// Keeps or gives back a charge of a decision that is complete.
-    fn close(&mut self, decision: &Decision, index: usize, standing: Standing, is_given_back: bool) {
+    fn close(&mut self, decision: &PendingDecision, index: usize, standing: Standing, is_given_back: bool) {
         let place = decision.places[index];
         let cached = self.cells.at(place);
         if cached.id() != decision.asks[index].cell() {
@@ -112,7 +112,7 @@ impl Coordinator {
 
     /// No decision waits for provisional charges of this cell any longer. Those that were sent are unacknowledged,
     /// unless their exchange was answered.
-    pub(super) fn drop_provisional(&mut self, cell: Place, is_unacknowledged: bool) {
+    pub(super) fn drop_provisional(&mut self, cell: CellPlace, is_unacknowledged: bool) {
         for charge in self.cells.at(cell).withdraw_all() {
             let number = charge.number;
             match self.waiting.get_mut(number).and_then(|decision| decision.standing(charge.index)) {

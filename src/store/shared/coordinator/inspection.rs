@@ -8,17 +8,17 @@ use super::Coordinator;
 use crate::store::KeyUsage;
 use crate::store::reloads::Migration;
 use crate::store::shared::batch::ServerState;
-use crate::store::shared::cached_cell::{CachedCell, Filled, Stage};
-use crate::store::shared::cells::{Cells, Place};
+use crate::store::shared::cached_cell::{CachedCell, ExchangeStage, Filled};
+use crate::store::shared::cells::{CellPlace, Cells};
 use crate::store::shared::message::{Inspection, Task};
 
 /// All that operators wait for.
 #[derive(Debug, Default)]
-pub(super) struct Inspections(Vec<Open>);
+pub(super) struct Inspections(Vec<OpenInspection>);
 
 #[derive(Debug)]
-struct Open {
-    cell: Place,
+struct OpenInspection {
+    cell: CellPlace,
     inspection: Inspection,
     /// The reset that is to be written, once the key has been read.
     reset_id: Option<u32>,
@@ -30,16 +30,18 @@ impl Inspections {
     /// Calls `compose`, which writes an exchange, and notes for whom it reads or resets a cell.
     pub(super) fn composed<T>(&mut self, cells: &mut Cells, compose: impl FnOnce(&mut Cells) -> T) -> T {
         let Self(open) = self;
-        let is_queued = |open: &Open, cells: &mut Cells| !open.is_sent && cells.at(open.cell).stage == Stage::Queued;
+        let is_queued = |open: &OpenInspection, cells: &mut Cells| {
+            !open.is_sent && cells.at(open.cell).stage == ExchangeStage::Queued
+        };
         let queued: Vec<usize> = (0..open.len()).filter(|at| is_queued(&open[*at], cells)).collect();
         queued.iter().for_each(|at| cells.at(open[*at].cell).read_in_full());
         let composed = compose(cells);
-        queued.iter().for_each(|at| open[*at].is_sent = cells.at(open[*at].cell).stage == Stage::InFlight);
+        queued.iter().for_each(|at| open[*at].is_sent = cells.at(open[*at].cell).stage == ExchangeStage::InFlight);
         composed
     }
 }
 
-impl Open {
+impl OpenInspection {
     /// Goes on now that the cell was read for it. Returns itself if it has to wait for another exchange. If the reset
     /// has failed, the sender is dropped.
     fn go_on(self, cached: &mut CachedCell, filled: &Filled) -> Option<Self> {
@@ -87,13 +89,13 @@ impl Coordinator {
         // As a decision does: what is read is of now, not of when the key was used last.
         cached.advance_for(limit, *now, *asked);
         cached.inspections += 1;
-        self.inspections.0.push(Open { cell, inspection, reset_id: None, is_sent: false });
+        self.inspections.0.push(OpenInspection { cell, inspection, reset_id: None, is_sent: false });
         self.queue(cell, true);
     }
 
     /// Goes on with those who wait for this cell, which has just been answered about. If it could not be read, they are
     /// dropped.
-    pub(super) fn answer_inspections(&mut self, cell: Place, is_read: bool, filled: &Filled) {
+    pub(super) fn answer_inspections(&mut self, cell: CellPlace, is_read: bool, filled: &Filled) {
         let cached = self.cells.at(cell);
         let all = std::mem::take(&mut self.inspections.0).into_iter();
         let (read, mut open): (Vec<_>, Vec<_>) = all.partition(|open| open.cell == cell && open.is_sent);
@@ -103,7 +105,7 @@ impl Coordinator {
     }
 
     /// Drops those who wait for a cell that is not to be had, which tells them. What was not written yet is not reset.
-    pub(super) fn drop_inspections(&mut self, cell: Place) {
+    pub(super) fn drop_inspections(&mut self, cell: CellPlace) {
         let cached = self.cells.at(cell);
         if std::mem::take(&mut cached.inspections) > 0 {
             cached.cancel_reset();

@@ -3,18 +3,18 @@
 use super::Coordinator;
 use crate::store::Asks;
 use crate::store::shared::OwnedAsk;
-use crate::store::shared::message::{Decision, Decisions};
+use crate::store::shared::message::{PendingDecision, PendingDecisions};
 use crate::store::shared::refusals::Seen;
 
 impl Coordinator {
     /// What was decided since they were taken last, by worker.
-    pub(in crate::store::shared) fn take_replies(&mut self) -> impl Iterator<Item = (usize, Decisions)> {
+    pub(in crate::store::shared) fn take_replies(&mut self) -> impl Iterator<Item = (usize, PendingDecisions)> {
         self.replies.iter_mut().map(std::mem::take).enumerate().filter(|(_, replies)| !replies.is_empty())
     }
 
     /// Whether a decision is refused by what was remembered since it was asked for. While the server is asked about a key,
     /// nothing is remembered of it, and each request that comes meanwhile would have it asked once more.
-    pub(super) fn is_refused_meanwhile(&self, decision: &mut Decision) -> bool {
+    pub(super) fn is_refused_meanwhile(&self, decision: &mut PendingDecision) -> bool {
         let asks: Asks<'_> = decision.asks.iter().map(OwnedAsk::borrowed).collect();
         let Some(reply) = self.refusals.find(&asks, decision.now, false) else { return false };
         self.health.remembered.of(decision.worker).one();
@@ -23,8 +23,8 @@ impl Coordinator {
     }
 
     /// Remembers what was refused, and sends the decision back.
-    pub(super) fn reply(&mut self, decision: Box<Decision>) {
-        let Decision { asks, result, places, now, .. } = &*decision;
+    pub(super) fn reply(&mut self, decision: Box<PendingDecision>) {
+        let PendingDecision { asks, result, places, now, .. } = &*decision;
         let seen = |ask: &OwnedAsk, index| match places.get(index).map(|place| self.cells.peek(*place)) {
             Some(cached) if cached.id() == ask.cell() => {
                 let counts = ask.limit.small_copy(&cached.lasting(&ask.limit, *now));
@@ -37,7 +37,7 @@ impl Coordinator {
     }
 
     /// Sends a decision back to the worker that waits for it.
-    pub(super) fn deliver(&mut self, decision: Box<Decision>) {
+    pub(super) fn deliver(&mut self, decision: Box<PendingDecision>) {
         match self.replies.get_mut(decision.worker) {
             Some(replies) if decision.reply.is_some() => replies.push(decision),
             _ => {

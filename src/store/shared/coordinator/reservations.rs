@@ -7,15 +7,15 @@ use crate::limit::Reservation;
 use crate::store::LimitChanges;
 use crate::store::shared::OwnedAsk;
 use crate::store::shared::batch::ServerState;
-use crate::store::shared::cells::Place;
+use crate::store::shared::cells::CellPlace;
 use crate::store::shared::leases::{FAR, LEASE};
 use crate::store::shared::message::Settlement;
-use crate::store::shared::provisional::{Outcome, Provisional};
+use crate::store::shared::provisional::{Confirmation, Provisional};
 
 impl Coordinator {
     /// Gives back what was reserved too much, or charges what was reserved too little. Nobody waits for that, and it
     /// waits for nothing: the next request is decided after it.
-    pub(super) fn settle_reserved(&mut self, settlement: Settlement) {
+    pub(super) fn settle(&mut self, settlement: Settlement) {
         let Settlement { mut ticket, now, asked, mut cost } = settlement;
         // A limit that has not counted the key since a reload has yet to continue from where it was reserved.
         let successor = self.cells.successor(&ticket.limit, ticket.key, now).map(|migration| migration.to.clone());
@@ -39,7 +39,7 @@ impl Coordinator {
     }
 
     /// Asks for a lease of a key that was just charged, if it is busy and its server answers.
-    pub(super) fn lease_if_busy(&mut self, cell: Place, ask: &OwnedAsk, asked: Instant) {
+    pub(super) fn lease_if_busy(&mut self, cell: CellPlace, ask: &OwnedAsk, asked: Instant) {
         // A request that was on its way during a reload may ask a replaced limit, from which another one continues.
         let is_replaced = self.cells.is_replaced(cell);
         let cached = self.cells.at(cell);
@@ -66,24 +66,24 @@ impl Coordinator {
     }
 
     /// The charge of a lease is confirmed by an exchange that was begun at `begun`, or was rejected and given back.
-    pub(super) fn settle_lease(&mut self, cell: Place, outcome: Outcome, begun: Instant) {
-        let Outcome { charge, is_confirmed } = outcome;
+    pub(super) fn confirm_lease(&mut self, cell: CellPlace, outcome: Confirmation, begun: Instant) {
+        let Confirmation { charge, is_confirmed } = outcome;
         if is_confirmed {
             let (until, before) = self.cells.at(cell).grant(charge, begun);
             self.leases.push_back((until, cell));
             if let Some(before) = before {
-                self.give_back_lease(cell, *before, begun);
+                self.return_lease(cell, *before, begun);
             }
         }
     }
 
     /// Gives back what is left of leases whose time is over.
-    pub(in crate::store::shared) fn end_leases(&mut self, now: Instant) {
+    pub(in crate::store::shared) fn return_leases(&mut self, now: Instant) {
         while self.leases.front().is_some_and(|(until, _)| *until <= now)
             && let Some((_, cell)) = self.leases.pop_front()
         {
             if let Some(rest) = self.cells.at(cell).end_lease(now) {
-                self.give_back_lease(cell, *rest, now);
+                self.return_lease(cell, *rest, now);
             }
             if self.cells.at(cell).has_asked_for_lease() {
                 // Its server is slow, and a reload has to know of it.
@@ -94,10 +94,10 @@ impl Coordinator {
 
     /// Gives back what is left of a lease like that of a reservation: a reload may have changed since how the limit counts.
     /// No request comes with that, so the time is that of the last one.
-    fn give_back_lease(&mut self, cell: Place, rest: Provisional, asked: Instant) {
+    fn return_lease(&mut self, cell: CellPlace, rest: Provisional, asked: Instant) {
         if rest.ticket.cost() > 0 {
             let now = self.cells.peek(cell).now;
-            self.settle_reserved(Settlement { ticket: rest.ticket, now, asked, cost: 0 });
+            self.settle(Settlement { ticket: rest.ticket, now, asked, cost: 0 });
         }
     }
 

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use super::Coordinator;
 use crate::config::OnError;
 use crate::store::shared::batch::ServerState;
-use crate::store::shared::cached_cell::Stage;
-use crate::store::shared::cells::Place;
-use crate::store::shared::message::Decision;
+use crate::store::shared::cached_cell::ExchangeStage;
+use crate::store::shared::cells::CellPlace;
+use crate::store::shared::message::PendingDecision;
 
 impl Coordinator {
     /// The server answers.
@@ -26,7 +26,7 @@ impl Coordinator {
             for (cell, _) in exchange.cells {
                 let cached = self.cells.at(cell);
                 cached.lose_replies();
-                cached.stage = Stage::Idle;
+                cached.stage = ExchangeStage::Idle;
                 self.abandon(cell);
                 self.queue(cell, true);
             }
@@ -34,16 +34,16 @@ impl Coordinator {
         for cell in self.servers[server].give_up() {
             // Nobody may have waited for the one that stood there, and another one has its place now.
             let cached = self.cells.peek(cell);
-            if cached.stage == Stage::Queued && cached.server == server {
+            if cached.stage == ExchangeStage::Queued && cached.server == server {
                 self.abandon(cell);
-                self.cells.at(cell).stage = Stage::Idle;
+                self.cells.at(cell).stage = ExchangeStage::Idle;
                 self.queue(cell, true);
             }
         }
     }
 
     /// No decision waits for this cell any longer.
-    pub(super) fn abandon(&mut self, cell: Place) {
+    pub(super) fn abandon(&mut self, cell: CellPlace) {
         self.drop_provisional(cell, true);
         self.drop_inspections(cell);
         for number in std::mem::take(&mut self.cells.at(cell).waiting) {
@@ -71,7 +71,7 @@ impl Coordinator {
     }
 
     /// Decides from what is known, because the server does not answer.
-    pub(super) fn decide_from_memory(&mut self, decision: Box<Decision>) {
+    pub(super) fn decide_from_memory(&mut self, decision: Box<PendingDecision>) {
         self.health.local.one();
         if decision.standings.is_empty() {
             self.judge(decision, false);
@@ -108,7 +108,7 @@ mod tests {
         (0..2).for_each(|server| coordinator.up(server));
         let limit = Arc::new(Limit::new("l", &["9/d".parse().unwrap()]));
         let (time, asks) = (Time::from_micros(1_800_000_000_000_000), ask(&limit, key_on(1, 2, &limit)));
-        let decision = Decision::new([asks].into_iter().collect(), (time, now), None, 0);
+        let decision = PendingDecision::new([asks].into_iter().collect(), (time, now), None, 0);
         coordinator.submit(Message::Decide(decision), now + timeout);
         // The cell that stood there before was queued at the other server, and nobody waited for it.
         let of_other = (&limit, key_on(0, 2, &limit));

@@ -22,7 +22,7 @@ use crate::store::shared::coordinator::Coordinator;
 use crate::store::shared::leases::LEASE;
 use crate::store::shared::link::Link;
 use crate::store::shared::memcached::Memcached;
-use crate::store::shared::message::{Decision, Message, Settlement};
+use crate::store::shared::message::{Message, PendingDecision, Settlement};
 use crate::store::shared::protocol::Protocol;
 use crate::store::shared::refusals::RefusalCache;
 use crate::store::shared::{Health, OwnedAsk};
@@ -235,7 +235,7 @@ impl World {
         let deadline = asked + Duration::from_micros(self.patience);
         let now = self.clock(gateway);
         let Gateway { coordinator, waiting, .. } = &mut self.gateways[gateway];
-        let decision = Decision::new(asks.iter().cloned().collect(), (now, asked), Some(reply), 0);
+        let decision = PendingDecision::new(asks.iter().cloned().collect(), (now, asked), Some(reply), 0);
         coordinator.submit(Message::Decide(decision), deadline);
         waiting.push((receiver, asks, self.now));
         self.collect(gateway);
@@ -249,7 +249,7 @@ impl World {
     /// Asks a gateway, but stops waiting before the gateway takes the question in.
     pub(super) fn give_up(&mut self, gateway: usize) {
         let (asked, asks, (reply, _)) = (self.instant(), self.whats[0].iter().cloned().collect(), oneshot::channel());
-        let decision = Decision::new(asks, (self.clock(gateway), asked), Some(reply), 0);
+        let decision = PendingDecision::new(asks, (self.clock(gateway), asked), Some(reply), 0);
         self.gateways[gateway].coordinator.submit(Message::Decide(decision), asked);
     }
 
@@ -259,7 +259,7 @@ impl World {
             let key = Fingerprint::of(&number.to_be_bytes());
             let look = OwnedAsk { key, cost: 0, ..self.whats[0][0].clone() };
             let asked = self.instant();
-            let decision = Decision::new([look].into_iter().collect(), (self.now, asked), None, 0);
+            let decision = PendingDecision::new([look].into_iter().collect(), (self.now, asked), None, 0);
             let deadline = asked + Duration::from_micros(TIMEOUT);
             self.gateways[gateway].coordinator.submit(Message::Decide(decision), deadline);
         }
@@ -389,7 +389,7 @@ impl World {
         self.inspected.drain(..).for_each(Inspected::assert_over);
         for gateway in &mut self.gateways {
             assert!(gateway.waiting.is_empty(), "some wait for ever");
-            assert!(gateway.coordinator.is_settled(), "something is pending for ever");
+            assert!(gateway.coordinator.is_written(), "something is pending for ever");
             // After a reload there may be something to sweep later.
             assert!(gateway.coordinator.next_timer().is_none() || !self.ways.is_empty(), "a decision is left");
         }

@@ -24,7 +24,7 @@ pub(super) struct StateChange {
 
 /// What became of an attempt: the number of its first request, how many there are, and how many are admitted.
 #[derive(Clone, Copy, Debug)]
-struct Outcome {
+struct AttemptOutcome {
     first: Number,
     times: u64,
     admitted: u64,
@@ -35,7 +35,7 @@ fn is_among(number: Number, first: Number, times: u64) -> bool {
     (first..first + times).contains(&number)
 }
 
-impl Outcome {
+impl AttemptOutcome {
     fn is_about(&self, number: Number) -> bool {
         is_among(number, self.first, self.times)
     }
@@ -43,9 +43,9 @@ impl Outcome {
 
 /// What became of requests.
 #[derive(Debug, Default)]
-pub(in crate::store::shared) struct Outcomes(SmallVec<[Outcome; 1]>);
+pub(in crate::store::shared) struct AttemptOutcomes(SmallVec<[AttemptOutcome; 1]>);
 
-impl Outcomes {
+impl AttemptOutcomes {
     /// Whether this request is admitted; `None` if it is not known.
     pub(in crate::store::shared) fn of(&self, number: Number) -> Option<bool> {
         let outcome = self.0.iter().find(|outcome| outcome.is_about(number))?;
@@ -115,12 +115,12 @@ impl StateChange {
 
     /// What became of its attempts, of which so many requests each were `admitted`: all where that is not known. What did not fit
     /// and was admitted in any case is charged to what is told next, `later`.
-    pub(super) fn outcomes(&self, admitted: &[u64], mut later: impl FnMut((Time, Time, u64))) -> Outcomes {
+    pub(super) fn outcomes(&self, admitted: &[u64], mut later: impl FnMut((Time, Time, u64))) -> AttemptOutcomes {
         let outcome = |(index, (first, attempt)): (usize, &(Number, Attempt))| {
             let admitted = admitted.get(index).copied().unwrap_or(attempt.times);
-            Outcome { first: *first, times: attempt.times, admitted }
+            AttemptOutcome { first: *first, times: attempt.times, admitted }
         };
-        let outcomes = Outcomes(self.attempts.iter().enumerate().map(outcome).collect());
+        let outcomes = AttemptOutcomes(self.attempts.iter().enumerate().map(outcome).collect());
         for number in self.admitted.iter().filter(|number| outcomes.of(**number) == Some(false)) {
             let attempts = self.attempts.iter().filter(|(first, attempt)| is_among(*number, *first, attempt.times));
             attempts.for_each(|(_, attempt)| later((attempt.since, attempt.at, attempt.cost)));
@@ -174,12 +174,12 @@ impl StateChange {
 
     /// Changes a state that was read anew and does not contain it, as of its last moment. Returns what became of requests that do
     /// not fit, which it attempts to charge no longer.
-    pub(super) fn apply(&mut self, limit: &Limit, cell: &mut Cell, now: Time) -> Outcomes {
+    pub(super) fn apply(&mut self, limit: &Limit, cell: &mut Cell, now: Time) -> AttemptOutcomes {
         let admitted: SmallVec<[u64; 2]> =
             self.operations().filter_map(|operation| limit.operate(cell, now, &operation)).collect();
-        let (mut outcomes, mut later) = (Outcomes::default(), SmallVec::<[_; 1]>::new());
+        let (mut outcomes, mut later) = (AttemptOutcomes::default(), SmallVec::<[_; 1]>::new());
         for ((first, attempt), admitted) in self.attempts.iter_mut().zip(admitted) {
-            let dropped = Outcome { first: *first + admitted, times: attempt.times - admitted, admitted: 0 };
+            let dropped = AttemptOutcome { first: *first + admitted, times: attempt.times - admitted, admitted: 0 };
             attempt.times = admitted;
             outcomes.0.push(dropped);
             let all = self.admitted.len();

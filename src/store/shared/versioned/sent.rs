@@ -4,7 +4,7 @@ use super::VersionedState;
 use super::change::StateChange;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
-use crate::limit::shared::Group;
+use crate::limit::shared::OperationGroup;
 use crate::limit::{Cell, Limit};
 
 /// What is known of the value on the server.
@@ -26,7 +26,7 @@ pub(super) fn stand_in(value: &[u8]) -> u64 {
 
 /// What the server is being told.
 #[derive(Debug)]
-pub(super) struct Sent {
+pub(super) struct SentState {
     pub(super) change: StateChange,
     /// The number of the gateway and of this writing.
     pub(super) writing: (u32, u32),
@@ -35,7 +35,7 @@ pub(super) struct Sent {
     pub(super) is_appended: bool,
 }
 
-impl Sent {
+impl SentState {
     /// Whether the value is what was expected after this was written to what was there before: nobody else has written.
     pub(super) fn explains(&self, value: &[u8], before: Version) -> bool {
         match before {
@@ -47,10 +47,10 @@ impl Sent {
 
     /// How many requests of each of its attempts were admitted, as these groups say: nothing is said if they are part of the
     /// state by now. `None` if it has not arrived.
-    pub(super) fn found<'a>(&self, groups: &'a [Group]) -> Option<&'a [u64]> {
+    pub(super) fn found<'a>(&self, groups: &'a [OperationGroup]) -> Option<&'a [u64]> {
         let (writer, sequence) = self.writing;
         let mut own = groups.iter().filter(|group| group.writer == writer);
-        let is_later = |group: &Group| group.sequence.wrapping_sub(sequence) < 1 << 31;
+        let is_later = |group: &OperationGroup| group.sequence.wrapping_sub(sequence) < 1 << 31;
         match own.clone().find(|group| group.sequence == sequence) {
             Some(group) => Some(&group.admitted),
             None => own.any(is_later).then_some(&[]),
@@ -67,7 +67,7 @@ impl VersionedState {
 
     /// The value of a reset is being written, which stands for what is pending, too.
     pub(in crate::store::shared) fn send_reset(&mut self, writing: (u32, u32), bytes: Vec<u8>) {
-        self.sent = self.pending.take().map(|change| Sent { change, writing, bytes, is_appended: false });
+        self.sent = self.pending.take().map(|change| SentState { change, writing, bytes, is_appended: false });
     }
 
     /// What was sent is done.

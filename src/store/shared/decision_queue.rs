@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use tokio::time::Instant;
 
-use super::message::Decision;
+use super::message::PendingDecision;
 
 /// All decisions that wait. A number that was given to a decision is never given again.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct DecisionQueue {
     /// The number of the first in the queue.
     first: u64,
     queue: VecDeque<Slot>,
@@ -19,12 +19,12 @@ struct Slot {
     /// It waits no longer than until then. All wait equally long, so the first in the queue is the first to end.
     deadline: Instant,
     /// The decision, if it still waits, and for how many answers.
-    waiting: Option<(Box<Decision>, usize)>,
+    waiting: Option<(Box<PendingDecision>, usize)>,
 }
 
-impl Waiting {
+impl DecisionQueue {
     /// Adds a decision, which waits for so many answers. Returns the number that it gets.
-    pub(super) fn push(&mut self, mut decision: Box<Decision>, answers: usize, deadline: Instant) -> u64 {
+    pub(super) fn push(&mut self, mut decision: Box<PendingDecision>, answers: usize, deadline: Instant) -> u64 {
         let number = self.first + self.queue.len() as u64;
         decision.number = number;
         self.queue.push_back(Slot { deadline, waiting: Some((decision, answers)) });
@@ -32,7 +32,7 @@ impl Waiting {
     }
 
     /// Lets a decision that was just taken wait for so many answers more, no longer than before. Returns its number.
-    pub(super) fn put_back(&mut self, decision: Box<Decision>, answers: usize) -> u64 {
+    pub(super) fn put_back(&mut self, decision: Box<PendingDecision>, answers: usize) -> u64 {
         let number = decision.number;
         if let Some(slot) = self.slot(number) {
             slot.waiting = Some((decision, answers));
@@ -41,24 +41,24 @@ impl Waiting {
     }
 
     /// The decision with this number, if it still waits.
-    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Decision> {
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut PendingDecision> {
         self.slot(number)?.waiting.as_mut().map(|(decision, _)| &mut **decision)
     }
 
     /// One of the answers is there: returns the decision if it was the last.
-    pub(super) fn count_down(&mut self, number: u64) -> Option<Box<Decision>> {
+    pub(super) fn count_down(&mut self, number: u64) -> Option<Box<PendingDecision>> {
         let (_, answers) = self.slot(number)?.waiting.as_mut()?;
         *answers = answers.saturating_sub(1);
         if *answers == 0 { self.take(number) } else { None }
     }
 
     /// Takes a decision out of the queue, if it still is in it.
-    pub(super) fn take(&mut self, number: u64) -> Option<Box<Decision>> {
+    pub(super) fn take(&mut self, number: u64) -> Option<Box<PendingDecision>> {
         self.slot(number)?.waiting.take().map(|(decision, _)| decision)
     }
 
     /// Takes the first decision, if its time is over.
-    pub(super) fn take_overdue(&mut self, now: Instant) -> Option<Box<Decision>> {
+    pub(super) fn take_overdue(&mut self, now: Instant) -> Option<Box<PendingDecision>> {
         self.deadline().filter(|deadline| *deadline <= now)?;
         self.take(self.first)
     }
