@@ -2,7 +2,7 @@
 //!
 //! An upstream is a balancer over endpoints. A connection to an endpoint comes from the pool of the worker or from the
 //! connector, and a protocol carries the request over it. Only this file sends a request to one endpoint after the other, as
-//! `again.rs` decides.
+//! `resend.rs` decides.
 
 pub mod overload;
 mod health;
@@ -10,8 +10,7 @@ mod load;
 mod adaptive_limit;
 mod places;
 mod endpoint_state;
-mod retry_budget;
-mod again;
+mod resend;
 mod cold;
 mod upstream_state;
 mod endpoint;
@@ -40,10 +39,8 @@ mod http1;
 mod body;
 mod attempts;
 mod servers;
-mod outcomes;
 mod delivery;
 mod happy_eyeballs;
-mod health_check;
 mod watch;
 
 use std::net::SocketAddr;
@@ -78,14 +75,14 @@ use crate::config;
 use crate::net::Names;
 use crate::request::decide::ConcurrencyPermit;
 use crate::server::ClientBody;
-use again::Again;
 use attempts::Attempts;
-use balancer::{Balancer, Choice, Wish};
+use balancer::{Balancer, Choice, Criteria};
 use cold::cold;
 use connector::Connector;
 use delivery::Delivery;
 use error::Failed;
 use in_flight::InFlight;
+use resend::Resend;
 use servers::Servers;
 use upstream_state::UpstreamState;
 
@@ -255,11 +252,11 @@ impl Upstream {
         let mut attempts = Attempts::new(self, request, body);
         let delivery = Delivery { upstream: self, connections, request };
         let key = request.client.and_then(|client| client.balanced_by);
-        let wish = Wish { key, tried: &[] };
-        let mut in_flight = match self.choose(wish) {
+        let criteria = Criteria { key, tried: &[] };
+        let mut in_flight = match self.choose(criteria) {
             Choice::Endpoint(endpoint) => InFlight::new(endpoint, request),
             Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
-            Choice::Full => cold(self.wait(wish, request)).await?,
+            Choice::Full => cold(self.wait(criteria, request)).await?,
         };
         let share = share(in_flight.endpoint(), request)?;
         let mut given_up: Option<Box<GivenUp>> = None;
@@ -276,7 +273,7 @@ impl Upstream {
             let endpoint = in_flight.endpoint();
             let ending = sent.as_ref().map_or_else(|failed| failed.ending, |(status, _)| attempts.answered(*status));
             let again = attempts.again(ending, endpoint.id);
-            if again == Some(Again::Same) {
+            if again == Some(Resend::SameServer) {
                 continue;
             }
             match &sent {
@@ -284,8 +281,8 @@ impl Upstream {
                 Err(failed) => self.failed(&in_flight, failed),
             }
             // It has had its turn already, so it does not wait behind others again.
-            let wish = Wish { key, tried: &attempts.tried };
-            match again.map(|_| self.balancer.choose(wish)) {
+            let criteria = Criteria { key, tried: &attempts.tried };
+            match again.map(|_| self.balancer.choose(criteria)) {
                 Some(Choice::Endpoint(next)) => {
                     let next = InFlight::new(next, request);
                     match sent {
@@ -319,17 +316,17 @@ impl Upstream {
     }
 
     /// Chooses an endpoint for a request that was not sent yet.
-    fn choose(&self, wish: Wish<'_>) -> Choice {
+    fn choose(&self, criteria: Criteria<'_>) -> Choice {
         // Those that wait are first.
         if self.overload.max_waiting > 0 && self.state.waiting() > 0 {
             return Choice::Full;
         }
-        self.balancer.choose(wish)
+        self.balancer.choose(criteria)
     }
 
     /// Waits until an endpoint has room for the request, as long as the configuration allows. Those that have waited longer are
     /// first.
-    async fn wait(&self, wish: Wish<'_>, request: &UpstreamRequest<'_>) -> Result<InFlight, Unanswered> {
+    async fn wait(&self, criteria: Criteria<'_>, request: &UpstreamRequest<'_>) -> Result<InFlight, Unanswered> {
         let overloaded = || {
             self.state.full.fetch_add(1, Ordering::Relaxed);
             Unanswered { endpoint: None, error: UpstreamError::Overloaded }
@@ -341,7 +338,7 @@ impl Upstream {
                 let room = waiting.room();
                 // Nobody else does this for a configuration that is not in force any more.
                 self.balancer.refresh();
-                match self.balancer.choose(wish) {
+                match self.balancer.choose(criteria) {
                     Choice::Endpoint(endpoint) => return Ok(InFlight::new(endpoint, request)),
                     Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
                     Choice::Full => room.await,

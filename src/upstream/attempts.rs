@@ -4,11 +4,11 @@ use http::StatusCode;
 use smallvec::SmallVec;
 
 use super::Upstream;
-use super::again::{Again, Ending, Situation};
-use super::balancer::Wish;
+use super::balancer::Criteria;
 use super::health::Availability;
 use super::outgoing_body::BodySource;
 use super::request::UpstreamRequest;
+use super::resend::{Ending, Resend, Situation};
 use crate::base::clock;
 use crate::server::ClientBody;
 
@@ -44,7 +44,7 @@ impl<'a> Attempts<'a> {
     }
 
     /// Whether the request is sent again after an attempt at this endpoint that has ended so, and where.
-    pub(super) fn again(&mut self, ending: Ending, endpoint: usize) -> Option<Again> {
+    pub(super) fn again(&mut self, ending: Ending, endpoint: usize) -> Option<Resend> {
         if ending == Ending::Final {
             return None;
         }
@@ -55,7 +55,7 @@ impl<'a> Attempts<'a> {
         }
         self.was_begun = progress.is_begun.get();
         self.tried.push(endpoint);
-        let next = balancer.can_try(Wish { key: None, tried: &self.tried });
+        let next = balancer.can_try(Criteria { key: None, tried: &self.tried });
         // A response is not given up for a server that is away.
         let is_away = |next| matches!(next, Availability::Unhealthy | Availability::Ejected);
         let has_other = next.is_some_and(|next| ending != Ending::Listed || !is_away(next));
@@ -68,11 +68,11 @@ impl<'a> Attempts<'a> {
             retries: retry.retries - self.retries,
         };
         let again = ending.again(situation, || state.take_retry(retry.budget, clock::monotonic()))?;
-        if again == Again::Same {
+        if again == Resend::SameServer {
             self.is_repeated = true;
             self.tried.pop();
         }
-        self.retries += u32::from(again == Again::Retry);
+        self.retries += u32::from(again == Resend::Retry);
         self.body.rewind();
         Some(again)
     }

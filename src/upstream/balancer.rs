@@ -4,7 +4,6 @@
 //! them without a lock. They are replaced as a whole, so a request pays with a handful of locked instructions.
 
 mod rendezvous;
-mod schedule;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +14,6 @@ use super::endpoint::Endpoint;
 use super::health::Availability;
 use crate::config::{Balance, Overload};
 use rendezvous::Rendezvous;
-use schedule::schedule;
 
 /// How often a random choice is repeated if it hits an endpoint that cannot get the request.
 const TRIES: usize = 8;
@@ -87,7 +85,7 @@ pub(super) enum Choice {
 
 /// What a request wants to be considered.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wish<'a> {
+pub(super) struct Criteria<'a> {
     /// The hash of the key by which it is balanced, if the upstream balances by keys and the request has one.
     pub(super) key: Option<u64>,
     /// The ids of the endpoints that have failed to serve it.
@@ -134,8 +132,8 @@ impl Balancer {
     }
 
     /// Whether the request can be sent now to an endpoint that was not tried, and how that one is.
-    pub(super) fn can_try(&self, wish: Wish<'_>) -> Option<Availability> {
-        self.find(&self.candidates.load(), wish).ok().map(availability)
+    pub(super) fn can_try(&self, criteria: Criteria<'_>) -> Option<Availability> {
+        self.find(&self.candidates.load(), criteria).ok().map(availability)
     }
 
     /// An endpoint that gets requests and is not among those that were `tried`, at an address of the same name and of the other
@@ -162,12 +160,12 @@ impl Balancer {
     }
 
     /// The endpoint for a request.
-    pub(super) fn choose(&self, wish: Wish<'_>) -> Choice {
+    pub(super) fn choose(&self, criteria: Criteria<'_>) -> Choice {
         let candidates = &*self.candidates.load();
         let mut is_full = false;
         // Another worker may take the last place of an endpoint at the same time.
         for _ in 0..TRIES {
-            match self.find(candidates, wish) {
+            match self.find(candidates, criteria) {
                 Ok(found) if self.begin(&found.endpoint) => return Choice::Endpoint(found.endpoint.clone()),
                 Ok(_) => {}
                 Err(NotFound::Full) => {
@@ -180,28 +178,28 @@ impl Balancer {
         if is_full || !candidates.usable.is_empty() { Choice::Full } else { Choice::None }
     }
 
-    fn find<'c>(&self, candidates: &'c Candidates, wish: Wish<'_>) -> Result<&'c Weighted, NotFound> {
+    fn find<'c>(&self, candidates: &'c Candidates, criteria: Criteria<'_>) -> Result<&'c Weighted, NotFound> {
         if let [only] = candidates.all.as_slice()
-            && wish.tried.is_empty()
+            && criteria.tried.is_empty()
         {
             return if self.has_room(only) { Ok(only) } else { Err(NotFound::Full) };
         }
-        let chosen = match (self.strategy, wish.key) {
+        let chosen = match (self.strategy, criteria.key) {
             // A further attempt takes no turn. Otherwise one of two servers that fails would always be the next in turn.
-            (Strategy::RoundRobin, _) if wish.tried.is_empty() => self.next_in_turn(candidates, wish),
+            (Strategy::RoundRobin, _) if criteria.tried.is_empty() => self.next_in_turn(candidates, criteria),
             (Strategy::Hash, Some(key)) => {
-                candidates.rendezvous.find(key, &candidates.all, |weighted| self.is_open(weighted, wish))
+                candidates.rendezvous.find(key, &candidates.all, |weighted| self.is_open(weighted, criteria))
             }
             (Strategy::RoundRobin | Strategy::LeastRequests, _) | (Strategy::Hash, None) => {
-                self.less_busy(candidates, wish)
+                self.less_busy(candidates, criteria)
             }
         };
         if let Some(chosen) = chosen {
             return Ok(chosen);
         }
         let usable = || candidates.usable.iter().filter_map(|index| candidates.all.get(*index));
-        let is_tried = |weighted: &&Weighted| wish.tried.contains(&weighted.endpoint.id);
-        if let Some(open) = usable().find(|weighted| self.is_open(weighted, wish)) {
+        let is_tried = |weighted: &&Weighted| criteria.tried.contains(&weighted.endpoint.id);
+        if let Some(open) = usable().find(|weighted| self.is_open(weighted, criteria)) {
             return Ok(open);
         }
         if !usable().all(|weighted| is_tried(&weighted)) {
@@ -224,27 +222,27 @@ impl Balancer {
     }
 
     /// Whether the request can be sent to this endpoint.
-    fn is_open(&self, weighted: &Weighted, wish: Wish<'_>) -> bool {
-        !wish.tried.contains(&weighted.endpoint.id) && self.has_room(weighted)
+    fn is_open(&self, weighted: &Weighted, criteria: Criteria<'_>) -> bool {
+        !criteria.tried.contains(&weighted.endpoint.id) && self.has_room(weighted)
     }
 
     /// The next one in turn.
-    fn next_in_turn<'c>(&self, candidates: &'c Candidates, wish: Wish<'_>) -> Option<&'c Weighted> {
+    fn next_in_turn<'c>(&self, candidates: &'c Candidates, criteria: Criteria<'_>) -> Option<&'c Weighted> {
         let turns = &candidates.schedule;
         (0..turns.len()).find_map(|_| {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed) % turns.len();
             let weighted = candidates.all.get(*turns.get(turn)?)?;
-            self.is_open(weighted, wish).then_some(weighted)
+            self.is_open(weighted, criteria).then_some(weighted)
         })
     }
 
     /// The less busy one of two that are chosen at random by their weights. (Mitzenmacher, "The Power of Two Choices in
     /// Randomized Load Balancing", 2001.)
-    fn less_busy<'c>(&self, candidates: &'c Candidates, wish: Wish<'_>) -> Option<&'c Weighted> {
+    fn less_busy<'c>(&self, candidates: &'c Candidates, criteria: Criteria<'_>) -> Option<&'c Weighted> {
         let turns = candidates.schedule.len();
         let at = |turn| {
             let weighted = candidates.all.get(*candidates.schedule.get(turn)?)?;
-            self.is_open(weighted, wish).then_some((turn, weighted))
+            self.is_open(weighted, criteria).then_some((turn, weighted))
         };
         let (taken, first) = (0..TRIES).find_map(|_| at(fastrand::usize(..turns.max(1))))?;
         if candidates.usable.len() == 1 {
@@ -296,6 +294,19 @@ impl Candidates {
         let rendezvous = Rendezvous::new(&all, &usable);
         Self { all, availabilities, usable, schedule, rendezvous }
     }
+}
+
+/// The order of turns: spreads indices evenly by their weights (smooth weighted round-robin): the next one is that whose share is furthest behind.
+fn schedule(weights: &[u32]) -> Vec<usize> {
+    let total: i64 = weights.iter().map(|weight| i64::from(*weight)).sum();
+    let mut owed = vec![0i64; weights.len()];
+    let mut turn = || {
+        owed.iter_mut().zip(weights).for_each(|(owed, weight)| *owed += i64::from(*weight));
+        let chosen = (0..owed.len()).max_by_key(|index| (owed[*index], std::cmp::Reverse(*index)))?;
+        owed[chosen] -= total;
+        Some(chosen)
+    };
+    (0..total).map_while(|_| turn()).collect()
 }
 
 #[cfg(test)]

@@ -91,7 +91,7 @@ impl Delivery<'_> {
     fn take(self, endpoint: &Endpoint, is_repeated: bool) -> Option<Connection> {
         let Self { upstream: Upstream { keep, .. }, connections: Connections { pools, bound }, request } = self;
         if self.is_offered_http2(endpoint) {
-            let stream = pools.http2.take(endpoint, request, (*keep, pools.now()));
+            let stream = pools.http2.take(endpoint, request, *keep, pools.now());
             return stream.map(|stream| Connection::Http2(Box::new(stream)));
         }
         if is_repeated {
@@ -106,8 +106,8 @@ impl Delivery<'_> {
     pub(super) async fn open(self, endpoint: &Arc<Endpoint>) -> Result<Connection, UpstreamError> {
         let Self { upstream, connections: Connections { pools, .. }, request } = self;
         if self.is_offered_http2(endpoint) {
-            let kept = (upstream.keep, pools.now());
-            let found = pools.http2.stream(endpoint, &upstream.connector, upstream.timeout, request, kept);
+            let Upstream { connector, timeout, keep, .. } = upstream;
+            let found = pools.http2.stream(endpoint, connector, *timeout, request, *keep, pools.now());
             if let Some(stream) = found.await? {
                 return Ok(Connection::Http2(Box::new(stream)));
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::StatusCode;
 use rustix::io::Errno;
 
-use super::again::Ending;
+use super::resend::Ending;
 use super::response_rules::BadHead;
 use crate::base::reason::Reason;
 use crate::server::ClientBodyError;

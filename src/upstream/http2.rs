@@ -29,12 +29,12 @@ pub(super) use connection::OpenStream;
 pub(super) use pool::Http2Pool;
 pub(super) use response_body::ResponseBody;
 
-use super::again::Ending;
 use super::bound::{has_challenge, has_credentials};
 use super::error::{Failed, RequestBodyError, UpstreamError};
 use super::exchange::Exchange;
 use super::in_flight::InFlight;
 use super::outgoing_body::OutgoingBody;
+use super::resend::Ending;
 use super::response_rules::{Interim, interim_head};
 use super::stall::Stalled;
 use super::trailers::ResponseTrailers;
@@ -85,7 +85,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     };
     request.progress.is_begun.set(true);
     let rules = body.take().zip(request.body);
-    let mut request_body = rules.map(|(body, rules)| RequestBody::new(body, &stream, (&request.head, rules), named));
+    let mut request_body = rules.map(|(body, rules)| RequestBody::new(body, &stream, &request.head, rules, named));
     stream.sender = Some(sender);
     stream.stall().begin(request.body_timeout(), Some(timeout));
     let mut interim = Interim::new(request.client.and_then(|client| client.interim));
@@ -116,7 +116,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
             let ends_at_length = request.head.forwarded.version < Version::HTTP_2;
             let trailers = ResponseTrailers::new(request, Box::default());
             let body = |received| {
-                B::from(ResponseBody::new(stream, received, head.end, request_body, (ends_at_length, trailers)))
+                B::from(ResponseBody::new(stream, received, head.end, request_body, ends_at_length, trailers))
             };
             *headers = head.headers;
             Ok((head.status, body(head.received)))

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use super::retry_budget::RetryBudget;
+use super::resend::RetryBudget;
 use crate::base::clock::Monotonic;
 
 /// The counts of one upstream, and the requests that wait for a server of it.
@@ -58,8 +58,8 @@ impl UpstreamState {
     }
 
     /// A place among those that wait, of which there are at most `most`.
-    pub(super) fn wait(&self, most: usize) -> Option<Waiting<'_>> {
-        let waiting = Waiting(self);
+    pub(super) fn wait(&self, most: usize) -> Option<WaitingRequest<'_>> {
+        let waiting = WaitingRequest(self);
         // If there are too many, the drop of `waiting` corrects the number.
         (self.waiting.fetch_add(1, Ordering::SeqCst) < most).then_some(waiting)
     }
@@ -79,16 +79,16 @@ impl UpstreamState {
 
 /// A request that waits, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Waiting<'a>(&'a UpstreamState);
+pub(super) struct WaitingRequest<'a>(&'a UpstreamState);
 
-impl Waiting<'_> {
+impl WaitingRequest<'_> {
     /// Ends when an endpoint may have got room since this was called.
     pub(super) fn room(&self) -> Notified<'_> {
         self.0.room.notified()
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingRequest<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }

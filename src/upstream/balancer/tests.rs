@@ -41,7 +41,7 @@ fn endpoints(weights: &[u32], is_checked: bool) -> Vec<Weighted> {
 
 /// Sends a request with this key and ends it at once.
 fn sent(balancer: &Balancer, key: u64) -> Option<usize> {
-    let Choice::Endpoint(endpoint) = balancer.choose(Wish { key: Some(key), tried: &[] }) else { return None };
+    let Choice::Endpoint(endpoint) = balancer.choose(Criteria { key: Some(key), tried: &[] }) else { return None };
     endpoint.state.load.end();
     Some(endpoint.id)
 }
@@ -69,7 +69,7 @@ fn busy_endpoints_get_fewer_requests() {
     let balancer = Balancer::new(&Balance::LeastRequests, MostInFlight::Unlimited, endpoints(&[1, 1, 2], false));
     let mut counts = [0usize; 4];
     for _ in 0..400 {
-        let Choice::Endpoint(endpoint) = balancer.choose(Wish::default()) else { panic!("none") };
+        let Choice::Endpoint(endpoint) = balancer.choose(Criteria::default()) else { panic!("none") };
         counts[endpoint.id] = endpoint.state.load.in_flight();
     }
     assert!(counts[1].abs_diff(100) < 15 && counts[2].abs_diff(100) < 15 && counts[3].abs_diff(200) < 20, "{counts:?}");
@@ -108,14 +108,14 @@ fn a_further_attempt_goes_to_another_endpoint() {
         let all = endpoints(&[1, 1, 1], false);
         let balancer = Balancer::new(&balance, MostInFlight::Unlimited, all.clone());
         let mut tried = Vec::new();
-        while let Choice::Endpoint(endpoint) = balancer.choose(Wish { key: Some(7), tried: &tried }) {
+        while let Choice::Endpoint(endpoint) = balancer.choose(Criteria { key: Some(7), tried: &tried }) {
             tried.push(endpoint.id);
         }
         tried.sort_unstable();
         assert_eq!(tried, [1, 2, 3], "{balance:?}");
         all[0].endpoint.state.eject(&EJECTION, Monotonic::from_micros(0)).unwrap();
         balancer.refresh();
-        let Choice::Endpoint(last) = balancer.choose(Wish { key: Some(7), tried: &[2, 3] }) else { panic!("none") };
+        let Choice::Endpoint(last) = balancer.choose(Criteria { key: Some(7), tried: &[2, 3] }) else { panic!("none") };
         assert_eq!(last.id, 1, "an ejected one is better than none");
     }
 }
@@ -125,7 +125,7 @@ fn no_endpoint_gets_more_than_its_room() {
     for balance in all_strategies() {
         let all = endpoints(&[1, 1], false);
         let balancer = Balancer::new(&balance, MostInFlight::Fixed(3), all.clone());
-        let begun: Vec<_> = (0..10).map(|key| balancer.choose(Wish { key: Some(key), tried: &[] })).collect();
+        let begun: Vec<_> = (0..10).map(|key| balancer.choose(Criteria { key: Some(key), tried: &[] })).collect();
         let count = begun.iter().filter(|choice| matches!(choice, Choice::Endpoint(_))).count();
         assert_eq!((count, all[0].endpoint.state.load.in_flight(), all[1].endpoint.state.load.in_flight()), (6, 3, 3));
         assert!(matches!(begun[9], Choice::Full));
@@ -133,10 +133,10 @@ fn no_endpoint_gets_more_than_its_room() {
         all[0].endpoint.state.eject(&EJECTION, Monotonic::from_micros(0)).unwrap();
         all[0].endpoint.state.load.end();
         balancer.refresh();
-        assert!(matches!(balancer.choose(Wish::default()), Choice::Full), "{balance:?}");
+        assert!(matches!(balancer.choose(Criteria::default()), Choice::Full), "{balance:?}");
     }
     let none = Balancer::new(&Balance::LeastRequests, MostInFlight::Unlimited, Vec::new());
-    assert!(matches!(none.choose(Wish::default()), Choice::None));
+    assert!(matches!(none.choose(Criteria::default()), Choice::None));
 }
 
 #[test]
@@ -166,9 +166,18 @@ fn a_busy_key_overruns_no_endpoint() {
     let all = endpoints(&[1, 1, 1, 1], false);
     let balancer = Balancer::new(&hash(), MostInFlight::Unlimited, all.clone());
     for _ in 0..100 {
-        assert!(matches!(balancer.choose(Wish { key: Some(1), tried: &[] }), Choice::Endpoint(_)));
+        assert!(matches!(balancer.choose(Criteria { key: Some(1), tried: &[] }), Choice::Endpoint(_)));
     }
     let counts: Vec<_> = all.iter().map(|weighted| weighted.endpoint.state.load.in_flight()).collect();
     assert_eq!(counts.iter().sum::<usize>(), 100);
     assert!(counts.iter().all(|count| *count <= 32), "a quarter more than its share, rounded up: {counts:?}");
+}
+
+#[test]
+fn turns_are_spread_by_weight() {
+    assert_eq!(schedule(&[1]), [0]);
+    assert_eq!(schedule(&[1, 1]), [0, 1]);
+    assert_eq!(schedule(&[3, 1]), [0, 0, 1, 0]);
+    assert_eq!(schedule(&[]), Vec::<usize>::new());
+    assert_eq!(schedule(&[100, 50, 1]).len(), 151);
 }

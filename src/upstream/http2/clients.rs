@@ -26,13 +26,13 @@ const HALF_LIFE: Duration = Duration::from_secs(10);
 /// The clients of one server.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
-    known: HashMap<IpAddr, Rc<Client>, RandomState>,
+    known: HashMap<IpAddr, Rc<ClientCounts>, RandomState>,
     /// When cancelled requests were forgotten last.
     halved_at: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
-struct Client {
+struct ClientCounts {
     in_flight: Cell<usize>,
     cancelled: Cell<usize>,
 }
@@ -40,7 +40,7 @@ struct Client {
 /// A request of a client, which is in flight until this is dropped.
 #[derive(Debug)]
 pub(super) struct ClientRequest {
-    client: Rc<Client>,
+    client: Rc<ClientCounts>,
     /// As how many it counts.
     weight: usize,
     /// Whose connections carry it; `None` if it shares one with other clients.
@@ -52,7 +52,7 @@ impl Clients {
     pub(super) fn begin(&mut self, address: SocketAddr, has_body: bool) -> ClientRequest {
         let (network, weight) = (network_of(address.ip()), if has_body { WITH_BODY } else { 1 });
         let client = self.known.entry(network).or_default().clone();
-        let Client { in_flight, cancelled } = &*client;
+        let ClientCounts { in_flight, cancelled } = &*client;
         in_flight.set(in_flight.get() + weight);
         let has_many = in_flight.get() + cancelled.get() > MOST_SHARED;
         ClientRequest { client, weight, owner: has_many.then(|| SocketAddr::new(network, address.port())) }
@@ -65,7 +65,7 @@ impl Clients {
             self.halved_at = Some(now);
         }
         self.known.retain(|_, client| {
-            let Client { in_flight, cancelled } = &**client;
+            let ClientCounts { in_flight, cancelled } = &**client;
             cancelled.set(cancelled.get() / if is_due { 2 } else { 1 });
             in_flight.get() + cancelled.get() > 0
         });

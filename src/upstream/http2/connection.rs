@@ -24,7 +24,7 @@ use tokio::task::{AbortHandle, spawn_local};
 
 use super::cancelled::Cancelled;
 use super::clients::ClientRequest;
-use super::followed_stream::{FollowedStream, Traffic};
+use super::followed_stream::{FollowedStream, PassedBytes};
 use super::keep_alive::{Activity, Check, KeepAlive};
 use crate::request::decide::ConcurrencyPermit;
 use crate::server::Windows;
@@ -92,7 +92,7 @@ struct State {
     uploads: Cell<usize>,
     /// How many were begun.
     begun: Cell<u64>,
-    traffic: Rc<Traffic>,
+    traffic: Rc<PassedBytes>,
     /// Whether it has not answered a ping.
     is_dead: Cell<bool>,
     /// Whether the server has refused a stream since the last check.
@@ -109,7 +109,7 @@ impl State {
 
 /// How well a connection suits a request: the least suits best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Fit {
+pub(super) enum Placement {
     /// Nobody else can hold up or break the request there.
     Well,
     /// Another client with many requests could, or one of so many bodies that are being sent.
@@ -138,7 +138,8 @@ impl Http2Connection {
         stream: UpstreamStream,
         timeout: Duration,
         now: Instant,
-        (of_server, share): (Rc<Cell<usize>>, Option<ConcurrencyPermit>),
+        of_server: Rc<Cell<usize>>,
+        share: Option<ConcurrencyPermit>,
     ) -> Result<Rc<Self>, UpstreamError> {
         let peer = stream.peer().map_err(UpstreamError::Closed)?;
         let scheme = if stream.is_tls() { Scheme::HTTPS } else { Scheme::HTTP };
@@ -214,18 +215,18 @@ impl Http2Connection {
     }
 
     /// How well it suits a request, which `has_body` or not, of a client that is the `owner` of connections or shares them.
-    pub(super) fn fit(&self, owner: Option<SocketAddr>, has_body: bool) -> Fit {
+    pub(super) fn placement(&self, owner: Option<SocketAddr>, has_body: bool) -> Placement {
         if self.is_idle() {
-            return Fit::Well;
+            return Placement::Well;
         }
         let State { uploads, traffic, .. } = &*self.state;
         let (has, uploads) = (self.owner.get(), if has_body { uploads.get() } else { 0 });
         if has.is_some() != owner.is_some() || (has_body && traffic.window() < LEAST_WINDOW) {
-            Fit::Badly
+            Placement::Badly
         } else if has != owner || (owner.is_none() && uploads > 0) {
-            Fit::Crowded(uploads)
+            Placement::Crowded(uploads)
         } else {
-            Fit::Well
+            Placement::Well
         }
     }
 

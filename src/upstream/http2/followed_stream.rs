@@ -17,7 +17,7 @@ const INITIAL_WINDOW: u64 = 65_535;
 
 /// What has passed.
 #[derive(Debug, Default)]
-pub(super) struct Traffic {
+pub(super) struct PassedBytes {
     /// How many bytes were received.
     pub(super) received: Cell<u64>,
     /// How many bytes of bodies the server has granted to the connection, and how many were sent.
@@ -25,7 +25,7 @@ pub(super) struct Traffic {
     sent: Cell<u64>,
 }
 
-impl Traffic {
+impl PassedBytes {
     /// How many bytes of bodies may be sent on all streams together until the server grants more.
     pub(super) fn window(&self) -> u64 {
         (INITIAL_WINDOW + self.granted.get()).saturating_sub(self.sent.get())
@@ -35,7 +35,7 @@ impl Traffic {
 /// Follows the frames in both directions.
 #[derive(Debug)]
 struct Follower {
-    traffic: Rc<Traffic>,
+    traffic: Rc<PassedBytes>,
     incoming: Frames,
     outgoing: Frames,
     /// How much of the preface is still to be sent.
@@ -45,13 +45,13 @@ struct Follower {
 }
 
 impl Follower {
-    fn new(traffic: Rc<Traffic>) -> Self {
+    fn new(traffic: Rc<PassedBytes>) -> Self {
         let (incoming, outgoing) = (Frames::default(), Frames::default());
         Self { traffic, incoming, outgoing, preface_left: PREFACE.len(), grant: None }
     }
 
     fn received(&mut self, mut bytes: &[u8]) {
-        let Traffic { received, granted, .. } = &*self.traffic;
+        let PassedBytes { received, granted, .. } = &*self.traffic;
         received.set(received.get() + bytes.len() as u64);
         while let Some(piece) = self.incoming.next(&mut bytes) {
             match piece {
@@ -93,7 +93,7 @@ pub(super) struct FollowedStream {
 
 impl FollowedStream {
     /// A stream on which nothing has passed.
-    pub(super) fn new(stream: UpstreamStream, traffic: Rc<Traffic>) -> Self {
+    pub(super) fn new(stream: UpstreamStream, traffic: Rc<PassedBytes>) -> Self {
         Self { stream, follower: Follower::new(traffic) }
     }
 }

@@ -1,6 +1,6 @@
 //! The connections of one worker over which it speaks HTTP/2: few for each endpoint, which many requests share.
 //!
-//! A request gets a further connection where others could hold it up or break it: see [`Fit`]. If there are several already, it
+//! A request gets a further connection where others could hold it up or break it: see [`Placement`]. If there are several already, it
 //! bears with others instead, as long as they do not hold it up now. If it cannot get a connection, it shares whatever there is.
 //!
 //! Requests that need a connection at the same time wait for one attempt to connect, as many of them as one connection may
@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_local;
 
 use super::clients::Clients;
-use super::connection::{Fit, Http2Connection, OpenStream};
+use super::connection::{Http2Connection, OpenStream, Placement};
 use crate::request::decide::ConcurrencyPermit;
 use crate::upstream::connector::Connector;
 use crate::upstream::endpoint::Endpoint;
@@ -96,13 +96,15 @@ impl Server {
     /// The connection that suits a request best, unless all are worse than `worst`.
     fn best(
         &self,
-        (owner, has_body): (Option<SocketAddr>, bool),
-        worst: Fit,
-        (keep, now): (Keep, Instant),
+        owner: Option<SocketAddr>,
+        has_body: bool,
+        worst: Placement,
+        keep: Keep,
+        now: Instant,
     ) -> Option<&Rc<Http2Connection>> {
         let usable = |one: &&Rc<Http2Connection>| now < one.connected_at + keep.age && !one.is_full();
-        let best = self.connections.iter().filter(usable).min_by_key(|one| one.fit(owner, has_body));
-        best.filter(|best| best.fit(owner, has_body) <= worst)
+        let best = self.connections.iter().filter(usable).min_by_key(|one| one.placement(owner, has_body));
+        best.filter(|best| best.placement(owner, has_body) <= worst)
     }
 }
 
@@ -112,14 +114,16 @@ impl Http2Pool {
         &self,
         endpoint: &Endpoint,
         request: &UpstreamRequest<'_>,
-        kept: (Keep, Instant),
+        keep: Keep,
+        now: Instant,
     ) -> Option<OpenStream> {
         let mut servers = self.servers.borrow_mut();
         let server = servers.get_mut(&endpoint.id)?;
         let has_body = request.body.is_some();
         let client = server.clients.begin(address(request), has_body);
-        let worst = if server.may_spread(endpoint, client.owner) { Fit::Well } else { Fit::Crowded(usize::MAX) };
-        let connection = server.best((client.owner, has_body), worst, kept)?;
+        let worst =
+            if server.may_spread(endpoint, client.owner) { Placement::Well } else { Placement::Crowded(usize::MAX) };
+        let connection = server.best(client.owner, has_body, worst, keep, now)?;
         Some(connection.begin(client, false))
     }
 
@@ -134,7 +138,8 @@ impl Http2Pool {
         connector: &Connector,
         timeout: Duration,
         request: &UpstreamRequest<'_>,
-        kept: (Keep, Instant),
+        keep: Keep,
+        now: Instant,
     ) -> Result<Option<OpenStream>, UpstreamError> {
         let has_body = request.body.is_some();
         let begin = |server: &mut Server| server.clients.begin(address(request), has_body);
@@ -146,11 +151,11 @@ impl Http2Pool {
                 let server = servers.entry(endpoint.id).or_default();
                 let may_spread = server.may_spread(endpoint, owner);
                 let worst = match (is_new || failed.is_some(), may_spread) {
-                    (true, _) => Fit::Badly,
-                    (false, true) => Fit::Well,
-                    (false, false) => Fit::Crowded(usize::MAX),
+                    (true, _) => Placement::Badly,
+                    (false, true) => Placement::Well,
+                    (false, false) => Placement::Crowded(usize::MAX),
                 };
-                if let Some(connection) = server.best((owner, has_body), worst, kept) {
+                if let Some(connection) = server.best(owner, has_body, worst, keep, now) {
                     return Ok(Some(connection.begin(client, is_new)));
                 }
                 if let Some(error) = failed {
@@ -173,8 +178,7 @@ impl Http2Pool {
                     let many = request.many_from().filter(|_| !server.connections.is_empty());
                     match many.map(|client| endpoint.places.share(client)).transpose() {
                         Ok(share) => {
-                            let result =
-                                self.connect(endpoint, connector, timeout, kept.1, (server.streams.clone(), share));
+                            let result = self.connect(endpoint, connector, timeout, now, server.streams.clone(), share);
                             server.attempts.push(Attempt { owner, result: result.clone(), waiting: 1 });
                             result
                         }
@@ -219,13 +223,14 @@ impl Http2Pool {
         connector: &Connector,
         timeout: Duration,
         now: Instant,
-        counts: (Rc<Cell<usize>>, Option<ConcurrencyPermit>),
+        streams: Rc<Cell<usize>>,
+        share: Option<ConcurrencyPermit>,
     ) -> watch::Receiver<Option<Rc<Result<(), UpstreamError>>>> {
         let (sender, result) = watch::channel(None);
         let (pool, endpoint, connector) = (self.clone(), endpoint.clone(), connector.clone());
         let this = result.clone();
         spawn_local(async move {
-            let connected = connect(&endpoint, &connector, timeout, now, counts).await;
+            let connected = connect(&endpoint, &connector, timeout, now, streams, share).await;
             let mut servers = pool.servers.borrow_mut();
             let server = servers.entry(endpoint.id).or_default();
             server.attempts.retain(|attempt| !attempt.result.same_channel(&this));
@@ -282,13 +287,14 @@ async fn connect(
     connector: &Connector,
     timeout: Duration,
     now: Instant,
-    counts: (Rc<Cell<usize>>, Option<ConcurrencyPermit>),
+    streams: Rc<Cell<usize>>,
+    share: Option<ConcurrencyPermit>,
 ) -> Result<Option<Rc<Http2Connection>>, UpstreamError> {
     let open = async |stream: UpstreamStream| {
         if stream.is_tls() && !stream.has_chosen_http2() {
             return Ok(None);
         }
-        Http2Connection::open(stream, timeout, now, counts).await.map(Some)
+        Http2Connection::open(stream, timeout, now, streams, share).await.map(Some)
     };
     connector.connect(endpoint, None, Offered::Http2, open).await
 }

@@ -35,7 +35,8 @@ impl RequestBody {
     pub(super) fn new(
         body: OutgoingBody,
         stream: &OpenStream,
-        (head, rules): (&RequestHead<'_>, BodyRules<'_>),
+        head: &RequestHead<'_>,
+        rules: BodyRules<'_>,
         named: &[&[u8]],
     ) -> Self {
         let (waiting, trailers) = (Bytes::new(), RequestTrailers::new(head, rules, named));

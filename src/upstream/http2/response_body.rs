@@ -42,7 +42,8 @@ impl ResponseBody {
         received: RecvStream,
         end: BodyEnd,
         request_body: Option<RequestBody>,
-        (ends_at_length, trailers): (bool, ResponseTrailers),
+        ends_at_length: bool,
+        trailers: ResponseTrailers,
     ) -> Self {
         let rest = match end {
             BodyEnd::None => Rest::Over,

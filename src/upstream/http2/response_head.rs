@@ -23,7 +23,7 @@ pub(super) enum BodyEnd {
 
 /// A response's head, ready to go to the client.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct CheckedHead {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) received: RecvStream,
@@ -34,7 +34,7 @@ pub(super) struct Head {
 ///
 /// # Errors
 /// [`BadHead`] if it switches to another protocol, or the length of its body can be read in two ways.
-pub(super) fn check(response: Response<RecvStream>, method: &Method) -> Result<Head, BadHead> {
+pub(super) fn check(response: Response<RecvStream>, method: &Method) -> Result<CheckedHead, BadHead> {
     let is_over = response.body().is_end_stream();
     let (Parts { status, mut headers, .. }, received) = response.into_parts();
     if status.is_informational() {
@@ -49,7 +49,7 @@ pub(super) fn check(response: Response<RecvStream>, method: &Method) -> Result<H
     };
     // The headers of the limits are added later.
     headers.reserve(4);
-    Ok(Head { status, headers, received, end })
+    Ok(CheckedHead { status, headers, received, end })
 }
 
 /// The length that the headers state. A repeated length is forwarded once (RFC 9110, section 8.6).

@@ -1,0 +1,242 @@
+//! Whether a request is sent again after an attempt, and where. No other file decides that.
+//!
+//! A server may get a request twice only if its method is idempotent (RFC 9110, section 9.2.2), or if the server has certainly
+//! not processed it (RFC 9113, section 8.7).
+//!
+//! What decides is the reason for which the attempt has ended, the method, what is left of the body, and what the
+//! client has got. It is pure, so a test goes through all combinations.
+
+use std::collections::VecDeque;
+
+/// How many seconds are counted together.
+const SECONDS: u64 = 10;
+/// How many requests may be sent again in that time, however few there are.
+const FEWEST: u64 = 3 * SECONDS;
+
+/// How an attempt to send a request has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// There is no connection to the server, so nothing was sent.
+    NotConnected,
+    /// The server has certainly not processed the request: it says so, or its connection had ended before.
+    NotProcessed,
+    /// A connection that had carried other requests ended before a byte of a response came. The server may have closed it
+    /// before the request came.
+    Stale,
+    /// Nobody knows whether the server has processed the request.
+    Unknown,
+    /// There is a response, with a status after which the configuration wants another attempt.
+    Listed,
+    /// There is a response for the client, or the failure is not the server's.
+    Final,
+}
+
+/// What is known of a request after an attempt.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "five independent properties of a request")]
+pub(super) struct Situation {
+    pub(super) is_idempotent: bool,
+    /// Whether all of its body can be sent, although some of it may have been sent.
+    pub(super) has_whole_body: bool,
+    /// Whether a part of a response was passed to the client.
+    pub(super) has_response: bool,
+    /// Whether it was sent to the same server for the second time already, to this one or to an earlier one.
+    pub(super) is_repeated: bool,
+    /// Whether there is an endpoint that was not tried and has room.
+    pub(super) has_other: bool,
+    /// How often it may still be sent to another endpoint although one may have processed it.
+    pub(super) retries: u32,
+}
+
+/// Where a request is sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Resend {
+    /// To the same endpoint, over another connection.
+    SameServer,
+    /// To another endpoint, because this one has certainly not processed it.
+    OtherServer,
+    /// To another endpoint, although this one may have processed it.
+    Retry,
+}
+
+impl Ending {
+    /// Whether the request is sent again, and where. `budget` is asked last, and only for a [`Resend::Retry`].
+    pub(super) fn again(self, situation: Situation, budget: impl FnOnce() -> bool) -> Option<Resend> {
+        let Situation { is_idempotent, has_whole_body, has_response, is_repeated, has_other, retries } = situation;
+        if self == Self::Final || !has_whole_body || has_response {
+            return None;
+        }
+        match self {
+            Self::NotProcessed if !is_repeated => Some(Resend::SameServer),
+            Self::Stale if !is_repeated && is_idempotent => Some(Resend::SameServer),
+            Self::NotConnected | Self::NotProcessed => has_other.then_some(Resend::OtherServer),
+            _ => (is_idempotent && has_other && retries > 0 && budget()).then_some(Resend::Retry),
+        }
+    }
+
+    /// Whether the server has certainly not processed the request.
+    pub(super) fn is_unprocessed(self) -> bool {
+        matches!(self, Self::NotConnected | Self::NotProcessed)
+    }
+}
+
+/// How many requests may be sent again: a share of all requests of the last ten seconds, and never fewer than three a second.
+///
+/// Without a bound, an upstream that fails because it has too much to do would get even more. The rule is that of Finagle's retry
+/// budgets.
+#[derive(Debug, Default)]
+pub(super) struct RetryBudget {
+    /// The last seconds in which something was recorded, the oldest first.
+    seconds: VecDeque<Second>,
+}
+
+#[derive(Debug)]
+struct Second {
+    second: u64,
+    /// How many requests there had been in all before it.
+    requests_before: u64,
+    /// How many requests were sent again in it.
+    retries: u64,
+}
+
+impl RetryBudget {
+    /// Records that there have been so many requests in all. It has to be called every second, or a little more often.
+    pub(super) fn observe(&mut self, second: u64, requests: u64) {
+        // If the clock was set back, the later seconds are forgotten.
+        while self.seconds.back().is_some_and(|last| last.second > second) {
+            self.seconds.pop_back();
+        }
+        if self.seconds.back().is_none_or(|last| last.second < second) {
+            self.seconds.push_back(Second { second, requests_before: requests, retries: 0 });
+        }
+        while self.seconds.front().is_some_and(|first| first.second + SECONDS <= second) {
+            self.seconds.pop_front();
+        }
+    }
+
+    /// Whether one more request may be sent again, of so many `requests` in all; then it is counted. At most `share` of the
+    /// requests may be, in thousandths.
+    pub(super) fn take(&mut self, second: u64, requests: u64, share: u32) -> bool {
+        self.observe(second, requests);
+        let before = self.seconds.front().map_or(requests, |first| first.requests_before);
+        let retries: u64 = self.seconds.iter().map(|second| second.retries).sum();
+        let allowed = requests.saturating_sub(before).saturating_mul(u64::from(share)) / 1000;
+        let Some(last) = self.seconds.back_mut().filter(|_| retries < allowed.max(FEWEST)) else { return false };
+        last.retries += 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ALL: [Ending; 6] =
+        [Ending::NotConnected, Ending::NotProcessed, Ending::Stale, Ending::Unknown, Ending::Listed, Ending::Final];
+
+    /// A request for which everything speaks.
+    const BEST: Situation = Situation {
+        is_idempotent: true,
+        has_whole_body: true,
+        has_response: false,
+        is_repeated: false,
+        has_other: true,
+        retries: 1,
+    };
+
+    #[test]
+    fn each_ending_has_its_rule() {
+        let (same, other, retry) = (Some(Resend::SameServer), Some(Resend::OtherServer), Some(Resend::Retry));
+        let post = Situation { is_idempotent: false, ..BEST };
+        let repeated = |situation| Situation { is_repeated: true, ..situation };
+        let alone = |situation| Situation { has_other: false, ..situation };
+        for (situation, expected) in [
+            (BEST, [other, same, same, retry, retry, None]),
+            (repeated(BEST), [other, other, retry, retry, retry, None]),
+            (alone(BEST), [None, same, same, None, None, None]),
+            (alone(repeated(BEST)), [None; 6]),
+            (Situation { retries: 0, ..BEST }, [other, same, same, None, None, None]),
+            (post, [other, same, None, None, None, None]),
+            (repeated(post), [other, other, None, None, None, None]),
+            (alone(post), [None, same, None, None, None, None]),
+            (Situation { has_whole_body: false, ..BEST }, [None; 6]),
+            (Situation { has_response: true, ..BEST }, [None; 6]),
+        ] {
+            assert_eq!(ALL.map(|ending| ending.again(situation, || true)), expected, "{situation:?}");
+            let over_budget = expected.map(|again| again.filter(|again| *again != Resend::Retry));
+            assert_eq!(ALL.map(|ending| ending.again(situation, || false)), over_budget, "{situation:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_processed_twice_that_must_not_be(
+            ending in prop::sample::select(&ALL[..]), facts in any::<[bool; 5]>(), retries in 0_u32..3, allows in any::<bool>(),
+        ) {
+            let [is_idempotent, has_whole_body, has_response, is_repeated, has_other] = facts;
+            let situation =
+                Situation { is_idempotent, has_whole_body, has_response, is_repeated, has_other, retries };
+            let asked = Cell::new(false);
+            let again = ending.again(situation, || {
+                asked.set(true);
+                allows
+            });
+            prop_assert!(again.is_none() || (has_whole_body && !has_response && ending != Ending::Final));
+            prop_assert!(again.is_none() || is_idempotent || ending.is_unprocessed(), "RFC 9110, section 9.2.2");
+            prop_assert!(again != Some(Resend::SameServer) || !is_repeated, "one server at most gets it twice");
+            prop_assert!(matches!(again, None | Some(Resend::SameServer)) || has_other);
+            prop_assert_eq!(again == Some(Resend::Retry), asked.get() && allows, "each retry is one of the budget");
+        }
+    }
+
+    fn taken(budget: &mut RetryBudget, second: u64, requests: u64) -> usize {
+        (0..10_000).take_while(|_| budget.take(second, requests, 200)).count()
+    }
+
+    #[test]
+    fn a_few_are_always_allowed_but_only_once_in_ten_seconds() {
+        let mut budget = RetryBudget::default();
+        assert_eq!(taken(&mut budget, 100, 0), 30);
+        assert_eq!(taken(&mut budget, 109, 10), 0);
+        assert_eq!(taken(&mut budget, 110, 10), 30);
+        assert_eq!(taken(&mut budget, 50, 10), 30, "the clock was set back");
+    }
+
+    #[test]
+    fn a_share_of_the_requests_of_the_last_ten_seconds_is_allowed() {
+        let mut budget = RetryBudget::default();
+        (100..105).for_each(|second| budget.observe(second, (second - 100) * 100));
+        assert_eq!(taken(&mut budget, 105, 500), 100);
+        (106..110).for_each(|second| budget.observe(second, 500));
+        assert_eq!(taken(&mut budget, 109, 500), 0);
+        budget.observe(114, 500);
+        assert_eq!(taken(&mut budget, 114, 1000), 0, "those 100 were less than ten seconds ago");
+        assert_eq!(taken(&mut budget, 115, 1000), 100);
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_than_allowed(seconds in prop::collection::vec((0u64..3, 0u64..1000, 0usize..300), 1..40)) {
+            let mut budget = RetryBudget::default();
+            let (mut second, mut requests, mut taken) = (1000, 0, Vec::new());
+            let mut begun = vec![];
+            for (later, more, wanted) in seconds {
+                second += later;
+                budget.observe(second, requests);
+                begun.push((second, requests));
+                requests += more;
+                let got = (0..wanted).filter(|_| budget.take(second, requests, 200)).count();
+                taken.push((second, got));
+                let in_window = |at: u64| at + SECONDS > second;
+                let sum: usize = taken.iter().filter(|(at, _)| in_window(*at)).map(|(_, got)| got).sum();
+                // Those that were sent again at the beginning were allowed by requests of ten seconds before.
+                let before = begun.iter().find(|(at, _)| at + 2 * SECONDS > second).map_or(0, |(_, before)| *before);
+                prop_assert!(sum as u64 <= ((requests - before) / 5).max(FEWEST));
+            }
+        }
+    }
+}
