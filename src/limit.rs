@@ -59,7 +59,6 @@
 
 mod calendar;
 mod rate;
-mod bounds;
 mod varint;
 mod log;
 mod low_water;

@@ -209,7 +209,8 @@ impl Store {
         reserved: Reserved,
         cost: u64,
         verdict: Option<&mut Verdict>,
-        (now, worker): (Time, usize),
+        now: Time,
+        worker: usize,
     ) -> Option<Time> {
         if cost == reserved.cost() && !reserved.ticket.limit.follows() {
             return None;
@@ -223,7 +224,7 @@ impl Store {
             }
             Counters::Shared(shared) => {
                 verdict.into_iter().for_each(|verdict| *verdict = reserved.settled_verdict(cost, *verdict));
-                shared.settle(reserved.ticket, cost, (now, worker));
+                shared.settle(reserved.ticket, cost, now, worker);
                 None
             }
         }

@@ -2,9 +2,8 @@
 
 use std::slice::{from_mut, from_ref};
 
-use super::bounds::add;
 use super::calendar::Calendar;
-use super::counting::{Buckets, Charge, Context, Counting, GivenBack, StateView};
+use super::counting::{Buckets, Charge, Context, Counting, GivenBack, StateView, add};
 use super::rate::{Rate, Strategy};
 use crate::base::clock::Time;
 

@@ -6,6 +6,15 @@ use super::log::AdmissionLog;
 use super::rate::Rate;
 use crate::base::clock::Time;
 
+/// The largest count. It exceeds everything that admitted requests can lead to, and sums of it do not overflow; what a
+/// store reads beyond it is cut to it.
+pub(super) const MAX_COUNT: u64 = 1 << 40;
+
+/// Adds `cost` to a count.
+pub(super) fn add(count: &mut u64, cost: u64) {
+    *count = count.saturating_add(cost).min(MAX_COUNT);
+}
+
 /// The state of one rate for one key.
 ///
 /// A state does not contain its rate. Every method takes the rate for which the state was created, or one with another

@@ -2,8 +2,7 @@
 //!
 //! Requests at the end of one window and at the beginning of the next can together be twice the quota.
 
-use super::bounds::{MAX_COUNT, add};
-use super::counting::{Charge, Context, Counting, GivenBack, StateView, Whole};
+use super::counting::{Charge, Context, Counting, GivenBack, MAX_COUNT, StateView, Whole, add};
 use super::rate::Rate;
 use super::varint::{pull, push};
 use crate::base::clock::Time;

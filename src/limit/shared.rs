@@ -31,7 +31,7 @@ mod operations;
 mod encoding;
 
 pub use encoding::Restored;
-pub use operations::{Attempt, Operation, OperationGroup, set_back};
+pub use operations::{Attempt, Operation, OperationGroup, Writing, set_back};
 
 #[cfg(test)]
 pub(super) use {encoding::VERSION, operations::MOST_GIVEN_BACK};

@@ -4,8 +4,7 @@
 
 use smallvec::SmallVec;
 
-use super::bounds::MAX_COUNT;
-use super::counting::{Charge, Context, Counting, GivenBack, StateView};
+use super::counting::{Charge, Context, Counting, GivenBack, MAX_COUNT, StateView};
 use super::log::AdmissionLog;
 use super::rate::Rate;
 use crate::base::clock::Time;

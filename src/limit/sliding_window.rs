@@ -11,8 +11,7 @@
 
 use std::cmp::Ordering;
 
-use super::bounds::add;
-use super::counting::{Buckets, Charge, Context, Counting, GivenBack, StateView};
+use super::counting::{Buckets, Charge, Context, Counting, GivenBack, StateView, add};
 use super::rate::{Edge, Rate};
 use crate::base::clock::Time;
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::strategy::Strategy;
 
-use super::shared::{Attempt, MOST_GIVEN_BACK, Operation, Restored, VERSION};
+use super::shared::{Attempt, MOST_GIVEN_BACK, Operation, Restored, VERSION, Writing};
 use super::*;
 
 const SECOND: u64 = 1_000_000;

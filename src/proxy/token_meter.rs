@@ -345,7 +345,7 @@ impl TokenMeter {
                     ignored: self.reading.reader().ignored().into(),
                 },
             );
-            limit.settle(cost, |ticket, cost| _ = self.store.settle(ticket, cost, None, (clock::now(), self.worker)));
+            limit.settle(cost, |ticket, cost| _ = self.store.settle(ticket, cost, None, clock::now(), self.worker));
         }
     }
 
@@ -354,7 +354,7 @@ impl TokenMeter {
         let Some((mut reply, _)) = self.asked.take() else { return };
         reply.close();
         let reserved = reply.try_recv().map(|reply| reply.reserved).unwrap_or_default();
-        reserved.into_iter().for_each(|step| _ = self.store.settle(step, 0, None, (clock::now(), self.worker)));
+        reserved.into_iter().for_each(|step| _ = self.store.settle(step, 0, None, clock::now(), self.worker));
     }
 
     /// Settles what is left, if the client goes away before the end. Returns what was used.

@@ -3,15 +3,15 @@
 //!
 //! The proxy, `gateway explain` and `gateway simulate` all begin with it, so that the commands say what happens.
 
-mod preflight;
 mod target;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::StatusCode;
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::request::Parts;
+use http::{HeaderMap, Method, StatusCode};
 use ipnet::IpNet;
 
 use crate::base::http::via;
@@ -22,7 +22,6 @@ use crate::request::identify::ambiguity::SingleSources;
 use crate::request::identify::client::{Client, client, scheme};
 use crate::request::route::{RouteConditions, Routes};
 
-pub use preflight::requested_method;
 pub use target::Target;
 
 /// What the configuration says about how requests are resolved.
@@ -220,4 +219,14 @@ impl<'a> ArrivedRequest<'a> {
             descriptors: &[],
         }
     }
+}
+
+/// The method of the request about which a browser asks; `None` if the request is no preflight.
+pub fn requested_method(method: &Method, headers: &HeaderMap) -> Option<Method> {
+    if *method != Method::OPTIONS || !headers.contains_key(ORIGIN) {
+        return None;
+    }
+    let mut asked = headers.get_all(ACCESS_CONTROL_REQUEST_METHOD).iter();
+    let method = asked.next().filter(|_| asked.next().is_none())?;
+    Method::from_bytes(method.as_bytes()).ok()
 }

@@ -249,16 +249,16 @@ fn all_of(limit: &Limit) -> Fingerprint {
 
 impl Reply {
     /// Makes the verdicts of the limit that was asked at this place from those of the limit that counts the key.
-    pub(super) fn translate(&mut self, place: usize, asked: &Limit, counted: &Limit) {
+    pub(super) fn translate(&mut self, place: usize, requested: &Limit, counted: &Limit) {
         let own = self.verdicts.iter_mut().filter(|(of, _)| *of == place).map(|(_, verdict)| verdict);
         let pooled = self.pooled.iter_mut().filter(|pooled| pooled.place == place).map(|pooled| &mut pooled.verdict);
-        own.chain(pooled).for_each(|verdict| *verdict = translated(asked, counted, *verdict));
+        own.chain(pooled).for_each(|verdict| *verdict = translated(requested, counted, *verdict));
     }
 }
 
 /// The verdict of the limit that was asked, from that of the limit that counts the key. Rates correspond by their
 /// periods.
-pub(super) fn translated(asked: &Limit, counted: &Limit, verdict: Verdict) -> Verdict {
-    let rate = counted.rates().get(verdict.rate).and_then(|rate| rate.predecessor(asked.rates()));
+pub(super) fn translated(requested: &Limit, counted: &Limit, verdict: Verdict) -> Verdict {
+    let rate = counted.rates().get(verdict.rate).and_then(|rate| rate.predecessor(requested.rates()));
     Verdict { rate: rate.unwrap_or(0), ..verdict }
 }

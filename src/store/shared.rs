@@ -7,10 +7,8 @@ pub mod protocol;
 mod counters;
 mod names;
 mod targets;
-mod reset;
 mod versioned;
 mod provisional;
-mod leases;
 mod cached_cell;
 mod cells;
 mod migration;
@@ -103,7 +101,7 @@ struct OwnedAsk {
     overflow: Option<usize>,
     place: usize,
     /// The limit that was asked, if another one has replaced it and counts the key.
-    asked: Option<Arc<Limit>>,
+    requested: Option<Arc<Limit>>,
     /// What the request asks of the limit itself, if `need` and `cost` are what it is asked to stand in for others.
     own_demand: Option<Demand>,
     /// Whether it is known to have no room for this request: that is remembered, or others were faster.
@@ -113,7 +111,7 @@ struct OwnedAsk {
 impl From<&Ask<'_>> for OwnedAsk {
     fn from(ask: &Ask<'_>) -> Self {
         let Ask { limit, key, need, cost, settles, lapses, held_above, role, overflow, place } = *ask;
-        let (limit, level, asked, own_demand, is_full) = (limit.clone(), 0, None, None, false);
+        let (limit, level, requested, own_demand, is_full) = (limit.clone(), 0, None, None, false);
         Self {
             limit,
             key,
@@ -126,7 +124,7 @@ impl From<&Ask<'_>> for OwnedAsk {
             role,
             overflow,
             place,
-            asked,
+            requested,
             own_demand,
             is_full,
         }
@@ -170,13 +168,24 @@ impl OwnedAsk {
     }
 }
 
-/// Answers from remembered refusals, or sends the decision off, unless nobody could answer (`is_lost`).
+/// What a worker decides with.
+struct DecidingParts<'a> {
+    health: &'a Health,
+    refusals: &'a RefusalCache,
+    mailboxes: &'a Mailboxes,
+    /// Whether the server cannot be asked, and nothing is decided without it.
+    is_lost: bool,
+}
+
+/// Answers from remembered refusals, or sends the decision off, unless nobody could answer.
 fn decide(
     asks: &[Ask<'_>],
-    (now, worker): (Time, usize),
-    (health, refusals, mailboxes): (&Health, &RefusalCache, &Mailboxes),
-    (is_lost, asked): (bool, impl FnOnce() -> Instant),
+    now: Time,
+    worker: usize,
+    parts: &DecidingParts<'_>,
+    asked: impl FnOnce() -> Instant,
 ) -> Answer {
+    let DecidingParts { health, refusals, mailboxes, is_lost } = *parts;
     health.decisions.of(worker).one();
     if let Some(reply) = refusals.find(asks, now, is_lost) {
         health.remembered.of(worker).one();
@@ -187,7 +196,7 @@ fn decide(
     }
     let (sender, reply) = oneshot::channel();
     let asks = asks.iter().map(OwnedAsk::from).collect();
-    let decision = PendingDecision::new(asks, (now, asked()), Some(sender), worker);
+    let decision = PendingDecision::new(asks, now, asked(), Some(sender), worker);
     mailboxes.send(Message::Decide(decision), worker);
     Answer::Later(reply)
 }
@@ -236,7 +245,8 @@ impl Shared {
     /// Sends the decision off, unless a refusal still holds or the server is known to be away.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
         let Self { health, refusals, mailboxes, .. } = self;
-        decide(asks, (now, worker), (health, refusals, mailboxes), (self.is_lost(), Instant::now))
+        let parts = DecidingParts { health, refusals, mailboxes, is_lost: self.is_lost() };
+        decide(asks, now, worker, &parts, Instant::now)
     }
 
     /// The reply to a request that a remembered refusal refuses.
@@ -260,7 +270,7 @@ impl Shared {
     }
 
     /// Sends off what settles a reservation: what is given back, or what is charged in addition.
-    pub fn settle(&self, ticket: Ticket, cost: u64, (now, worker): (Time, usize)) {
+    pub fn settle(&self, ticket: Ticket, cost: u64, now: Time, worker: usize) {
         // A request that asks from now on is decided after this, and there may be room then.
         self.refusals.forget(ticket.key.with(ticket.limit.shape()));
         let settlement = Settlement { ticket, now, asked: Instant::now(), cost };

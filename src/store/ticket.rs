@@ -31,7 +31,7 @@ pub struct Reserved {
     pub(super) place: usize,
     pub(super) ticket: Ticket,
     /// The limit that was asked. If a reload has replaced it, another one has counted.
-    pub(super) asked: Arc<Limit>,
+    pub(super) requested: Arc<Limit>,
     /// The verdict if everything is given back, for stores that cannot look it up when that happens.
     pub(super) refunded: Option<Verdict>,
 }
@@ -52,7 +52,7 @@ impl Reserved {
     /// Nothing, of what this asks about: it is settled at what is charged whether there is room for that or not.
     pub fn nothing(Ask { limit, key, place, .. }: &Ask<'_>) -> Self {
         let ticket = Ticket { limit: (*limit).clone(), key: *key, cell: 0, reservation: Reservation::default() };
-        Self { place: *place, ticket, asked: (*limit).clone(), refunded: None }
+        Self { place: *place, ticket, requested: (*limit).clone(), refunded: None }
     }
 
     /// The place of the ask.
@@ -67,8 +67,8 @@ impl Reserved {
 
     /// Asks for `more` of what was charged to the same key, for as long as somebody waits for it.
     pub fn ask_for(&self, more: u64, role: Role) -> Ask<'_> {
-        let Self { place, ticket, asked, .. } = self;
-        Ask { settles: true, lapses: true, role, place: *place, ..Ask::new(asked, ticket.key, more) }
+        let Self { place, ticket, requested, .. } = self;
+        Ask { settles: true, lapses: true, role, place: *place, ..Ask::new(requested, ticket.key, more) }
     }
 
     /// The verdict on the request if it costs `cost`, from the verdict when it was admitted.

@@ -104,8 +104,7 @@ impl Bench {
     /// Settles what was reserved at this cost: what is told then of a request that was told that nothing remains.
     pub(crate) fn settle(&self, reserved: Reserved, cost: u64, at: u64) -> Verdict {
         let mut told = Verdict { admitted: true, rate: 0, remaining: 0, wait: None, level: 0 };
-        let when = (Time::from_micros(self.start + at), 0);
-        self.store.settle(reserved, cost, Some(&mut told), when);
+        self.store.settle(reserved, cost, Some(&mut told), Time::from_micros(self.start + at), 0);
         told
     }
 

@@ -6,8 +6,8 @@
 use smallvec::SmallVec;
 
 use super::super::Limit;
-use super::super::bounds::MAX_COUNT;
 use super::super::cell::Cell;
+use super::super::counting::MAX_COUNT;
 use super::super::state::State;
 use crate::base::clock::Time;
 

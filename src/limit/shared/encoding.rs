@@ -56,7 +56,7 @@ impl Cell {
     /// use std::time::Duration;
     ///
     /// use gateway::base::clock::Time;
-    /// use gateway::limit::shared::Operation;
+    /// use gateway::limit::shared::{Operation, Writing};
     /// use gateway::limit::{Cell, Limit, Rate, Strategy};
     ///
     /// let bucket = Rate::new(5, Duration::from_secs(1))?.with_strategy(Strategy::TokenBucket { burst: 5 })?;
@@ -68,7 +68,7 @@ impl Cell {
     /// let mut bytes = cell.save(0);
     /// let mut three = limit.attempt(now, 1, 1);
     /// three.times = 3;
-    /// Cell::append((7, 1), [Operation::Attempt(three)].into_iter(), 0, &mut bytes);
+    /// Cell::append(Writing { writer: 7, sequence: 1 }, [Operation::Attempt(three)].into_iter(), 0, &mut bytes);
     /// let restored = Cell::restore(limit.rates(), now, &bytes).ok_or("the bytes are of another version")?;
     /// assert_eq!(restored.groups[0].admitted[..], [2], "two of three fit");
     /// assert!(!limit.admits(&restored.cell, now, 1));

@@ -63,13 +63,20 @@ pub struct Attempt {
     pub capacities: SmallVec<[u64; 2]>,
 }
 
-/// A group of operations that was read with a state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OperationGroup {
-    /// The number of the gateway that has appended it.
+/// What names a group of operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writing {
+    /// The number of the gateway that appends it.
     pub writer: u32,
     /// The number of the group. It grows from one group of a writer to the next, and may wrap.
     pub sequence: u32,
+}
+
+/// A group of operations that was read with a state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperationGroup {
+    /// What names it.
+    pub writing: Writing,
     /// How many requests of each [`Attempt`] were admitted.
     pub admitted: SmallVec<[u64; 2]>,
 }
@@ -186,8 +193,7 @@ fn span(at: u64, lead: u64) -> (Time, Time) {
 
 /// A group of operations as it was read.
 pub(super) struct Appended {
-    writer: u32,
-    sequence: u32,
+    writing: Writing,
     operations: SmallVec<[Operation; 1]>,
 }
 
@@ -197,7 +203,8 @@ impl Appended {
         let whole = rates.iter().filter(|rate| !rate.uses_counters()).count();
         let (writer, sequence, count) = (pull(rest)?, pull(rest)?, pull(rest)?);
         let operations = (0..count).map(|_| Operation::decode(whole, rest)).collect::<Option<_>>()?;
-        Some(Self { writer: u32::try_from(writer).ok()?, sequence: u32::try_from(sequence).ok()?, operations })
+        let writing = Writing { writer: u32::try_from(writer).ok()?, sequence: u32::try_from(sequence).ok()? };
+        Some(Self { writing, operations })
     }
 
     /// The latest moment to which it moves the state on.
@@ -217,7 +224,7 @@ impl Appended {
             }
             admitted.extend(cell.operate(rates, read, operation));
         }
-        OperationGroup { writer: self.writer, sequence: self.sequence, admitted }
+        OperationGroup { writing: self.writing, admitted }
     }
 }
 
@@ -226,7 +233,7 @@ impl Cell {
     /// Adds the bytes that do these operations when they are appended to a state, which is `ahead` microseconds ahead of the
     /// clock by which they were made. Without any the group only tells that its writer has come so far.
     pub fn append(
-        (writer, sequence): (u32, u32),
+        Writing { writer, sequence }: Writing,
         operations: impl ExactSizeIterator<Item = Operation>,
         ahead: u64,
         bytes: &mut Vec<u8>,

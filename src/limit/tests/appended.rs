@@ -50,7 +50,7 @@ fn what_any_number_of_appended_words_give_back_is_bounded() {
 /// Bytes that do this when they are appended.
 fn appended(operation: Operation, ahead: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Cell::append((300, 5), [operation].into_iter(), ahead, &mut bytes);
+    Cell::append(Writing { writer: 300, sequence: 5 }, [operation].into_iter(), ahead, &mut bytes);
     bytes
 }
 
@@ -77,7 +77,7 @@ fn quotas_that_differ_do_not_make_readers_differ() {
     let mut bytes = Cell::new(low.rates(), at(now)).save(0);
     for (sequence, limit) in [(1, &high), (2, &low), (3, &high)] {
         let attempts = [Attempt { times: 4, ..limit.attempt(at(now), 1, 1) }].map(Operation::Attempt);
-        Cell::append((9, sequence), attempts.into_iter(), 0, &mut bytes);
+        Cell::append(Writing { writer: 9, sequence }, attempts.into_iter(), 0, &mut bytes);
     }
     for limit in [low, high] {
         let groups = Cell::restore(limit.rates(), at(now), &bytes).unwrap().groups;
@@ -199,7 +199,7 @@ fn the_layout_of_version_3_stays() {
         Operation::give_back(limit.rates(), &reservation, 1),
         Operation::Attempt(Attempt { times: 6, ..limit.attempt(at(now + 2 * SECOND), 5, 4) }),
     ];
-    Cell::append((300, 2), operations.into_iter(), 7, &mut bytes);
+    Cell::append(Writing { writer: 300, sequence: 2 }, operations.into_iter(), 7, &mut bytes);
     #[rustfmt::skip]
     let expected = [
         3, // the version

@@ -102,8 +102,8 @@ fn of_gateways_that_begin_one_at_the_same_time_one_does() {
     let (bans, now) = (bans(10 * SECOND, 60 * SECOND), at(1_800_000_000 * SECOND));
     let attempt = || [Operation::Attempt(bans.attempt(now, bans.capacity(), 1))].into_iter();
     let mut bytes = Cell::new(bans.rates(), now).save(0);
-    Cell::append((7, 1), attempt(), 0, &mut bytes);
-    Cell::append((8, 1), attempt(), 0, &mut bytes);
+    Cell::append(Writing { writer: 7, sequence: 1 }, attempt(), 0, &mut bytes);
+    Cell::append(Writing { writer: 8, sequence: 1 }, attempt(), 0, &mut bytes);
     let Restored { cell, groups, .. } = Cell::restore(bans.rates(), now, &bytes).unwrap();
     assert_eq!(groups.iter().map(|group| group.admitted[0]).collect::<Vec<_>>(), [1, 0]);
     let verdict = bans.judge(&cell, now, bans.capacity(), false);

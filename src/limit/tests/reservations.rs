@@ -268,7 +268,7 @@ proptest! {
         for (reservation, _) in &run.open {
             run.limit.give_back_whole(&mut direct, now, reservation, 1);
             let give_back = Operation::give_back(rates, reservation, 1);
-            Cell::append((1, 1), [give_back].into_iter(), 0, &mut appended);
+            Cell::append(Writing { writer: 1, sequence: 1 }, [give_back].into_iter(), 0, &mut appended);
         }
         // Of a bucket what has drained by the time of the saved state is what matters: that is less.
         let left = |cell: &Cell| run.limit.judge(cell, now, 1, true).remaining;

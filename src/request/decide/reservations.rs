@@ -215,7 +215,7 @@ impl<'a> Reservations<'a> {
         }
         for reserved in std::mem::take(&mut self.besides) {
             let cost = reserved.cost();
-            self.store.settle(reserved, cost, None, (now(), self.worker));
+            self.store.settle(reserved, cost, None, now(), self.worker);
         }
     }
 
@@ -297,7 +297,7 @@ impl<'a> Reservations<'a> {
             | LimitVerdict::Unknown => None,
         });
         let (verdict, as_of) = found.unzip();
-        let settled = self.store.settle(reserved, cost, verdict, (now, self.worker));
+        let settled = self.store.settle(reserved, cost, verdict, now, self.worker);
         settled.zip(as_of).into_iter().for_each(|(settled, as_of)| *as_of = settled);
     }
 
@@ -318,7 +318,7 @@ impl<'a> Reservations<'a> {
         if !self.pending.is_empty() {
             for PendingReservation { known, reserved, .. } in std::mem::take(&mut self.pending) {
                 let cost = known.max(reserved.cost());
-                self.store.settle(reserved, cost, None, (now(), self.worker));
+                self.store.settle(reserved, cost, None, now(), self.worker);
             }
         }
         self.end_hold(now);
@@ -330,7 +330,7 @@ impl Drop for Reservations<'_> {
         self.is_provisional = false;
         if !self.if_dropped.is_empty() {
             for (reserved, cost) in std::mem::take(&mut self.if_dropped) {
-                self.store.settle(reserved, cost, None, (clock::now(), self.worker));
+                self.store.settle(reserved, cost, None, clock::now(), self.worker);
             }
         }
         if self.is_held {

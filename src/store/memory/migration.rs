@@ -92,7 +92,7 @@ impl Memory {
         for (asked, counted) in asks.iter().zip(&counted) {
             reply.translate(asked.place, asked.limit, counted.limit);
             let reserved = reply.reserved.iter_mut().filter(|reserved| reserved.place == asked.place);
-            reserved.for_each(|reserved| reserved.asked = asked.limit.clone());
+            reserved.for_each(|reserved| reserved.requested = asked.limit.clone());
         }
         reply
     }
@@ -103,7 +103,7 @@ impl Memory {
     }
 
     /// Settles a reservation in the cell that has it now. The verdict is the one afterwards.
-    pub fn settle(&self, Reserved { ticket, asked, .. }: &Reserved, cost: u64, now: Time) -> Verdict {
+    pub fn settle(&self, Reserved { ticket, requested, .. }: &Reserved, cost: u64, now: Time) -> Verdict {
         let is_there = |limit: &Limit| {
             let (shard, key) = self.place(limit, ticket.key);
             self.shards[shard].lock().peek_mut(&key).is_some_and(|entry| entry.number == ticket.cell)
@@ -115,11 +115,11 @@ impl Memory {
             None
         };
         let Some(Migration { from, to, at, .. }) = moved else {
-            return translated(asked, &ticket.limit, self.settle_here(ticket, cost, now));
+            return translated(requested, &ticket.limit, self.settle_here(ticket, cost, now));
         };
         let reservation = to.migrate_reservation(&from, &ticket.reservation, at);
         let verdict = self.settle_here(&Ticket { limit: to.clone(), reservation, ..ticket.clone() }, cost, now);
-        translated(asked, &to, verdict)
+        translated(requested, &to, verdict)
     }
 
     /// Migrates the cells of all keys that were not used since their limit was replaced for all of them: overrides of the admin

@@ -65,7 +65,7 @@ impl CellEntry {
         if ask.settles {
             let reservation = ask.limit.reserve(&mut self.cell, now, ask.cost);
             let ticket = Ticket { limit: ask.limit.clone(), key: ask.key, cell: self.number, reservation };
-            reserved.push(Reserved { place: ask.place, ticket, asked: ask.limit.clone(), refunded: None });
+            reserved.push(Reserved { place: ask.place, ticket, requested: ask.limit.clone(), refunded: None });
         } else {
             ask.limit.charge(&mut self.cell, now, ask.cost);
         }

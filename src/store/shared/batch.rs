@@ -221,7 +221,7 @@ mod tests {
 
         fn cell(&mut self) -> CellPlace {
             let key = Fingerprint::of(&self.cells.len().to_be_bytes());
-            self.cells.of((&self.limit, key), NOW, &Counter::default()).0
+            self.cells.of(&self.limit, key, NOW, &Counter::default()).0
         }
 
         /// Queues so many cells for which a request waits.

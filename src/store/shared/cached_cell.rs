@@ -56,10 +56,8 @@ use tokio::time::Instant;
 
 use super::OwnedAsk;
 use super::counters::{CounterId, UnconfirmedCounters, signed};
-use super::leases::{Lease, LeaseDemand};
 use super::names::Names;
 use super::provisional::Provisionals;
-use super::reset::Resets;
 use super::versioned::{Number, VersionedState};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
@@ -67,6 +65,11 @@ use crate::limit::{Cell, Limit};
 use crate::store::reloads::Reloads;
 
 pub(super) use exchange::{Filled, Writes};
+#[cfg(test)]
+pub(super) use leases::{BUSY, most_leased};
+pub(super) use leases::{FAR, LEASE};
+use leases::{Lease, LeaseDemand};
+use reset::Resets;
 
 /// How long one gateway may know what another does not. What is pending may wait so long for an exchange that can carry
 /// it, and as long as there is plenty of room, what was read is good enough for further decisions.

@@ -97,13 +97,14 @@ impl Cells {
     /// them was pending.
     pub(super) fn of(
         &mut self,
-        (limit, key): (&Arc<Limit>, Fingerprint),
+        limit: &Arc<Limit>,
+        key: Fingerprint,
         now: Time,
         forgotten: &Counter,
     ) -> (CellPlace, &mut CachedCell) {
         let place = match self.places.get(&key.with(limit.shape())) {
             Some(place) => *place,
-            None => self.add((limit, key), now, forgotten),
+            None => self.add(limit, key, now, forgotten),
         };
         self.see_reload(place, limit, now);
         let cached = &mut self.cells[place as usize];
@@ -124,7 +125,7 @@ impl Cells {
         forgotten: &Counter,
     ) -> &mut CachedCell {
         if self.at(*place).id() != ask.cell() {
-            *place = self.of((&ask.limit, ask.key), now, forgotten).0;
+            *place = self.of(&ask.limit, ask.key, now, forgotten).0;
         }
         self.see_reload(*place, &ask.limit, now);
         self.at(*place)
@@ -156,7 +157,7 @@ impl Cells {
         self.forgotten = Some(newest.unwrap_or(number));
     }
 
-    fn add(&mut self, (limit, key): (&Arc<Limit>, Fingerprint), now: Time, forgotten: &Counter) -> CellPlace {
+    fn add(&mut self, limit: &Arc<Limit>, key: Fingerprint, now: Time, forgotten: &Counter) -> CellPlace {
         let names = self.names.of(limit);
         let server = names.server(key, &self.servers);
         let cached = CachedCell::new(self.next, names, key, server, now);
@@ -257,7 +258,7 @@ mod tests {
         let key = |key: u32| Fingerprint::of(&key.to_be_bytes());
         let ask = |limit: &Arc<Limit>, number: u32| ask(limit, key(number));
         let stays = limit("stays");
-        let (kept, _) = cells.of((&stays, key(0)), NOW, &forgotten);
+        let (kept, _) = cells.of(&stays, key(0), NOW, &forgotten);
         let mut needed = Vec::new();
         cells.reload(
             &LimitChanges { in_use: vec![stays.clone()], replaced: Vec::new(), ..LimitChanges::default() },
@@ -266,11 +267,11 @@ mod tests {
         for number in 1..1000_u32 {
             let goes = limit(&format!("limit-{number}"));
             for client in 0..10 {
-                cells.of((&goes, key(number * 10 + client)), NOW, &forgotten);
+                cells.of(&goes, key(number * 10 + client), NOW, &forgotten);
             }
             // One is being asked about, and its place must stay.
             let busy = ask(&goes, number * 10);
-            let (place, cached) = cells.of((&busy.limit, busy.key), NOW, &forgotten);
+            let (place, cached) = cells.of(&busy.limit, busy.key, NOW, &forgotten);
             cached.stage = ExchangeStage::InFlight;
             needed.push((place, cached.id()));
             let left = cells.forget(0..MOST, NOW).unwrap();
@@ -282,7 +283,7 @@ mod tests {
         }
         assert_eq!(cells.forget(0..MOST, NOW), Some(0));
         assert_eq!((cells.places.len(), cells.len() - cells.free.len()), (1, 1));
-        assert_eq!(cells.of((&stays, key(0)), NOW, &forgotten).0, kept);
+        assert_eq!(cells.of(&stays, key(0), NOW, &forgotten).0, kept);
         assert_eq!(cells.forget(MOST..2 * MOST, NOW), None);
         // Whoever knows the place of one that is gone finds that it is another's.
         let mut place = (kept + 1) % 2;
@@ -295,7 +296,7 @@ mod tests {
         let limit = |rate: &str| Arc::new(Limit::new("l", &[rate.parse().unwrap()]));
         let (fast, slow) = (limit("60/m burst 60"), limit("1/m burst 60"));
         let (mut cells, forgotten) = (Cells::new("gw", &["a:1".to_owned()]), Counter::default());
-        cells.of((&fast, Fingerprint::of(b"k")), NOW, &forgotten).1.charge(&fast, NOW, 60);
+        cells.of(&fast, Fingerprint::of(b"k"), NOW, &forgotten).1.charge(&fast, NOW, 60);
         cells.reload(&LimitChanges { in_use: vec![fast, slow], ..LimitChanges::default() }, NOW);
         // It is full again by the rate of before, but perhaps not by the one that its key has now.
         let later = NOW.after(std::time::Duration::from_secs(120));

@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::link::Failure;
+use super::protocol::Greeting;
 
 /// Bytes that can be read at once: in most cases the replies to a full exchange.
 const INPUT: usize = 64 << 10;
@@ -28,9 +29,9 @@ pub(super) struct Socket {
 }
 
 impl Connection {
-    /// A connection that is made by [`Self::proceed`] and begins with this greeting: what is asked, and what is answered to that.
+    /// A connection that is made by [`Self::proceed`] and begins with this greeting.
     /// The name is looked up each time, because its address may have changed.
-    pub(super) fn open(address: String, greeting: (&'static [u8], &'static [u8])) -> Self {
+    pub(super) fn open(address: String, greeting: Greeting) -> Self {
         Self::Connecting(Box::pin(Socket::open(address, greeting)))
     }
 
@@ -65,13 +66,13 @@ impl Connection {
 
 impl Socket {
     /// Connects, and checks that the server answers as it should.
-    async fn open(address: String, (question, expected): (&[u8], &[u8])) -> Result<Self, Failure> {
+    async fn open(address: String, greeting: Greeting) -> Result<Self, Failure> {
         let mut stream = TcpStream::connect(&address).await?;
         stream.set_nodelay(true)?;
-        let mut answer = vec![0; expected.len()];
-        stream.write_all(question).await?;
+        let mut answer = vec![0; greeting.answer.len()];
+        stream.write_all(greeting.question).await?;
         stream.read_exact(&mut answer).await?;
-        if answer != expected {
+        if answer != greeting.answer {
             return Err(Failure::Garbage);
         }
         Ok(Self { stream, output: Vec::new(), written: 0, input: BytesMut::with_capacity(INPUT) })

@@ -102,7 +102,7 @@ impl Coordinator {
         self.expire(now);
         self.return_leases(now);
         if let Some(sweep) = self.sweep.take_if(|sweep| sweep.at <= now) {
-            self.sweep = sweep.step(&mut self.cells, (now, time));
+            self.sweep = sweep.step(&mut self.cells, now, time);
         }
     }
 
@@ -139,7 +139,8 @@ impl Coordinator {
         &mut self,
         server: usize,
         replies: Replies<'_>,
-        (begun, ended): (Instant, Instant),
+        begun: Instant,
+        ended: Instant,
         now: Time,
     ) -> bool {
         let Some(exchange) = self.servers[server].answered() else { return true };
@@ -304,7 +305,7 @@ impl Coordinator {
                 cached.charge(&ask.limit, now, ask.cost);
             }
             if let Some(refunded) = refunded {
-                result.reserved.push(cached.reserve(ask, (now, refunded), !is_provisional));
+                result.reserved.push(cached.reserve(ask, now, refunded, !is_provisional));
             }
             if may_wait {
                 let charge = Box::new(cached.provisional(*number, index, ask, attempt));
@@ -324,7 +325,7 @@ impl Coordinator {
                 standings.push(Standing::Final(fits));
             }
             if !is_provisional {
-                cached.judge(ask, now, (part.has_room, fits), result);
+                cached.judge(ask, now, part, result);
             }
             if charged {
                 self.queue(*place, true);

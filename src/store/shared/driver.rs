@@ -18,7 +18,7 @@ use super::connection::Connection;
 use super::engine::{Engine, Output};
 use super::health::Health;
 use super::mailbox::Mailboxes;
-use super::protocol::Protocol;
+use super::protocol::{Greeting, Protocol};
 use super::refusals::RefusalCache;
 use crate::base::clock;
 use crate::base::deadline::Deadline;
@@ -58,7 +58,7 @@ impl Setup {
     pub(super) async fn run(self) {
         let Self { config, protocol, mailboxes, health, refusals, .. } = &self;
         let engine =
-            Engine::new((config, *protocol), mailboxes.clone(), (health.clone(), refusals.clone()), Instant::now());
+            Engine::new(config, *protocol, mailboxes.clone(), health.clone(), refusals.clone(), Instant::now());
         let driver = Rc::new(Driver {
             engine: RefCell::new(engine),
             mailboxes: mailboxes.clone(),
@@ -68,7 +68,7 @@ impl Setup {
         let mut connections = JoinSet::new();
         for (server, address) in config.servers.iter().cloned().enumerate() {
             let (driver, greeting) = (driver.clone(), protocol.greeting());
-            connections.spawn_local(async move { driver.serve(server, (address, greeting)).await });
+            connections.spawn_local(async move { driver.serve(server, address, greeting).await });
         }
         driver.run().await;
         let end = Instant::now() + config.timeout;
@@ -124,7 +124,7 @@ impl Driver {
     }
 
     /// Has the connection to a server, for ever.
-    async fn serve(&self, server: usize, (address, greeting): (String, (&'static [u8], &'static [u8]))) {
+    async fn serve(&self, server: usize, address: String, greeting: Greeting) {
         let mut connection = Connection::Closed;
         loop {
             let outputs = self.engine.borrow_mut().take_outputs(server);

@@ -53,9 +53,11 @@ struct Server {
 impl Engine {
     /// An engine that begins to connect when it is woken for the first time.
     pub(super) fn new(
-        (config, protocol): (&config::SharedStore, &dyn Protocol),
+        config: &config::SharedStore,
+        protocol: &dyn Protocol,
         mailboxes: Arc<Mailboxes>,
-        (health, refusals): (Arc<Health>, Arc<RefusalCache>),
+        health: Arc<Health>,
+        refusals: Arc<RefusalCache>,
         now: Instant,
     ) -> Self {
         let server = || Server { link: Link::new(config.timeout, now), outputs: VecDeque::new() };
@@ -120,7 +122,7 @@ impl Engine {
                     self.pass_messages();
                     self.health.latency.observe(micros(now.saturating_duration_since(begun)));
                     let replies = reader.replies(&input[taken..]);
-                    let is_good = self.coordinator.answered(server, replies, (begun, now), time);
+                    let is_good = self.coordinator.answered(server, replies, begun, now, time);
                     match replies.failure {
                         Some(what) if !is_good => self.give_up(server, &Failure::Failed(what.to_owned()), now),
                         Some(what) => self.health.failed(server, what),

@@ -71,8 +71,9 @@ impl Mailboxes {
                 biased;
                 () = mailbox.sent.notified() => self.announce(mailbox.messages.lock().len()),
                 () = mailbox.replied.notified() => {
-                    let (replies, now) = (mem::take(&mut *mailbox.replies.lock()), (clock::now(), Instant::now()));
-                    let settlements = replies.into_iter().flat_map(|decision| decision.answer(now));
+                    let replies = mem::take(&mut *mailbox.replies.lock());
+                    let (now, asked) = (clock::now(), Instant::now());
+                    let settlements = replies.into_iter().flat_map(|decision| decision.answer(now, asked));
                     settlements.for_each(|settlement| self.send(settlement, worker));
                 }
             }
@@ -223,7 +224,7 @@ mod tests {
 
     fn decision(asks: impl IntoIterator<Item = OwnedAsk>) -> (Box<PendingDecision>, oneshot::Receiver<Reply>) {
         let (reply, verdicts) = oneshot::channel();
-        (PendingDecision::new(asks.into_iter().collect(), (NOW, Instant::now()), Some(reply), 0), verdicts)
+        (PendingDecision::new(asks.into_iter().collect(), NOW, Instant::now(), Some(reply), 0), verdicts)
     }
 
     fn message() -> Message {
@@ -346,7 +347,7 @@ mod tests {
         let ask = OwnedAsk { need: 2, cost: 2, settles: true, place: 3, ..ask(&limit, Fingerprint::of(b"k")) };
         let (mut decided, verdicts) = decision(SmallVec::<[OwnedAsk; 1]>::from_iter([ask]));
         let ticket = Ticket { limit: limit.clone(), key: Fingerprint::of(b"k"), cell: 0, reservation };
-        decided.result.reserved.push(Reserved { place: 3, ticket: ticket.clone(), asked: limit, refunded: None });
+        decided.result.reserved.push(Reserved { place: 3, ticket: ticket.clone(), requested: limit, refunded: None });
         drop(verdicts);
         mailboxes.reply(0, vec![decided]);
         assert!(Arc::new(Wakes::default()).poll(pin!(mailboxes.carry(0))).is_pending());

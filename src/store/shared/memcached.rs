@@ -10,7 +10,7 @@ mod notes;
 
 use memcache::{Client, MemcacheError};
 
-use super::protocol::{Commands, Protocol, Statistics};
+use super::protocol::{Commands, Greeting, Protocol, Statistics};
 
 use commands::TextCommands;
 pub use notes::Notes;
@@ -26,9 +26,9 @@ impl Protocol for Memcached {
         "memcached"
     }
 
-    fn greeting(&self) -> (&'static [u8], &'static [u8]) {
+    fn greeting(&self) -> Greeting {
         // A command that does nothing.
-        (b"mn\r\n", b"MN\r\n")
+        Greeting { question: b"mn\r\n", answer: b"MN\r\n" }
     }
 
     fn commands(&self) -> Box<dyn Commands> {

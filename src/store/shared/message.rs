@@ -107,7 +107,8 @@ impl PendingDecision {
     /// A decision for this worker.
     pub(super) fn new(
         asks: SmallVec<[OwnedAsk; 2]>,
-        (now, asked): (Time, Instant),
+        now: Time,
+        asked: Instant,
         reply: Option<oneshot::Sender<Reply>>,
         worker: usize,
     ) -> Box<Self> {
@@ -117,10 +118,10 @@ impl PendingDecision {
 
     /// Sends the reply. If the receiver is gone, the request has stopped waiting and was let through, so it is right
     /// that it is counted, unless it lapses. Nobody else will settle its reservations then: returns what settles them.
-    pub(super) fn answer(self, (now, asked): (Time, Instant)) -> impl Iterator<Item = Message> {
+    pub(super) fn answer(self, now: Time, asked: Instant) -> impl Iterator<Item = Message> {
         let Self { asks, mut result, reply, .. } = self;
-        for OwnedAsk { place, limit, asked, .. } in &asks {
-            asked.iter().for_each(|asked| result.translate(*place, asked, limit));
+        for OwnedAsk { place, limit, requested, .. } in &asks {
+            requested.iter().for_each(|requested| result.translate(*place, requested, limit));
         }
         let unsent = reply.and_then(|receiver| receiver.send(result).err());
         let reserved = unsent.map(|reply| reply.reserved).unwrap_or_default();

@@ -55,7 +55,7 @@ impl Cells {
     pub(super) fn follow(&self, ask: &mut OwnedAsk, now: Time) {
         if let Some(Migration { to, .. }) = self.successor(&ask.limit, ask.key, now) {
             let replaced = mem::replace(&mut ask.limit, to.clone());
-            ask.asked.get_or_insert(replaced);
+            ask.requested.get_or_insert(replaced);
         }
     }
 

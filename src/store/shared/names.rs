@@ -16,6 +16,7 @@ use super::counters::CounterId;
 use super::protocol::Lifetime;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
+use crate::limit::shared::Writing;
 use crate::limit::{Limit, Rate, Strategy};
 
 /// The digits of a key, as they stand in the names of its counters.
@@ -53,14 +54,14 @@ impl Writer {
     }
 
     /// The name of the next writing.
-    pub(super) fn next(&self) -> (u32, u32) {
+    pub(super) fn next(&self) -> Writing {
         self.count.set(self.count.get().wrapping_add(1));
-        (self.number, self.count.get())
+        Writing { writer: self.number, sequence: self.count.get() }
     }
 }
 
 impl Names {
-    fn new((prefix, writer): (&str, &Rc<Writer>), limit: &Arc<Limit>) -> Self {
+    fn new(prefix: &str, writer: &Rc<Writer>, limit: &Arc<Limit>) -> Self {
         let infix = |rate: &Rate| match rate.strategy() {
             Strategy::SlidingWindow { precision, .. } if *precision > 1 => format!("#{}x{precision}.", rate.period()),
             // Days of two time zones may begin at the same moment, and are counted apart all the same.
@@ -158,7 +159,7 @@ impl AllNames {
             self.most = FEW.max(2 * self.of.len());
         }
         let Self { prefix, writer, of, .. } = self;
-        of.entry(Arc::as_ptr(limit)).or_insert_with(|| Rc::new(Names::new((prefix, writer), limit))).clone()
+        of.entry(Arc::as_ptr(limit)).or_insert_with(|| Rc::new(Names::new(prefix, writer, limit))).clone()
     }
 }
 
@@ -180,7 +181,7 @@ mod tests {
     const NOW: Time = Time::from_micros(1_700_000_000_000_000);
 
     fn names(prefix: &str, limit: &str, rates: &[Rate]) -> Names {
-        Names::new((prefix, &Writer::new()), &Arc::new(Limit::new(limit, rates)))
+        Names::new(prefix, &Writer::new(), &Arc::new(Limit::new(limit, rates)))
     }
 
     fn rate(text: &str) -> Rate {

@@ -13,11 +13,20 @@ pub trait Protocol: Sync {
     /// What its servers are called in messages.
     fn name(&self) -> &'static str;
     /// What a new connection asks, and what a server answers to that if it is one of this kind.
-    fn greeting(&self) -> (&'static [u8], &'static [u8]);
+    fn greeting(&self) -> Greeting;
     /// The commands of the next exchange, of which there are none yet.
     fn commands(&self) -> Box<dyn Commands>;
     /// Asks a server about itself, on a connection of its own; `None` if it does not say. It blocks for some seconds at most.
     fn statistics(&self, address: &str) -> Option<Statistics>;
+}
+
+/// What a new connection asks, and what a server answers to that.
+#[derive(Clone, Copy, Debug)]
+pub struct Greeting {
+    /// What is asked.
+    pub question: &'static [u8],
+    /// What is answered.
+    pub answer: &'static [u8],
 }
 
 /// What a server says of itself.
@@ -42,7 +51,7 @@ pub trait Commands {
     /// Takes `amount` from a count, or all of it if it is less. A count that is missing stays so.
     fn subtract(&mut self, name: Name<'_>, amount: u64, echo: Echo);
     /// Stores a value with this `number`.
-    fn store(&mut self, name: Name<'_>, value: &[u8], condition: Condition, kept: (Lifetime, u32));
+    fn store(&mut self, name: Name<'_>, value: &[u8], condition: Condition, lifetime: Lifetime, number: u32);
     /// Appends to a value, if there is one, and lets it live for so long from now on.
     fn append(&mut self, name: Name<'_>, more: &[u8], lifetime: Lifetime);
     /// Appends the bytes of the exchange to `out`; returns what reads the replies. Then the next exchange can be collected.

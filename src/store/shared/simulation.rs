@@ -25,7 +25,7 @@ use super::mailbox::Mailboxes;
 use super::names::AllNames;
 use super::protocol::Protocol;
 use super::refusals::RefusalCache;
-use super::{BRIEFLY, decide};
+use super::{BRIEFLY, DecidingParts, decide};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::{Counter, PerWorker};
@@ -70,7 +70,7 @@ impl SimulatedGateway {
         let refusals = Arc::new(RefusalCache::new(if config.strict { BRIEFLY } else { u64::MAX }));
         let (mailboxes, now) = (Arc::new(Mailboxes::new(1)), Instant::now());
         Self {
-            engine: Engine::new((config, protocol), mailboxes.clone(), (health.clone(), refusals.clone()), now),
+            engine: Engine::new(config, protocol, mailboxes.clone(), health.clone(), refusals.clone(), now),
             mailboxes,
             health,
             refusals,
@@ -85,8 +85,14 @@ impl SimulatedGateway {
     pub fn ask(&mut self, ask: &Ask<'_>, at: Duration) {
         let (now, time) = self.moment(at);
         let is_lost = self.on_error != OnError::Local && self.health.is_away();
-        let parts = (&*self.health, &*self.refusals, &*self.mailboxes);
-        match decide(std::slice::from_ref(ask), (time, 0), parts, (is_lost, || now)) {
+        let Self { health, refusals, mailboxes, .. } = self;
+        match decide(
+            std::slice::from_ref(ask),
+            time,
+            0,
+            &DecidingParts { health, refusals, mailboxes, is_lost },
+            || now,
+        ) {
             Answer::Now(reply) => self.decided.push(Decided::new(ask.place, Some(&reply))),
             Answer::Away => self.decided.push(Decided::new(ask.place, None)),
             Answer::Later(receiver) => {
@@ -154,9 +160,9 @@ impl SimulatedGateway {
     fn collect(&mut self) {
         let Self { engine, waiting, decided, .. } = self;
         for decision in engine.take_replies().flat_map(|(_, replies)| replies) {
-            let (place, now) = (decision.asks[0].place, (decision.now, decision.asked));
+            let (place, now, asked) = (decision.asks[0].place, decision.now, decision.asked);
             // Nothing is reserved, so there is nothing to settle.
-            decision.answer(now).for_each(drop);
+            decision.answer(now, asked).for_each(drop);
             let reply = waiting.remove(&place).and_then(|mut receiver| receiver.try_recv().ok());
             decided.push(Decided::new(place, reply.as_ref()));
         }

@@ -32,7 +32,7 @@ impl Sweep {
     }
 
     /// Looks at some cells. Returns the sweep if it is to go on.
-    pub(super) fn step(mut self, cells: &mut Cells, (at, now): (Instant, Time)) -> Option<Self> {
+    pub(super) fn step(mut self, cells: &mut Cells, at: Instant, now: Time) -> Option<Self> {
         if self.next == 0 {
             // Cells of replaced limits stay until their counts matter no more.
             cells.expire_migrations(now);
@@ -77,7 +77,7 @@ mod tests {
         let [stays, goes] = ["stays", "goes"].map(|name| Arc::new(Limit::new(name, &["9/d".parse().unwrap()])));
         let mut cell = |limit: &Arc<Limit>, key: usize| {
             let key = Fingerprint::of(&key.to_be_bytes());
-            cells.of((limit, key), now.1, &Counter::default()).0
+            cells.of(limit, key, now.1, &Counter::default()).0
         };
         let needed = cell(&goes, 0);
         cell(&stays, usize::MAX);
@@ -92,7 +92,7 @@ mod tests {
         let mut sweep = Sweep::new(now.0);
         let mut steps = 0;
         while sweep.at == now.0 {
-            sweep = sweep.step(&mut cells, now).unwrap();
+            sweep = sweep.step(&mut cells, now.0, now.1).unwrap();
             steps += 1;
         }
         assert_eq!((steps, sweep.at), (4, now.0 + AGAIN), "one cell is still needed");
@@ -102,7 +102,7 @@ mod tests {
         let mut sweep = Some(sweep);
         while let Some(next) = sweep {
             assert_eq!(next.at, later.0);
-            sweep = next.step(&mut cells, later);
+            sweep = next.step(&mut cells, later.0, later.1);
         }
         assert_eq!((of_limit(&mut cells, "goes"), of_limit(&mut cells, "stays")), (0, 1));
     }
@@ -115,7 +115,7 @@ mod tests {
         let [old, new] = ["9/m", "9/m burst 9"].map(limit);
         let key = Fingerprint::of(b"k");
         let ask = ask(&old, key);
-        cells.of((&ask.limit, ask.key), now, &Counter::default());
+        cells.of(&ask.limit, ask.key, now, &Counter::default());
         cells.reload(
             &LimitChanges {
                 in_use: vec![new.clone()],
@@ -124,12 +124,12 @@ mod tests {
             },
             now,
         );
-        let sweep = Sweep::new(instant).step(&mut cells, (instant, now)).unwrap();
-        let sweep = sweep.step(&mut cells, (instant, now)).unwrap();
+        let sweep = Sweep::new(instant).step(&mut cells, instant, now).unwrap();
+        let sweep = sweep.step(&mut cells, instant, now).unwrap();
         assert_eq!((of_limit(&mut cells, "l"), sweep.at), (1, instant + Duration::from_secs(60)));
         let (instant, now) = (sweep.at, now.after(Duration::from_secs(60)));
-        let sweep = sweep.step(&mut cells, (instant, now)).unwrap();
+        let sweep = sweep.step(&mut cells, instant, now).unwrap();
         assert_eq!(of_limit(&mut cells, "l"), 0);
-        assert!(sweep.step(&mut cells, (instant, now)).is_none());
+        assert!(sweep.step(&mut cells, instant, now).is_none());
     }
 }

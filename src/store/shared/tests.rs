@@ -24,7 +24,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::leases::most_leased;
+use super::cached_cell::most_leased;
 use super::names::AllNames;
 use super::{Ask, OwnedAsk};
 use crate::base::fingerprint::Fingerprint;

@@ -21,16 +21,16 @@ mod sent;
 
 use smallvec::SmallVec;
 
-use super::names::{self, Digits, Names};
+use super::names::{self, Names};
 use super::protocol::{Commands, Condition, Item, Written};
-use super::reset::Resets;
 use super::targets::{CellAnswer, Targets};
 use crate::base::clock::Time;
-use crate::limit::shared::{Attempt, OperationGroup, Restored};
+use crate::limit::shared::{Attempt, OperationGroup, Restored, Writing};
 use crate::limit::{Cell, Limit, Rate, Reservation};
 
 use change::StateChange;
 pub(super) use change::{AttemptOutcomes, Number};
+pub(super) use sent::StateWriting;
 use sent::{SentState, Version, stand_in};
 
 /// A state is made short when something has been appended to it so often.
@@ -58,7 +58,7 @@ pub(super) struct VersionedState {
     /// The value that makes it short, if it is long and still has the version that was read.
     short: Option<Vec<u8>>,
     /// The last writings of other gateways.
-    writings: SmallVec<[(u32, u32); 2]>,
+    writings: SmallVec<[Writing; 2]>,
     /// By how many microseconds the state is ahead of the clock here.
     ahead: u64,
     /// For how many microseconds it was kept when something was written last.
@@ -166,8 +166,10 @@ impl VersionedState {
     pub(super) fn give_back(
         &mut self,
         cell: &mut Cell,
-        (limit, now): (&Limit, Time),
-        (reservation, given): (&Reservation, u64),
+        limit: &Limit,
+        now: Time,
+        reservation: &Reservation,
+        given: u64,
     ) {
         limit.give_back_whole(cell, now, reservation, given);
         if given > 0 {
@@ -189,16 +191,16 @@ impl VersionedState {
         }
     }
 
-    /// Writes the state if a change is pending, and reads it. If the change is appended, whatever else differs is lost. Where
-    /// the key `is_shared`, other gateways write it as well.
+    /// Writes the state if a change is pending, and reads it. If the change is appended, whatever else differs is lost.
     pub(super) fn compose(
         &mut self,
         cell: &mut Cell,
         names: &Names,
-        (key, now, resets): (&Digits, Time, Resets),
-        is_shared: bool,
-        (targets, commands): (&mut Targets, &mut dyn Commands),
+        writing: &StateWriting<'_>,
+        targets: &mut Targets,
+        commands: &mut dyn Commands,
     ) {
+        let StateWriting { key, now, number, is_shared } = *writing;
         let name = |out: &mut Vec<u8>| names.state(key, out);
         // What continues from a replaced limit is only told with the whole state.
         let may_append = self.least.is_none();
@@ -223,7 +225,7 @@ impl VersionedState {
                 };
             let mut bytes = Vec::new();
             if let (true, Some(short), Some(version)) = (is_appended, self.short.take(), condition) {
-                commands.store(&name, &short, Condition::Version(version), (lifetime, resets.seen));
+                commands.store(&name, &short, Condition::Version(version), lifetime, number);
                 targets.write_other();
             }
             if is_appended {
@@ -236,7 +238,7 @@ impl VersionedState {
                 Cell::append(writing, [].into_iter(), 0, &mut bytes);
                 let condition = condition.map_or(Condition::Missing, Condition::Version);
                 // Who has not read it since the key was reset is to learn of that.
-                commands.store(&name, &bytes, condition, (lifetime, resets.seen));
+                commands.store(&name, &bytes, condition, lifetime, number);
                 targets.write_state();
             }
             self.kept = memory;
@@ -255,12 +257,7 @@ impl VersionedState {
     }
 
     /// Takes over what the server answered.
-    pub(super) fn fill(
-        &mut self,
-        cell: &mut Cell,
-        (limit, now): (&Limit, Time),
-        answer: &CellAnswer<'_>,
-    ) -> LearnedState {
+    pub(super) fn fill(&mut self, cell: &mut Cell, limit: &Limit, now: Time, answer: &CellAnswer<'_>) -> LearnedState {
         let mut learned = LearnedState::default();
         match answer.state_written() {
             None => {}
@@ -275,7 +272,7 @@ impl VersionedState {
             // What is there is not known.
             _ if !answer.is_read() => self.lose_replies(),
             None => learned.lost = self.miss(cell, limit.rates(), now),
-            Some(item) => learned.is_foreign = self.learn(cell, (limit, now), item),
+            Some(item) => learned.is_foreign = self.learn(cell, limit, now, item),
         }
         learned
     }
@@ -321,7 +318,7 @@ impl VersionedState {
     }
 
     /// Learns the state that is there now; returns whether another gateway has left it.
-    fn learn(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time), Item { value, version, .. }: Item<'_>) -> bool {
+    fn learn(&mut self, cell: &mut Cell, limit: &Limit, now: Time, Item { value, version, .. }: Item<'_>) -> bool {
         let rates = limit.rates();
         let before = std::mem::replace(&mut self.version, Version::Of(version, stand_in(value)));
         let (sent, unacknowledged) = (self.sent.take(), self.unacknowledged.take());
@@ -350,7 +347,7 @@ impl VersionedState {
         };
         (self.appended, self.ahead) = (groups.len(), ahead);
         let is_sent = sent.is_some();
-        let own = sent.as_ref().or(unacknowledged.as_ref()).map(|sent| sent.writing.0);
+        let own = sent.as_ref().or(unacknowledged.as_ref()).map(|sent| sent.writing.writer);
         self.note_writings(&groups, own);
         // What was to be given back was lost before others began this state.
         if before == Version::Missing && own.is_none() {
@@ -389,9 +386,10 @@ impl VersionedState {
     /// Notes the last writings of other gateways than this one, of those that have written last.
     fn note_writings(&mut self, groups: &[OperationGroup], own: Option<u32>) {
         self.writings.clear();
-        for OperationGroup { writer, sequence, .. } in groups.iter().rev().filter(|group| Some(group.writer) != own) {
-            if self.writings.len() < WRITERS && !self.writings.iter().any(|(other, _)| other == writer) {
-                self.writings.push((*writer, *sequence));
+        let writings = groups.iter().rev().map(|group| group.writing);
+        for writing in writings.filter(|writing| Some(writing.writer) != own) {
+            if self.writings.len() < WRITERS && !self.writings.iter().any(|other| other.writer == writing.writer) {
+                self.writings.push(writing);
             }
         }
     }
@@ -435,13 +433,13 @@ mod tests {
     fn learn(state: &mut VersionedState, cell: &mut Cell, limit: &Limit, now: u64, theirs: &Cell) {
         cell.advance(limit.rates(), at(now));
         let value = theirs.save(0);
-        state.learn(cell, (limit, at(now)), Item { value: &value, number: 0, version: 7 });
+        state.learn(cell, limit, at(now), Item { value: &value, number: 0, version: 7 });
     }
 
     /// Gives back a charge of this moment that was not admitted.
     fn give_back(state: &mut VersionedState, cell: &mut Cell, limit: &Limit, (charged, now): (u64, u64)) {
         let reservation = limit.place_of(cell, at(charged), 1).not_admitted(limit.rates(), at(now));
-        state.give_back(cell, (limit, at(now)), (&reservation, 1));
+        state.give_back(cell, limit, at(now), &reservation, 1);
     }
 
     #[test]

@@ -242,7 +242,7 @@ fn what_costs_what_was_reserved_is_followed_no_longer_by_the_bucket_that_has_rep
     let (asked, before) = (Ask { settles: true, ..ask(&old, key(1)) }, memory.bytes());
     let reserved = memory.decide(&[asked], later(1)).reserved.pop().unwrap();
     assert!(memory.bytes() > before, "the bucket follows it");
-    store.settle(reserved, 1, None, (later(1), 0));
+    store.settle(reserved, 1, None, later(1), 0);
     memory.sweep(1, later(1));
     assert_eq!(memory.bytes(), before);
 }

@@ -2,12 +2,13 @@
 
 use tokio::time::Instant;
 
+use super::leases::is_leasable;
+use super::reset::ResetOutcome;
 use super::{CachedCell, ExchangeStage};
 use crate::store::shared::counters::{Change, CounterId, LearnedCount};
-use crate::store::shared::leases::is_leasable;
 use crate::store::shared::protocol::{Commands, Echo, Initial, Item, Written};
-use crate::store::shared::reset::ResetOutcome;
 use crate::store::shared::targets::{CellAnswer, Targets};
+use crate::store::shared::versioned::StateWriting;
 
 /// What came of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +89,8 @@ impl CachedCell {
             }
         }
         if let Some(state) = versioned {
-            state.compose(cell, names, (&key, *now, *resets), is_shared, (targets, commands));
+            let writing = StateWriting { key: &key, now: *now, number: resets.seen, is_shared };
+            state.compose(cell, names, &writing, targets, commands);
         }
         for charge in provisional {
             let waits = |number| versioned.as_ref().is_some_and(|state| !state.is_sent(number));
@@ -114,7 +116,7 @@ impl CachedCell {
         }
         let Self { cell, names, versioned, now, .. } = self;
         if let Some(state) = versioned {
-            let learned = state.fill(cell, (&names.limit, *now), answer);
+            let learned = state.fill(cell, &names.limit, *now, answer);
             filled.lost += learned.lost;
             if learned.is_foreign {
                 self.shared = Some(*now);

@@ -1,16 +1,84 @@
-//! What a cell does with a lease: whether it wants one, what it takes from it, and how it ends (`shared/leases.rs`).
+//! Leases: of the quota of a busy key, a gateway charges a share in advance, spends it for some milliseconds without
+//! the server, and gives back the rest.
+//!
+//! All counters of a key are on one server. Without leases every gateway has an exchange with that server each
+//! millisecond, and with `strict` one after the other, so that a key which many gateways charge very often takes a large
+//! part of what the server can do.
+//!
+//! A lease is a provisional charge like any other (`cached_cell/confirmation.rs`): it is added to the counters first, and the answer
+//! has to show that it fits. What is spent of it was counted before, so `strict` holds as without leases. Other gateways
+//! take a lease for admissions until its rest is given back; therefore it is no more than what the gateway has admitted in
+//! as long a time before, and a small part of what is left. If the exchange of a lease is not answered, nobody knows
+//! whether it was charged: like any such charge it stays so, and nobody spends it.
+//!
+//! A gateway that leases a key, or sees that others charge one that can be leased, believes lower counts, as with
+//! reservations. It remembers a refusal only briefly if others have just charged the key.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::CachedCell;
 use crate::base::clock::Time;
 use crate::limit::{Limit, Verdict};
-use crate::store::shared::leases::{BUSY, LEASE, Lease, SHARE, is_leasable};
+use crate::store::plan::AskPlan;
 use crate::store::shared::provisional::{NO_DECISION, Provisional, WITHDRAWN};
 use crate::store::shared::{BRIEFLY, OwnedAsk};
 use crate::store::{Demand, Pooled, Reply, Ticket};
+
+/// How long a lease may be spent. For so long at most others see what may never be admitted.
+pub(in crate::store::shared) const LEASE: Duration = Duration::from_millis(10);
+/// A server whose exchanges take as long as this confirms a lease too late for it to be worth its commands.
+pub(in crate::store::shared) const FAR: Duration = Duration::from_millis(5);
+/// The least cost that a key was charged in the time of a lease, so that it is busy enough for a lease.
+pub(in crate::store::shared) const BUSY: u64 = 4;
+/// There is a lease only if it is at most one part in so many of what is left.
+pub(in crate::store::shared) const SHARE: u64 = 64;
+
+/// What this gateway may admit without an exchange.
+#[derive(Debug)]
+pub(in crate::store::shared) struct Lease {
+    /// What was charged; the cost of its ticket is what is not spent yet.
+    pub(in crate::store::shared) charge: Box<Provisional>,
+    /// It may be spent by requests that came before.
+    pub(in crate::store::shared) until: Instant,
+}
+
+/// How much a key is charged here in the time of a lease.
+#[derive(Debug, Default)]
+pub(in crate::store::shared) struct LeaseDemand {
+    /// When the current time began, and what was charged in it.
+    begun: Option<Instant>,
+    charged: u64,
+    /// What was charged in the time before.
+    before: u64,
+}
+
+impl LeaseDemand {
+    pub(in crate::store::shared) fn note(&mut self, cost: u64, asked: Instant) {
+        let elapsed = asked.saturating_duration_since(*self.begun.get_or_insert(asked));
+        if elapsed >= LEASE {
+            self.before = if elapsed < 2 * LEASE { self.charged } else { 0 };
+            (self.begun, self.charged) = (Some(asked), 0);
+        }
+        self.charged = self.charged.saturating_add(cost);
+    }
+
+    pub(in crate::store::shared) fn most(&self) -> u64 {
+        self.charged.max(self.before)
+    }
+}
+
+/// The most that a lease of this limit can be.
+pub(in crate::store::shared) fn most_leased(limit: &Limit) -> u64 {
+    limit.capacity() / SHARE
+}
+
+/// Whether gateways may lease keys of this limit, and give back what they do not spend.
+pub(in crate::store::shared) fn is_leasable(limit: &Limit) -> bool {
+    most_leased(limit) >= BUSY && !limit.is_whole()
+}
 
 impl CachedCell {
     /// Whether the lease has enough for what is asked. A new bucket needs a new lease.
@@ -133,27 +201,21 @@ impl CachedCell {
     }
 
     /// Adds the verdict on a request for which there is room or not, and that on what it is asked to stand in for.
-    pub(in crate::store::shared) fn judge(
-        &self,
-        ask: &OwnedAsk,
-        at: Time,
-        (has_room, fits): (bool, bool),
-        result: &mut Reply,
-    ) {
-        let (terms, place) = (ask.terms(), ask.place);
+    pub(in crate::store::shared) fn judge(&self, ask: &OwnedAsk, at: Time, plan: &AskPlan, result: &mut Reply) {
+        let (terms, place, has_room) = (ask.terms(), ask.place, plan.has_room);
         if !terms.is_idle() {
-            let verdict = self.verdict((&ask.limit, terms.demand.need), at, has_room);
+            let verdict = self.verdict(&ask.limit, terms.demand.need, at, has_room);
             let level = if has_room { ask.level } else { 0 };
             result.verdicts.push((place, Verdict { level, ..verdict }));
         }
         if ask.own_demand.is_some() {
-            let verdict = self.verdict((&ask.limit, ask.need), at, fits);
+            let verdict = self.verdict(&ask.limit, ask.need, at, plan.fits());
             result.pooled.push(Pooled { place, demand: ask.demand(), verdict });
         }
     }
 
     /// The verdict on a request. What is charged for further requests is left for them.
-    fn verdict(&self, (limit, need): (&Arc<Limit>, u64), at: Time, admitted: bool) -> Verdict {
+    fn verdict(&self, limit: &Arc<Limit>, need: u64, at: Time, admitted: bool) -> Verdict {
         if !admitted {
             return limit.judge(&self.lasting(limit, at), at, need, false);
         }

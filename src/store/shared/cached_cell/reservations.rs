@@ -16,16 +16,17 @@ impl CachedCell {
     pub(in crate::store::shared) fn reserve(
         &mut self,
         ask: &OwnedAsk,
-        (now, refunded): (Time, Verdict),
+        now: Time,
+        refunded: Verdict,
         is_final: bool,
     ) -> Reserved {
-        let OwnedAsk { limit, place, asked, .. } = ask;
+        let OwnedAsk { limit, place, requested, .. } = ask;
         let mut ticket = self.ticket(ask, now);
         if is_final {
             limit.follow(&mut self.cell, &mut ticket.reservation);
         }
-        let asked = asked.as_ref().unwrap_or(limit).clone();
-        Reserved { place: *place, ticket, asked, refunded: Some(refunded) }
+        let requested = requested.as_ref().unwrap_or(limit).clone();
+        Reserved { place: *place, ticket, requested, refunded: Some(refunded) }
     }
 
     /// The ticket of what this ask was charged just now.
@@ -53,7 +54,7 @@ impl CachedCell {
     pub(in crate::store::shared) fn take_back(&mut self, limit: &Limit, reservation: &Reservation, cost: u64) {
         self.take_back_sums(limit, reservation, cost);
         if let Some(state) = &mut self.versioned {
-            state.give_back(&mut self.cell, (limit, self.now), (reservation, cost));
+            state.give_back(&mut self.cell, limit, self.now, reservation, cost);
         }
     }
 

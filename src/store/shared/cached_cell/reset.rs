@@ -1,4 +1,16 @@
-//! Resets a key, and notices that another gateway has.
+//! Resets: a key begins anew at all gateways.
+//!
+//! A reset must not delete counters: a gateway that knows the counts would take them for lost and write them again.
+//! Instead it stores 0 in every counter that matters, whether it exists or not, and a state in which nothing is
+//! counted. Each item carries the number of the reset in its flags, which stay when it is added to or appended to.
+//!
+//! Numbers grow from one reset of a key to the next. A gateway that reads a higher number than it knows believes what
+//! it reads, as if it had never known the key. What it has not written yet is counted after the reset. But what the
+//! gateway that resets the key has not written before, it need not write any more: the exchange stands for that, too.
+//! If two gateways reset the key at the same time, the lower number may be written last. Then no item has the higher one, and
+//! who knows that believes the lower one.
+//!
+//! A reset goes through the coordinator like all else, so it is in order with the decisions of its gateway.
 
 use std::mem;
 
@@ -7,8 +19,40 @@ use crate::limit::Cell;
 use crate::store::shared::counters::CounterId;
 use crate::store::shared::names;
 use crate::store::shared::protocol::{Commands, Condition, Item};
-use crate::store::shared::reset::ResetOutcome;
 use crate::store::shared::targets::{CellAnswer, Targets};
+
+/// How a cell stands to the resets of its key.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::store::shared) struct Resets {
+    /// The number of the last reset that was seen; 0 if the key was not reset.
+    pub(in crate::store::shared) seen: u32,
+    /// The number that is to be written, and the one that the exchange under way writes; 0 if there is none.
+    pub(in crate::store::shared) next: u32,
+    pub(in crate::store::shared) sent: u32,
+}
+
+/// What the numbers of the items say that were read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::store::shared) struct ResetOutcome {
+    /// Whether the key was reset, so that what was charged before does not count any more.
+    pub(in crate::store::shared) is_reset: bool,
+    /// Every item that was read has this number, or a higher one. 0 if nothing could be read.
+    pub(in crate::store::shared) everywhere: u32,
+}
+
+impl Resets {
+    /// The number that the exchange which is being collected has to write.
+    pub(in crate::store::shared) fn send(&mut self) -> Option<u32> {
+        self.sent = mem::take(&mut self.next);
+        Some(self.sent).filter(|sent| *sent > 0)
+    }
+
+    /// Whether an item is known to be there since the last reset. So it has not been lost and begun anew, and what it
+    /// says counts, even if it is less than what is known.
+    pub(in crate::store::shared) fn is_certain(self, item: &Item<'_>) -> bool {
+        self.seen > 0 && item.number == self.seen
+    }
+}
 
 impl CachedCell {
     /// Has the key reset by the next exchange. It has just been read, so the number is higher than that of any reset
@@ -36,7 +80,7 @@ impl CachedCell {
         for (rate, bucket, _) in cell.counts_mut() {
             let id = CounterId { rate, bucket };
             let name = |out: &mut Vec<u8>| names.counter(&key, id, out);
-            commands.store(&name, b"0", Condition::Always, (names.lifetime(id, *now), number));
+            commands.store(&name, b"0", Condition::Always, names.lifetime(id, *now), number);
             targets.write_other();
             commands.read(&name);
             targets.read_counter(id);
@@ -47,7 +91,7 @@ impl CachedCell {
             Cell::append(writing, [].into_iter(), 0, &mut value);
             // It has to be there for as long as others may know the state that it replaces.
             let lifetime = names::lifetime(cell.memory(rates), *now);
-            commands.store(&name, &value, Condition::Always, (lifetime, number));
+            commands.store(&name, &value, Condition::Always, lifetime, number);
             targets.write_other();
             commands.read(&name);
             targets.read_state();
@@ -93,7 +137,7 @@ impl CachedCell {
         counters.forget_confirmed();
         cell.fill(|rate, bucket| 0u64.saturating_add_signed(counters.pending(CounterId { rate, bucket })));
         if let Some(state) = versioned {
-            state.forget_confirmed(cell, (limit, *now));
+            state.forget_confirmed(cell, limit, *now);
         }
     }
 }

@@ -49,7 +49,7 @@ impl Coordinator {
         places.clear();
         for ask in asks.iter_mut() {
             self.cells.follow(ask, *now);
-            let (place, cached) = self.cells.of((&ask.limit, ask.key), *now, &self.health.forgotten);
+            let (place, cached) = self.cells.of(&ask.limit, ask.key, *now, &self.health.forgotten);
             places.push(place);
             if ask.settles || ask.held_above.is_some() {
                 cached.counters.may_shrink();

@@ -66,7 +66,7 @@ impl Coordinator {
             if let Some(reserved) = decision.result.reserved.iter_mut().find(|reserved| reserved.place == place) {
                 ask.limit.follow(&mut cached.cell, &mut reserved.ticket.reservation);
             }
-            cached.judge(ask, cached.now, (part.has_room, part.fits()), &mut decision.result);
+            cached.judge(ask, cached.now, part, &mut decision.result);
         }
         self.reply(decision);
     }

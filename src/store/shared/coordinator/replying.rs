@@ -42,7 +42,7 @@ impl Coordinator {
             Some(replies) if decision.reply.is_some() => replies.push(decision),
             _ => {
                 let (now, asked) = (decision.now, decision.asked);
-                decision.answer((now, asked)).for_each(|message| self.submit(message, asked));
+                decision.answer(now, asked).for_each(|message| self.submit(message, asked));
             }
         }
     }

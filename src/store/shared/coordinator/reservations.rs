@@ -7,8 +7,8 @@ use crate::limit::Reservation;
 use crate::store::LimitChanges;
 use crate::store::shared::OwnedAsk;
 use crate::store::shared::batch::ServerState;
+use crate::store::shared::cached_cell::{FAR, LEASE};
 use crate::store::shared::cells::CellPlace;
-use crate::store::shared::leases::{FAR, LEASE};
 use crate::store::shared::message::Settlement;
 use crate::store::shared::provisional::{Confirmation, Provisional};
 
@@ -25,7 +25,7 @@ impl Coordinator {
             cost = cost.saturating_sub(ticket.cost());
             (ticket.limit, ticket.reservation) = (to, Reservation::default());
         }
-        let place = self.cells.of((&ticket.limit, ticket.key), now, &self.health.forgotten).0;
+        let place = self.cells.of(&ticket.limit, ticket.key, now, &self.health.forgotten).0;
         if self.cells.at(place).number != ticket.cell && self.cells.may_have_forgotten(ticket.cell) {
             // It may never have been written to a server. Then others would lose what is given back.
             cost = ticket.cost().max(cost);

@@ -108,11 +108,10 @@ mod tests {
         (0..2).for_each(|server| coordinator.up(server));
         let limit = Arc::new(Limit::new("l", &["9/d".parse().unwrap()]));
         let (time, asks) = (Time::from_micros(1_800_000_000_000_000), ask(&limit, key_on(1, 2, &limit)));
-        let decision = PendingDecision::new([asks].into_iter().collect(), (time, now), None, 0);
+        let decision = PendingDecision::new([asks].into_iter().collect(), time, now, None, 0);
         coordinator.submit(Message::Decide(decision), now + timeout);
         // The cell that stood there before was queued at the other server, and nobody waited for it.
-        let of_other = (&limit, key_on(0, 2, &limit));
-        let (other, _) = coordinator.cells.of(of_other, time, &coordinator.health.forgotten);
+        let (other, _) = coordinator.cells.of(&limit, key_on(0, 2, &limit), time, &coordinator.health.forgotten);
         let place = (0..2).find(|place| *place != other).unwrap();
         let Coordinator { cells, servers, .. } = &mut coordinator;
         cells.at(other).charge(&limit, time, 9);

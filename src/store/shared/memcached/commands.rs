@@ -69,7 +69,7 @@ impl Commands for TextCommands {
         self.change(amount, echo);
     }
 
-    fn store(&mut self, name: Name<'_>, value: &[u8], condition: Condition, (lifetime, number): (Lifetime, u32)) {
+    fn store(&mut self, name: Name<'_>, value: &[u8], condition: Condition, lifetime: Lifetime, number: u32) {
         self.begin(b"ms ", name);
         self.number(b" ", value.len() as u64);
         self.number(b" T", wire(lifetime));
@@ -105,8 +105,8 @@ impl Commands for TextCommands {
         }
         let lines = write_reads(&self.names, out);
         let (written, silent) = (mem::take(&mut self.written), mem::take(&mut self.silent));
-        let reads = (mem::take(&mut self.names), mem::take(&mut self.reads), lines);
-        Box::new(TextReader::new((written, silent), reads))
+        let (names, reads) = (mem::take(&mut self.names), mem::take(&mut self.reads));
+        Box::new(TextReader::new(written, silent, names, reads, lines))
     }
 }
 
@@ -193,11 +193,11 @@ mod tests {
         assert_eq!(added(initial, Echo::Count), "ma gw:l:k#s.7 N60 J12 D3 v O0\r\n");
         assert_eq!(added(None, Echo::Quiet), "ma gw:l:k#s.7 D3 q O0\r\n");
         assert_eq!(write(&|commands| commands.subtract(&name(), 3, Echo::Quiet)), "ma gw:l:k#s.7 MD D3 q O0\r\n");
-        let stored = |condition| write(&|commands| commands.store(&name(), b"\x01\r\n", condition, (MINUTE, 0)));
+        let stored = |condition| write(&|commands| commands.store(&name(), b"\x01\r\n", condition, MINUTE, 0));
         assert_eq!(stored(Condition::Version(9)), "ms gw:l:k#s.7 3 T60 C9 q O0\r\n\x01\r\n\r\n");
         assert_eq!(stored(Condition::Missing), "ms gw:l:k#s.7 3 T60 ME q O0\r\n\x01\r\n\r\n");
         assert_eq!(
-            write(&|commands| commands.store(&name(), b"0", Condition::Always, (MINUTE, 77))),
+            write(&|commands| commands.store(&name(), b"0", Condition::Always, MINUTE, 77)),
             "ms gw:l:k#s.7 1 T60 F77 q O0\r\n0\r\n"
         );
         assert_eq!(

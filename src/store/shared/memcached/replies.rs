@@ -60,10 +60,7 @@ impl TextReader {
     /// Reads the replies to an exchange with so many writes, of which it is known what is `written` if there is no
     /// reply, and so many that have no reply at all; which reads so many `names`, each followed by a space, by so many
     /// commands.
-    pub(super) fn new(
-        (written, silent): (Vec<Written>, usize),
-        (names, reads, lines): (Vec<u8>, usize, usize),
-    ) -> Self {
+    pub(super) fn new(written: Vec<Written>, silent: usize, names: Vec<u8>, reads: usize, lines: usize) -> Self {
         let (is_written, items) = (written.is_empty(), Vec::with_capacity(reads));
         Self { written, silent, names, reads, lines, is_written, items, ..Self::default() }
     }

@@ -4,7 +4,7 @@ use super::schedules::exchange;
 use super::*;
 use crate::store::shared::BRIEFLY;
 use crate::store::shared::cached_cell::BAN_READ;
-use crate::store::shared::leases::BUSY;
+use crate::store::shared::cached_cell::BUSY;
 use crate::store::shared::refusals::RECHECK;
 
 const SECOND: u64 = 1_000_000;

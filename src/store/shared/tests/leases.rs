@@ -4,7 +4,7 @@ use super::inspection::shown;
 use super::*;
 use crate::base::share::WHOLE;
 use crate::store::shared::BRIEFLY;
-use crate::store::shared::leases::{BUSY, FAR, LEASE};
+use crate::store::shared::cached_cell::{BUSY, FAR, LEASE};
 
 /// The kinds of limits that are leased.
 const LEASED: [usize; 5] = [0, 1, 2, 6, 7];

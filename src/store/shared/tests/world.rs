@@ -16,10 +16,10 @@ use crate::base::fingerprint::Fingerprint;
 use crate::config::{self, OnError};
 use crate::limit::{Cell, Limit};
 use crate::store::shared::batch::Due;
+use crate::store::shared::cached_cell::LEASE;
 use crate::store::shared::cached_cell::MOMENT;
 use crate::store::shared::cells::MOST;
 use crate::store::shared::coordinator::Coordinator;
-use crate::store::shared::leases::LEASE;
 use crate::store::shared::link::Link;
 use crate::store::shared::memcached::Memcached;
 use crate::store::shared::message::{Message, PendingDecision, Settlement};
@@ -235,7 +235,7 @@ impl World {
         let deadline = asked + Duration::from_micros(self.patience);
         let now = self.clock(gateway);
         let Gateway { coordinator, waiting, .. } = &mut self.gateways[gateway];
-        let decision = PendingDecision::new(asks.iter().cloned().collect(), (now, asked), Some(reply), 0);
+        let decision = PendingDecision::new(asks.iter().cloned().collect(), now, asked, Some(reply), 0);
         coordinator.submit(Message::Decide(decision), deadline);
         waiting.push((receiver, asks, self.now));
         self.collect(gateway);
@@ -249,7 +249,7 @@ impl World {
     /// Asks a gateway, but stops waiting before the gateway takes the question in.
     pub(super) fn give_up(&mut self, gateway: usize) {
         let (asked, asks, (reply, _)) = (self.instant(), self.whats[0].iter().cloned().collect(), oneshot::channel());
-        let decision = PendingDecision::new(asks, (self.clock(gateway), asked), Some(reply), 0);
+        let decision = PendingDecision::new(asks, self.clock(gateway), asked, Some(reply), 0);
         self.gateways[gateway].coordinator.submit(Message::Decide(decision), asked);
     }
 
@@ -259,7 +259,7 @@ impl World {
             let key = Fingerprint::of(&number.to_be_bytes());
             let look = OwnedAsk { key, cost: 0, ..self.whats[0][0].clone() };
             let asked = self.instant();
-            let decision = PendingDecision::new([look].into_iter().collect(), (self.now, asked), None, 0);
+            let decision = PendingDecision::new([look].into_iter().collect(), self.now, asked, None, 0);
             let deadline = asked + Duration::from_micros(TIMEOUT);
             self.gateways[gateway].coordinator.submit(Message::Decide(decision), deadline);
         }
@@ -299,7 +299,7 @@ impl World {
         let replies = reader.replies(&bytes);
         // If a command failed, it may be as unknown what a write has done as without an answer.
         self.unanswered += u64::from(is_in_doubt(&commands, replies));
-        let good = coordinator.answered(server, replies, (begun, ended), now);
+        let good = coordinator.answered(server, replies, begun, ended, now);
         self.collect(gateway);
         if !good {
             self.cut(gateway, server, 0);
@@ -346,13 +346,13 @@ impl World {
         let Gateway { coordinator, waiting, .. } = &mut self.gateways[gateway];
         let replies: Vec<_> = coordinator.take_replies().flat_map(|(_, replies)| replies).collect();
         for decision in replies {
-            let now = (decision.now, decision.asked);
+            let (now, asked) = (decision.now, decision.asked);
             if decision.is_given_up() {
-                let settled: Vec<_> = decision.answer(now).collect();
-                settled.into_iter().for_each(|message| coordinator.submit(message, now.1));
+                let settled: Vec<_> = decision.answer(now, asked).collect();
+                settled.into_iter().for_each(|message| coordinator.submit(message, asked));
                 continue;
             }
-            assert_eq!(decision.answer(now).count(), 0, "somebody waits for it");
+            assert_eq!(decision.answer(now, asked).count(), 0, "somebody waits for it");
             let at = waiting.iter_mut().position(|(receiver, ..)| !receiver.is_empty()).unwrap();
             let (mut receiver, asks, asked) = waiting.remove(at);
             let mut reply = receiver.try_recv().unwrap();

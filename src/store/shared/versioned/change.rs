@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::base::clock::Time;
-use crate::limit::shared::{Attempt, Operation, set_back};
+use crate::limit::shared::{Attempt, Operation, Writing, set_back};
 use crate::limit::{Cell, Limit, Reservation};
 
 /// The numbers of requests that wait until it is known whether they are admitted, among all of a cell.
@@ -12,14 +12,23 @@ pub(in crate::store::shared) type Number = u64;
 /// What has changed since the server was told. Nothing in it means that only the state is to be written.
 #[derive(Debug, Default)]
 pub(super) struct StateChange {
-    /// What is charged in any case: when the first and the last of it came, and how much it is.
-    charge: Option<(Time, Time, u64)>,
+    /// What is charged in any case.
+    charge: Option<TotalCharge>,
     /// What was given back of what the server knows of.
     given: Vec<Operation>,
     /// What is charged if it fits, and the number of the first request of each.
     attempts: SmallVec<[(Number, Attempt); 1]>,
     /// The requests of these that were admitted without waiting any longer.
     admitted: SmallVec<[Number; 2]>,
+}
+
+/// Several charges together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TotalCharge {
+    /// When the first and the last of them came.
+    since: Time,
+    until: Time,
+    cost: u64,
 }
 
 /// What became of an attempt: the number of its first request, how many there are, and how many are admitted.
@@ -66,19 +75,20 @@ impl StateChange {
     pub(super) fn charged(&self) -> Option<(u64, Time)> {
         let attempts =
             self.attempts.iter().map(|(_, attempt)| (attempt.cost.saturating_mul(attempt.times), attempt.since));
-        let all = self.charge.iter().map(|(since, _, cost)| (*cost, *since)).chain(attempts);
+        let all = self.charge.iter().map(|charge| (charge.cost, charge.since)).chain(attempts);
         all.reduce(|(sum, first), (cost, at)| (sum.saturating_add(cost), first.min(at)))
     }
 
     pub(super) fn charge(&mut self, cost: u64, at: Time) {
-        self.add_charge((at, at, cost));
+        self.add_charge(TotalCharge { since: at, until: at, cost });
     }
 
-    pub(super) fn add_charge(&mut self, (since, until, cost): (Time, Time, u64)) {
-        if cost > 0 {
+    pub(super) fn add_charge(&mut self, more: TotalCharge) {
+        if more.cost > 0 {
             // Decisions may overtake each other by a little.
-            let before = self.charge.unwrap_or((since, until, 0));
-            self.charge = Some((before.0.min(since), before.1.max(until), before.2.saturating_add(cost)));
+            let before = self.charge.unwrap_or(TotalCharge { cost: 0, ..more });
+            let (since, until) = (before.since.min(more.since), before.until.max(more.until));
+            self.charge = Some(TotalCharge { since, until, cost: before.cost.saturating_add(more.cost) });
         }
     }
 
@@ -103,7 +113,7 @@ impl StateChange {
     /// All requests were admitted in any case.
     pub(super) fn admit_all(&mut self) {
         for (_, Attempt { at, since, cost, times, .. }) in std::mem::take(&mut self.attempts) {
-            self.add_charge((since, at, cost.saturating_mul(times)));
+            self.add_charge(TotalCharge { since, until: at, cost: cost.saturating_mul(times) });
         }
         self.admitted.clear();
     }
@@ -115,7 +125,7 @@ impl StateChange {
 
     /// What became of its attempts, of which so many requests each were `admitted`: all where that is not known. What did not fit
     /// and was admitted in any case is charged to what is told next, `later`.
-    pub(super) fn outcomes(&self, admitted: &[u64], mut later: impl FnMut((Time, Time, u64))) -> AttemptOutcomes {
+    pub(super) fn outcomes(&self, admitted: &[u64], mut later: impl FnMut(TotalCharge)) -> AttemptOutcomes {
         let outcome = |(index, (first, attempt)): (usize, &(Number, Attempt))| {
             let admitted = admitted.get(index).copied().unwrap_or(attempt.times);
             AttemptOutcome { first: *first, times: attempt.times, admitted }
@@ -123,7 +133,9 @@ impl StateChange {
         let outcomes = AttemptOutcomes(self.attempts.iter().enumerate().map(outcome).collect());
         for number in self.admitted.iter().filter(|number| outcomes.of(**number) == Some(false)) {
             let attempts = self.attempts.iter().filter(|(first, attempt)| is_among(*number, *first, attempt.times));
-            attempts.for_each(|(_, attempt)| later((attempt.since, attempt.at, attempt.cost)));
+            attempts.for_each(|(_, attempt)| {
+                later(TotalCharge { since: attempt.since, until: attempt.at, cost: attempt.cost })
+            });
         }
         outcomes
     }
@@ -131,9 +143,9 @@ impl StateChange {
     /// Gives back what a reservation was too much. What the server has not been told of, nobody has to know of.
     pub(super) fn give_back(&mut self, reservation: &Reservation, given: u64, limit: &Limit) {
         match &mut self.charge {
-            Some((since, _, cost)) if *cost >= given && reservation.moment(limit.rates()) >= Some(*since) => {
-                *cost -= given;
-                self.charge.take_if(|(_, _, cost)| *cost == 0);
+            Some(charge) if charge.cost >= given && reservation.moment(limit.rates()) >= Some(charge.since) => {
+                charge.cost -= given;
+                self.charge.take_if(|charge| charge.cost == 0);
             }
             _ => self.given.push(Operation::give_back(limit.rates(), reservation, given)),
         }
@@ -159,7 +171,7 @@ impl StateChange {
 
     /// Moves it back in time with a clock that was set back by so many microseconds.
     pub(super) fn set_back(&mut self, by: u64) {
-        let charge = self.charge.iter_mut().flat_map(|(since, until, _)| [since, until]);
+        let charge = self.charge.iter_mut().flat_map(|charge| [&mut charge.since, &mut charge.until]);
         charge.for_each(|time| set_back(time, by));
         self.given.iter_mut().for_each(|given| given.set_back(by));
         self.attempts.iter_mut().for_each(|(_, attempt)| attempt.set_back(by));
@@ -167,7 +179,7 @@ impl StateChange {
 
     /// The operations that it consists of.
     fn operations(&self) -> impl Iterator<Item = Operation> {
-        let charge = self.charge.map(|(since, at, cost)| Operation::Charge { at, since, cost });
+        let charge = self.charge.map(|TotalCharge { since, until, cost }| Operation::Charge { at: until, since, cost });
         let attempts = self.attempts.iter().map(|(_, attempt)| Operation::Attempt(attempt.clone()));
         charge.into_iter().chain(self.given.iter().cloned()).chain(attempts)
     }
@@ -188,7 +200,7 @@ impl StateChange {
             if cost > 0 {
                 let (at, since) = (attempt.at, attempt.since);
                 limit.operate(cell, now, &Operation::Charge { at, since, cost });
-                later.push((since, at, cost));
+                later.push(TotalCharge { since, until: at, cost });
             }
         }
         self.attempts.retain(|(_, attempt)| attempt.times > 0);
@@ -204,7 +216,7 @@ impl StateChange {
     }
 
     /// Appends it to a state, which is `ahead` microseconds ahead of the clock here.
-    pub(super) fn encode(&self, writing: (u32, u32), ahead: u64, bytes: &mut Vec<u8>) {
+    pub(super) fn encode(&self, writing: Writing, ahead: u64, bytes: &mut Vec<u8>) {
         let operations: SmallVec<[Operation; 2]> = self.operations().collect();
         Cell::append(writing, operations.into_iter(), ahead, bytes);
     }

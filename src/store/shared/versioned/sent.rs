@@ -4,8 +4,9 @@ use super::VersionedState;
 use super::change::StateChange;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
-use crate::limit::shared::OperationGroup;
+use crate::limit::shared::{OperationGroup, Writing};
 use crate::limit::{Cell, Limit};
+use crate::store::shared::names::Digits;
 
 /// What is known of the value on the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,12 +25,21 @@ pub(super) fn stand_in(value: &[u8]) -> u64 {
     Fingerprint::of(value).high()
 }
 
+/// How a state is written.
+pub(in crate::store::shared) struct StateWriting<'a> {
+    pub(in crate::store::shared) key: &'a Digits,
+    pub(in crate::store::shared) now: Time,
+    /// The number of the last reset of the key.
+    pub(in crate::store::shared) number: u32,
+    /// Whether other gateways write the key as well.
+    pub(in crate::store::shared) is_shared: bool,
+}
+
 /// What the server is being told.
 #[derive(Debug)]
 pub(super) struct SentState {
     pub(super) change: StateChange,
-    /// The number of the gateway and of this writing.
-    pub(super) writing: (u32, u32),
+    pub(super) writing: Writing,
     /// The whole value as it is written, or what is appended to a value that is there.
     pub(super) bytes: Vec<u8>,
     pub(super) is_appended: bool,
@@ -48,10 +58,10 @@ impl SentState {
     /// How many requests of each of its attempts were admitted, as these groups say: nothing is said if they are part of the
     /// state by now. `None` if it has not arrived.
     pub(super) fn found<'a>(&self, groups: &'a [OperationGroup]) -> Option<&'a [u64]> {
-        let (writer, sequence) = self.writing;
-        let mut own = groups.iter().filter(|group| group.writer == writer);
-        let is_later = |group: &OperationGroup| group.sequence.wrapping_sub(sequence) < 1 << 31;
-        match own.clone().find(|group| group.sequence == sequence) {
+        let Writing { writer, sequence } = self.writing;
+        let mut own = groups.iter().filter(|group| group.writing.writer == writer);
+        let is_later = |group: &OperationGroup| group.writing.sequence.wrapping_sub(sequence) < 1 << 31;
+        match own.clone().find(|group| group.writing.sequence == sequence) {
             Some(group) => Some(&group.admitted),
             None => own.any(is_later).then_some(&[]),
         }
@@ -66,7 +76,7 @@ impl VersionedState {
     }
 
     /// The value of a reset is being written, which stands for what is pending, too.
-    pub(in crate::store::shared) fn send_reset(&mut self, writing: (u32, u32), bytes: Vec<u8>) {
+    pub(in crate::store::shared) fn send_reset(&mut self, writing: Writing, bytes: Vec<u8>) {
         self.sent = self.pending.take().map(|change| SentState { change, writing, bytes, is_appended: false });
     }
 
@@ -77,7 +87,7 @@ impl VersionedState {
 
     /// Forgets the state, because the key was reset, but not what the server has yet to be told, which is charged to
     /// `cell`. What is to be given back was charged before the reset.
-    pub(in crate::store::shared) fn forget_confirmed(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time)) {
+    pub(in crate::store::shared) fn forget_confirmed(&mut self, cell: &mut Cell, limit: &Limit, now: Time) {
         (self.version, self.least) = (Version::Unread, None);
         let sent = self.sent.iter_mut().chain(&mut self.unacknowledged).map(|sent| &mut sent.change);
         for pending in self.pending.iter_mut().chain(sent) {
