@@ -20,7 +20,7 @@ use crate::base::clock;
 use crate::config::{self, regular_file};
 use crate::limit::Limit;
 use crate::proxy::snapshot::{SharedState, Snapshot};
-use crate::store::memory::{Memory, Restored, SAVED_NAME};
+use crate::store::memory::{Memory, RestoredCounters, SAVED_NAME};
 use crate::store::{Counters, Store};
 
 /// The longest time for reading or writing the file: the disk may not answer.
@@ -54,7 +54,7 @@ pub(super) fn restore(config: &config::Store, gateway: &Snapshot, shared: &Share
     };
     let now = clock::now();
     match memory.restore(&limits(gateway), &bytes, now) {
-        Ok(Restored { saved, keys, spent, unknown }) => {
+        Ok(RestoredCounters { saved, keys, spent, unknown }) => {
             let age_seconds = now.micros_since(saved) / 1_000_000;
             tracing::info!(%file, age_seconds, keys, spent, unknown, "counters are restored");
         }
@@ -106,7 +106,7 @@ fn add_unread(memory: &Memory, limits: &[Arc<Limit>], path: &Path, most: u64) ->
         Ok(bytes) => {
             let file = path.display();
             match memory.restore(limits, &bytes, clock::now()) {
-                Ok(Restored { keys, .. }) => {
+                Ok(RestoredCounters { keys, .. }) => {
                     tracing::info!(%file, keys, "saved counters can be read again, and are added");
                 }
                 Err(error) => tracing::error!(%file, %error, "saved counters cannot be used, and are replaced"),

@@ -6,7 +6,6 @@ mod known_bans;
 mod token_metrics;
 mod counters;
 mod temporary_overrides;
-mod ban_limits;
 mod rate_selector;
 mod resolved_quotas;
 mod outcome;
@@ -36,7 +35,6 @@ use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::sources::quotas::QuotaSource;
 use crate::store::{Answer, Ask, Asks, Pooled, Reply, Store};
 
-pub use ban_limits::BanLimits;
 pub use bans::{BanRule, Strikes};
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use counters::{DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics};
@@ -44,7 +42,7 @@ pub use first::{Stage, StageRange, charge_first, decide_first, refuse_first};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use known_bans::{KnownBan, KnownBans};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, binding, longest_refusal};
-pub use rate_selector::{RateSelector, RateSet, RateTable, SelectedRates};
+pub use rate_selector::{BanLimits, RateSelector, RateSet, RateTable, SelectedRates};
 pub use reservations::{
     CostKnown, Reservations, SettledByBody, estimated_input, initial_cost_within, is_settled, reserved_tokens,
     response_cost, stated_cost,

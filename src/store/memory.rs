@@ -35,7 +35,7 @@ use crate::limit::{Cell, Limit, Verdict};
 use migration::ReloadsSoFar;
 use shard::{CellEntry, Shard};
 
-pub use saved::{NAME as SAVED_NAME, NotRestored, Restored};
+pub use saved::{NAME as SAVED_NAME, NotRestored, RestoredCounters};
 
 /// Small enough that a sweep holds the lock of a shard for only some tens of microseconds.
 const KEYS_PER_SHARD: usize = 1024;

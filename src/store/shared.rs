@@ -24,7 +24,6 @@ mod link;
 mod engine;
 mod connection;
 mod driver;
-mod probe;
 pub mod simulation;
 pub mod memcached;
 
@@ -57,11 +56,7 @@ const BRIEFLY: u64 = 20_000;
 
 /// The shared store.
 pub struct Shared {
-    mailboxes: Arc<Mailboxes>,
-    health: Arc<Health>,
-    refusals: Arc<RefusalCache>,
-    /// Whether decisions are made without the server while it is away.
-    is_local: bool,
+    common: Common,
     /// The driver, until the only worker runs it.
     setup: Mutex<Option<Setup>>,
     /// Closed when the driver has ended.
@@ -168,37 +163,48 @@ impl OwnedAsk {
     }
 }
 
-/// What a worker decides with.
-struct DecidingParts<'a> {
-    health: &'a Health,
-    refusals: &'a RefusalCache,
-    mailboxes: &'a Mailboxes,
-    /// Whether the server cannot be asked, and nothing is decided without it.
-    is_lost: bool,
+/// What the workers and the driver have in common.
+#[derive(Clone)]
+struct Common {
+    mailboxes: Arc<Mailboxes>,
+    health: Arc<Health>,
+    refusals: Arc<RefusalCache>,
+    /// Whether decisions are made without the server while it is away.
+    is_local: bool,
 }
 
-/// Answers from remembered refusals, or sends the decision off, unless nobody could answer.
-fn decide(
-    asks: &[Ask<'_>],
-    now: Time,
-    worker: usize,
-    parts: &DecidingParts<'_>,
-    asked: impl FnOnce() -> Instant,
-) -> Answer {
-    let DecidingParts { health, refusals, mailboxes, is_lost } = *parts;
-    health.decisions.of(worker).one();
-    if let Some(reply) = refusals.find(asks, now, is_lost) {
-        health.remembered.of(worker).one();
-        return Answer::Now(reply);
+impl Common {
+    fn new(config: &config::SharedStore, protocol: &dyn Protocol, workers: usize) -> Self {
+        Self {
+            mailboxes: Arc::new(Mailboxes::new(workers)),
+            health: Arc::new(Health::new(&config.servers, workers, protocol.name())),
+            refusals: Arc::new(RefusalCache::new(if config.strict { BRIEFLY } else { u64::MAX })),
+            is_local: config.on_error == OnError::Local,
+        }
     }
-    if is_lost {
-        return Answer::Away;
+
+    /// Whether the server cannot be asked, and nothing is decided without it.
+    fn is_lost(&self) -> bool {
+        !self.is_local && self.health.is_away()
     }
-    let (sender, reply) = oneshot::channel();
-    let asks = asks.iter().map(OwnedAsk::from).collect();
-    let decision = PendingDecision::new(asks, now, asked(), Some(sender), worker);
-    mailboxes.send(Message::Decide(decision), worker);
-    Answer::Later(reply)
+
+    /// Answers from remembered refusals, or sends the decision off, unless nobody could answer.
+    fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize, asked: impl FnOnce() -> Instant) -> Answer {
+        let is_lost = self.is_lost();
+        self.health.decisions.of(worker).one();
+        if let Some(reply) = self.refusals.find(asks, now, is_lost) {
+            self.health.remembered.of(worker).one();
+            return Answer::Now(reply);
+        }
+        if is_lost {
+            return Answer::Away;
+        }
+        let (sender, reply) = oneshot::channel();
+        let asks = asks.iter().map(OwnedAsk::from).collect();
+        let decision = PendingDecision::new(asks, now, asked(), Some(sender), worker);
+        self.mailboxes.send(Message::Decide(decision), worker);
+        Answer::Later(reply)
+    }
 }
 
 impl Shared {
@@ -209,18 +215,9 @@ impl Shared {
     /// # Errors
     /// If a thread cannot be started.
     pub fn start(config: &config::SharedStore, protocol: &'static dyn Protocol, workers: usize) -> io::Result<Self> {
-        let mailboxes = Arc::new(Mailboxes::new(workers));
-        let health = Arc::new(Health::new(&config.servers, workers, protocol.name()));
-        let refusals = Arc::new(RefusalCache::new(if config.strict { BRIEFLY } else { u64::MAX }));
+        let common = Common::new(config, protocol, workers);
         let (done, is_done) = watch::channel(());
-        let setup = Setup {
-            config: config.clone(),
-            protocol,
-            mailboxes: mailboxes.clone(),
-            health: health.clone(),
-            refusals: refusals.clone(),
-            _done: done,
-        };
+        let setup = Setup { config: config.clone(), protocol, common: common.clone(), _done: done };
         let setup = if workers == 1 {
             Some(setup)
         } else {
@@ -228,53 +225,39 @@ impl Shared {
             None
         };
         let (probing, end) = std::sync::mpsc::channel();
-        let probed = health.clone();
+        let probed = common.health.clone();
         let name = format!("{}-watch", protocol.name());
-        thread::Builder::new().name(name).spawn(move || probe::run(protocol, &probed, &end))?;
-        Ok(Self {
-            mailboxes,
-            health,
-            refusals,
-            is_local: config.on_error == OnError::Local,
-            setup: Mutex::new(setup),
-            done: is_done,
-            _probing: probing,
-        })
+        thread::Builder::new().name(name).spawn(move || health::watch(protocol, &probed, &end))?;
+        Ok(Self { common, setup: Mutex::new(setup), done: is_done, _probing: probing })
     }
 
     /// Sends the decision off, unless a refusal still holds or the server is known to be away.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
-        let Self { health, refusals, mailboxes, .. } = self;
-        let parts = DecidingParts { health, refusals, mailboxes, is_lost: self.is_lost() };
-        decide(asks, now, worker, &parts, Instant::now)
+        self.common.decide(asks, now, worker, Instant::now)
     }
 
     /// The reply to a request that a remembered refusal refuses.
     pub fn known_refusal(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Option<Reply> {
-        let reply = self.refusals.find(asks, now, self.is_lost())?;
-        self.health.decisions.of(worker).one();
-        self.health.remembered.of(worker).one();
+        let Common { health, refusals, .. } = &self.common;
+        let reply = refusals.find(asks, now, self.common.is_lost())?;
+        health.decisions.of(worker).one();
+        health.remembered.of(worker).one();
         Some(reply)
-    }
-
-    /// Whether the server cannot be asked, and nothing is decided without it.
-    fn is_lost(&self) -> bool {
-        !self.is_local && self.health.is_away()
     }
 
     /// Applies a reload, or a change of overrides, that takes effect at `now`: the cells of removed limits are dropped. What is
     /// remembered of refusals by limits from before the reload is of no use to other limits.
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
         let reload = Reload { changes: changes.clone(), now, asked: Instant::now() };
-        self.mailboxes.send(Message::Reload(Box::new(reload)), usize::MAX);
+        self.common.mailboxes.send(Message::Reload(Box::new(reload)), usize::MAX);
     }
 
     /// Sends off what settles a reservation: what is given back, or what is charged in addition.
     pub fn settle(&self, ticket: Ticket, cost: u64, now: Time, worker: usize) {
         // A request that asks from now on is decided after this, and there may be room then.
-        self.refusals.forget(ticket.key.with(ticket.limit.shape()));
+        self.common.refusals.forget(ticket.key.with(ticket.limit.shape()));
         let settlement = Settlement { ticket, now, asked: Instant::now(), cost };
-        self.mailboxes.send(Message::Settle(Box::new(settlement)), worker);
+        self.common.mailboxes.send(Message::Settle(Box::new(settlement)), worker);
     }
 
     /// What is counted for a key, as all gateways have told the server so far.
@@ -301,13 +284,13 @@ impl Shared {
     fn inspect(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time, task: Task) {
         let inspection = Inspection { limit: limit.clone(), key, now, asked: Instant::now(), task };
         // It comes from none of the workers.
-        self.mailboxes.send(Message::Inspect(Box::new(inspection)), usize::MAX);
+        self.common.mailboxes.send(Message::Inspect(Box::new(inspection)), usize::MAX);
     }
 
     /// Carries the messages of a worker to the driver, and its replies back, until the store is closed. It has to be in a
     /// local runtime. The only worker runs the driver as well.
     pub fn carry(&self, worker: usize) -> impl Future<Output = ()> + use<> {
-        let (setup, mailboxes) = (self.setup.lock().take(), self.mailboxes.clone());
+        let (setup, mailboxes) = (self.setup.lock().take(), self.common.mailboxes.clone());
         async move {
             match setup {
                 Some(setup) => _ = tokio::join!(mailboxes.carry(worker), setup.run()),
@@ -318,7 +301,7 @@ impl Shared {
 
     /// Decides nothing more.
     pub fn close(&self) {
-        self.mailboxes.close();
+        self.common.mailboxes.close();
         // If the driver was never run, it is not needed any more.
         drop(self.setup.lock().take());
     }
@@ -333,7 +316,7 @@ impl Shared {
 
     /// How the exchanges go.
     pub fn health(&self) -> &Health {
-        &self.health
+        &self.common.health
     }
 }
 

@@ -6,8 +6,7 @@
 
 use std::sync::Arc;
 
-use super::ban_limits::BanLimits;
-use super::{Decision, DecisionInput, DecisionState, RateSet, RouteLimit};
+use super::{BanLimits, Decision, DecisionInput, DecisionState, RateSet, RouteLimit};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{self, BanResponse};

@@ -6,12 +6,11 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::ban_limits::BanLimits;
 use super::temporary_overrides::{LimitOverrides, TemporaryRates};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::overrides::{Allowance, Overrides};
 use crate::config::{self, Key, PathPattern, Source};
-use crate::limit::{Limit, Rate};
+use crate::limit::{Limit, Rate, Strategy};
 use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes, Subject};
 use crate::sources::quotas::{GrantedQuota, Quota, QuotaRates};
 use crate::store::Replaced;
@@ -350,5 +349,25 @@ impl RateSelector {
     pub fn tier(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> Option<usize> {
         let Some(Subject::Text(name)) = self.tier.as_ref()?.subject(attributes, key_cache) else { return None };
         self.rate_table.tiers.iter().position(|(tier, _)| tier.as_bytes() == name)
+    }
+}
+
+/// By what the refusals and the bans of a limit are counted: two limits besides its own.
+#[derive(Clone, Debug)]
+pub struct BanLimits {
+    /// Its bans, in the store.
+    pub bans: Arc<Limit>,
+    /// Its refusals, in this process: a key may have so many within a time.
+    pub strikes: Arc<Limit>,
+}
+
+impl BanLimits {
+    /// Those of a limit, if it bans keys.
+    pub fn new(limit: &config::Limit) -> Option<Self> {
+        let ban = limit.ban.as_ref()?;
+        let bans = Limit::bans(&limit.name, ban.first, ban.longest).ok()?;
+        let strikes =
+            Rate::new(ban.after, ban.within).and_then(|rate| rate.with_strategy(Strategy::SlidingLog)).ok()?;
+        Some(Self { bans: Arc::new(bans), strikes: Arc::new(Limit::new(&limit.name, &[strikes])) })
     }
 }

@@ -38,7 +38,7 @@ const CELL: u64 = 2;
 
 /// What was restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Restored {
+pub struct RestoredCounters {
     /// When the counters were saved.
     pub saved: Time,
     /// How many keys have their counters back, if there is room for them.
@@ -102,7 +102,7 @@ impl Memory {
     ///
     /// # Errors
     /// If the bytes are not those that were written. Then nothing was restored.
-    pub fn restore(&self, limits: &[Arc<Limit>], bytes: &[u8], now: Time) -> Result<Restored, NotRestored> {
+    pub fn restore(&self, limits: &[Arc<Limit>], bytes: &[u8], now: Time) -> Result<RestoredCounters, NotRestored> {
         let rest = bytes.strip_prefix(NAME).ok_or(NotRestored::Foreign)?;
         if !rest.starts_with(VERSION) {
             return Err(NotRestored::Version);
@@ -132,9 +132,9 @@ fn read<'l>(
     limits: &HashMap<Fingerprint, Vec<&'l Arc<Limit>>>,
     rest: &mut &[u8],
     now: Time,
-) -> Option<(Restored, Vec<RestoredCell<'l>>)> {
+) -> Option<(RestoredCounters, Vec<RestoredCell<'l>>)> {
     let saved = Time::from_micros(number(rest)?);
-    let mut restored = Restored { saved, keys: 0, spent: 0, unknown: 0 };
+    let mut restored = RestoredCounters { saved, keys: 0, spent: 0, unknown: 0 };
     let (mut named, mut cells) = (Vec::new(), Vec::new());
     loop {
         let index = match number(rest)? {

@@ -14,12 +14,11 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
 
+use super::Common;
 use super::connection::Connection;
 use super::engine::{Engine, Output};
-use super::health::Health;
 use super::mailbox::Mailboxes;
 use super::protocol::{Greeting, Protocol};
-use super::refusals::RefusalCache;
 use crate::base::clock;
 use crate::base::deadline::Deadline;
 use crate::config;
@@ -31,9 +30,7 @@ const LAST_CHECKS: Duration = Duration::from_millis(1);
 pub(super) struct Setup {
     pub(super) config: config::SharedStore,
     pub(super) protocol: &'static dyn Protocol,
-    pub(super) mailboxes: Arc<Mailboxes>,
-    pub(super) health: Arc<Health>,
-    pub(super) refusals: Arc<RefusalCache>,
+    pub(super) common: Common,
     /// Closed when the driver has ended, or will never begin.
     pub(super) _done: watch::Sender<()>,
 }
@@ -41,7 +38,7 @@ pub(super) struct Setup {
 /// However the driver ends, and if it never begins, nobody waits for it in vain.
 impl Drop for Setup {
     fn drop(&mut self) {
-        self.mailboxes.clear();
+        self.common.mailboxes.clear();
     }
 }
 
@@ -56,12 +53,11 @@ struct Driver {
 impl Setup {
     /// Runs until the mailboxes are closed, and then until the servers have all that was admitted or `timeout` has passed.
     pub(super) async fn run(self) {
-        let Self { config, protocol, mailboxes, health, refusals, .. } = &self;
-        let engine =
-            Engine::new(config, *protocol, mailboxes.clone(), health.clone(), refusals.clone(), Instant::now());
+        let Self { config, protocol, common, .. } = &self;
+        let engine = Engine::new(config, *protocol, common.clone(), Instant::now());
         let driver = Rc::new(Driver {
             engine: RefCell::new(engine),
-            mailboxes: mailboxes.clone(),
+            mailboxes: common.mailboxes.clone(),
             outputs: config.servers.iter().map(|_| Notify::new()).collect(),
         });
         // They end when this ends.

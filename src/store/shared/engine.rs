@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::Common;
 use super::coordinator::Coordinator;
 use super::health::Health;
 use super::link::{Failure, Link, LinkEvent};
 use super::mailbox::Mailboxes;
 use super::message::PendingDecisions;
 use super::protocol::{Commands, Protocol};
-use super::refusals::RefusalCache;
 use crate::base::clock::{Time, micros};
 use crate::config;
 
@@ -52,14 +52,8 @@ struct Server {
 
 impl Engine {
     /// An engine that begins to connect when it is woken for the first time.
-    pub(super) fn new(
-        config: &config::SharedStore,
-        protocol: &dyn Protocol,
-        mailboxes: Arc<Mailboxes>,
-        health: Arc<Health>,
-        refusals: Arc<RefusalCache>,
-        now: Instant,
-    ) -> Self {
+    pub(super) fn new(config: &config::SharedStore, protocol: &dyn Protocol, common: Common, now: Instant) -> Self {
+        let Common { mailboxes, health, refusals, .. } = common;
         let server = || Server { link: Link::new(config.timeout, now), outputs: VecDeque::new() };
         Self {
             coordinator: Coordinator::new(config, mailboxes.workers(), health.clone(), refusals),

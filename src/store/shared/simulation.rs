@@ -18,18 +18,16 @@ use tokio::sync::oneshot::Receiver;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::Instant;
 
+use super::Common;
 use super::engine::Engine;
 use super::health::Health;
 use super::link::Failure;
-use super::mailbox::Mailboxes;
 use super::names::AllNames;
 use super::protocol::Protocol;
-use super::refusals::RefusalCache;
-use super::{BRIEFLY, DecidingParts, decide};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::{Counter, PerWorker};
-use crate::config::{self, OnError};
+use crate::config;
 use crate::limit::Limit;
 use crate::store::{Answer, Ask, Reply};
 
@@ -52,10 +50,7 @@ pub struct Decided {
 /// One gateway. Moments are given as the time since the simulation began.
 pub struct SimulatedGateway {
     engine: Engine,
-    mailboxes: Arc<Mailboxes>,
-    health: Arc<Health>,
-    refusals: Arc<RefusalCache>,
-    on_error: OnError,
+    common: Common,
     /// When the simulation began, and what the gateway's clock said then.
     begun: (Instant, Time),
     /// The requests that wait, by place.
@@ -66,15 +61,10 @@ pub struct SimulatedGateway {
 impl SimulatedGateway {
     /// A gateway that is just started. `clock` is what its clock says when the simulation begins.
     pub fn new(config: &config::SharedStore, protocol: &dyn Protocol, clock: Time) -> Self {
-        let health = Arc::new(Health::new(&config.servers, 1, protocol.name()));
-        let refusals = Arc::new(RefusalCache::new(if config.strict { BRIEFLY } else { u64::MAX }));
-        let (mailboxes, now) = (Arc::new(Mailboxes::new(1)), Instant::now());
+        let (common, now) = (Common::new(config, protocol, 1), Instant::now());
         Self {
-            engine: Engine::new(config, protocol, mailboxes.clone(), health.clone(), refusals.clone(), now),
-            mailboxes,
-            health,
-            refusals,
-            on_error: config.on_error,
+            engine: Engine::new(config, protocol, common.clone(), now),
+            common,
             begun: (now, clock),
             waiting: BTreeMap::new(),
             decided: Vec::new(),
@@ -84,20 +74,12 @@ impl SimulatedGateway {
     /// A request asks. Its `place` identifies it in [`Decided`]: no other request that waits has the same one.
     pub fn ask(&mut self, ask: &Ask<'_>, at: Duration) {
         let (now, time) = self.moment(at);
-        let is_lost = self.on_error != OnError::Local && self.health.is_away();
-        let Self { health, refusals, mailboxes, .. } = self;
-        match decide(
-            std::slice::from_ref(ask),
-            time,
-            0,
-            &DecidingParts { health, refusals, mailboxes, is_lost },
-            || now,
-        ) {
+        match self.common.decide(std::slice::from_ref(ask), time, 0, || now) {
             Answer::Now(reply) => self.decided.push(Decided::new(ask.place, Some(&reply))),
             Answer::Away => self.decided.push(Decided::new(ask.place, None)),
             Answer::Later(receiver) => {
                 self.waiting.insert(ask.place, receiver);
-                if self.mailboxes.announces(0) {
+                if self.common.mailboxes.announces(0) {
                     self.wake(at);
                 }
             }
@@ -147,7 +129,7 @@ impl SimulatedGateway {
 
     /// How many decisions were asked for, made from remembered refusals, and made without the servers.
     pub fn counts(&self) -> [u64; 3] {
-        let Health { decisions, remembered, local, .. } = &*self.health;
+        let Health { decisions, remembered, local, .. } = &*self.common.health;
         let sum = |counters: &PerWorker<Counter>| counters.iter().map(Counter::get).sum();
         [sum(decisions), sum(remembered), local.get()]
     }
@@ -166,7 +148,7 @@ impl SimulatedGateway {
             let reply = waiting.remove(&place).and_then(|mut receiver| receiver.try_recv().ok());
             decided.push(Decided::new(place, reply.as_ref()));
         }
-        if self.on_error != OnError::Local {
+        if !self.common.is_local {
             waiting.retain(|place, receiver| {
                 let is_dropped = receiver.try_recv() == Err(TryRecvError::Closed);
                 if is_dropped {

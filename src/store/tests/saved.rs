@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::reloads::{all, counted, later, reload};
 use super::*;
 use crate::limit::Strategy;
-use crate::store::memory::{NotRestored, Restored};
+use crate::store::memory::{NotRestored, RestoredCounters};
 
 fn save(memory: &Memory, now: Time) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -16,7 +16,7 @@ fn save(memory: &Memory, now: Time) -> Vec<u8> {
 }
 
 /// Another store with what this one has saved.
-fn restarted(memory: &Memory, limits: &[Arc<Limit>], (saved, now): (Time, Time)) -> (Memory, Restored) {
+fn restarted(memory: &Memory, limits: &[Arc<Limit>], (saved, now): (Time, Time)) -> (Memory, RestoredCounters) {
     let new = Memory::new(100_000, usize::MAX);
     let restored = new.restore(limits, &save(memory, saved), now).unwrap();
     (new, restored)
@@ -113,12 +113,12 @@ fn what_does_not_matter_any_more_is_left_out() {
     }
     let both = [hour.clone(), second.clone()];
     let restored = |limits: &[Arc<Limit>], times| restarted(&memory, limits, times).1;
-    let all = Restored { saved: NOW, keys: 20, spent: 0, unknown: 0 };
+    let all = RestoredCounters { saved: NOW, keys: 20, spent: 0, unknown: 0 };
     assert_eq!(restored(&both, (NOW, NOW)), all);
-    assert_eq!(restored(&both, (NOW, later(60))), Restored { keys: 10, spent: 10, ..all });
-    assert_eq!(restored(&both, (later(60), later(60))), Restored { saved: later(60), keys: 10, ..all });
-    assert_eq!(restored(&both, (NOW, later(3 * 3600))), Restored { keys: 0, spent: 20, ..all });
-    assert_eq!(restored(&[hour], (NOW, NOW)), Restored { keys: 10, unknown: 10, ..all });
+    assert_eq!(restored(&both, (NOW, later(60))), RestoredCounters { keys: 10, spent: 10, ..all });
+    assert_eq!(restored(&both, (later(60), later(60))), RestoredCounters { saved: later(60), keys: 10, ..all });
+    assert_eq!(restored(&both, (NOW, later(3 * 3600))), RestoredCounters { keys: 0, spent: 20, ..all });
+    assert_eq!(restored(&[hour], (NOW, NOW)), RestoredCounters { keys: 10, unknown: 10, ..all });
 }
 
 #[test]
