@@ -26,7 +26,6 @@
 
 mod counters;
 mod whole;
-mod reservation;
 mod operations;
 mod encoding;
 

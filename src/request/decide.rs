@@ -2,7 +2,6 @@
 
 pub mod heavy_hitters;
 mod key_activity;
-mod known_bans;
 mod token_metrics;
 mod counters;
 mod temporary_overrides;
@@ -35,12 +34,11 @@ use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::sources::quotas::QuotaSource;
 use crate::store::{Answer, Ask, Asks, Pooled, Reply, Store};
 
-pub use bans::{BanRule, Strikes};
+pub use bans::{BanRule, KnownBan, KnownBans, Strikes};
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use counters::{DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics};
 pub use first::{Stage, StageRange, charge_first, decide_first, refuse_first};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
-pub use known_bans::{KnownBan, KnownBans};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, binding, longest_refusal};
 pub use rate_selector::{BanLimits, RateSelector, RateSet, RateTable, SelectedRates};
 pub use reservations::{

@@ -4,6 +4,8 @@
 //! one that is too many begins a ban in the store, where all gateways see it: from then on each decision of the limit looks
 //! whether its key is banned. A request that is refused by a ban is no further reason for one.
 
+mod known;
+
 use std::sync::Arc;
 
 use super::{BanLimits, Decision, DecisionInput, DecisionState, RateSet, RouteLimit};
@@ -14,6 +16,8 @@ use crate::limit::{Limit, Verdict};
 use crate::request::identify::key_text::written_text;
 use crate::store::memory::Memory;
 use crate::store::{Answer, Ask, Verdicts};
+
+pub use known::{KnownBan, KnownBans};
 
 /// The most keys whose refusals are counted, of all limits together, and the most bytes of that. The keys that were not
 /// refused for longest are forgotten first.

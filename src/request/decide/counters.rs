@@ -1,7 +1,7 @@
 //! How often each limit has decided what, how full its keys are, and about which keys it decides most often.
 
+use super::bans::KnownBans;
 use super::key_activity::KeyActivity;
-use super::known_bans::KnownBans;
 use super::token_metrics::TokenMetrics;
 use crate::base::clock::Time;
 use crate::base::metrics::{Counter, Peak, PerWorker};

@@ -10,7 +10,7 @@ mod admission;
 mod confirmation;
 mod inspection;
 mod replying;
-mod reservations;
+mod settlement;
 mod unanswered;
 
 use std::collections::VecDeque;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
-use super::heavy_hitters::kept_text;
+use super::super::heavy_hitters::kept_text;
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::{Counter, PerWorker};
