@@ -137,10 +137,12 @@ impl Pointers {
     #[inline]
     fn member(&self, parent: usize, name: &[u8]) -> Option<usize> {
         let parent = &self.places[parent];
-        if name.is_ascii() { self.folded_member(parent, name) } else { self.other_member(parent, name) }
+        let member = self.folded_member(parent, name);
+        if member.is_none() && !name.is_ascii() { self.other_member(parent, name) } else { member }
     }
 
-    /// The member of a name that is folded, or needs only ASCII letters to be.
+    /// The member of a name that is folded, except for the case of ASCII letters.
+    #[inline]
     fn folded_member(&self, parent: &Place, name: &[u8]) -> Option<usize> {
         let mut members = parent.members.get(name.len())?.iter().copied();
         members.find(|member| self.places[*member].name.as_bytes().eq_ignore_ascii_case(name))
@@ -149,16 +151,12 @@ impl Pointers {
     /// The member of any other name. It is folded once, and only as far as a name begins like that.
     fn other_member(&self, parent: &Place, name: &[u8]) -> Option<usize> {
         let mut start = SmallVec::<[u8; 0x100]>::new();
-        for char in chars(name) {
-            if char.is_ascii() {
-                start.push(char.to_ascii_lowercase() as u8);
-                continue;
-            }
-            match in_ascii(char) {
-                Some(folded) => start.extend_from_slice(folded.as_bytes()),
-                None if !parent.has_other_letters => return None,
-                None => fold(char).for_each(|char| start.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes())),
-            }
+        if !parent.has_other_letters {
+            fold_to_ascii(name, &mut start)?;
+            return self.folded_member(parent, &start);
+        }
+        for char in folded(name) {
+            start.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
             let mut longer = parent.members.iter().skip(start.len()).flatten();
             if !longer.any(|member| self.places[*member].name.as_bytes().starts_with(&start)) {
                 return None;
@@ -189,21 +187,33 @@ fn fold(char: char) -> impl Iterator<Item = char> {
     char.to_uppercase().flat_map(char::to_lowercase)
 }
 
-/// What another letter is folded to, if that is ASCII.
-fn in_ascii(char: char) -> Option<&'static str> {
-    Some(match char {
-        'ſ' => "s",
-        '\u{212a}' => "k",
-        'ı' => "i",
-        'ß' => "ss",
-        'ﬀ' => "ff",
-        'ﬁ' => "fi",
-        'ﬂ' => "fl",
-        'ﬃ' => "ffi",
-        'ﬄ' => "ffl",
-        'ﬅ' | 'ﬆ' => "st",
+/// What the letter that a name begins with is folded to if that is ASCII, and its length in UTF-8.
+fn in_ascii(name: &[u8]) -> Option<(&'static str, usize)> {
+    const LIGATURES: [&str; 7] = ["ff", "fi", "fl", "ffi", "ffl", "st", "st"];
+    Some(match name {
+        // ſ, ı, ß and the Kelvin sign.
+        [0xc5, 0xbf, ..] => ("s", 2),
+        [0xc4, 0xb1, ..] => ("i", 2),
+        [0xc3, 0x9f, ..] => ("ss", 2),
+        [0xe2, 0x84, 0xaa, ..] => ("k", 3),
+        [0xef, 0xac, last @ 0x80..=0x86, ..] => (LIGATURES[usize::from(last - 0x80)], 3),
         _ => return None,
     })
+}
+
+/// Folds a name, except for the case of ASCII letters. `None` if another letter is left.
+fn fold_to_ascii(mut name: &[u8], to: &mut SmallVec<[u8; 0x100]>) -> Option<()> {
+    while let [first, rest @ ..] = name {
+        if first.is_ascii() {
+            to.push(*first);
+            name = rest;
+            continue;
+        }
+        let (folded, length) = in_ascii(name)?;
+        folded.bytes().for_each(|byte| to.push(byte));
+        name = &name[length..];
+    }
+    Some(())
 }
 
 fn chars(name: &[u8]) -> impl Iterator<Item = char> {
@@ -225,6 +235,7 @@ pub struct Follower {
 
 impl Follower {
     /// A name was read.
+    #[inline]
     pub fn name(&mut self, pointers: &Pointers, name: Option<&[u8]>) {
         if let (0, Some((parent, _)), Some(name)) = (self.aside, self.inside.last(), name) {
             self.member = pointers.member(*parent, name);
@@ -320,7 +331,7 @@ mod tests {
     }
 
     impl Visit for Found {
-        fn name(&mut self, name: Option<&[u8]>) {
+        fn name(&mut self, name: Option<&[u8]>, _: usize) {
             self.follower.name(&self.pointers, name);
         }
 
@@ -381,7 +392,13 @@ mod tests {
     fn few_letters_are_folded_to_ascii() {
         for char in '\u{80}'..=char::MAX {
             let folded: String = fold(char).collect();
-            assert_eq!(in_ascii(char), folded.is_ascii().then_some(&*folded), "{char}");
+            let mut ascii = SmallVec::new();
+            let is_ascii = fold_to_ascii(char.to_string().as_bytes(), &mut ascii).is_some();
+            assert_eq!(
+                (is_ascii, is_ascii.then_some(&*ascii)),
+                (folded.is_ascii(), folded.is_ascii().then_some(folded.as_bytes())),
+                "{char}"
+            );
         }
     }
 

@@ -220,9 +220,10 @@ impl<'a> Said<'a> {
     }
 
     /// A value is at this place. Returns what is known of it, and whether a key points to it for the first time.
+    #[inline]
     fn at(&mut self, place: usize) -> (Option<Known>, bool) {
         let count = &mut self.found[place].1;
-        *count = count.saturating_add(1);
+        *count += 1;
         (self.pointers.known[place], *count == 1 && self.pointers.keys().contains(&place))
     }
 
@@ -301,6 +302,8 @@ impl<'a> Said<'a> {
         match known {
             Some(Known::Options) => self.usage_asking.word(Asking::Options, word, at),
             Some(Known::IncludeUsage) => self.usage_asking.word(Asking::Include, word, at),
+            // The largest of them was counted.
+            Some(Known::MaxOutput | Known::Choices) if self.amounts > MOST_AMOUNTS => {}
             Some(known) => self.say(known, word.unwrap_or(&[b'9'; MAX_WORD])),
             None => {}
         }
@@ -308,21 +311,17 @@ impl<'a> Said<'a> {
 }
 
 impl Visit for Said<'_> {
-    #[inline]
-    fn name(&mut self, name: Option<&[u8]>) {
-        self.text += name.map_or(0, <[u8]>::len) as u64;
+    #[inline(always)]
+    fn name(&mut self, name: Option<&[u8]>, length: usize) {
+        self.text += length as u64;
         self.follower.name(&self.pointers.all, name);
         self.parts.name(name, self.depth);
         self.usage_asking.name(name, self.depth);
     }
 
-    fn long_name(&mut self, length: usize) {
-        self.text += length as u64;
-    }
-
     #[inline]
     fn written(&mut self, part: &[u8]) {
-        self.is_strict &= part.iter().fold(0, |found, byte| found | u8::from(*byte < b' ')) == 0;
+        self.is_strict = self.is_strict && part.iter().fold(0, |found, byte| found | u8::from(*byte < b' ')) == 0;
     }
 
     #[inline]
@@ -345,7 +344,7 @@ impl Visit for Said<'_> {
         self.parts.text(part);
     }
 
-    #[inline]
+    #[inline(always)]
     fn end(&mut self, kind: Kind, at: usize) {
         self.follower.end(kind);
         self.depth -= usize::from(kind != Kind::String);
@@ -364,12 +363,13 @@ impl Visit for Said<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn word(&mut self, word: Option<&[u8]>, at: Range<usize>) {
         match word {
             Some(word) => {
-                self.numbers += u64::from(matches!(word, [b'0'..=b'9' | b'-', ..]));
-                self.is_strict &= is_json(word);
+                // Neither a letter nor `_` is below.
+                self.numbers += u64::from(word.first() <= Some(&b'9'));
+                self.is_strict = self.is_strict && is_json(word);
             }
             // It is a long number.
             None => {
