@@ -90,7 +90,7 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
             tracing::info!(limit = table.name(), key = shown(view, &key), "the admin API has removed an override");
         }
         for reading in readings {
-            let cached = source.and_then(|source| source.peek(reading.asked, now)?.quota);
+            let cached = source.and_then(|source| source.peek(reading.quota_key, now)?.quota);
             let of_quota = cached.as_ref().and_then(|quota| table.of_quota(quota)).and_then(SelectedRates::limit);
             for limit in table.in_store().chain(of_quota).filter(|limit| !limit.rates().is_empty()) {
                 view.store().reset(limit, reading.fingerprint, now).await.map_err(away)?;
@@ -134,7 +134,7 @@ async fn with_key<T>(
     if let Some(fingerprint) = shown
         && !readings.iter().any(|reading| reading.fingerprint == fingerprint)
     {
-        readings = vec![WrittenKey { fingerprint, asked: fingerprint, subject: None, has_override: false }];
+        readings = vec![WrittenKey { fingerprint, quota_key: fingerprint, subject: None, has_override: false }];
     }
     if readings.is_empty() {
         let why = match extractor.part_count() {
@@ -177,7 +177,7 @@ async fn fullest(
         }
         let of_admin = || Some((table.temporarily_granted(reading.fingerprint)?, "admin"));
         let overridden = of_file.map(|granted| (granted, "file")).or_else(of_admin);
-        let cached = source.and_then(|source| source.peek(reading.asked, now));
+        let cached = source.and_then(|source| source.peek(reading.quota_key, now));
         let quota = cached.as_ref().and_then(|cached| cached.quota.as_deref());
         let of_source = quota.and_then(|quota| Some((table.of_quota(quota)?, "source")));
         if let Some(cached) = &cached {

@@ -10,7 +10,6 @@ pub mod client;
 pub mod body;
 pub mod key_text;
 pub mod tokens;
-mod written_key;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -27,7 +26,7 @@ use super::descriptors::Descriptor;
 use body::InspectedBody;
 use tokens::ValidToken;
 
-pub use written_key::WrittenKey;
+pub use key_text::WrittenKey;
 
 /// What a key can be read from.
 #[derive(Clone, Copy, Debug)]

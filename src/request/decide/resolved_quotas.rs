@@ -54,7 +54,7 @@ pub fn resolve_quotas<'a>(
         if limit.rates.overridden(&limit.key, counted, true, attributes, key_cache).is_some() {
             continue;
         }
-        let Some(key) = limit.asked_key(counted, attributes, key_cache) else { continue };
+        let Some(key) = limit.quota_key(counted, attributes, key_cache) else { continue };
         let CacheAnswer { quota, wait } = source.get(key, now, || limit.key.quota_key(attributes, key_cache));
         if let Some(end) = wait {
             waits.push(QuotaWait { place, source, key, end });
@@ -87,7 +87,7 @@ impl RouteLimit {
     }
 
     /// What the cache of its source finds a key by: `counted`, the key of the request, unless that has further parts.
-    pub fn asked_key(
+    pub fn quota_key(
         &self,
         counted: Fingerprint,
         attributes: &RequestAttributes<'_>,

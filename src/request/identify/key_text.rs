@@ -1,8 +1,114 @@
-//! Writes keys for people.
+//! The key of a limit as a text, such as `partner-7` or `192.0.2.1|GET`: as it is shown, and as an operator writes it.
+//!
+//! A part may have several sources, and what is written does not say which of them it comes from. So there may be several
+//! readings of a key, each with its own fingerprint.
 
 use std::net::IpAddr;
 
-use crate::config::Source;
+use super::{ABSENT, KeyExtractor, Reader, Subject};
+use crate::base::fingerprint::Fingerprint;
+use crate::config::{Limit, PathPattern, Source};
+
+/// The most readings of a key. A limit has hardly ever more than two.
+const MAX_READINGS: usize = 16;
+
+/// One reading of a written key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrittenKey<'a> {
+    /// What its counters are found by.
+    pub fingerprint: Fingerprint,
+    /// What the cache of a source of quotas finds it by: the fingerprint, or that of the first part where there are more.
+    pub quota_key: Fingerprint,
+    /// What overrides are looked up by; `None` if the first part is missing.
+    pub subject: Option<Subject<'a>>,
+    /// Whether an override of the written key holds for it. An address that is written is meant as one wherever it can be, as in
+    /// the file: else a client could send that address as a text, and would get what it is granted.
+    pub has_override: bool,
+}
+
+/// The bytes of a reading that is not complete yet.
+#[derive(Clone, Default)]
+struct Unfinished<'a> {
+    bytes: Vec<u8>,
+    /// How many of the bytes are those of the first part.
+    first: usize,
+    subject: Option<Subject<'a>>,
+    /// Whether a part of it is a text that could be an address.
+    is_text_of_address: bool,
+}
+
+impl KeyExtractor {
+    /// Reads the written keys of a limit.
+    pub fn of_written(limit: &Limit) -> Self {
+        // What is written needs no path to be read.
+        let path = PathPattern { text: String::new(), segments: Vec::new(), rest: true };
+        Self::new(&limit.name, &limit.key, &path).with_known_keys(limit.known_keys.as_ref())
+    }
+
+    /// How many parts a written key has.
+    pub fn part_count(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// All readings of a key with these parts, of which an empty one is missing. There is none if the number of parts is
+    /// another one, or a part cannot be what its sources give.
+    pub fn written<'a>(&self, parts: &'a [Vec<u8>]) -> Vec<WrittenKey<'a>> {
+        if parts.len() != self.parts.len() {
+            return Vec::new();
+        }
+        if parts.iter().all(Vec::is_empty) {
+            let fingerprint = self.shared();
+            return vec![WrittenKey { fingerprint, quota_key: fingerprint, subject: None, has_override: true }];
+        }
+        let mut readings = vec![Unfinished::default()];
+        for (place, (part, readers)) in parts.iter().zip(&self.parts).enumerate() {
+            let mut longer = Vec::new();
+            let may_be_address = readers
+                .iter()
+                .any(|reader| matches!(reader.push_written(part, &mut Vec::new()), Some(Subject::Address(_))));
+            for reading in &readings {
+                if part.is_empty() {
+                    let mut reading = reading.clone();
+                    reading.bytes.extend_from_slice(&ABSENT);
+                    longer.push(reading);
+                }
+                for reader in readers {
+                    let mut reading = reading.clone();
+                    let Some(subject) = reader.push_written(part, &mut reading.bytes) else { continue };
+                    reading.is_text_of_address |= may_be_address && matches!(subject, Subject::Text(_));
+                    if place == 0 {
+                        (reading.first, reading.subject) = (reading.bytes.len(), Some(subject));
+                    }
+                    longer.push(reading);
+                }
+            }
+            longer.truncate(MAX_READINGS);
+            readings = longer;
+        }
+        let finish = |reading: Unfinished<'a>| {
+            let fingerprint = self.domain.fingerprint(&reading.bytes);
+            let first = reading.bytes.get(..reading.first).unwrap_or_default();
+            let quota_key = if self.parts.len() == 1 { fingerprint } else { Fingerprint::of(first) };
+            WrittenKey { fingerprint, quota_key, subject: reading.subject, has_override: !reading.is_text_of_address }
+        };
+        readings.into_iter().map(finish).collect()
+    }
+}
+
+impl Reader {
+    /// Appends a written value, if the source can have it, as [`Reader::read`] appends what it reads.
+    fn push_written<'a>(&self, value: &'a [u8], bytes: &mut Vec<u8>) -> Option<Subject<'a>> {
+        match &self.source {
+            Source::ClientIp { v6 } => {
+                let address = std::str::from_utf8(value).ok()?.parse::<IpAddr>().ok()?.to_canonical();
+                self.push_address(address, *v6, bytes)?;
+                Some(Subject::Address(address))
+            }
+            Source::Global if value != b"*" => None,
+            _ => self.push(value, bytes).map(|()| Subject::Text(value)),
+        }
+    }
+}
 
 /// The value of a source as a text. An IPv6 address is written with the length of its prefix.
 pub fn value_text(source: &Source, value: &[u8]) -> String {
@@ -44,7 +150,69 @@ fn network(octets: &[u8], v6: u8) -> String {
 
 #[cfg(test)]
 mod tests {
+    use http::{HeaderMap, Method};
+
     use super::*;
+    use crate::config::Key;
+    use crate::request::identify::{KeyCache, RequestAttributes};
+
+    fn extractor(parts: &[&[Source]]) -> KeyExtractor {
+        let key = Key { parts: parts.iter().map(|part| part.to_vec()).collect() };
+        KeyExtractor::new("test", &key, &PathPattern { text: "/*".into(), segments: Vec::new(), rest: true })
+    }
+
+    fn written(extractor: &KeyExtractor, parts: &[&str]) -> Vec<Fingerprint> {
+        let parts: Vec<_> = parts.iter().map(|part| part.as_bytes().to_vec()).collect();
+        extractor.written(&parts).into_iter().map(|reading| reading.fingerprint).collect()
+    }
+
+    /// The fingerprint of a request with this header and from this address.
+    fn extracted(extractor: &KeyExtractor, header: Option<&str>, client: &str) -> Fingerprint {
+        let mut headers = HeaderMap::new();
+        if let Some(value) = header {
+            headers.insert("x-api-key", value.parse().unwrap());
+        }
+        let attributes = RequestAttributes {
+            method: &Method::GET,
+            host: "h",
+            path: "/v1/acme",
+            query: None,
+            headers: &headers,
+            client: client.parse().unwrap(),
+            client_cert: None,
+            tokens: &[],
+            route: "r",
+            body: None,
+            descriptors: &[],
+        };
+        extractor.extract(&attributes, 0, &mut KeyCache::default()).unwrap_or_else(|| extractor.shared())
+    }
+
+    #[test]
+    fn a_written_key_is_that_of_the_requests_that_have_it() {
+        let (header, ip) = (Source::Header("x-api-key".parse().unwrap()), Source::ClientIp { v6: 64 });
+        let one = extractor(&[&[header.clone(), ip.clone()]]);
+        assert_eq!(written(&one, &["k"]), [extracted(&one, Some("k"), "192.0.2.1")]);
+        // A client could send an address as its key.
+        let both = [extracted(&one, Some("192.0.2.1"), "::1"), extracted(&one, None, "192.0.2.1")];
+        assert_eq!(written(&one, &["192.0.2.1"]), both);
+        let parts = [b"192.0.2.1".to_vec()];
+        assert_eq!(one.written(&parts).iter().map(|reading| reading.has_override).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(written(&one, &["2001:db8::7"])[1], extracted(&one, None, "2001:db8::ffff"));
+        assert_eq!(written(&one, &["::ffff:192.0.2.1"])[1], extracted(&one, None, "192.0.2.1"));
+        let two = extractor(&[std::slice::from_ref(&header), &[Source::Method]]);
+        assert_eq!(written(&two, &["k", "GET"]), [extracted(&two, Some("k"), "::1")]);
+        assert_eq!(written(&two, &["", "GET"]), [extracted(&two, None, "::1")]);
+        assert_eq!(written(&two, &["k"]), []);
+        let alone = extractor(&[&[header]]);
+        assert_eq!(written(&alone, &[""]), [extracted(&alone, None, "::1")]);
+        assert_eq!(written(&extractor(&[&[ip]]), &["no-address"]), []);
+        let global = extractor(&[&[Source::Global]]);
+        assert_eq!(written(&global, &["*"]), [extracted(&global, None, "::1")]);
+        assert_eq!(written(&global, &["x"]), []);
+        let many = extractor(&[&[Source::Host, Source::Path][..]; 9]);
+        assert_eq!(written(&many, &["x"; 9]).len(), MAX_READINGS);
+    }
 
     #[test]
     fn parts_are_joined() {

@@ -154,8 +154,8 @@ impl ServerQueue {
                 let cached = cells.at(cell);
                 // It may have been in both queues, or may have been replaced by another cell, even of another server.
                 if cached.stage == ExchangeStage::Queued && cached.server == server {
-                    let part = exchange.targets.part(|targets| cached.compose(targets, commands, strict));
-                    exchange.cells.push((cell, part));
+                    let ranges = exchange.targets.added_by(|targets| cached.compose(targets, commands, strict));
+                    exchange.cells.push((cell, ranges));
                 }
             }
         }

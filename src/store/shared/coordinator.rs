@@ -145,8 +145,8 @@ impl Coordinator {
     ) -> bool {
         let Some(exchange) = self.servers[server].answered() else { return true };
         self.servers[server].round_trip = ended.saturating_duration_since(begun);
-        for (cell, part) in &exchange.cells {
-            let answer = CellAnswer { targets: &exchange.targets, part, replies };
+        for (cell, ranges) in &exchange.cells {
+            let answer = CellAnswer { targets: &exchange.targets, ranges, replies };
             self.fill(*cell, &answer, begun, now);
         }
         let is_good = !replies.is_failure;
@@ -176,7 +176,7 @@ impl Coordinator {
         let has_failed = !answer.is_read() || filled.writes == Writes::Failed;
         let is_good = answer.is_read() && filled.writes == Writes::Done;
         let is_confirmed = !filled.must_retry && (filled.is_current || !self.strict);
-        let mut outcomes = match is_good {
+        let mut confirmations = match is_good {
             true => cached.confirm(is_confirmed),
             false => cached.reject_what_did_not_fit(filled.writes != Writes::Unacknowledged),
         };
@@ -193,11 +193,11 @@ impl Coordinator {
         }
         // What is leased is left for others, and the verdicts say so. And what is not wanted any more is given back before
         // anything continues from the cell.
-        outcomes.sort_by_key(|outcome| !outcome.charge.is_leased());
-        for outcome in outcomes {
-            match outcome.charge.number {
-                NO_DECISION => self.confirm_lease(cell, outcome, begun),
-                _ => self.confirm(cell, outcome),
+        confirmations.sort_by_key(|confirmation| !confirmation.charge.is_leased());
+        for confirmation in confirmations {
+            match confirmation.charge.number {
+                NO_DECISION => self.confirm_lease(cell, confirmation, begun),
+                _ => self.confirm(cell, confirmation),
             }
         }
         for number in waiting {

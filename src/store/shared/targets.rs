@@ -59,7 +59,7 @@ impl Targets {
     }
 
     /// What `collect` adds.
-    pub(super) fn part(&mut self, collect: impl FnOnce(&mut Self)) -> CommandRanges {
+    pub(super) fn added_by(&mut self, collect: impl FnOnce(&mut Self)) -> CommandRanges {
         let (writes, reads) = (self.writes.len(), self.reads.len());
         collect(self);
         CommandRanges { writes: writes..self.writes.len(), reads: reads..self.reads.len() }
@@ -70,7 +70,7 @@ impl Targets {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CellAnswer<'a> {
     pub(super) targets: &'a Targets,
-    pub(super) part: &'a CommandRanges,
+    pub(super) ranges: &'a CommandRanges,
     pub(super) replies: Replies<'a>,
 }
 
@@ -82,7 +82,7 @@ impl<'a> CellAnswer<'a> {
 
     /// The counters that were written, and what came of that.
     pub(super) fn written(&self) -> impl Iterator<Item = (CounterId, Written)> {
-        self.part.writes.clone().filter_map(|tag| match self.targets.writes[tag] {
+        self.ranges.writes.clone().filter_map(|tag| match self.targets.writes[tag] {
             Target::Counter(id) => Some((id, self.replies.written(tag))),
             Target::State | Target::Other => None,
         })
@@ -95,7 +95,7 @@ impl<'a> CellAnswer<'a> {
 
     /// The counters that were read, and the items that they are.
     pub(super) fn items(&self) -> impl Iterator<Item = (CounterId, Option<Item<'a>>)> {
-        self.part.reads.clone().filter_map(|at| match self.targets.reads[at] {
+        self.ranges.reads.clone().filter_map(|at| match self.targets.reads[at] {
             Target::Counter(id) => Some((id, self.replies.item(at))),
             Target::State | Target::Other => None,
         })
@@ -104,7 +104,7 @@ impl<'a> CellAnswer<'a> {
     /// What came of the write of the state, if it was written. Of two commands for that, one is enough.
     pub(super) fn state_written(&self) -> Option<Written> {
         let is_state = |tag: &usize| self.targets.writes[*tag] == Target::State;
-        let written = self.part.writes.clone().filter(is_state).map(|tag| self.replies.written(tag));
+        let written = self.ranges.writes.clone().filter(is_state).map(|tag| self.replies.written(tag));
         written.reduce(|one, other| match (one, other) {
             (Written::Done, _) | (Written::Unknown, Written::Refused | Written::Missing) => one,
             _ => other,
@@ -113,7 +113,7 @@ impl<'a> CellAnswer<'a> {
 
     /// The state that was read: `None` if there is none.
     pub(super) fn state(&self) -> Option<Item<'a>> {
-        let last = self.part.reads.clone().next_back()?;
+        let last = self.ranges.reads.clone().next_back()?;
         self.replies.item(last).filter(|_| self.targets.reads[last] == Target::State)
     }
 }

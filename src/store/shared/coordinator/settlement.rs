@@ -66,8 +66,12 @@ impl Coordinator {
     }
 
     /// The charge of a lease is confirmed by an exchange that was begun at `begun`, or was rejected and given back.
-    pub(super) fn confirm_lease(&mut self, cell: CellPlace, outcome: Confirmation, begun: Instant) {
-        let Confirmation { charge, is_confirmed } = outcome;
+    pub(super) fn confirm_lease(
+        &mut self,
+        cell: CellPlace,
+        Confirmation { charge, is_confirmed }: Confirmation,
+        begun: Instant,
+    ) {
         if is_confirmed {
             let (until, before) = self.cells.at(cell).grant(charge, begun);
             self.leases.push_back((until, cell));
