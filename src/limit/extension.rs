@@ -27,11 +27,6 @@ impl Extension {
         &mut self.low_water[at].1
     }
 
-    /// Notes that the clock was set back: it is not known any more how long reservations have been open.
-    pub(super) fn lose_track(&mut self) {
-        self.low_water.clear();
-    }
-
     /// Whether nothing is in it.
     pub(super) fn is_empty(&self) -> bool {
         self.log.newest().is_none() && self.low_water.is_empty()

@@ -79,7 +79,8 @@ impl Counting for TokenBucket {
         self.set_used(drained(context.rate, self.units(), now.micros().saturating_sub(self.moment)));
         if now.is_set_back_from(Time::from_micros(self.moment)) {
             self.moment = now.micros();
-            context.extension.as_deref_mut().into_iter().for_each(Extension::lose_track);
+            // It is not known any more how long the reservations have been open.
+            context.extension.as_deref_mut().into_iter().for_each(|extension| extension.low_water.clear());
         }
         self.moment = self.moment.max(now.micros());
         false

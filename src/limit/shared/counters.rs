@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::super::Limit;
 use super::super::cell::Cell;
-use super::super::counting::MAX_COUNT;
+use super::super::counting::{Buckets, MAX_COUNT};
 use super::super::state::State;
 use crate::base::clock::Time;
 
@@ -17,7 +17,7 @@ impl Cell {
     /// seconds since 1970), and the count. The first one of each rate is the newest, to which requests are added.
     pub fn counts_mut(&mut self) -> impl Iterator<Item = (usize, u64, &mut u64)> {
         self.states.iter_mut().enumerate().flat_map(|(place, state)| {
-            let (newest, counts) = state.buckets_mut().map_or((0, &mut [] as &mut [u64]), |state| state.counters_mut());
+            let (newest, counts) = state.buckets_mut().map_or((0, &mut [] as &mut [u64]), Buckets::counters_mut);
             (0..).zip(counts).map(move |(age, count)| (place, newest.saturating_sub(age), count))
         })
     }

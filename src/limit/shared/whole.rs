@@ -51,7 +51,7 @@ impl Cell {
         self.states.iter_mut().filter_map(State::whole_mut).for_each(|state| state.set_back(by));
         if let Some(extension) = self.extension.as_deref_mut() {
             extension.log.set_back(by);
-            extension.lose_track();
+            extension.low_water.clear();
         }
     }
 }

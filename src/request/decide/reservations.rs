@@ -254,14 +254,14 @@ impl<'a> Reservations<'a> {
         outcomes: &mut [LimitOutcome<'_>],
         now: impl Fn() -> Time,
     ) {
-        let told = |cost: &Cost| response_cost(cost, status, headers).filter(|_| !matches!(cost, Cost::Tokens(_)));
-        self.settle_by(told, outcomes, now);
+        let cost_of = |cost: &Cost| response_cost(cost, status, headers).filter(|_| !matches!(cost, Cost::Tokens(_)));
+        self.settle_by(cost_of, outcomes, now);
     }
 
-    /// The same, for costs that are `told` elsewhere.
+    /// The same, for costs that are known from elsewhere: `cost_of(what a limit charges)`.
     pub fn settle_by(
         &mut self,
-        told: impl Fn(&Cost) -> Option<u64>,
+        cost_of: impl Fn(&Cost) -> Option<u64>,
         outcomes: &mut [LimitOutcome<'_>],
         now: impl Fn() -> Time,
     ) {
@@ -270,9 +270,9 @@ impl<'a> Reservations<'a> {
         }
         for PendingReservation { mut costs, mut known, reserved } in std::mem::take(&mut self.pending) {
             costs.retain(|(_, cost, initial)| {
-                let cost = match (told(cost), &cost) {
+                let cost = match (cost_of(cost), &cost) {
                     (None, Cost::Tokens(_)) => return true,
-                    (told, _) => told.unwrap_or(*initial),
+                    (cost, _) => cost.unwrap_or(*initial),
                 };
                 known = known.max(cost);
                 false

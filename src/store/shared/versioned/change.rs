@@ -134,7 +134,7 @@ impl StateChange {
         for number in self.admitted.iter().filter(|number| outcomes.of(**number) == Some(false)) {
             let attempts = self.attempts.iter().filter(|(first, attempt)| is_among(*number, *first, attempt.times));
             attempts.for_each(|(_, attempt)| {
-                later(TotalCharge { since: attempt.since, until: attempt.at, cost: attempt.cost })
+                later(TotalCharge { since: attempt.since, until: attempt.at, cost: attempt.cost });
             });
         }
         outcomes
