@@ -7,7 +7,6 @@
 pub mod overload;
 mod health;
 mod load;
-mod adaptive_limit;
 mod places;
 mod endpoint_state;
 mod resend;
@@ -23,7 +22,7 @@ mod stream;
 mod spare_buffers;
 mod connection;
 mod bound;
-mod preamble;
+mod proxy_protocol;
 mod connector;
 mod keep;
 mod header_policy;

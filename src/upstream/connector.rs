@@ -10,7 +10,7 @@ use tokio_util::either::Either;
 
 use super::endpoint::{Endpoint, TargetAddress};
 use super::error::UpstreamError;
-use super::preamble;
+use super::proxy_protocol;
 use super::stream::{self, Offered, Socket, UpstreamStream};
 use crate::config::ProxyProtocol;
 use crate::net::Names;
@@ -54,7 +54,7 @@ impl Connector {
             let failed = |error| UpstreamError::of_connecting(error, endpoint.was_reached());
             let mut socket = self.socket(&endpoint.target.address).await.map_err(failed)?;
             if let Some(Announced { version, client }) = announced {
-                let preamble = preamble::encode(version, client, server_address(&socket));
+                let preamble = proxy_protocol::encode(version, client, server_address(&socket));
                 socket.write_all(&preamble).await.map_err(failed)?;
             }
             then(UpstreamStream::begin(socket, place, endpoint.target.tls.as_ref(), offered).await?).await

@@ -2,16 +2,16 @@
 //!
 //! A request only reads and changes atomics. What changes rarely is behind a lock.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::adaptive_limit::AdaptiveLimit;
 use super::health::{Availability, Health};
 use super::load::Load;
+use super::overload::gradient::{GradientLimit, Sample};
 use crate::base::clock::Monotonic;
-use crate::config::{Ejection, HealthCheck};
+use crate::config::{AdaptiveBounds, Ejection, HealthCheck};
 
 /// The counts of one endpoint, which all workers share.
 #[derive(Debug)]
@@ -155,6 +155,38 @@ impl EndpointState {
             failed_checks: self.failed_checks.load(Ordering::Relaxed),
             latency: self.load.latency(),
         }
+    }
+}
+
+/// How many requests an endpoint should have in flight, by its load. The limit is computed again from time to time.
+#[derive(Debug)]
+pub(super) struct AdaptiveLimit {
+    limit: AtomicUsize,
+    /// The rule, and what was measured when it was applied last.
+    gradient: Mutex<(GradientLimit, Option<Sample>)>,
+}
+
+impl Default for AdaptiveLimit {
+    fn default() -> Self {
+        let gradient = GradientLimit::default();
+        let limit = AtomicUsize::new(gradient.limit(AdaptiveBounds { min: 1, max: usize::MAX }));
+        Self { limit, gradient: Mutex::new((gradient, None)) }
+    }
+}
+
+impl AdaptiveLimit {
+    /// How many requests may be in flight.
+    pub(super) fn get(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Computes the limit again.
+    pub(super) fn advance(&self, load: &Load, bounds: AdaptiveBounds, now: Monotonic) {
+        let work = load.work();
+        let (gradient, before) = &mut *self.gradient.lock();
+        let new = work.since(before.replace(work).unwrap_or(work));
+        gradient.observe(new, load.in_flight(), bounds, now);
+        self.limit.store(gradient.limit(bounds), Ordering::Relaxed);
     }
 }
 
