@@ -310,6 +310,7 @@ impl<'a> Said<'a> {
     }
 }
 
+#[expect(clippy::inline_always, reason = "the reader calls it for each word of a body, and does little besides")]
 impl Visit for Said<'_> {
     #[inline(always)]
     fn name(&mut self, name: Option<&[u8]>, length: usize) {
