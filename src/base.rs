@@ -25,3 +25,4 @@ pub mod sharding;
 pub mod share;
 pub mod spans;
 pub mod units;
+pub mod wildcard;

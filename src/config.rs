@@ -65,7 +65,7 @@ pub use admin::{Access, Admin, AdminAddress, AdminToken};
 pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
 pub use ban::{Ban, BanResponse};
 pub use cors::{Cors, OriginPattern};
-pub use decisions::{Decisions, DescriptorRule, TextPattern};
+pub use decisions::{Decisions, DescriptorRule};
 pub use document::{Document, ReadFile};
 pub use header_changes::{HeaderChanges, HeaderText, is_secret};
 pub use jwt::{Jwks, Jwt};

@@ -4,14 +4,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use super::{routes, tls};
+use crate::base::wildcard::Wildcard;
 use crate::config::read::{Field, Name, Section};
 use crate::config::settings::{decisions, descriptor};
-use crate::config::{Decisions, TextPattern, values};
+use crate::config::{Decisions, values};
 
 /// A rule about descriptors as read; a value that is `None` has an error that was reported.
 pub(in crate::config) struct DescriptorDraft<'a> {
     pub(in crate::config) domain: Option<String>,
-    pub(in crate::config) entries: Option<Vec<(String, TextPattern)>>,
+    pub(in crate::config) entries: Option<Vec<(String, Wildcard)>>,
     pub(in crate::config) limits: Vec<Name<'a>>,
     pub(in crate::config) reports: bool,
 }
@@ -47,8 +48,7 @@ fn descriptor(section: Section<'_>) -> DescriptorDraft<'_> {
     let limits = section.required(&descriptor::limits, "add what limits them: limits = [\"per-client\"]");
     let reports = section.read(&descriptor::reports);
     section.close();
-    let entry =
-        |(name, field): (Name<'_>, Field<'_>)| Some((name.text.to_owned(), TextPattern(field.text()?.to_owned())));
+    let entry = |(name, field): (Name<'_>, Field<'_>)| Some((name.text.to_owned(), Wildcard(field.text()?.to_owned())));
     DescriptorDraft {
         domain: domain.and_then(|field| field.name()).map(|domain| domain.text.to_owned()),
         entries: entries.and_then(|field| field.entries("`entries`")?.into_iter().map(entry).collect()),

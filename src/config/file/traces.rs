@@ -12,7 +12,6 @@ use crate::config::report::quoted;
 use crate::config::settings::tracing;
 use crate::config::{Collector, Tracing, values};
 use crate::net::fetch::Url;
-use crate::net::tls::ConnectorTls;
 
 /// The most `headers`.
 const MOST_HEADERS: usize = 16;
@@ -36,7 +35,7 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<T
     let (field, url, headers) = (field?, url?, headers?);
     let tls = match url.server_name {
         None => None,
-        Some(_) => Some(tls(&field, system)?),
+        Some(_) => Some(system.tls(&field)?),
     };
     if tls.is_none() && !headers.is_empty() && !values::is_here(&url) {
         let message = "the headers are sent without TLS, so others in the network can read them";
@@ -98,14 +97,4 @@ fn service_name(text: &str) -> Result<String, Wrong> {
     }
     let help = format!("a name has 1 to {LONGEST_NAME} bytes, and no blanks at its ends");
     Err(Wrong::new(format!("{} is not the name of a service", quoted(text)), help))
-}
-
-fn tls(field: &Field<'_>, system: &SystemAuthorities) -> Option<ConnectorTls> {
-    let settings =
-        system.read().and_then(|authorities| ConnectorTls::new(authorities, None).map_err(|e| e.to_string()));
-    if let Err(why) = &settings {
-        let help = "install the authorities of the system (the package ca-certificates), or use http://";
-        field.report(format!("the system has no authorities that are trusted: {why}"), help);
-    }
-    settings.ok()
 }

@@ -1,8 +1,8 @@
 //! The certificate of a client, once TLS has verified it.
 
+use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use rustls::pki_types::CertificateDer;
-use sha2::{Digest, Sha256};
 use x509_cert::certificate::{CertificateInner, Raw};
 use x509_cert::der::Decode;
 
@@ -20,7 +20,7 @@ impl ClientCertificate {
     pub fn read(certificate: &CertificateDer<'_>) -> Option<Self> {
         let parsed = CertificateInner::<Raw>::from_der(certificate).ok()?;
         let subject = parsed.tbs_certificate().subject().to_string();
-        let sha256 = format!("{:x}", Bytes::copy_from_slice(&Sha256::digest(certificate)));
+        let sha256 = format!("{:x}", Bytes::copy_from_slice(digest(&SHA256, certificate).as_ref()));
         (!subject.is_empty()).then_some(Self { subject, sha256 })
     }
 }

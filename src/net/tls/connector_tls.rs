@@ -1,5 +1,6 @@
 //! How connections to upstreams use TLS: which certificates of servers are trusted, and which one is shown to them.
 
+use std::io;
 use std::sync::Arc;
 
 use rustls::client::ClientConfig;
@@ -45,6 +46,14 @@ impl ConnectorTls {
             None => builder.with_no_client_auth(),
         };
         Ok(Self { authorities, identity, config: Arc::new(config) })
+    }
+
+    /// Servers need a certificate that an authority has issued which the system trusts.
+    ///
+    /// # Errors
+    /// When there are no such authorities, or the ciphers allow no version of TLS.
+    pub fn of_system() -> io::Result<Self> {
+        Self::new(Authorities::of_system()?, None).map_err(io::Error::other)
     }
 
     /// Servers need one of these certificates themselves, whoever has issued it and whatever its names are.

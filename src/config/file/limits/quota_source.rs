@@ -74,7 +74,7 @@ fn server(section: &Section<'_>, field: &Field<'_>, system: &SystemAuthorities) 
     };
     let tls = match url.server_name {
         None => None,
-        Some(_) => Some(tls(field, system)?),
+        Some(_) => Some(system.tls(field)?),
     };
     Some(QuotaServer::Http(HttpQuotas { url, tls }))
 }
@@ -104,16 +104,6 @@ fn http(text: &str) -> Result<Url, Wrong> {
     Ok(Url { target: target.into(), ..url })
 }
 
-fn tls(field: &Field<'_>, system: &SystemAuthorities) -> Option<ConnectorTls> {
-    let settings =
-        system.read().and_then(|authorities| ConnectorTls::new(authorities, None).map_err(|e| e.to_string()));
-    let report = |why| {
-        let help = "install the authorities of the system (the package ca-certificates)";
-        field.report(format!("the system has no authorities that are trusted: {why}"), help);
-    };
-    settings.map_err(report).ok()
-}
-
 fn postgres(
     section: &Section<'_>,
     field: &Field<'_>,
@@ -133,7 +123,7 @@ fn postgres(
     let url = url?;
     let tls = match url.root_certificates() {
         _ if url.never_uses_tls() => None,
-        None => Some(tls(field, system)?),
+        None => Some(system.tls(field)?),
         Some(path) => Some(tls_of_file(field, path)?),
     };
     Some(PostgresSettings { url, tls, query: query?, channel })
