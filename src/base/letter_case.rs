@@ -1,0 +1,37 @@
+//! Names without regard to the case of their letters.
+
+/// The letter that stands for all that differ from it only in case: lower case of upper case, each if it is one letter. So
+/// Java's `equalsIgnoreCase` compares, and what Unicode's simple folding (Go's `encoding/json`, .NET) takes for the same is the
+/// same here.
+pub fn without_case(letter: char) -> char {
+    let upper = only(letter.to_uppercase()).unwrap_or(letter);
+    only(upper.to_lowercase()).unwrap_or(upper)
+}
+
+fn only(mut letters: impl Iterator<Item = char>) -> Option<char> {
+    let first = letters.next()?;
+    letters.next().is_none().then_some(first)
+}
+
+/// The letters beyond ASCII of which an ASCII letter is the lower case.
+pub const LIKE_ASCII: [char; 3] = ['\u{131}', '\u{17f}', '\u{212a}'];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_are_the_same_in_both_cases() {
+        for (one, other) in [('a', 'A'), ('ü', 'Ü'), ('σ', 'ς'), ('k', '\u{212a}'), ('s', 'ſ'), ('i', 'ı'), ('µ', 'μ')]
+        {
+            assert_eq!(without_case(one), without_case(other), "{one} {other}");
+        }
+        assert_eq!(['a', '_', 'ß', 'ﬁ'].map(without_case), ['a', '_', 'ß', 'ﬁ']);
+    }
+
+    #[test]
+    fn few_letters_are_like_those_of_ascii() {
+        let like_ascii = ('\u{80}'..=char::MAX).filter(|letter| without_case(*letter).is_ascii());
+        assert!(like_ascii.eq(LIKE_ASCII));
+    }
+}
