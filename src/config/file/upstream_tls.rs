@@ -10,7 +10,7 @@ use super::tls::{certificate_files, report};
 use crate::config::read::{Field, Section, Wrong};
 use crate::config::report::quoted;
 use crate::config::settings::upstream_tls as keys;
-use crate::config::{CertificateFiles, UpstreamTls, upstream_tls};
+use crate::config::{CertificateFiles, UpstreamTls, tls};
 use crate::net::tls::{Authorities, ConnectorTls, Identity};
 
 /// The authorities of the system, which are read at most once for each configuration, and only if a server needs them.
@@ -80,7 +80,7 @@ fn certificate(section: &Section<'_>) -> Option<(CertificateFiles, Identity)> {
 /// Reads the file of authorities that a value names.
 pub(super) fn authorities(field: &Field<'_>) -> Option<(PathBuf, Authorities)> {
     let file = NamedFile::new(field)?;
-    match upstream_tls::authorities(&file.path()) {
+    match tls::authorities(&file.path()) {
         Ok(authorities) => Some((file.path(), authorities)),
         Err(error) => {
             report(&file, &error);

@@ -7,9 +7,7 @@ use crate::config::file::upstream_tls::SystemAuthorities;
 use crate::config::read::{Field, Section, Wrong};
 use crate::config::report::quoted;
 use crate::config::settings::{limit, quotas};
-use crate::config::{
-    HttpQuotas, Key, PostgresSettings, PostgresUrl, QuotaServer, Quotas, Source, upstream_tls, values,
-};
+use crate::config::{HttpQuotas, Key, PostgresSettings, PostgresUrl, QuotaServer, Quotas, Source, tls, values};
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
 
@@ -133,7 +131,7 @@ fn postgres(
 fn tls_of_file(field: &Field<'_>, path: &Path) -> Option<ConnectorTls> {
     let path = field.path(&path.to_string_lossy())?;
     field.source.record(path.clone());
-    let read = upstream_tls::authorities(&path);
+    let read = tls::authorities(&path);
     let read = read.map_err(|error| error.to_string());
     let settings = read.and_then(|authorities| ConnectorTls::new(authorities, None).map_err(|error| error.to_string()));
     let report = |why| {
