@@ -21,7 +21,6 @@ mod advice;
 mod merge;
 mod variables;
 mod document;
-mod admin;
 mod acme;
 mod tls;
 mod upstream;
@@ -36,10 +35,8 @@ mod postgres;
 #[cfg(not(feature = "postgres"))]
 mod without_postgres;
 mod quotas;
-mod traces;
 mod log;
 mod server;
-mod decisions;
 mod store;
 mod key;
 mod on_limit;
@@ -57,13 +54,14 @@ use std::path::{Path, PathBuf};
 use crate::net::tls::{Identity, TlsSettings};
 
 pub use acme::{Acme, Challenge, ChallengeSecret, ExternalAccount};
-pub use admin::{Access, Admin, AdminAddress, AdminToken};
 pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
 pub use ban::{Ban, BanResponse};
 pub use cors::{Cors, OriginPattern};
-pub use decisions::{Decisions, DescriptorRule};
 pub use document::{Document, ReadFile};
-pub use file::{quota_rates, temporary_again, temporary_override};
+pub use file::{
+    Access, Admin, AdminAddress, AdminToken, Collector, Decisions, DescriptorRule, Tracing, quota_rates,
+    temporary_again, temporary_override,
+};
 pub use header_changes::{HeaderChanges, HeaderText, is_secret};
 pub use jwt::{Jwks, Jwt};
 pub use key::{Key, Missing, Source};
@@ -86,7 +84,6 @@ pub use store::{OnError, Share, SharedStore, Store};
 pub use template::{Template, TemplatePart};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
 pub use token_cost::{ModelWeights, OnExhausted, TokenCost, WithoutUsage};
-pub use traces::{Collector, Tracing};
 pub use upstream::{
     Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer, UpstreamTls,
 };

@@ -29,20 +29,23 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::read::{Field, Name, Section, Source, Wrong};
+use super::read::{Field, Name, Section, Source, Table, Wrong};
 use super::report::quoted;
 use super::settings::{MOST_CONNECTIONS, http2, log, root, server, shed, tls as keys};
 use super::{
-    AccessFormat, AccessLog, Admin, Challenge, Decisions, Http2, Jwt, Limit, Log, MaxConnections, PathRules, Server,
-    Shed, Store, Tracing, Upstream, values,
+    AccessFormat, AccessLog, Challenge, Http2, Jwt, Limit, Log, MaxConnections, PathRules, Server, Shed, Store,
+    Upstream, values,
 };
 
 use upstream_tls::SystemAuthorities;
 
+pub use admin::{Access, Admin, AdminAddress, AdminToken};
 pub(super) use decisions::DescriptorDraft;
+pub use decisions::{Decisions, DescriptorRule};
 pub(super) use limits::Overflow;
 pub use limits::{quota_rates, temporary_again, temporary_override};
 pub(super) use routes::{Answer, Draft as RouteDraft};
+pub use traces::{Collector, Tracing};
 
 /// The file as read: values are checked, but names of limits and upstreams are not yet looked up.
 pub(super) struct Draft<'a> {
@@ -236,4 +239,25 @@ fn shed(section: Section<'_>) -> Shed {
     let (latency, status) = (section.given(&shed::latency), section.read(&shed::status));
     section.close();
     Shed { cpu, latency, status }
+}
+
+/// The section `[kind.NAME]` of `what` with this name; `None` if it is none. Then that is reported, and so is a name that is
+/// not allowed.
+fn named_section<'a>(
+    name: &Name<'_>,
+    field: &Field<'a>,
+    kind: &str,
+    what: &str,
+    table: &'static Table,
+) -> Option<Section<'a>> {
+    if let Err(wrong) = values::name(name.text) {
+        field.source.report(name.span.clone(), wrong.message, wrong.help);
+    }
+    if !field.is_table() {
+        let message = format!("`{}` is not the table of {what}", name.text);
+        let help = format!("it needs a name: write [{kind}.NAME], and its keys below");
+        field.source.report(name.span.clone(), message, help);
+        return None;
+    }
+    field.section(format!("[{kind}.{}]", name.text), table)
 }

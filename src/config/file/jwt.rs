@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::header;
 
 use super::named_file::NamedFile;
+use super::named_section;
 use super::upstream_tls::SystemAuthorities;
 use crate::base::jwt::{ALGORITHMS, Algorithm, KeyOrigin, KeySet, algorithm_name, needs_secret};
 use crate::config::read::{Field, Name, Wrong, report_repeated};
@@ -64,18 +65,7 @@ impl<'a> Names<'a> {
 
 /// Reads one section; `None` if it has an error.
 pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthorities) -> Option<Jwt> {
-    if let Err(wrong) = values::name(name.text) {
-        field.source.report(name.span.clone(), wrong.message, wrong.help);
-    }
-    if !field.is_table() {
-        field.source.report(
-            name.span.clone(),
-            format!("`{}` is not the table of a token", name.text),
-            "it needs a name: write [jwt.NAME], and its keys below",
-        );
-        return None;
-    }
-    let section = field.section(format!("[jwt.{}]", name.text), &jwt::TABLE)?;
+    let section = named_section(name, field, "jwt", "a token", &jwt::TABLE)?;
     let issuer = section.required(&jwt::issuer, ISSUER).and_then(|field| field.parse(not_empty));
     let audience = section.field(&jwt::audience).map_or(Some(Vec::new()), |field| texts(&field));
     let signed = section.required(

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 
-use crate::config::file::content;
 use crate::config::file::jwt::Names;
 use crate::config::file::upstream_tls::SystemAuthorities;
+use crate::config::file::{content, named_section};
 use crate::config::read::{Field, Name, Section};
 use crate::config::settings::{ban, limit, slow};
 use crate::config::{Ban, Limit, OnLimit, Role, Slow, Store, values};
@@ -70,18 +70,7 @@ fn read_limit<'a>(
     store: &Store,
     overflow: &mut Overflow<'a>,
 ) -> Option<Limit> {
-    if let Err(wrong) = values::name(name.text) {
-        field.source.report(name.span.clone(), wrong.message, wrong.help);
-    }
-    if !field.is_table() {
-        field.source.report(
-            name.span.clone(),
-            format!("`{}` is not the table of a limit", name.text),
-            "a limit needs a name: write [limits.NAME], and its keys below",
-        );
-        return None;
-    }
-    let section = field.section(format!("[limits.{}]", name.text), &limit::TABLE)?;
+    let section = named_section(name, field, "limits", "a limit", &limit::TABLE)?;
     let key = section.required(&limit::key, KEY).and_then(|field| key(&field, &limit::key, jwts));
     let terms = Terms::read(&section);
     let (rates, max_in_flight) = allowed(&section, &terms);

@@ -4,8 +4,8 @@ use http::uri::PathAndQuery;
 
 use super::jwt::Names;
 use super::limits::key;
-use super::statuses;
 use super::upstream_tls::{self, SystemAuthorities};
+use super::{named_section, statuses};
 use crate::config::read::{Field, Name, Section, Wrong, report_repeated};
 use crate::config::report::quoted;
 use crate::config::settings::{Balancing, adaptive, eject, health, retry, upstream, upstream_server};
@@ -22,18 +22,7 @@ pub(super) fn read(
     system: &SystemAuthorities,
     jwts: &Names<'_>,
 ) -> Option<Upstream> {
-    if let Err(wrong) = values::name(name.text) {
-        field.source.report(name.span.clone(), wrong.message, wrong.help);
-    }
-    if !field.is_table() {
-        field.source.report(
-            name.span.clone(),
-            format!("`{}` is not the table of an upstream", name.text),
-            "an upstream needs a name: write [upstreams.NAME], and its keys below",
-        );
-        return None;
-    }
-    let section = field.section(format!("[upstreams.{}]", name.text), &upstream::TABLE)?;
+    let section = named_section(name, field, "upstreams", "an upstream", &upstream::TABLE)?;
     let help = format!("add the addresses of its servers: servers = {}", upstream::servers.example);
     let listed = section.required(&upstream::servers, &help);
     let servers = listed.as_ref().and_then(|field| field.list(&upstream::servers)).map(|list| {
