@@ -77,7 +77,7 @@ impl Reader {
         while at < piece.len() {
             let rest = &piece[at..];
             at += match self.state {
-                State::String => self.string(rest, self.at + at, to),
+                State::String => self.string(rest, plain_length(rest), self.at + at, to),
                 State::Word => self.word(rest, self.at + at, to),
                 State::Broken | State::Trailing => break,
                 State::Escape => self.escape(rest[0], to),
@@ -151,10 +151,10 @@ impl Reader {
                         to.begin(Kind::String, at + length);
                     }
                     length += 1;
-                    let Some(read) = self.whole_string(!takes_value, &rest[length..], at + length, to) else {
+                    length += self.first_of_string(!takes_value, &rest[length..], at + length, to);
+                    if matches!(self.state, State::String | State::Escape) {
                         return length;
-                    };
-                    length += read;
+                    }
                     continue;
                 }
                 _ if takes_value && is_of_word(byte) => {
@@ -197,23 +197,24 @@ impl Reader {
         self.state = if self.levels.depth() == 0 { State::Done } else { State::Next };
     }
 
-    /// Reads a string that has no escape and is whole in this piece, as most are. `None` if it is another one.
+    /// Reads a string from its beginning, as [`Self::string`] does. Most have no escape and are whole in this piece.
     #[inline]
-    fn whole_string(&mut self, is_name: bool, rest: &[u8], at: usize, to: &mut impl Visit) -> Option<usize> {
+    fn first_of_string(&mut self, is_name: bool, rest: &[u8], at: usize, to: &mut impl Visit) -> usize {
         let end = plain_length(rest);
         if rest.get(end) != Some(&b'"') {
             (self.is_name, self.state) = (is_name, State::String);
-            return None;
+            return self.string(rest, end, at, to);
         }
         let part = &rest[..end];
         if !part.is_empty() {
             to.written(part);
         }
         if is_name {
-            return Some(self.end_name(part, &rest[end + 1..], to) + end + 1);
+            to.name((end <= MAX_NAME).then_some(part), end);
+            return self.end_name(&rest[end + 1..]) + end + 1;
         }
         self.end_string(part, at + end + 1, to);
-        Some(end + 1)
+        end + 1
     }
 
     /// The last part of a string that is no name, and ends before this place.
@@ -226,20 +227,22 @@ impl Reader {
         to.end(Kind::String, end);
     }
 
-    /// Reads a string up to its end, or to an escape that is not whole in this piece.
-    #[inline]
-    fn string(&mut self, rest: &[u8], at: usize, to: &mut impl Visit) -> usize {
+    /// Reads a string up to its end, or to an escape that is not whole in this piece. Its first bytes, so many, are plain.
+    fn string(&mut self, rest: &[u8], mut plain: usize, at: usize, to: &mut impl Visit) -> usize {
         let mut begin = 0;
         // Where an escape begins that is not whole, or none.
         let end = loop {
-            let end = begin + plain_length(&rest[begin..]);
+            let end = begin + plain;
             let part = &rest[begin..end];
             if !part.is_empty() {
                 self.lone_surrogate(to);
                 to.written(part);
             }
             match rest.get(end) {
-                Some(b'"') if self.is_name => return self.end_name(part, &rest[end + 1..], to) + end + 1,
+                Some(b'"') if self.is_name => {
+                    self.last_of_name(part, to);
+                    return self.end_name(&rest[end + 1..]) + end + 1;
+                }
                 Some(b'"') => {
                     self.lone_surrogate(to);
                     self.end_string(part, at + end + 1, to);
@@ -268,22 +271,23 @@ impl Reader {
                 }
                 [] => break end,
             };
+            plain = plain_length(&rest[begin..]);
         };
         self.state = State::Escape;
         end + 1
     }
 
-    /// The last part of a name, and what follows it.
-    fn end_name(&mut self, part: &[u8], rest: &[u8], to: &mut impl Visit) -> usize {
+    /// The last part of a name of which others may have been kept.
+    fn last_of_name(&mut self, part: &[u8], to: &mut impl Visit) {
         self.lone_surrogate(to);
         let length = self.kept.length() + part.len();
-        if length > MAX_NAME {
-            to.long_name(length);
-        }
-        let name = self.kept.whole(part, MAX_NAME);
-        to.name(name);
+        to.name(self.kept.whole(part, MAX_NAME), length);
         self.kept.clear();
-        // The colon mostly follows at once.
+    }
+
+    /// Reads what follows a name: mostly the colon.
+    #[inline]
+    fn end_name(&mut self, rest: &[u8]) -> usize {
         let has_colon = rest.first() == Some(&b':');
         self.state = if has_colon { State::Value } else { State::Colon };
         usize::from(has_colon)

@@ -74,7 +74,7 @@ impl Built {
 }
 
 impl Visit for Built {
-    fn name(&mut self, name: Option<&[u8]>) {
+    fn name(&mut self, name: Option<&[u8]>, _: usize) {
         self.is_cut |= name.is_none();
         if let (Some((_, _, next)), Some(name)) = (self.open.last_mut(), name) {
             *next = String::from_utf8_lossy(name).into_owned();

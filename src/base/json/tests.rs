@@ -16,7 +16,7 @@ struct Written {
 }
 
 impl Visit for Written {
-    fn name(&mut self, name: Option<&[u8]>) {
+    fn name(&mut self, name: Option<&[u8]>, _: usize) {
         let name = name.map_or("?".into(), String::from_utf8_lossy);
         write!(self.text, "{name}: ").unwrap();
     }

@@ -15,10 +15,9 @@ pub enum Kind {
 
 /// Who is told what was read. Places are in bytes from the first one that was read.
 pub trait Visit {
-    /// The name of the member whose value comes next; `None` if it is longer than [`MAX_NAME`](super::MAX_NAME).
-    fn name(&mut self, name: Option<&[u8]>);
-    /// The name that is told next is longer than [`MAX_NAME`](super::MAX_NAME): so many bytes.
-    fn long_name(&mut self, _length: usize) {}
+    /// The name of the member whose value comes next, and its length in bytes; `None` if that is more than
+    /// [`MAX_NAME`](super::MAX_NAME).
+    fn name(&mut self, name: Option<&[u8]>, length: usize);
     /// The next part of a name or a string, as it is written between two escapes.
     fn written(&mut self, _part: &[u8]) {}
     /// A value begins at this place.

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use smallvec::SmallVec;
 
 use crate::base::json::{Kind, MAX_NAME};
-use crate::base::letter_case::{LIKE_ASCII, without_case};
+use crate::base::letter_case::without_case;
 
 /// The longest name in a pointer, in bytes. A name that is the same without regard to case can be three times as long.
 const MAX_TOKEN: usize = MAX_NAME / 3;
@@ -138,10 +138,12 @@ impl Pointers {
     #[inline]
     fn member(&self, parent: usize, name: &[u8]) -> Option<usize> {
         let parent = &self.places[parent];
-        if name.is_ascii() { self.folded_member(parent, name) } else { self.other_member(parent, name) }
+        let member = self.folded_member(parent, name);
+        if member.is_none() && !name.is_ascii() { self.other_member(parent, name) } else { member }
     }
 
-    /// The member of a name that is folded, or needs only ASCII letters to be.
+    /// The member of a name that is folded, except for the case of ASCII letters.
+    #[inline]
     fn folded_member(&self, parent: &Place, name: &[u8]) -> Option<usize> {
         let mut members = parent.members.get(name.len())?.iter().copied();
         members.find(|member| self.places[*member].name.as_bytes().eq_ignore_ascii_case(name))
@@ -150,15 +152,12 @@ impl Pointers {
     /// The member of any other name. It is folded once, and only as far as a name begins like that.
     fn other_member(&self, parent: &Place, name: &[u8]) -> Option<usize> {
         let mut start = SmallVec::<[u8; 0x100]>::new();
-        for char in chars(name) {
-            if char.is_ascii() {
-                start.push(char.to_ascii_lowercase() as u8);
-                continue;
-            }
-            if !parent.has_other_letters && !LIKE_ASCII.contains(&char) {
-                return None;
-            }
-            start.extend_from_slice(without_case(char).encode_utf8(&mut [0; 4]).as_bytes());
+        if !parent.has_other_letters {
+            fold_to_ascii(name, &mut start)?;
+            return self.folded_member(parent, &start);
+        }
+        for char in chars(name).map(without_case) {
+            start.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
             let mut longer = parent.members.iter().skip(start.len()).flatten();
             if !longer.any(|member| self.places[*member].name.as_bytes().starts_with(&start)) {
                 return None;
@@ -180,6 +179,32 @@ impl Pointers {
     }
 }
 
+/// The ASCII letter that stands for the letter with which a name begins, if there is one, and the length of that in UTF-8.
+fn in_ascii(name: &[u8]) -> Option<(u8, usize)> {
+    match name {
+        // ſ, ı and the Kelvin sign.
+        [0xc5, 0xbf, ..] => Some((b's', 2)),
+        [0xc4, 0xb1, ..] => Some((b'i', 2)),
+        [0xe2, 0x84, 0xaa, ..] => Some((b'k', 3)),
+        _ => None,
+    }
+}
+
+/// Folds a name, except for the case of ASCII letters. `None` if another letter is left.
+fn fold_to_ascii(mut name: &[u8], to: &mut SmallVec<[u8; 0x100]>) -> Option<()> {
+    while let [first, rest @ ..] = name {
+        if first.is_ascii() {
+            to.push(*first);
+            name = rest;
+            continue;
+        }
+        let (folded, length) = in_ascii(name)?;
+        to.push(folded);
+        name = &name[length..];
+    }
+    Some(())
+}
+
 fn chars(name: &[u8]) -> impl Iterator<Item = char> {
     name.utf8_chunks().flat_map(|chunk| {
         chunk.valid().chars().chain((!chunk.invalid().is_empty()).then_some(char::REPLACEMENT_CHARACTER))
@@ -199,6 +224,7 @@ pub struct Follower {
 
 impl Follower {
     /// A name was read.
+    #[inline]
     pub fn name(&mut self, pointers: &Pointers, name: Option<&[u8]>) {
         if let (0, Some((parent, _)), Some(name)) = (self.aside, self.inside.last(), name) {
             self.member = pointers.member(*parent, name);
@@ -294,7 +320,7 @@ mod tests {
     }
 
     impl Visit for Found {
-        fn name(&mut self, name: Option<&[u8]>) {
+        fn name(&mut self, name: Option<&[u8]>, _: usize) {
             self.follower.name(&self.pointers, name);
         }
 
@@ -349,6 +375,20 @@ mod tests {
             &[(0, "1"), (0, "2"), (0, "3"), (0, "7")],
         );
         check(&["/Größe"], r#"{"GRÖSSE":1,"grÖße":2,"grosse":3}"#, &[(0, "2")]);
+    }
+
+    #[test]
+    fn few_letters_are_folded_to_ascii() {
+        for char in '\u{80}'..=char::MAX {
+            let folded = without_case(char);
+            let mut ascii = SmallVec::new();
+            let is_ascii = fold_to_ascii(char.to_string().as_bytes(), &mut ascii).is_some();
+            assert_eq!(
+                (is_ascii, is_ascii.then(|| ascii[0].into())),
+                (folded.is_ascii(), folded.is_ascii().then_some(folded)),
+                "{char}"
+            );
+        }
     }
 
     #[test]

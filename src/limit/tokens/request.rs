@@ -223,9 +223,10 @@ impl<'a> Said<'a> {
 
     /// A value is at this place. Returns what is known of it, and whether a key points to it; neither if one was there before,
     /// since such a body is refused.
+    #[inline]
     fn at(&mut self, place: usize) -> (Option<Known>, bool) {
         let count = &mut self.found[place].1;
-        *count = count.saturating_add(1);
+        *count += 1;
         if *count > 1 {
             self.repeats = true;
             return (None, false);
@@ -313,21 +314,17 @@ impl<'a> Said<'a> {
 }
 
 impl Visit for Said<'_> {
-    #[inline]
-    fn name(&mut self, name: Option<&[u8]>) {
-        self.text += name.map_or(0, <[u8]>::len) as u64;
+    #[inline(always)]
+    fn name(&mut self, name: Option<&[u8]>, length: usize) {
+        self.text += length as u64;
         self.follower.name(&self.pointers.all, name);
         self.parts.name(name, self.depth);
         self.usage_asking.name(name, self.depth);
     }
 
-    fn long_name(&mut self, length: usize) {
-        self.text += length as u64;
-    }
-
     #[inline]
     fn written(&mut self, part: &[u8]) {
-        self.is_strict &= part.iter().fold(0, |found, byte| found | u8::from(*byte < b' ')) == 0;
+        self.is_strict = self.is_strict && part.iter().fold(0, |found, byte| found | u8::from(*byte < b' ')) == 0;
     }
 
     #[inline]
@@ -350,7 +347,7 @@ impl Visit for Said<'_> {
         self.parts.text(part);
     }
 
-    #[inline]
+    #[inline(always)]
     fn end(&mut self, kind: Kind, at: usize) {
         self.follower.end(kind);
         self.depth -= usize::from(kind != Kind::String);
@@ -369,12 +366,13 @@ impl Visit for Said<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn word(&mut self, word: Option<&[u8]>, at: Range<usize>) {
         match word {
             Some(word) => {
-                self.numbers += u64::from(matches!(word, [b'0'..=b'9' | b'-', ..]));
-                self.is_strict &= is_json(word);
+                // Neither a letter nor `_` is below.
+                self.numbers += u64::from(word.first() <= Some(&b'9'));
+                self.is_strict = self.is_strict && is_json(word);
             }
             // It is a long number.
             None => {

@@ -94,6 +94,8 @@ pub(super) struct Parts {
     open: Vec<OpenPart>,
     /// How deep the members or items of the innermost one are; 0 if the reader is in none.
     part_depth: usize,
+    /// Whether these are items.
+    is_in_list: bool,
     string: PartString,
     /// The beginning of what the string says of a kind.
     kind: SmallVec<[u8; MAX_KIND]>,
@@ -157,8 +159,8 @@ impl Parts {
 
     #[inline(never)]
     fn begin_known(&mut self, kind: Kind, role: Role, depth: usize) {
-        let around = self.open.last().filter(|part| part.depth == depth);
-        let (is_in_part, is_item) = (around.is_some(), around.is_some_and(|part| part.is_list));
+        let is_in_part = depth == self.part_depth && depth > 0;
+        let is_item = is_in_part && self.is_in_list;
         let is_part = match role {
             Role::Part => true,
             Role::InnerPart => depth > 1,
@@ -178,7 +180,7 @@ impl Parts {
             let is_list = kind == Kind::Array;
             // What is directly in a part belongs to it, and each item of a list is one.
             self.count += u64::from(!is_list && (is_item || !is_in_part));
-            self.part_depth = depth + 1;
+            (self.part_depth, self.is_in_list) = (depth + 1, is_list);
             self.open.push(OpenPart { depth: depth + 1, is_list, data: 0, is_text: false });
         } else if role == Role::Aside || role == Role::Input && depth > 1 {
             self.aside = depth + 1;
@@ -261,7 +263,7 @@ impl Parts {
     #[inline(never)]
     fn end_part(&mut self) {
         self.data += self.open.pop().filter(|part| !part.is_text).map_or(0, |part| part.data);
-        self.part_depth = self.open.last().map_or(0, |part| part.depth);
+        (self.part_depth, self.is_in_list) = self.open.last().map_or((0, false), |part| (part.depth, part.is_list));
     }
 
     #[inline(never)]

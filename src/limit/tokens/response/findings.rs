@@ -258,7 +258,7 @@ impl Findings {
 }
 
 impl Visit for Findings {
-    fn name(&mut self, name: Option<&[u8]>) {
+    fn name(&mut self, name: Option<&[u8]>, _: usize) {
         let document = &mut self.document;
         document.member = name.map_or(Member::Other, Member::of);
         if let Source::Pointers(compiled) = &self.source {
