@@ -10,7 +10,6 @@
 pub mod describe;
 mod key_override;
 mod limit_path;
-mod route_numbers;
 pub mod outcome_groups;
 pub mod dashboard;
 mod families;
