@@ -215,7 +215,7 @@ fn what_has_one_place_stays_there() {
         ("clap::", &["commands"]),
         ("socket2::", &["net"]),
         ("aho_corasick::", &["limit/overrides"]),
-        ("sha2::", &["admin", "limit/known_keys", "net/tls"]),
+        ("aws_lc_rs::digest", &["admin", "limit/known_keys", "net/tls", "proxy/tunnel"]),
         ("x509_cert::", &["net/tls"]),
         ("rustls_native_certs::", &["net/tls"]),
         ("notify::", &["process"]),
