@@ -22,17 +22,12 @@ mod advice;
 mod merge;
 mod variables;
 mod document;
-mod admin;
 mod acme;
 mod tls;
 mod upstream;
-mod upstream_tls;
-mod shed;
 mod anew;
-mod temporary;
 mod spellings;
 mod template;
-mod redirect;
 mod header_changes;
 mod cors;
 mod jwt;
@@ -41,10 +36,8 @@ mod postgres;
 #[cfg(not(feature = "postgres"))]
 mod without_postgres;
 mod quotas;
-mod traces;
 mod log;
 mod server;
-mod decisions;
 mod store;
 mod key;
 mod on_limit;
@@ -62,12 +55,14 @@ use std::path::{Path, PathBuf};
 use crate::net::tls::{Identity, TlsSettings};
 
 pub use acme::{Acme, Challenge, ChallengeSecret, ExternalAccount};
-pub use admin::{Access, Admin, AdminAddress, AdminToken};
 pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
 pub use ban::{Ban, BanResponse};
 pub use cors::{Cors, OriginPattern};
-pub use decisions::{Decisions, DescriptorRule, TextPattern};
 pub use document::{Document, ReadFile};
+pub use file::{
+    Access, Admin, AdminAddress, AdminToken, Collector, Decisions, DescriptorRule, Tracing, quota_rates,
+    temporary_again, temporary_override,
+};
 pub use header_changes::{HeaderChanges, HeaderText, is_secret};
 pub use jwt::{Jwks, Jwt};
 pub use key::{Key, Missing, Source};
@@ -78,25 +73,24 @@ pub use on_limit::{OnLimit, Role};
 pub use postgres::{PostgresTls, PostgresUrl};
 pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};
 pub use read::AtStart;
-pub use redirect::Redirect;
 pub use reload_error::ReloadError;
 pub use report::Problems;
-pub use route::{Action, HeaderMatch, Host, PathPattern, Route, Scheme, Segment, SentPath};
+pub use route::{
+    Action, DEFAULT_PRIORITY, HIGHEST_PRIORITY, HeaderMatch, Host, PathPattern, Redirect, Route, Scheme, Segment,
+    SentPath,
+};
 pub use schema::schema;
-pub use server::{EscapedSlashes, Http2, Listener, MaxConnections, PathMatching, PathRules, Server, UNLIMITED};
+pub use server::{EscapedSlashes, Http2, Listener, MaxConnections, PathMatching, PathRules, Server, Shed, UNLIMITED};
 pub use settings::Word;
-pub use shed::{DEFAULT_PRIORITY, HIGHEST_PRIORITY, Shed};
 pub use slow::Slow;
 pub use store::{OnError, Share, SharedStore, Store};
 pub use template::{Template, TemplatePart};
-pub use temporary::{quota_rates, temporary_again, temporary_override};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
 pub use token_cost::{ModelWeights, OnExhausted, TokenCost, WithoutUsage};
-pub use traces::{Collector, Tracing};
 pub use upstream::{
     AdaptiveBounds, Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer,
+    UpstreamTls,
 };
-pub use upstream_tls::UpstreamTls;
 pub use values::document_url;
 #[cfg(not(feature = "postgres"))]
 pub use without_postgres::PostgresUrl;

@@ -2,7 +2,6 @@
 
 pub mod echo;
 mod apply;
-mod certificates;
 mod control;
 mod counters_file;
 mod file_watch;
@@ -15,7 +14,6 @@ mod service_manager;
 mod signals;
 mod source;
 mod stores;
-mod watches;
 mod workers;
 
 use std::cell::RefCell;
@@ -58,6 +56,7 @@ use crate::upstream::ConnectionPools;
 
 use apply::{InForce, share_first, start_echo, warn, warn_of_source};
 use control::Control;
+use file_watch::Watches;
 use inherited::InheritedSockets;
 use listeners::Listeners;
 use overrides::Overrides;
@@ -67,7 +66,6 @@ use service_manager::Watchdog;
 use signals::{EarlySignals, Signals};
 pub use source::{ConfigSource, Loaded, NoStart, ReadOnce, Remote};
 use stores::Stores;
-use watches::Watches;
 
 /// Why the gateway did not start, or has ended by itself.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::key_override::KeyOverride;
-use super::route_numbers::RouteNumbers;
+use super::outcome_groups::RouteNumbers;
 
 /// The event `numbers`: how the gateway does now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -14,11 +14,12 @@ use http::{HeaderName, HeaderValue};
 
 use super::certificates;
 use crate::base::jwt;
+use crate::base::wildcard::Wildcard;
 use crate::config::overrides::Allowance;
 use crate::config::{
     Action, Config, Cors, Cost, Decisions, DescriptorRule, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit,
     Listener, MaxConnections, Missing, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed,
-    Store, TextPattern, UNLIMITED, is_secret,
+    Store, UNLIMITED, is_secret,
 };
 use crate::limit::{Edge, Rate, Strategy};
 use crate::net::Traffic;
@@ -120,7 +121,7 @@ impl Display for Description<'_> {
             writeln!(f, "\ndescriptors, in the order they are compared")?;
         }
         for DescriptorRule { domain, entries, reports, route } in descriptors {
-            let entries = entries.iter().map(|(key, TextPattern(value))| format!("{key} = {value:?}"));
+            let entries = entries.iter().map(|(key, Wildcard(value))| format!("{key} = {value:?}"));
             let reports = if *reports { ", reports of what has been used" } else { "" };
             writeln!(f, "  {domain}: {{ {} }}{reports}", entries.collect::<Vec<_>>().join(", "))?;
             writeln!(f, "    {}", limits(route))?;

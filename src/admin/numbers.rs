@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use super::View;
 use super::history::{ByOutcome, History};
-use super::outcome_groups::{FAILED, LIMITED, REFUSED, by_group};
-use super::route_numbers::RouteNumbers;
+use super::outcome_groups::{FAILED, LIMITED, REFUSED, RouteNumbers, by_group};
 use super::{certificates, limits, upstreams};
 use crate::admin::dashboard::{
     ConnectionNumbers, Durations, LimitNumbers, MemcachedNumbers, MemcachedServer, MemoryNumbers, Numbers, StoreNumbers,

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::proxy::telemetry::Outcome;
 
 /// Outcomes that mean about the same to whoever looks at the gateway.
@@ -28,6 +30,19 @@ pub const LIMITED: usize = 1;
 pub const REFUSED: usize = 2;
 /// The place of the group of requests that have failed.
 pub const FAILED: usize = 3;
+
+/// What the requests of a route have become since the start, as the dashboard shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteNumbers {
+    /// Its name.
+    pub name: String,
+    /// All that have ended.
+    pub requests: u64,
+    /// Those that the gateway refused: by a limit, as not valid, or because no route takes them.
+    pub refused: u64,
+    /// Those that nobody could answer, or that were shed.
+    pub failed: u64,
+}
 
 /// A number for each group.
 pub type ByGroup<T> = [T; GROUPS.len()];

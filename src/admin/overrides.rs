@@ -7,13 +7,25 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::found_key::FoundKey;
 use super::reload;
 use crate::base::clock::{self, Time};
 use crate::config::overrides::Allowance;
 use crate::config::{self, Limit as ConfiguredLimit};
 use crate::proxy::respond::{self, LocalResponse};
-use crate::request::decide::{MAX_TEMPORARY, NotSet};
+use crate::request::decide::{MAX_TEMPORARY, NotSet, RateTable};
+use crate::request::identify::WrittenKey;
+use crate::sources::quotas::QuotaSource;
+
+/// A key of a limit as the configuration in force reads it.
+pub(super) struct FoundKey<'a> {
+    pub(super) limit: &'a ConfiguredLimit,
+    pub(super) table: &'a RateTable,
+    /// The source of its quotas, if there is one.
+    pub(super) source: Option<&'a QuotaSource>,
+    pub(super) parts: &'a [Vec<u8>],
+    /// At least one.
+    pub(super) readings: &'a [WrittenKey<'a>],
+}
 
 /// What the control thread is asked to do with the override of one key.
 pub struct OverrideRequest {

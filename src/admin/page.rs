@@ -8,12 +8,12 @@
 
 use std::sync::LazyLock;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_FRAME_OPTIONS};
 use http::{HeaderValue, StatusCode};
-use sha2::{Digest, Sha256};
 
 use crate::proxy::respond::{self, LocalResponse};
 
@@ -54,7 +54,7 @@ static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
 /// What allows exactly this text inside the page (Content Security Policy Level 3, section 2.3.1,
 /// <https://www.w3.org/TR/CSP3/>).
 fn source(text: &str) -> String {
-    format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)))
+    format!("'sha256-{}'", STANDARD.encode(digest(&SHA256, text.as_bytes())))
 }
 
 /// The page.

@@ -4,6 +4,8 @@ pub mod header_list;
 pub mod header_rules;
 pub mod header_spelling;
 pub mod request_id;
+pub mod retry_after;
+pub mod spare_headers;
 pub mod trace_context;
 pub mod via;
 pub mod written_target;

@@ -222,7 +222,7 @@ impl RequestSpans {
     }
 
     /// The attempt is made at the server with this address and port.
-    pub fn attempt_at(&self, (address, port): (String, Option<u16>)) {
+    pub fn attempt_at(&self, address: String, port: Option<u16>) {
         if let Some(Span { attributes, .. }) = &mut self.parts.borrow_mut().attempt {
             attributes.push(("server.address", AttributeValue::Text(address)));
             attributes.extend(port.map(|port| ("server.port", AttributeValue::Number(port.into()))));

@@ -4,7 +4,6 @@ mod address;
 mod token;
 mod ask_error;
 
-use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::base::printable::printable;
 use crate::net::fetch::Connection;
-use crate::net::tls::{Authorities, ConnectorTls};
+use crate::net::tls::ConnectorTls;
 
 pub use address::AdminLocation;
 pub use ask_error::AskError;
@@ -79,11 +78,7 @@ impl AdminClient {
                 let tls = match (&url.server_name, &self.tls) {
                     (None, _) => None,
                     (Some(_), Some(tls)) => Some(tls.clone()),
-                    (Some(_), None) => {
-                        let authorities = Authorities::of_system().map_err(AskError::Tls)?;
-                        let tls = ConnectorTls::new(authorities, None);
-                        Some(tls.map_err(|error| AskError::Tls(io::Error::other(error)))?)
-                    }
+                    (Some(_), None) => Some(ConnectorTls::of_system().map_err(AskError::Tls)?),
                 };
                 (Connection::open(url, tls.as_ref()).await?, &*url.authority)
             }

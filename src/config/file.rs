@@ -6,7 +6,6 @@ mod admin;
 mod decisions;
 mod content;
 mod statuses;
-mod shed;
 mod listen;
 mod acme;
 mod tls;
@@ -30,19 +29,23 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::read::{Field, Name, Section, Source, Wrong};
+use super::read::{Field, Name, Section, Source, Table, Wrong};
 use super::report::quoted;
-use super::settings::{MOST_CONNECTIONS, http2, log, root, server, tls as keys};
+use super::settings::{MOST_CONNECTIONS, http2, log, root, server, shed, tls as keys};
 use super::{
-    AccessFormat, AccessLog, Admin, Challenge, Decisions, Http2, Jwt, Limit, Log, MaxConnections, PathRules, Server,
-    Store, Tracing, Upstream, values,
+    AccessFormat, AccessLog, Challenge, Http2, Jwt, Limit, Log, MaxConnections, PathRules, Server, Shed, Store,
+    Upstream, values,
 };
 
 use upstream_tls::SystemAuthorities;
 
+pub use admin::{Access, Admin, AdminAddress, AdminToken};
 pub(super) use decisions::DescriptorDraft;
-pub(super) use limits::{Overflow, again, quota_rates, temporary};
+pub use decisions::{Decisions, DescriptorRule};
+pub(super) use limits::Overflow;
+pub use limits::{quota_rates, temporary_again, temporary_override};
 pub(super) use routes::{Answer, Draft as RouteDraft};
+pub use traces::{Collector, Tracing};
 
 /// The file as read: values are checked, but names of limits and upstreams are not yet looked up.
 pub(super) struct Draft<'a> {
@@ -169,7 +172,7 @@ fn server(
             matching: section.read(&server::path_matching),
             escaped_slashes: section.read(&server::escaped_slashes),
         },
-        shed: section.table(&server::shed).map(shed::read),
+        shed: section.table(&server::shed).map(shed),
     };
     http2.close();
     section.close();
@@ -219,4 +222,42 @@ fn access(field: &Field<'_>) -> Option<AccessLog> {
         return None;
     }
     Some(if field.boolean()? { AccessLog::On } else { AccessLog::Off })
+}
+
+/// Reads `[server.shed]`: what is shed under overload.
+fn shed(section: Section<'_>) -> Shed {
+    let field = section.field(&shed::cpu);
+    if field.is_none() && section.field(&shed::latency).is_none() {
+        let help = "add the wanted share of the processors, like cpu = 0.9, or the wanted time until a response, like \
+                    latency = \"500ms\"";
+        section.source.report(section.span.clone(), "[server.shed] has neither `cpu` nor `latency`", help);
+    }
+    let cpu = section.given(&shed::cpu);
+    if let Some(field) = field.filter(|_| cpu == Some(0)) {
+        field.report("`cpu = 0` would shed everything", "write a share above 0, like 0.9 for nine tenths");
+    }
+    let (latency, status) = (section.given(&shed::latency), section.read(&shed::status));
+    section.close();
+    Shed { cpu, latency, status }
+}
+
+/// The section `[kind.NAME]` of `what` with this name; `None` if it is none. Then that is reported, and so is a name that is
+/// not allowed.
+fn named_section<'a>(
+    name: &Name<'_>,
+    field: &Field<'a>,
+    kind: &str,
+    what: &str,
+    table: &'static Table,
+) -> Option<Section<'a>> {
+    if let Err(wrong) = values::name(name.text) {
+        field.source.report(name.span.clone(), wrong.message, wrong.help);
+    }
+    if !field.is_table() {
+        let message = format!("`{}` is not the table of {what}", name.text);
+        let help = format!("it needs a name: write [{kind}.NAME], and its keys below");
+        field.source.report(name.span.clone(), message, help);
+        return None;
+    }
+    field.section(format!("[{kind}.{}]", name.text), table)
 }

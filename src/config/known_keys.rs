@@ -4,7 +4,7 @@
 //! takes 16 bytes per key, and with 128 bits it is infeasible to find another key with the same half. The hash is SHA-256,
 //! so that common tools can make digests for a file.
 
-use sha2::{Digest as _, Sha256};
+use aws_lc_rs::digest::{SHA256, digest};
 
 use crate::base::hex;
 
@@ -25,8 +25,8 @@ pub struct KnownKeys {
 impl Digest {
     /// The digest of a key.
     pub fn of(key: &[u8]) -> Self {
-        let hash = Sha256::digest(key);
-        Self(hash.iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte)))
+        let hash = digest(&SHA256, key);
+        Self(hash.as_ref().iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte)))
     }
 
     /// Reads the 64 hexadecimal digits of a whole digest.
@@ -45,8 +45,8 @@ impl Digest {
 
 /// The 64 hexadecimal digits of the whole digest of a key, in lower case, by which other systems know it without knowing it.
 pub fn whole_digest(key: &[u8]) -> String {
-    let digest = Sha256::digest(key);
-    let (parts, _) = digest.as_chunks();
+    let digest = digest(&SHA256, key);
+    let (parts, _) = digest.as_ref().as_chunks();
     parts.iter().flat_map(|part| hex::digits(u64::from_be_bytes(*part))).map(char::from).collect()
 }
 

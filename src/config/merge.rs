@@ -16,6 +16,7 @@ use super::texts::Texts;
 
 type Key<'a> = Spanned<DeString<'a>>;
 type Value<'a> = Spanned<DeValue<'a>>;
+type Pair<'a> = (Key<'a>, Value<'a>);
 
 /// Whether the tables of a section have names that the user chooses.
 fn is_named(section: &str) -> bool {
@@ -60,8 +61,7 @@ impl<'a> Merge<'a> {
     }
 
     /// Joins two values of the same key, or reports the second one.
-    fn join(&mut self, known: (Key<'a>, Value<'a>), added: (Key<'a>, Value<'a>)) -> (Key<'a>, Value<'a>) {
-        let ((known_key, known), (key, value)) = (known, added);
+    fn join(&mut self, (known_key, known): Pair<'a>, (key, value): Pair<'a>) -> Pair<'a> {
         let (place, span) = (known.span(), value.span());
         let open = |at: usize, bracket: &str| self.texts.whole()[at..].starts_with(bracket);
         // An inline table is whole. A list that is none of [[tables]] is one, too.

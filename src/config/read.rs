@@ -2,13 +2,12 @@
 //!
 //! Every method reports problems itself and then returns `None`; the caller uses a default and continues.
 
-mod path;
 mod section;
 mod setting;
 mod source;
-mod url;
 
 use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 use toml::de::{DeFloat, DeInteger, DeValue};
@@ -117,6 +116,29 @@ impl<'a> Field<'a> {
             self.mistyped("a string", written.map_or(String::new(), |written| format!("write \"{written}\"")));
         }
         text
+    }
+
+    /// The path of the file `name`, which this value names. `None` if it begins nowhere, which is reported.
+    pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
+        if Path::new(name).is_absolute() {
+            return Some(PathBuf::from(name));
+        }
+        let path = self.source.folder.map(|folder| folder.join(name));
+        if path.is_none() {
+            let message =
+                format!("{} is a relative path, but this text is not in a folder of this machine", quoted(name));
+            self.report(message, "write an absolute path");
+        }
+        path
+    }
+
+    /// The same value, a URL whose query is hidden where this line is shown, since it may have something secret in it.
+    pub(super) fn hiding_query(&self) -> &Self {
+        if let Some((before, query)) = self.value.as_str().and_then(|text| text.split_once('?')) {
+            let part = self.part(before.len() + 1..before.len() + 1 + query.len());
+            self.source.hide(part.unwrap_or(self.span.clone()));
+        }
+        self
     }
 
     /// A string that is the name of something else in the file.

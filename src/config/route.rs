@@ -7,8 +7,12 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use super::cors::Cors;
 use super::header_changes::{HeaderChanges, HeaderText};
-use super::redirect::Redirect;
-use super::template::Template;
+use super::template::{Template, TemplatePart};
+
+/// The highest priority of a request. The lowest is 0.
+pub const HIGHEST_PRIORITY: u8 = 9;
+/// The priority of a route that names none.
+pub const DEFAULT_PRIORITY: u8 = 5;
 
 /// `[[routes]]`: which requests it matches, and what happens to them.
 #[derive(Clone, Debug, PartialEq)]
@@ -160,5 +164,25 @@ impl fmt::Display for HeaderMatch {
             Self::Exact(value) => f.write_str(&String::from_utf8_lossy(value.as_bytes())),
             Self::Secret { place, .. } => f.write_str(place),
         }
+    }
+}
+
+/// `redirect` of a route: where it sends clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// The location. Its texts need no escapes.
+    pub to: Template,
+    /// 301, 302, 303, 307 or 308.
+    pub status: StatusCode,
+}
+
+impl Redirect {
+    /// Whether each request over TLS is sent to its own URL again, so that clients would never arrive.
+    pub fn is_same_url_over_tls(&self) -> bool {
+        matches!(
+            &self.to.parts[..],
+            [TemplatePart::Text(scheme), TemplatePart::Host, TemplatePart::Path, TemplatePart::QueryIfAny]
+                if scheme == "https://"
+        )
     }
 }

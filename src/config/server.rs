@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use http::StatusCode;
 use ipnet::IpNet;
 
-use super::shed::Shed;
 use super::tls::Tls;
 use crate::net::Traffic;
 
@@ -123,4 +123,15 @@ pub enum MaxConnections {
     Auto,
     /// This many, at least 1.
     Number(usize),
+}
+
+/// `[server.shed]`: when requests of low priorities are shed. At least one of `cpu` and `latency` is set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shed {
+    /// The wanted share of the processors that may be in use, in thousandths.
+    pub cpu: Option<u32>,
+    /// The wanted time until the head of an upstream's response.
+    pub latency: Option<Duration>,
+    /// The status of requests that are shed, 400 to 599.
+    pub status: StatusCode,
 }

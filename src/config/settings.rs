@@ -4,7 +4,6 @@
 //! default is read like a value of the file. So none of these can say anything else than what is read.
 
 mod clients;
-mod deciding;
 mod operation;
 mod forwarding;
 mod limiting;
@@ -21,8 +20,9 @@ use super::{
 use crate::limit::Edge;
 use crate::net::tls::MinVersion;
 
-pub(super) use clients::{MOST_CONNECTIONS, acme, certificate, http2, listener, server, shed, tls};
-pub(super) use deciding::{decisions, descriptor};
+pub(super) use clients::{
+    MOST_CONNECTIONS, acme, certificate, decisions, descriptor, http2, listener, server, shed, tls,
+};
 pub(super) use forwarding::{Balancing, adaptive, eject, health, retry, upstream, upstream_server, upstream_tls};
 pub(super) use limiting::{
     Counting, ban, cost, count, exception, jwt, limit, model, overrides_file, quotas, slow, temporary,

@@ -141,3 +141,11 @@ pub(super) fn read<T>(path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, PemErr
     let bytes = regular_file::read(path).map_err(|why| error(FileProblem::Unreadable(why)))?;
     parse(&bytes).map_err(|why| error(FileProblem::Content(why)))
 }
+
+/// Reads a file of authorities.
+///
+/// # Errors
+/// When the file is not what it should be.
+pub(super) fn authorities(path: &Path) -> Result<Authorities, FileError> {
+    read(path, |pem| Authorities::new(tls::certificates(pem)?))
+}

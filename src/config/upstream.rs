@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 
-use super::{Key, UpstreamTls};
+use super::{CertificateFiles, Key};
+use crate::net::tls::ConnectorTls;
 
 /// An upstream.
 #[derive(Clone, Debug, PartialEq)]
@@ -161,4 +162,17 @@ pub struct Ejection {
     pub first: Duration,
     /// The longest time.
     pub longest: Duration,
+}
+
+/// How the `https://` servers of an upstream are connected to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UpstreamTls {
+    /// The file of the authorities that are trusted; `None` trusts those of the system.
+    pub ca: Option<PathBuf>,
+    /// The name for which servers need a certificate, and for which they are asked; `None` is the host of their URL.
+    pub server_name: Option<ServerName<'static>>,
+    /// The files of the certificate that servers get if they ask for one.
+    pub certificate: Option<CertificateFiles>,
+    /// What is in the files.
+    pub settings: ConnectorTls,
 }

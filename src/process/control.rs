@@ -12,24 +12,26 @@ use tokio::task::spawn_local;
 use tokio::time::{Instant, Interval, sleep, timeout};
 
 use super::apply::{Candidate, InForce, tell_of_gateways};
-use super::certificates::{LOOK_EVERY, warn_of_expiry};
 use super::counters_file;
+use super::file_watch::Watches;
 use super::overrides::Overrides;
 use super::polls::Polls;
 use super::reload::{Cause, Ended, Reloads, Waiters};
 use super::service_manager::{self, Watchdog};
 use super::signals::{SignalAction, Signals};
-use super::watches::Watches;
 use super::workers::{Finished, Workers};
 use super::{StartError, Stopped};
 use crate::admin::ReloadAnswer;
 use crate::base::clock::{self, Time};
 use crate::base::metrics::{Counter, PerWorker};
-use crate::config::{self, ReloadError, Tls};
+use crate::config::{self, Config, ReloadError, Tls};
 use crate::proxy::log::LineWriter;
 use crate::proxy::shed::ShedWatch;
 use crate::server::Stage;
 use crate::store::Counters;
+
+/// How often certificates are checked for whether they expire soon.
+const LOOK_EVERY: Duration = Duration::from_secs(86_400);
 
 /// How often the memory store is swept for keys without effect, and in how many sweeps all of it is covered.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -308,5 +310,18 @@ fn reopen(access_log: Option<&LineWriter>) {
         tracing::info!("the next line of the access log goes to a file that is opened anew");
     } else {
         tracing::info!(signal = "SIGUSR1", "the signal is ignored: there is no log.access_file");
+    }
+}
+
+/// Logs the certificates that have expired or will soon.
+fn warn_of_expiry(config: &Config, now: Time) {
+    // That of an authority is renewed by itself, and it is told if that fails.
+    let issued = config.server.tls.as_ref().and_then(Tls::issued);
+    for identity in config.identities().into_iter().filter(|identity| Some(*identity) != issued) {
+        let left = identity.not_after.seconds().saturating_sub(now.seconds());
+        if identity.expires_soon(now) {
+            let certificate = identity.file.as_str();
+            tracing::warn!(certificate, days_left = left / 86_400, "a certificate expires soon");
+        }
     }
 }

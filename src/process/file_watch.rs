@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::source::{Version, folder_files};
 use crate::base::clock::Time;
+use crate::config::{Config, ReloadError, Tls};
 
 /// Files are replaced in several steps. A change is told after so much time without a further one.
 const SETTLES_AFTER: Duration = Duration::from_millis(500);
@@ -164,6 +165,36 @@ fn folders(file: &Path) -> impl Iterator<Item = PathBuf> {
     let real = file.canonicalize().ok().map(|real| folder(&real));
     let links = file.ancestors().skip(1).filter(|ancestor| ancestor.is_symlink()).map(folder);
     [folder(file)].into_iter().chain(real).chain(links)
+}
+
+/// The watches of the configuration in force.
+pub(super) struct Watches {
+    pub(super) certificates: FileWatch,
+    /// All other files of the configuration.
+    pub(super) config: FileWatch,
+    is_config_watched: bool,
+}
+
+impl Watches {
+    /// The watches of the files from which `config` was read since this moment.
+    pub(super) fn new(is_config_watched: bool, config: &Config, since: Time) -> Self {
+        let certificates = FileWatch::new("the files of certificates");
+        let files = FileWatch::new("the files of the configuration");
+        let mut watches = Self { certificates, config: files, is_config_watched };
+        watches.set(config, None, since);
+        watches
+    }
+
+    /// Watches the files of this configuration from now on, and those of one that was `refused` instead of it: it may be good
+    /// as soon as one of them changes.
+    pub(super) fn set(&mut self, config: &Config, refused: Option<&ReloadError>, since: Time) {
+        let tls: BTreeSet<_> = config.tls().into_iter().flatten().flat_map(Tls::files).map(Path::to_owned).collect();
+        if self.is_config_watched {
+            let refused = refused.into_iter().flat_map(ReloadError::files);
+            self.config.set(config.files.difference(&tls).chain(refused).cloned(), since);
+        }
+        self.certificates.set(tls, since);
+    }
 }
 
 #[cfg(test)]

@@ -120,11 +120,15 @@ impl<'a> Deciding<'a, '_> {
                 state.give_back();
                 return Decided::Answered(Outcome::Shed, answer, None);
             }
-            *quotas = quotas::resolve(route, part, &attributes, connection, &mut now).await;
-            let input = DecisionInput { part, attributes: &attributes, quotas, now, ..input };
-            decision = decide::decide(&input, state).await;
+            if !route.limits.is_empty() {
+                *quotas = quotas::resolve(route, part, &attributes, connection, &mut now).await;
+                let input = DecisionInput { part, attributes: &attributes, quotas, now, ..input };
+                decision = decide::decide(&input, state).await;
+            }
         }
-        decided::record(record, route, input.traced_since, decision, state);
+        if !route.limits.is_empty() {
+            decided::record(record, route, input.traced_since, decision, state);
+        }
         if !input.passes(decision) {
             if let Decision::Banned { place, .. } = decision
                 && respond_to_banned(route, place) == BanResponse::Close

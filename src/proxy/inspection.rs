@@ -252,7 +252,7 @@ fn refusal(problem: &BodyProblem) -> Rejection {
     let (status, reason) = match problem {
         BodyProblem::Encoded | BodyProblem::NotUtf8 => (StatusCode::UNSUPPORTED_MEDIA_TYPE, Reason::BadBody),
         BodyProblem::Ambiguous(_) => (StatusCode::BAD_REQUEST, Reason::AmbiguousKey),
-        BodyProblem::NotJson | BodyProblem::TooManyOptions | BodyProblem::Background | BodyProblem::Fields => {
+        BodyProblem::NotJson | BodyProblem::Trailing | BodyProblem::Background | BodyProblem::Fields => {
             (StatusCode::BAD_REQUEST, Reason::BadBody)
         }
     };

@@ -9,7 +9,12 @@ use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody
 
 /// Writes an answer of the gateway itself to this request into its place.
 pub(super) fn fill(response: &mut Response<ObservedBody>, record: &RequestRecord, answer: LocalResponse) {
-    *response = respond::finish(answer, record.request_id()).map(ObservedBody::from);
+    let (head, body) = respond::finish(answer, record.request_id()).into_parts();
+    *response.status_mut() = head.status;
+    *response.headers_mut() = head.headers;
+    *response.extensions_mut() = head.extensions;
+    // The box of the body is used again.
+    response.body_mut().content = ResponseBody::Own(body);
 }
 
 /// By what the response to one request is finished.

@@ -3,6 +3,7 @@
 
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
+use crate::base::http::header_list;
 use crate::config::{Address, Scheme, Upstream};
 
 /// The schemes, names and ports of the servers of an upstream, like `http://10.0.0.1:9000`.
@@ -29,7 +30,9 @@ impl OwnOrigins {
         {
             self.replace_url(url, scheme, request);
         }
-        if let Some(url) = response.headers_mut().get_mut(header::CONTENT_LOCATION) {
+        if header_list::has(response.headers(), &header::CONTENT_LOCATION)
+            && let Some(url) = response.headers_mut().get_mut(header::CONTENT_LOCATION)
+        {
             self.replace_url(url, scheme, request);
         }
     }

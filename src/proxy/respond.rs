@@ -52,7 +52,10 @@ impl LocalBody {
             Self::Problem(document) => {
                 // The text of an identifier needs no escape.
                 let fields = document.strip_suffix(b"}").unwrap_or(&document);
-                [fields, b",\"request_id\":\"", id.as_bytes(), b"\"}"].concat().into()
+                let parts = [fields, b",\"request_id\":\"", id.as_bytes(), b"\"}"];
+                let mut body = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
+                parts.iter().for_each(|part| body.extend_from_slice(part));
+                body.into()
             }
         }
     }
@@ -60,7 +63,12 @@ impl LocalBody {
 
 /// The response to the request with this identifier, as it is sent.
 pub fn finish(mut response: LocalResponse, id: &RequestId) -> Response<Full<Bytes>> {
-    response.headers_mut().insert(REQUEST_ID, id.to_header());
+    let mut headers = response.headers_mut().iter_mut();
+    // A refusal has a place for it: to look for that costs less than a lookup.
+    match headers.find(|(name, _)| **name == REQUEST_ID) {
+        Some((_, place)) => *place = id.to_header(),
+        None => _ = response.headers_mut().insert(REQUEST_ID, id.to_header()),
+    }
     response.map(|body| Full::new(body.finish(id)))
 }
 

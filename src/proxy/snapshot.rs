@@ -135,7 +135,10 @@ pub struct CompiledRoute {
 impl CompiledRoute {
     /// The hash of the key by which the upstream chooses a server, if it does so by keys and the request has one.
     pub fn balanced_by(&self, attributes: &RequestAttributes<'_>, key_cache: &RefCell<KeyCache>) -> Option<u64> {
-        self.balance_key.as_ref().and_then(|key| key.hash(attributes, &mut key_cache.borrow_mut()))
+        let (key, mut key_cache) = (self.balance_key.as_ref()?, key_cache.borrow_mut());
+        let hash = key.hash(attributes, &mut key_cache);
+        key_cache.shrink();
+        hash
     }
 }
 

@@ -2,7 +2,8 @@
 
 pub mod messages;
 
-use crate::config::{DescriptorRule, TextPattern};
+use crate::base::wildcard::Wildcard;
+use crate::config::DescriptorRule;
 use messages::{Entry, RateLimitDescriptor, RateLimitRequest};
 
 /// What one limit is asked about.
@@ -31,7 +32,7 @@ pub struct DescriptorRules(Vec<Rule>);
 #[derive(Debug)]
 struct Rule {
     domain: String,
-    entries: Vec<(String, TextPattern)>,
+    entries: Vec<(String, Wildcard)>,
     reports: bool,
 }
 
@@ -47,7 +48,7 @@ impl DescriptorRules {
 
     /// The index of the first rule that fits a descriptor of this domain; `None` if nothing limits it.
     pub fn find(&self, domain: &[u8], descriptor: &RateLimitDescriptor) -> Option<usize> {
-        let has = |(key, pattern): &(String, TextPattern)| {
+        let has = |(key, pattern): &(String, Wildcard)| {
             descriptor.entries.iter().any(|entry| entry.key == *key && pattern.matches(&entry.value))
         };
         self.0.iter().position(|rule| rule.domain.as_bytes() == domain && rule.entries.iter().all(has))
@@ -82,7 +83,7 @@ mod tests {
     }
 
     fn rule(domain: &str, entries: &[(&str, &str)]) -> Rule {
-        let entry = |(key, pattern): &(&str, &str)| ((*key).to_owned(), TextPattern((*pattern).to_owned()));
+        let entry = |(key, pattern): &(&str, &str)| ((*key).to_owned(), Wildcard((*pattern).to_owned()));
         Rule { domain: domain.to_owned(), entries: entries.iter().map(entry).collect(), reports: false }
     }
 

@@ -17,6 +17,7 @@ mod paced_body;
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::pending;
+use std::mem;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -46,7 +47,7 @@ use super::lifecycle::{CloseReason, Event};
 use super::request_guard::RequestGuard;
 use super::tunnel::{Tunnel, TunnelStream, asks_for_websocket};
 use super::{Handler, HeadError, IncomingRequest};
-use crate::base::http::written_target;
+use crate::base::http::{spare_headers, written_target};
 use crate::base::reason::Reason;
 use crate::net::{ClientStream, Rewound};
 
@@ -128,6 +129,7 @@ pub(super) async fn serve<H: Handler>(
                 response.extensions_mut().insert(ReasonPhrase::from_static(b""));
             }
             state.record(Event::Answers);
+            spare_headers::give_back(mem::take(&mut incoming.head.headers));
             Ok::<_, Infallible>(response.map(|body| DeliveredBody::new(PacedBody::new(body, messages), state)))
         }
     });

@@ -1,7 +1,7 @@
 //! Reads the body of a request to a language model: what keys point to, how large it is, and how much output it asks for.
 //!
 //! A client must not choose how it is counted with a body that servers read in another way. So what is there twice, under
-//! any spelling, is ambiguous, and what servers read in several ways counts as the most that they read.
+//! any spelling, is told, and what servers read in several ways counts as the most that they read.
 
 mod amount;
 mod known;
@@ -11,7 +11,7 @@ mod usage_asking;
 
 use std::ops::Range;
 
-use super::pointer::Follower;
+use super::pointer::{Follower, Pointer};
 use crate::base::json::{Kind, MAX_WORD, Reader, Visit, is_number, normal};
 use amount::Amount;
 use known::Known;
@@ -39,6 +39,8 @@ pub struct Inspected {
     pub is_background: bool,
     /// What makes the response to a chat or a completion say its usage; `None` if that is not possible.
     pub usage_patches: Option<Vec<Patch>>,
+    /// A member with a meaning to the gateway that is there twice, under any spelling.
+    pub repeated: Option<Pointer>,
 }
 
 /// How the body is written.
@@ -147,6 +149,8 @@ struct Said<'a> {
     depth: usize,
     /// What was found at each place of the pointers, and how often something was there.
     found: Vec<(PointedTo, usize)>,
+    /// Whether something was there more than once.
+    repeats: bool,
     /// The place of the string that is being read, and its text, if something is known of it.
     string: Option<usize>,
     string_text: Vec<u8>,
@@ -157,8 +161,6 @@ struct Said<'a> {
     numbers: u64,
     parts: Parts,
     output: AskedOutput,
-    /// How many times the body has said something of its output.
-    amounts: usize,
     prompts: Prompts,
     streams: bool,
     is_background: bool,
@@ -167,9 +169,6 @@ struct Said<'a> {
     usage_asking: UsageAsking,
 }
 
-/// More amounts than this are not read: nobody sends so many.
-const MOST_AMOUNTS: usize = 64;
-
 impl<'a> Said<'a> {
     fn new(pointers: &'a BodyPointers) -> Self {
         Self {
@@ -177,6 +176,7 @@ impl<'a> Said<'a> {
             follower: Follower::default(),
             depth: 0,
             found: vec![(PointedTo::Missing, 0); pointers.all.places()],
+            repeats: false,
             string: None,
             string_text: Vec::new(),
             is_structure: false,
@@ -185,7 +185,6 @@ impl<'a> Said<'a> {
             numbers: 0,
             parts: Parts::default(),
             output: AskedOutput { most: None, is_uncertain: false, answers: 1 },
-            amounts: 0,
             prompts: Prompts::default(),
             streams: false,
             is_background: false,
@@ -196,11 +195,13 @@ impl<'a> Said<'a> {
 
     fn result(self, form: Form) -> Inspected {
         let Self { pointers, numbers, streams, is_background, .. } = self;
-        let found = pointers.keys().iter().map(|end| {
-            let is_ambiguous = pointers.all.way(*end).any(|place| self.found[place].1 > 1);
-            if is_ambiguous { PointedTo::Ambiguous } else { self.found[*end].0.clone() }
-        });
+        let is_repeated = |end: usize| pointers.all.way(end).any(|place| self.found[place].1 > 1);
+        let found = pointers
+            .keys()
+            .iter()
+            .map(|end| if is_repeated(*end) { PointedTo::Ambiguous } else { self.found[*end].0.clone() });
         let found = found.collect();
+        let repeated = pointers.known.iter().find(|known| self.repeats && is_repeated(known.place));
         let AskedOutput { answers, .. } = self.output;
         Inspected {
             form,
@@ -209,7 +210,8 @@ impl<'a> Said<'a> {
             output: AskedOutput { answers: answers.saturating_mul(self.prompts.most()), ..self.output },
             streams,
             is_background,
-            usage_patches: self.members.and_then(|members| self.usage_asking.patches(members)),
+            usage_patches: self.members.map(|members| self.usage_asking.patches(members)),
+            repeated: repeated.map(|known| known.pointer.clone()),
         }
     }
 
@@ -219,12 +221,17 @@ impl<'a> Said<'a> {
         Inspected { input: InputSize { text: length, ..said.input }, ..said }
     }
 
-    /// A value is at this place. Returns what is known of it, and whether a key points to it for the first time.
+    /// A value is at this place. Returns what is known of it, and whether a key points to it; neither if one was there before,
+    /// since such a body is refused.
     #[inline]
     fn at(&mut self, place: usize) -> (Option<Known>, bool) {
         let count = &mut self.found[place].1;
         *count += 1;
-        (self.pointers.known[place], *count == 1 && self.pointers.keys().contains(&place))
+        if *count > 1 {
+            self.repeats = true;
+            return (None, false);
+        }
+        (self.pointers.known_at(place), self.pointers.keys().contains(&place))
     }
 
     #[inline(never)]
@@ -253,10 +260,10 @@ impl<'a> Said<'a> {
     /// A string at a place of which something is known has ended.
     #[inline(never)]
     fn end_string(&mut self, place: usize) {
-        if self.pointers.keys().contains(&place) && self.found[place].1 == 1 {
+        if self.pointers.keys().contains(&place) {
             self.found[place].0 = PointedTo::Value(String::from_utf8_lossy(&self.string_text).into_owned());
         }
-        if let Some(known) = self.pointers.known[place] {
+        if let Some(known) = self.pointers.known_at(place) {
             let text = std::mem::take(&mut self.string_text);
             self.say(known, &text);
             // Some servers take the text for the value.
@@ -270,9 +277,7 @@ impl<'a> Said<'a> {
         let is_false = || matches!(text, b"false" | b"null" | b"0" | b"");
         match known {
             Known::MaxOutput | Known::Choices => {
-                self.amounts += 1;
-                let is_readable = text.len() <= MAX_WORD && self.amounts <= MOST_AMOUNTS;
-                let amount = if is_readable { Amount::of(text) } else { Amount::LARGEST };
+                let amount = if text.len() <= MAX_WORD { Amount::of(text) } else { Amount::LARGEST };
                 match known {
                     _ if text == b"null" => {}
                     Known::Choices => self.output.answers = self.output.answers.max(amount.most),
@@ -302,15 +307,13 @@ impl<'a> Said<'a> {
         match known {
             Some(Known::Options) => self.usage_asking.word(Asking::Options, word, at),
             Some(Known::IncludeUsage) => self.usage_asking.word(Asking::Include, word, at),
-            // The largest of them was counted.
-            Some(Known::MaxOutput | Known::Choices) if self.amounts > MOST_AMOUNTS => {}
             Some(known) => self.say(known, word.unwrap_or(&[b'9'; MAX_WORD])),
             None => {}
         }
     }
 }
 
-#[expect(clippy::inline_always, reason = "the reader calls it for each word of a body, and does little besides")]
+#[expect(clippy::inline_always, reason = "where the kind of a value is known, little of them is left")]
 impl Visit for Said<'_> {
     #[inline(always)]
     fn name(&mut self, name: Option<&[u8]>, length: usize) {

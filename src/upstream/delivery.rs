@@ -69,7 +69,8 @@ impl Delivery<'_> {
         };
         let endpoint = in_flight.endpoint();
         if let Some(spans) = self.request.spans() {
-            spans.attempt_at(endpoint.server());
+            let (address, port) = endpoint.server();
+            spans.attempt_at(address, port);
         }
         let connection = connection.map_err(Failed::to_connect)?;
         self.exchange(connection, endpoint, Some(in_flight), named, &mut attempts.body, headers).await

@@ -203,7 +203,7 @@ fn the_shared_store_does_not_know_which_servers_it_has() {
 #[test]
 fn what_has_one_place_stays_there() {
     for (what, places) in [
-        ("SystemTime", &["base/clock"][..]),
+        ("ClockId::Realtime", &["base/clock"][..]),
         ("memcache::", &["store/shared/memcached"]),
         ("prometheus::", &["admin"]),
         ("procfs::", &["admin"]),
@@ -211,7 +211,7 @@ fn what_has_one_place_stays_there() {
         ("clap::", &["commands"]),
         ("socket2::", &["net"]),
         ("aho_corasick::", &["config/overrides"]),
-        ("sha2::", &["admin", "config/known_keys", "net/tls"]),
+        ("aws_lc_rs::digest", &["admin", "config/known_keys", "net/tls", "proxy/tunnel"]),
         ("x509_cert::", &["net/tls"]),
         ("rustls_native_certs::", &["net/tls"]),
         ("notify::", &["process"]),

@@ -13,9 +13,10 @@ use super::{SECRET, shown_value};
 use crate::admin::certificates;
 use crate::base::jwt;
 use crate::base::units;
+use crate::base::wildcard::Wildcard;
 use crate::config::{
     AccessLog, Acme, Admin, CertificateFiles, Config, Decisions, DescriptorRule, Jwks, Jwt, Key, Log, MaxConnections,
-    Server, Share, Shed, Store, TextPattern, Tls, Tracing, UNLIMITED, Word, is_secret,
+    Server, Share, Shed, Store, Tls, Tracing, UNLIMITED, Word, is_secret,
 };
 
 /// The configuration as JSON.
@@ -117,7 +118,7 @@ fn server(server: &Server) -> Value {
 
 fn decisions(config: &Config, decisions: &Decisions) -> Value {
     let rule = |DescriptorRule { domain, entries, reports, route }: &DescriptorRule| {
-        let entries = named(entries.iter().map(|(key, TextPattern(value))| (key, json!(value))));
+        let entries = named(entries.iter().map(|(key, Wildcard(value))| (key, json!(value))));
         let limits: Vec<_> = config.limits_of(route).map(|limit| &limit.name).collect();
         json!({ "domain": domain, "entries": entries, "limits": limits, "reports": reports })
     };

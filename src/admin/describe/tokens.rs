@@ -18,7 +18,7 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, cost: &TokenCost) -> fmt::Res
         writeln!(f, "      {}", shown.collect::<Vec<_>>().join(", "))?;
     }
     let others = if cost.models.is_empty() { "all models" } else { "other models" };
-    let models = cost.models.iter().map(|model| (model.pattern.as_str(), model.weights));
+    let models = cost.models.iter().map(|model| (model.pattern.0.as_str(), model.weights));
     for (model, Weights { input, cached, output }) in models.chain([(others, cost.weights)]) {
         writeln!(f, "      {model}: {input} for input, {cached} for cached input, {output} for output")?;
     }

@@ -2,6 +2,12 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+/// Whether there is such a header. Few messages have those that are looked for, and few headers, so that a look at each costs
+/// less than a lookup.
+pub fn has(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.keys().any(|found| found == name)
+}
+
 /// The members of a list, without the blanks around them, from all lines of the header. Members may be empty.
 pub fn members<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> + use<'a> {
     headers
@@ -51,10 +57,11 @@ mod tests {
     #[test]
     fn a_list_may_have_several_lines() {
         let mut headers = HeaderMap::new();
-        assert_eq!(members(&headers, &header::TE).count(), 0);
+        assert_eq!((members(&headers, &header::TE).count(), has(&headers, &header::TE)), (0, false));
         for line in ["a, b;q=1 ,", "\tc"] {
             headers.append(header::TE, HeaderValue::from_static(line));
         }
+        assert!(has(&headers, &header::TE) && !has(&headers, &header::VIA));
         assert_eq!(members(&headers, &header::TE).collect::<Vec<_>>(), [&b"a"[..], b"b;q=1", b"", b"c"]);
     }
 }

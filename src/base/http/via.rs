@@ -23,8 +23,7 @@ pub fn entry(version: Version) -> &'static [u8] {
 
 /// How often a request with these headers has passed this process.
 pub fn passages(headers: &HeaderMap) -> usize {
-    // Most requests have none, and few headers, so that a look at each costs less than a lookup.
-    if !headers.keys().any(|name| name == header::VIA) {
+    if !header_list::has(headers, &header::VIA) {
         return 0;
     }
     let name = |entry: &'static [u8]| entry.split(|byte| *byte == b' ').nth(1);

@@ -98,7 +98,7 @@ impl DescribedLimit<'_> {
         let most = limit.capacity();
         let reserved = decide::initial_cost_within(&self.route_limit.cost, most, self.attributes);
         let name = self.attributes.body.and_then(InspectedBody::model);
-        let of = cost.model(name).map_or_else(String::new, |model| format!(" of {}", model.pattern));
+        let of = cost.model(name).map_or_else(String::new, |model| format!(" of {}", model.pattern.0));
         let Weights { input: per_input, output: per_output, .. } = cost.weights(name);
         let whole = if reserved == most { ", which is all that there may be" } else { "" };
         format!(

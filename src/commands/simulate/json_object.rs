@@ -1,49 +1,39 @@
 //! A JSON object of which only some fields are read. The others are skipped without being copied, since that would be most
 //! of the work on a line.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::cell::OnceCell;
-use std::fmt;
+use std::collections::BTreeMap;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// The fields of an object.
-#[derive(Debug)]
-pub(super) struct Object<'a>(Vec<ObjectField<'a>>);
+/// The fields of an object; the last one of each name.
+#[derive(Debug, Deserialize)]
+pub(super) struct Object<'a>(#[serde(borrow)] BTreeMap<Name<'a>, Field<'a>>);
 
-#[derive(Debug)]
-struct ObjectField<'a> {
-    name: Cow<'a, str>,
+/// The name of a field. It is copied only if it has escapes.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Borrow<str> for Name<'_> {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(from = "&RawValue", bound(deserialize = "'de: 'a"))]
+struct Field<'a> {
     /// The value as it is written.
     value: &'a RawValue,
     /// The value as an object, once that was asked for.
     inside: OnceCell<Option<Box<Object<'a>>>>,
 }
 
-/// The name of a field. It is copied only if it has escapes.
-#[derive(serde::Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
-
-impl<'de> Deserialize<'de> for Object<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Object<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut fields = Vec::with_capacity(16);
-                while let Some((Name(name), value)) = map.next_entry()? {
-                    fields.push(ObjectField { name, value, inside: OnceCell::new() });
-                }
-                Ok(Object(fields))
-            }
-        }
-        deserializer.deserialize_map(Fields)
+impl<'a> From<&'a RawValue> for Field<'a> {
+    fn from(value: &'a RawValue) -> Self {
+        Self { value, inside: OnceCell::new() }
     }
 }
 
@@ -60,19 +50,14 @@ impl<'a> Object<'a> {
     }
 
     fn look_up(&self, name: &str) -> Option<&'a RawValue> {
-        if let Some(field) = self.field(name) {
+        if let Some(field) = self.0.get(name) {
             return Some(field.value);
         }
         let (outer, inner) = name.split_once('.')?;
-        let field = self.field(outer)?;
+        let field = self.0.get(outer)?;
         let inside = field.inside.get_or_init(|| Self::read(field.value.get().as_bytes()).map(Box::new)).as_ref()?;
-        let folded = || inside.0.iter().find(|field| field.name.eq_ignore_ascii_case(inner)).map(|field| field.value);
-        inside.look_up(inner).or_else(folded)
-    }
-
-    /// The field of this name; the last one if there are several.
-    fn field(&self, name: &str) -> Option<&ObjectField<'a>> {
-        self.0.iter().rev().find(|field| field.name == name)
+        let ignoring_case = || inside.0.iter().find(|(name, _)| name.0.eq_ignore_ascii_case(inner));
+        inside.look_up(inner).or_else(|| ignoring_case().map(|(_, field)| field.value))
     }
 }
 

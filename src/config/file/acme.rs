@@ -9,8 +9,7 @@ use crate::config::read::{Field, Section, Wrong, report_repeated};
 use crate::config::report::quoted;
 use crate::config::settings::acme;
 use crate::config::{Acme, ChallengeSecret, ExternalAccount, values};
-use crate::net::fetch::Url;
-use crate::net::tls::{Authorities, ConnectorTls};
+use crate::net::tls::ConnectorTls;
 
 /// Reads the section; `None` if it has an error.
 pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<Acme> {
@@ -25,7 +24,12 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<A
     let (ca, tls) = match (&ca, &url.server_name) {
         (Some(field), _) => authorities(field).map(|(path, authorities)| (Some(path), Some(authorities))),
         (None, None) => Some((None, None)),
-        (None, Some(_)) => of_system(&section, &url, system).map(|authorities| (None, Some(authorities))),
+        (None, Some(_)) => {
+            let help = "name the authorities that have issued the certificate of the directory as `ca`, or install those of \
+                        the system (the package ca-certificates)";
+            let report = |why| section.source.report(section.span.clone(), why, help);
+            system.read().map_err(report).ok().map(|authorities| (None, Some(authorities)))
+        }
     }
     .unzip();
     let challenge = section.read(&acme::challenge);
@@ -49,17 +53,6 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<A
         challenge_secret,
         external_account: external_account?,
     })
-}
-
-fn of_system(section: &Section<'_>, url: &Url, system: &SystemAuthorities) -> Option<Authorities> {
-    let read = system.read();
-    if let Err(why) = &read {
-        let help = "name the authorities that have issued the certificate of the directory as `ca`, or install those of the \
-                    system (the package ca-certificates)";
-        let message = format!("the system has no authorities that are trusted for {url}: {why}");
-        section.source.report(section.span.clone(), message, help);
-    }
-    read.ok()
 }
 
 /// Reads the account that the new one is bound to; `None` within if there is none.

@@ -3,15 +3,52 @@
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
+use http::StatusCode;
+
 use super::{routes, tls};
+use crate::base::wildcard::Wildcard;
 use crate::config::read::{Field, Name, Section};
 use crate::config::settings::{decisions, descriptor};
-use crate::config::{Decisions, TextPattern, values};
+use crate::config::{Listener, Route, Tls, values};
+use crate::net::Traffic;
+
+/// `[decisions]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decisions {
+    /// Where other proxies ask.
+    pub listen: SocketAddr,
+    /// `[decisions.tls]`
+    pub tls: Option<Tls>,
+    /// The status of the answer about a request that a limit refuses.
+    pub refused_status: StatusCode,
+    /// `[[decisions.descriptors]]`; the first that fits a descriptor counts.
+    pub descriptors: Vec<DescriptorRule>,
+}
+
+/// `[[decisions.descriptors]]`: which descriptors it fits, and what limits them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DescriptorRule {
+    /// The domain of the call.
+    pub domain: String,
+    /// The entries that a descriptor must have: their keys, and patterns of their values.
+    pub entries: Vec<(String, Wildcard)>,
+    /// Whether calls report what has been used, instead of asking for it.
+    pub reports: bool,
+    /// What its limits are compiled as. No request matches it by its path.
+    pub route: Route,
+}
+
+impl Decisions {
+    /// Its listener.
+    pub fn listener(&self) -> Listener {
+        Listener { address: self.listen, tls: self.tls.is_some(), traffic: Traffic::Decisions }
+    }
+}
 
 /// A rule about descriptors as read; a value that is `None` has an error that was reported.
 pub(in crate::config) struct DescriptorDraft<'a> {
     pub(in crate::config) domain: Option<String>,
-    pub(in crate::config) entries: Option<Vec<(String, TextPattern)>>,
+    pub(in crate::config) entries: Option<Vec<(String, Wildcard)>>,
     pub(in crate::config) limits: Vec<Name<'a>>,
     pub(in crate::config) reports: bool,
 }
@@ -47,8 +84,7 @@ fn descriptor(section: Section<'_>) -> DescriptorDraft<'_> {
     let limits = section.required(&descriptor::limits, "add what limits them: limits = [\"per-client\"]");
     let reports = section.read(&descriptor::reports);
     section.close();
-    let entry =
-        |(name, field): (Name<'_>, Field<'_>)| Some((name.text.to_owned(), TextPattern(field.text()?.to_owned())));
+    let entry = |(name, field): (Name<'_>, Field<'_>)| Some((name.text.to_owned(), Wildcard(field.text()?.to_owned())));
     DescriptorDraft {
         domain: domain.and_then(|field| field.name()).map(|domain| domain.text.to_owned()),
         entries: entries.and_then(|field| field.entries("`entries`")?.into_iter().map(entry).collect()),

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use http::header;
 
 use super::named_file::NamedFile;
+use super::named_section;
 use super::upstream_tls::SystemAuthorities;
 use crate::base::jwt::{ALGORITHMS, Algorithm, KeyOrigin, KeySet, algorithm_name, needs_secret};
 use crate::config::read::{Field, Name, Wrong, report_repeated};
 use crate::config::report::{did_you_mean, either, nearest, quoted};
 use crate::config::settings::jwt;
 use crate::config::{Jwks, Jwt, Source, regular_file, values};
-use crate::net::tls::ConnectorTls;
 
 const ISSUER: &str = "add what tokens have as `iss`: issuer = \"https://login.example.com/\"";
 const JWKS: &str = "add where the keys of the issuer are: jwks = \"https://login.example.com/.well-known/jwks.json\", \
@@ -65,18 +65,7 @@ impl<'a> Names<'a> {
 
 /// Reads one section; `None` if it has an error.
 pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthorities) -> Option<Jwt> {
-    if let Err(wrong) = values::name(name.text) {
-        field.source.report(name.span.clone(), wrong.message, wrong.help);
-    }
-    if !field.is_table() {
-        field.source.report(
-            name.span.clone(),
-            format!("`{}` is not the table of a token", name.text),
-            "it needs a name: write [jwt.NAME], and its keys below",
-        );
-        return None;
-    }
-    let section = field.section(format!("[jwt.{}]", name.text), &jwt::TABLE)?;
+    let section = named_section(name, field, "jwt", "a token", &jwt::TABLE)?;
     let issuer = section.required(&jwt::issuer, ISSUER).and_then(|field| field.parse(not_empty));
     let audience = section.field(&jwt::audience).map_or(Some(Vec::new()), |field| texts(&field));
     let signed = section.required(
@@ -165,7 +154,7 @@ fn jwks(field: &Field<'_>, system: &SystemAuthorities) -> Option<Jwks> {
         let url = field.hiding_query().parse(values::document)?;
         let tls = match url.server_name {
             None => None,
-            Some(_) => Some(tls(field, system)?),
+            Some(_) => Some(system.tls(field)?),
         };
         return Some(Jwks::Server { url, tls });
     }
@@ -182,19 +171,6 @@ fn jwks(field: &Field<'_>, system: &SystemAuthorities) -> Option<Jwks> {
         Err(error) => {
             let help = "a JWK Set is {\"keys\": [...]}; a key for HS256 is of the type oct and has at least 32 bytes";
             field.report(format!("{}: {error}", quoted(file.name)), help);
-            None
-        }
-    }
-}
-
-fn tls(field: &Field<'_>, system: &SystemAuthorities) -> Option<ConnectorTls> {
-    let settings =
-        system.read().and_then(|authorities| ConnectorTls::new(authorities, None).map_err(|e| e.to_string()));
-    match settings {
-        Ok(settings) => Some(settings),
-        Err(why) => {
-            let help = "install the authorities of the system (the package ca-certificates), or use a file";
-            field.report(format!("the system has no authorities that are trusted: {why}"), help);
             None
         }
     }

@@ -4,9 +4,6 @@ mod key;
 mod rates;
 mod tokens;
 mod cost;
-mod action;
-mod ban;
-mod slow;
 mod exceptions;
 mod quotas;
 mod quota_source;
@@ -14,22 +11,27 @@ mod known_keys;
 mod temporary;
 
 use std::ops::Range;
+use std::time::Duration;
+
+use http::{HeaderValue, StatusCode};
 
 use crate::config::file::jwt::Names;
 use crate::config::file::upstream_tls::SystemAuthorities;
+use crate::config::file::{content, named_section};
 use crate::config::read::{Field, Name, Section};
-use crate::config::settings::limit;
-use crate::config::{Limit, Store, values};
+use crate::config::settings::{ban, limit, slow};
+use crate::config::{Ban, Limit, OnLimit, Role, Slow, Store, values};
 use crate::limit::Rate;
 
 pub(super) use key::key;
-pub(in crate::config) use temporary::{again, quota_rates, temporary};
+pub use temporary::{quota_rates, temporary_again, temporary_override};
 
-use action::Reaction;
 use exceptions::Kinds;
 use rates::Terms;
 
 const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
+
+const SLOW: &str = "write from when on and for how long: slow = { from = 0.8, up_to = \"2s\" }";
 
 /// What the file says about the overflow of one limit.
 pub(in crate::config) struct Overflow<'a> {
@@ -38,6 +40,14 @@ pub(in crate::config) struct Overflow<'a> {
     pub(in crate::config) pool: Option<Name<'a>>,
     /// Where its `on_limit` is written, or the limit if it has none.
     pub(in crate::config) on_limit: Range<usize>,
+}
+
+/// What happens to a request over the limit, and how it is answered.
+struct Reaction {
+    on_limit: OnLimit,
+    status: StatusCode,
+    body: String,
+    content_type: HeaderValue,
 }
 
 /// Reads one limit, and what it says about its overflow; `None` if it has an error.
@@ -60,27 +70,16 @@ fn read_limit<'a>(
     store: &Store,
     overflow: &mut Overflow<'a>,
 ) -> Option<Limit> {
-    if let Err(wrong) = values::name(name.text) {
-        field.source.report(name.span.clone(), wrong.message, wrong.help);
-    }
-    if !field.is_table() {
-        field.source.report(
-            name.span.clone(),
-            format!("`{}` is not the table of a limit", name.text),
-            "a limit needs a name: write [limits.NAME], and its keys below",
-        );
-        return None;
-    }
-    let section = field.section(format!("[limits.{}]", name.text), &limit::TABLE)?;
+    let section = named_section(name, field, "limits", "a limit", &limit::TABLE)?;
     let key = section.required(&limit::key, KEY).and_then(|field| key(&field, &limit::key, jwts));
     let terms = Terms::read(&section);
     let (rates, max_in_flight) = allowed(&section, &terms);
     let own = rates.as_deref().unwrap_or_default();
     let gateways = share(&section, store);
     few(&section, own, gateways);
-    let Reaction { on_limit, status, body, content_type } = action::read(&section);
-    let ban = ban::read(&section, on_limit);
-    let slow = slow::read(&section, on_limit, !own.is_empty());
+    let Reaction { on_limit, status, body, content_type } = reaction(&section);
+    let ban = ban(&section, on_limit);
+    let slow = slow(&section, on_limit, !own.is_empty());
     overflow.pool = section.field(&limit::overflow).and_then(|field| field.name());
     overflow.on_limit = section.key_span(limit::on_limit.name);
     if own.is_empty() {
@@ -164,4 +163,88 @@ fn allowed(section: &Section<'_>, terms: &Terms) -> (Option<Vec<Rate>>, Option<u
         }
     };
     (rates, section.given(&limit::max_in_flight))
+}
+
+/// Reads what happens, with the status and the body of the answer.
+fn reaction(section: &Section<'_>) -> Reaction {
+    let on_limit =
+        match section.field(&limit::on_limit).map_or(Some(OnLimit::Reject), |_| section.given(&limit::on_limit)) {
+            Some(on_limit) if on_limit.delay().is_none() => {
+                section.misplaced(&[limit::max_delay.name], "`on_limit = \"delay\"`", "remove it, or use that");
+                if section.field(&limit::slow).is_none() {
+                    let owner = "`on_limit = \"delay\"` and `slow`";
+                    section.misplaced(&[limit::max_delayed.name], owner, "remove it, or use one of them");
+                }
+                on_limit
+            }
+            // If the value is invalid, it is unknown which other keys belong to it.
+            Some(_) | None => OnLimit::Delay {
+                max_delay: section.read(&limit::max_delay),
+                max_delayed: section.read(&limit::max_delayed),
+            },
+        };
+    let (own, allowed) = on_limit.statuses();
+    let status = |field: &Field<'_>| values::status(field, allowed.clone());
+    let status = match own {
+        Some(own) => section.field(&limit::status).and_then(|field| status(&field)).unwrap_or(own),
+        None => section.read_as(&limit::status, status),
+    };
+    let (body, content_type) = content::read(section, &limit::body, &limit::content_type, status);
+    if on_limit.role() == Role::Reports {
+        let help = "it takes effect only if the limit refuses requests, with on_limit = \"reject\"";
+        section.warn(
+            &[limit::status.name, limit::body.name, limit::content_type.name, limit::overflow.name],
+            "has no effect while the limit only reports",
+            help,
+        );
+    } else if !on_limit.is_told() {
+        let help = "remove it: a silent limit sends no headers, so that clients do not notice it";
+        section.warn(&[limit::headers.name], "has no effect with `on_limit = \"silent\"`", help);
+    }
+    Reaction { on_limit, status, body, content_type }
+}
+
+/// Reads `ban`, if there is one: when keys are banned that were refused too often.
+fn ban(limit: &Section<'_>, on_limit: OnLimit) -> Option<Ban> {
+    let field = limit.field(&limit::ban)?;
+    if !field.is_table() {
+        field.mistyped("a table", format!("write when keys are banned: ban = {}", limit::ban.example()));
+        return None;
+    }
+    let section = field.section(ban::TABLE.title, &ban::TABLE)?;
+    let (after, within, first) = (section.read(&ban::after), section.read(&ban::within), section.read(&ban::r#for));
+    let longest = section.given(&ban::max_for).unwrap_or_else(|| section.read(&ban::max_for).max(first));
+    if longest < first {
+        let help = "make it at least as long: the first ban lasts `for`";
+        section.refuse(&[ban::max_for.name], "is shorter than `for`", help);
+    }
+    let respond = section.read(&ban::respond);
+    section.close();
+    if on_limit.role() == Role::Reports {
+        let help =
+            "a key is banned for refusals, and this limit refuses nothing; remove it, or use on_limit = \"reject\"";
+        limit.warn(&[limit::ban.name], "has no effect while the limit only reports", help);
+        return None;
+    }
+    Some(Ban { after, within, first, longest, respond })
+}
+
+/// Reads `slow`, for a limit that may have `rates`.
+fn slow(section: &Section<'_>, on_limit: OnLimit, has_rates: bool) -> Option<Slow> {
+    let field = section.field(&limit::slow)?;
+    if !field.is_table() {
+        field.mistyped("a table", SLOW);
+        return None;
+    }
+    if on_limit.role() == Role::Reports {
+        let help = "it takes effect only if the limit refuses requests, with on_limit = \"reject\"";
+        section.warn(&[limit::slow.name], "has no effect while the limit only reports", help);
+    } else if !has_rates {
+        section.warn(&[limit::slow.name], "has no effect without `rates`", "add rates, or remove it");
+    }
+    let table = field.section(slow::TABLE.title, &slow::TABLE)?;
+    let from = table.required(&slow::from, SLOW).and_then(|_| table.given(&slow::from));
+    let up_to: Option<Duration> = table.required(&slow::up_to, SLOW).and_then(|_| table.given(&slow::up_to));
+    table.close();
+    Some(Slow { from: from?, up_to: up_to?, max_delayed: section.read(&limit::max_delayed) })
 }

@@ -1,6 +1,7 @@
 //! `[tracing]`: which requests are traced, and where their spans go.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, header};
 
@@ -10,9 +11,43 @@ use crate::base::http::header_rules::{Rule, is_any};
 use crate::config::read::{Field, Name, Section, Wrong};
 use crate::config::report::quoted;
 use crate::config::settings::tracing;
-use crate::config::{Collector, Tracing, values};
+use crate::config::values;
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
+
+/// `[tracing]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tracing {
+    /// The share of requests that are traced, 0 to 1, where no parent decides that.
+    pub sample: f64,
+    /// Where the spans go.
+    pub collector: Arc<Collector>,
+}
+
+/// A collector that speaks OTLP over HTTP, and what it is sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Collector {
+    /// Where it takes traces.
+    pub url: Url,
+    /// How it is spoken to with `https`.
+    pub tls: Option<ConnectorTls>,
+    /// Headers of each request to it. Their values are secret.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Who has recorded the spans.
+    pub service_name: String,
+    /// The longest time that an export takes.
+    pub timeout: Duration,
+}
+
+impl Collector {
+    /// What follows the endpoint of a collector in the URL at which it takes traces.
+    pub const PATH: &str = "/v1/traces";
+
+    /// The endpoint as the file has it.
+    pub fn endpoint(&self) -> String {
+        self.url.to_string().trim_end_matches(Self::PATH).to_owned()
+    }
+}
 
 /// The most `headers`.
 const MOST_HEADERS: usize = 16;
@@ -36,7 +71,7 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<T
     let (field, url, headers) = (field?, url?, headers?);
     let tls = match url.server_name {
         None => None,
-        Some(_) => Some(tls(&field, system)?),
+        Some(_) => Some(system.tls(&field)?),
     };
     if tls.is_none() && !headers.is_empty() && !values::is_here(&url) {
         let message = "the headers are sent without TLS, so others in the network can read them";
@@ -98,14 +133,4 @@ fn service_name(text: &str) -> Result<String, Wrong> {
     }
     let help = format!("a name has 1 to {LONGEST_NAME} bytes, and no blanks at its ends");
     Err(Wrong::new(format!("{} is not the name of a service", quoted(text)), help))
-}
-
-fn tls(field: &Field<'_>, system: &SystemAuthorities) -> Option<ConnectorTls> {
-    let settings =
-        system.read().and_then(|authorities| ConnectorTls::new(authorities, None).map_err(|e| e.to_string()));
-    if let Err(why) = &settings {
-        let help = "install the authorities of the system (the package ca-certificates), or use http://";
-        field.report(format!("the system has no authorities that are trusted: {why}"), help);
-    }
-    settings.ok()
 }

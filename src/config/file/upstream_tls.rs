@@ -10,28 +10,25 @@ use super::tls::{certificate_files, report};
 use crate::config::read::{Field, Section, Wrong};
 use crate::config::report::quoted;
 use crate::config::settings::upstream_tls as keys;
-use crate::config::{CertificateFiles, UpstreamTls, upstream_tls};
+use crate::config::{CertificateFiles, UpstreamTls, tls};
 use crate::net::tls::{Authorities, ConnectorTls, Identity};
 
-/// The authorities of the system, which are read at most once for each configuration, and only if an upstream needs them.
+/// The authorities of the system, which are read at most once for each configuration, and only if a server needs them.
 #[derive(Default)]
 pub(super) struct SystemAuthorities(OnceCell<Result<Authorities, String>>);
 
 impl SystemAuthorities {
-    /// The authorities; if there are none, this is reported at the `servers` that need them.
-    fn get(&self, servers: &Field<'_>) -> Option<Authorities> {
-        let read = self.read();
-        if let Err(why) = &read {
-            let help = "name the authorities that have issued the certificates of these servers as `ca` in the section \
-                        `tls`, or install those of the system (the package ca-certificates)";
-            servers.report(format!("the system has no authorities that are trusted: {why}"), help);
-        }
-        read.ok()
-    }
-
-    /// The authorities, or why there are none.
+    /// The authorities, or a sentence that there are none.
     pub(super) fn read(&self) -> Result<Authorities, String> {
         self.0.get_or_init(|| Authorities::of_system().map_err(|error| error.to_string())).clone()
+    }
+
+    /// TLS to a server that shows a certificate of theirs and wants none; if there is none, this is reported at the value
+    /// that names the server.
+    pub(super) fn tls(&self, server: &Field<'_>) -> Option<ConnectorTls> {
+        let made = |authorities| ConnectorTls::new(authorities, None).map_err(|error| error.to_string());
+        let help = "install the authorities of the system (the package ca-certificates)";
+        self.read().and_then(made).map_err(|why| server.report(why, help)).ok()
     }
 }
 
@@ -51,7 +48,11 @@ pub(super) fn read(
     }
     let (ca, authorities) = match &ca {
         Some(field) => authorities(field).unzip(),
-        None => (None, system.get(servers)),
+        None => {
+            let help = "name the authorities that have issued the certificates of these servers as `ca` in the section \
+                        `tls`, or install those of the system (the package ca-certificates)";
+            (None, system.read().map_err(|why| servers.report(why, help)).ok())
+        }
     };
     match ConnectorTls::new(authorities?, identity) {
         Ok(settings) => Some(UpstreamTls { ca, server_name, certificate, settings }),
@@ -79,7 +80,7 @@ fn certificate(section: &Section<'_>) -> Option<(CertificateFiles, Identity)> {
 /// Reads the file of authorities that a value names.
 pub(super) fn authorities(field: &Field<'_>) -> Option<(PathBuf, Authorities)> {
     let file = NamedFile::new(field)?;
-    match upstream_tls::authorities(&file.path()) {
+    match tls::authorities(&file.path()) {
         Ok(authorities) => Some((file.path(), authorities)),
         Err(error) => {
             report(&file, &error);

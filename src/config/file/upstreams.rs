@@ -1,15 +1,19 @@
 //! `[upstreams.NAME]`: servers that answer requests.
 
-mod balancing;
-mod health;
-mod overload;
-mod retries;
+use http::uri::PathAndQuery;
 
 use super::jwt::Names;
+use super::limits::key;
 use super::upstream_tls::{self, SystemAuthorities};
-use crate::config::read::{Field, Name, Section, report_repeated};
-use crate::config::settings::{upstream, upstream_server};
-use crate::config::{Address, ProxyProtocol, Upstream, UpstreamServer, UpstreamTls, values};
+use super::{named_section, statuses};
+use crate::config::AdaptiveBounds;
+use crate::config::read::{Field, Name, Section, Wrong, report_repeated};
+use crate::config::report::quoted;
+use crate::config::settings::{Balancing, adaptive, eject, health, retry, upstream, upstream_server};
+use crate::config::{
+    Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer, UpstreamTls,
+    values,
+};
 
 /// Reads one upstream; `None` if it has an error.
 pub(super) fn read(
@@ -18,18 +22,7 @@ pub(super) fn read(
     system: &SystemAuthorities,
     jwts: &Names<'_>,
 ) -> Option<Upstream> {
-    if let Err(wrong) = values::name(name.text) {
-        field.source.report(name.span.clone(), wrong.message, wrong.help);
-    }
-    if !field.is_table() {
-        field.source.report(
-            name.span.clone(),
-            format!("`{}` is not the table of an upstream", name.text),
-            "an upstream needs a name: write [upstreams.NAME], and its keys below",
-        );
-        return None;
-    }
-    let section = field.section(format!("[upstreams.{}]", name.text), &upstream::TABLE)?;
+    let section = named_section(name, field, "upstreams", "an upstream", &upstream::TABLE)?;
     let help = format!("add the addresses of its servers: servers = {}", upstream::servers.example);
     let listed = section.required(&upstream::servers, &help);
     let servers = listed.as_ref().and_then(|field| field.list(&upstream::servers)).map(|list| {
@@ -55,11 +48,11 @@ pub(super) fn read(
     let tunnel_idle_timeout = section.read(&upstream::tunnel_idle_timeout);
     let (max_idle, max_age) = (section.read(&upstream::max_idle), section.read(&upstream::max_age));
     let resolve_every = section.read(&upstream::resolve_every);
-    let balance = balancing::read(&section, jwts);
-    let retry = retries::read(&section);
-    let overload = overload::read(name.text, &section);
-    let health = section.table(&upstream::health).map(health::check);
-    let ejection = health::ejection(name.text, &section);
+    let balance = balance(&section, jwts);
+    let retry = retry(&section);
+    let overload = overload(name.text, &section);
+    let health = section.table(&upstream::health).map(health_check);
+    let ejection = ejection(name.text, &section);
     section.close();
     Some(Upstream {
         name: name.text.to_owned(),
@@ -127,4 +120,133 @@ fn server(field: &Field<'_>) -> Option<UpstreamServer> {
     let weight = section.read(&upstream_server::weight);
     section.close();
     Some(UpstreamServer { address: address?, weight })
+}
+
+/// Reads `balance` and `hash_key`: how requests are shared among the servers.
+fn balance(section: &Section<'_>, jwts: &Names<'_>) -> Balance {
+    let balancing = section.read(&upstream::balance);
+    if let Some(field) = section.field(&upstream::hash_key).filter(|_| balancing != Balancing::Hash) {
+        field.report("`hash_key` has no effect without `balance = \"hash\"`", "add that, or remove `hash_key`");
+    }
+    match balancing {
+        Balancing::RoundRobin => Balance::RoundRobin,
+        Balancing::LeastRequests => Balance::LeastRequests,
+        Balancing::Hash => {
+            Balance::Hash(section.read_as(&upstream::hash_key, |field| key(field, &upstream::hash_key, jwts)))
+        }
+    }
+}
+
+/// Reads `retries` and `[upstreams.NAME.retry]`: which requests are sent again.
+fn retry(section: &Section<'_>) -> Retry {
+    let own = section.table_or_empty(&upstream::retry);
+    let retry = Retry {
+        retries: section.read(&upstream::retries),
+        budget: own.read(&retry::budget),
+        statuses: own.read_as(&retry::status, |field| statuses::read(field, &retry::status)),
+        max_body: own.read(&retry::max_body),
+    };
+    own.close();
+    retry
+}
+
+/// Reads `max_in_flight`, `adaptive`, `max_waiting` and `max_wait`: how many requests a server gets at the same time.
+fn overload(name: &str, section: &Section<'_>) -> Overload {
+    let max_in_flight = Some(section.read(&upstream::max_in_flight)).filter(|most| *most > 0);
+    let title = format!("[upstreams.{name}.adaptive]");
+    let help = format!("write adaptive = true, or {title} with `min` and `max` below");
+    let adaptive = section.read_as(&upstream::adaptive, |field| {
+        Some(field.section_unless_false(&title, &adaptive::TABLE, &help)?.map(adaptive_bounds))
+    });
+    let (max_waiting, max_wait) = (section.read(&upstream::max_waiting), section.read(&upstream::max_wait));
+    if adaptive.is_some() && max_in_flight.is_some() {
+        let help = format!("keep one of them; {title} has a `max`");
+        section.refuse(&[upstream::max_in_flight.name], "has no effect with `adaptive`", &help);
+    }
+    if max_in_flight.is_none() && adaptive.is_none() {
+        let help = "add `max_in_flight` or `adaptive`";
+        let waiting = [upstream::max_waiting.name, upstream::max_wait.name];
+        section.refuse(&waiting, "has no effect without `max_in_flight` or `adaptive`", help);
+    } else if max_waiting == 0 {
+        section.refuse(&[upstream::max_wait.name], "has no effect without `max_waiting`", "add `max_waiting`");
+    }
+    Overload { max_in_flight, adaptive, max_waiting, max_wait }
+}
+
+/// Reads the section `adaptive`.
+fn adaptive_bounds(section: Section<'_>) -> AdaptiveBounds {
+    let (min, max) = (section.given(&adaptive::min), section.given(&adaptive::max));
+    // A bound of its own replaces the default of the other one.
+    let bounds = AdaptiveBounds {
+        min: min.unwrap_or_else(|| section.read(&adaptive::min).min(max.unwrap_or(usize::MAX))),
+        max: max.unwrap_or_else(|| section.read(&adaptive::max).max(min.unwrap_or(0))),
+    };
+    if bounds.max < bounds.min {
+        section.refuse(&[adaptive::max.name], "is smaller than `min`", "make it at least as large");
+    }
+    section.close();
+    bounds
+}
+
+/// Reads `[upstreams.NAME.health]`: which servers get requests.
+fn health_check(section: Section<'_>) -> HealthCheck {
+    let help = "add the path of a request that shows the health of a server: path = \"/healthz\"";
+    let path = section.required(&health::path, help);
+    let check = HealthCheck {
+        path: path.and_then(|field| field.parse(check_path)).unwrap_or_default(),
+        interval: section.read(&health::interval),
+        timeout: section.read(&health::timeout),
+        statuses: section.read_as(&health::status, |field| statuses::read(field, &health::status)),
+        healthy_after: section.read(&health::healthy_after),
+        unhealthy_after: section.read(&health::unhealthy_after),
+    };
+    section.close();
+    check
+}
+
+/// The path and query of a check.
+fn check_path(text: &str) -> Result<String, Wrong> {
+    let is_target = text.starts_with('/') && !text.contains('#') && PathAndQuery::try_from(text).is_ok();
+    if is_target {
+        return Ok(text.to_owned());
+    }
+    let help = "it begins with `/` and has no spaces, like \"/healthz\"";
+    Err(Wrong::new(format!("{} is not a path", quoted(text)), help))
+}
+
+/// Reads `eject` of the upstream with this name; `None` if its servers are never ejected.
+fn ejection(name: &str, section: &Section<'_>) -> Option<Ejection> {
+    let title = format!("[upstreams.{name}.eject]");
+    let help = format!("write eject = false, or {title} with `failures` and the like below");
+    section.read_as(&upstream::eject, |field| {
+        Some(field.section_unless_false(&title, &eject::TABLE, &help)?.map(ejection_rules))
+    })
+}
+
+/// Reads the section `eject`.
+fn ejection_rules(section: Section<'_>) -> Ejection {
+    let (failures, first) = (section.read(&eject::failures), section.read(&eject::r#for));
+    let longest = section.given(&eject::max_for).unwrap_or_else(|| section.read(&eject::max_for).max(first));
+    if longest < first {
+        let help = "make it at least as long: an ejection lasts `for` at first";
+        section.refuse(&[eject::max_for.name], "is shorter than `for`", help);
+    }
+    let statuses = section.read_as(&eject::status, |field| statuses::read(field, &eject::status));
+    section.close();
+    Ejection { failures, statuses, first, longest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_paths() {
+        for text in ["/", "/healthz", "/a?b=c", "/a%20b"] {
+            assert_eq!(check_path(text).as_deref(), Ok(text));
+        }
+        for text in ["", "healthz", "http://a/b", "/a b", "/a#b", "/a\r\nb: c", "?a"] {
+            assert!(check_path(text).is_err(), "{text}");
+        }
+    }
 }

@@ -51,7 +51,7 @@ impl Authorities {
         roots.add_parsable_certificates(found.certs.iter().cloned());
         if roots.is_empty() {
             let why = found.errors.first().map_or("there are none".to_owned(), ToString::to_string);
-            return Err(io::Error::other(why));
+            return Err(io::Error::other(format!("the system has no authorities that are trusted: {why}")));
         }
         Ok(Self { certificates: found.certs.into(), roots: Arc::new(roots) })
     }

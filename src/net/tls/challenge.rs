@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::server::{ClientHello, ServerConfig};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
-use sha2::{Digest, Sha256};
 
 use super::provider;
 
@@ -27,7 +27,8 @@ pub(crate) fn asked_name(hello: &ClientHello<'_>) -> Option<String> {
 /// When there is no random number for its key.
 pub fn challenge_config(name: &str, key_authorization: &str) -> Result<Arc<ServerConfig>, Box<dyn std::error::Error>> {
     let mut params = CertificateParams::new([name.to_owned()])?;
-    params.custom_extensions = vec![CustomExtension::new_acme_identifier(&Sha256::digest(key_authorization))];
+    let digest = digest(&SHA256, key_authorization.as_bytes());
+    params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest.as_ref())];
     let key = KeyPair::generate()?;
     let certificate = params.self_signed(&key)?.der().clone();
     let builder = ServerConfig::builder_with_provider(provider().clone());

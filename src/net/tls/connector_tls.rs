@@ -1,13 +1,11 @@
 //! How connections to upstreams use TLS: which certificates of servers are trusted, and which one is shown to them.
 
+use std::io;
 use std::sync::Arc;
 
+use rustls::RootCertStore;
 use rustls::client::ClientConfig;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::SingleCertAndKey;
-use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 use super::authorities::Authorities;
 use super::identity::Identity;
@@ -36,7 +34,7 @@ impl ConnectorTls {
     /// When the ciphers allow no version of TLS.
     pub fn new(authorities: Authorities, identity: Option<Identity>) -> Result<Self, rustls::Error> {
         let builder = ClientConfig::builder_with_provider(provider().clone()).with_safe_default_protocol_versions()?;
-        let builder = match ServerCheck::new(&authorities) {
+        let builder = match ServerCheck::issued(&authorities) {
             Some(check) => builder.dangerous().with_custom_certificate_verifier(check),
             None => builder.with_root_certificates(authorities.roots.clone()),
         };
@@ -47,6 +45,14 @@ impl ConnectorTls {
         Ok(Self { authorities, identity, config: Arc::new(config) })
     }
 
+    /// Servers need a certificate that an authority has issued which the system trusts.
+    ///
+    /// # Errors
+    /// When there are no such authorities, or the ciphers allow no version of TLS.
+    pub fn of_system() -> io::Result<Self> {
+        Self::new(Authorities::of_system()?, None).map_err(io::Error::other)
+    }
+
     /// Servers need one of these certificates themselves, whoever has issued it and whatever its names are.
     ///
     /// # Errors
@@ -54,7 +60,7 @@ impl ConnectorTls {
     pub fn pinned(certificates: &[Identity]) -> Result<Self, rustls::Error> {
         let certificates = certificates.iter().filter_map(|one| one.key.cert.first().cloned()).collect();
         let builder = ClientConfig::builder_with_provider(provider().clone()).with_safe_default_protocol_versions()?;
-        let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(OneOf(certificates)));
+        let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(ServerCheck::Pinned(certificates)));
         let authorities = Authorities { certificates: Arc::new([]), roots: Arc::new(RootCertStore::empty()) };
         Ok(Self { authorities, identity: None, config: Arc::new(builder.with_no_client_auth()) })
     }
@@ -62,46 +68,5 @@ impl ConnectorTls {
     /// What a new connection uses. It also has the sessions that can be resumed.
     pub fn config(&self) -> Arc<ClientConfig> {
         self.config.clone()
-    }
-}
-
-/// Takes these certificates and no others.
-#[derive(Debug)]
-struct OneOf(Vec<CertificateDer<'static>>);
-
-impl ServerCertVerifier for OneOf {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let is_known = self.0.iter().any(|known| known == end_entity);
-        let unknown = CertificateError::ApplicationVerificationFailure;
-        is_known.then(ServerCertVerified::assertion).ok_or(rustls::Error::InvalidCertificate(unknown))
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &provider().signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &provider().signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider().signature_verification_algorithms.supported_schemes()
     }
 }

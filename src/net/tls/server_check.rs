@@ -9,26 +9,29 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::authorities::Authorities;
 use super::identity::validity;
 use super::provider;
 
-/// Checks the certificate of a server, and trusts the certificates of one `ca` file or of the system.
+/// Checks the certificate of a server.
 #[derive(Debug)]
-pub(super) struct ServerCheck {
-    issued: Arc<WebPkiServerVerifier>,
-    authorities: Authorities,
+pub(super) enum ServerCheck {
+    /// Trusts the certificates of one `ca` file or of the system.
+    Issued(Arc<WebPkiServerVerifier>, Authorities),
+    /// Trusts these certificates and no others, whoever has issued them and whatever their names are.
+    Pinned(Vec<CertificateDer<'static>>),
 }
 
 impl ServerCheck {
     /// For these authorities; `None` if there are none, so that no server is trusted.
-    pub(super) fn new(authorities: &Authorities) -> Option<Arc<Self>> {
+    pub(super) fn issued(authorities: &Authorities) -> Option<Arc<Self>> {
         let builder = WebPkiServerVerifier::builder_with_provider(authorities.roots.clone(), provider().clone());
-        Some(Arc::new(Self { issued: builder.build().ok()?, authorities: authorities.clone() }))
+        Some(Arc::new(Self::Issued(builder.build().ok()?, authorities.clone())))
     }
 }
 
@@ -41,8 +44,16 @@ impl ServerCertVerifier for ServerCheck {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let issued = self.issued.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        if issued.is_ok() || !self.authorities.has(end_entity) {
+        let (issued, authorities) = match self {
+            Self::Issued(issued, authorities) => (issued, authorities),
+            Self::Pinned(certificates) => {
+                let is_known = certificates.contains(end_entity);
+                let unknown = CertificateError::ApplicationVerificationFailure;
+                return is_known.then(ServerCertVerified::assertion).ok_or(unknown.into());
+            }
+        };
+        let issued = issued.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        if issued.is_ok() || !authorities.has(end_entity) {
             return issued;
         }
         verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
@@ -60,7 +71,7 @@ impl ServerCertVerifier for ServerCheck {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.issued.verify_tls12_signature(message, cert, dss)
+        verify_tls12_signature(message, cert, dss, &provider().signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -69,14 +80,10 @@ impl ServerCertVerifier for ServerCheck {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.issued.verify_tls13_signature(message, cert, dss)
+        verify_tls13_signature(message, cert, dss, &provider().signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.issued.supported_verify_schemes()
-    }
-
-    fn root_hint_subjects(&self) -> Option<&[DistinguishedName]> {
-        self.issued.root_hint_subjects()
+        provider().signature_verification_algorithms.supported_schemes()
     }
 }

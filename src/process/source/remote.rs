@@ -24,7 +24,7 @@ use crate::base::clock::{self, Time};
 use crate::base::metrics::Counter;
 use crate::config::{Admin, Config, Document, Problems};
 use crate::net::fetch::{self, Fetched};
-use crate::net::tls::{Authorities, ConnectorTls};
+use crate::net::tls::ConnectorTls;
 
 use copy::{CopyFile, Saved};
 use location::Location;
@@ -261,11 +261,8 @@ impl Remote {
     fn ask(&self, known: Option<&RemoteDocument>) -> Result<Fetched, String> {
         let Location { url, authorization, .. } = &self.location;
         // The authorities of the system may have been replaced.
-        let tls = url.server_name.as_ref().map(|_| {
-            let authorities = Authorities::of_system().map_err(|error| error.to_string())?;
-            ConnectorTls::new(authorities, None).map_err(|error| error.to_string())
-        });
-        let tls = tls.transpose().map_err(|why| format!("the system has no authorities that are trusted: {why}"))?;
+        let tls = url.server_name.as_ref().map(|_| ConnectorTls::of_system()).transpose();
+        let tls = tls.map_err(|error| error.to_string())?;
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/toml, */*;q=0.5"));
         headers.extend(authorization.clone().map(|value| (header::AUTHORIZATION, value)));

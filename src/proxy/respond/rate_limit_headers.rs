@@ -292,14 +292,17 @@ impl RateLimitHeaders {
             // changes.
             let (mut left, mut digits) = (itoa::Buffer::new(), itoa::Buffer::new());
             let remaining = left.format(remaining);
-            let line = match outcome.until() {
+            let (between, seconds) = match outcome.until() {
                 Some(until) => {
                     let at_once = outcome.verdict.admitted() && policy.fills_within_a_second;
-                    let seconds = if at_once { 0 } else { seconds(now, until) };
-                    [&policy.state, remaining, ";t=", digits.format(seconds)].concat()
+                    (";t=", digits.format(if at_once { 0 } else { seconds(now, until) }))
                 }
-                None => [&policy.state, remaining].concat(),
+                None => ("", ""),
             };
+            let length = policy.state.len() + remaining.len() + between.len() + seconds.len();
+            // As large as it becomes, it is shared without another copy.
+            let mut line = String::with_capacity(length);
+            [&*policy.state, remaining, between, seconds].iter().for_each(|part| line.push_str(part));
             if let Ok(line) = HeaderValue::from_maybe_shared(Bytes::from(line)) {
                 headers.insert(LIMIT, line);
             }

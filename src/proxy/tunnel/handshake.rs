@@ -1,9 +1,9 @@
 //! The handshake of WebSocket with an upstream, for a client that has none because it speaks HTTP/2.
 
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, header};
-use sha1::{Digest, Sha1};
 
 /// What a server appends to the key before it hashes both (RFC 6455, section 1.3).
 const SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -16,7 +16,7 @@ pub(in crate::proxy) fn new_key() -> String {
 
 /// Whether these headers of a response answer a handshake with this key (RFC 6455, section 4.1).
 pub(in crate::proxy) fn accepts(headers: &HeaderMap, key: &str) -> bool {
-    let accept = STANDARD.encode(Sha1::new().chain_update(key).chain_update(SUFFIX).finalize());
+    let accept = STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{key}{SUFFIX}").as_bytes()));
     headers.get(header::SEC_WEBSOCKET_ACCEPT).is_some_and(|found| found.as_bytes() == accept.as_bytes())
 }
 

@@ -55,8 +55,8 @@ pub enum BodyProblem {
     NotJson,
     /// It has the value at this place more than once.
     Ambiguous(Pointer),
-    /// It has more `stream_options` than are replaced.
-    TooManyOptions,
+    /// It asks for a stream, and has something behind its JSON, which some servers do not read.
+    Trailing,
     /// Its response would come later.
     Background,
     /// Its query, or a header, says which fields the response has, and the usage is not one of them.
@@ -70,7 +70,7 @@ impl fmt::Display for BodyProblem {
             Self::NotUtf8 => f.write_str("The body of the request must be in UTF-8."),
             Self::NotJson => f.write_str("The body of the request is not JSON, but its Content-Type says so."),
             Self::Ambiguous(pointer) => write!(f, "The body of the request has {pointer} more than once."),
-            Self::TooManyOptions => f.write_str("The body of the request has stream_options too many times."),
+            Self::Trailing => f.write_str("The body of the request has something behind its JSON."),
             Self::Background => {
                 f.write_str("The tokens of a response in the background cannot be counted. Leave out `background`.")
             }
@@ -171,8 +171,9 @@ impl BodyInspector {
             return Err(BodyProblem::NotJson);
         }
         let ambiguous = self.pointers.iter().zip(&said.found).find(|(_, value)| **value == PointedTo::Ambiguous);
-        if let Some((pointer, _)) = ambiguous {
-            return Err(BodyProblem::Ambiguous(pointer.clone()));
+        let repeated = said.repeated.take().filter(|_| self.model.is_some());
+        if let Some(pointer) = ambiguous.map(|(pointer, _)| pointer.clone()).or(repeated) {
+            return Err(BodyProblem::Ambiguous(pointer));
         }
         if said.is_background && self.counts_usage() {
             return Err(BodyProblem::Background);
@@ -182,7 +183,7 @@ impl BodyInspector {
         if !is_asked || !self.sends_completions && !is_completion(head.path) {
             return Ok((InspectedBody { inspector: self, said }, Vec::new()));
         }
-        let patches = patches.ok_or(BodyProblem::TooManyOptions)?;
+        let patches = patches.ok_or(BodyProblem::Trailing)?;
         Ok((InspectedBody { inspector: self, said }, patches))
     }
 

@@ -32,20 +32,35 @@ pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
         _ => authority.bytes().position(|byte| byte == b':').unwrap_or(authority.len()),
     };
     let (name, rest) = authority.split_at(end);
-    let port = if rest.is_empty() { "" } else { rest.strip_prefix(':')? };
+    let is_port = match rest.as_bytes() {
+        [] => true,
+        [b':', digits @ ..] => is_port(digits),
+        _ => false,
+    };
     let kinds = name.bytes().skip(plain).fold(0, |kinds, byte| kinds | KINDS[usize::from(byte)]);
     let inner = || name.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
     let is_name = kinds & FOREIGN == 0 || inner().is_some();
-    let empty_name_with_port = name.is_empty() && !authority.is_empty();
-    // Servers that drop all final dots would read another name than the routes do.
-    let has_empty_end = name == "." || name.ends_with("..");
-    let is_port = port.is_empty() || !port.starts_with('+') && port.parse::<u16>().is_ok();
-    if !is_name || empty_name_with_port || has_empty_end || !is_port {
+    let name = match name.as_bytes() {
+        // Servers that drop all final dots would read another name than the routes do.
+        [b'.'] | [.., b'.', b'.'] => return None,
+        [] if !authority.is_empty() => return None,
+        // `example.com.` is the same name in its absolute form.
+        [.., b'.'] => &name[..name.len() - 1],
+        _ => name,
+    };
+    if !is_name || !is_port {
         return None;
     }
-    // `example.com.` is the same name in its absolute form.
-    let name = name.strip_suffix('.').unwrap_or(name);
     Some(if kinds == 0 { Cow::Borrowed(name) } else { Cow::Owned(name.to_ascii_lowercase()) })
+}
+
+/// Whether it is a number of a port, or nothing.
+fn is_port(digits: &[u8]) -> bool {
+    let more = |port: u32, digit: &u8| {
+        let port = port * 10 + u32::from(digit.wrapping_sub(b'0'));
+        (digit.is_ascii_digit() && port <= u32::from(u16::MAX)).then_some(port)
+    };
+    digits.iter().try_fold(0, more).is_some()
 }
 
 #[cfg(test)]

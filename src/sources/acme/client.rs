@@ -3,15 +3,16 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode, header};
+use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Collected, Full};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use parking_lot::Mutex;
 
-use crate::base::clock::{self, Time};
+use crate::base::clock;
+use crate::base::http::retry_after::retry_after;
 use crate::config::{Acme, document_url};
 use crate::net::fetch::{self, FetchError, Url};
 use crate::net::tls::ConnectorTls;
@@ -107,39 +108,9 @@ impl HttpClient for AcmeClient {
     }
 }
 
-/// How long a response asks to wait (RFC 9110, section 10.2.3).
-fn retry_after(headers: &HeaderMap, now: Time) -> Option<Duration> {
-    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let until = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok()?;
-    Some(until.saturating_sub(Duration::from_micros(now.micros())))
-}
-
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
-
-    #[test]
-    fn an_authority_says_in_two_ways_how_long_to_wait() {
-        let now = Time::from_micros(784_111_777_000_000);
-        for (text, expected) in [
-            ("120", Some(120)),
-            ("0", Some(0)),
-            ("Sun, 06 Nov 1994 08:50:37 GMT", Some(60)),
-            ("Sun, 06 Nov 1994 08:49:00 GMT", Some(0)),
-            ("soon", None),
-            ("-1", None),
-            ("", None),
-        ] {
-            let headers = HeaderMap::from_iter([(header::RETRY_AFTER, HeaderValue::from_str(text).unwrap())]);
-            assert_eq!(retry_after(&headers, now).map(|wait| wait.as_secs()), expected, "{text:?}");
-        }
-        assert_eq!(retry_after(&HeaderMap::new(), now), None);
-    }
 
     #[test]
     fn a_directory_names_no_servers_that_are_asked_in_another_way() {

@@ -8,8 +8,16 @@ pub struct BodyPointers {
     pub(super) all: Pointers,
     /// How many of them are those of keys. They come first.
     keys: usize,
-    /// What is known of each place.
-    pub(super) known: Vec<Option<Known>>,
+    /// What is known, and what is known of each place.
+    pub(super) known: Vec<KnownMember>,
+    by_place: Vec<Option<Known>>,
+}
+
+/// A member that means something to the gateway.
+#[derive(Debug)]
+pub(super) struct KnownMember {
+    pub(super) place: usize,
+    pub(super) pointer: Pointer,
 }
 
 impl BodyPointers {
@@ -18,11 +26,17 @@ impl BodyPointers {
         let known: Vec<(Known, Pointer)> =
             Known::ALL.iter().filter_map(|(known, pointer)| Some((*known, pointer.parse().ok()?))).collect();
         let all = Pointers::new(keys.iter().chain(known.iter().map(|(_, pointer)| pointer)));
-        let mut places = vec![None; all.places()];
-        for ((known, _), end) in known.iter().zip(&all.ends()[keys.len()..]) {
-            places[*end] = Some(*known);
-        }
-        Self { all, keys: keys.len(), known: places }
+        let mut by_place = vec![None; all.places()];
+        let member = |((known, pointer), place): ((Known, Pointer), &usize)| {
+            by_place[*place] = Some(known);
+            KnownMember { place: *place, pointer }
+        };
+        let known = known.into_iter().zip(&all.ends()[keys.len()..]).map(member).collect();
+        Self { all, keys: keys.len(), known, by_place }
+    }
+
+    pub(super) fn known_at(&self, place: usize) -> Option<Known> {
+        self.by_place[place]
     }
 
     pub(super) fn keys(&self) -> &[usize] {

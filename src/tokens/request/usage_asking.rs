@@ -12,19 +12,15 @@ use crate::base::json::Kind;
 const OPTIONS: &[u8] = b"stream_options";
 const INCLUDE: &[u8] = b"include_usage";
 
-/// More values than this need not be replaced: nobody sends so many.
-const MOST: usize = 32;
-
-/// What was seen of the options. It is told what is in the outermost object, and in options that are there.
+/// What was seen of the options. It is told what is in the outermost object, and in options that are there, each once.
 #[derive(Debug, Default)]
 pub(super) struct UsageAsking {
-    patches: SmallVec<[Patch; 1]>,
+    patches: SmallVec<[Patch; 2]>,
     /// Whether the member that comes next has the name that the API has for it.
     is_exact: bool,
     has_options: bool,
     open: Option<OpenOptions>,
     replaced: Option<Replaced>,
-    is_too_long: bool,
 }
 
 /// Options that the reader is in.
@@ -85,11 +81,12 @@ impl UsageAsking {
     /// What began `deep` in arrays and objects ends before this place.
     pub(super) fn end(&mut self, at: usize, deep: usize) {
         if let Some(replaced) = self.replaced.take_if(|replaced| replaced.deep == deep) {
-            self.replace(replaced.at..at, replaced.with);
+            self.patches.push(Patch { at: replaced.at..at, with: replaced.with });
         } else if deep == 1
             && let Some(OpenOptions { at, members, includes: false }) = self.open.take()
         {
-            self.replace(at..at, if members == 0 { "\"include_usage\":true" } else { "\"include_usage\":true," });
+            let with = if members == 0 { "\"include_usage\":true" } else { "\"include_usage\":true," };
+            self.patches.push(Patch { at: at..at, with });
         }
     }
 
@@ -97,9 +94,9 @@ impl UsageAsking {
     pub(super) fn word(&mut self, what: Asking, word: Option<&[u8]>, at: Range<usize>) {
         self.note(what);
         match what {
-            Asking::Options => self.replace(at, "{\"include_usage\":true}"),
+            Asking::Options => self.patches.push(Patch { at, with: "{\"include_usage\":true}" }),
             Asking::Include if word == Some(b"true") => {}
-            Asking::Include => self.replace(at, "true"),
+            Asking::Include => self.patches.push(Patch { at, with: "true" }),
         }
     }
 
@@ -111,20 +108,12 @@ impl UsageAsking {
         }
     }
 
-    fn replace(&mut self, at: Range<usize>, with: &'static str) {
-        if self.patches.len() < MOST {
-            self.patches.push(Patch { at, with });
-        } else {
-            self.is_too_long = true;
-        }
-    }
-
-    /// The changes in the order of their places, if the members of the body begin at this one; `None` if they are too many.
-    pub(super) fn patches(mut self, members: usize) -> Option<Vec<Patch>> {
+    /// The changes in the order of their places, if the members of the body begin at this one.
+    pub(super) fn patches(mut self, members: usize) -> Vec<Patch> {
         if !self.has_options {
             self.patches.push(Patch { at: members..members, with: "\"stream_options\":{\"include_usage\":true}," });
         }
         self.patches.sort_by_key(|patch| patch.at.start);
-        (!self.is_too_long).then(|| self.patches.into_vec())
+        self.patches.into_vec()
     }
 }

@@ -9,6 +9,7 @@ use http_body::Body;
 
 use super::chunked;
 use super::request_head::Framing;
+use crate::base::http::header_list;
 use crate::upstream::connection::UpstreamConnection;
 use crate::upstream::error::RequestBodyError;
 use crate::upstream::outgoing_body::OutgoingBody;
@@ -43,7 +44,9 @@ impl RequestBody {
         let framing = match body.as_ref().map_or(Some(0), |body| body.size_hint().exact()) {
             // Some requests state that they have no body, and those of some methods should; others need not (RFC 9110, section
             // 8.6).
-            Some(0) if !expects_body(request.head.method) && !request.head.headers.contains_key(CONTENT_LENGTH) => {
+            Some(0)
+                if !expects_body(request.head.method) && !header_list::has(request.head.headers, &CONTENT_LENGTH) =>
+            {
                 Framing::None
             }
             Some(length) => Framing::Length(length),

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use crate::base::content::has_no_content;
 use crate::base::http::header_rules::{Rule, is_any};
+use crate::base::http::spare_headers;
 use crate::upstream::request_headers::MAX_NAMED;
 use crate::upstream::response_rules::{BadHead, Interim, content_length, interim_head};
 
@@ -205,6 +206,9 @@ fn kept_for(value: &[u8]) -> Option<Duration> {
 type Passing = SmallVec<[(HeaderName, Range<usize>); 16]>;
 
 fn fill(headers: &mut HeaderMap, passing: &mut Passing, head: &Bytes) -> Result<(), BadHead> {
+    if headers.capacity() == 0 {
+        *headers = spare_headers::take();
+    }
     // The headers of the limits are added later.
     headers.reserve(passing.len() + 4);
     for (name, place) in passing.drain(..) {

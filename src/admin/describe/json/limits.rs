@@ -129,7 +129,7 @@ fn models(limit: &Limit) -> Vec<Value> {
     let one = |model: &ModelWeights| {
         let Weights { input, cached, output } = model.weights;
         json!({
-            "match": model.pattern,
+            "match": model.pattern.0,
             "input": number(input),
             "cached": number(cached),
             "output": number(output),

@@ -7,9 +7,7 @@ use crate::config::file::upstream_tls::SystemAuthorities;
 use crate::config::read::{Field, Section, Wrong};
 use crate::config::report::quoted;
 use crate::config::settings::{limit, quotas};
-use crate::config::{
-    HttpQuotas, Key, PostgresSettings, PostgresUrl, QuotaServer, Quotas, Source, upstream_tls, values,
-};
+use crate::config::{HttpQuotas, Key, PostgresSettings, PostgresUrl, QuotaServer, Quotas, Source, tls, values};
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
 
@@ -74,7 +72,7 @@ fn server(section: &Section<'_>, field: &Field<'_>, system: &SystemAuthorities) 
     };
     let tls = match url.server_name {
         None => None,
-        Some(_) => Some(tls(field, system)?),
+        Some(_) => Some(system.tls(field)?),
     };
     Some(QuotaServer::Http(HttpQuotas { url, tls }))
 }
@@ -104,16 +102,6 @@ fn http(text: &str) -> Result<Url, Wrong> {
     Ok(Url { target: target.into(), ..url })
 }
 
-fn tls(field: &Field<'_>, system: &SystemAuthorities) -> Option<ConnectorTls> {
-    let settings =
-        system.read().and_then(|authorities| ConnectorTls::new(authorities, None).map_err(|e| e.to_string()));
-    let report = |why| {
-        let help = "install the authorities of the system (the package ca-certificates)";
-        field.report(format!("the system has no authorities that are trusted: {why}"), help);
-    };
-    settings.map_err(report).ok()
-}
-
 fn postgres(
     section: &Section<'_>,
     field: &Field<'_>,
@@ -133,7 +121,7 @@ fn postgres(
     let url = url?;
     let tls = match url.root_certificates() {
         _ if url.never_uses_tls() => None,
-        None => Some(tls(field, system)?),
+        None => Some(system.tls(field)?),
         Some(path) => Some(tls_of_file(field, path)?),
     };
     Some(PostgresSettings { url, tls, query: query?, channel })
@@ -143,7 +131,7 @@ fn postgres(
 fn tls_of_file(field: &Field<'_>, path: &Path) -> Option<ConnectorTls> {
     let path = field.path(&path.to_string_lossy())?;
     field.source.record(path.clone());
-    let read = upstream_tls::authorities(&path);
+    let read = tls::authorities(&path);
     let read = read.map_err(|error| error.to_string());
     let settings = read.and_then(|authorities| ConnectorTls::new(authorities, None).map_err(|error| error.to_string()));
     let report = |why| {

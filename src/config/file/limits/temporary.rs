@@ -1,13 +1,18 @@
-//! Overrides of the admin API: for one key and for a while. They are read by the same rules as overrides in the file.
+//! Overrides of the admin API: for one key and for a while. They are JSON that is read by the same rules as overrides in the file.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Map, Value};
+use toml::de::DeTable;
+
 use super::exceptions;
 use super::rates::{Terms, same_period};
 use crate::config::overrides::Allowance;
-use crate::config::read::{Section, Setting};
-use crate::config::settings::temporary;
+use crate::config::read::{Section, Setting, Source};
+use crate::config::report::Problems;
+use crate::config::settings::{temporary, temporary_overrides};
+use crate::config::texts::Texts;
 use crate::config::{Limit, values};
 use crate::limit::Rate;
 
@@ -16,19 +21,40 @@ const EXAMPLE: &str =
 
 const KEYS: [&Setting<()>; 3] = [&temporary::rates, &temporary::exempt, &temporary::block];
 
-/// Reads what an override of this limit grants, and for how long.
-pub(in crate::config) fn temporary(section: Section<'_>, limit: &Limit) -> Option<(Allowance, Duration)> {
+/// Reads an override for a key of `limit`: what it grants, and how long it lasts.
+///
+/// # Errors
+/// Everything that is wrong, in the words in which the same is said about a file.
+pub fn temporary_override(written: &Map<String, Value>, limit: &Limit) -> Result<(Allowance, Duration), Problems> {
+    let name = temporary_overrides::r#override.name;
+    // TOML has no null, so this is the one value of JSON that it cannot say.
+    let text = toml::to_string(&Map::from_iter([(name.to_owned(), Value::Object(written.clone()))]));
+    let texts = Arc::new(Texts::one(name, text.unwrap_or_default()));
+    let (table, _) = DeTable::parse_recoverable(texts.whole());
+    let source = Source::new(&texts, None, Vec::new());
+    let section = Section::root(&table, &temporary_overrides::TABLE, &source).table(&temporary_overrides::r#override);
+    if section.is_none() {
+        source.report(0..0, "an override has a value that is null", "leave out what is not set");
+    }
+    let read = section.and_then(|section| read(section, limit));
+    match read {
+        Some(read) if source.is_clean() => Ok(read),
+        _ => Err(Problems::new(texts.clone(), source.into_problems())),
+    }
+}
+
+fn read(section: Section<'_>, limit: &Limit) -> Option<(Allowance, Duration)> {
     let allowance = exceptions::allowance(&section, KEYS, &Terms::of(limit), !limit.rates.is_empty(), EXAMPLE);
     let lasts = section.required(&temporary::r#for, EXAMPLE).and_then(|_| section.given(&temporary::r#for));
     section.close();
     allowance.zip(lasts)
 }
 
-/// Reads the rates that a source of quotas names for a key of this limit.
+/// The rates that a source of quotas names for a key, by the terms of its limit.
 ///
 /// # Errors
-/// What is wrong with them.
-pub(in crate::config) fn quota_rates(texts: &[String], limit: &Limit) -> Result<Vec<Rate>, String> {
+/// What is wrong with them. It may have a part of them in it, but no key.
+pub fn quota_rates(texts: &[String], limit: &Limit) -> Result<Vec<Rate>, String> {
     if texts.len() > values::MOST {
         return Err(format!("there are {} rates, and allowed are at most {}", texts.len(), values::MOST));
     }
@@ -44,8 +70,9 @@ pub(in crate::config) fn quota_rates(texts: &[String], limit: &Limit) -> Result<
     Ok(rates)
 }
 
-/// The same allowance by the terms that the limit has now; `None` if they do not permit it.
-pub(in crate::config) fn again(allowance: &Allowance, limit: &Limit) -> Option<Allowance> {
+/// An allowance that was granted before, by the terms that its limit has now; `None` if it is not valid for the limit any
+/// longer, such as a rate with a burst where the strategy has none.
+pub fn temporary_again(allowance: &Allowance, limit: &Limit) -> Option<Allowance> {
     let Allowance::Rates(rates) = allowance else { return Some(allowance.clone()) };
     if limit.rates.is_empty() {
         return None;

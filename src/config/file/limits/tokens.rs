@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::key::pointer;
+use crate::base::wildcard::Wildcard;
 use crate::config::read::{Field, Section, Setting, Wrong};
 use crate::config::report::{did_you_mean, quoted};
 use crate::config::settings::{cost, limit, model, usage};
@@ -90,5 +91,5 @@ fn model(section: Section<'_>, cost: Weights) -> Option<ModelWeights> {
         output: section.given(&model::output).unwrap_or(cost.output),
     };
     section.close();
-    Some(ModelWeights { pattern: pattern?, weights })
+    Some(ModelWeights { pattern: Wildcard(pattern?), weights })
 }

@@ -1,6 +1,7 @@
 //! What responses cost that do not say their usage, say it late, or are errors; and by which model.
 
 use super::*;
+use crate::base::wildcard::Wildcard;
 use crate::config::ModelWeights;
 
 const START: &str =
@@ -108,7 +109,8 @@ fn an_error_costs_the_usage_that_it_says() {
 #[test]
 fn the_dearer_of_two_models_is_charged() {
     let weights = |text: &str| Weights { output: text.parse().unwrap(), ..Weights::default() };
-    let model = |pattern: &str, text: &str| ModelWeights { pattern: pattern.to_owned(), weights: weights(text) };
+    let model =
+        |pattern: &str, text: &str| ModelWeights { pattern: Wildcard(pattern.to_owned()), weights: weights(text) };
     let cost = || TokenCost {
         weights: weights("5"),
         models: vec![model("small", "1"), model("large*", "10")],

@@ -1,46 +1,12 @@
-//! `[decisions]`: the limits of the gateway for traffic that passes through other proxies.
+//! Patterns in which `*` stands for any text, also an empty one.
 
-use std::net::SocketAddr;
-
-use http::StatusCode;
 use memchr::memmem;
 
-use super::route::Route;
-use super::server::Listener;
-use super::tls::Tls;
-use crate::net::Traffic;
-
-/// `[decisions]`
-#[derive(Clone, Debug, PartialEq)]
-pub struct Decisions {
-    /// Where other proxies ask.
-    pub listen: SocketAddr,
-    /// `[decisions.tls]`
-    pub tls: Option<Tls>,
-    /// The status of the answer about a request that a limit refuses.
-    pub refused_status: StatusCode,
-    /// `[[decisions.descriptors]]`; the first that fits a descriptor counts.
-    pub descriptors: Vec<DescriptorRule>,
-}
-
-/// `[[decisions.descriptors]]`: which descriptors it fits, and what limits them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DescriptorRule {
-    /// The domain of the call.
-    pub domain: String,
-    /// The entries that a descriptor must have: their keys, and patterns of their values.
-    pub entries: Vec<(String, TextPattern)>,
-    /// Whether calls report what has been used, instead of asking for it.
-    pub reports: bool,
-    /// What its limits are compiled as. No request matches it by its path.
-    pub route: Route,
-}
-
-/// A text in which `*` stands for any text, also an empty one.
+/// A pattern. In it, every byte but `*` stands for itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TextPattern(pub String);
+pub struct Wildcard(pub String);
 
-impl TextPattern {
+impl Wildcard {
     /// Whether the text fits. It may be any bytes.
     pub fn matches(&self, text: &[u8]) -> bool {
         let mut pieces = self.0.as_bytes().split(|byte| *byte == b'*');
@@ -52,12 +18,10 @@ impl TextPattern {
         }
         text.ends_with(end)
     }
-}
 
-impl Decisions {
-    /// Its listener.
-    pub fn listener(&self) -> Listener {
-        Listener { address: self.listen, tls: self.tls.is_some(), traffic: Traffic::Decisions }
+    /// Whether the text fits without regard to the case of letters of ASCII.
+    pub fn matches_ignoring_case(&self, text: &[u8]) -> bool {
+        Self(self.0.to_ascii_lowercase()).matches(&text.to_ascii_lowercase())
     }
 }
 
@@ -77,11 +41,19 @@ mod tests {
             ("a*a", &["aa", "aba"], &["a", "ab", ""]),
             ("a*b*c", &["abc", "a-b-c", "abbc", "abcc"], &["ac", "acb", "abca"]),
             ("ab*ba", &["abba", "ab-ba"], &["aba", "ab"]),
+            ("a*b*b*c", &["a-b-b-c"], &["a-b-c"]),
             ("a**b", &["ab", "a-b"], &["a", "b"]),
         ] {
-            let pattern = TextPattern(pattern.to_owned());
+            let pattern = Wildcard(pattern.to_owned());
             fits.iter().for_each(|text| assert!(pattern.matches(text.as_bytes()), "{pattern:?} {text:?}"));
             others.iter().for_each(|text| assert!(!pattern.matches(text.as_bytes()), "{pattern:?} {text:?}"));
         }
+    }
+
+    #[test]
+    fn case_matters_unless_it_is_ignored() {
+        let pattern = Wildcard("gpt-4O*".to_owned());
+        assert!(!pattern.matches(b"GPT-4o-mini") && pattern.matches_ignoring_case(b"GPT-4o-mini"));
+        assert!(!pattern.matches_ignoring_case(b"gpt-4"));
     }
 }

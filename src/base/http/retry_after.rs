@@ -1,0 +1,44 @@
+//! How long a response asks to wait before the next request.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use http::{HeaderMap, header};
+
+use crate::base::clock::Time;
+
+/// The time from `now` that the header Retry-After names, in seconds or as a date (RFC 9110, section 10.2.3).
+pub fn retry_after(headers: &HeaderMap, now: Time) -> Option<Duration> {
+    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let until = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok()?;
+    Some(until.saturating_sub(Duration::from_micros(now.micros())))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn servers_say_in_two_ways_how_long_to_wait() {
+        let now = Time::from_micros(784_111_777_000_000);
+        for (text, expected) in [
+            ("120", Some(120)),
+            (" 7 ", Some(7)),
+            ("0", Some(0)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("Sun, 06 Nov 1994 08:50:37 GMT", Some(60)),
+            ("Sun, 06 Nov 1994 08:49:00 GMT", Some(0)),
+            ("soon", None),
+            ("-1", None),
+            ("", None),
+        ] {
+            let headers = HeaderMap::from_iter([(header::RETRY_AFTER, HeaderValue::from_str(text).unwrap())]);
+            assert_eq!(retry_after(&headers, now).map(|wait| wait.as_secs()), expected, "{text:?}");
+        }
+        assert_eq!(retry_after(&HeaderMap::new(), now), None);
+    }
+}
