@@ -58,7 +58,7 @@ pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
 fn is_port(digits: &[u8]) -> bool {
     let more = |port: u32, digit: &u8| {
         let port = port * 10 + u32::from(digit.wrapping_sub(b'0'));
-        (digit.is_ascii_digit() && port <= u32::from(u16::MAX)).then_some(port)
+        (digit.is_ascii_digit() && u16::try_from(port).is_ok()).then_some(port)
     };
     digits.iter().try_fold(0, more).is_some()
 }
