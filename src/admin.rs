@@ -351,7 +351,6 @@ async fn respond(
     })
 }
 
-/// A response that is there as a whole.
 fn whole(response: LocalResponse) -> Response<AdminBody> {
     response.map(|body| Either::Left(Full::new(body.into_bytes())))
 }
@@ -389,7 +388,6 @@ async fn set_log_level(view: &View, body: Incoming) -> LocalResponse {
     json(&json!({ "level": name }))
 }
 
-/// A response of JSON.
 fn json(value: &Value) -> LocalResponse {
     let mut text = value.to_string();
     text.push('\n');

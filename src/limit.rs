@@ -57,6 +57,8 @@
 //!
 //! What is described so far is enough for one gateway that counts alone. If several gateways count together, see [`shared`].
 
+#![warn(missing_docs)]
+
 mod calendar;
 mod rate;
 mod varint;

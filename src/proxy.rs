@@ -110,7 +110,6 @@ pub struct ConnectionContext {
 }
 
 impl ConnectionContext {
-    /// The connection of this client.
     pub fn new(worker: Rc<Worker>, client: &ConnectedClient) -> Self {
         let peer = client.address.ip().to_canonical();
         Self {

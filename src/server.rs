@@ -87,7 +87,6 @@ pub struct IncomingRequest {
     pub is_unanswered: bool,
 }
 
-/// The client of a connection.
 #[derive(Clone, Debug)]
 pub struct ConnectedClient {
     /// Its address: that of the other side, or the one that the PROXY protocol names.

@@ -30,7 +30,6 @@ pub use ticket::{Reserved, Ticket};
 /// One limit of a decision, asked for one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// The limit.
     pub limit: &'a Arc<Limit>,
     /// The client's key, in the domain of the limit.
     pub key: Fingerprint,

@@ -123,7 +123,6 @@ impl Gatekeeper {
         }
     }
 
-    /// The metric.
     pub(super) fn family(&self) -> MetricFamily {
         let counts = Reason::ALL.iter().zip(&self.refused);
         let counts = counts.map(|(reason, count)| counter(count.get(), &[("reason", reason.name())]));

@@ -41,7 +41,6 @@ pub(super) type AdminBody = Either<Full<Bytes>, EventBody>;
 /// The listening socket.
 #[derive(Debug)]
 pub enum AdminListener {
-    /// Of TCP.
     Tcp(std::net::TcpListener),
     /// A Unix socket.
     Unix(std::os::unix::net::UnixListener),

@@ -70,10 +70,8 @@ pub struct Durations {
     pub counts: Vec<u64>,
 }
 
-/// What a limit does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitNumbers {
-    /// Its name.
     pub name: String,
     /// How often it has decided what.
     pub decisions: Decisions,
@@ -127,7 +125,6 @@ impl Decisions {
 pub enum StoreNumbers {
     /// In the memory of the process.
     Memory(MemoryNumbers),
-    /// In Memcached.
     Memcached(MemcachedNumbers),
 }
 
@@ -151,7 +148,6 @@ pub struct MemoryNumbers {
 /// A store in Memcached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemcachedNumbers {
-    /// Its servers.
     pub servers: Vec<MemcachedServer>,
     /// The exchanges with servers.
     pub round_trips: u64,
@@ -165,7 +161,6 @@ pub struct MemcachedNumbers {
     pub round_trip_seconds: Durations,
 }
 
-/// A server of Memcached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemcachedServer {
     /// Its address.
@@ -181,7 +176,6 @@ pub struct MemcachedServer {
 /// An upstream. `/api/upstreams` shows the same.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UpstreamNumbers {
-    /// Its name.
     pub name: String,
     /// The requests that were repeated.
     pub retries: u64,
@@ -189,7 +183,6 @@ pub struct UpstreamNumbers {
     pub retries_over_budget: u64,
     /// The requests that wait for a server.
     pub waiting: usize,
-    /// Its servers.
     pub servers: Vec<ServerNumbers>,
 }
 
@@ -248,12 +241,10 @@ pub struct ReloadNumbers {
     pub recent: Vec<EndedReload>,
 }
 
-/// A reload that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedReload {
     /// When it ended, in seconds since 1970.
     pub time: u64,
-    /// How.
     pub result: ReloadOutcome,
     /// The first problem of what was refused.
     pub problem: Option<Problem>,
@@ -276,7 +267,6 @@ pub struct Problem {
     pub place: Option<String>,
     /// What is wrong.
     pub message: String,
-    /// What to do.
     pub help: Option<String>,
 }
 
@@ -316,7 +306,6 @@ pub struct Limits {
 /// A limit with its rates and its most frequent keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitDescription {
-    /// Its name.
     pub name: String,
     /// Its rates, as the configuration writes them, or the part of them that this gateway enforces.
     pub rates: Vec<String>,

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The override of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyOverride {
     /// The key, in full or masked.

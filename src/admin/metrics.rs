@@ -111,7 +111,6 @@ fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
     ]
 }
 
-/// The family of spans.
 fn spans(shared: &SharedState) -> MetricFamily {
     let SpanCounts { exported, no_room, refused, failed } = shared.exporters().counts();
     let results = [("exported", exported), ("no_room", no_room), ("refused", refused), ("failed", failed)];

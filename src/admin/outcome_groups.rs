@@ -34,7 +34,6 @@ pub const FAILED: usize = 3;
 /// What the requests of a route have become since the start, as the dashboard shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteNumbers {
-    /// Its name.
     pub name: String,
     /// All that have ended.
     pub requests: u64,

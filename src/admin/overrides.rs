@@ -33,7 +33,6 @@ pub struct OverrideRequest {
     pub limit: String,
     /// The parts of the key.
     pub key: Vec<Vec<u8>>,
-    /// What changes.
     pub change: OverrideChange,
     /// Is told when the change is in force, or why there is none.
     pub answer: oneshot::Sender<Result<(), NotSet>>,

@@ -30,7 +30,6 @@ struct Counted {
     problems: Vec<Problem>,
 }
 
-/// How a reload ended.
 #[derive(Debug)]
 struct EndedReload {
     at: Time,

@@ -17,7 +17,6 @@ pub(super) fn describe_all(view: &View) -> Value {
     json!({ "upstreams": list(view) })
 }
 
-/// One for each upstream.
 pub(super) fn list(view: &View) -> Vec<UpstreamNumbers> {
     view.snapshot.load().upstreams.iter().map(|upstream| describe(upstream)).collect()
 }

@@ -3,11 +3,11 @@
 //!
 //! Everything that decides takes a [`Time`] or a [`Monotonic`] as an argument, so tests choose their own.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
-use rustix::time::{ClockId, clock_gettime};
 
 /// Microseconds. Threads that read the wall clock at about the same time may use their readings in another order. If a
 /// moment is earlier than the one before it by more than this, the clock was set back in between.
@@ -76,7 +76,7 @@ impl Time {
     }
 }
 
-/// A moment of the monotonic clock: microseconds since a day before that began.
+/// A moment of the monotonic clock: microseconds since a day before the process has first read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Monotonic(u64);
 
@@ -159,23 +159,22 @@ pub fn micros(span: Duration) -> u64 {
 }
 
 /// The time now. A clock set before 1970 reads as 1970.
+#[expect(clippy::disallowed_methods, reason = "this is the one reader of the wall clock")]
 pub fn now() -> Time {
-    Time(read(ClockId::Realtime))
+    Time(short_micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
 }
 
 /// The moment now, whatever becomes of the wall clock.
 pub fn monotonic() -> Monotonic {
+    /// The first reading is a day after the beginning, so that what has never happened was long ago.
     const DAY: u64 = 86_400_000_000;
-    // Also on a machine that has just started, what has never happened was long ago.
-    Monotonic(DAY + read(ClockId::Monotonic))
+    static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+    Monotonic(DAY + short_micros(BEGINNING.elapsed()))
 }
 
-/// What the clock says, in microseconds. Each request reads the clocks several times, and the types of the standard library take
-/// twice as long for it.
-fn read(clock: ClockId) -> u64 {
-    let read = clock_gettime(clock);
-    let (seconds, nanos) = (u64::try_from(read.tv_sec).unwrap_or(0), u64::try_from(read.tv_nsec).unwrap_or(0));
-    seconds * 1_000_000 + nanos / 1_000
+/// The same as [`micros`], for a duration of less than 500 000 years: without a larger number in between.
+fn short_micros(span: Duration) -> u64 {
+    span.as_secs() * 1_000_000 + u64::from(span.subsec_micros())
 }
 
 #[cfg(test)]

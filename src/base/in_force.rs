@@ -23,7 +23,6 @@ pub trait BackgroundTask: Send + Sync + 'static {
     /// What does not work while the system refuses the thread, or after a panic, for the log.
     const REFUSED: &'static str;
 
-    /// Whether it has a task at all.
     fn has_task(&self) -> bool;
 
     /// Its task, which is dropped when it is no longer in force. If it ends by itself, it begins again.
@@ -50,7 +49,6 @@ impl<T: BackgroundTask> InForce<T> {
         self.all.lock().clone()
     }
 
-    /// One of them.
     pub fn find(&self, is_wanted: impl Fn(&T) -> bool) -> Option<Arc<T>> {
         self.all.lock().iter().find(|one| is_wanted(one)).cloned()
     }

@@ -27,7 +27,6 @@ pub const ALGORITHMS: [(&str, Algorithm); 12] = [
     ("HS512", Algorithm::HS512),
 ];
 
-/// The name of an algorithm.
 pub fn algorithm_name(algorithm: Algorithm) -> &'static str {
     ALGORITHMS.iter().find(|(_, listed)| *listed == algorithm).map_or("?", |(name, _)| name)
 }

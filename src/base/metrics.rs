@@ -90,7 +90,6 @@ impl<T: Default> PerWorker<T> {
         Self((0..workers.max(1)).map(|_| OnceLock::new()).collect())
     }
 
-    /// The one of this worker.
     pub fn of(&self, worker: usize) -> &T {
         let place = self.0.get(worker).unwrap_or(&self.0[0]);
         &place.get_or_init(Box::default).0

@@ -73,9 +73,7 @@ pub type Attribute = (&'static str, AttributeValue);
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttributeValue {
-    /// A text.
     Text(String),
-    /// A number.
     Number(i64),
     /// Several texts.
     Texts(Vec<String>),
@@ -83,7 +81,6 @@ pub enum AttributeValue {
 
 /// What a request asks for, as far as its span says so.
 pub struct RequestDetails<'a> {
-    /// The method.
     pub method: &'a Method,
     /// The path, without the query.
     pub path: &'a str,
@@ -105,7 +102,6 @@ pub struct RequestDetails<'a> {
 pub struct DecisionDetails<'a> {
     /// When the decision began.
     pub begun: Time,
-    /// When it was there.
     pub ended: Time,
     /// The names of the limits that decided.
     pub limits: Vec<String>,
@@ -117,7 +113,6 @@ pub struct DecisionDetails<'a> {
     pub exchanges: &'a [(Time, Option<Time>)],
 }
 
-/// How a request ended.
 pub struct RequestEnding {
     /// When it ended.
     pub at: Time,

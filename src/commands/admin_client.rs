@@ -128,7 +128,6 @@ async fn refusal(status: StatusCode, answer: Answer) -> AskError {
 }
 
 impl Answer {
-    /// Whether its media type is this one.
     pub fn is(&self, media_type: &str) -> bool {
         let named = self.content_type.as_ref().and_then(|value| value.to_str().ok());
         named

@@ -36,7 +36,6 @@ use limit::DescribedLimit;
 pub struct Question {
     /// The head of the request; its target has a host or not.
     pub head: Parts,
-    /// Its body.
     pub body: Option<Bytes>,
     /// The address of the connection.
     pub peer: IpAddr,

@@ -33,7 +33,6 @@ pub struct Acme {
 pub struct ExternalAccount {
     /// What the authority calls its key.
     pub id: String,
-    /// The key.
     pub key: Vec<u8>,
 }
 
@@ -48,12 +47,10 @@ impl fmt::Debug for ExternalAccount {
 pub struct ChallengeSecret([u8; 32]);
 
 impl ChallengeSecret {
-    /// That of this secret.
     pub fn new(secret: &str) -> Self {
         Self(blake3::derive_key("gateway 2026 notes of a challenge_secret", secret.as_bytes()))
     }
 
-    /// The key.
     pub fn key(self) -> [u8; 32] {
         self.0
     }

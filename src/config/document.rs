@@ -42,7 +42,6 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// All files of a folder.
     pub fn of_folder(folder: &'a Path, files: Vec<ReadFile>) -> Self {
         // What is said of no file is said of the folder.
         let mut texts = Texts::without_text(&folder.display().to_string());

@@ -13,7 +13,6 @@ pub struct HeaderChanges<V> {
     pub set: Vec<(HeaderName, V)>,
     /// Lines that are added to those that are there.
     pub add: Vec<(HeaderName, V)>,
-    /// Headers that are removed.
     pub remove: Vec<HeaderName>,
 }
 

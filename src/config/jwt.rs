@@ -32,15 +32,9 @@ pub struct Jwt {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Jwks {
     /// In a file, which is read with the configuration.
-    File {
-        /// Its path.
-        path: PathBuf,
-        /// What is in it.
-        keys: Arc<KeySet>,
-    },
+    File { path: PathBuf, keys: Arc<KeySet> },
     /// On a server, which is asked again and again.
     Server {
-        /// Where.
         url: Url,
         /// How the server is connected to with `https`.
         tls: Option<ConnectorTls>,

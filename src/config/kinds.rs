@@ -93,12 +93,10 @@ pub(super) const fn words<T: Copy>(words: &'static [(&'static str, T)]) -> Kind<
     Kind { words, ..kind(Shape::Words, read) }
 }
 
-/// The path of a file.
 pub(super) const fn file() -> Kind<PathBuf> {
     kind(Shape::Text, |field, _| field.path(field.text()?))
 }
 
-/// A duration.
 pub(super) const fn wait(allowed: RangeInclusive<Duration>) -> Kind<Duration> {
     kind(Shape::Duration(allowed), |field, kind| match &kind.shape {
         Shape::Duration(allowed) => texts(field, "a duration", DURATION)?.parse(|text| duration(text, allowed)),

@@ -126,7 +126,6 @@ pub enum Cost {
     RequestHeader(HeaderName),
     /// The number in a response header.
     ResponseHeader {
-        /// Its name.
         name: HeaderName,
         /// The cost that is charged until the response arrives; it stays charged if the response has no valid cost. 1 to 2^32.
         reserve: u64,
@@ -155,7 +154,6 @@ pub enum HeaderStyle {
     Draft,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, as GitHub sends them.
     Github,
-    /// Both.
     Both,
     /// None.
     None,

@@ -94,7 +94,6 @@ pub(super) fn is_own(metadata: &Metadata) -> bool {
 /// A file of which it is known that nobody but the user of this process, or root, can have written it.
 #[derive(Debug)]
 pub enum OwnFile {
-    /// What is in it.
     Bytes(Vec<u8>),
     /// Why it is not used, although it can be read.
     Wrong(&'static str),

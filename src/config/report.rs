@@ -18,7 +18,6 @@ const SHOWN: usize = 50;
 /// The longest line that is shown with a problem, in bytes.
 const LONGEST_LINE: usize = 2000;
 
-/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Its place, in bytes of the text.

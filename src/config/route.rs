@@ -46,7 +46,6 @@ pub struct Route {
     pub timeout: Option<Duration>,
     /// What changes about the headers that the upstream gets.
     pub request_headers: HeaderChanges<HeaderText>,
-    /// What changes about the headers of its responses.
     pub response_headers: HeaderChanges<HeaderText>,
     /// How important its requests are, 0 to 9: those of lower priorities are shed first.
     pub priority: u8,
@@ -82,7 +81,6 @@ pub enum HeaderMatch {
     Exact(HeaderValue),
     /// The same, but the value is a secret.
     Secret {
-        /// The value.
         value: HeaderValue,
         /// Where it is, as the configuration spells it: `env:NAME` or `file:PATH`.
         place: String,
@@ -118,7 +116,6 @@ pub enum Action {
     Respond {
         /// The status, 200 to 599.
         status: StatusCode,
-        /// The body.
         body: String,
         /// The media type of the body.
         content_type: HeaderValue,

@@ -99,7 +99,6 @@ fn spellings(route: &RouteDraft<'_>, path: &PathPattern, rules: PathRules) -> Ve
     spellings
 }
 
-/// A route, and its path.
 type Candidate<'r, 'a> = (&'r RouteDraft<'a>, &'r PathPattern);
 
 /// The routes by their hosts and the segments of their paths: with ten thousand routes, to compare each with each would take

@@ -26,7 +26,6 @@ impl StateFolder {
         Self { root: root.to_owned(), path: root.join(below) }
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }

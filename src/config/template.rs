@@ -10,10 +10,8 @@ pub struct Template {
     pub parts: Vec<TemplatePart>,
 }
 
-/// A part of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TemplatePart {
-    /// This text.
     Text(String),
     /// `{client_ip}`: the address of the client.
     ClientIp,

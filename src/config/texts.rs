@@ -23,7 +23,6 @@ struct TextFile {
 }
 
 impl Texts {
-    /// One text.
     pub(super) fn one(name: &str, text: String) -> Self {
         Self { whole: text, files: vec![TextFile { name: name.to_owned(), start: 0, is_read: true }] }
     }

@@ -21,7 +21,6 @@ pub struct Tls {
     pub settings: TlsSettings,
 }
 
-/// The files of one certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
     /// The chain of certificates in PEM, the server's first.
@@ -44,9 +43,7 @@ pub struct ClientCa {
 /// A file that is not what it should be.
 #[derive(Debug)]
 pub struct FileError {
-    /// The path.
     pub path: PathBuf,
-    /// Why.
     pub why: FileProblem,
 }
 
@@ -69,7 +66,6 @@ impl fmt::Display for FileError {
 }
 
 impl Tls {
-    /// All its files.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let certificates = self.certificates.iter().flat_map(CertificateFiles::all);
         certificates.chain(self.client_ca.as_ref().map(|client_ca| client_ca.path.as_path()))

@@ -9,7 +9,6 @@ use rustls::pki_types::ServerName;
 use super::{CertificateFiles, Key};
 use crate::net::tls::ConnectorTls;
 
-/// An upstream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Upstream {
     /// The name that routes use.
@@ -50,10 +49,8 @@ pub struct Upstream {
     pub ejection: Option<Ejection>,
 }
 
-/// One server of an upstream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpstreamServer {
-    /// Its address.
     pub address: Address,
     /// Its share of requests, relative to the other servers, 1 to 100.
     pub weight: u32,

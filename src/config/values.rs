@@ -267,7 +267,6 @@ pub(super) fn method(text: &str) -> Read<Method> {
     Err(Wrong::new(format!("{} is not in upper case", quoted(text)), format!("write \"{upper}\"")))
 }
 
-/// The name of a header.
 pub(super) fn header(text: &str) -> Read<HeaderName> {
     HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
         let help = "a header name is letters, digits and - without spaces, like \"x-api-key\"";

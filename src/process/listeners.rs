@@ -58,7 +58,6 @@ pub(super) struct Listeners {
 
 /// Where the changes come out.
 pub(super) struct ListenerChanges {
-    /// For each worker.
     pub(super) workers: Vec<mpsc::UnboundedReceiver<ListenerChange>>,
     pub(super) admin: mpsc::UnboundedReceiver<AdminChange>,
 }
@@ -144,7 +143,6 @@ impl Listeners {
         (Self { open, workers: senders, admin }, ListenerChanges { workers: receivers, admin: admin_changes })
     }
 
-    /// The listeners that are open.
     pub(super) fn open(&self) -> OpenListeners {
         self.open.clone()
     }

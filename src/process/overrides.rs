@@ -22,7 +22,6 @@ pub(super) struct Overrides {
 }
 
 impl Overrides {
-    /// These, and requests for them.
     pub(super) fn new(temporary: Arc<Mutex<TemporaryOverrides>>, requested: mpsc::Receiver<OverrideRequest>) -> Self {
         Self { temporary, requested }
     }

@@ -68,7 +68,9 @@ impl<'a> Deciding<'a, '_> {
             Some(tokens) => (Decision::Admitted, Ok(tokens)),
             None => {
                 part.from = Stage::Tokens;
-                *head_quotas = quotas::resolve(route, StageRange::FIRST, attributes, connection, &mut now).await;
+                if route.has_quotas {
+                    *head_quotas = quotas::resolve(route, StageRange::FIRST, attributes, connection, &mut now).await;
+                }
                 let input = DecisionInput { quotas: head_quotas, now, ..input };
                 // This is seldom needed, and would make the future of each request larger.
                 Box::pin(before_tokens(route, &input, state, worker)).await
@@ -94,7 +96,9 @@ impl<'a> Deciding<'a, '_> {
                 Ok(nothing)
             } else {
                 let part = mem::replace(&mut part, StageRange::BODY).without_body();
-                *tokens_quotas = quotas::resolve(route, part, &attributes, connection, &mut now).await;
+                if route.has_quotas {
+                    *tokens_quotas = quotas::resolve(route, part, &attributes, connection, &mut now).await;
+                }
                 input = DecisionInput { part, quotas: tokens_quotas, now, ..input };
                 let read = Box::pin(reader.read(body, &input, state)).await;
                 // The client decides how long that takes, and others were decided about meanwhile.
@@ -121,7 +125,9 @@ impl<'a> Deciding<'a, '_> {
                 return Decided::Answered(Outcome::Shed, answer, None);
             }
             if !route.limits.is_empty() {
-                *quotas = quotas::resolve(route, part, &attributes, connection, &mut now).await;
+                if route.has_quotas {
+                    *quotas = quotas::resolve(route, part, &attributes, connection, &mut now).await;
+                }
                 let input = DecisionInput { part, attributes: &attributes, quotas, now, ..input };
                 decision = decide::decide(&input, state).await;
             }

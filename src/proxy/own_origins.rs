@@ -10,7 +10,6 @@ use crate::config::{Address, Scheme, Upstream};
 pub struct OwnOrigins(Box<[String]>);
 
 impl OwnOrigins {
-    /// Those of this upstream.
     pub fn new(upstream: &Upstream) -> Self {
         let origin = |address: &Address| match address {
             Address::Http { authority, tls: None, .. } => Some(without_port(&format!("http://{authority}"), ":80")),

@@ -6,7 +6,7 @@ use crate::proxy::snapshot::CompiledRoute;
 use crate::request::decide::{self, ResolvedQuotas, StageRange};
 use crate::request::identify::RequestAttributes;
 
-/// Finds them, for the limits of `part`. It waits only if nothing is known of a key; then `now` is the moment afterwards.
+/// Finds them, for the limits of `part`. A route that `has_quotas` needs it. It waits only if nothing is known of a key; then `now` is the moment afterwards.
 pub(super) async fn resolve(
     route: &CompiledRoute,
     part: StageRange,
@@ -15,9 +15,6 @@ pub(super) async fn resolve(
     now: &mut Time,
 ) -> ResolvedQuotas {
     let mut quotas = ResolvedQuotas::new();
-    if !route.has_quotas {
-        return quotas;
-    }
     let waits = {
         let key_cache = &mut connection.key_cache.borrow_mut();
         decide::resolve_quotas(&route.limits, part, attributes, key_cache, *now, &mut quotas)

@@ -26,7 +26,6 @@ pub struct Shedding {
     pub settings: Shed,
     /// One for each upstream that a route has, and one for the routes without.
     pub meters: Vec<Arc<Meter>>,
-    /// All upstreams.
     pub upstreams: Vec<Arc<Upstream>>,
 }
 

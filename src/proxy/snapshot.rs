@@ -53,11 +53,9 @@ pub struct Snapshot {
     pub limits: Vec<Arc<RateTable>>,
     /// Counts the requests without a route.
     pub unrouted: Arc<RouteMetrics>,
-    /// The upstreams.
     pub upstreams: Vec<Arc<Upstream>>,
     /// The keys of the issuers of tokens.
     pub key_sources: Vec<Arc<KeySource>>,
-    /// The sources of quotas, for each limit that has one.
     pub quota_sources: Vec<LimitSource>,
     /// Whether upstreams get the header Forwarded.
     pub forwarded: bool,
@@ -102,7 +100,6 @@ pub struct CompiledRoute {
     pub single: Arc<SingleSources>,
     /// The tokens that its limits or its upstream use.
     pub tokens: Vec<Arc<TokenReader>>,
-    /// Its limits.
     pub limits: Vec<RouteLimit>,
     /// Whether one of its limits has a source of quotas.
     pub has_quotas: bool,
@@ -144,13 +141,10 @@ impl CompiledRoute {
 
 /// How the requests of a route are answered.
 pub enum Action {
-    /// They are forwarded.
     Forward(Forwarding),
     /// The gateway responds.
     Respond {
-        /// The status.
         status: StatusCode,
-        /// The body.
         body: Bytes,
         /// The content type of the body.
         content_type: HeaderValue,
@@ -161,7 +155,6 @@ pub enum Action {
 
 /// Where requests are forwarded to, and how.
 pub struct Forwarding {
-    /// The upstream.
     pub upstream: Arc<Upstream>,
     /// Which path it gets.
     pub path: SentPath,

@@ -110,7 +110,6 @@ pub const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 /// The requests of one route.
 #[derive(Debug)]
 pub struct RouteMetrics {
-    /// Its name.
     pub name: String,
     /// The counters of each worker.
     pub workers: PerWorker<RequestMetrics>,
@@ -152,9 +151,7 @@ pub struct RouteRecorder {
 /// How a request ended, and why if it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestEnd {
-    /// The class of its method.
     pub method: MethodClass,
-    /// The outcome.
     pub outcome: Outcome,
     /// Why it failed.
     pub reason: Option<Reason>,

@@ -294,7 +294,6 @@ impl TokenMeter {
         end != End::Cut && self.reading.reader().says_usage()
     }
 
-    /// What was used so far.
     pub fn used_so_far(&self) -> Usage {
         self.used(End::Abandoned)
     }

@@ -90,11 +90,9 @@ pub struct RouteLimit {
 
 /// Everything that a decision depends on.
 pub struct DecisionInput<'a, 'r> {
-    /// The limits of the route.
     pub limits: &'a [RouteLimit],
     /// Which of them are asked now.
     pub part: StageRange,
-    /// The request.
     pub attributes: &'r RequestAttributes<'r>,
     /// What sources of quotas grant the request's keys, see [`ResolvedQuotas`].
     pub quotas: &'a [Option<ResolvedQuota>],

@@ -25,7 +25,6 @@ impl<'a> Descriptor<'a> {
     }
 }
 
-/// The rules about descriptors.
 #[derive(Debug, Default)]
 pub struct DescriptorRules(Vec<Rule>);
 

@@ -31,7 +31,6 @@ pub use key_text::WrittenKey;
 /// What a key can be read from.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestAttributes<'a> {
-    /// The method.
     pub method: &'a Method,
     /// Lower case, without the port.
     pub host: &'a str,

@@ -134,7 +134,6 @@ impl Resolver {
         }
     }
 
-    /// Resolves a request.
     pub fn resolve<'a>(&self, request: ArrivedRequest<'a>) -> Resolved<'a> {
         let head = request.head;
         let client = client(request.peer, &head.headers, &self.trusted_proxies);

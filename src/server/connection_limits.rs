@@ -274,7 +274,6 @@ pub(super) struct ConnectionPermit {
     limits: Arc<ConnectionLimits>,
     /// The address for which it is counted.
     address: Option<IpAddr>,
-    /// Whether it is taken.
     taken: bool,
     /// Whether the connection begins with the PROXY protocol, so that the address of its client is not known yet.
     pub(super) expects_preamble: bool,

@@ -19,7 +19,6 @@ pub(super) trait TimedStreams: Debug {
     fn reset_stalled(&self, now: Coarse, limits: &TimeLimits);
 }
 
-/// The state of one connection.
 #[derive(Debug)]
 pub(super) struct ConnectionState {
     lifecycle: RefCell<Lifecycle>,
@@ -64,7 +63,6 @@ impl ConnectionState {
         self.lifecycle.borrow()
     }
 
-    /// The state of its worker.
     pub(super) fn worker(&self) -> &Rc<WorkerState> {
         &self.worker
     }

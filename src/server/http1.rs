@@ -59,11 +59,11 @@ const BAD_TARGET: &str = "The target of the request is not valid.";
 
 /// What becomes of a connection.
 pub(super) enum AfterRequests {
-    /// It rests.
     Rest,
     /// It ends. The client may be in the middle of a body.
-    Close { is_in_body: bool },
-    /// It is a tunnel.
+    Close {
+        is_in_body: bool,
+    },
     Tunnel(Tunnel, TunnelStream),
 }
 

@@ -34,7 +34,6 @@ pub(super) enum Event {
     Flushed,
     /// A request begins. Others may be in flight at the same time.
     RequestBegins,
-    /// A request ends.
     RequestEnds,
     /// While the response to the request in flight is sent, the client may read nothing for so long.
     ReadsWithin(Coarse),
@@ -57,7 +56,6 @@ pub(super) enum Event {
 /// What becomes of a connection next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It goes on.
     GoOn,
     /// It drops what requests need until the next one comes.
     Rest,
@@ -111,7 +109,6 @@ enum Phase {
 /// Whether a connection has the buffers and the handler that requests need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
-    /// It has them.
     Awake,
     /// No request has come for a while, so it has to drop them.
     Tired,

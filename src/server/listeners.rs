@@ -24,7 +24,6 @@ const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
 pub struct Listener {
     /// Names it among those of its worker. No other listener gets it later.
     pub id: usize,
-    /// The socket.
     pub socket: std::net::TcpListener,
     /// Whether its connections use TLS.
     pub is_tls: bool,

@@ -67,7 +67,6 @@ struct Shared {
 
 /// How an attempt to get a certificate ended.
 enum Attempt {
-    /// It is there.
     Done,
     /// Somebody else orders.
     Elsewhere,

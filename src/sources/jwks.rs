@@ -230,7 +230,6 @@ impl KeySources {
         self.0.replace(sources);
     }
 
-    /// The sources in force.
     pub fn in_force(&self) -> Vec<Arc<KeySource>> {
         self.0.all()
     }

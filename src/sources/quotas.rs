@@ -36,13 +36,11 @@ use quota::Terms;
 /// The source of a limit, and the limit whose terms hold for what it says.
 #[derive(Clone)]
 pub struct LimitSource {
-    /// The source.
     pub source: Arc<QuotaSource>,
     limit: config::Limit,
 }
 
 impl LimitSource {
-    /// The name of the limit.
     pub fn limit_name(&self) -> &str {
         &self.limit.name
     }
@@ -80,7 +78,6 @@ impl QuotaSources {
         self.0.replace(sources.iter().map(|one| one.source.clone()).collect());
     }
 
-    /// The sources in force.
     pub fn in_force(&self) -> Vec<Arc<QuotaSource>> {
         self.0.all()
     }

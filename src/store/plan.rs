@@ -59,7 +59,6 @@ pub struct Pooled {
     pub place: usize,
     /// What it is asked in all.
     pub demand: Demand,
-    /// Its verdict on that.
     pub verdict: Verdict,
 }
 

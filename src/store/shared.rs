@@ -80,7 +80,6 @@ fn run(setup: Setup) {
     }
 }
 
-/// An ask that owns what it asks for.
 #[derive(Clone, Debug)]
 struct OwnedAsk {
     limit: Arc<Limit>,

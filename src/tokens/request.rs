@@ -388,7 +388,6 @@ impl Visit for Said<'_> {
     }
 }
 
-/// Whether a word is one of JSON.
 #[inline]
 fn is_json(word: &[u8]) -> bool {
     is_number(word) || matches!(word, b"true" | b"false" | b"null")

@@ -72,7 +72,6 @@ pub enum Provider {
     OpenAi,
     /// The stream of OpenAI's responses, which has events of its own.
     OpenAiResponses,
-    /// Anthropic.
     Anthropic,
     /// Google.
     Gemini,
@@ -81,7 +80,6 @@ pub enum Provider {
 /// How a stream is divided into parts, between which it can be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parts {
-    /// Events.
     Events,
     /// Lines, each with a value.
     Lines,
@@ -165,7 +163,6 @@ impl ResponseReader {
         self.findings.says_usage()
     }
 
-    /// Whether what it says has the input in it.
     pub fn says_input(&self) -> bool {
         self.findings.report.has_input()
     }

@@ -119,7 +119,6 @@ impl Balancer {
         has_changed
     }
 
-    /// All endpoints.
     pub(super) fn endpoints(&self) -> Vec<Weighted> {
         self.candidates.load().all.clone()
     }
@@ -226,7 +225,6 @@ impl Balancer {
         !criteria.tried.contains(&weighted.endpoint.id) && self.has_room(weighted)
     }
 
-    /// The next one in turn.
     fn next_in_turn<'c>(&self, candidates: &'c Candidates, criteria: Criteria<'_>) -> Option<&'c Weighted> {
         let turns = &candidates.schedule;
         (0..turns.len()).find_map(|_| {

@@ -32,7 +32,6 @@ pub(super) enum Connection {
     Http2(Box<OpenStream>),
 }
 
-/// Connections that are there.
 #[derive(Clone, Copy)]
 pub struct Connections<'a> {
     /// Those of the worker.

@@ -24,7 +24,6 @@ pub struct Endpoint {
     pub id: usize,
     /// How it is reached.
     pub target: Target,
-    /// How it does.
     pub(super) state: EndpointState,
     /// What all workers share about its upstream.
     pub(super) upstream: Arc<UpstreamState>,

@@ -175,7 +175,6 @@ impl fmt::Display for UpstreamError {
 pub(super) struct Failed {
     /// Why.
     pub(super) error: UpstreamError,
-    /// How it has ended.
     pub(super) ending: Ending,
 }
 

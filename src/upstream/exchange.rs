@@ -11,7 +11,6 @@ use super::request::UpstreamRequest;
 
 /// A request to one endpoint, which may be sent more than once.
 pub(super) struct Exchange<'a> {
-    /// The request.
     pub(super) request: &'a UpstreamRequest<'a>,
     /// The same request at its endpoint; `None` if it is a check.
     pub(super) in_flight: Option<&'a InFlight>,

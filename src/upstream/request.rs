@@ -19,7 +19,6 @@ use crate::request::identify::ambiguity::SingleSources;
 /// Passes an interim response to the client, without waiting for it.
 pub type PassInterim<'a> = dyn Fn(Response<()>) + 'a;
 
-/// A request to an upstream.
 pub struct UpstreamRequest<'a> {
     /// What its head is made of.
     pub head: RequestHead<'a>,
@@ -37,7 +36,6 @@ pub struct UpstreamRequest<'a> {
 
 /// What the head of a request is made of.
 pub struct RequestHead<'a> {
-    /// The method.
     pub method: &'a Method,
     /// The path and query, in origin form.
     pub target: &'a str,

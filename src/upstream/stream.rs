@@ -97,7 +97,6 @@ impl UpstreamStream {
         are_taken(self.place.semaphore())
     }
 
-    /// The places of which it has one.
     pub(super) fn places(&self) -> Arc<Semaphore> {
         self.place.semaphore().clone()
     }

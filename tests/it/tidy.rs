@@ -203,7 +203,7 @@ fn the_shared_store_does_not_know_which_servers_it_has() {
 #[test]
 fn what_has_one_place_stays_there() {
     for (what, places) in [
-        ("ClockId::Realtime", &["base/clock"][..]),
+        ("SystemTime", &["base/clock"][..]),
         ("memcache::", &["store/shared/memcached"]),
         ("prometheus::", &["admin"]),
         ("procfs::", &["admin"]),

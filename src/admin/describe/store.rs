@@ -4,7 +4,6 @@ use std::fmt;
 
 use crate::config::{OnError, Share, Store};
 
-/// Describes the store.
 pub(super) fn describe(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {
     match store {
         Store::Memory { max_keys, max_memory, snapshot, share } => {

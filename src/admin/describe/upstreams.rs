@@ -6,7 +6,6 @@ use super::statuses;
 use crate::config::AdaptiveBounds;
 use crate::config::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamTls};
 
-/// Describes one upstream.
 pub(super) fn describe(f: &mut fmt::Formatter<'_>, upstream: &Upstream) -> fmt::Result {
     writeln!(f, "  {}", upstream.name)?;
     for server in &upstream.servers {

@@ -58,7 +58,6 @@ pub enum Rule {
 /// A name in lower case, and its rules.
 pub type Listed = (&'static str, &'static [Rule]);
 
-/// All of them.
 pub const TABLE: &[Listed] = &[
     ("connection", &[HopByHop]),
     ("keep-alive", &[HopByHop]),
@@ -214,7 +213,6 @@ pub fn reads_as_any(name: &HeaderName, wanted: &[Rule]) -> bool {
     listed(name.as_str()).is_some_and(|(_, rules)| has_any(rules, wanted))
 }
 
-/// Rules as bits.
 const fn bits(mut rules: &[Rule]) -> u16 {
     let mut bits = 0;
     while let [rule, rest @ ..] = rules {
@@ -235,7 +233,6 @@ fn is_listed_with(name: &HeaderName, wanted: &[Rule]) -> bool {
     listed(name.as_str()).is_some_and(|(listed, rules)| listed == name.as_str() && has_any(rules, wanted))
 }
 
-/// Whether one of these rules is wanted.
 pub fn has_any(rules: &[Rule], wanted: &[Rule]) -> bool {
     rules.iter().any(|rule| wanted.contains(rule))
 }

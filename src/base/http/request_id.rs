@@ -57,7 +57,6 @@ impl RequestId {
         }
     }
 
-    /// As the value of a header.
     pub fn to_header(&self) -> HeaderValue {
         // All its characters can be in a header.
         HeaderValue::from_bytes(self.as_bytes()).unwrap_or(HeaderValue::from_static(""))

@@ -5,11 +5,8 @@ use std::ops::Range;
 /// What has text or other values in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// An object.
     Object,
-    /// An array.
     Array,
-    /// A string.
     String,
 }
 

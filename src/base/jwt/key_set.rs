@@ -34,7 +34,6 @@ pub struct KeySet {
     fingerprint: Fingerprint,
 }
 
-/// One key.
 #[derive(Clone)]
 struct Key {
     /// `kid`

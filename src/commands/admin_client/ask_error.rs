@@ -24,10 +24,7 @@ pub enum AskError {
     /// The connection ends too early.
     Closed(hyper::Error),
     /// The token is wrong, or there is none.
-    Unauthorized {
-        /// Whether one was sent.
-        sent: bool,
-    },
+    Unauthorized { sent: bool },
     /// Another status than 200, with the sentence of the gateway.
     Status(StatusCode, String),
     /// It is no admin listener of a gateway.

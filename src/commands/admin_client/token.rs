@@ -20,9 +20,7 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 /// Where the token comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenSource {
-    /// There is none.
     None,
-    /// The environment had this one.
     Environment(HeaderValue),
     /// A file, which is read for each request, so that a token can be replaced.
     File(PathBuf),

@@ -16,7 +16,6 @@ use super::needs::Needs;
 use super::record::{Record, Unreadable};
 use crate::request::identify::client;
 
-/// Reads a line.
 pub(super) fn read(line: &[u8], needs: &Needs, times: &mut TimeReader) -> Result<Box<Record>, Unreadable> {
     let (mut head, mut rest) = quoted(line).ok_or(Unreadable::Format)?;
     let begin = head;

@@ -12,11 +12,9 @@ pub enum Attribute {
     Client,
     /// When the request came.
     Time,
-    /// The method.
     Method,
     /// The path, with the query if the log has it; or a URL.
     Path,
-    /// The host.
     Host,
     /// The status of the response.
     Status,

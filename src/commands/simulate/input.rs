@@ -33,7 +33,6 @@ pub(super) struct Input {
     pub(super) broken: Vec<String>,
 }
 
-/// One log.
 struct Log {
     lines: Lines,
     reorder: Reorder,
@@ -53,14 +52,12 @@ pub(super) struct Skipped {
     pub(super) first: Vec<SkippedLine>,
 }
 
-/// A line that was skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SkippedLine {
     /// The name of the file.
     pub(super) file: String,
     /// The number of the line, from 1.
     pub(super) line: u64,
-    /// Why.
     pub(super) why: Why,
 }
 

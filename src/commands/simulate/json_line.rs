@@ -11,7 +11,6 @@ use super::record::{Line, Record, Spent, Unreadable};
 use crate::base::clock::Time;
 use crate::tokens::Usage;
 
-/// Reads a line.
 pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames, times: &mut TimeReader) -> Result<Line, Unreadable> {
     let object = Object::read(line).ok_or(Unreadable::Json)?;
     // A call of Envoy is about descriptors, which its line does not have.

@@ -56,10 +56,8 @@ impl Record {
     }
 }
 
-/// What a line is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// A request.
     Request(Box<Record>),
     /// A line of the gateway's log that is about something else.
     Message,

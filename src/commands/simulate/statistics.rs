@@ -63,7 +63,6 @@ pub(super) struct KeyStatistics {
     pub(super) text: Box<str>,
     pub(super) requests: u64,
     pub(super) rejected: u64,
-    /// Whether it was banned.
     pub(super) was_banned: bool,
     log: ExactLog,
     /// All requests of the key, whether they were admitted or not.

@@ -12,7 +12,6 @@ use crate::limit::Rate;
 /// How many columns the sparklines have.
 const COLUMNS: usize = 60;
 
-/// The report as a text.
 pub(super) fn text(report: &Report) -> String {
     let mut text = String::new();
     match report.from.zip(report.to) {

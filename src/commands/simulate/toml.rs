@@ -26,7 +26,6 @@ pub(super) fn toml(report: &Report) -> String {
     text
 }
 
-/// The section of one limit.
 pub(super) fn section(limit: &LimitReport) -> String {
     let mut text = String::new();
     let rates = |rates: &[Rate]| rates.iter().map(|rate| quoted(&rate.to_string())).collect::<Vec<_>>().join(", ");

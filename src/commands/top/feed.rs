@@ -40,7 +40,6 @@ pub(super) struct Feed<'a> {
 }
 
 impl<'a> Feed<'a> {
-    /// That of this client.
     pub(super) fn new(client: &'a AdminClient) -> Self {
         Self { client, open: None, begun: Vec::new() }
     }

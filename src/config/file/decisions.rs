@@ -39,7 +39,6 @@ pub struct DescriptorRule {
 }
 
 impl Decisions {
-    /// Its listener.
     pub fn listener(&self) -> Listener {
         Listener { address: self.listen, tls: self.tls.is_some(), traffic: Traffic::Decisions }
     }

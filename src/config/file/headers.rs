@@ -47,7 +47,6 @@ pub(super) fn table<'a, T>(
     whole.then_some(headers)
 }
 
-/// The value of a header.
 pub(super) fn value(text: &str) -> Result<HeaderValue, Wrong> {
     HeaderValue::from_str(text).ok().filter(|_| text.trim() == text).ok_or_else(|| {
         Wrong::new(

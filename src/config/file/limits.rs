@@ -36,7 +36,6 @@ const SLOW: &str = "write from when on and for how long: slow = { from = 0.8, up
 /// What the file says about the overflow of one limit.
 pub(in crate::config) struct Overflow<'a> {
     pub(in crate::config) limit: Name<'a>,
-    /// The pool that it names.
     pub(in crate::config) pool: Option<Name<'a>>,
     /// Where its `on_limit` is written, or the limit if it has none.
     pub(in crate::config) on_limit: Range<usize>,

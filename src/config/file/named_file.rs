@@ -28,7 +28,6 @@ impl<'a> NamedFile<'a> {
         Some(Self { field, name, path })
     }
 
-    /// Its path.
     pub(super) fn path(&self) -> PathBuf {
         self.path.clone()
     }

@@ -43,10 +43,18 @@ pub(in crate::config) struct Draft<'a> {
 
 /// Where the response comes from.
 pub(in crate::config) enum Answer<'a> {
-    /// An upstream, by name.
-    Forward { upstream: Name<'a>, path: SentPath, preserve_host: bool, rewrite_location: Option<bool> },
+    Forward {
+        upstream: Name<'a>,
+        path: SentPath,
+        preserve_host: bool,
+        rewrite_location: Option<bool>,
+    },
     /// The gateway.
-    Respond { status: StatusCode, body: String, content_type: HeaderValue },
+    Respond {
+        status: StatusCode,
+        body: String,
+        content_type: HeaderValue,
+    },
     /// The gateway, with another URL.
     Redirect(Redirect),
 }

@@ -57,7 +57,6 @@ const LONGEST_NAME: usize = 255;
 const WRITTEN: [HeaderName; 5] =
     [header::HOST, header::CONTENT_TYPE, header::CONTENT_ENCODING, header::ACCEPT, header::USER_AGENT];
 
-/// Reads the section.
 pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<Tracing> {
     let field =
         section.required(&tracing::endpoint, "add where the collector is: endpoint = \"http://127.0.0.1:4318\"");

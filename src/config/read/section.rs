@@ -180,7 +180,6 @@ fn entries<'a>(table: &'a DeTable<'a>, source: &'a Source<'a>) -> Vec<(Name<'a>,
 }
 
 impl<'a> Field<'a> {
-    /// A table with these keys.
     pub(in crate::config) fn section(&self, title: impl Into<String>, keys: &'static Table) -> Option<Section<'a>> {
         let title = title.into();
         let table = self.table(&title)?;

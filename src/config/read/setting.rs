@@ -10,7 +10,6 @@ use super::{Field, Source};
 /// A key of the file.
 pub(in crate::config) struct Setting<T: 'static> {
     pub(in crate::config) name: &'static str,
-    /// What it is for.
     pub(in crate::config) help: &'static str,
     pub(in crate::config) kind: Kind<T>,
     /// What holds without it, as the file would say it; empty where nothing does.
@@ -85,7 +84,6 @@ impl Shape {
 
 /// All keys of a table of the file.
 pub(in crate::config) struct Table {
-    /// What it is for.
     pub(in crate::config) help: &'static str,
     /// Its name in messages; empty for that of the table above with its key.
     pub(in crate::config) title: &'static str,

@@ -9,7 +9,6 @@ use rustls::pki_types::ServerName;
 pub struct Url {
     /// A name or an address; IPv6 has no brackets.
     pub host: String,
-    /// The port.
     pub port: u16,
     /// The Host header to send.
     pub authority: String,

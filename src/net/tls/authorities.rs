@@ -35,7 +35,6 @@ impl Authorities {
         Ok(Self { certificates: certificates.into(), roots: Arc::new(roots) })
     }
 
-    /// Whether this certificate is one of them.
     pub(super) fn has(&self, certificate: &CertificateDer<'_>) -> bool {
         self.certificates.iter().any(|own| own == certificate)
     }

@@ -45,7 +45,6 @@ impl ClientAuth {
     }
 }
 
-/// Who a client is by its certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificate {
     /// The subject as text (RFC 4514), like `CN=reports,O=Example`.

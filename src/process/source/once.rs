@@ -27,7 +27,6 @@ pub struct ReadOnce {
 }
 
 impl ReadOnce {
-    /// Standard input.
     pub fn standard_input() -> Self {
         Self { path: None, was_read: Mutex::default() }
     }

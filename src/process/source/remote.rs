@@ -110,7 +110,6 @@ impl Remote {
         self.copy.as_ref().map(CopyFile::path)
     }
 
-    /// How it does.
     pub fn status(&self) -> RemoteStatus {
         let Fetches { changed, unchanged, failed } = &self.fetches;
         let state = self.state.lock();

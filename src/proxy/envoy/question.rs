@@ -13,7 +13,6 @@ use crate::request::identify::{KeyCache, RequestAttributes};
 
 /// The limits and costs that one call asks about. A place is the index of a limit.
 pub(super) struct Question<'c> {
-    /// The limits.
     pub(super) limits: Combination,
     /// What each is asked about.
     pub(super) descriptors: SmallVec<[Descriptor<'c>; 4]>,

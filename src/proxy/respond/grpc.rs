@@ -35,25 +35,15 @@ const RETRY_INFO: &[u8] = b"type.googleapis.com/google.rpc.RetryInfo";
 /// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// `UNKNOWN`
     Unknown = 2,
-    /// `INVALID_ARGUMENT`
     InvalidArgument = 3,
-    /// `DEADLINE_EXCEEDED`
     DeadlineExceeded = 4,
-    /// `NOT_FOUND`
     NotFound = 5,
-    /// `PERMISSION_DENIED`
     PermissionDenied = 7,
-    /// `RESOURCE_EXHAUSTED`
     ResourceExhausted = 8,
-    /// `UNIMPLEMENTED`
     Unimplemented = 12,
-    /// `INTERNAL`
     Internal = 13,
-    /// `UNAVAILABLE`
     Unavailable = 14,
-    /// `UNAUTHENTICATED`
     Unauthenticated = 16,
 }
 
@@ -198,7 +188,6 @@ fn status(code: Code, message: &str, retry_after: u64) -> Vec<u8> {
     [number(1, code as u64), bytes(2, message.as_bytes()), bytes(3, &any)].concat()
 }
 
-/// A field with a number.
 fn number(field: u8, value: u64) -> Vec<u8> {
     [&[field << 3][..], &value.encode_var_vec()].concat()
 }

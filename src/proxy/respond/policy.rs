@@ -21,13 +21,11 @@ const SECOND: u64 = 1_000_000;
 pub(super) struct Policies {
     /// The items of RateLimit-Policy.
     pub(super) line: Option<HeaderValue>,
-    /// The policy of each rate.
     rates: Vec<Policy>,
     /// The policy of `max_in_flight`, if the limit has it.
     in_flight: Option<Policy>,
 }
 
-/// One policy.
 #[derive(Clone, Debug)]
 pub(super) struct Policy {
     /// Its item of RateLimit up to the number of requests that remain: `"name";r=`.
@@ -122,7 +120,6 @@ impl Policies {
         Self { line, rates, in_flight }
     }
 
-    /// The policy that a verdict of this limit is about.
     pub(super) fn of(&self, verdict: &LimitVerdict) -> Option<&Policy> {
         match verdict {
             LimitVerdict::Rates(verdict) => self.rates.get(verdict.rate),

@@ -363,7 +363,6 @@ impl LimitHeaders {
         matches!(self.style, HeaderStyle::Draft | HeaderStyle::Both)
     }
 
-    /// What a verdict counts.
     fn unit_of(&self, verdict: &LimitVerdict) -> CountedUnit {
         if matches!(verdict, LimitVerdict::InFlight { .. }) { CountedUnit::Requests } else { self.unit }
     }

@@ -99,7 +99,6 @@ impl SharedState {
         &self.key_sources
     }
 
-    /// The sources of quotas.
     pub fn quota_sources(&self) -> &Arc<QuotaSources> {
         &self.quota_sources
     }

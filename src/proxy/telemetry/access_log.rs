@@ -96,7 +96,6 @@ impl AccessLogEntry {
 pub enum AccessLogger {
     /// They are lines of the log.
     Log,
-    /// They are lines of the log, which is JSON.
     JsonLog(LineWriter),
     /// They are written in this format.
     Lines(LineWriter, AccessFormat),

@@ -15,7 +15,6 @@ use crate::base::repeated_event::RepeatedEvent;
 pub struct Failure<'a> {
     /// Why the request failed.
     pub reason: Reason,
-    /// The request.
     pub id: &'a RequestId,
     /// The server that it was sent to.
     pub server: &'a dyn Display,
@@ -23,7 +22,6 @@ pub struct Failure<'a> {
     pub error: &'a dyn Display,
 }
 
-/// The failures of one upstream.
 #[derive(Debug)]
 pub struct UpstreamFailures {
     /// The name of the upstream.

@@ -65,7 +65,6 @@ impl MeteredLimit {
         }
     }
 
-    /// What is reserved.
     pub(super) fn reserved(&self) -> u64 {
         self.reserved.iter().map(Reserved::cost).sum()
     }

@@ -40,13 +40,10 @@ impl Waits {
 /// One of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// The client.
     Client,
-    /// The upstream.
     Upstream,
 }
 
-/// How a tunnel ended.
 #[derive(Debug)]
 pub(super) enum TunnelEnd {
     /// Both sides have ended.

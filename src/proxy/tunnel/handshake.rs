@@ -8,7 +8,6 @@ use http::{HeaderMap, header};
 /// What a server appends to the key before it hashes both (RFC 6455, section 1.3).
 const SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// A new key.
 pub(in crate::proxy) fn new_key() -> String {
     // It only shows that the server speaks WebSocket, so it need not be secret.
     STANDARD.encode(fastrand::u128(..).to_ne_bytes())

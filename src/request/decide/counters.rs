@@ -11,7 +11,6 @@ use crate::base::metrics::{Counter, Peak, PerWorker};
 pub struct LimitMetrics {
     /// The name of the limit.
     pub name: String,
-    /// The counters of each worker.
     pub workers: PerWorker<DecisionCounters>,
     /// The keys that come most often, of each worker.
     pub keys: PerWorker<KeyActivity>,

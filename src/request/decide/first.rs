@@ -28,7 +28,6 @@ pub enum Stage {
     /// Its tokens. A limit that all clients share waits for them, too: with wrong tokens, a client could use up what others
     /// need.
     Tokens,
-    /// Its body.
     Body,
 }
 
@@ -46,10 +45,8 @@ impl StageRange {
     pub const FIRST: Self = Self { from: Stage::Head, to: Stage::Head };
     /// Those that need the body.
     pub const BODY: Self = Self { from: Stage::Body, to: Stage::Body };
-    /// All of them.
     pub const ALL: Self = Self { from: Stage::Head, to: Stage::Body };
 
-    /// Whether this limit is one of them.
     pub fn has(self, limit: &RouteLimit) -> bool {
         (self.from..=self.to).contains(&limit.stage)
     }

@@ -17,16 +17,12 @@ pub struct LimitOutcome<'a> {
     pub limit: &'a Limit,
     /// How much room the request needs, 1 or more: its cost, as far as that is known.
     pub need: u64,
-    /// The verdict.
     pub verdict: LimitVerdict,
-    /// As of when that is.
     pub as_of: Time,
 }
 
-/// The verdict of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitVerdict {
-    /// That of its rates.
     Rates(Verdict),
     /// That of its bound on requests in flight.
     InFlight {

@@ -48,7 +48,6 @@ pub struct RateSelector {
 /// What applies to one request.
 #[derive(Clone, Copy, Debug)]
 pub enum SelectedRates<'a> {
-    /// These rates.
     Rates(RateSet<'a>, &'a Arc<Limit>),
     /// It passes without being counted.
     Exempt,

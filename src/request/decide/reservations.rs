@@ -146,7 +146,6 @@ pub struct SettledByBody<'a> {
     pub costs: SmallVec<[(usize, &'a Arc<TokenCost>); 1]>,
     /// What it costs at least, since another limit says so.
     pub least: u64,
-    /// What is reserved.
     pub reserved: Reserved,
 }
 

@@ -25,7 +25,6 @@ use crate::request::identify::KeyExtractor;
 /// The most overrides at the same time, of all limits together.
 pub const MAX_TEMPORARY: usize = 10_000;
 
-/// All of them.
 #[derive(Debug, Default)]
 pub struct TemporaryOverrides {
     /// By the name of the limit; none of the lists is empty.
@@ -34,7 +33,6 @@ pub struct TemporaryOverrides {
     changes: u64,
 }
 
-/// Those of one limit.
 #[derive(Debug, Default)]
 pub struct LimitOverrides {
     list: Vec<TemporaryOverride>,
@@ -79,7 +77,6 @@ pub struct ListedOverride<'a> {
     pub fingerprint: Fingerprint,
     /// What it grants.
     pub allowance: &'a Allowance,
-    /// When it ends.
     pub ends: Instant,
 }
 
@@ -260,7 +257,6 @@ impl TemporaryRates {
         Some((self.granted.get(*index)?, *index, *ends))
     }
 
-    /// All keys that have one.
     pub(super) fn keys(&self) -> impl Iterator<Item = Fingerprint> {
         self.by_key.keys().copied()
     }

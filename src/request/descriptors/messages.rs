@@ -23,10 +23,8 @@ pub struct RateLimitRequest {
     pub hits_addend: u32,
 }
 
-/// One descriptor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitDescriptor {
-    /// Its entries.
     #[prost(message, repeated, tag = "1")]
     pub entries: Vec<Entry>,
     /// What it costs; 0 only asks.
@@ -40,7 +38,6 @@ pub struct RateLimitDescriptor {
 /// One entry of a descriptor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Entry {
-    /// What it is.
     #[prost(bytes = "bytes", tag = "1")]
     pub key: Bytes,
     /// What this request has of it.
@@ -94,7 +91,6 @@ pub struct DescriptorStatus {
     pub duration_until_reset: Option<Duration>,
 }
 
-/// A rate.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimit {
     /// How many.
@@ -118,15 +114,10 @@ pub enum Unit {
     Second = 1,
     /// A minute.
     Minute = 2,
-    /// An hour.
     Hour = 3,
-    /// A day.
     Day = 4,
-    /// A month.
     Month = 5,
-    /// A year.
     Year = 6,
-    /// A week.
     Week = 7,
 }
 
@@ -147,7 +138,6 @@ pub struct HeaderValue {
     /// Its name.
     #[prost(string, tag = "1")]
     pub key: String,
-    /// Its value.
     #[prost(string, tag = "2")]
     pub value: String,
 }
@@ -163,7 +153,6 @@ pub struct HealthCheckRequest {
 /// The answer to that.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct HealthCheckResponse {
-    /// Whether it is.
     #[prost(enumeration = "Serving", tag = "1")]
     pub status: i32,
 }
@@ -174,7 +163,6 @@ pub struct HealthCheckResponse {
 pub enum Serving {
     /// Nothing is known.
     Unknown = 0,
-    /// It is served.
     Serving = 1,
     /// It is not, because the gateway drains.
     NotServing = 2,

@@ -22,7 +22,6 @@ pub(super) struct Forwarded<'a> {
 }
 
 impl<'a> Forwarded<'a> {
-    /// Reads the header.
     pub(super) fn read(headers: &'a HeaderMap) -> Self {
         let mut all = Self::default();
         for line in headers.get_all(header::FORWARDED) {

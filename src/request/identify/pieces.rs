@@ -38,7 +38,6 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-/// The name and the value of a pair.
 pub(super) fn name_and_value(pair: &[u8]) -> (&[u8], &[u8]) {
     let end = memchr::memchr(b'=', pair).unwrap_or(pair.len());
     (&pair[..end], pair.get(end + 1..).unwrap_or_default())

@@ -48,7 +48,6 @@ pub struct TokenReader {
 pub struct JwtMetrics {
     /// The name of the `[jwt.*]`.
     pub name: String,
-    /// The counters of each worker.
     pub workers: PerWorker<TokenCounters>,
 }
 
@@ -65,7 +64,6 @@ pub struct TokenCounters {
     pub rejected: [Counter; Rejection::ALL.len()],
 }
 
-/// A token that is valid.
 #[derive(Clone, Debug)]
 pub struct ValidToken<'a> {
     name: &'a str,
@@ -74,7 +72,6 @@ pub struct ValidToken<'a> {
 
 /// What verifying the tokens of a request has shown.
 pub struct CheckedTokens<'a> {
-    /// Those that are valid.
     pub valid: ValidTokens<'a>,
     /// Whether there is one that is not valid and that is ignored.
     pub ignores_invalid: bool,

@@ -10,13 +10,9 @@ use crate::config::{HeaderMatch, Host, PathMatching, Route};
 /// The first condition of a route that a request does not meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// The host.
     Host,
-    /// The path.
     Path,
-    /// The method.
     Method,
-    /// The scheme.
     Scheme,
     /// This header, which has another value or is missing.
     Header(String),

@@ -77,9 +77,7 @@ impl Node {
 /// What routes are matched against besides the host and the path.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteConditions<'a> {
-    /// The method.
     pub method: &'a Method,
-    /// The headers.
     pub headers: &'a HeaderMap,
     /// How the client has sent the request.
     pub scheme: Scheme,

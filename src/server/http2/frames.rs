@@ -31,14 +31,12 @@ pub(super) mod flag {
     pub(in crate::server) const PRIORITY: u8 = 0x20;
 }
 
-/// The head of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameHead {
     /// How many bytes follow.
     pub length: u32,
     /// Its type.
     pub kind: u8,
-    /// Its flags.
     pub flags: u8,
     /// The stream that it belongs to; 0 for the connection.
     pub stream: u32,
@@ -51,7 +49,6 @@ impl FrameHead {
         Self { length: u32::from_be_bytes([0, l0, l1, l2]), kind, flags, stream }
     }
 
-    /// Whether it has this flag.
     pub fn has(self, flag: u8) -> bool {
         self.flags & flag != 0
     }

@@ -147,7 +147,6 @@ impl TimedStreams for Streams {
 }
 
 impl Stream {
-    /// The state of its worker.
     pub(super) fn worker(&self) -> &WorkerState {
         &self.streams.worker
     }

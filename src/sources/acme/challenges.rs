@@ -66,7 +66,6 @@ impl Answer {
 }
 
 impl Challenges {
-    /// Whether challenges of this kind are answered.
     pub fn answer(&self, kind: Challenge) -> bool {
         self.kind.load(Ordering::Relaxed) == kind as u8 + 1
     }
@@ -179,7 +178,6 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Answers with this key authorization for this name.
     pub(super) async fn answer(&self, name: &str, key_authorization: &str) {
         let slot = self.challenges.state.lock().names.get(name).cloned();
         if let Some(slot) = slot {

@@ -15,7 +15,6 @@ use crate::base::fingerprint::Fingerprint;
 /// The most keys that are kept. More of them are the same as all keys.
 const MOST_KEYS: usize = 65_536;
 
-/// What has changed.
 #[derive(Debug)]
 pub(super) enum Changed {
     /// Perhaps all keys.
@@ -42,7 +41,6 @@ pub(super) struct Announced {
 }
 
 impl Announced {
-    /// Adds a change.
     pub(super) fn add(&self, change: QuotaChange) {
         let mut waiting = self.waiting.borrow_mut();
         let changed = waiting.get_or_insert_with(|| Changed::Keys(HashSet::default()));

@@ -22,7 +22,6 @@ pub(super) struct Availability {
 }
 
 impl Availability {
-    /// Whether it is away.
     pub(super) fn is_away(&self) -> bool {
         self.is_away.load(Ordering::Relaxed)
     }

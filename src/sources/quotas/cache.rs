@@ -128,7 +128,6 @@ pub(super) struct Known {
 /// What has to be done about a key.
 #[derive(Debug)]
 pub(super) enum NextLookup {
-    /// Nothing.
     Nothing,
     /// The key is being looked up. There is nothing to use until this ends.
     Wait(watch::Receiver<()>),

@@ -36,7 +36,6 @@ const LIMIT: u64 = 1;
 /// The kind of a cell of the first limit.
 const CELL: u64 = 2;
 
-/// What was restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestoredCounters {
     /// When the counters were saved.

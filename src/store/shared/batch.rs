@@ -63,7 +63,6 @@ pub(super) enum Due {
 
 /// What is in flight: the cells of one batch of commands.
 pub(super) struct Exchange {
-    /// The cells in it, and which commands are about each.
     pub(super) cells: Vec<(CellPlace, CommandRanges)>,
     pub(super) targets: Targets,
 }

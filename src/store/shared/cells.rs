@@ -31,7 +31,6 @@ const LOOKS: usize = 128;
 /// The place of a cell. It stays the same while somebody waits for the cell or it is part of an exchange.
 pub(super) type CellPlace = u32;
 
-/// The cells.
 #[derive(Debug)]
 pub(super) struct Cells {
     places: HashMap<Fingerprint, CellPlace, RandomState>,
@@ -83,7 +82,6 @@ impl Cells {
         self.places.len()
     }
 
-    /// The cell at this place.
     pub(super) fn at(&mut self, place: CellPlace) -> &mut CachedCell {
         &mut self.cells[place as usize]
     }
@@ -236,7 +234,6 @@ fn is_newer(number: u32, other: u32) -> bool {
 
 #[cfg(test)]
 impl Cells {
-    /// All cells and their places.
     pub(super) fn all(&self) -> impl Iterator<Item = (CellPlace, &CachedCell)> {
         (0..).zip(&self.cells)
     }

@@ -70,7 +70,6 @@ pub(super) struct UnconfirmedCounters {
     counted_here: Option<Box<CountedHere>>,
 }
 
-/// What was counted in each counter.
 type CountedHere = SmallVec<[(CounterId, u64); 2]>;
 
 /// What a reading means.

@@ -44,7 +44,6 @@ pub(super) struct Engine {
     commands: Box<dyn Commands>,
 }
 
-/// One server.
 struct Server {
     link: Link,
     outputs: VecDeque<Output>,

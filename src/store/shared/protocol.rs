@@ -25,7 +25,6 @@ pub trait Protocol: Sync {
 pub struct Greeting {
     /// What is asked.
     pub question: &'static [u8],
-    /// What is answered.
     pub answer: &'static [u8],
 }
 
@@ -115,7 +114,6 @@ pub struct Initial {
 /// What came of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// It is done.
     Done,
     /// It is done, and this is the count after it.
     Count(u64),
@@ -143,7 +141,6 @@ pub struct Item<'a> {
 /// Where an item stands among the replies.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Where its value is.
     pub value: Range<usize>,
     /// The number that whoever stored it has attached.
     pub number: u32,

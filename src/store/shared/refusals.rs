@@ -41,7 +41,6 @@ pub(super) struct RefusalCache {
 
 type RefusalShard = LruCache<Fingerprint, Refusal, RandomState>;
 
-/// A refusal.
 struct Refusal {
     limit: Arc<Limit>,
     need: u64,

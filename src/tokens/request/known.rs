@@ -21,7 +21,6 @@ pub(super) struct KnownMember {
 }
 
 impl BodyPointers {
-    /// With these pointers of keys.
     pub fn new(keys: &[Pointer]) -> Self {
         let known: Vec<(Known, Pointer)> =
             Known::ALL.iter().filter_map(|(known, pointer)| Some((*known, pointer.parse().ok()?))).collect();

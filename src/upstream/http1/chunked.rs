@@ -29,7 +29,6 @@ pub(super) enum Piece {
     Data(Bytes),
     /// The end, with trailers.
     Trailers(HeaderMap),
-    /// The end.
     End,
     /// Not known yet.
     More,

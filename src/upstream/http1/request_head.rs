@@ -13,7 +13,6 @@ pub(super) enum Framing {
     None,
     /// So many bytes.
     Length(u64),
-    /// In chunks.
     Chunked,
 }
 

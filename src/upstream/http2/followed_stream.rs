@@ -15,7 +15,6 @@ use crate::upstream::stream::UpstreamStream;
 /// What a server may be sent on all streams together before it grants more (RFC 9113, section 6.9.2).
 const INITIAL_WINDOW: u64 = 65_535;
 
-/// What has passed.
 #[derive(Debug, Default)]
 pub(super) struct PassedBytes {
     /// How many bytes were received.

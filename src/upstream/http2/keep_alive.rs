@@ -26,7 +26,6 @@ pub(super) struct Activity {
 pub(super) enum Check {
     /// The connection is well, as far as is known.
     Well,
-    /// It has to be asked.
     Ask,
     /// It has not answered.
     Dead,

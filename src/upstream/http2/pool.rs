@@ -203,7 +203,6 @@ impl Http2Pool {
         self.servers.borrow().get(&endpoint).is_some_and(|server| server.speaks_http1_since.is_some())
     }
 
-    /// Whether there is a connection to the endpoint with this id.
     pub(in crate::upstream) fn is_connected(&self, endpoint: usize) -> bool {
         let servers = self.servers.borrow();
         servers.get(&endpoint).is_some_and(|server| server.connections.iter().any(|connection| connection.is_open()))

@@ -11,7 +11,6 @@ use crate::tokens::pointer::Pointer;
 use crate::tokens::response::UsagePointers;
 use crate::tokens::{Weight, Weights};
 
-/// One limit.
 pub(super) fn limit(limit: &Limit) -> Value {
     let strategy = limit.all_rates().map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
     let calendar = limit.all_rates().find_map(|rate| match rate.strategy() {
@@ -118,7 +117,6 @@ fn tokens(cost: &TokenCost) -> Value {
     })
 }
 
-/// A weight as a number.
 fn number(weight: Weight) -> Value {
     weight.to_string().parse::<f64>().map_or(Value::Null, |weight| json!(weight))
 }

@@ -8,7 +8,6 @@ use crate::admin::describe::first_segments;
 use crate::base::units;
 use crate::config::{Action, Config, Cors, HeaderChanges, HeaderMatch, HeaderText, Host, Route, Scheme, SentPath};
 
-/// One route.
 pub(super) fn route(config: &Config, route: &Route) -> Value {
     let host = match &route.host {
         Host::Any => None,

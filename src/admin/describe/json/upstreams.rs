@@ -6,7 +6,6 @@ use super::{key, share, size, span, span_or_none};
 use crate::admin::describe::statuses_in_words;
 use crate::config::{Address, Balance, Ejection, HealthCheck, ProxyProtocol, Upstream, UpstreamServer, UpstreamTls};
 
-/// One upstream.
 pub(super) fn upstream(upstream: &Upstream) -> Value {
     let (balance, hash_key) = match &upstream.balance {
         Balance::RoundRobin => ("round-robin", None),

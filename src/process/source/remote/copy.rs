@@ -27,10 +27,8 @@ pub(super) struct CopyFile {
     identity: Hash,
 }
 
-/// What was saved.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Saved {
-    /// When.
     pub(super) at: Time,
     pub(super) text: Vec<u8>,
 }

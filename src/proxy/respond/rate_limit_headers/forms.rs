@@ -32,9 +32,7 @@ impl CountedUnit {
 
 /// What is told about a rate.
 pub(super) struct ReportedRate {
-    /// What it allows.
     pub(super) allowed: u64,
-    /// What remains of that.
     pub(super) remaining: u64,
     /// When there is more, if that is known.
     pub(super) until: Option<Time>,
@@ -53,7 +51,6 @@ pub(super) struct Form {
     moment: fn(Time, Time) -> Option<HeaderValue>,
 }
 
-/// All forms.
 pub(super) static FORMS: [Form; 5] = [
     Form {
         style: HeaderStyle::Github,

@@ -11,7 +11,6 @@ use crate::base::fingerprint::Fingerprint;
 /// A key that came often.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeavyHitter {
-    /// The key.
     pub key: Fingerprint,
     /// Its text; if that is long, its beginning and its end.
     pub text: String,

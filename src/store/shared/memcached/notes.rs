@@ -24,7 +24,6 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// Those in this store.
     pub fn new(config: &SharedStore) -> Self {
         Self { servers: config.servers.clone(), prefix: config.prefix.clone() }
     }

@@ -20,7 +20,6 @@ pub(super) enum Version {
     Of(u64, u64),
 }
 
-/// Stands for a value.
 pub(super) fn stand_in(value: &[u8]) -> u64 {
     Fingerprint::of(value).high()
 }

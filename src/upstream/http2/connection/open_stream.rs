@@ -27,7 +27,6 @@ pub(in crate::upstream) struct OpenStream {
 }
 
 impl OpenStream {
-    /// Its connection.
     pub(in crate::upstream::http2) fn connection(&self) -> &Http2Connection {
         &self.connection
     }
