@@ -130,6 +130,7 @@ impl Pointers {
         &self.ends
     }
 
+    /// This place, and all that it is in.
     pub fn way(&self, place: usize) -> impl Iterator<Item = usize> {
         std::iter::successors(Some(place), |place| self.places[*place].parent)
     }
