@@ -17,7 +17,7 @@ use crate::base::reason::Reason;
 use crate::config::{HeaderChanges, Scheme, UNLIMITED};
 use crate::proxy::respond::{self, grpc};
 use crate::proxy::snapshot::{CompiledRoute, Forwarding};
-use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
+use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseContent};
 use crate::request::decide::CostKnown;
 use crate::request::identify::client::Client;
 use crate::server::IncomingRequest;
@@ -166,7 +166,7 @@ impl UpstreamCall<'_> {
                 *response.status_mut() = status;
                 response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
                 self.receive(&mut body, fields, response);
-                response.body_mut().content = ResponseBody::Upstream(body);
+                response.body_mut().content = ResponseContent::Upstream(body);
                 (Outcome::Forwarded, CostKnown::FromBody)
             }
             Err(unanswered) => {

@@ -5,7 +5,7 @@ use http::{Response, StatusCode};
 
 use super::ResponseChanges;
 use crate::proxy::respond::{self, LocalResponse, grpc};
-use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
+use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseContent};
 
 /// Writes an answer of the gateway itself to this request into its place.
 pub(super) fn fill(response: &mut Response<ObservedBody>, record: &RequestRecord, answer: LocalResponse) {
@@ -14,7 +14,7 @@ pub(super) fn fill(response: &mut Response<ObservedBody>, record: &RequestRecord
     *response.headers_mut() = head.headers;
     *response.extensions_mut() = head.extensions;
     // The box of the body is used again.
-    response.body_mut().content = ResponseBody::Own(body);
+    response.body_mut().content = ResponseContent::Own(body);
 }
 
 /// By what the response to one request is finished.
@@ -36,7 +36,7 @@ impl<'a, 'r> Finish<'a, 'r> {
     }
 
     /// Answers the request.
-    pub(super) fn own(
+    pub(super) fn respond_locally(
         self,
         response: &mut Response<ObservedBody>,
         record: RequestRecord,
@@ -71,7 +71,7 @@ fn translate(response: &mut Response<ObservedBody>, outcome: Outcome, head: &Par
         return;
     }
     if let Some(kind) = grpc::content_type(&head.method, &head.headers)
-        && let ResponseBody::Own(body) = &mut response.body_mut().content
+        && let ResponseContent::Own(body) = &mut response.body_mut().content
     {
         let body = std::mem::take(body).into_inner().unwrap_or_default();
         let answer = std::mem::take(response).map(|_| body);

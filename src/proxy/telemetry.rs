@@ -27,7 +27,7 @@ use crate::server::RequestGuard;
 
 pub use access_log::{AccessLogEntry, AccessLogger};
 pub use method_class::MethodClass;
-pub use observed_body::{ObservedBody, ResponseBody};
+pub use observed_body::{ObservedBody, ResponseContent};
 pub use sampler::Sampler;
 pub use upstream_failures::{Failure, UpstreamFailures};
 

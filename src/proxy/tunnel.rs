@@ -9,7 +9,7 @@ mod handshake;
 use http::{HeaderValue, Response, StatusCode, Version, header};
 
 use crate::base::reason::Reason;
-use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
+use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseContent};
 use crate::server::{IncomingRequest, TunnelStream};
 use crate::upstream::UpstreamTunnel;
 
@@ -26,8 +26,8 @@ pub(super) fn begin(
     waits: Waits,
 ) {
     let upstream = match &mut response.body_mut().content {
-        ResponseBody::Upstream(body) => body.take_tunnel(),
-        ResponseBody::Own(_) | ResponseBody::Message(_) => None,
+        ResponseContent::Upstream(body) => body.take_tunnel(),
+        ResponseContent::Own(_) | ResponseContent::Message(_) => None,
     };
     let Some(upstream) = upstream else { return record.settle(Outcome::Failed, response) };
     let headers = response.headers_mut();
@@ -41,7 +41,7 @@ pub(super) fn begin(
     }
     record.accepted_tunnel(response.status());
     request.tunnel = Some(Box::new(move |client| Box::pin(run(client, upstream, record, waits))));
-    response.body_mut().content = ResponseBody::default();
+    response.body_mut().content = ResponseContent::default();
 }
 
 async fn run(client: TunnelStream, upstream: UpstreamTunnel, mut record: RequestRecord, waits: Waits) {

@@ -173,10 +173,10 @@ impl ConnectionLimits {
     }
 
     /// A connection waits for a place until what is returned is dropped.
-    pub(super) fn wait(&self) -> Waiting<'_> {
+    pub(super) fn wait(&self) -> PlaceWait<'_> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         self.wanted.fetch_add(1, Ordering::SeqCst);
-        Waiting(self)
+        PlaceWait(self)
     }
 
     /// At least one place is wanted, unless as many are about to be free as connections wait for.
@@ -259,9 +259,9 @@ impl ConnectionLimits {
 }
 
 /// An accepted connection waits for a place until this is dropped.
-pub(super) struct Waiting<'a>(&'a ConnectionLimits);
+pub(super) struct PlaceWait<'a>(&'a ConnectionLimits);
 
-impl Drop for Waiting<'_> {
+impl Drop for PlaceWait<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::SeqCst);
         self.0.withdraw();

@@ -29,7 +29,7 @@ use super::response_rules::{BadHead, Interim};
 use super::stall::Stalled;
 use super::trailers::ResponseTrailers;
 use request_body::RequestBody;
-use response_head::{BodyEnd, Head};
+use response_head::{BodyEnd, ResponseHead};
 
 /// Sends the request on `connection` and waits for the head of the response, which may come before all of the request is sent.
 /// Its headers go to `headers`. After the body, the connection returns to its pool, with the id of its server.
@@ -85,7 +85,7 @@ fn advance(
     connection: &mut UpstreamConnection,
     request_body: &mut RequestBody,
     (interim, headers): (&mut Interim<'_>, &mut HeaderMap),
-) -> Poll<Result<Head, UpstreamError>> {
+) -> Poll<Result<ResponseHead, UpstreamError>> {
     match request_body.poll(cx, connection) {
         Poll::Ready(Err(RequestBodyError::Client(error))) => return Poll::Ready(Err(UpstreamError::Client(error))),
         Poll::Ready(Err(RequestBodyError::TooLarge)) => return Poll::Ready(Err(UpstreamError::TooLarge)),

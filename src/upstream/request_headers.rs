@@ -32,10 +32,10 @@ pub(super) trait HeaderSink {
     fn pass(&mut self, name: &HeaderName, value: &HeaderValue);
 
     /// A header that the gateway writes.
-    fn own(&mut self, name: &'static str, value: &[u8]);
+    fn add(&mut self, name: &'static str, value: &[u8]);
 
     /// A header that the gateway writes, with the value that `write` appends.
-    fn own_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>));
+    fn add_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>));
 }
 
 /// Passes each header of a request to `sink`. Those that are `named` are left out, and the changes of its route are made.
@@ -43,7 +43,7 @@ pub(super) fn each(head: &RequestHead<'_>, named: &[&[u8]], sink: &mut impl Head
     let own = via::entry(head.forwarded.version);
     let Some(changes) = head.changes else {
         unchanged(head.headers, named, &head.forwarded, sink);
-        return sink.own("via", own);
+        return sink.add("via", own);
     };
     unchanged(head.headers, named, &head.forwarded, &mut ChangedHeaders { changes, sink });
     // Each protocol has its own form for Host.
@@ -52,9 +52,9 @@ pub(super) fn each(head: &RequestHead<'_>, named: &[&[u8]], sink: &mut impl Head
     }
     // Whatever the route does to Via, loops are recognized.
     if changes.replaced().any(|name| is_same_variable(name.as_str(), "via")) {
-        via::entries(head.headers).for_each(|entry| sink.own("via", entry));
+        via::entries(head.headers).for_each(|entry| sink.add("via", entry));
     }
-    sink.own("via", own);
+    sink.add("via", own);
 }
 
 /// Leaves out what a route removes or replaces, in every spelling that upstreams read as the same header.
@@ -76,15 +76,15 @@ impl<S: HeaderSink> HeaderSink for ChangedHeaders<'_, S> {
         }
     }
 
-    fn own(&mut self, name: &'static str, value: &[u8]) {
+    fn add(&mut self, name: &'static str, value: &[u8]) {
         if self.keeps(name) {
-            self.sink.own(name, value);
+            self.sink.add(name, value);
         }
     }
 
-    fn own_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
+    fn add_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
         if self.keeps(name) {
-            self.sink.own_written(name, write);
+            self.sink.add_written(name, write);
         }
     }
 }
@@ -136,35 +136,35 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], info: &ForwardedInfo<'_>, sin
     if forwarded_for {
         // Many upstreams read only the first line.
         let lines = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes);
-        sink.own(FORWARDED_FOR, &lines.chain([peer]).collect::<Vec<_>>().join(&b", "[..]));
+        sink.add(FORWARDED_FOR, &lines.chain([peer]).collect::<Vec<_>>().join(&b", "[..]));
     } else {
-        sink.own(FORWARDED_FOR, peer);
+        sink.add(FORWARDED_FOR, peer);
     }
     if let Some(hop) = info.header.hop {
-        sink.own_written(FORWARDED, |value| forwarded::write(value, headers, client_host, info, hop));
+        sink.add_written(FORWARDED, |value| forwarded::write(value, headers, client_host, info, hop));
     }
     match info.client {
-        None => sink.own(REAL_IP, peer),
-        Some(client) => sink.own(REAL_IP, client.to_string().as_bytes()),
+        None => sink.add(REAL_IP, peer),
+        Some(client) => sink.add(REAL_IP, client.to_string().as_bytes()),
     }
     if !proto {
-        sink.own(FORWARDED_PROTO, info.scheme.name().as_bytes());
+        sink.add(FORWARDED_PROTO, info.scheme.name().as_bytes());
     }
     if let Some(ClientCertificate { subject, sha256 }) = info.certificate {
         let subject = subject.replace('\\', "\\\\").replace('"', "\\\"");
-        sink.own(FORWARDED_CLIENT_CERT, format!("Hash={sha256};Subject=\"{subject}\"").as_bytes());
+        sink.add(FORWARDED_CLIENT_CERT, format!("Hash={sha256};Subject=\"{subject}\"").as_bytes());
     }
     if let Some(value) = client_host.filter(|_| !host) {
-        sink.own(FORWARDED_HOST, value.as_bytes());
+        sink.add(FORWARDED_HOST, value.as_bytes());
     }
     if let Some(origin) = info.origin {
-        sink.own(REQUEST_ID, origin.id.as_bytes());
+        sink.add(REQUEST_ID, origin.id.as_bytes());
     }
     if let Some(parent) = traceparent {
-        sink.own(TRACEPARENT, &parent);
+        sink.add(TRACEPARENT, &parent);
     }
     if te && wants_trailers(headers) {
-        sink.own("te", b"trailers");
+        sink.add("te", b"trailers");
     }
 }
 
@@ -217,14 +217,14 @@ mod tests {
             self.0.push(format!("{name}: {}", value.to_str().unwrap()));
         }
 
-        fn own(&mut self, name: &'static str, value: &[u8]) {
+        fn add(&mut self, name: &'static str, value: &[u8]) {
             self.0.push(format!("{name}: {}", std::str::from_utf8(value).unwrap()));
         }
 
-        fn own_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
+        fn add_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
             let mut value = Vec::new();
             write(&mut value);
-            self.own(name, &value);
+            self.add(name, &value);
         }
     }
 

@@ -21,7 +21,7 @@ const LEAP: u64 = 86_400 * 1_000_000;
 pub(super) struct Reorder {
     /// Microseconds.
     window: u64,
-    waiting: BinaryHeap<Reverse<Waiting>>,
+    waiting: BinaryHeap<Reverse<PendingRecord>>,
     /// The latest time so far.
     newest: u64,
     /// The number of the line that has it.
@@ -37,26 +37,26 @@ pub(super) struct Reorder {
 }
 
 /// A request in the order of time, and of lines of the same time.
-struct Waiting {
+struct PendingRecord {
     at: (u64, u64),
     record: Box<Record>,
 }
 
-impl PartialEq for Waiting {
+impl PartialEq for PendingRecord {
     fn eq(&self, other: &Self) -> bool {
         self.at == other.at
     }
 }
 
-impl Eq for Waiting {}
+impl Eq for PendingRecord {}
 
-impl PartialOrd for Waiting {
+impl PartialOrd for PendingRecord {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Waiting {
+impl Ord for PendingRecord {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.at.cmp(&other.at)
     }
@@ -141,7 +141,7 @@ impl Reorder {
             (self.newest, self.newest_line) = (time, line);
         }
         self.bytes += record.bytes();
-        self.waiting.push(Reverse(Waiting { at: (time, self.added), record }));
+        self.waiting.push(Reverse(PendingRecord { at: (time, self.added), record }));
         self.added += 1;
         None
     }

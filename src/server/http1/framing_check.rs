@@ -25,7 +25,7 @@ pub(super) struct FramingCheck {
     state: State,
     /// The beginning of a line whose end has not come yet.
     carried: Vec<u8>,
-    head: Head,
+    head: HeadFraming,
     first_line: usize,
     /// How many messages are complete.
     complete: u64,
@@ -52,7 +52,7 @@ enum State {
 
 /// What is known of the current head.
 #[derive(Debug, Default)]
-struct Head {
+struct HeadFraming {
     begun: bool,
     /// Whether its first line has been read and is one that the library takes as it is.
     is_plain: bool,

@@ -52,7 +52,7 @@ pub(super) enum LookupAnswer {
 
 /// What is known of one key.
 #[derive(Clone, Debug)]
-struct Entry {
+struct LookedUp {
     /// `None` if the source does not know the key, or has never answered.
     quota: Option<Arc<Quota>>,
     /// When the source has answered last.
@@ -65,7 +65,7 @@ struct Entry {
     sent: Fingerprint,
 }
 
-impl Entry {
+impl LookedUp {
     fn is_fresh(&self, now: Time) -> bool {
         now < self.fresh.1 && !now.is_set_back_from(self.fresh.0)
     }
@@ -100,13 +100,13 @@ struct Shard {
 
 impl Shard {
     /// Finds a key, which is used now.
-    fn find(&mut self, key: Fingerprint) -> Option<&mut Entry> {
+    fn find(&mut self, key: Fingerprint) -> Option<&mut LookedUp> {
         self.known.to_back(&key).or_else(|| self.others.to_back(&key))
     }
 }
 
 /// Keys and what is cached of them.
-type Entries = LinkedHashMap<Fingerprint, Entry, RandomState>;
+type Entries = LinkedHashMap<Fingerprint, LookedUp, RandomState>;
 
 /// The answers of one source.
 pub(super) struct Cache {
@@ -199,7 +199,7 @@ impl Cache {
     pub(super) fn peek(&self, key: Fingerprint, now: Time) -> Option<CachedQuota> {
         let shard = self.shard(key).lock();
         let entry = shard.known.get(&key).or_else(|| shard.others.get(&key))?;
-        let Entry { quota, answered, failures, .. } = entry.clone();
+        let LookedUp { quota, answered, failures, .. } = entry.clone();
         Some(CachedQuota { quota, answered, is_due: !entry.is_fresh(now), failures })
     }
 
@@ -218,7 +218,7 @@ impl Cache {
         shard.under_way.remove(&key);
         let before = shard.known.remove(&key).or_else(|| shard.others.remove(&key));
         let failures = before.as_ref().map_or(0, |entry| entry.failures);
-        let answered = |quota| Entry {
+        let answered = |quota| LookedUp {
             quota,
             answered: Some(now),
             // Keys that were asked about together are renewed apart.
@@ -233,10 +233,10 @@ impl Cache {
                 let failures = failures.saturating_add(1);
                 let fresh = (now, now.after(REPEATS.pause(failures)));
                 let (quota, answered) = before.map_or((None, None), |before| (before.quota, before.answered));
-                Entry { quota, answered, fresh, failures, sent }
+                LookedUp { quota, answered, fresh, failures, sent }
             }
             // It says nothing about the key. What was known goes on holding, and is renewed a little later.
-            (LookupAnswer::Nothing, Some(before)) => Entry { fresh: (now, now.after(REPEATS.first)), ..before },
+            (LookupAnswer::Nothing, Some(before)) => LookedUp { fresh: (now, now.after(REPEATS.first)), ..before },
             (LookupAnswer::Nothing, None) => return,
         };
         self.insert(&mut shard, key, entry);
@@ -249,7 +249,7 @@ impl Cache {
                 let mut shard = shard.lock();
                 let Shard { known, others, .. } = &mut *shard;
                 let all = known.iter_mut().chain(others.iter_mut()).map(|(_, entry)| entry);
-                all.filter(|entry| changed.has(entry.sent)).for_each(Entry::expire);
+                all.filter(|entry| changed.has(entry.sent)).for_each(LookedUp::expire);
             }
             yield_now().await;
         }
@@ -259,10 +259,10 @@ impl Cache {
     pub(super) fn expire_key(&self, key: Fingerprint) {
         let mut shard = self.shard(key).lock();
         let Shard { known, others, .. } = &mut *shard;
-        known.get_mut(&key).or_else(|| others.get_mut(&key)).into_iter().for_each(Entry::expire);
+        known.get_mut(&key).or_else(|| others.get_mut(&key)).into_iter().for_each(LookedUp::expire);
     }
 
-    fn insert(&self, shard: &mut Shard, key: Fingerprint, entry: Entry) {
+    fn insert(&self, shard: &mut Shard, key: Fingerprint, entry: LookedUp) {
         let Shard { known, others, .. } = shard;
         let is_known = entry.quota.is_some();
         if known.len() + others.len() >= self.per_shard {

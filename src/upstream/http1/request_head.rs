@@ -72,12 +72,12 @@ impl HeaderSink for Lines<'_> {
 
     #[expect(clippy::inline_always, reason = "where the name is known, it is copied without a call")]
     #[inline(always)]
-    fn own(&mut self, name: &'static str, value: &[u8]) {
+    fn add(&mut self, name: &'static str, value: &[u8]) {
         self.has_te |= name == "te";
         line(self.out, name, value);
     }
 
-    fn own_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
+    fn add_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
         self.out.extend_from_slice(name.as_bytes());
         self.out.extend_from_slice(b": ");
         write(self.out);

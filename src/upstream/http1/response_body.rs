@@ -9,7 +9,7 @@ use hyper::body::{Body, Frame, SizeHint};
 
 use super::chunked::{Decoder, Piece};
 use super::request_body::RequestBody;
-use super::response_head::{BodyEnd, Head};
+use super::response_head::{BodyEnd, ResponseHead};
 use crate::upstream::bound::BoundConnections;
 use crate::upstream::connection::{UpstreamConnection, UpstreamTunnel};
 use crate::upstream::error::{BodyError, RequestBodyError};
@@ -47,7 +47,7 @@ pub(in crate::upstream) struct ResponseBody {
 impl ResponseBody {
     pub(super) fn new(
         connection: Box<UpstreamConnection>,
-        Head { reason, end, keep_alive, .. }: Head,
+        ResponseHead { reason, end, keep_alive, .. }: ResponseHead,
         trailers: ResponseTrailers,
         (pools, server): (&Rc<ConnectionPools>, usize),
         bound: Option<Rc<BoundConnections>>,

@@ -35,7 +35,7 @@ pub(super) enum BodyEnd {
 
 /// What a response's head says beside its headers.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct ResponseHead {
     pub(super) status: StatusCode,
     /// The words beside it, if they are not those of the standard.
     pub(super) reason: Option<Box<Bytes>>,
@@ -57,7 +57,7 @@ pub(super) fn parse(
     asked: bool,
     interim: &mut Interim<'_>,
     headers: &mut HeaderMap,
-) -> Result<Option<Head>, BadHead> {
+) -> Result<Option<ResponseHead>, BadHead> {
     loop {
         let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
         let mut parsed = httparse::Response::new(&mut []);
@@ -106,7 +106,7 @@ pub(super) fn parse(
             passing.retain(|(name, _)| *name != CONTENT_LENGTH);
         }
         fill(headers, &mut passing, &bytes.split_to(length).freeze())?;
-        return Ok(Some(Head { status, reason, end, keep_alive, kept_for, named }));
+        return Ok(Some(ResponseHead { status, reason, end, keep_alive, kept_for, named }));
     }
 }
 
@@ -227,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    fn head(text: &str, method: &Method) -> Result<Option<Head>, BadHead> {
+    fn head(text: &str, method: &Method) -> Result<Option<ResponseHead>, BadHead> {
         parse(&mut BytesMut::from(text), method, false, &mut Interim::new(None), &mut HeaderMap::new())
     }
 

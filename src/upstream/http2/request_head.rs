@@ -58,16 +58,16 @@ impl HeaderSink for Headers {
         self.map.append(name.clone(), value.clone());
     }
 
-    fn own(&mut self, name: &'static str, value: &[u8]) {
+    fn add(&mut self, name: &'static str, value: &[u8]) {
         match HeaderValue::from_bytes(value) {
             Ok(value) => _ = self.map.append(HeaderName::from_static(name), value),
             Err(_) => self.is_valid = false,
         }
     }
 
-    fn own_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
+    fn add_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
         let mut value = Vec::new();
         write(&mut value);
-        self.own(name, &value);
+        self.add(name, &value);
     }
 }
