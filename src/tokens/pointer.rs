@@ -151,11 +151,10 @@ impl Pointers {
 
     /// The member of any other name. It is folded once, and only as far as a name begins like that.
     fn other_member(&self, parent: &Place, name: &[u8]) -> Option<usize> {
-        let mut start = SmallVec::<[u8; 0x100]>::new();
         if !parent.has_other_letters {
-            fold_to_ascii(name, &mut start)?;
-            return self.folded_member(parent, &start);
+            return self.folded_member(parent, folded_to_ascii(name, &mut [0; MAX_NAME])?);
         }
+        let mut start = SmallVec::<[u8; 0x100]>::new();
         for char in chars(name).map(without_case) {
             start.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
             let mut longer = parent.members.iter().skip(start.len()).flatten();
@@ -190,19 +189,15 @@ fn in_ascii(name: &[u8]) -> Option<(u8, usize)> {
     }
 }
 
-/// Folds a name, except for the case of ASCII letters. `None` if another letter is left.
-fn fold_to_ascii(mut name: &[u8], to: &mut SmallVec<[u8; 0x100]>) -> Option<()> {
-    while let [first, rest @ ..] = name {
-        if first.is_ascii() {
-            to.push(*first);
-            name = rest;
-            continue;
-        }
-        let (folded, length) = in_ascii(name)?;
-        to.push(folded);
-        name = &name[length..];
+/// The name, folded except for the case of ASCII letters. `None` if another letter is left.
+fn folded_to_ascii<'r>(mut name: &[u8], room: &'r mut [u8; MAX_NAME]) -> Option<&'r [u8]> {
+    let mut length = 0;
+    while let [first, ..] = name {
+        let (letter, taken) = if first.is_ascii() { (*first, 1) } else { in_ascii(name)? };
+        *room.get_mut(length)? = letter;
+        (length, name) = (length + 1, &name[taken..]);
     }
-    Some(())
+    room.get(..length)
 }
 
 fn chars(name: &[u8]) -> impl Iterator<Item = char> {
@@ -381,13 +376,9 @@ mod tests {
     fn few_letters_are_folded_to_ascii() {
         for char in '\u{80}'..=char::MAX {
             let folded = without_case(char);
-            let mut ascii = SmallVec::new();
-            let is_ascii = fold_to_ascii(char.to_string().as_bytes(), &mut ascii).is_some();
-            assert_eq!(
-                (is_ascii, is_ascii.then(|| ascii[0].into())),
-                (folded.is_ascii(), folded.is_ascii().then_some(folded)),
-                "{char}"
-            );
+            let mut room = [0; MAX_NAME];
+            let ascii = folded_to_ascii(char.to_string().as_bytes(), &mut room).map(<[u8]>::to_vec);
+            assert_eq!(ascii, folded.is_ascii().then(|| vec![u8::try_from(folded).unwrap()]), "{char}");
         }
     }
 

@@ -358,8 +358,11 @@ impl Visit for Said<'_> {
         {
             self.end_string(place);
         }
-        // Neither options nor prompts are deeper.
+        // Neither options nor prompts nor items of `input` are deeper.
         if self.depth < 3 {
+            if kind != Kind::String {
+                self.parts.end_outer(self.depth);
+            }
             if self.usage_asking.is_open() {
                 self.usage_asking.end(at, self.depth);
             }

@@ -94,7 +94,9 @@ pub(super) struct Parts {
     open: Vec<OpenPart>,
     /// How deep the members or items of the innermost one are; 0 if the reader is in none.
     part_depth: usize,
-    /// Whether these are items.
+    /// The same for what is innermost: a part, or what has no parts.
+    innermost: usize,
+    /// Whether what is in the innermost part are items.
     is_in_list: bool,
     string: PartString,
     /// The beginning of what the string says of a kind.
@@ -152,9 +154,6 @@ impl Parts {
         if (role != Role::Other || depth == self.part_depth) && self.aside == 0 {
             self.begin_known(kind, role, depth);
         }
-        if kind != Kind::String && depth + 1 == ITEM_DEPTH {
-            self.item = Item::default();
-        }
     }
 
     #[inline(never)]
@@ -180,12 +179,12 @@ impl Parts {
             let is_list = kind == Kind::Array;
             // What is directly in a part belongs to it, and each item of a list is one.
             self.count += u64::from(!is_list && (is_item || !is_in_part));
-            (self.part_depth, self.is_in_list) = (depth + 1, is_list);
+            (self.part_depth, self.innermost, self.is_in_list) = (depth + 1, depth + 1, is_list);
             self.open.push(OpenPart { depth: depth + 1, is_list, data: 0, is_text: false });
         } else if role == Role::Aside || role == Role::Input && depth > 1 {
-            self.aside = depth + 1;
+            (self.aside, self.innermost) = (depth + 1, depth + 1);
         } else if role == Role::Input {
-            self.is_in_input = kind == Kind::Array;
+            (self.is_in_input, self.item) = (kind == Kind::Array, Item::default());
         }
     }
 
@@ -239,28 +238,32 @@ impl Parts {
             }
             return;
         }
-        if depth + 1 == self.aside {
-            self.aside = 0;
+        if depth + 1 == self.innermost {
+            self.end_known();
         }
-        if depth + 1 == self.part_depth {
+    }
+
+    /// An array or object of the outermost ones ends: it may be an item of `input`, or what that is in.
+    #[inline]
+    pub(super) fn end_outer(&mut self, depth: usize) {
+        if self.is_in_input {
+            if depth + 1 == ITEM_DEPTH {
+                let Item { has_id, has_others, is_reference } = std::mem::take(&mut self.item);
+                self.count += u64::from(is_reference || has_id && !has_others);
+            }
+            self.is_in_input = depth > 1;
+        }
+    }
+
+    /// What has no parts ends, or a part. Nothing is known to be in what has none.
+    #[inline(never)]
+    fn end_known(&mut self) {
+        if std::mem::take(&mut self.aside) == 0 {
             self.end_part();
         }
-        if depth < ITEM_DEPTH && self.is_in_input {
-            self.end_input(depth);
-        }
+        self.innermost = self.part_depth;
     }
 
-    /// An item of `input` ends, or what it is in.
-    #[inline(never)]
-    fn end_input(&mut self, depth: usize) {
-        if depth + 1 == ITEM_DEPTH {
-            let Item { has_id, has_others, is_reference } = self.item;
-            self.count += u64::from(is_reference || has_id && !has_others);
-        }
-        self.is_in_input = depth > 1;
-    }
-
-    #[inline(never)]
     fn end_part(&mut self) {
         self.data += self.open.pop().filter(|part| !part.is_text).map_or(0, |part| part.data);
         (self.part_depth, self.is_in_list) = self.open.last().map_or((0, false), |part| (part.depth, part.is_list));

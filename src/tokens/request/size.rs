@@ -66,7 +66,9 @@ impl Prompts {
     /// A value begins that is in so many arrays and objects.
     #[inline]
     pub(super) fn value(&mut self, depth: usize) {
-        self.count += u64::from(depth == self.depth);
+        if depth == self.depth {
+            self.count += 1;
+        }
     }
 
     /// A value ends that is in so many arrays and objects.
