@@ -220,14 +220,14 @@ async fn serve(
         let challenge = challenge.map(|token| (token, &*worker.challenges));
         let (outcome, answer) =
             without_route(challenge, next, &gateway.resolver, &target, conditions, &mut record).await;
-        return Finish::new(None, head, refused_status).respond_locally(response, record, outcome, answer);
+        return Finish::new(None, head, refused_status).respond(response, record, outcome, answer);
     };
 
     let mut changes = ResponseChanges::new(route, conditions, &template_input(client, &target, record.request_id()));
     match next {
         NextStep::Refuse(why) => {
             let answer = refusal::answer(&why, &mut record);
-            return Finish::new(Some(&changes), head, refused_status).respond_locally(
+            return Finish::new(Some(&changes), head, refused_status).respond(
                 response,
                 record,
                 Outcome::Refused,
@@ -236,12 +236,7 @@ async fn serve(
         }
         NextStep::Preflight => {
             if let Some(answer) = changes.preflight(&head.headers) {
-                return Finish::new(Some(&changes), head, None).respond_locally(
-                    response,
-                    record,
-                    Outcome::Responded,
-                    answer,
-                );
+                return Finish::new(Some(&changes), head, None).respond(response, record, Outcome::Responded, answer);
             }
         }
         NextStep::Unrouted | NextStep::Decide => {}
@@ -255,8 +250,7 @@ async fn serve(
     let (balanced_by, metered) = match deciding.run(body, &mut quotas, &mut state, &mut record).await {
         Decided::Passes(balanced_by, metered) => (balanced_by, metered),
         Decided::Answered(outcome, answer, _) => {
-            return Finish::new(Some(&changes), head, refused_status)
-                .respond_locally(response, record, outcome, answer);
+            return Finish::new(Some(&changes), head, refused_status).respond(response, record, outcome, answer);
         }
         Decided::Unanswered(outcome, _) => {
             record.ended(outcome);

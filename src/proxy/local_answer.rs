@@ -36,7 +36,7 @@ impl<'a, 'r> Finish<'a, 'r> {
     }
 
     /// Answers the request.
-    pub(super) fn respond_locally(
+    pub(super) fn respond(
         self,
         response: &mut Response<ObservedBody>,
         record: RequestRecord,
