@@ -155,13 +155,13 @@ impl Timeline {
 
 /// A duration in whole microseconds, at most `u64::MAX`.
 pub fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+    span.as_secs().saturating_mul(1_000_000).saturating_add(span.subsec_micros().into())
 }
 
 /// The time now. A clock set before 1970 reads as 1970.
 #[expect(clippy::disallowed_methods, reason = "this is the one reader of the wall clock")]
 pub fn now() -> Time {
-    Time(short_micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
+    Time(micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
 }
 
 /// The moment now, whatever becomes of the wall clock.
@@ -169,12 +169,7 @@ pub fn monotonic() -> Monotonic {
     /// The first reading is a day after the beginning, so that what has never happened was long ago.
     const DAY: u64 = 86_400_000_000;
     static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
-    Monotonic(DAY + short_micros(BEGINNING.elapsed()))
-}
-
-/// The same as [`micros`], for a duration of less than 500 000 years: without a larger number in between.
-fn short_micros(span: Duration) -> u64 {
-    span.as_secs() * 1_000_000 + u64::from(span.subsec_micros())
+    Monotonic(DAY + micros(BEGINNING.elapsed()))
 }
 
 #[cfg(test)]

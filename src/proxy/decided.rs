@@ -13,7 +13,8 @@ use crate::proxy::snapshot::CompiledRoute;
 use crate::proxy::telemetry::RequestRecord;
 use crate::request::decide::{CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome};
 
-/// Records the decision about a request, which has begun at `begun` if the request is traced.
+/// Records the decision about a request, which has begun at `begun` if the request is traced. Without limits, nothing was
+/// decided.
 pub(super) fn record(
     record: &mut RequestRecord,
     route: &CompiledRoute,
@@ -21,6 +22,9 @@ pub(super) fn record(
     decision: Decision,
     state: &DecisionState<'_>,
 ) {
+    if route.limits.is_empty() {
+        return;
+    }
     let metrics = |place: usize| Some(&route.limits.get(place)?.metrics);
     let over = [&state.shadowed, &state.overflowed];
     let over = over.map(|places| places.iter().filter_map(|place| metrics(*place)));
@@ -30,8 +34,7 @@ pub(super) fn record(
     if let Decision::Banned { .. } = decision {
         record.refused_for(Reason::Banned);
     }
-    // Without limits, nothing was decided.
-    if let (Some(begun), Some(spans), false) = (begun, record.spans(), route.limits.is_empty()) {
+    if let (Some(begun), Some(spans)) = (begun, record.spans()) {
         span(spans, route, begun, decision, refused_by, state);
     }
 }

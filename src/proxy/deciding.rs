@@ -68,9 +68,7 @@ impl<'a> Deciding<'a, '_> {
             Some(tokens) => (Decision::Admitted, Ok(tokens)),
             None => {
                 part.from = Stage::Tokens;
-                if route.has_quotas {
-                    *head_quotas = quotas::resolve(route, StageRange::FIRST, attributes, connection, &mut now).await;
-                }
+                quotas::resolve(route, StageRange::FIRST, attributes, connection, &mut now, head_quotas).await;
                 let input = DecisionInput { quotas: head_quotas, now, ..input };
                 // This is seldom needed, and would make the future of each request larger.
                 Box::pin(before_tokens(route, &input, state, worker)).await
@@ -96,9 +94,7 @@ impl<'a> Deciding<'a, '_> {
                 Ok(nothing)
             } else {
                 let part = mem::replace(&mut part, StageRange::BODY).without_body();
-                if route.has_quotas {
-                    *tokens_quotas = quotas::resolve(route, part, &attributes, connection, &mut now).await;
-                }
+                quotas::resolve(route, part, &attributes, connection, &mut now, tokens_quotas).await;
                 input = DecisionInput { part, quotas: tokens_quotas, now, ..input };
                 let read = Box::pin(reader.read(body, &input, state)).await;
                 // The client decides how long that takes, and others were decided about meanwhile.
@@ -124,17 +120,11 @@ impl<'a> Deciding<'a, '_> {
                 state.give_back();
                 return Decided::Answered(Outcome::Shed, answer, None);
             }
-            if !route.limits.is_empty() {
-                if route.has_quotas {
-                    *quotas = quotas::resolve(route, part, &attributes, connection, &mut now).await;
-                }
-                let input = DecisionInput { part, attributes: &attributes, quotas, now, ..input };
-                decision = decide::decide(&input, state).await;
-            }
+            quotas::resolve(route, part, &attributes, connection, &mut now, quotas).await;
+            let input = DecisionInput { part, attributes: &attributes, quotas, now, ..input };
+            decision = decide::decide(&input, state).await;
         }
-        if !route.limits.is_empty() {
-            decided::record(record, route, input.traced_since, decision, state);
-        }
+        decided::record(record, route, input.traced_since, decision, state);
         if !input.passes(decision) {
             if let Decision::Banned { place, .. } = decision
                 && respond_to_banned(route, place) == BanResponse::Close

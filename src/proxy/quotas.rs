@@ -6,23 +6,26 @@ use crate::proxy::snapshot::CompiledRoute;
 use crate::request::decide::{self, ResolvedQuotas, StageRange};
 use crate::request::identify::RequestAttributes;
 
-/// Finds them, for the limits of `part`. A route that `has_quotas` needs it. It waits only if nothing is known of a key; then `now` is the moment afterwards.
+/// Puts them into `quotas`, for the limits of `part`. It waits only if nothing is known of a key; then `now` is the moment
+/// afterwards.
 pub(super) async fn resolve(
     route: &CompiledRoute,
     part: StageRange,
     attributes: &RequestAttributes<'_>,
     connection: &ConnectionContext,
     now: &mut Time,
-) -> ResolvedQuotas {
-    let mut quotas = ResolvedQuotas::new();
+    quotas: &mut ResolvedQuotas,
+) {
+    if !route.has_quotas {
+        return;
+    }
     let waits = {
         let key_cache = &mut connection.key_cache.borrow_mut();
-        decide::resolve_quotas(&route.limits, part, attributes, key_cache, *now, &mut quotas)
+        decide::resolve_quotas(&route.limits, part, attributes, key_cache, *now, quotas)
     };
     if let Some(waits) = waits {
         // This is seldom needed, and would make the future of each request larger.
-        Box::pin(waits.finish(&mut quotas)).await;
+        Box::pin(waits.finish(quotas)).await;
         *now = clock::now();
     }
-    quotas
 }

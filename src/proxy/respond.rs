@@ -52,10 +52,7 @@ impl LocalBody {
             Self::Problem(document) => {
                 // The text of an identifier needs no escape.
                 let fields = document.strip_suffix(b"}").unwrap_or(&document);
-                let parts = [fields, b",\"request_id\":\"", id.as_bytes(), b"\"}"];
-                let mut body = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
-                parts.iter().for_each(|part| body.extend_from_slice(part));
-                body.into()
+                [fields, b",\"request_id\":\"", id.as_bytes(), b"\"}"].concat().into()
             }
         }
     }

@@ -175,9 +175,6 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], info: &ForwardedInfo<'_>, sin
 /// each header.
 pub(super) fn named_by_connection(headers: &HeaderMap) -> Result<NamedHeaders<'_>, UpstreamError> {
     let mut named = NamedHeaders::new();
-    if !header_list::has(headers, &header::CONNECTION) {
-        return Ok(named);
-    }
     for (index, name) in header_list::members(headers, &header::CONNECTION).enumerate() {
         if index == MAX_NAMED {
             return Err(UpstreamError::TooManyNamed);

@@ -10,9 +10,10 @@ pub fn has(headers: &HeaderMap, name: &HeaderName) -> bool {
 
 /// The members of a list, without the blanks around them, from all lines of the header. Members may be empty.
 pub fn members<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-    headers
-        .get_all(name)
+    has(headers, name)
+        .then(|| headers.get_all(name))
         .into_iter()
+        .flatten()
         .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
         .map(<[u8]>::trim_ascii)
 }

@@ -23,9 +23,6 @@ pub fn entry(version: Version) -> &'static [u8] {
 
 /// How often a request with these headers has passed this process.
 pub fn passages(headers: &HeaderMap) -> usize {
-    if !header_list::has(headers, &header::VIA) {
-        return 0;
-    }
     let name = |entry: &'static [u8]| entry.split(|byte| *byte == b' ').nth(1);
     let is_own = |member: &&[u8]| {
         let mut words = member.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
