@@ -23,7 +23,7 @@ pub const MAX_NAME: usize = 192;
 /// The longest number or other bare word that is told, in bytes.
 pub const MAX_WORD: usize = 64;
 /// The most arrays and objects in each other.
-pub const MAX_DEPTH: usize = 1 << 16;
+pub const MAX_DEPTH: usize = 63 << 10;
 
 /// Reads one JSON document, in as many pieces as it comes.
 #[derive(Default)]
@@ -56,8 +56,10 @@ enum State {
     FirstName,
     Name,
     Colon,
-    /// A comma, or the end of what the value is in.
-    Next,
+    /// A comma, or the end of an array.
+    NextItem,
+    /// A comma, or the end of an object.
+    NextMember,
     /// Only white space may come.
     Done,
     /// Something else has come behind the value.
@@ -133,16 +135,20 @@ impl Reader {
             let takes_value = matches!(state, State::Value | State::FirstItem);
             match byte {
                 b' ' | b'\n' | b'\r' | b'\t' => {}
-                b',' if state == State::Next => {
-                    self.state = if self.levels.is_in_object() { State::Name } else { State::Value };
+                b',' if state == State::NextItem => self.state = State::Value,
+                b',' if state == State::NextMember => self.state = State::Name,
+                b'[' if takes_value && self.levels.push(false) => {
+                    self.state = State::FirstItem;
+                    to.begin(Kind::Array, at + length);
                 }
-                b'{' | b'[' if takes_value && self.levels.depth() < MAX_DEPTH => {
-                    self.open(byte == b'{', at + length, to);
+                b'{' if takes_value && self.levels.push(true) => {
+                    self.state = State::FirstName;
+                    to.begin(Kind::Object, at + length);
                 }
-                b']' if state == State::FirstItem || state == State::Next && !self.levels.is_in_object() => {
+                b']' if matches!(state, State::FirstItem | State::NextItem) => {
                     self.close(Kind::Array, at + length, to);
                 }
-                b'}' if state == State::FirstName || state == State::Next && self.levels.is_in_object() => {
+                b'}' if matches!(state, State::FirstName | State::NextMember) => {
                     self.close(Kind::Object, at + length, to);
                 }
                 b':' if state == State::Colon => self.state = State::Value,
@@ -174,18 +180,6 @@ impl Reader {
     }
 
     #[inline]
-    fn open(&mut self, is_object: bool, at: usize, to: &mut impl Visit) {
-        self.levels.push(is_object);
-        if is_object {
-            self.state = State::FirstName;
-            to.begin(Kind::Object, at);
-        } else {
-            self.state = State::FirstItem;
-            to.begin(Kind::Array, at);
-        }
-    }
-
-    #[inline]
     fn close(&mut self, kind: Kind, at: usize, to: &mut impl Visit) {
         self.levels.pop();
         self.ended();
@@ -194,7 +188,11 @@ impl Reader {
 
     #[inline]
     fn ended(&mut self) {
-        self.state = if self.levels.depth() == 0 { State::Done } else { State::Next };
+        self.state = match self.levels.is_in_object() {
+            _ if self.levels.is_empty() => State::Done,
+            true => State::NextMember,
+            false => State::NextItem,
+        };
     }
 
     /// Reads a string from its beginning, as [`Self::string`] does. Most have no escape and are whole in this piece.

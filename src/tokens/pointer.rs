@@ -138,8 +138,7 @@ impl Pointers {
     #[inline]
     fn member(&self, parent: usize, name: &[u8]) -> Option<usize> {
         let parent = &self.places[parent];
-        let member = self.folded_member(parent, name);
-        if member.is_none() && !name.is_ascii() { self.other_member(parent, name) } else { member }
+        if name.is_ascii() { self.folded_member(parent, name) } else { self.other_member(parent, name) }
     }
 
     /// The member of a name that is folded, except for the case of ASCII letters.
@@ -149,10 +148,13 @@ impl Pointers {
         members.find(|member| self.places[*member].name.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// The member of any other name. It is folded once, and only as far as a name begins like that.
+    /// The member of a name that is not ASCII. It is folded once, and only as far as a name begins like that.
     fn other_member(&self, parent: &Place, name: &[u8]) -> Option<usize> {
         if !parent.has_other_letters {
-            return self.folded_member(parent, folded_to_ascii(name, &mut [0; MAX_NAME])?);
+            return self.folded_member(parent, folded_to_ascii(name, &mut [0; MAX_TOKEN])?);
+        }
+        if let member @ Some(_) = self.folded_member(parent, name) {
+            return member;
         }
         let mut start = SmallVec::<[u8; 0x100]>::new();
         for char in chars(name).map(without_case) {
@@ -190,14 +192,14 @@ fn in_ascii(name: &[u8]) -> Option<(u8, usize)> {
 }
 
 /// The name, folded except for the case of ASCII letters. `None` if another letter is left.
-fn folded_to_ascii<'r>(mut name: &[u8], room: &'r mut [u8; MAX_NAME]) -> Option<&'r [u8]> {
+fn folded_to_ascii<'r>(mut name: &[u8], room: &'r mut [u8; MAX_TOKEN]) -> Option<&'r [u8]> {
     let mut length = 0;
     while let [first, ..] = name {
         let (letter, taken) = if first.is_ascii() { (*first, 1) } else { in_ascii(name)? };
         *room.get_mut(length)? = letter;
         (length, name) = (length + 1, &name[taken..]);
     }
-    room.get(..length)
+    Some(&room[..length])
 }
 
 fn chars(name: &[u8]) -> impl Iterator<Item = char> {
@@ -209,69 +211,97 @@ fn chars(name: &[u8]) -> impl Iterator<Item = char> {
 /// Where in a document the reader is, as far as pointers need it. It is told about all names and values.
 #[derive(Debug, Default)]
 pub struct Follower {
-    /// The arrays and objects that lead to places, of an array with the index of its next item.
-    inside: SmallVec<[(usize, Option<usize>); 4]>,
-    /// How many arrays and objects deep the reader is in what leads to none.
-    aside: usize,
+    /// The innermost array or object that leads to places.
+    innermost: Inside,
+    /// Those that it is in.
+    outer: SmallVec<[Inside; 4]>,
+    /// How many these are together, and how many arrays and objects the reader is in at all.
+    leading: usize,
+    depth: usize,
     /// The place of the member that comes next.
     member: Option<usize>,
 }
 
+#[derive(Clone, Copy, Debug, Default)]
+struct Inside {
+    place: usize,
+    /// In an array, the index of its next item.
+    next_item: Option<usize>,
+}
+
 impl Follower {
+    /// How many arrays and objects the reader is in.
+    #[inline]
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Whether the reader is in what leads to no place.
+    #[inline]
+    fn is_aside(&self) -> bool {
+        self.depth > self.leading
+    }
+
     /// A name was read.
     #[inline]
     pub fn name(&mut self, pointers: &Pointers, name: Option<&[u8]>) {
-        if let (0, Some((parent, _)), Some(name)) = (self.aside, self.inside.last(), name) {
-            self.member = pointers.member(*parent, name);
+        if let (false, Some(name)) = (self.is_aside(), name) {
+            self.member = pointers.member(self.innermost.place, name);
         }
     }
 
     /// A value begins that has no others in it. Returns its place.
     #[inline]
     pub fn value(&mut self, pointers: &Pointers) -> Option<usize> {
-        if self.aside > 0 { None } else { self.place(pointers) }
+        match self.innermost.next_item {
+            _ if self.is_aside() => None,
+            None if self.depth == 0 => Some(0),
+            None => self.member.take(),
+            Some(next) => self.item(pointers, next),
+        }
     }
 
-    /// The place of the value that begins, which may be one.
     #[inline(never)]
-    fn place(&mut self, pointers: &Pointers) -> Option<usize> {
-        match self.inside.last_mut() {
-            None => Some(0),
-            Some((_, None)) => self.member.take(),
-            Some((parent, Some(next))) => {
-                *next += 1;
-                pointers.item(*parent, *next - 1)
-            }
-        }
+    fn item(&mut self, pointers: &Pointers, next: usize) -> Option<usize> {
+        self.innermost.next_item = Some(next + 1);
+        pointers.item(self.innermost.place, next)
     }
 
     /// A value begins. Returns its place.
     #[inline]
     pub fn begin(&mut self, pointers: &Pointers, kind: Kind) -> Option<usize> {
         let place = self.value(pointers);
-        match (kind, place) {
-            (Kind::String, _) => {}
-            (_, Some(place)) if pointers.leads_on(place, kind) => self.enter(place, kind),
-            _ => self.aside += 1,
+        if kind != Kind::String {
+            if let Some(place) = place.filter(|place| pointers.leads_on(*place, kind)) {
+                self.enter(place, kind);
+            }
+            self.depth += 1;
         }
         place
     }
 
     #[inline(never)]
     fn enter(&mut self, place: usize, kind: Kind) {
-        self.inside.push((place, (kind == Kind::Array).then_some(0)));
+        self.leading += 1;
+        self.outer.push(self.innermost);
+        self.innermost = Inside { place, next_item: (kind == Kind::Array).then_some(0) };
     }
 
     /// What began last ends.
     #[inline]
     pub fn end(&mut self, kind: Kind) {
-        match kind {
-            Kind::String => {}
-            _ if self.aside > 0 => self.aside -= 1,
-            _ => {
-                self.inside.pop();
+        if kind != Kind::String {
+            if !self.is_aside() {
+                self.leave();
             }
+            self.depth -= 1;
         }
+    }
+
+    #[inline(never)]
+    fn leave(&mut self) {
+        self.leading -= 1;
+        self.innermost = self.outer.pop().unwrap_or_default();
     }
 
     /// Begins with another document.
@@ -346,7 +376,7 @@ mod tests {
         assert!(reader.finish(&mut found), "{text}");
         let expected: Vec<_> = words.iter().map(|(pointer, word)| (*pointer, (*word).to_owned())).collect();
         assert_eq!(found.words, expected, "{text}");
-        assert!(found.follower.inside.is_empty() && found.follower.aside == 0);
+        assert!(found.follower.outer.is_empty() && found.follower.depth == 0);
     }
 
     #[test]
@@ -376,7 +406,7 @@ mod tests {
     fn few_letters_are_folded_to_ascii() {
         for char in '\u{80}'..=char::MAX {
             let folded = without_case(char);
-            let mut room = [0; MAX_NAME];
+            let mut room = [0; MAX_TOKEN];
             let ascii = folded_to_ascii(char.to_string().as_bytes(), &mut room).map(<[u8]>::to_vec);
             assert_eq!(ascii, folded.is_ascii().then(|| vec![u8::try_from(folded).unwrap()]), "{char}");
         }

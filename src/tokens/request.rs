@@ -145,8 +145,6 @@ impl<'a> Inspection<'a> {
 struct Said<'a> {
     pointers: &'a BodyPointers,
     follower: Follower,
-    /// How many arrays and objects the reader is in.
-    depth: usize,
     /// What was found at each place of the pointers, and how often something was there.
     found: Vec<(PointedTo, usize)>,
     /// Whether something was there more than once.
@@ -174,7 +172,6 @@ impl<'a> Said<'a> {
         Self {
             pointers,
             follower: Follower::default(),
-            depth: 0,
             found: vec![(PointedTo::Missing, 0); pointers.all.places()],
             repeats: false,
             string: None,
@@ -235,7 +232,7 @@ impl<'a> Said<'a> {
     }
 
     #[inline(never)]
-    fn begin_at(&mut self, place: usize, kind: Kind, at: usize) {
+    fn begin_at(&mut self, place: usize, kind: Kind, at: usize, depth: usize) {
         let (known, is_wanted) = self.at(place);
         if place == 0 {
             self.is_structure = kind != Kind::String;
@@ -248,10 +245,10 @@ impl<'a> Said<'a> {
         }
         match known {
             Some(Known::Prompts) if kind == Kind::Array => {
-                self.prompts.begin(self.depth + 1);
+                self.prompts.begin(depth + 1);
             }
-            Some(Known::Options) => self.usage_asking.begin(Asking::Options, kind, at, self.depth),
-            Some(Known::IncludeUsage) => self.usage_asking.begin(Asking::Include, kind, at, self.depth),
+            Some(Known::Options) => self.usage_asking.begin(Asking::Options, kind, at, depth),
+            Some(Known::IncludeUsage) => self.usage_asking.begin(Asking::Include, kind, at, depth),
             Some(known) if kind != Kind::String => self.say(known, b""),
             _ => {}
         }
@@ -319,8 +316,11 @@ impl Visit for Said<'_> {
     fn name(&mut self, name: Option<&[u8]>, length: usize) {
         self.text += length as u64;
         self.follower.name(&self.pointers.all, name);
-        self.parts.name(name, self.depth);
-        self.usage_asking.name(name, self.depth);
+        let depth = self.follower.depth();
+        self.parts.name(name, depth);
+        if depth < 3 {
+            self.usage_asking.name(name, depth == 1);
+        }
     }
 
     #[inline]
@@ -330,13 +330,12 @@ impl Visit for Said<'_> {
 
     #[inline]
     fn begin(&mut self, kind: Kind, at: usize) {
-        let place = self.follower.begin(&self.pointers.all, kind);
-        if let Some(place) = place {
-            self.begin_at(place, kind, at);
+        let depth = self.follower.depth();
+        if let Some(place) = self.follower.begin(&self.pointers.all, kind) {
+            self.begin_at(place, kind, at, depth);
         }
-        self.prompts.value(self.depth);
-        self.parts.begin(kind, self.depth);
-        self.depth += usize::from(kind != Kind::String);
+        self.prompts.value(depth);
+        self.parts.begin(kind, depth);
     }
 
     #[inline]
@@ -351,22 +350,22 @@ impl Visit for Said<'_> {
     #[inline(always)]
     fn end(&mut self, kind: Kind, at: usize) {
         self.follower.end(kind);
-        self.depth -= usize::from(kind != Kind::String);
-        self.parts.end(kind, self.depth);
+        let depth = self.follower.depth();
+        self.parts.end(kind, depth);
         if kind == Kind::String
             && let Some(place) = self.string.take()
         {
             self.end_string(place);
         }
         // Neither options nor prompts nor items of `input` are deeper.
-        if self.depth < 3 {
+        if depth < 3 {
             if kind != Kind::String {
-                self.parts.end_outer(self.depth);
+                self.parts.end_outer(depth);
             }
             if self.usage_asking.is_open() {
-                self.usage_asking.end(at, self.depth);
+                self.usage_asking.end(at, depth);
             }
-            self.prompts.end(kind, self.depth);
+            self.prompts.end(kind, depth);
         }
     }
 

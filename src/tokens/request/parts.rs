@@ -90,14 +90,11 @@ pub(super) struct Parts {
     role: Role,
     /// How deep what has no parts begins; 0 if the reader is in none.
     aside: usize,
-    /// The parts that the reader is in.
-    open: Vec<OpenPart>,
-    /// How deep the members or items of the innermost one are; 0 if the reader is in none.
-    part_depth: usize,
-    /// The same for what is innermost: a part, or what has no parts.
+    /// The innermost part that the reader is in, and those around it.
+    part: OpenPart,
+    outer: Vec<OpenPart>,
+    /// How deep the members or items of what is innermost are: of a part, or of what has no parts.
     innermost: usize,
-    /// Whether what is in the innermost part are items.
-    is_in_list: bool,
     string: PartString,
     /// The beginning of what the string says of a kind.
     kind: SmallVec<[u8; MAX_KIND]>,
@@ -107,14 +104,24 @@ pub(super) struct Parts {
     is_in_input: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct OpenPart {
-    /// How many arrays and objects the reader is in where its members or items are.
+    /// How many arrays and objects the reader is in where its members or items are; 0 if the reader is in no part.
     depth: usize,
-    is_list: bool,
+    form: PartForm,
     /// Bytes of strings that are data, if it is none of text.
     data: u64,
     is_text: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum PartForm {
+    #[default]
+    Single,
+    /// Several parts, in an array.
+    List,
+    /// An object in a list. It stands for the list until it ends.
+    Item,
 }
 
 /// What the string is that is read.
@@ -151,15 +158,17 @@ impl Parts {
     #[inline]
     pub(super) fn begin(&mut self, kind: Kind, depth: usize) {
         let role = std::mem::take(&mut self.role);
-        if (role != Role::Other || depth == self.part_depth) && self.aside == 0 {
+        if (role != Role::Other || depth == self.part.depth) && self.aside == 0 {
             self.begin_known(kind, role, depth);
         }
     }
 
     #[inline(never)]
     fn begin_known(&mut self, kind: Kind, role: Role, depth: usize) {
-        let is_in_part = depth == self.part_depth && depth > 0;
-        let is_item = is_in_part && self.is_in_list;
+        let is_in_part = depth == self.part.depth && depth > 0;
+        if is_in_part && self.part.form == PartForm::List {
+            return self.begin_item(kind, depth);
+        }
         let is_part = match role {
             Role::Part => true,
             Role::InnerPart => depth > 1,
@@ -170,22 +179,47 @@ impl Parts {
         if kind == Kind::String {
             self.string = match role {
                 Role::Type => PartString::Type,
-                _ if is_part || is_item || role == Role::Data && is_in_part => PartString::Data(0),
+                _ if is_part || role == Role::Data && is_in_part => PartString::Data(0),
                 _ => PartString::Other,
             };
             self.kind.clear();
-            self.count += u64::from(is_item || is_part && !is_in_part);
-        } else if is_item || is_part {
-            let is_list = kind == Kind::Array;
-            // What is directly in a part belongs to it, and each item of a list is one.
-            self.count += u64::from(!is_list && (is_item || !is_in_part));
-            (self.part_depth, self.innermost, self.is_in_list) = (depth + 1, depth + 1, is_list);
-            self.open.push(OpenPart { depth: depth + 1, is_list, data: 0, is_text: false });
+            self.count += u64::from(is_part && !is_in_part);
+        } else if is_part {
+            // What is directly in a part belongs to it.
+            self.count += u64::from(kind == Kind::Object && !is_in_part);
+            self.outer.push(self.part);
+            self.enter(if kind == Kind::Array { PartForm::List } else { PartForm::Single }, depth + 1);
         } else if role == Role::Aside || role == Role::Input && depth > 1 {
             (self.aside, self.innermost) = (depth + 1, depth + 1);
         } else if role == Role::Input {
             (self.is_in_input, self.item) = (kind == Kind::Array, Item::default());
         }
+    }
+
+    /// An item of a list begins. Each is a part, or a list of them.
+    #[inline]
+    fn begin_item(&mut self, kind: Kind, depth: usize) {
+        self.count += u64::from(kind != Kind::Array);
+        match kind {
+            Kind::String => {
+                self.string = PartString::Data(0);
+                self.kind.clear();
+            }
+            Kind::Object => {
+                self.data += self.part.data;
+                self.enter(PartForm::Item, depth + 1);
+            }
+            Kind::Array => {
+                self.outer.push(self.part);
+                self.enter(PartForm::List, depth + 1);
+            }
+        }
+    }
+
+    #[inline]
+    fn enter(&mut self, form: PartForm, depth: usize) {
+        self.innermost = depth;
+        self.part = OpenPart { depth, form, data: 0, is_text: false };
     }
 
     /// The next part of a string.
@@ -261,24 +295,28 @@ impl Parts {
         if std::mem::take(&mut self.aside) == 0 {
             self.end_part();
         }
-        self.innermost = self.part_depth;
+        self.innermost = self.part.depth;
     }
 
+    #[inline]
     fn end_part(&mut self) {
-        self.data += self.open.pop().filter(|part| !part.is_text).map_or(0, |part| part.data);
-        (self.part_depth, self.is_in_list) = self.open.last().map_or((0, false), |part| (part.depth, part.is_list));
+        let OpenPart { depth, form, data, is_text } = self.part;
+        self.data += if is_text { 0 } else { data };
+        self.part = match form {
+            PartForm::Item => OpenPart { depth: depth - 1, form: PartForm::List, data: 0, is_text: false },
+            PartForm::Single | PartForm::List => self.outer.pop().unwrap_or_default(),
+        };
     }
 
     #[inline(never)]
     fn end_string(&mut self, depth: usize) {
-        let open = self.open.last_mut().filter(|open| open.depth == depth);
-        match (std::mem::take(&mut self.string), open) {
-            (PartString::Data(length), Some(open)) => open.data += length,
-            (PartString::Data(length), None) => self.data += length,
-            (PartString::Type, open) => {
+        let is_in_part = depth == self.part.depth;
+        match std::mem::take(&mut self.string) {
+            PartString::Data(length) if is_in_part => self.part.data += length,
+            PartString::Data(length) => self.data += length,
+            PartString::Type => {
                 self.item.is_reference |= depth == ITEM_DEPTH && *self.kind == *b"item_reference";
-                let is_text = is_of_text(&self.kind);
-                open.into_iter().for_each(|open| open.is_text |= is_text);
+                self.part.is_text |= is_in_part && is_of_text(&self.kind);
             }
             _ => {}
         }

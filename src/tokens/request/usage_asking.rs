@@ -49,14 +49,11 @@ pub(super) enum Asking {
 }
 
 impl UsageAsking {
-    /// A name that is `deep` in arrays and objects.
+    /// A name in the outermost object, or in an array or object that is directly in it.
     #[inline]
-    pub(super) fn name(&mut self, name: Option<&[u8]>, deep: usize) {
-        if deep > 2 {
-            return;
-        }
-        self.is_exact = matches!(name, Some(OPTIONS | INCLUDE));
-        if let Some(open) = self.open.as_mut().filter(|_| deep == 2) {
+    pub(super) fn name(&mut self, name: Option<&[u8]>, is_outermost: bool) {
+        self.is_exact = name.is_some_and(|name| name.len() >= INCLUDE.len() && matches!(name, OPTIONS | INCLUDE));
+        if let (false, Some(open)) = (is_outermost, &mut self.open) {
             open.members += 1;
         }
     }
