@@ -116,11 +116,8 @@ pub struct Config {
     pub store: Store,
     /// How many gateways share the limits, at least 1. It is 1 after reading if the number comes from looking up a name.
     pub gateways: u64,
-    /// In the order of the file.
     pub upstreams: Vec<Upstream>,
-    /// In the order of the file.
     pub jwts: Vec<Jwt>,
-    /// In the order of the file.
     pub limits: Vec<Limit>,
     /// In the order of the file; `route` sorts them.
     pub routes: Vec<Route>,

@@ -58,7 +58,6 @@ impl fmt::Debug for ChallengeSecret {
     }
 }
 
-/// How the gateway proves that it answers for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Challenge {
     /// By the certificate of a TLS handshake (RFC 8737).

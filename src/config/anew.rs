@@ -11,7 +11,6 @@ pub struct Recounted<'a> {
     pub limit: &'a str,
     /// `None` for the rates of the limit itself.
     pub tier: Option<&'a str>,
-    /// In words.
     pub changed: &'static str,
     /// Rates that keep their counts.
     pub carried: Vec<String>,
@@ -48,7 +47,6 @@ pub fn recounted<'a>(old: &Config, new: &'a Config) -> Vec<Recounted<'a>> {
     all
 }
 
-/// The limits of both configurations whose overrides differ.
 pub fn changed_overrides(old: &Config, new: &Config) -> Vec<(String, Changes)> {
     let changed = |limit: &Limit| {
         let before = old.limits.iter().find(|before| before.name == limit.name)?;

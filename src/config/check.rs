@@ -58,7 +58,6 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     Config { warnings: source.warnings(), ..config }
 }
 
-/// Warns of tokens that no route uses.
 fn unused_tokens(tokens: &[Name<'_>], config: &Config, source: &Source<'_>) {
     let is_used = |name: &Name<'_>| config.routes.iter().any(|route| config.uses_token(route, name.text));
     for name in tokens.iter().filter(|name| source.is_clean() && !is_used(name)) {
@@ -67,7 +66,6 @@ fn unused_tokens(tokens: &[Name<'_>], config: &Config, source: &Source<'_>) {
     }
 }
 
-/// Warns of limits and upstreams that no route names.
 fn unused(draft: &Draft<'_>, source: &Source<'_>) {
     for (name, _) in &draft.limits {
         let is_pool = draft.overflows.iter().any(|of| of.pool.as_ref().is_some_and(|pool| pool.text == name.text));

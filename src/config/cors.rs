@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use http::{HeaderName, Method};
 
-/// The settings of `cors` of one route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cors {
     pub origins: Vec<OriginPattern>,

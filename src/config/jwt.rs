@@ -67,7 +67,6 @@ fn balanced_by(upstream: &Upstream) -> impl Iterator<Item = &Source> {
     key.into_iter().flat_map(|key| key.parts.iter().flatten())
 }
 
-/// The claims of the tokens `token` among `sources`.
 fn claims<'a>(sources: impl Iterator<Item = &'a Source>, token: &str) -> impl Iterator<Item = &'a str> {
     sources.filter_map(move |source| match source {
         Source::Jwt { name, claim } if name == token => Some(claim.as_str()),

@@ -28,7 +28,6 @@ impl Key {
     }
 }
 
-/// All parts in one line.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.spelled_parts().collect::<Vec<_>>().join(" and "))
@@ -39,7 +38,9 @@ impl fmt::Display for Key {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// `client-ip`, `client-ip:56`: the client's address; IPv6 addresses are cut to this prefix length (1 to 128).
-    ClientIp { v6: u8 },
+    ClientIp {
+        v6: u8,
+    },
     /// `header:NAME`
     Header(HeaderName),
     /// `cookie:NAME`
@@ -52,11 +53,8 @@ pub enum Source {
     Path,
     /// `path:NAME`: a segment that the route captures.
     Capture(String),
-    /// `host`
     Host,
-    /// `method`
     Method,
-    /// `route`
     Route,
     /// `client-cert`: the subject of the client certificate that TLS has verified.
     ClientCert,

@@ -15,7 +15,6 @@ use crate::tokens::{MAX_WEIGHT, Weight};
 
 pub(super) const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=LONGEST;
 pub(super) const WAIT_OR_ZERO: RangeInclusive<Duration> = Duration::ZERO..=LONGEST;
-/// The longest timeout.
 pub(super) const LONGEST: Duration = Duration::from_secs(7 * 86_400);
 
 const fn kind<T>(shape: Shape, read: fn(&Field<'_>, &Kind<T>) -> Option<T>) -> Kind<T> {
@@ -27,7 +26,6 @@ pub(super) const fn shaped(shape: Shape) -> Kind<()> {
     kind(shape, |_, _| Some(()))
 }
 
-/// A text that the sections read themselves.
 pub(super) const fn text() -> Kind<()> {
     shaped(Shape::Text)
 }

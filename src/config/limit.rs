@@ -33,7 +33,6 @@ pub struct Limit {
     pub known_keys: Option<Arc<KnownKeys>>,
     /// Keys that do not get `rates`.
     pub overrides: Arc<Overrides>,
-    /// The file with some of the overrides.
     pub overrides_file: Option<PathBuf>,
     /// For keys without an override.
     pub tiers: Option<Tiers>,
@@ -51,7 +50,6 @@ pub struct Limit {
     pub status: StatusCode,
     /// The body of a rejection or of a silent answer. For a rejection, empty means a problem document.
     pub body: String,
-    /// Of `body`.
     pub content_type: HeaderValue,
 }
 
@@ -109,14 +107,12 @@ impl Limit {
     }
 }
 
-/// The cost of a request, and when it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
     /// 1 to 2^32.
     Fixed(u64),
     /// The number in this request header; 1 if it is not a valid cost.
     RequestHeader(HeaderName),
-    /// The number in a response header.
     ResponseHeader {
         name: HeaderName,
         /// Charged until the response arrives, and kept if the response has no valid cost. 1 to 2^32.
@@ -124,11 +120,9 @@ pub enum Cost {
     },
     /// Charged until the response arrives, and kept if the response has one of these statuses.
     OnStatus(u64, Vec<RangeInclusive<u16>>),
-    /// The tokens of a language model.
     Tokens(Arc<TokenCost>),
 }
 
-/// Rates that depend on an attribute of the request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiers {
     /// Where a request has the name of its tier.

@@ -23,7 +23,6 @@ pub const LOG_LEVELS: [(&str, tracing::Level); 5] = [
     ("error", tracing::Level::ERROR),
 ];
 
-/// Which requests get a line in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessLog {
     On,

@@ -20,7 +20,6 @@ pub enum OnLimit {
     },
 }
 
-/// What a limit does in a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Requests over the limit are refused, and then charged to no limit.
@@ -44,7 +43,6 @@ impl OnLimit {
         Self::WORDS.iter().find(|(_, one)| std::mem::discriminant(one) == kind).map_or("", |(word, _)| word)
     }
 
-    /// Whether the limit can refuse requests, or only reports them.
     pub fn role(self) -> Role {
         match self {
             Self::Reject | Self::Silent | Self::Delay { .. } => Role::Refuses,
@@ -92,7 +90,6 @@ impl OnLimit {
         }
     }
 
-    /// What happens to a request of a blocked key.
     pub fn blocked_in_words(self) -> &'static str {
         match self.role() {
             Role::Refuses => "answered 403",

@@ -45,7 +45,6 @@ impl fmt::Display for Allowance {
     }
 }
 
-/// Which keys an override matches.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
     Exact(String),
@@ -117,7 +116,6 @@ impl Overrides {
         granted
     }
 
-    /// Counts keys, patterns and networks.
     pub fn len(&self) -> usize {
         self.exact.len() + self.wildcards.as_ref().map_or(0, Wildcards::len) + self.networks.len()
     }

@@ -28,7 +28,6 @@ const FIRST_OPTIONS: &str = "-c statement_timeout=2000";
 /// Set after the options of the URL: the gateway can change nothing.
 const LAST_OPTIONS: &str = "-c default_transaction_read_only=on";
 
-/// The standard port of PostgreSQL.
 const DEFAULT_PORT: u16 = 5432;
 
 /// Whether a connection uses TLS. With TLS, the certificate and the host name of the server are always verified.

@@ -47,7 +47,6 @@ pub struct PostgresSettings {
     pub channel: Option<String>,
 }
 
-/// The form in which a key is sent to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SentKey {
     Key,

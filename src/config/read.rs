@@ -22,7 +22,6 @@ pub(super) use source::Source;
 /// Why a text is not a valid value.
 #[derive(Debug, PartialEq)]
 pub(super) struct Wrong {
-    /// What was found.
     pub(super) message: String,
     /// What is allowed.
     pub(super) help: String,
@@ -35,7 +34,6 @@ impl Wrong {
         Self { message: message.into(), help: help.into(), part: None }
     }
 
-    /// The same problem, about a part of the text.
     pub(super) fn at(self, part: Range<usize>) -> Self {
         Self { part: Some(part), ..self }
     }
@@ -260,7 +258,6 @@ pub(super) fn report_repeated<T: PartialEq>(values: &[(T, Field<'_>)], what: &st
     }
 }
 
-/// Formats a key that the user wrote for a message.
 pub(super) fn quoted_key(text: &str) -> String {
     let quoted = quoted(text);
     if quoted.ends_with("...") { quoted } else { format!("`{}`", quoted.trim_matches('"')) }

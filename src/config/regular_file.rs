@@ -21,7 +21,6 @@ const OTHERS_WRITE: u32 = 0o022;
 pub(super) struct RegularFile {
     file: File,
     max: u64,
-    /// How many bytes may still be read.
     left: u64,
 }
 

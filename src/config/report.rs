@@ -147,7 +147,6 @@ impl Problems {
         (parts.concat(), start..start + parts[1].len())
     }
 
-    /// How many problems are not shown.
     pub fn hidden(&self) -> usize {
         self.found.len().saturating_sub(SHOWN)
     }

@@ -93,7 +93,6 @@ pub enum Action {
         /// Index into [`Config::upstreams`](super::Config::upstreams).
         upstream: usize,
         path: SentPath,
-        /// Whether the upstream gets the client's Host header.
         preserve_host: bool,
         /// Whether URLs of the servers in Location are replaced by URLs for clients.
         rewrite_location: bool,

@@ -78,7 +78,6 @@ pub struct Http2 {
     pub max_header_list: u32,
 }
 
-/// Which spellings of a path mean the same path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathRules {
     pub matching: PathMatching,

@@ -59,7 +59,6 @@ pub(super) fn ways_around(routes: &[RouteDraft<'_>], rules: PathRules, source: &
     }
 }
 
-/// Another spelling of a route's path.
 struct Spelling {
     segments: Vec<String>,
     /// The setting that makes the gateway treat both spellings as the same path.

@@ -75,7 +75,6 @@ pub struct SharedStore {
     pub strict: bool,
 }
 
-/// What happens to requests while Memcached is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
     /// Counted in this process, starting from the last known counts.

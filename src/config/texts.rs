@@ -14,7 +14,6 @@ pub(super) struct Texts {
 struct TextFile {
     /// As the user wrote it.
     name: String,
-    /// Where the text begins.
     start: usize,
     /// Whether there is a text: a file that cannot be read has none.
     is_read: bool,
@@ -52,12 +51,10 @@ impl Texts {
         self.files.partition_point(|file| file.start <= offset).saturating_sub(1)
     }
 
-    /// The name of the file at this offset.
     pub(super) fn name(&self, offset: usize) -> &str {
         &self.files[self.index(offset)].name
     }
 
-    /// The range of the file at this offset.
     pub(super) fn file(&self, offset: usize) -> Range<usize> {
         let index = self.index(offset);
         let end = self.files.get(index + 1).map_or(self.whole.len(), |next| next.start - 1);

@@ -37,7 +37,6 @@ pub struct ClientCa {
     pub is_required: bool,
 }
 
-/// Names a file that cannot be used.
 #[derive(Debug)]
 pub struct FileError {
     pub path: PathBuf,

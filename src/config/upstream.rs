@@ -15,7 +15,6 @@ pub struct Upstream {
     /// At least one.
     pub servers: Vec<UpstreamServer>,
     pub balance: Balance,
-    /// The longest time for a connection attempt.
     pub connect_timeout: Duration,
     /// The longest time until the head of the response arrives.
     pub timeout: Duration,
@@ -25,7 +24,6 @@ pub struct Upstream {
     pub tunnel_idle_timeout: Option<Duration>,
     /// How long an unused connection is kept.
     pub max_idle: Duration,
-    /// The maximum age of a connection.
     pub max_age: Duration,
     /// How often names of servers are looked up again.
     pub resolve_every: Duration,
@@ -79,7 +77,6 @@ pub enum ProxyProtocol {
     V2,
 }
 
-/// How requests are distributed among the servers of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Balance {
     /// In turns, by weight.
@@ -103,7 +100,6 @@ pub struct Retry {
     pub max_body: usize,
 }
 
-/// How many requests a server gets at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overload {
     /// For each server; `None` means no limit.
@@ -112,11 +108,9 @@ pub struct Overload {
     pub adaptive: Option<AdaptiveBounds>,
     /// How many requests may wait if all servers are at their limit.
     pub max_waiting: usize,
-    /// The longest time that a request waits.
     pub max_wait: Duration,
 }
 
-/// Bounds of the limit of `adaptive`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdaptiveBounds {
     /// At least 1.
@@ -125,16 +119,13 @@ pub struct AdaptiveBounds {
     pub max: usize,
 }
 
-/// How servers are checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// Perhaps with a query.
     pub path: String,
     /// The time from one check to the next.
     pub interval: Duration,
-    /// Of one check.
     pub timeout: Duration,
-    /// The statuses of a healthy server.
     pub statuses: Vec<RangeInclusive<u16>>,
     /// This many successful checks in a row make a server healthy, 1 to 100.
     pub healthy_after: u32,
@@ -142,7 +133,6 @@ pub struct HealthCheck {
     pub unhealthy_after: u32,
 }
 
-/// When a failing server gets no requests for some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ejection {
     /// The number of failures in a row, 1 to 1000.

@@ -25,7 +25,6 @@ pub(super) fn status(field: &Field<'_>, allowed: RangeInclusive<u64>) -> Option<
     field.integer(allowed).and_then(|code| StatusCode::from_u16(u16::try_from(code).ok()?).ok())
 }
 
-/// An address to listen on.
 pub(super) fn socket(text: &str) -> Read<SocketAddr> {
     text.parse().map_err(|_| {
         let message = format!("{} is not an address to listen on", quoted(text));

@@ -23,7 +23,6 @@ pub struct Admin {
     pub read_token: Option<AdminToken>,
     /// Names besides `localhost` by which browsers may reach a listener on loopback, in lower case, without a port.
     pub hosts: Vec<String>,
-    /// Whether keys are shown in full.
     pub show_keys: bool,
 }
 
@@ -35,7 +34,6 @@ pub enum AdminAddress {
     Unix(PathBuf),
 }
 
-/// What a request to the admin listener may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     All,

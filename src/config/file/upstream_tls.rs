@@ -62,7 +62,6 @@ pub(super) fn read(
     }
 }
 
-/// Reads `cert` and `key`.
 fn certificate(section: &Section<'_>) -> Option<(CertificateFiles, Identity)> {
     let (given, missing) = match (section.field(&keys::cert), section.field(&keys::key)) {
         (Some(cert), Some(key)) => return certificate_files(&cert, &key, None),

@@ -29,7 +29,6 @@ struct Pattern {
     grant: Grant,
 }
 
-/// The state of a pattern while a key is searched.
 struct Search {
     /// The position of the pattern.
     place: usize,
@@ -133,7 +132,6 @@ impl Wildcards {
     }
 }
 
-/// Whether both have the same patterns.
 impl PartialEq for Wildcards {
     fn eq(&self, other: &Self) -> bool {
         let patterns =

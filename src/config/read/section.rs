@@ -35,7 +35,6 @@ impl<'a> Section<'a> {
         Self { span, source, title, table, keys, known: RefCell::default(), refused: RefCell::default() }
     }
 
-    /// The whole file.
     pub(in crate::config) fn root(
         table: &'a Spanned<DeTable<'a>>,
         keys: &'static Table,
@@ -44,7 +43,6 @@ impl<'a> Section<'a> {
         Self::new(keys.title.to_owned(), 0..0, keys, Some(table.get_ref()), source)
     }
 
-    /// `None` if the key is absent.
     pub(in crate::config) fn field<T>(&self, key: &Setting<T>) -> Option<Field<'a>> {
         debug_assert!(self.keys.names.contains(&key.name), "{} has no `{}` in the table", self.title, key.name);
         let mut known = self.known.borrow_mut();
@@ -151,7 +149,6 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reports unknown keys.
     pub(in crate::config) fn close(self) {
         // The table has all keys, also those that are read only together with others.
         let known = self.keys.names;

@@ -26,7 +26,6 @@ pub(in crate::config) struct Kind<T: 'static> {
     pub(in crate::config) read: fn(&Field<'_>, &Self) -> Option<T>,
     /// Whether a change needs a restart.
     pub(in crate::config) at_start: bool,
-    /// Whether the table must have the key.
     pub(in crate::config) required: bool,
 }
 
@@ -41,7 +40,6 @@ pub(in crate::config) enum Shape {
     DurationOrNone,
     /// In bytes.
     Size(RangeInclusive<u64>),
-    /// One of the words of the key.
     Words,
     Text,
     /// A text that matches a regular expression.
@@ -55,7 +53,6 @@ pub(in crate::config) enum Shape {
     TableWithout(&'static Table, &'static str),
     /// Tables, or other values, with names that the user chooses.
     Named(&'static Shape),
-    /// One of several shapes.
     Or(&'static [Shape]),
 }
 
@@ -129,7 +126,6 @@ impl<T> Setting<T> {
         self.kind.shape.table().unwrap_or_else(|| unreachable!("`{}` has a table", self.name))
     }
 
-    /// An example of a value.
     pub(in crate::config) fn example(&self) -> &'static str {
         if self.example.is_empty() { self.default } else { self.example }
     }
@@ -147,7 +143,6 @@ impl<T> Kind<T> {
         Self { at_start: true, ..self }
     }
 
-    /// The same kind, where the table must have the key.
     pub(in crate::config) const fn required(self) -> Self {
         Self { required: true, ..self }
     }

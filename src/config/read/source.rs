@@ -121,7 +121,6 @@ impl<'a> Source<'a> {
         problems.hiding(self.secrets.borrow().clone()).naming(self.files())
     }
 
-    /// All warnings so far, to be shown.
     pub(in crate::config) fn warnings(&self) -> Problems {
         Problems::warnings(self.texts.clone(), self.warnings.borrow().clone()).hiding(self.secrets.borrow().clone())
     }
