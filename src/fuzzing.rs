@@ -129,7 +129,6 @@ fn forwarded(bytes: &[u8]) {
     }
 }
 
-/// Limits with one key each.
 static LIMITS: LazyLock<Vec<Limit>> = LazyLock::new(|| {
     let sources = [("a", "header:x-api-key"), ("b", "cookie:sid"), ("c", "query:key"), ("d", "bearer")];
     let limit = |(name, source)| format!("[limits.{name}]\nkey = \"{source}\"\nrates = [\"1/s\"]\n");

@@ -67,7 +67,6 @@ struct Shared {
 
 enum Attempt {
     Done,
-    /// Another gateway orders.
     Elsewhere,
     /// Wait this long.
     Later(Duration),
@@ -292,8 +291,8 @@ impl AcmeSources {
     }
 }
 
-/// The certificate that a gateway with this configuration would use at its start, and why a better one might be unreadable. Asks
-/// nobody, and changes nothing.
+/// The certificate that a gateway with this configuration would use at its start, and the error of a file that cannot be read and
+/// may have a better one. Asks nobody, and changes nothing.
 ///
 /// # Errors
 /// When there is no folder for its files.

@@ -60,7 +60,6 @@ struct Server {
 /// The results of the fetches of one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetches {
-    /// The name of the `[jwt.*]`.
     pub name: String,
     /// The number of keys in use.
     pub keys: usize,
@@ -79,7 +78,6 @@ impl KeySource {
         Self { name: jwt.name.clone(), keys: ArcSwap::new(keys), server }
     }
 
-    /// The name of the `[jwt.*]`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -164,7 +162,6 @@ impl BackgroundTask for KeySource {
         self.server.is_some()
     }
 
-    /// Fetches the keys again and again.
     async fn run(self: Arc<Self>) {
         let Some(server) = &self.server else { return };
         // When tokens may cause the next fetch.
@@ -197,12 +194,10 @@ impl Server {
         }
     }
 
-    /// Whether any fetch has ended.
     fn is_tried(&self) -> bool {
         self.fetched.get() + self.failed.get() > 0
     }
 
-    /// The time until the next fetch.
     fn pause(&self) -> Duration {
         let failures = self.failures.load(Ordering::Relaxed);
         if failures == 0 { FETCH_EVERY } else { REPEATS.pause(failures) }

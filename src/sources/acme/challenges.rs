@@ -39,7 +39,6 @@ struct State {
     notes: Option<Arc<SharedAnswers>>,
 }
 
-/// The answers for one name.
 #[derive(Debug, Default)]
 struct Slot {
     own: Mutex<Option<Arc<Answer>>>,

@@ -18,7 +18,6 @@ pub enum Kind {
     Limited,
     /// The authority refuses, mostly because its check of a name has failed.
     Refused,
-    /// The authority has sent something unusable.
     Unusable,
     /// The files in the state folder cannot be used.
     Files,

@@ -206,7 +206,6 @@ fn hide(path: &Path) {
     }
 }
 
-/// Parses the certificate and the private key of one file.
 pub(super) fn identity(file: String, pem: &[u8]) -> Result<Identity, PemError> {
     Identity::new(file, tls::certificates(pem)?, tls::private_key(pem)?, None)
 }
@@ -217,12 +216,10 @@ pub(super) fn rank(identity: &Identity, names: &[String]) -> (usize, Time, Time)
     (covered(identity, names), identity.not_before, identity.not_after)
 }
 
-/// How many of these names the certificate has.
 pub(super) fn covered(identity: &Identity, names: &[String]) -> usize {
     names.iter().filter(|name| identity.names.contains(name)).count()
 }
 
-/// Renames a file that cannot be used.
 fn set_aside(path: &Path, why: &str) {
     let (file, aside) = (path.display(), path.with_extension("broken"));
     match fs::rename(path, &aside) {

@@ -15,10 +15,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The part of a collector's message that is logged, in characters.
 const LONGEST_MESSAGE: usize = 200;
 
-/// What happened to a batch.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// All spans are accepted.
     Accepted,
     /// This many spans are refused, for this reason; the others are accepted.
     Partly(usize, String),

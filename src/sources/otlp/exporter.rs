@@ -44,7 +44,6 @@ pub struct Exporter {
     end: ExportEnd,
 }
 
-/// The end of an exporter's thread.
 #[derive(Clone, Debug)]
 pub(super) struct ExportEnd {
     /// Whether the thread must end.
@@ -59,7 +58,6 @@ impl ExportEnd {
         self.stop.send_replace(true);
     }
 
-    /// Waits until the thread has ended.
     pub(super) async fn reached(&self) {
         self.ended.closed().await;
     }
@@ -80,7 +78,6 @@ impl Exporter {
         *self.collector == *collector
     }
 
-    /// Takes finished traces.
     pub fn sender(&self) -> &TraceSender {
         &self.sender
     }

@@ -35,11 +35,9 @@ const RESERVED: usize = 16;
 /// Pauses before a key whose lookups fail is looked up again.
 const REPEATS: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 
-/// The result of a lookup.
 #[derive(Clone, Debug)]
 pub(super) enum LookupAnswer {
     Quota(Arc<Quota>),
-    /// The source does not know the key.
     Absent,
     /// The answer for this key is unusable; other keys have answers.
     Unusable,
@@ -156,7 +154,6 @@ impl Cache {
         &self.shards[self.sharding.shard(key, self.shards.len())]
     }
 
-    /// The entry of a key, if it is fresh.
     pub(super) fn fresh(&self, key: Fingerprint, now: Time) -> Option<Known> {
         let mut shard = self.shard(key).lock();
         let entry = shard.find(key).filter(|entry| entry.is_fresh(now))?;
@@ -249,7 +246,6 @@ impl Cache {
         }
     }
 
-    /// Makes a key due for renewal.
     pub(super) fn expire_key(&self, key: Fingerprint) {
         let mut shard = self.shard(key).lock();
         let Shard { known, others, .. } = &mut *shard;
@@ -288,7 +284,6 @@ impl Cache {
         each.fold((0, 0), |sum, each| (sum.0 + each.0, sum.1 + each.1))
     }
 
-    /// The number of keys that were evicted.
     pub(super) fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
     }

@@ -42,18 +42,14 @@ pub(super) struct Lookup {
 pub(super) struct Inbox {
     /// Lookups of unknown keys. Clients can fill this queue with invented keys.
     pub(super) new: mpsc::Receiver<Lookup>,
-    /// Lookups of cached keys.
     pub(super) renewals: mpsc::Receiver<Lookup>,
 }
 
 /// How lookups have ended. Only one thread writes.
 #[derive(Debug, Default)]
 pub struct LookupCounters {
-    /// The source grants the key something.
     pub found: Counter,
-    /// The source does not know the key.
     pub absent: Counter,
-    /// The answer is unusable.
     pub unusable: Counter,
     /// The source cannot be reached, or does not answer in time.
     pub failed: Counter,
@@ -247,12 +243,10 @@ impl QuotaSource {
         LookupAnswer::Unusable
     }
 
-    /// Makes changed keys due for renewal.
     pub(super) async fn expire(&self, changed: &Changed) {
         self.cache.expire(changed).await;
     }
 
-    /// Makes a key due for renewal.
     pub(super) fn expire_key(&self, key: Fingerprint) {
         self.cache.expire_key(key);
     }
@@ -276,7 +270,6 @@ impl QuotaSource {
         self.cache.len()
     }
 
-    /// The number of keys that were evicted.
     pub fn evictions(&self) -> u64 {
         self.cache.evictions()
     }

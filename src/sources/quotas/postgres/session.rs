@@ -163,7 +163,6 @@ async fn prepare(client: &Client, query: &str) -> Result<Prepared, LookupError> 
     Ok(Prepared { statement, columns })
 }
 
-/// The result of a query.
 enum Asked {
     Answered(Result<Option<QuotaAnswer>, LookupError>),
     /// The query must be prepared again.
@@ -272,7 +271,6 @@ impl Session {
 }
 
 impl Prepared {
-    /// Asks for the row of this key.
     async fn ask(&self, client: &Client, key: &str) -> Asked {
         let read = async {
             let mut rows = pin!(client.query_raw(&self.statement, [key]).await?);

@@ -23,7 +23,6 @@ const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 const WITH_TLS: u8 = b'S';
 const WITHOUT_TLS: u8 = b'N';
 
-/// A byte stream for a session.
 pub(super) trait Transport: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Transport for S {}

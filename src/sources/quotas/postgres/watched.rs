@@ -21,9 +21,7 @@ const LENGTH_BYTES: u32 = 4;
 /// Follows message boundaries in what is read.
 #[derive(Debug, Default)]
 struct Messages {
-    /// The head of the current message.
     head: [u8; 5],
-    /// The number of bytes in `head`.
     have: usize,
     /// The number of missing bytes after the head.
     rest: usize,
