@@ -142,7 +142,7 @@ fn unused_priorities(draft: &Draft<'_>, source: &Source<'_>) {
     }
 }
 
-/// Warns of limits whose keys need what other proxies do not send, if there is no listener for requests.
+/// Warns of limits whose key or cost needs what other proxies do not show, if there is no listener for requests.
 fn unseen(draft: &Draft<'_>, source: &Source<'_>) {
     if draft.decisions.is_none() || !draft.server.listen.is_empty() {
         return;

@@ -29,7 +29,7 @@ pub struct Limit {
     /// The maximum number of requests of a key in flight in this process, 1 to 2^32.
     pub max_in_flight: Option<u64>,
     pub cost: Cost,
-    /// If set, any other value of the first part of `key` counts as missing if clients choose that value.
+    /// If set, all other values of the first part of `key` that clients choose count as missing.
     pub known_keys: Option<Arc<KnownKeys>>,
     /// Keys that do not get `rates`.
     pub overrides: Arc<Overrides>,

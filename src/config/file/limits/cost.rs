@@ -55,7 +55,7 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
         0 if field.entries("`cost`")?.iter().all(|(name, _)| name.text == cost::reserve.name) => {
             field.report("`cost` names neither a header nor `tokens`", COST);
         }
-        // With none of them, another key is a typing mistake, which `close` reports.
+        // Without a header and `tokens`, another key is a typing mistake, which `close` reports.
         0 | 1 => {}
         _ => field.report(
             "`cost` can come from one place only",

@@ -35,7 +35,7 @@ impl Terms {
             }
             Counting::Fixed => Strategy::FixedWindow,
             Counting::Moving => Strategy::SlidingLog,
-            // A rate with its own burst replaces this one.
+            // `rate` replaces this burst by that of each rate.
             Counting::Bucket => Strategy::TokenBucket { burst: 1 },
         };
         if !matches!(strategy, Strategy::SlidingWindow { .. }) {
