@@ -1,7 +1,7 @@
 //! The configuration as it runs: every value is checked, and every default is filled in.
 //!
 //! A [`Document`] is the only way to make one, for running, checking and reloading alike. Where its bytes come from is not known
-//! here; files that it names are read here, so that what is wrong with them is told at the key that names them.
+//! here. But the files that it names are read here, so their problems are reported at the key that names them.
 
 pub mod regular_file;
 pub mod state_folder;
@@ -95,7 +95,7 @@ pub use values::document_url;
 #[cfg(not(feature = "postgres"))]
 pub use without_postgres::PostgresUrl;
 
-/// Reads the text of a file. Problems call the file `name`. Relative paths in it start at `folder`.
+/// Parses the text of one file. Problems call the file `name`, and relative paths in it start at `folder`.
 ///
 /// # Errors
 /// All its problems at once.
@@ -103,32 +103,25 @@ pub fn parse(bytes: &[u8], name: &str, folder: &Path) -> Result<Config, Problems
     Document::one(name, bytes.to_vec(), Some(folder)).config()
 }
 
-/// All of gateway.toml.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// `[server]`
     pub server: Server,
-    /// `[decisions]`: without the section, no other proxy can ask.
+    /// Without this section, no other proxy can ask.
     pub decisions: Option<Decisions>,
-    /// `[log]`
     pub log: Log,
-    /// `[admin]`: without the section there is no admin listener.
+    /// Without this section, there is no admin listener.
     pub admin: Option<Admin>,
-    /// `[tracing]`: without the section, no spans are recorded.
+    /// Without this section, no spans are recorded.
     pub tracing: Option<Tracing>,
-    /// `[store]`
     pub store: Store,
-    /// How many gateways share the limits, at least 1. It is 1 as the configuration is read if that depends on a name.
+    /// How many gateways share the limits, at least 1. It is 1 after reading if the number comes from looking up a name.
     pub gateways: u64,
-    /// `[upstreams.*]`, in the order of the file.
     pub upstreams: Vec<Upstream>,
-    /// `[jwt.*]`, in the order of the file.
     pub jwts: Vec<Jwt>,
-    /// `[limits.*]`, in the order of the file.
     pub limits: Vec<Limit>,
-    /// `[[routes]]`, in the order of the file; `route` sorts them.
+    /// In the order of the file; `route` sorts them.
     pub routes: Vec<Route>,
-    /// The files that it was read from, if there are any.
+    /// The files that the configuration was read from.
     pub files: BTreeSet<PathBuf>,
     /// The settings for which a change needs a restart.
     pub at_start: Vec<AtStart>,
@@ -137,67 +130,63 @@ pub struct Config {
 }
 
 impl Config {
-    /// Lets so many gateways share the limits that are shared. Returns whether this is another number than before.
+    /// Lets this many gateways share the limits with `share`. Returns whether the number has changed.
     pub fn share_among(&mut self, gateways: u64) -> bool {
         self.limits.iter_mut().filter_map(|limit| limit.gateways.as_mut()).for_each(|shared| *shared = gateways);
         std::mem::replace(&mut self.gateways, gateways) != gateways
     }
 
-    /// The limits that decide about the requests of a route: those that it names, then pools of these that it does not name.
+    /// The limits that decide about requests of a route: those that it names, then their pools that it does not name.
     pub fn limits_of(&self, route: &Route) -> impl Iterator<Item = &Limit> {
         route.limits.iter().chain(&route.pools).filter_map(|index| self.limits.get(*index))
     }
 
-    /// Those that only stand in for others.
+    /// The pools that the route does not name.
     pub fn pools_of(&self, route: &Route) -> impl Iterator<Item = &Limit> {
         route.pools.iter().filter_map(|index| self.limits.get(*index))
     }
 
-    /// The rules about Envoy's descriptors.
     pub fn descriptors(&self) -> &[DescriptorRule] {
         self.decisions.as_ref().map_or(&[], |decisions| &decisions.descriptors)
     }
 
-    /// All listeners but that of the admin API.
+    /// All listeners except that of the admin API.
     pub fn listeners(&self) -> impl Iterator<Item = Listener> {
         self.server.listen.iter().copied().chain(self.decisions.as_ref().map(Decisions::listener))
     }
 
-    /// The TLS of each kind of traffic, in the order of [`crate::net::Traffic`], and that of the admin listener.
+    /// The TLS of each kind of traffic, in the order of [`crate::net::Traffic`], then that of the admin listener.
     pub fn tls(&self) -> [Option<&Tls>; 3] {
         let decisions = self.decisions.as_ref().and_then(|decisions| decisions.tls.as_ref());
         [self.server.tls.as_ref(), decisions, self.admin.as_ref().and_then(|admin| admin.tls.as_ref())]
     }
 
-    /// What is in the files of each of them.
     pub fn tls_settings(&self) -> [Option<&TlsSettings>; 3] {
         self.tls().map(|tls| tls.map(|tls| &tls.settings))
     }
 
-    /// The certificates of all listeners, wherever they come from: each file once, in the order in which they expire.
+    /// The certificates of all listeners, each file once, in the order in which they expire.
     pub fn identities(&self) -> Vec<&Identity> {
         let settings = self.tls_settings().into_iter().flatten();
         let mut all: Vec<_> = settings.flat_map(|settings| &settings.identities).collect();
-        // If a file was replaced between two readings of it, what expires first counts.
+        // If a file was replaced between two readings, the certificate that expires first counts.
         all.sort_by_key(|identity| (&identity.file, identity.not_after));
         all.dedup_by_key(|identity| &identity.file);
         all.sort_by_key(|identity| identity.not_after);
         all
     }
 
-    /// The names for which an authority is asked for a certificate, if there are any.
     pub fn acme(&self) -> Option<&Acme> {
         self.server.tls.as_ref()?.acme.as_ref()
     }
 
-    /// The same configuration with the certificate that an authority has issued for these names, if it has.
+    /// The same configuration with the certificate that an authority has issued.
     #[must_use]
     pub fn with_issued(mut self, issued: Option<&Identity>) -> Self {
         self.server.tls.iter_mut().for_each(|tls| tls.issue(issued));
         self
     }
 
-    /// The same configuration with another TLS of each of them.
     #[must_use]
     pub fn with_tls(mut self, [server, decisions, admin]: [Option<Tls>; 3]) -> Self {
         self.server.tls = server;

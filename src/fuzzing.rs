@@ -1,5 +1,5 @@
-//! What has to hold for any bytes that come from outside. The targets of `fuzz/` run it, and so do the tests, with the seeds
-//! of `fuzz/seeds`. It is no part of the gateway.
+//! Properties that must hold for any bytes from outside. The targets of `fuzz/` run them, and tests run them with the seeds of
+//! `fuzz/seeds`. Not a part of the gateway.
 
 mod models;
 
@@ -23,10 +23,10 @@ use crate::store::shared::memcached::Memcached;
 use crate::store::shared::protocol::{Echo, Initial, Lifetime, Protocol, Reader};
 use crate::{net, server};
 
-/// It panics when what has to hold does not.
+/// Panics if the property does not hold.
 type Check = fn(&[u8]);
 
-/// Checks by the names of their targets and folders.
+/// By the names of the targets and of the folders of seeds.
 const CHECKS: [(&str, Check); 12] = [
     ("preamble", net::check_preamble),
     ("framing", server::check_framing),
@@ -42,8 +42,6 @@ const CHECKS: [(&str, Check); 12] = [
     ("responses", models::responses),
 ];
 
-/// Checks what has to hold for any bytes.
-///
 /// # Panics
 /// When it does not hold, or nothing has this name.
 pub fn check(name: &str, bytes: &[u8]) {
@@ -52,7 +50,7 @@ pub fn check(name: &str, bytes: &[u8]) {
     check(bytes);
 }
 
-/// The host of a request. Its normal form stays as it is, and a port makes no other host of it.
+/// The host of a request: normalization is idempotent, and a port does not change the host.
 fn hosts(bytes: &[u8]) {
     let Some(normal) = std::str::from_utf8(bytes).ok().and_then(host::normal) else { return };
     assert_eq!(host::normal(&normal).as_ref(), Some(&normal));
@@ -61,7 +59,7 @@ fn hosts(bytes: &[u8]) {
     assert_eq!(with_port.as_deref(), Some(&*normal).filter(|name| !name.is_empty()));
 }
 
-/// The target of a request. Its normal form stays as it is, and the upstream gets a path that is read in the same way.
+/// The target of a request: normalization is idempotent, and the upstream gets a path with the same normal form.
 fn paths(bytes: &[u8]) {
     let Ok(target) = PathAndQuery::try_from(bytes) else { return };
     let written = target.path();
@@ -74,7 +72,7 @@ fn paths(bytes: &[u8]) {
             assert!(normal.bytes().all(|byte| byte.is_ascii_graphic()));
             let onward = path::onward(written, 0, rules);
             assert_eq!(path::normal(&onward, rules).as_deref(), Ok(&*normal), "{rules:?} {onward}");
-            // What is in normal form already is found by another way than what is not.
+            // A path that is already normal is recognized by other code than the rest.
             if normal == written && !written.contains([';', '%']) {
                 assert_eq!(path::normal(&format!("{written}%41"), rules), Ok(format!("{written}A").into()));
             }
@@ -90,7 +88,7 @@ fn paths(bytes: &[u8]) {
     }
 }
 
-/// The header lines of a text. Lines that are none are left out.
+/// The header lines of a text, without invalid lines.
 fn headers(text: &[u8]) -> Vec<(HeaderName, HeaderValue)> {
     let lines = text.split(|byte| *byte == b'\n').filter_map(|line| {
         let (name, value) = line.split_at_checked(line.iter().position(|byte| *byte == b':')?)?;
@@ -99,10 +97,10 @@ fn headers(text: &[u8]) -> Vec<(HeaderName, HeaderValue)> {
     lines.take(1000).collect()
 }
 
-/// What a client writes in front of what proxies have appended.
+/// What a client may write in front of what proxies append.
 const FORGED: [&str; 4] = ["192.0.2.66", "for=192.0.2.66", "for=\"192.0.2.66", "for=192.0.2.66;x=\"\\"];
 
-/// Header lines. Nobody is believed but trusted proxies, and a client cannot pass for another one than they say.
+/// Header lines: only trusted proxies are trusted, and a client cannot choose another address than they name.
 fn forwarded(bytes: &[u8]) {
     let trusted: Vec<IpNet> = ["10.0.0.0/8", "fd00::/8"].iter().flat_map(|net| net.parse()).collect();
     let find = |peer: IpAddr, headers: &HeaderMap| -> Client {
@@ -131,7 +129,6 @@ fn forwarded(bytes: &[u8]) {
     }
 }
 
-/// Limits with one key each.
 static LIMITS: LazyLock<Vec<Limit>> = LazyLock::new(|| {
     let sources = [("a", "header:x-api-key"), ("b", "cookie:sid"), ("c", "query:key"), ("d", "bearer")];
     let limit = |(name, source)| format!("[limits.{name}]\nkey = \"{source}\"\nrates = [\"1/s\"]\n");
@@ -140,8 +137,8 @@ static LIMITS: LazyLock<Vec<Limit>> = LazyLock::new(|| {
     parse(text.as_bytes(), "keys", Path::new("")).map_or_else(|problems| panic!("{problems}"), |config| config.limits)
 });
 
-/// A query in the first line, and header lines. A key that is not refused is the same one for whoever reads its source from
-/// the end, and what is refused stays so when more comes.
+/// A query in the first line, then header lines: a key that is not refused is the same for a reader that starts at the end, and a
+/// refused key stays refused when more is added.
 fn keys(bytes: &[u8]) {
     let (query, text) = bytes.split_at(bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len()));
     let target = [b"/?", query].concat();
@@ -190,7 +187,7 @@ fn keys(bytes: &[u8]) {
     }
 }
 
-/// A token, or a set of keys. No token is valid without a key.
+/// A token, or a set of keys: without a key, no token is valid.
 fn tokens(bytes: &[u8]) {
     let algorithms = ALGORITHMS.map(|(_, algorithm)| algorithm);
     let verifier = Verifier::new("me", &["api".to_owned()], &algorithms, vec!["sub".to_owned()]);
@@ -205,8 +202,7 @@ fn tokens(bytes: &[u8]) {
     }
 }
 
-/// A configuration in one file, or in those of a folder, which a zero byte separates. It is valid, or its problems have places
-/// in it.
+/// A configuration in one file, or in files separated by zero bytes: it is valid, or its problems have places in it.
 fn configuration(bytes: &[u8]) {
     let one = || Document::one("f", bytes.to_vec(), None);
     let config = one().config();
@@ -241,7 +237,8 @@ fn placed(problems: &Problems, text: &str) {
     }
 }
 
-/// Answers of Memcached to a few commands of each kind. They are never read past their end, and alike however they are cut.
+/// Answers of Memcached to a few commands of each kind: they are never read past their end, and the pieces in which they come
+/// do not matter.
 fn answers(bytes: &[u8]) {
     let reader = || -> Box<dyn Reader> {
         let mut commands = Memcached.commands();

@@ -1,5 +1,5 @@
-//! Threads that talk to other servers beside the requests: for keys of tokens, for quotas of clients, for the number of
-//! gateways, for certificates, and with traces.
+//! Threads that talk to other servers, beside the requests: for keys of tokens, quotas of keys, the number of gateways,
+//! certificates, and exported spans.
 
 pub mod acme;
 pub mod jwks;

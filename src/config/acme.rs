@@ -1,4 +1,4 @@
-//! `[server.tls.acme]`: the names for which an authority issues a certificate by itself (ACME, RFC 8555).
+//! `[server.tls.acme]`: names for which the gateway gets a certificate from an authority (ACME, RFC 8555).
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,32 +6,28 @@ use std::path::PathBuf;
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
 
-/// `[server.tls.acme]`. That the user agrees to the terms of the authority was checked.
+/// The reader has checked that the user agrees to the terms of the authority.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Acme {
     /// The names of the certificate, at least one: in lower case, each once, none with a wildcard.
     pub names: Vec<String>,
-    /// Where the authority can reach the operator.
     pub email: Option<String>,
-    /// What tells where the authority is asked for what: `https://`, or `http://` on this machine.
+    /// The URL of the directory (RFC 8555, section 7.1.1): `https://`, or `http://` on this machine.
     pub directory: Url,
-    /// The file of those who have issued the certificate of the directory; `None` trusts those of the system.
+    /// The file with authorities that are trusted for the directory; `None` trusts those of the system.
     pub ca: Option<PathBuf>,
-    /// How the authority is connected to; `None` without `https`.
+    /// `None` without `https`.
     pub tls: Option<ConnectorTls>,
-    /// How the gateway shows that it answers for its names.
     pub challenge: Challenge,
-    /// What gateways sign the answers with that they leave for each other in a store that they share; `None` for those with one
-    /// state folder.
+    /// Signs the answers that gateways leave for each other in a shared store; `None` for gateways with one state folder.
     pub challenge_secret: Option<ChallengeSecret>,
-    /// What the account of the authority is bound to when it is made.
     pub external_account: Option<ExternalAccount>,
 }
 
-/// An account that the operator has with the authority by other means (RFC 8555, section 7.3.4).
+/// An account that the operator already has with the authority; the ACME account is bound to it (RFC 8555, section 7.3.4).
 #[derive(Clone, PartialEq, Eq)]
 pub struct ExternalAccount {
-    /// What the authority calls its key.
+    /// The key identifier that the authority has given.
     pub id: String,
     pub key: Vec<u8>,
 }
@@ -42,7 +38,7 @@ impl fmt::Debug for ExternalAccount {
     }
 }
 
-/// A key that is made of a secret. The secret itself is not kept, so nothing can show it.
+/// A key derived from a secret. The secret itself is not kept, so nothing can show it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ChallengeSecret([u8; 32]);
 
@@ -62,7 +58,6 @@ impl fmt::Debug for ChallengeSecret {
     }
 }
 
-/// How a gateway shows that it answers for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Challenge {
     /// By the certificate of a TLS handshake (RFC 8737).

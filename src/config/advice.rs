@@ -1,7 +1,6 @@
-//! Settings that are valid, and probably not meant: each is one rule of a table, which finds where it is and says what to do.
+//! Warnings about settings that are valid but probably not intended: each is one rule of a table.
 //!
-//! A rule looks at the configuration as it runs. Only where it matters what was written, and not what holds by default, it looks at
-//! the text.
+//! A rule looks at the configuration as it runs. It looks at the text only to tell a written value from a default.
 
 mod addresses;
 mod keys;
@@ -17,21 +16,18 @@ use super::read::Source;
 use super::{AccessLog, AdminAddress, Config, Limit, UNLIMITED};
 use crate::limit::{Rate, Strategy};
 
-/// A configuration with its text.
 pub(super) struct Advised<'a> {
     config: &'a Config,
     table: &'a Spanned<DeTable<'a>>,
 }
 
-/// What a rule has found.
 struct Advice {
-    /// Where it is, as the names of the tables, and last of the key.
+    /// The names of the tables, then the key.
     path: Vec<String>,
     message: String,
     help: &'static str,
 }
 
-/// Finds what it is about.
 type Rule = fn(&Advised<'_>) -> Vec<Advice>;
 
 const RULES: &[Rule] = &[
@@ -51,7 +47,6 @@ const RULES: &[Rule] = &[
     addresses::own_listeners,
 ];
 
-/// Warns of all that the rules find.
 pub(super) fn warn(config: &Config, table: &Spanned<DeTable<'_>>, source: &Source<'_>) {
     let advised = Advised { config, table };
     for advice in RULES.iter().flat_map(|rule| rule(&advised)) {
@@ -66,7 +61,7 @@ impl Advice {
 }
 
 impl<'a> Advised<'a> {
-    /// What the text has at a path; an element of a list is named by its number.
+    /// The value at a path in the text; a number names an element of a list.
     fn written(&self, path: &[&dyn Display]) -> Option<&'a Spanned<DeValue<'a>>> {
         let (first, rest) = path.split_first()?;
         let mut value = self.table.get_ref().get(first.to_string().as_str())?;
@@ -81,7 +76,7 @@ impl<'a> Advised<'a> {
         Some(value)
     }
 
-    /// Where the text has the longest part of a path that it has.
+    /// The place of the longest part of a path that the text has.
     fn place(&self, path: &[String]) -> Range<usize> {
         let steps: Vec<&dyn Display> = path.iter().map(|step| step as &dyn Display).collect();
         let found = (1..=steps.len()).rev().find_map(|count| self.written(&steps[..count]));
@@ -112,7 +107,7 @@ fn rates_without_effect(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
     config.limits.iter().flat_map(of_limit).collect()
 }
 
-/// Whether the first of two rates has refused whatever the second one would.
+/// Whether `one` refuses whatever `other` would refuse.
 fn is_stricter(one: &Rate, other: &Rate) -> bool {
     let is_window = |rate: &Rate| {
         matches!(rate.strategy(), Strategy::SlidingWindow { .. } | Strategy::FixedWindow | Strategy::SlidingLog)
@@ -120,7 +115,7 @@ fn is_stricter(one: &Rate, other: &Rate) -> bool {
     if !is_window(one) || !is_window(other) || one == other {
         return false;
     }
-    // In the time of the other one there are so many windows of this one, and one more that reaches into it.
+    // A window of the other rate overlaps at most this many windows of the first.
     let windows = other.window().as_micros().div_ceil(one.window().as_micros().max(1)) + 1;
     let within = u128::from(one.quota()) * windows;
     let is_longer = one.window() >= other.window() && one.quota() <= other.quota();
@@ -205,7 +200,7 @@ fn no_spans(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
     (is_off && config.server.trusted_proxies.is_empty()).then(advice).into_iter().collect()
 }
 
-/// The address that a text is, with or without brackets.
+/// Parses an address with or without brackets.
 fn address(host: &str) -> Option<IpAddr> {
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }

@@ -1,28 +1,25 @@
-//! What a change of the configuration means: which settings need a restart, which counters survive, and whose overrides
-//! change.
+//! What a change of the configuration means: which settings need a restart, which counters survive, whose overrides change.
 
 use super::report::Problem;
 use super::{AtStart, Config, Limit, Problems};
 use crate::config::overrides::Changes;
 use crate::limit::Rate;
 
-/// A limit or tier that is in both configurations, but counts in a different way.
+/// A limit or tier that both configurations have, but that counts differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recounted<'a> {
-    /// The name of the limit.
     pub limit: &'a str,
-    /// The name of the tier; `None` is for the rates of the limit itself.
+    /// `None` for the rates of the limit itself.
     pub tier: Option<&'a str>,
-    /// What has changed, in words.
     pub changed: &'static str,
-    /// The rates that keep their counts.
+    /// Rates that keep their counts.
     pub carried: Vec<String>,
-    /// The rates whose counts start at 0.
+    /// Rates whose counts start at 0.
     pub anew: Vec<String>,
 }
 
-/// The limits of `new` that `old` counts in a different way. Counters are found by the name and key of their limit. Their
-/// format depends on everything in its rates except the quotas. A rate takes its counts over from the one of the same period.
+/// The limits of `new` that count differently than in `old`. Counters are found by the name and key of their limit. Their format
+/// depends on everything in its rates except the quotas. A rate takes over the counts of the rate with the same period.
 pub fn recounted<'a>(old: &Config, new: &'a Config) -> Vec<Recounted<'a>> {
     let mut all = Vec::new();
     for limit in &new.limits {
@@ -50,7 +47,6 @@ pub fn recounted<'a>(old: &Config, new: &'a Config) -> Vec<Recounted<'a>> {
     all
 }
 
-/// The limits of `new` that are in `old` too, but with other overrides.
 pub fn changed_overrides(old: &Config, new: &Config) -> Vec<(String, Changes)> {
     let changed = |limit: &Limit| {
         let before = old.limits.iter().find(|before| before.name == limit.name)?;
@@ -60,7 +56,7 @@ pub fn changed_overrides(old: &Config, new: &Config) -> Vec<(String, Changes)> {
     new.limits.iter().filter_map(changed).collect()
 }
 
-/// The limits of `old` that `new` does not have. Their counters are dropped.
+/// The limits that only `old` has. Their counters are dropped.
 pub fn dropped<'a>(old: &'a Config, new: &Config) -> impl Iterator<Item = &'a Limit> {
     old.limits.iter().filter(|old| new.limits.iter().all(|new| new.name != old.name))
 }
@@ -75,7 +71,7 @@ fn changed_rates(old: &[Rate], new: &[Rate]) -> Option<&'static str> {
     }
 }
 
-/// The settings that differ although they are used only at the start, as problems of the text of `new`; `None` if there are none.
+/// The changed settings that take effect only at the start, as problems of the text of `new`; `None` if there are none.
 pub fn needs_restart(old: &Config, new: &Config) -> Option<Problems> {
     let differs = |one: &&AtStart| old.at_start.iter().any(|was| was.key == one.key && was.value != one.value);
     let problem = |one: &AtStart| Problem {

@@ -1,4 +1,4 @@
-//! `ban`: keys that a limit has refused too often are refused altogether for a while.
+//! `ban`: all requests of a key are refused for a while after a limit has refused too many of them.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,22 +7,21 @@ use http::StatusCode;
 
 use crate::base::units;
 
-/// When a limit bans a key, for how long, and how its requests are answered then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ban {
-    /// How many refusals of a key are no reason yet, 1 to 10 000.
+    /// More refusals than this ban the key, 1 to 10 000.
     pub after: u64,
-    /// Within which time they are counted, 1 s to 31 days.
+    /// The time within which refusals are counted, 1 s to 31 days.
     pub within: Duration,
-    /// How long the first ban lasts, 1 s to 31 days.
+    /// The length of the first ban, 1 s to 31 days.
     pub first: Duration,
-    /// How long a ban lasts at most, and how long after one the next lasts twice as long; not less than `first`.
+    /// The length of the longest ban, at least `first`. A ban that begins within this time after the end of another lasts
+    /// twice as long.
     pub longest: Duration,
-    /// How requests are answered that come meanwhile.
     pub respond: BanResponse,
 }
 
-/// What is banned, and how its requests are answered: the end of a sentence.
+/// The end of a sentence: which keys are banned, and how their requests are answered.
 impl fmt::Display for Ban {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [within, first, longest] = [self.within, self.first, self.longest].map(units::spelled_duration);
@@ -31,19 +30,18 @@ impl fmt::Display for Ban {
     }
 }
 
-/// How a request of a banned key is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BanResponse {
     /// 429, with the time at which the ban ends.
     Reject,
     /// 403.
     Forbid,
-    /// The connection is closed without a response, or the stream is reset in HTTP/2. Through a trusted proxy: 403 without a body.
+    /// Closes the connection without a response; resets the stream in HTTP/2. Through a trusted proxy: 403 without a body.
     Close,
 }
 
 impl BanResponse {
-    /// The status of the response. Where there is none, it is that which is not sent.
+    /// The status of the response. [`BanResponse::Close`] has it too, although it may send none.
     pub fn status(self) -> StatusCode {
         match self {
             Self::Reject => StatusCode::TOO_MANY_REQUESTS,
@@ -51,7 +49,6 @@ impl BanResponse {
         }
     }
 
-    /// What happens to a request, in words.
     pub fn in_words(self) -> String {
         match self {
             Self::Reject | Self::Forbid => format!("answered {}", self.status().as_u16()),

@@ -21,7 +21,7 @@ use super::{
 const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"http://127.0.0.1:9000\"]\n\n\
                         [[routes]]\npath = \"/*\"\nupstream = \"api\"";
 
-/// Looks up every name and reports contradictions. The result is complete only if nothing was reported.
+/// Resolves every name and reports contradictions. The result is complete only if nothing was reported.
 pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     listeners(&draft.listeners, source);
     if draft.routes.is_empty() && draft.descriptors.is_empty() && source.is_clean() {
@@ -58,7 +58,6 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     Config { warnings: source.warnings(), ..config }
 }
 
-/// Warns of tokens that no route uses: they have no effect.
 fn unused_tokens(tokens: &[Name<'_>], config: &Config, source: &Source<'_>) {
     let is_used = |name: &Name<'_>| config.routes.iter().any(|route| config.uses_token(route, name.text));
     for name in tokens.iter().filter(|name| source.is_clean() && !is_used(name)) {
@@ -67,7 +66,6 @@ fn unused_tokens(tokens: &[Name<'_>], config: &Config, source: &Source<'_>) {
     }
 }
 
-/// Warns of limits and upstreams that no route names: they have no effect.
 fn unused(draft: &Draft<'_>, source: &Source<'_>) {
     for (name, _) in &draft.limits {
         let is_pool = draft.overflows.iter().any(|of| of.pool.as_ref().is_some_and(|pool| pool.text == name.text));
@@ -94,7 +92,7 @@ fn unused(draft: &Draft<'_>, source: &Source<'_>) {
     }
 }
 
-/// Warns of routes that send requests over TLS to their own URL again.
+/// Warns of routes that redirect requests over TLS to the same URL, in an endless loop.
 fn endless_redirects(draft: &Draft<'_>, source: &Source<'_>) {
     if !draft.server.listen.iter().any(|listener| listener.tls) {
         return;
@@ -107,7 +105,7 @@ fn endless_redirects(draft: &Draft<'_>, source: &Source<'_>) {
     }
 }
 
-/// Warns of tiers that no request can have, where the routes restrict the possible values.
+/// Warns of tiers that no request can have because the routes restrict the possible values.
 fn unknown_tiers(draft: &Draft<'_>, routes: &[Route], source: &Source<'_>) {
     for (index, (name, limit)) in draft.limits.iter().enumerate() {
         let Some(Tiers { source: attribute, rates, .. }) = limit.as_ref().and_then(|limit| limit.tiers.as_ref()) else {
@@ -126,7 +124,7 @@ fn unknown_tiers(draft: &Draft<'_>, routes: &[Route], source: &Source<'_>) {
     }
 }
 
-/// Warns of priorities that no request needs, because none is shed.
+/// Warns of priorities without load shedding, where they have no effect.
 fn unused_priorities(draft: &Draft<'_>, source: &Source<'_>) {
     if draft.server.shed.is_some() {
         return;
@@ -144,7 +142,7 @@ fn unused_priorities(draft: &Draft<'_>, source: &Source<'_>) {
     }
 }
 
-/// Warns of limits that need what other proxies do not show, if there are no other requests.
+/// Warns of limits whose key or cost needs what other proxies do not show, if there is no listener for requests.
 fn unseen(draft: &Draft<'_>, source: &Source<'_>) {
     if draft.decisions.is_none() || !draft.server.listen.is_empty() {
         return;
@@ -167,7 +165,6 @@ fn unseen(draft: &Draft<'_>, source: &Source<'_>) {
     }
 }
 
-/// Whether a request that matches the route can have this value.
 fn can_be(attribute: &KeySource, value: &str, route: &Route) -> bool {
     match attribute {
         KeySource::Method => {
@@ -247,7 +244,6 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
     })
 }
 
-/// The index of the limit or upstream that a route names.
 fn find<T>(name: &Name<'_>, defined: &[(Name<'_>, T)], what: &str, source: &Source<'_>) -> Option<usize> {
     let index = defined.iter().position(|(candidate, _)| candidate.text == name.text);
     if index.is_none() {
@@ -262,7 +258,7 @@ fn find<T>(name: &Name<'_>, defined: &[(Name<'_>, T)], what: &str, source: &Sour
     index
 }
 
-/// Checks that requests of a route have the `sources` of a limit or an upstream that it uses: every capture is in its path.
+/// Checks that the path of a route has every capture that a limit or upstream of this route uses in `sources`.
 fn captures<'a>(
     owner: &str,
     sources: impl Iterator<Item = &'a KeySource>,
@@ -309,7 +305,7 @@ fn listeners(listeners: &[(SocketAddr, Range<usize>)], source: &Source<'_>) {
     }
 }
 
-/// Reports routes that match the same requests as an earlier route: only the first one can ever match.
+/// Reports routes that match the same requests as an earlier route, and so never match.
 fn indistinct(routes: &[RouteDraft<'_>], source: &Source<'_>) {
     let mut seen: HashMap<String, usize> = HashMap::new();
     for route in routes {
@@ -328,7 +324,7 @@ fn indistinct(routes: &[RouteDraft<'_>], source: &Source<'_>) {
     }
 }
 
-/// A text that is the same for two routes if they match the same requests.
+/// A text that is equal for two routes if they match the same requests.
 fn requests(route: &RouteDraft<'_>) -> Option<String> {
     let host = match route.host.as_ref()? {
         Host::Any => "*".to_owned(),

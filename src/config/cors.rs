@@ -6,31 +6,28 @@ use std::time::Duration;
 
 use http::{HeaderName, Method};
 
-/// The settings of `cors` of one route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cors {
-    /// The origins that are allowed, at least one. [`OriginPattern::Any`] stands alone.
     pub origins: Vec<OriginPattern>,
-    /// The methods that preflights are told, at least one.
+    /// The methods in answers to preflights, at least one.
     pub methods: Vec<Method>,
-    /// The headers that preflights are told; `None` is all that a preflight asks for.
+    /// The headers in answers to preflights; `None` allows all that a preflight asks for.
     pub headers: Option<Vec<HeaderName>>,
-    /// The headers of responses that pages can read, besides those of the gateway.
+    /// Headers of responses that pages may read, besides those of the gateway.
     pub expose: Vec<HeaderName>,
-    /// Whether pages may send cookies and other credentials. Never with [`OriginPattern::Any`].
+    /// Whether pages may send credentials such as cookies. Never with [`OriginPattern::Any`].
     pub credentials: bool,
-    /// How long browsers may keep the answer to a preflight, in whole seconds from 1.
+    /// How long browsers may keep the answer to a preflight, in whole seconds, at least 1.
     pub max_age: Option<Duration>,
 }
 
-/// Which origins are allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OriginPattern {
-    /// `*`: all of them.
+    /// `*`
     Any,
-    /// This one, as browsers write it.
+    /// As browsers write it.
     Exact(String),
-    /// Every host under one, with this scheme and this port.
+    /// Every subdomain of a host, with this scheme and this port.
     Under {
         /// `https://`
         scheme: String,
@@ -40,8 +37,7 @@ pub enum OriginPattern {
 }
 
 impl OriginPattern {
-    /// Whether this is for the origin. Browsers write an origin in one way only, so texts are compared (RFC 6454, section
-    /// 6.2).
+    /// Browsers write an origin in one way only, so texts are compared (RFC 6454, section 6.2).
     pub fn matches(&self, origin: &str) -> bool {
         match self {
             Self::Any => true,
@@ -54,7 +50,7 @@ impl OriginPattern {
     }
 }
 
-/// Writes it as the configuration spells it.
+/// As the configuration spells it.
 impl fmt::Display for OriginPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -65,7 +61,7 @@ impl fmt::Display for OriginPattern {
     }
 }
 
-/// Whether a text is parts of a host and nothing else, so that the rest of an origin cannot be a part of something else.
+/// Whether the text is labels of a host and nothing else, so that no other part of an origin can hide in it.
 fn is_name(text: &str) -> bool {
     let is_part = |part: &str| {
         let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);

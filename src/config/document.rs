@@ -1,4 +1,4 @@
-//! A configuration as it is written: in one file, in the files of a folder, or in a document of a server.
+//! The text of a configuration: of one file, of the files of a folder, or from a server.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,26 +13,23 @@ use super::report::{self, Problem};
 use super::texts::Texts;
 use super::{Admin, Config, Problems, advice, check, file, variables};
 
-/// Help for a file of a folder that is not there.
+/// For a file of a folder that is not there.
 const NO_FILE: &str =
     "it is a symbolic link that leads nowhere, or it was removed just now: remove the link, or try again";
 
-/// A file with its bytes, or why it cannot be read.
 pub type ReadFile = (PathBuf, io::Result<Vec<u8>>);
 
-/// The text of a configuration, and where it is from.
 pub struct Document<'a> {
     texts: Arc<Texts>,
-    /// Where the texts begin that can be parsed.
+    /// Where each text that can be parsed begins.
     starts: Vec<usize>,
-    /// Those of files that cannot be read.
+    /// Problems of files that cannot be read.
     problems: Vec<Problem>,
     /// Where relative paths start.
     folder: Option<&'a Path>,
 }
 
 impl<'a> Document<'a> {
-    /// One text.
     pub fn one(name: &str, bytes: Vec<u8>, folder: Option<&'a Path>) -> Self {
         match text(bytes) {
             Ok(text) => Self { texts: Texts::one(name, text).into(), starts: vec![0], problems: Vec::new(), folder },
@@ -43,7 +40,7 @@ impl<'a> Document<'a> {
     }
 
     pub fn of_folder(folder: &'a Path, files: Vec<ReadFile>) -> Self {
-        // What is said of no file is said of the folder.
+        // Problems of no file are reported for the folder.
         let mut texts = Texts::without_text(&folder.display().to_string());
         let (mut starts, mut problems) = (Vec::new(), Vec::new());
         for (path, read) in files {
@@ -66,8 +63,6 @@ impl<'a> Document<'a> {
         Self { texts: texts.into(), starts, problems, folder: Some(folder) }
     }
 
-    /// Checks everything.
-    ///
     /// # Errors
     /// All problems at once.
     pub fn config(self) -> Result<Config, Problems> {
@@ -84,7 +79,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// Checks `[admin]` alone, although the rest of the text may be wrong. `None` if there is no such section.
+    /// Reads `[admin]` alone, even if the rest of the text is wrong. `None` if there is no such section.
     ///
     /// # Errors
     /// If that section is wrong, or if there is none and other problems may be the reason.
@@ -119,15 +114,14 @@ impl<'a> Document<'a> {
     }
 }
 
-/// What the texts are as TOML.
 struct Parsed<'a> {
     table: Spanned<DeTable<'a>>,
     problems: Vec<Problem>,
-    /// Whether a part of it is missing.
+    /// Whether a part of the text is missing.
     is_broken: bool,
 }
 
-/// The text of a file, or as much as can be shown of it, and its problem.
+/// The text of a file; or what can be shown of it, and its problem.
 fn text(bytes: Vec<u8>) -> Result<String, (String, Problem)> {
     String::from_utf8(bytes).map_err(|error| {
         let shown = String::from_utf8_lossy(error.as_bytes()).into_owned();

@@ -47,7 +47,7 @@ pub use limits::{quota_rates, temporary_again, temporary_override};
 pub(super) use routes::{Answer, Draft as RouteDraft};
 pub use traces::{Collector, Tracing};
 
-/// The file as read: values are checked, but names of limits and upstreams are not yet looked up.
+/// Values are checked, but names of limits and upstreams are not yet looked up.
 pub(super) struct Draft<'a> {
     pub(super) server: Server,
     pub(super) decisions: Option<Decisions>,
@@ -55,27 +55,24 @@ pub(super) struct Draft<'a> {
     pub(super) admin: Option<Admin>,
     pub(super) tracing: Option<Tracing>,
     pub(super) store: Store,
-    /// `None` where the section itself is wrong.
+    /// `None` if the section has an error, as in the next two fields.
     pub(super) upstreams: Vec<(Name<'a>, Option<Upstream>)>,
-    /// `None` where the section itself is wrong.
     pub(super) jwts: Vec<(Name<'a>, Option<Jwt>)>,
-    /// `None` where the section itself is wrong.
     pub(super) limits: Vec<(Name<'a>, Option<Limit>)>,
     /// One for each limit.
     pub(super) overflows: Vec<Overflow<'a>>,
     pub(super) routes: Vec<RouteDraft<'a>>,
     pub(super) descriptors: Vec<DescriptorDraft<'a>>,
-    /// All addresses of listeners, and where they are written.
+    /// The addresses of all listeners, and their places in the file.
     pub(super) listeners: Vec<(SocketAddr, Range<usize>)>,
 }
 
-/// Reads `[admin]` alone, whatever the other sections are.
+/// Reads `[admin]` alone, even if other sections are wrong.
 pub(super) fn read_admin<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Option<Admin> {
     let section = Section::root(table, &root::TABLE, source).table(&root::admin);
     section.and_then(|section| admin::read(section, &mut Vec::new()))
 }
 
-/// Reads all sections.
 pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Draft<'a> {
     let root = Section::root(table, &root::TABLE, source);
     let mut listeners = Vec::new();
@@ -224,7 +221,6 @@ fn access(field: &Field<'_>) -> Option<AccessLog> {
     Some(if field.boolean()? { AccessLog::On } else { AccessLog::Off })
 }
 
-/// Reads `[server.shed]`: what is shed under overload.
 fn shed(section: Section<'_>) -> Shed {
     let field = section.field(&shed::cpu);
     if field.is_none() && section.field(&shed::latency).is_none() {
@@ -241,8 +237,7 @@ fn shed(section: Section<'_>) -> Shed {
     Shed { cpu, latency, status }
 }
 
-/// The section `[kind.NAME]` of `what` with this name; `None` if it is none. Then that is reported, and so is a name that is
-/// not allowed.
+/// The section `[kind.NAME]` of `what`. `None`, after a report, if it is not a table. A name that is not allowed is reported too.
 fn named_section<'a>(
     name: &Name<'_>,
     field: &Field<'a>,

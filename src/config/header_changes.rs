@@ -1,31 +1,26 @@
-//! What a route changes about the headers of its requests or its responses.
+//! How a route changes the headers of requests or responses.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::template::Template;
 use crate::base::http::header_rules::{Rule, is_any};
 
-/// `request_headers` or `response_headers` of a route. `V` is the value of a header: a [`HeaderText`] where requests may fill
-/// it in, a [`HeaderValue`] for one request.
+/// `V` is the value of a header: a [`HeaderText`] in the configuration, a [`HeaderValue`] for one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderChanges<V> {
-    /// Headers that get this value instead of any other.
+    /// Headers whose values are replaced.
     pub set: Vec<(HeaderName, V)>,
-    /// Lines that are added to those that are there.
+    /// Lines that are added to existing ones.
     pub add: Vec<(HeaderName, V)>,
     pub remove: Vec<HeaderName>,
 }
 
-/// The value of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeaderText {
-    /// The same for every request.
     Fixed(HeaderValue),
-    /// With placeholders.
     Template(Template),
 }
 
-/// Whether the value of a header is a secret.
 pub fn is_secret(name: &HeaderName) -> bool {
     is_any(name, &[Rule::Secret])
 }
@@ -37,17 +32,16 @@ impl<V> Default for HeaderChanges<V> {
 }
 
 impl<V> HeaderChanges<V> {
-    /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.set.is_empty() && self.add.is_empty() && self.remove.is_empty()
     }
 
-    /// The headers that are removed or replaced.
     pub fn replaced(&self) -> impl Iterator<Item = &HeaderName> {
         self.remove.iter().chain(self.set.iter().map(|(name, _)| name))
     }
 
-    /// Removes the headers that it removes or replaces. Interim responses get none of a route, and show none that it hides.
+    /// Removes headers that the route removes or sets. For interim responses: nothing is added to them, but nothing hidden is
+    /// shown.
     pub fn hide(&self, headers: &mut HeaderMap) {
         for name in self.replaced() {
             headers.remove(name);
@@ -56,8 +50,8 @@ impl<V> HeaderChanges<V> {
 }
 
 impl HeaderChanges<HeaderText> {
-    /// The changes with the values that `fill` gives. A header to set that gets no value is removed, and a line to add is left
-    /// out.
+    /// The changes with the values that `fill` returns. If `fill` returns none, a header to set is removed, and a line to add is
+    /// left out.
     pub fn filled(&self, mut fill: impl FnMut(&HeaderText) -> Option<HeaderValue>) -> HeaderChanges<HeaderValue> {
         let mut filled = HeaderChanges { remove: self.remove.clone(), ..HeaderChanges::default() };
         for (name, text) in &self.set {
@@ -72,8 +66,7 @@ impl HeaderChanges<HeaderText> {
 }
 
 impl HeaderChanges<HeaderValue> {
-    /// Applies them. Strict-Transport-Security is left out unless the client has used TLS, because it must not be sent
-    /// otherwise (RFC 6797, section 7.2).
+    /// Strict-Transport-Security is only sent to clients that use TLS (RFC 6797, section 7.2).
     pub fn apply(&self, headers: &mut HeaderMap, over_tls: bool) {
         let is_sent = |name: &HeaderName| over_tls || *name != header::STRICT_TRANSPORT_SECURITY;
         for name in &self.remove {

@@ -1,4 +1,4 @@
-//! What a limit counts, and where that is in a request.
+//! The key of a limit, and where its parts are in a request.
 
 use std::fmt;
 
@@ -6,40 +6,39 @@ use http::HeaderName;
 
 use crate::tokens::pointer::Pointer;
 
-/// What is counted: all parts together are the key.
+/// All parts together are the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// At least one part; in each part, the first source that is present is used.
+    /// At least one part; each part is the first of its sources that a request has.
     pub parts: Vec<Vec<Source>>,
 }
 
 impl Key {
-    /// Whether a request may lack a part of it, while no part that it has says who sends it. Then it is counted with all strangers.
+    /// Whether a request may lack a part while its other parts do not identify the client. Such requests of all clients are
+    /// counted together.
     pub fn may_be_of_strangers(&self) -> bool {
         let is_always_there = |part: &Vec<Source>| part.iter().any(Source::is_always_there);
         let tells_apart = |part: &Vec<Source>| is_always_there(part) && part.iter().all(Source::identifies_clients);
         !self.parts.iter().all(is_always_there) && !self.parts.iter().any(tells_apart)
     }
 
-    /// The parts as the file spells them.
+    /// As the file spells them.
     pub fn spelled_parts(&self) -> impl Iterator<Item = String> {
         self.parts.iter().map(|part| part.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | "))
     }
 }
 
-/// All parts in one line.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.spelled_parts().collect::<Vec<_>>().join(" and "))
     }
 }
 
-/// The source of a part of a key.
+/// Where a part of a key comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// `client-ip`, `client-ip:56`: the client's address, IPv6 cut to this prefix length (1 to 128).
+    /// `client-ip`, `client-ip:56`: the client's address; IPv6 addresses are cut to this prefix length (1 to 128).
     ClientIp {
-        /// The prefix length of IPv6 addresses.
         v6: u8,
     },
     /// `header:NAME`
@@ -48,30 +47,26 @@ pub enum Source {
     Cookie(String),
     /// `query:NAME`
     Query(String),
-    /// `bearer`: the token of Authorization.
+    /// `bearer`: the token in Authorization.
     Bearer,
     /// `path`: the whole path.
     Path,
     /// `path:NAME`: a segment that the route captures.
     Capture(String),
-    /// `host`
     Host,
-    /// `method`
     Method,
-    /// `route`
     Route,
-    /// `client-cert`: the subject of the certificate that the client has shown, and that TLS has verified.
+    /// `client-cert`: the subject of the client certificate that TLS has verified.
     ClientCert,
-    /// `jwt:NAME:CLAIM`: a claim of a token that is verified.
+    /// `jwt:NAME:CLAIM`: a claim of a verified token.
     Jwt {
-        /// The name of its `[jwt.*]`.
+        /// `NAME` of `[jwt.NAME]`.
         name: String,
-        /// The name of the claim.
         claim: String,
     },
     /// `json:POINTER`: a text or a number in the JSON body.
     Json(Pointer),
-    /// `descriptor:NAME`: an entry of a descriptor about which Envoy asks.
+    /// `descriptor:NAME`: an entry of an Envoy descriptor.
     Descriptor(String),
     /// `global`: one counter for all requests.
     Global,
@@ -83,7 +78,6 @@ impl Source {
         !matches!(self, Self::ClientIp { .. } | Self::ClientCert | Self::Jwt { .. } | Self::Route | Self::Global)
     }
 
-    /// Whether every request has it.
     pub fn is_always_there(&self) -> bool {
         !matches!(
             self,
@@ -98,29 +92,28 @@ impl Source {
         )
     }
 
-    /// Whether it is in the body of the request.
     pub fn is_in_body(&self) -> bool {
         matches!(self, Self::Json(_))
     }
 
-    /// Whether the value says who sends a request, and not only what it asks for.
+    /// Whether the value tells who sends a request, and not only what is requested.
     pub fn identifies_clients(&self) -> bool {
         !matches!(self, Self::Path | Self::Capture(_) | Self::Host | Self::Method | Self::Route | Self::Global)
     }
 }
 
-/// What happens to a request that has no key.
+/// What happens to a request without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// All such requests share one counter.
     Shared,
     /// The limit does not apply.
     Skip,
-    /// The request is answered 400.
+    /// Answered 400.
     Reject,
 }
 
-/// Writes the source as the configuration spells it.
+/// As the configuration spells it.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

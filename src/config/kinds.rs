@@ -1,4 +1,4 @@
-//! The kinds of keys whose values are read in the same way wherever they are: numbers, durations, sizes, words.
+//! Kinds of values that are read in the same way in all sections: numbers, durations, sizes, words.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -13,33 +13,27 @@ use crate::base::share::WHOLE;
 use crate::base::units;
 use crate::tokens::{MAX_WEIGHT, Weight};
 
-/// The allowed range of timeouts.
 pub(super) const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=LONGEST;
-/// The same, where zero is allowed.
 pub(super) const WAIT_OR_ZERO: RangeInclusive<Duration> = Duration::ZERO..=LONGEST;
-/// The longest timeout.
 pub(super) const LONGEST: Duration = Duration::from_secs(7 * 86_400);
 
 const fn kind<T>(shape: Shape, read: fn(&Field<'_>, &Kind<T>) -> Option<T>) -> Kind<T> {
     Kind { shape, words: &[], read, at_start: false, required: false }
 }
 
-/// A value of this form that the sections read themselves.
+/// A value of this shape that the sections read themselves.
 pub(super) const fn shaped(shape: Shape) -> Kind<()> {
     kind(shape, |_, _| Some(()))
 }
 
-/// A text that the sections read themselves.
 pub(super) const fn text() -> Kind<()> {
     shaped(Shape::Text)
 }
 
-/// `true` or `false`.
 pub(super) const fn flag() -> Kind<bool> {
     kind(Shape::Flag, |field, _| field.boolean())
 }
 
-/// An integer.
 pub(super) const fn number<T: TryFrom<u64>>(least: u64, most: u64) -> Kind<T> {
     kind(Shape::Number(least, most), |field, kind| match kind.shape {
         Shape::Number(least, most) => T::try_from(field.integer(least..=most)?).ok(),
@@ -47,7 +41,6 @@ pub(super) const fn number<T: TryFrom<u64>>(least: u64, most: u64) -> Kind<T> {
     })
 }
 
-/// A status of a response.
 pub(super) const fn status_code(least: u64, most: u64) -> Kind<StatusCode> {
     kind(Shape::Number(least, most), |field, kind| match kind.shape {
         Shape::Number(least, most) => values::status(field, least..=most),
@@ -55,12 +48,12 @@ pub(super) const fn status_code(least: u64, most: u64) -> Kind<StatusCode> {
     })
 }
 
-/// A number from 0 to 1.
+/// From 0 to 1.
 pub(super) const fn fraction() -> Kind<f64> {
     kind(Shape::Decimal(1), |field, _| field.fraction())
 }
 
-/// What a token costs.
+/// The cost of a token.
 pub(super) const fn weight() -> Kind<Weight> {
     kind(Shape::Decimal(MAX_WEIGHT), |field, _| {
         let help = format!("allowed: 0 to {MAX_WEIGHT} with at most six decimal places and no exponent, like 0.25");
@@ -68,7 +61,7 @@ pub(super) const fn weight() -> Kind<Weight> {
     })
 }
 
-/// A number from 0 to below 1, in millionths.
+/// From 0 to below 1, in millionths.
 pub(super) const fn level() -> Kind<u32> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and a million")]
     kind(Shape::Decimal(1), |field, _| {
@@ -81,13 +74,12 @@ pub(super) const fn level() -> Kind<u32> {
     })
 }
 
-/// A number from 0 to 1, in thousandths.
+/// From 0 to 1, in thousandths.
 pub(super) const fn share() -> Kind<u32> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and 1000")]
     kind(Shape::Decimal(1), |field, _| field.fraction().map(|share| (share * 1000.0).round() as u32))
 }
 
-/// One of several words.
 pub(super) const fn words<T: Copy>(words: &'static [(&'static str, T)]) -> Kind<T> {
     let read: fn(&Field<'_>, &Kind<T>) -> Option<T> = |field, kind| field.choice(kind.words);
     Kind { words, ..kind(Shape::Words, read) }
@@ -104,7 +96,7 @@ pub(super) const fn wait(allowed: RangeInclusive<Duration>) -> Kind<Duration> {
     })
 }
 
-/// A duration, or "0" for no limit.
+/// "0" means no limit.
 pub(super) const fn wait_or_none() -> Kind<Option<Duration>> {
     kind(Shape::DurationOrNone, |field, _| {
         texts(field, "a duration", DURATION)?.parse(|text| match units::duration(text) {
@@ -114,7 +106,7 @@ pub(super) const fn wait_or_none() -> Kind<Option<Duration>> {
     })
 }
 
-/// A number of bytes. If it may be zero, that needs no unit.
+/// In bytes. Zero needs no unit.
 pub(super) const fn size<T: TryFrom<u64>>(allowed: RangeInclusive<u64>) -> Kind<T> {
     kind(Shape::Size(allowed), |field, kind| {
         let Shape::Size(allowed) = &kind.shape else { return None };
@@ -126,7 +118,7 @@ pub(super) const fn size<T: TryFrom<u64>>(allowed: RangeInclusive<u64>) -> Kind<
     })
 }
 
-/// The largest body, or "0" for no limit.
+/// "0" means no limit.
 pub(super) const fn body_size() -> Kind<u64> {
     kind(Shape::Size(0..=LARGEST_BODY), |field, _| {
         size_field(field)?.parse(|text| match text.trim_end_matches(|last: char| last.is_ascii_alphabetic()) {
@@ -140,7 +132,7 @@ const LARGEST_BODY: u64 = 1 << 50;
 const DURATION: &str = "a duration is a string with a unit (ms, s, m, h, d), like \"250ms\", \"10s\" or \"1h\"";
 const SIZE: &str = "a size is a string with a unit (B, KB, MB, KiB, MiB), like \"16KiB\" or \"1MiB\"";
 
-/// The field, if it is a text.
+/// Reports a value that is no text.
 fn texts<'f, 'a>(field: &'f Field<'a>, expected: &str, help: impl Into<String>) -> Option<&'f Field<'a>> {
     if !field.is_text() {
         field.mistyped(expected, help);
@@ -149,13 +141,12 @@ fn texts<'f, 'a>(field: &'f Field<'a>, expected: &str, help: impl Into<String>) 
     Some(field)
 }
 
-/// The field, if it is a text. A number without a unit is probably one of bytes, so the help shows how to write that.
+/// A number without a unit is probably in bytes, so the help shows how to write that.
 fn size_field<'f, 'a>(field: &'f Field<'a>) -> Option<&'f Field<'a>> {
     let spelled = |bytes| format!("write \"{}\": {SIZE}", units::spelled_size(bytes));
     texts(field, "a size", field.number().map_or(SIZE.to_owned(), spelled))
 }
 
-/// Adds to an error that "0" is allowed too.
 fn unless_zero(wrong: Wrong) -> Wrong {
     Wrong { help: format!("{}; or \"0\" for no limit", wrong.help), ..wrong }
 }

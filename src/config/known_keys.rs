@@ -1,35 +1,32 @@
-//! The keys that a limit knows. Any other key was invented by a client, or is no longer in use.
+//! The keys that exist, for a limit. Any other key was invented by a client, or is no longer in use.
 //!
-//! There may be a million of them. Keys are secrets, so only the first half of the SHA-256 digest of each is stored. That
-//! takes 16 bytes per key, and with 128 bits it is infeasible to find another key with the same half. The hash is SHA-256,
-//! so that common tools can make digests for a file.
+//! There may be a million keys. They are secrets, so only the first half of the SHA-256 digest of each is stored, 16 bytes
+//! per key. With 128 bits, nobody can find another key with the same half. Common tools can make SHA-256 digests for a file.
 
 use aws_lc_rs::digest::{SHA256, digest};
 
 use crate::base::hex;
 
-/// The longest key that can be known, in bytes. A longer one is unknown without hashing it.
+/// In bytes. A longer key is unknown without hashing.
 pub const LONGEST: usize = 4096;
 
 /// The first half of a SHA-256 digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Digest(u128);
 
-/// A set of keys.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KnownKeys {
-    /// Sorted, each once.
+    /// Sorted, without duplicates.
     digests: Box<[Digest]>,
 }
 
 impl Digest {
-    /// The digest of a key.
     pub fn of(key: &[u8]) -> Self {
         let hash = digest(&SHA256, key);
         Self(hash.as_ref().iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte)))
     }
 
-    /// Reads the 64 hexadecimal digits of a whole digest.
+    /// Parses the 64 hexadecimal digits of a whole digest.
     ///
     /// # Errors
     /// The place, from 0, of the first character that is not such a digit or is too many; if there are too few, the length.
@@ -43,7 +40,8 @@ impl Digest {
     }
 }
 
-/// The 64 hexadecimal digits of the whole digest of a key, in lower case, by which other systems know it without knowing it.
+/// The whole digest of a key as 64 hexadecimal digits in lower case, by which other systems can look up a key that they do
+/// not store.
 pub fn whole_digest(key: &[u8]) -> String {
     let digest = digest(&SHA256, key);
     let (parts, _) = digest.as_ref().as_chunks();
@@ -51,19 +49,17 @@ pub fn whole_digest(key: &[u8]) -> String {
 }
 
 impl KnownKeys {
-    /// The keys with these digests.
     pub fn new(mut digests: Vec<Digest>) -> Self {
         digests.sort_unstable();
         digests.dedup();
         Self { digests: digests.into() }
     }
 
-    /// Whether the key is known. This costs one hash, and about 20 comparisons with a million keys.
+    /// Costs one hash, and about 20 comparisons for a million keys.
     pub fn contains(&self, key: &[u8]) -> bool {
         key.len() <= LONGEST && self.digests.binary_search(&Digest::of(key)).is_ok()
     }
 
-    /// How many there are.
     pub fn count(&self) -> usize {
         self.digests.len()
     }
@@ -109,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_million_keys_take_16_megabytes() {
-        // Without optimisation the test is slow, so it uses a tenth of the keys.
+        // Slow without optimization, so debug builds use a tenth of the keys.
         let count: usize = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
         let known = KnownKeys::new((0..count).map(|number| Digest::of(number.to_string().as_bytes())).collect());
         assert_eq!((known.count(), size_of_val(&*known.digests)), (count, 16 * count));

@@ -1,10 +1,8 @@
-//! One table from the tables of several files.
+//! Makes one table from the tables of several files, before anything is checked. So no check needs to know about several
+//! files.
 //!
-//! Tables are united, and lists of `[[tables]]` are concatenated in the order of the files. Everything else is written once,
-//! and so is each limit, upstream and token: its keys are in one file.
-//!
-//! This is done before anything is checked. So no check knows that there may be several files, and problems between
-//! files have the same form as those within one.
+//! Tables are merged, and lists of `[[tables]]` are concatenated in the order of the files. Everything else must be written
+//! only once, and all keys of a limit, an upstream or a token must be in one file.
 
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
@@ -18,34 +16,32 @@ type Key<'a> = Spanned<DeString<'a>>;
 type Value<'a> = Spanned<DeValue<'a>>;
 type Pair<'a> = (Key<'a>, Value<'a>);
 
-/// Whether the tables of a section have names that the user chooses.
+/// Whether the user chooses the names of the tables in a section.
 fn is_named(section: &str) -> bool {
     (root::TABLE.keys)().iter().any(|key| key.name == section && matches!(key.shape, Shape::Named(_)))
 }
 
-/// The tables of files, united so far.
 pub(super) struct Merge<'a> {
     texts: &'a Texts,
     table: DeTable<'a>,
-    /// The titles of the tables that are being united: `limits`, `l` for `[limits.l]`.
+    /// The titles of the tables that are being merged: `limits`, `l` for `[limits.l]`.
     path: Vec<String>,
     problems: Vec<Problem>,
 }
 
 impl<'a> Merge<'a> {
-    /// No tables yet.
     pub(super) fn new(texts: &'a Texts) -> Self {
         Self { texts, table: DeTable::new(), path: Vec::new(), problems: Vec::new() }
     }
 
-    /// Adds the table of the file that begins at this offset.
+    /// Adds the table of the file that begins at `start`.
     pub(super) fn add(&mut self, table: DeTable<'a>, start: usize) {
         let mut all = std::mem::take(&mut self.table);
         self.unite(&mut all, shifted_table(table, start));
         self.table = all;
     }
 
-    /// The whole table, and what is written in it twice.
+    /// The whole table, and problems about keys that are written twice.
     pub(super) fn finish(self) -> (DeTable<'a>, Vec<Problem>) {
         (self.table, self.problems)
     }
@@ -60,11 +56,11 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Joins two values of the same key, or reports the second one.
+    /// Merges two values of the same key, or reports the second one.
     fn join(&mut self, (known_key, known): Pair<'a>, (key, value): Pair<'a>) -> Pair<'a> {
         let (place, span) = (known.span(), value.span());
         let open = |at: usize, bracket: &str| self.texts.whole()[at..].starts_with(bracket);
-        // An inline table is whole. A list that is none of [[tables]] is one, too.
+        // An inline table cannot be extended; neither can a list, unless it is written as [[tables]].
         let is_inline = open(place.start, "{") || open(span.start, "{");
         let are_lists = open(place.start, "[[") && open(span.start, "[[");
         match (known.into_inner(), value.into_inner()) {
@@ -80,7 +76,7 @@ impl<'a> Merge<'a> {
                 self.path.push(key.get_ref().to_string());
                 self.unite(&mut table, added);
                 self.path.pop();
-                // Its problems are reported where it has its title.
+                // Problems of the table are reported where its title is written.
                 let (key, place) = if is_titled && !was_titled { (key, span) } else { (known_key, place) };
                 (key, Spanned::new(place, DeValue::Table(table)))
             }
@@ -95,7 +91,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Whether a value is written below the keys of its table, with a title of its own.
+    /// Whether a value is a table or a list with its own title, below the keys of the outer table.
     fn is_below(&self, value: &Value<'_>) -> bool {
         let is_inline = self.texts.whole()[value.span().start..].starts_with('{');
         match value.get_ref() {
@@ -123,7 +119,7 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// The same table with places that are so much later.
+/// Adds `by` to all places in the table.
 fn shifted_table(table: DeTable<'_>, by: usize) -> DeTable<'_> {
     table.into_iter().map(|(key, value)| (shifted(key, by, |key| key), shifted_value(value, by))).collect()
 }

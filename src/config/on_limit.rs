@@ -1,39 +1,35 @@
-//! `on_limit`: what happens to a request over a limit. Only this file asks which of its values a limit has.
+//! `on_limit`: what happens to a request over a limit. Only this file distinguishes the values.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use http::StatusCode;
 
-/// What happens to a request over a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLimit {
-    /// It is refused.
     Reject,
-    /// It passes; a header and a metric show that the limit would have refused it.
+    /// Passes; a header and a metric show that the limit would have refused the request.
     Shadow,
-    /// The gateway answers it with no hint of the limit, and does not forward it.
+    /// Answered without any hint of the limit, and not forwarded.
     Silent,
-    /// It is held until it fits.
+    /// Held until the request fits.
     Delay {
-        /// The longest time that it is held.
         max_delay: Duration,
         /// The maximum number of held requests per key in this process, at least 1.
         max_delayed: usize,
     },
 }
 
-/// What a limit does to a decision that it takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It refuses requests over it, which are then charged to no limit.
+    /// Requests over the limit are refused, and then charged to no limit.
     Refuses,
-    /// It only reports requests over it. Those that it admits are charged to it as to the others.
+    /// Requests over the limit are only reported. Requests within it are charged as usual.
     Reports,
 }
 
 impl OnLimit {
-    /// The word for each in the file. How long requests are held is said by other keys.
+    /// The delay has keys of its own, so it is zero here.
     pub(super) const WORDS: [(&str, Self); 4] = [
         ("reject", Self::Reject),
         ("shadow", Self::Shadow),
@@ -41,13 +37,12 @@ impl OnLimit {
         ("delay", Self::Delay { max_delay: Duration::ZERO, max_delayed: 0 }),
     ];
 
-    /// The word for it in the file.
+    /// As the file spells it.
     pub fn word(self) -> &'static str {
         let kind = std::mem::discriminant(&self);
         Self::WORDS.iter().find(|(_, one)| std::mem::discriminant(one) == kind).map_or("", |(word, _)| word)
     }
 
-    /// Whether the limit refuses requests in the end, or only reports them.
     pub fn role(self) -> Role {
         match self {
             Self::Reject | Self::Silent | Self::Delay { .. } => Role::Refuses,
@@ -55,8 +50,8 @@ impl OnLimit {
         }
     }
 
-    /// Whether clients are told about the limit: by headers, and when it refuses a request. They are not if the limit only
-    /// reports, or if it answers as if nothing were wrong.
+    /// Whether clients learn of the limit: by headers, and by a refusal. Not if the limit only reports, or answers as if
+    /// nothing were wrong.
     pub fn is_told(self) -> bool {
         match self {
             Self::Reject | Self::Delay { .. } => true,
@@ -64,7 +59,7 @@ impl OnLimit {
         }
     }
 
-    /// How long the limit may hold a request, and how many of a key; `None` if it holds none.
+    /// The longest delay, and the maximum number of held requests per key; `None` if no requests are held.
     pub fn delay(self) -> Option<(Duration, usize)> {
         match self {
             Self::Delay { max_delay, max_delayed } => Some((max_delay, max_delayed)),
@@ -72,16 +67,17 @@ impl OnLimit {
         }
     }
 
-    /// The status of the answer to a request over the limit if it is not that of other limits, and those that the file may say.
+    /// The default status for requests over the limit, if it differs from that of other limits, and the statuses that the
+    /// file may set.
     pub(super) fn statuses(self) -> (Option<StatusCode>, RangeInclusive<u64>) {
         match self {
-            // It looks like an answer from an upstream.
+            // Looks like an answer of an upstream.
             Self::Silent => (Some(StatusCode::OK), 200..=599),
             Self::Reject | Self::Shadow | Self::Delay { .. } => (None, 400..=599),
         }
     }
 
-    /// What happens to a request over the limit, in words, if `status` is that of the limit's answers.
+    /// What happens to a request over the limit, whose answers have this `status`.
     pub fn in_words(self, status: StatusCode) -> String {
         let answered = format!("answered {}", status.as_u16());
         match self {
@@ -94,7 +90,6 @@ impl OnLimit {
         }
     }
 
-    /// What happens to a request whose key the limit blocks, in words.
     pub fn blocked_in_words(self) -> &'static str {
         match self.role() {
             Role::Refuses => "answered 403",

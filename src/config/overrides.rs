@@ -1,7 +1,7 @@
 //! Exceptions to a limit: keys that get other rates, pass uncounted, or are blocked.
 //!
-//! There may be a million of them. Keys are secrets, so only their fingerprints are stored. The fingerprints are sorted,
-//! and beside each are its place in the list and its allowance. Equal allowances are stored once.
+//! There may be a million keys. They are secrets, so only their fingerprints are stored, sorted, each with its place in the list
+//! and its allowance. Equal allowances are stored once.
 
 mod changes;
 mod networks;
@@ -23,18 +23,18 @@ pub use changes::Changes;
 use networks::Networks;
 use wildcard::Wildcards;
 
-/// What a key gets instead of a limit's own rates.
+/// What a key gets instead of the limit's own rates.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Allowance {
-    /// These rates, of which there is at least one.
+    /// At least one.
     Rates(Arc<[Rate]>),
-    /// Its requests pass and are not counted.
+    /// Requests pass and are not counted.
     Exempt,
-    /// Its requests are over the limit, however few they are. They are answered 403 unless the limit only reports.
+    /// All requests are over the limit. They are answered 403 unless the limit only reports.
     Block,
 }
 
-/// The rates with a space between them, `exempt` or `block`. Within one limit, equal texts mean equal allowances.
+/// Rates separated by spaces, `exempt` or `block`. Within one limit, equal texts mean equal allowances.
 impl fmt::Display for Allowance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -45,40 +45,36 @@ impl fmt::Display for Allowance {
     }
 }
 
-/// Which keys an override matches.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
-    /// This key.
     Exact(String),
-    /// Keys of this form, where `*` is any text.
+    /// `*` is any text.
     Wildcard(String),
     /// Client addresses in this network.
     Network(IpNet),
 }
 
-/// The place of an override in the list, and its allowance as an index.
+/// `place` is the position of the override in the list; `allowance` is an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Grant {
     place: u32,
     allowance: u32,
 }
 
-/// The overrides of one limit, ready to be searched.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides {
     /// Sorted.
     exact: Box<[Fingerprint]>,
     /// One for each key in `exact`, in the same order.
     grants: Box<[Grant]>,
-    /// `None` if there are none.
     wildcards: Option<Wildcards>,
     networks: Networks,
     allowances: Vec<Allowance>,
 }
 
 impl Overrides {
-    /// The index of the allowance for a key with this text or this client address. The first override in the list that
-    /// matches is used, whatever its kind.
+    /// The index of the allowance for a key with this text or client address: that of the first override in the list that
+    /// matches, of whatever kind.
     pub fn find(&self, text: Option<&[u8]>, address: Option<IpAddr>) -> Option<usize> {
         let by_text = text.and_then(|text| {
             let exact = self.exact(text);
@@ -97,12 +93,12 @@ impl Overrides {
         self.grants.get(at).copied()
     }
 
-    /// All allowances, each once.
+    /// Each once.
     pub fn allowances(&self) -> &[Allowance] {
         &self.allowances
     }
 
-    /// For each allowance, in order: the number of keys, because only their fingerprints are known, and the texts of all
+    /// For each allowance, in order: the number of exact keys, which are stored as fingerprints, and the texts of all
     /// patterns and networks.
     pub fn granted(&self) -> Vec<(&Allowance, usize, Vec<String>)> {
         let mut granted: Vec<_> = self.allowances.iter().map(|allowance| (allowance, 0, Vec::new())).collect();
@@ -120,12 +116,10 @@ impl Overrides {
         granted
     }
 
-    /// How many keys and patterns there are.
     pub fn len(&self) -> usize {
         self.exact.len() + self.wildcards.as_ref().map_or(0, Wildcards::len) + self.networks.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -144,7 +138,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Adds one. If the same key or network already has one, that one is used, and its place is returned, from 0.
+    /// Adds an override. If its key or network already has one, that is kept, and its place is returned, from 0.
     pub fn add(&mut self, pattern: Pattern, allowance: Allowance) -> Option<usize> {
         let grant = Grant { place: self.next, allowance: self.allowance(allowance) };
         self.next = self.next.saturating_add(1);
@@ -156,12 +150,12 @@ impl Builder {
         (earlier != grant).then(|| usize::try_from(earlier.place).unwrap_or(usize::MAX))
     }
 
-    /// How many were added so far, which is also the place of the next one.
+    /// The number of overrides added so far, which is the place of the next one.
     pub fn added(&self) -> usize {
         usize::try_from(self.next).unwrap_or(usize::MAX)
     }
 
-    /// How many of them have a `*`: the key of each request is compared with all of these.
+    /// How many patterns have a `*`: every request is compared with all of them.
     pub fn wildcards(&self) -> usize {
         self.wildcards.len()
     }
@@ -175,8 +169,6 @@ impl Builder {
         })
     }
 
-    /// Makes the overrides ready to be searched.
-    ///
     /// # Errors
     /// When the patterns with `*` are too large together.
     pub fn finish(self) -> Result<Overrides, BuildError> {
@@ -258,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_million_keys_take_little_room() {
-        // Without optimisation the test takes ten times as long, so it uses a tenth of the keys.
+        // Without optimization this takes ten times as long, so debug builds use a tenth of the keys.
         let keys = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
         let mut builder = Builder::default();
         for key in 0..keys {

@@ -1,4 +1,4 @@
-//! URLs of PostgreSQL servers, as libpq writes them.
+//! URLs of PostgreSQL servers, in the syntax of libpq.
 
 use std::error::Error as _;
 use std::fmt;
@@ -10,11 +10,10 @@ use rustls::pki_types::ServerName;
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
-/// The parameters that a URL may have.
 const PARAMETERS: [&str; 9] =
     ["user", "password", "dbname", "host", "port", "options", "application_name", "sslmode", "sslrootcert"];
 
-/// What `sslmode` may be. In libpq `require` accepts any certificate; here it is another name of `verify-full`.
+/// Values of `sslmode`. In libpq `require` accepts any certificate; here it means `verify-full`.
 const SSL_MODES: [(&str, PostgresTls); 4] = [
     ("disable", PostgresTls::Never),
     ("prefer", PostgresTls::IfOffered),
@@ -22,17 +21,16 @@ const SSL_MODES: [(&str, PostgresTls); 4] = [
     ("verify-full", PostgresTls::Always),
 ];
 
-/// What every session has, before what the URL says. A lookup reads one row by its key: one that takes so long, in
-/// milliseconds, waits for a lock or has no index.
+/// Set before the options of the URL, which may replace this timeout (in milliseconds). A lookup reads one row by its key: if
+/// it takes this long, it waits for a lock or lacks an index.
 const FIRST_OPTIONS: &str = "-c statement_timeout=2000";
 
-/// What every session has, whatever the URL says: the gateway can change nothing.
+/// Set after the options of the URL: the gateway can change nothing.
 const LAST_OPTIONS: &str = "-c default_transaction_read_only=on";
 
-/// Where PostgreSQL listens if nobody says otherwise.
 const DEFAULT_PORT: u16 = 5432;
 
-/// Whether a connection uses TLS. If it does, the certificate of the server is verified, with the name of its host.
+/// Whether a connection uses TLS. With TLS, the certificate and the host name of the server are always verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostgresTls {
     /// `disable`
@@ -43,13 +41,13 @@ pub enum PostgresTls {
     Always,
 }
 
-/// A server of PostgreSQL and a database there, such as `postgres://gw@db/plans`.
+/// PostgreSQL servers and a database there, such as `postgres://gw@db/plans`.
 #[derive(Clone, PartialEq)]
 pub struct PostgresUrl {
     config: Box<Config>,
     tls: PostgresTls,
     root_certificates: Option<PathBuf>,
-    /// Whether not even the name of the database is shown.
+    /// Whether the name of the database is hidden too.
     is_database_secret: bool,
 }
 
@@ -80,8 +78,6 @@ impl fmt::Debug for PostgresUrl {
 }
 
 impl PostgresUrl {
-    /// Reads a URL as libpq writes it.
-    ///
     /// # Errors
     /// When it is none, or has something that means nothing here: what is wrong and what is allowed, without the
     /// password.
@@ -105,7 +101,7 @@ impl PostgresUrl {
                 }
             }
         }
-        // A space is `+` in forms alone.
+        // `+` means a space only in forms.
         let url = format!("postgres://{start}?{}", others.finish().replace('+', "%20"));
         let mut config = Config::from_str(&url).map_err(|error| match error.source() {
             Some(cause) => cause.to_string(),
@@ -136,33 +132,33 @@ impl PostgresUrl {
         Ok(Self { config: Box::new(config), tls, root_certificates, is_database_secret: false })
     }
 
-    /// The same, where the name of the database is shown unless it is secret.
+    /// With `is_database_secret`, the name of the database is hidden too.
     #[must_use]
     pub fn with_secret_database(self, is_database_secret: bool) -> Self {
         Self { is_database_secret, ..self }
     }
 
-    /// The file of authorities that `sslrootcert` names; `None` is those of the system.
+    /// The file of `sslrootcert`; `None` trusts the authorities of the system.
     pub fn root_certificates(&self) -> Option<&PathBuf> {
         self.root_certificates.as_ref()
     }
 
-    /// Whether no authorities are needed, because no connection can use TLS.
+    /// Whether no connection can use TLS, so that no authorities are needed.
     pub fn never_uses_tls(&self) -> bool {
         self.tls == PostgresTls::Never || self.config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)))
     }
 
-    /// The user, the password, the database and the options of a session.
+    /// User, password, database and options of a session.
     pub fn session(&self) -> &Config {
         &self.config
     }
 
-    /// Whether connections over TCP use TLS.
+    /// Of connections over TCP.
     pub fn tls(&self) -> PostgresTls {
         self.tls
     }
 
-    /// Its servers with their ports, in the order in which they are tried.
+    /// With their ports, in the order in which they are tried.
     pub fn servers(&self) -> Vec<(&Host, u16)> {
         let ports = self.config.get_ports();
         let port = |index: usize| ports.get(index).or(ports.first()).copied().unwrap_or(DEFAULT_PORT);
@@ -195,7 +191,6 @@ mod tests {
         assert_eq!(url.to_string(), "postgres:///run/postgresql/plans");
         assert!(url.never_uses_tls() && !PostgresUrl::parse("postgres://db").unwrap().never_uses_tls());
         assert_eq!(url.config.get_application_name(), Some("gateway"));
-        // A password may have a slash.
         assert_eq!(PostgresUrl::parse("postgres://gw:12/hidden@db/plans").unwrap().to_string(), "postgres://db/plans");
     }
 

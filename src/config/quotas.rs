@@ -1,4 +1,4 @@
-//! `[limits.NAME.quotas]` as it runs: where quotas of keys are read from, and how long they hold.
+//! `[limits.NAME.quotas]` as it runs: where quotas of keys are read from, and how long they are used.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,62 +7,54 @@ use super::PostgresUrl;
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
 
-/// `[limits.NAME.quotas]`: rates of keys from a store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quotas {
-    /// Which server is asked.
     pub server: QuotaServer,
-    /// How long an answer is used before it is renewed.
+    /// The time after which an answer is renewed.
     pub cache_for: Duration,
-    /// The most keys whose answers are cached, at least 1.
+    /// The maximum number of cached answers, at least 1.
     pub max_cached: usize,
-    /// The longest time for which a request waits for an answer.
+    /// The longest time that a request waits for an answer.
     pub timeout: Duration,
-    /// In which form keys are sent.
     pub send: SentKey,
 }
 
-/// Which server is asked for quotas.
 #[derive(Clone, Debug, PartialEq)]
 pub enum QuotaServer {
-    /// A server that speaks HTTP.
     Http(HttpQuotas),
-    /// A PostgreSQL database.
     Postgres(PostgresSettings),
 }
 
-/// A server that speaks HTTP: a document for each key.
+/// A server with a document for each key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpQuotas {
-    /// Where it is. Of its target, `{key}` is replaced by a key.
+    /// `{key}` in the target is replaced by a key.
     pub url: Url,
-    /// How it is connected to with `https`.
+    /// `None` without `https`.
     pub tls: Option<ConnectorTls>,
 }
 
-/// A PostgreSQL database: a row for each key.
+/// A database with a row for each key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PostgresSettings {
-    /// Where it is, and as whom it is asked.
+    /// With the user and the password.
     pub url: PostgresUrl,
-    /// Whose certificates it may have; `None` if no connection can use TLS.
+    /// `None` if no connection can use TLS.
     pub tls: Option<ConnectorTls>,
-    /// The query, in which `$1` is the key.
+    /// `$1` is the key.
     pub query: String,
     /// The channel on which the database announces keys whose quotas have changed.
     pub channel: Option<String>,
 }
 
-/// In which form a key is sent to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SentKey {
-    /// As it is.
     Key,
-    /// Its SHA-256 in lower-case hexadecimal digits.
+    /// The SHA-256 digest in lower-case hexadecimal digits.
     Sha256,
 }
 
-/// Without what may be secret.
+/// Without parts that may be secret.
 impl fmt::Display for QuotaServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,6 +1,6 @@
-//! A reader of a parsed file that continues after a problem, so that one run finds all of them.
+//! Readers of a parsed file that continue after a problem, so that one run finds all problems.
 //!
-//! Every method reports problems itself and then returns `None`; the caller uses a default and continues.
+//! Every method reports problems itself and then returns `None`; the caller continues with a default.
 
 mod section;
 mod setting;
@@ -22,7 +22,6 @@ pub(super) use source::Source;
 /// Why a text is not a valid value.
 #[derive(Debug, PartialEq)]
 pub(super) struct Wrong {
-    /// What was found.
     pub(super) message: String,
     /// What is allowed.
     pub(super) help: String,
@@ -35,13 +34,11 @@ impl Wrong {
         Self { message: message.into(), help: help.into(), part: None }
     }
 
-    /// The same, about a part of the text.
     pub(super) fn at(self, part: Range<usize>) -> Self {
         Self { part: Some(part), ..self }
     }
 }
 
-/// A name in the file, and its place.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Name<'a> {
     pub(super) text: &'a str,
@@ -58,12 +55,10 @@ pub(super) struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// Reports this value.
     pub(super) fn report(&self, message: impl Into<String>, help: impl Into<String>) {
         self.source.report(self.span.clone(), message, help);
     }
 
-    /// Warns of this value.
     pub(super) fn warn(&self, message: impl Into<String>, help: impl Into<String>) {
         self.source.warn(self.span.clone(), message, help);
     }
@@ -86,7 +81,6 @@ impl<'a> Field<'a> {
         self.value.is_str()
     }
 
-    /// The value, if it is an integer of at least 0.
     pub(super) fn number(&self) -> Option<u64> {
         let integer = self.value.as_integer()?;
         u64::from_str_radix(integer.as_str(), integer.radix()).ok()
@@ -118,7 +112,8 @@ impl<'a> Field<'a> {
         text
     }
 
-    /// The path of the file `name`, which this value names. `None` if it begins nowhere, which is reported.
+    /// The path of the file `name`, which this value names. `None`, after a report, for a relative path in a text without a
+    /// folder.
     pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
         if Path::new(name).is_absolute() {
             return Some(PathBuf::from(name));
@@ -132,7 +127,7 @@ impl<'a> Field<'a> {
         path
     }
 
-    /// The same value, a URL whose query is hidden where this line is shown, since it may have something secret in it.
+    /// Hides the query of a URL where this line is shown, since the query may contain secrets.
     pub(super) fn hiding_query(&self) -> &Self {
         if let Some((before, query)) = self.value.as_str().and_then(|text| text.split_once('?')) {
             let part = self.part(before.len() + 1..before.len() + 1 + query.len());
@@ -141,7 +136,7 @@ impl<'a> Field<'a> {
         self
     }
 
-    /// A string that is the name of something else in the file.
+    /// A string that names something else in the file.
     pub(super) fn name(&self) -> Option<Name<'a>> {
         self.text().map(|text| Name { text, span: self.span.clone() })
     }
@@ -171,7 +166,7 @@ impl<'a> Field<'a> {
         value
     }
 
-    /// A number with a decimal point or without, which `read` reads as it is written, unless it is out of range.
+    /// A number with or without a decimal point. `read` parses it as written; `None` from `read` means that it is out of range.
     pub(super) fn decimal<T>(&self, help: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
         let written = self.value.as_float().map(DeFloat::as_str);
         let Some(written) = written.or_else(|| self.value.as_integer().map(DeInteger::as_str)) else {
@@ -185,14 +180,14 @@ impl<'a> Field<'a> {
         number
     }
 
-    /// A number from 0 to 1.
+    /// From 0 to 1.
     pub(super) fn fraction(&self) -> Option<f64> {
         self.decimal("allowed: 0.0 to 1.0, like 0.2 for a fifth", |written| {
             written.parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share))
         })
     }
 
-    /// The elements of a list, as many as the key may have.
+    /// The elements of a list; the setting says how many are allowed.
     pub(super) fn list<T>(&self, key: &Setting<T>) -> Option<Vec<Field<'a>>> {
         let Some(list) = self.value.as_array() else {
             self.mistyped("a list", format!("write it in brackets: {}", key.example()));
@@ -215,7 +210,6 @@ impl<'a> Field<'a> {
         Some(list.iter().map(element).collect())
     }
 
-    /// A string that `read` parses.
     pub(super) fn parse<T>(&self, read: impl FnOnce(&'a str) -> Result<T, Wrong>) -> Option<T> {
         match read(self.text()?) {
             Ok(value) => Some(value),
@@ -239,7 +233,6 @@ impl<'a> Field<'a> {
         (inner == text).then(|| self.span.start + 1 + part.start..self.span.start + 1 + part.end)
     }
 
-    /// One of several words.
     pub(super) fn choice<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
         let all = format!("allowed: {}", either(&names));
@@ -257,7 +250,6 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Reports repeated elements of a list.
 pub(super) fn report_repeated<T: PartialEq>(values: &[(T, Field<'_>)], what: &str, help: &str) {
     for (index, (value, field)) in values.iter().enumerate() {
         if values[..index].iter().any(|(earlier, _)| earlier == value) {
@@ -266,7 +258,6 @@ pub(super) fn report_repeated<T: PartialEq>(values: &[(T, Field<'_>)], what: &st
     }
 }
 
-/// Formats a key that the user wrote for a message.
 pub(super) fn quoted_key(text: &str) -> String {
     let quoted = quoted(text);
     if quoted.ends_with("...") { quoted } else { format!("`{}`", quoted.trim_matches('"')) }

@@ -1,7 +1,7 @@
 //! Reads files that the configuration names: only regular files, and only up to a maximum size.
 //!
-//! To open a named pipe waits for a writer, and to read a terminal waits for its user. Any path may lead to one of them. So
-//! the file is opened without blocking, and its type is checked before the first read.
+//! Opening a named pipe waits for a writer, and reading a terminal waits for its user. Any path may lead to one of them. So
+//! files are opened without blocking, and their type is checked before the first read.
 
 use std::fs::{File, FileType, Metadata};
 use std::io::{self, Read};
@@ -11,22 +11,21 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// The largest file that is read, in bytes. A million lines with hashes of 64 digits take 80 MB.
+/// In bytes. A million lines with hashes of 64 digits take 80 MB.
 pub const MAX_BYTES: u64 = 256 << 20;
 
-/// The bits of a file's mode that let its group or everybody write it.
+/// The mode bits that let the group or all users write a file.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// A regular file that is open for reading. If it has more than so many bytes, reading ends with an error.
+/// A regular file, open for reading. Reading more than `max` bytes is an error.
 pub(super) struct RegularFile {
     file: File,
     max: u64,
-    /// How many bytes may still come.
     left: u64,
 }
 
 impl RegularFile {
-    /// Opens a file of at most [`MAX_BYTES`] without blocking.
+    /// Without blocking.
     ///
     /// # Errors
     /// When it cannot be opened, is not a regular file or is too large.
@@ -48,16 +47,12 @@ impl RegularFile {
     }
 }
 
-/// Reads a whole file of at most 256 MiB.
-///
 /// # Errors
 /// When it cannot be opened or read, is not a regular file or is too large.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_up_to(MAX_BYTES, path)
 }
 
-/// Reads a whole file of at most `max` bytes.
-///
 /// # Errors
 /// When it cannot be opened or read, is not a regular file or is too large.
 pub fn read_up_to(max: u64, path: &Path) -> io::Result<Vec<u8>> {
@@ -66,12 +61,12 @@ pub fn read_up_to(max: u64, path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens a regular file without waiting for anybody.
+/// Opens a regular file without waiting.
 ///
 /// # Errors
 /// When it cannot be opened, or is not a regular file.
 pub(super) fn open_at_once(flags: OFlags, path: &Path) -> io::Result<File> {
-    // Without NOCTTY a terminal could become the controlling terminal of the process.
+    // Without NOCTTY, a terminal could become the controlling terminal of the process.
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
     let metadata = file.metadata()?;
@@ -85,21 +80,21 @@ pub(super) fn open_at_once(flags: OFlags, path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether nobody but the user of this process, or root, can have written what this is of.
+/// Whether only root and the user of this process can have written the file.
 pub(super) fn is_own(metadata: &Metadata) -> bool {
     let is_own = [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid());
     is_own && metadata.mode() & OTHERS_WRITE == 0
 }
 
-/// A file of which it is known that nobody but the user of this process, or root, can have written it.
+/// A file that only root and the user of this process should be able to write.
 #[derive(Debug)]
 pub enum OwnFile {
     Bytes(Vec<u8>),
-    /// Why it is not used, although it can be read.
+    /// Why the file is not used, although it can be read.
     Wrong(&'static str),
 }
 
-/// Reads a whole file of at most `max` bytes. A link is not followed.
+/// Links are not followed.
 ///
 /// # Errors
 /// When it cannot be opened or read now, or is not a regular file. That says nothing about what is in it.
@@ -178,7 +173,6 @@ mod tests {
     fn reads_up_to_the_maximum_size() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("large");
-        // The file is sparse, so it takes no disk space.
         File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
         assert_eq!(refusal(&path), "it is larger than 256 MiB");
 

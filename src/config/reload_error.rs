@@ -1,21 +1,20 @@
-//! Why a configuration does not replace the one in force.
+//! Why a new configuration is refused.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use super::Problems;
 
-/// Why a configuration is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReloadError {
-    /// Its file is not valid.
+    /// The text is not valid.
     Invalid(Box<Problems>),
-    /// Something else, in a sentence.
+    /// A sentence about something else.
     Other(String),
 }
 
 impl ReloadError {
-    /// The files that it names, as far as they are known.
+    /// The files that the refused configuration names, as far as they are known.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
         let problems = match self {
             Self::Invalid(problems) => Some(problems),

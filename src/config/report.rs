@@ -1,4 +1,4 @@
-//! Problems of a file, and how they are shown: the place, the line, and what to write instead.
+//! Problems of a configuration, and how they are shown: the place, the line, and what to write instead.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,20 +20,18 @@ const LONGEST_LINE: usize = 2000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Its place, in bytes of the text.
+    /// In bytes of the text.
     pub span: Range<usize>,
-    /// What was found.
     pub message: String,
     /// What is allowed, and the nearest valid spelling.
     pub help: Option<String>,
 }
 
-/// What a problem means for the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Severity {
-    /// The file is refused.
+    /// The configuration is refused.
     Error,
-    /// The file is valid, but probably not what its author intended.
+    /// The configuration is valid, but probably not intended.
     Warning,
 }
 
@@ -43,19 +41,17 @@ pub struct Problems {
     texts: Arc<Texts>,
     severity: Severity,
     found: Vec<Problem>,
-    /// Where the text has secrets, which are not shown.
+    /// Places of secrets, which are not shown.
     secrets: Vec<Range<usize>>,
     /// The files that the text names.
     files: BTreeSet<PathBuf>,
 }
 
 impl Problems {
-    /// The errors of these texts.
     pub(super) fn new(texts: Arc<Texts>, problems: Vec<Problem>) -> Self {
         Self::of(Severity::Error, texts, problems)
     }
 
-    /// The warnings about texts that are valid.
     pub(super) fn warnings(texts: Arc<Texts>, problems: Vec<Problem>) -> Self {
         Self::of(Severity::Warning, texts, problems)
     }
@@ -73,17 +69,15 @@ impl Problems {
         Self { texts, severity, found: problems, secrets: Vec::new(), files: BTreeSet::new() }
     }
 
-    /// These errors instead, of the same texts.
+    /// Other errors of the same texts.
     pub(super) fn instead(&self, problems: Vec<Problem>) -> Self {
         Self::new(self.texts.clone(), problems).hiding(self.secrets.clone())
     }
 
-    /// The same problems, where the text has secrets in these places.
     pub(super) fn hiding(self, secrets: Vec<Range<usize>>) -> Self {
         Self { secrets, ..self }
     }
 
-    /// The same problems of a text that names these files.
     pub(super) fn naming(self, files: BTreeSet<PathBuf>) -> Self {
         Self { files, ..self }
     }
@@ -93,30 +87,29 @@ impl Problems {
         &self.files
     }
 
-    /// The one problem of a file or folder that cannot be read.
+    /// The only problem of a file or folder that cannot be read.
     pub fn unreadable(path: &Path, error: &io::Error) -> Self {
         let texts = Texts::without_text(&path.display().to_string());
         Self::new(Arc::new(texts), vec![unreadable(0, error, "check the path: --config FILE names another one")])
     }
 
-    /// The one problem of what has no text, with this name.
+    /// The only problem of a configuration without a text.
     pub fn without_text(name: &str, message: String, help: &str) -> Self {
         let problem = Problem { span: 0..0, message, help: Some(help.to_owned()) };
         Self::new(Arc::new(Texts::without_text(name)), vec![problem])
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    /// The problems up to the maximum that is shown, each with its place as `gateway.toml:12:3`.
+    /// The problems that are shown, each with its place, such as `gateway.toml:12:3`.
     pub fn located(&self) -> impl Iterator<Item = (String, &Problem)> {
         self.found.iter().take(SHOWN).map(|problem| (self.texts.place(problem.span.start), problem))
     }
 
-    /// Adds the place of a problem, and its line if that can be shown. Only the line is given to the renderer, which
-    /// otherwise reads all of the text for each problem.
+    /// Adds the place of a problem, and its line unless that is too long. The renderer gets only this line, because it reads
+    /// everything that it gets again for each problem.
     fn with_place<'a>(&'a self, group: Group<'a>, span: &Range<usize>) -> Group<'a> {
         let name = self.texts.name(span.start);
         if !self.texts.is_read(span.start) {
@@ -137,7 +130,7 @@ impl Problems {
         group.element(snippet.annotation(AnnotationKind::Primary.span(span)))
     }
 
-    /// A line with stars for the characters of secrets, and where in it a span of the texts is.
+    /// The line with stars instead of secrets, and the place of `span` in it.
     fn without_secrets(&self, line: Range<usize>, span: &Range<usize>) -> (String, Range<usize>) {
         let known = self.secrets.iter().filter(|secret| secret.start < line.end && line.start < secret.end).cloned();
         let credentials = credentials(&self.texts.whole()[line.clone()]);
@@ -154,7 +147,6 @@ impl Problems {
         (parts.concat(), start..start + parts[1].len())
     }
 
-    /// How many problems there are beyond the maximum that is shown.
     pub fn hidden(&self) -> usize {
         self.found.len().saturating_sub(SHOWN)
     }
@@ -188,14 +180,14 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// The problem of a file that cannot be read, which begins at this offset. `missing` is the help if it does not exist.
+/// A problem of a file that begins at `start`. `missing` is the help if the file does not exist.
 pub(super) fn unreadable(start: usize, error: &io::Error, missing: &'static str) -> Problem {
     let help = how_to_read(error.kind(), missing);
     let message = format!("cannot read the configuration: {error}");
     Problem { span: start..start, message, help: Some(help.to_owned()) }
 }
 
-/// The problem of a file that is not UTF-8. Its first invalid byte is at `offset`.
+/// The first invalid byte is at `offset`.
 pub(super) fn not_utf8(bytes: &[u8], offset: usize) -> Problem {
     let (line, column) = place(&String::from_utf8_lossy(bytes), offset);
     let byte = bytes.get(offset).copied().unwrap_or_default();
@@ -204,12 +196,12 @@ pub(super) fn not_utf8(bytes: &[u8], offset: usize) -> Problem {
     Problem { span: offset..offset + char::REPLACEMENT_CHARACTER.len_utf8(), message, help }
 }
 
-/// Whether an error is a duplicate key. Unlike other syntax errors it leaves the rest of the file readable.
+/// Unlike other syntax errors, a duplicate key leaves the rest of the file readable.
 pub(super) fn is_duplicate(error: &toml::de::Error) -> bool {
     error.message() == "duplicate key"
 }
 
-/// All syntax errors of a text as problems of it. It begins at `start`.
+/// `text` begins at `start` in the texts of the configuration.
 pub(super) fn all_syntax(text: &str, start: usize, errors: &[toml::de::Error]) -> Vec<Problem> {
     let mut repeated = None;
     // If a table is defined twice, its repeated keys are not separate mistakes.
@@ -227,14 +219,14 @@ pub(super) fn all_syntax(text: &str, start: usize, errors: &[toml::de::Error]) -
     let shifted = |problem: Problem| Problem { span: problem.span.start + start..problem.span.end + start, ..problem };
     let is_broken = errors.iter().any(|error| !is_duplicate(error));
     if let Some((span, line)) = is_broken.then(|| unclosed::array(text)).flatten() {
-        // All else is said of what the array has swallowed.
+        // All other errors are about lines that the parser took for parts of the array.
         let help = Some(format!("add the ] that is missing: line {line} begins something else"));
         return vec![shifted(Problem { span, message: "syntax error: this array has no end".to_owned(), help })];
     }
     errors.iter().filter(is_reported).map(|error| shifted(syntax(text, error))).collect()
 }
 
-/// A syntax error, in words for people who do not know the grammar.
+/// Words the error for people who do not know the grammar.
 fn syntax(text: &str, error: &toml::de::Error) -> Problem {
     let span = within(text, &error.span().unwrap_or(text.len()..text.len()));
     let written = &text[span.clone()];
@@ -256,7 +248,7 @@ fn syntax(text: &str, error: &toml::de::Error) -> Problem {
     Problem { span, message: format!("syntax error: {message}"), help }
 }
 
-/// What is defined twice, and how to correct it.
+/// Says what is defined twice, and how to correct that.
 fn duplicate(text: &str, span: Range<usize>) -> Problem {
     let (message, help) = match table_title(text, span.start) {
         Some(title) => {
@@ -276,15 +268,15 @@ fn duplicate(text: &str, span: Range<usize>) -> Problem {
     Problem { span, message, help: Some(help) }
 }
 
-/// The title of the table that begins on the line of this offset, if one does: `limits.l` on the line `[limits.l]`.
+/// The title of the table that begins on this line: `limits.l` for `[limits.l]`.
 fn table_title(text: &str, offset: usize) -> Option<&str> {
     let line_start = text[..offset].rfind('\n').map_or(0, |newline| newline + 1);
     let title = text[line_start..].lines().next()?.trim_start().strip_prefix('[')?;
-    // Two brackets begin an element of a list; there may be many with the same title.
+    // Two brackets begin an element of a list, whose title may occur many times.
     title.split(']').next().filter(|title| !title.starts_with('['))
 }
 
-/// Help for a file that cannot be read; `missing` is the help if it does not exist.
+/// `missing` is the help if the file does not exist.
 pub(super) fn how_to_read(error: io::ErrorKind, missing: &'static str) -> &'static str {
     match error {
         io::ErrorKind::NotFound => missing,
@@ -296,7 +288,7 @@ pub(super) fn how_to_read(error: io::ErrorKind, missing: &'static str) -> &'stat
     }
 }
 
-/// The span, cut to the text, to whole characters and to its first line. Only such a span can be shown well.
+/// Cuts a span to the text, to whole characters and to its first line, so that it can be shown.
 fn within(text: &str, span: &Range<usize>) -> Range<usize> {
     let boundary = |mut offset: usize| {
         offset = offset.min(text.len());
@@ -311,7 +303,7 @@ fn within(text: &str, span: &Range<usize>) -> Range<usize> {
     start..line
 }
 
-/// Names for a message: `` `a`, `b` or `c` ``.
+/// Formats names for a message: `` `a`, `b` or `c` ``.
 pub(super) fn either(names: &[&str]) -> String {
     let quoted: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
     match quoted.split_last() {
@@ -321,18 +313,18 @@ pub(super) fn either(names: &[&str]) -> String {
     }
 }
 
-/// The candidate that is most similar to `name`, if one is similar enough.
+/// The candidate most similar to `name`, if any is similar enough.
 pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |name: &str| name.to_ascii_lowercase().replace(['_', ' '], "-");
     let name = plain(name);
     let reach = (name.chars().count() / 3).clamp(1, 4);
-    // Longer names cannot be near any of ours, and comparing takes the product of both lengths.
+    // Longer names are not similar to any valid name, and a comparison takes time in proportion to the product of both lengths.
     let candidates = candidates.into_iter().filter(|_| name.len() <= 100);
     let distance = |candidate: &str| {
         let candidate = plain(candidate);
         let begun =
             name.len().min(candidate.len()) > 2 && (name.starts_with(&candidate) || candidate.starts_with(&name));
-        // `warning` for `warn` has many other letters, but probably means the same.
+        // `warning` has many more letters than `warn`, but probably means the same.
         strsim::damerau_levenshtein(&name, &candidate).min(if begun { reach } else { usize::MAX })
     };
     candidates
@@ -342,7 +334,6 @@ pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a s
         .map(|(_, candidate)| candidate)
 }
 
-/// The most similar allowed value, then all allowed values.
 pub(super) fn did_you_mean(name: &str, allowed: &[&str], all: &str) -> String {
     match nearest(name, allowed.iter().copied()) {
         Some(near) => format!("did you mean `{near}`? {all}"),
@@ -350,7 +341,7 @@ pub(super) fn did_you_mean(name: &str, allowed: &[&str], all: &str) -> String {
     }
 }
 
-/// Where a text has the user names of URLs, with their passwords.
+/// The places of user names and passwords in URLs.
 fn credentials(text: &str) -> impl Iterator<Item = Range<usize>> {
     text.match_indices("://").filter_map(|(at, separator)| {
         let start = at + separator.len();
@@ -359,7 +350,7 @@ fn credentials(text: &str) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Formats a text that the user wrote for a message. Long texts are cut.
+/// Quotes a text of the user for a message: cuts long texts and hides credentials.
 pub(super) fn quoted(text: &str) -> String {
     const LONGEST: usize = 60;
     let hide = |secret: Range<usize>| format!("{}***{}", &text[..secret.start], &text[secret.end..]);

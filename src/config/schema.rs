@@ -1,4 +1,4 @@
-//! The JSON schema of the file (draft 7), made from `settings`. Editors check a file by it, and complete its keys.
+//! The JSON schema of the file (draft 7), made from `settings`. Editors use it to check a file and to complete keys.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,6 @@ const DURATION: &str = "^(0|\\s*([0-9][0-9.\\s]*(nanos|nsec|ns|usec|us|µs|milli
                         hours?|hrs?|h|days?|d|weeks?|wks?|w)\\s*)+)$";
 const SIZE: &str = "^(0|[0-9]+(\\.[0-9]*)?\\s*([KkMmGgTtPp][Ii]?)?[Bb]|[0-9]+(\\.[0-9]*)?\\s*[KkMmGgTtPp][Ii]?)$";
 
-/// The schema of the whole file.
 pub fn schema() -> Value {
     let mut schema = table(&root::TABLE);
     schema["$schema"] = json!("http://json-schema.org/draft-07/schema#");
@@ -88,7 +87,7 @@ fn shape(form: &Shape, words: &[&str]) -> Value {
     }
 }
 
-/// A value of TOML; `None` if there is no text.
+/// A value in TOML syntax; `None` for an empty text.
 fn value(text: &str) -> Option<Value> {
     toml::from_str::<BTreeMap<String, Value>>(&format!("value = {text}")).ok()?.remove("value")
 }

@@ -1,7 +1,7 @@
-//! All keys of the file, each with what it takes, its default, and what it is for.
+//! All keys of the file, each with its values, its default and its purpose.
 //!
-//! The readers in `file` take keys from here only. The JSON schema and docs/reference.md are made from here, too. A
-//! default is read like a value of the file. So none of these can say anything else than what is read.
+//! The readers in `file`, the JSON schema and docs/reference.md all use these tables. A default is read like a value of the
+//! file. So documentation and readers cannot disagree.
 
 mod clients;
 mod operation;
@@ -31,12 +31,11 @@ pub(super) use limiting::{
 pub(super) use operation::{MOST_GATEWAYS, admin, log, store, tracing};
 pub(super) use routing::{cors, header_changes, redirect, respond, route};
 
-/// A status as a number or a text, or a class of them.
+/// A status as a number or a text, or a class of statuses.
 const STATUS: &Shape = &Shape::Or(&[Shape::Number(100, 599), Shape::Pattern("^[1-5](xx|XX|[0-9][0-9])$")]);
 
-/// A value that is a word in the file.
+/// A value that the file spells as a word.
 pub trait Word {
-    /// The word.
     fn word(self) -> &'static str;
 }
 

@@ -1,33 +1,31 @@
-//! `slow`: requests that a limit admits are held, the longer the fuller it is.
+//! `slow`: requests that a limit admits are held, the longer the fuller the limit is.
 
 use std::time::Duration;
 
 use crate::base::share::WHOLE;
 
-/// How a limit slows its clients down before it refuses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slow {
-    /// From which share of a rate on, in millionths: below [`WHOLE`].
+    /// The share of a rate from which requests are held, in millionths, below [`WHOLE`].
     pub from: u32,
-    /// For how long requests are held where all of a rate is used.
+    /// The hold if a rate is fully used.
     pub up_to: Duration,
     /// The maximum number of held requests per key in this process, at least 1.
     pub max_delayed: usize,
 }
 
 impl Slow {
-    /// For how long a request is held that finds this share of a rate used, in millionths: in proportion to what is over `from`.
+    /// The hold of a request that finds this share of a rate used, in millionths: proportional to the excess over `from`.
     pub fn hold(&self, level: u32) -> Duration {
         let over = level.min(WHOLE).saturating_sub(self.from);
         self.up_to * over / WHOLE.saturating_sub(self.from).max(1)
     }
 
-    /// `from` as the file has it.
+    /// As the file spells it.
     pub fn from_as_fraction(&self) -> f64 {
         f64::from(self.from) / f64::from(WHOLE)
     }
 
-    /// What happens to requests that the limit admits, in words.
     pub fn in_words(&self) -> String {
         let Self { up_to, max_delayed, .. } = self;
         let percent = f64::from(self.from) / f64::from(WHOLE / 100);

@@ -59,15 +59,14 @@ pub(super) fn ways_around(routes: &[RouteDraft<'_>], rules: PathRules, source: &
     }
 }
 
-/// Another spelling of a route's path.
 struct Spelling {
     segments: Vec<String>,
-    /// The setting that makes it the same path here too.
+    /// The setting that makes the gateway treat both spellings as the same path.
     remedy: &'static str,
 }
 
-/// Spellings that the route does not match, but that some servers treat as its path. If `ignore_case` is set, to either
-/// value, the author has decided about the case, and there is no warning about it.
+/// Spellings that the route does not match, but that some servers treat as its path. If `ignore_case` is written at all, the
+/// author has decided about the case, so there is no warning about case.
 fn spellings(route: &RouteDraft<'_>, path: &PathPattern, rules: PathRules) -> Vec<Spelling> {
     let sample = |segment: &Segment| match segment {
         Segment::Literal(text) => text.clone(),
@@ -101,13 +100,11 @@ fn spellings(route: &RouteDraft<'_>, path: &PathPattern, rules: PathRules) -> Ve
 
 type Candidate<'r, 'a> = (&'r RouteDraft<'a>, &'r PathPattern);
 
-/// The routes by their hosts and the segments of their paths: with ten thousand routes, to compare each with each would take
-/// many seconds.
+/// A tree of the routes by host and path segments: comparing each of ten thousand routes with each other would take many seconds.
 #[derive(Default)]
 struct Index<'r, 'a> {
-    /// The node of each host.
     hosts: HashMap<&'r Host, usize>,
-    /// The node after a node and a segment, which is a literal in lower case or a capture.
+    /// The child of a node for a segment, which is a literal in lower case or `None` for a capture.
     next: HashMap<(usize, Option<String>), usize>,
     /// The routes whose paths end at each node.
     routes: Vec<Vec<Candidate<'r, 'a>>>,
@@ -136,7 +133,7 @@ impl<'r, 'a> Index<'r, 'a> {
         index
     }
 
-    /// The route that matches a path instead of `route`, and its pattern: the most specific one for the same host and method.
+    /// The most specific route for the same host and method that matches a path instead of `route`, and its pattern.
     fn taker(&self, route: &RouteDraft<'_>, segments: &[String]) -> Option<Candidate<'r, 'a>> {
         covering(route.host.as_ref()?).find_map(|host| self.most_specific(&host, route, segments))
     }
@@ -162,7 +159,7 @@ impl<'r, 'a> Index<'r, 'a> {
     }
 }
 
-/// The hosts of routes that match all names that `wanted` matches, the most specific one first.
+/// The hosts that include all names that `wanted` matches, the most specific first.
 fn covering(wanted: &Host) -> impl Iterator<Item = Host> {
     let name = match wanted {
         Host::Any => "",
@@ -225,7 +222,7 @@ mod tests {
             (rest, "path = \"/*\"\nrespond = { status = 404 }\nlimits = [\"all\"]"),
             (rest, "path = \"/*\"\nmethods = [\"GET\"]\nupstream = \"api\"\nlimits = [\"all\"]"),
             (rest, "path = \"/*\"\nhost = \"other.test\"\nupstream = \"api\"\nlimits = [\"all\"]"),
-            // A nearer route has the limit.
+            // A more specific route has the limit.
             (
                 rest,
                 &format!(

@@ -1,7 +1,7 @@
 //! A folder for what outlives the process: private keys, certificates, the copy of a configuration.
 //!
-//! Whoever can write there chooses what the gateway does. So a folder of another user, or one that others can write, is refused, and
-//! no link in it is followed: it could lead to a file of somebody else.
+//! Whoever can write there controls the gateway. So a folder that another user owns or can write is refused, and links in it
+//! are not followed: they could lead to files of other users.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Write as _};
@@ -21,7 +21,7 @@ pub struct StateFolder {
 }
 
 impl StateFolder {
-    /// The folder `below` this one, which the user has named. Neither has to exist yet.
+    /// A folder `below` the folder `root`, which the user has named. Neither needs to exist yet.
     pub fn new(root: &Path, below: impl AsRef<Path>) -> Self {
         Self { root: root.to_owned(), path: root.join(below) }
     }
@@ -30,15 +30,13 @@ impl StateFolder {
         &self.path
     }
 
-    /// Makes the folder, if there is none.
-    ///
     /// # Errors
     /// When it cannot be made, or others can write there.
     pub fn create(&self) -> io::Result<()> {
         let mut builder = DirBuilder::new();
         builder.mode(0o700);
         builder.recursive(true).create(&self.root)?;
-        // Those in between are for the same user alone.
+        // Folders between `root` and this one are also private.
         let below: Vec<_> = self.path.ancestors().take_while(|path| *path != self.root).collect();
         for path in below.iter().rev() {
             builder.create(path)?;
@@ -46,7 +44,7 @@ impl StateFolder {
         self.check()
     }
 
-    /// Checks that nobody else can write there.
+    /// Checks that no other user can write there.
     ///
     /// # Errors
     /// When somebody can, or when there is no such folder.
@@ -69,7 +67,7 @@ impl StateFolder {
         Ok(())
     }
 
-    /// What is in this file of at most `most` bytes; `None` if there is none.
+    /// `None` if the file does not exist.
     ///
     /// # Errors
     /// When it cannot be read now. That says nothing about what is in it.
@@ -81,17 +79,17 @@ impl StateFolder {
         }
     }
 
-    /// Replaces a file of this folder as a whole, by these parts of bytes.
+    /// Replaces a file of this folder atomically by these parts.
     ///
     /// # Errors
     /// When it cannot be written. Then the one before stays.
     pub fn write(&self, path: &Path, parts: &[&[u8]]) -> io::Result<()> {
         self.written(parts)?.persist(path)?;
-        // The new name is on the disk when its folder is.
+        // The new name is durable only after the folder is synced.
         File::open(&self.path)?.sync_all()
     }
 
-    /// Makes sure that there is room for a file of so many bytes.
+    /// Checks that there is room for a file of this size.
     ///
     /// # Errors
     /// When there is not.
@@ -99,7 +97,7 @@ impl StateFolder {
         self.written(&[&vec![0; bytes]]).map(drop)
     }
 
-    /// A file without a name of its own, for its owner alone.
+    /// A temporary file that only its owner can read.
     fn written(&self, parts: &[&[u8]]) -> io::Result<NamedTempFile> {
         self.create()?;
         let mut file = NamedTempFile::new_in(&self.path)?;
@@ -108,7 +106,7 @@ impl StateFolder {
         Ok(file)
     }
 
-    /// Locks the folder until the result is dropped, also by the end of the process; `None` if somebody else has locked it.
+    /// Locks the folder until the result is dropped or the process ends; `None` if another process has locked it.
     ///
     /// # Errors
     /// When that is not known.
@@ -161,7 +159,7 @@ mod tests {
             mode(path, 0o755);
             assert!(matches!(folder.read(&file, 9).unwrap(), Some(OwnFile::Bytes(bytes)) if bytes == b"12"));
             mode(path, 0o700);
-            // Only root can give a folder away.
+            // Only root can change the owner of a folder.
             if chown(path, Some(12_345), None).is_ok() {
                 assert!(folder.create().is_err() && folder.read(&file, 9).is_err(), "{path:?}");
                 chown(path, Some(0), None).unwrap();

@@ -3,35 +3,32 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// `[store]`: where counters live.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Store {
-    /// In this process.
     Memory {
-        /// The maximum number of keys, at least 1.
+        /// At least 1.
         max_keys: usize,
-        /// The maximum size of all counters in bytes.
+        /// For all counters, in bytes.
         max_memory: usize,
-        /// The file to which the counters are written at the end of the process, and from which they are read at the start.
+        /// The counters are written to this file at the end of the process, and read from it at the start.
         snapshot: Option<PathBuf>,
-        /// Who else counts the same keys; `None` if nobody does.
+        /// `None` if no other gateway counts the same keys.
         share: Option<Share>,
     },
-    /// In Memcached, shared with other gateways.
     Memcached(SharedStore),
 }
 
-/// How many gateways share the limits, each with counters of its own. Each enforces its part of every rate.
+/// How many gateways share the limits, each with its own counters. Each enforces its part of every rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// So many, at least 1, this one among them.
+    /// At least 1, this one included.
     Gateways(u64),
     /// As many as this host name has addresses.
     Name(String),
 }
 
 impl Store {
-    /// What happens to a request if the store does not answer. Memory always does.
+    /// What happens to a request if the store does not answer. Memory always answers.
     pub fn on_error(&self) -> OnError {
         match self {
             Self::Memory { .. } => OnError::Allow,
@@ -39,7 +36,7 @@ impl Store {
         }
     }
 
-    /// Which gateways share the limits, if they count apart.
+    /// Which gateways share the limits, if each has its own counters.
     pub fn share(&self) -> Option<&Share> {
         match self {
             Self::Memory { share, .. } => share.as_ref(),
@@ -47,7 +44,7 @@ impl Store {
         }
     }
 
-    /// How many gateways share the limits, as far as the file alone tells; at least 1.
+    /// How many gateways share the limits, as far as the file alone says; at least 1.
     pub fn fixed_gateways(&self) -> u64 {
         match self.share() {
             Some(Share::Gateways(gateways)) => *gateways,
@@ -55,7 +52,7 @@ impl Store {
         }
     }
 
-    /// Whether the counters of `other` are where those of this one are, so that one store can serve both.
+    /// Whether both keep their counters in the same place, so that one store can serve both.
     pub fn is_same_place(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Memory { .. }, Self::Memory { .. }) => true,
@@ -65,7 +62,6 @@ impl Store {
     }
 }
 
-/// `[store]` with `type = "memcached"`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedStore {
     /// `host:port`, at least one.
@@ -74,19 +70,17 @@ pub struct SharedStore {
     pub prefix: String,
     /// The longest time that a request waits for Memcached.
     pub timeout: Duration,
-    /// What happens to requests while Memcached is away.
     pub on_error: OnError,
     /// Whether an admission waits until Memcached has confirmed it.
     pub strict: bool,
 }
 
-/// What happens to requests while the store is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
-    /// They are counted in this process, starting from the last known counts.
+    /// Counted in this process, starting from the last known counts.
     Local,
-    /// They pass and are not counted.
+    /// Admitted without being counted.
     Allow,
-    /// They are answered 503.
+    /// Answered 503.
     Reject,
 }

@@ -1,12 +1,8 @@
-//! Texts with placeholders, which each request fills in: the location of a redirect, the path of a rewrite, and the values
-//! of headers.
+//! Texts with placeholders that each request fills in: locations of redirects, rewritten paths, and values of headers.
 
-/// A text with placeholders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
-    /// As written.
     pub text: String,
-    /// Its parts in their order.
     pub parts: Vec<TemplatePart>,
 }
 
@@ -15,24 +11,23 @@ pub enum TemplatePart {
     Text(String),
     /// `{client_ip}`: the address of the client.
     ClientIp,
-    /// `{host}`: the host of the request, without the port.
+    /// `{host}`, without the port.
     Host,
-    /// `{request_id}`: the id of the request.
+    /// `{request_id}`
     RequestId,
-    /// `{path}`: the path of the request.
+    /// `{path}`
     Path,
-    /// `{query}`: the query of the request, without the question mark.
+    /// `{query}`, without the question mark.
     Query,
-    /// The question mark and the query of the request, if it has one. Stands where a location has no query of its own.
+    /// The question mark and the query of the request, if there is a query. For locations without a query of their own.
     QueryIfAny,
     /// `{name}`: the segment of the path with this index.
     Segment(usize),
-    /// `{rest}`: what follows after so many segments of the path, without the slash before it.
+    /// `{rest}`: the path after this many segments, without the slash before it.
     Rest(usize),
 }
 
 impl Template {
-    /// Whether the host of the request is a part of it.
     pub fn needs_host(&self) -> bool {
         self.parts.contains(&TemplatePart::Host)
     }

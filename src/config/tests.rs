@@ -285,13 +285,13 @@ fn limits_of_memory_use_their_defaults() {
     assert_eq!(limit.key.parts, [[Source::ClientIp { v6: 64 }]]);
 }
 
-/// The errors of every broken file are the text of the file beside it; `UPDATE=1` writes these texts again.
+/// The errors of each broken file are compared with the text beside it; `UPDATE=1` writes these texts.
 #[test]
 fn broken_files_are_explained() {
     assert!(compare_fixtures("tests/broken", |parsed, file| parsed.expect_err(file)) >= 40);
 }
 
-/// The warnings about every valid but doubtful file are the text of the file beside it.
+/// The warnings about each valid but doubtful file are compared with the text beside it.
 #[test]
 fn doubtful_files_are_warned_about() {
     let warnings = |parsed: Result<Config, Problems>, file: &str| match parsed {
@@ -306,13 +306,13 @@ fn compare_fixtures(folder: &str, said: impl Fn(Result<Config, Problems>, &str) 
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
     let files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
-    // Without PostgreSQL, each of its sources is refused for that.
+    // Without PostgreSQL, each of its sources is refused for that reason.
     let is_read = |file: &&PathBuf| cfg!(feature = "postgres") || !file.ends_with("quotas-postgres.toml");
     for file in files.iter().filter(is_read) {
         let parsed = parse(&fs::read(file).unwrap(), "gateway.toml", file.parent().unwrap());
         let said = said(parsed, &file.display().to_string());
         assert!(!said.is_empty(), "nothing is said of {}", file.display());
-        // A file that is named with its whole path is the same on every machine.
+        // Messages may name a file by its absolute path, which depends on the machine.
         let said = format!("{said}\n").replace(&format!("{}/", folder.display()), "");
         let beside = file.with_extension("stderr");
         if std::env::var_os("UPDATE").is_some() {

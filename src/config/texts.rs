@@ -1,10 +1,8 @@
-//! The texts of a configuration: one, or those of the files of a folder, one after the other.
-//!
-//! A place is an offset into all of them together, so it also tells in which file it is.
+//! The texts of a configuration: one, or one for each file of a folder, concatenated. A place is an offset into all of them
+//! together, so it also tells the file.
 
 use std::ops::Range;
 
-/// All texts of one configuration, which share their offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Texts {
     whole: String,
@@ -16,7 +14,6 @@ pub(super) struct Texts {
 struct TextFile {
     /// As the user wrote it.
     name: String,
-    /// Where its text begins.
     start: usize,
     /// Whether there is a text: a file that cannot be read has none.
     is_read: bool,
@@ -27,14 +24,14 @@ impl Texts {
         Self { whole: text, files: vec![TextFile { name: name.to_owned(), start: 0, is_read: true }] }
     }
 
-    /// One file, or a folder, without a text.
+    /// A file or a folder without a text.
     pub(super) fn without_text(name: &str) -> Self {
         Self { whole: String::new(), files: vec![TextFile { name: name.to_owned(), start: 0, is_read: false }] }
     }
 
-    /// Adds a file with its text, if it has one. Returns where it begins.
+    /// Adds a file, with its text if it could be read. Returns where it begins.
     pub(super) fn push(&mut self, name: &str, text: Option<&str>) -> usize {
-        // The end of a file is another place than the beginning of the next one.
+        // So the end of a file differs from the beginning of the next one.
         self.whole.push('\n');
         let start = self.whole.len();
         self.whole.push_str(text.unwrap_or_default());
@@ -42,12 +39,10 @@ impl Texts {
         start
     }
 
-    /// All of them, as one text.
     pub(super) fn whole(&self) -> &str {
         &self.whole
     }
 
-    /// How many files there are.
     pub(super) fn count(&self) -> usize {
         self.files.len()
     }
@@ -56,24 +51,21 @@ impl Texts {
         self.files.partition_point(|file| file.start <= offset).saturating_sub(1)
     }
 
-    /// The name of the file at this offset.
     pub(super) fn name(&self, offset: usize) -> &str {
         &self.files[self.index(offset)].name
     }
 
-    /// The part of the whole text that is the file at this offset.
     pub(super) fn file(&self, offset: usize) -> Range<usize> {
         let index = self.index(offset);
         let end = self.files.get(index + 1).map_or(self.whole.len(), |next| next.start - 1);
         self.files[index].start..end
     }
 
-    /// Whether the file at this offset has a text.
     pub(super) fn is_read(&self, offset: usize) -> bool {
         self.files[self.index(offset)].is_read
     }
 
-    /// The place as `gateway.toml:12:3`, or the name alone if there is no text.
+    /// A place like `gateway.toml:12:3`, or only the name if there is no text.
     pub(super) fn place(&self, offset: usize) -> String {
         if !self.is_read(offset) {
             return self.name(offset).to_owned();
@@ -84,7 +76,7 @@ impl Texts {
     }
 }
 
-/// The line and the column of an offset, both counted from 1.
+/// Line and column of an offset, both counted from 1.
 pub(super) fn place(text: &str, offset: usize) -> (usize, usize) {
     let mut offset = offset.min(text.len());
     while !text.is_char_boundary(offset) {

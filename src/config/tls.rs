@@ -8,30 +8,27 @@ use super::acme::Acme;
 use super::regular_file;
 use crate::net::tls::{self, Authorities, ClientAuth, Identity, PemError, TlsSettings};
 
-/// `[server.tls]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tls {
-    /// Where the certificates and keys are.
     pub certificates: Vec<CertificateFiles>,
-    /// For which names an authority is asked for a certificate.
+    /// Names for which an authority issues a certificate.
     pub acme: Option<Acme>,
-    /// Where the authorities of clients are.
     pub client_ca: Option<ClientCa>,
-    /// What is in the files, and the certificate of the names of `acme` after that, if there is one.
+    /// The content of the files, then the certificate for `acme` if there is one.
     pub settings: TlsSettings,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// The chain of certificates in PEM, the server's first.
+    /// The certificate chain in PEM, beginning with the server's certificate.
     pub cert: PathBuf,
-    /// The private key in PEM.
+    /// In PEM.
     pub key: PathBuf,
-    /// An OCSP response in DER.
+    /// In DER.
     pub ocsp: Option<PathBuf>,
 }
 
-/// The file of the authorities whose certificates clients may show.
+/// Authorities of client certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCa {
     /// Certificates in PEM.
@@ -40,19 +37,15 @@ pub struct ClientCa {
     pub is_required: bool,
 }
 
-/// A file that is not what it should be.
 #[derive(Debug)]
 pub struct FileError {
     pub path: PathBuf,
     pub why: FileProblem,
 }
 
-/// What is wrong with a file.
 #[derive(Debug)]
 pub enum FileProblem {
-    /// It cannot be read.
     Unreadable(io::Error),
-    /// It has not the right content.
     Content(PemError),
 }
 
@@ -76,7 +69,7 @@ impl Tls {
         self.settings.identities.get(self.certificates.len())
     }
 
-    /// Uses the certificate that an authority has issued, beside those of files. Names of `acme` that have none are awaited.
+    /// Uses the issued certificate beside those of files. Names of `acme` without a certificate become `awaited`.
     pub(super) fn issue(&mut self, issued: Option<&Identity>) {
         let Some(acme) = &self.acme else { return };
         let TlsSettings { identities, awaited, .. } = &mut self.settings;
@@ -86,7 +79,7 @@ impl Tls {
         identities.extend(issued.cloned());
     }
 
-    /// The same with what its files have now.
+    /// The same settings with the present content of the files.
     ///
     /// # Errors
     /// The first file that is not what it should be.
@@ -103,8 +96,6 @@ impl CertificateFiles {
         [&self.cert, &self.key].into_iter().chain(&self.ocsp).map(PathBuf::as_path)
     }
 
-    /// Reads the certificate and its key.
-    ///
     /// # Errors
     /// The file that is not what it should be: where they do not fit, the key.
     pub(super) fn read(&self) -> Result<Identity, FileError> {
@@ -119,8 +110,6 @@ impl CertificateFiles {
 }
 
 impl ClientCa {
-    /// Reads the authorities.
-    ///
     /// # Errors
     /// When the file is not what it should be.
     pub(super) fn read(&self) -> Result<ClientAuth, FileError> {
@@ -128,7 +117,7 @@ impl ClientCa {
     }
 }
 
-/// Reads a file whose content `parse` understands.
+/// `parse` understands the content.
 ///
 /// # Errors
 /// When the file is not what it should be.
@@ -138,8 +127,6 @@ pub(super) fn read<T>(path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, PemErr
     parse(&bytes).map_err(|why| error(FileProblem::Content(why)))
 }
 
-/// Reads a file of authorities.
-///
 /// # Errors
 /// When the file is not what it should be.
 pub(super) fn authorities(path: &Path) -> Result<Authorities, FileError> {

@@ -1,10 +1,10 @@
-//! Finds an array that has no end. The parser takes what follows for its elements, so what it says of each is about other lines.
+//! Finds an array without an end. The parser takes all that follows for its elements, so its own errors are about other lines.
 
 use std::ops::Range;
 
 use super::texts::place;
 
-/// The first array of a text in which another line of a table begins: where its bracket is, and the number of that line.
+/// The first array that contains a line that cannot be an element: the place of the bracket, and the number of that line.
 pub(super) fn array(text: &str) -> Option<(Range<usize>, usize)> {
     let mut open: Vec<Range<usize>> = Vec::new();
     // Tables in an array may have lines of their own.
@@ -34,7 +34,7 @@ pub(super) fn array(text: &str) -> Option<(Range<usize>, usize)> {
     None
 }
 
-/// Whether no element of an array is like this line: a header of a table, or a key with a value.
+/// Whether a line cannot be an element of an array: the title of a table, or a key with a value.
 fn begins_something_else(line: &str) -> bool {
     let line = line.split('#').next().unwrap_or_default().trim();
     let is_name = |text: &str| {
@@ -43,12 +43,12 @@ fn begins_something_else(line: &str) -> bool {
     };
     let inner = |text| str::strip_suffix(str::strip_prefix(text, "[")?, "]");
     let header = inner(line).map(|title| inner(title).unwrap_or(title));
-    // A list of flags in an array is no header.
+    // An array of flags in an array is no title.
     header.is_some_and(|title| is_name(title) && !["true", "false"].contains(&title))
         || line.split_once('=').is_some_and(|(key, _)| is_name(key.trim()))
 }
 
-/// How many bytes a string has but for its last one; `None` if it has no end.
+/// The length of a string without its last byte; `None` if the string has no end.
 fn string(text: &str) -> Option<usize> {
     let mark = &text[..1];
     let long = mark.repeat(3);

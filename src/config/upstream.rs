@@ -11,72 +11,64 @@ use crate::net::tls::ConnectorTls;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Upstream {
-    /// The name that routes use.
     pub name: String,
     /// At least one.
     pub servers: Vec<UpstreamServer>,
-    /// How requests are shared among the servers.
     pub balance: Balance,
-    /// The longest time for a connection attempt.
     pub connect_timeout: Duration,
     /// The longest time until the head of the response arrives.
     pub timeout: Duration,
-    /// The longest time between two pieces of a response body; `None` is no limit.
+    /// The longest time between two pieces of a response body; `None` means no limit.
     pub read_timeout: Option<Duration>,
-    /// The longest time for which no byte passes through a tunnel; `None` is no limit.
+    /// The longest time without a byte in a tunnel; `None` means no limit.
     pub tunnel_idle_timeout: Option<Duration>,
     /// How long an unused connection is kept.
     pub max_idle: Duration,
-    /// The maximum age of a connection.
     pub max_age: Duration,
     /// How often names of servers are looked up again.
     pub resolve_every: Duration,
-    /// How its `https://` servers are connected to; `None` if it has none.
+    /// `None` if there are no `https://` servers.
     pub tls: Option<UpstreamTls>,
-    /// Whether its servers are spoken to in HTTP/2: with TLS those that agree, without TLS all.
+    /// Whether servers get HTTP/2: with TLS those that agree to it, without TLS all.
     pub http2: bool,
-    /// Whether URLs of its servers in Location become those of clients, unless a route says otherwise.
+    /// Whether URLs of the servers in Location are replaced by URLs for clients, unless a route says otherwise.
     pub rewrite_location: bool,
-    /// How its servers are told who the client is, before anything else; `None` if they are not.
+    /// The header that tells servers who the client is, before anything else; `None` sends no such header.
     pub proxy_protocol: Option<ProxyProtocol>,
-    /// Which requests are sent again to another server.
     pub retry: Retry,
-    /// How many requests a server gets at the same time.
     pub overload: Overload,
-    /// How its servers are checked; `None` if they are not.
+    /// `None` if servers are not checked.
     pub health: Option<HealthCheck>,
-    /// When a server that fails gets no requests for a time.
+    /// `None` if servers are never ejected.
     pub ejection: Option<Ejection>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpstreamServer {
     pub address: Address,
-    /// Its share of requests, relative to the other servers, 1 to 100.
+    /// The share of requests, relative to the other servers, 1 to 100.
     pub weight: u32,
 }
 
-/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// `http://host:port` or `https://host:port`
     Http {
         /// A name or an address; IPv6 has no brackets.
         host: String,
-        /// If the URL has no port, 80, or 443 with TLS.
+        /// Without a port in the URL: 80, or 443 with TLS.
         port: u16,
         /// The Host header to send, as written in the URL.
         authority: String,
-        /// `https`: the host as a name that the server's certificate can have. `None` is `http`.
+        /// For `https`: the host as a name that the server's certificate can have. `None` for `http`.
         tls: Option<ServerName<'static>>,
     },
-    /// `unix:/path`: a Unix socket.
+    /// `unix:/path`
     Unix(PathBuf),
     /// `builtin:echo`, the upstream that is part of the binary.
     Echo,
 }
 
-/// A version of the PROXY protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyProtocol {
     /// A line of text.
@@ -85,44 +77,40 @@ pub enum ProxyProtocol {
     V2,
 }
 
-/// How requests are shared among the servers of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Balance {
     /// In turns, by weight.
     RoundRobin,
-    /// To the one of two random servers that has fewer requests in flight.
+    /// Of two random servers, the one with fewer requests in flight.
     LeastRequests,
-    /// Requests with the same key to the same server.
+    /// Requests with the same key go to the same server.
     Hash(Key),
 }
 
-/// `retries` and `[upstreams.NAME.retry]`: which requests are sent again to another server.
+/// Which requests are sent again to another server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Retry {
-    /// How often a request is sent again at most, 0 to 10.
+    /// At most, per request, 0 to 10.
     pub retries: u32,
-    /// How many requests may be sent again, as a share of all in thousandths.
+    /// The largest share of requests that are sent again, in thousandths.
     pub budget: u32,
     /// The statuses of responses after which a request is sent again.
     pub statuses: Vec<RangeInclusive<u16>>,
-    /// The largest request body in bytes that is kept to be sent again.
+    /// The largest request body that is kept to be sent again, in bytes.
     pub max_body: usize,
 }
 
-/// `max_in_flight`, `adaptive`, `max_waiting` and `max_wait`: how many requests a server gets at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overload {
-    /// The maximum number of requests in flight for each server; `None` is no limit.
+    /// For each server; `None` means no limit.
     pub max_in_flight: Option<usize>,
-    /// The bounds of a limit that follows the latency of each server, instead of `max_in_flight`.
+    /// Bounds for a limit of each server that follows its latency, used instead of `max_in_flight`.
     pub adaptive: Option<AdaptiveBounds>,
-    /// How many requests may wait for a server if all have that many.
+    /// How many requests may wait if all servers are at their limit.
     pub max_waiting: usize,
-    /// The longest time that a request waits.
     pub max_wait: Duration,
 }
 
-/// The least and the largest limit of `adaptive`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdaptiveBounds {
     /// At least 1.
@@ -131,45 +119,40 @@ pub struct AdaptiveBounds {
     pub max: usize,
 }
 
-/// `[upstreams.NAME.health]`: how servers are checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// The path and query of the request.
+    /// Perhaps with a query.
     pub path: String,
     /// The time from one check to the next.
     pub interval: Duration,
-    /// The longest time for a check.
     pub timeout: Duration,
-    /// The statuses of a server that is healthy.
     pub statuses: Vec<RangeInclusive<u16>>,
-    /// How many good checks in a row make a server healthy, 1 to 100.
+    /// This many successful checks in a row make a server healthy, 1 to 100.
     pub healthy_after: u32,
-    /// How many failed checks in a row make a server unhealthy, 1 to 100.
+    /// This many failed checks in a row make a server unhealthy, 1 to 100.
     pub unhealthy_after: u32,
 }
 
-/// `[upstreams.NAME.eject]`: when a server that fails gets no requests for a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ejection {
-    /// So many failures in a row, 1 to 1000.
+    /// The number of failures in a row, 1 to 1000.
     pub failures: u32,
     /// The statuses of responses that are failures.
     pub statuses: Vec<RangeInclusive<u16>>,
-    /// For how long the first time. It doubles each time.
+    /// The length of the first ejection. Each further one lasts twice as long.
     pub first: Duration,
-    /// The longest time.
+    /// The longest ejection.
     pub longest: Duration,
 }
 
-/// How the `https://` servers of an upstream are connected to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpstreamTls {
-    /// The file of the authorities that are trusted; `None` trusts those of the system.
+    /// The file of the trusted authorities; `None` trusts those of the system.
     pub ca: Option<PathBuf>,
-    /// The name for which servers need a certificate, and for which they are asked; `None` is the host of their URL.
+    /// The name in the certificates of servers, which is also sent as SNI; `None` is the host of each URL.
     pub server_name: Option<ServerName<'static>>,
-    /// The files of the certificate that servers get if they ask for one.
+    /// The certificate for servers that ask for one.
     pub certificate: Option<CertificateFiles>,
-    /// What is in the files.
+    /// The content of the files.
     pub settings: ConnectorTls,
 }

@@ -1,4 +1,4 @@
-//! Parsers for values that are texts: durations, sizes, addresses, networks, URLs, names.
+//! Parsers for values that are texts: addresses, networks, URLs, names.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -16,17 +16,15 @@ use crate::net::fetch::Url;
 /// The maximum number of elements in lists that cost time for every request.
 pub(super) const MOST: usize = 8;
 
-/// The most bytes of the path of a Unix socket on every system (`sun_path`, without its final zero).
+/// In bytes, on every system (`sun_path` without its final zero).
 const LONGEST_SOCKET_PATH: usize = 103;
 
 type Read<T> = Result<T, Wrong>;
 
-/// The value of a status within bounds.
 pub(super) fn status(field: &Field<'_>, allowed: RangeInclusive<u64>) -> Option<StatusCode> {
     field.integer(allowed).and_then(|code| StatusCode::from_u16(u16::try_from(code).ok()?).ok())
 }
 
-/// An address to listen on.
 pub(super) fn socket(text: &str) -> Read<SocketAddr> {
     text.parse().map_err(|_| {
         let message = format!("{} is not an address to listen on", quoted(text));
@@ -57,7 +55,7 @@ pub(super) fn network(text: &str) -> Read<IpNet> {
     if network.addr() == network.network() {
         return Ok(network);
     }
-    // If one machine was intended, to trust its whole network would be a security hole.
+    // If only one machine was meant, trusting its whole network would be a security hole.
     let message = format!("{} is an address within a network", quoted(text));
     Err(Wrong::new(
         message,
@@ -65,7 +63,6 @@ pub(super) fn network(text: &str) -> Read<IpNet> {
     ))
 }
 
-/// A server of an upstream.
 pub(super) fn server(text: &str) -> Read<Address> {
     if let Some(name) = text.strip_prefix("builtin:") {
         return match name {
@@ -97,7 +94,7 @@ pub(super) fn server(text: &str) -> Read<Address> {
     };
     let start = text.len() - rest.len();
     let place = |at: usize| start + at..text.len();
-    // A password may have one of the characters that end a host.
+    // A password may contain a character that ends a host.
     if let Some(at) = rest.rfind('@') {
         let host = rest[at + 1..].split(['/', '?', '#']).next().unwrap_or_default();
         let help = format!("write \"{scheme}://{host}\"");
@@ -121,7 +118,6 @@ pub(super) fn server(text: &str) -> Read<Address> {
     Ok(Address::Http { host, port, authority: rest.to_owned(), tls })
 }
 
-/// The path of a Unix socket.
 fn unix(path: &str) -> Read<PathBuf> {
     let help = "write its absolute path, like \"unix:/run/app.sock\"";
     if path.starts_with("//") || !path.starts_with('/') || path.ends_with('/') || path.contains('\0') {
@@ -135,7 +131,7 @@ fn unix(path: &str) -> Read<PathBuf> {
     Ok(PathBuf::from(path))
 }
 
-/// Where a document is: `https://`, or `http://` on this machine.
+/// The URL of a document: `https://`, or `http://` on this machine.
 pub(super) fn document(text: &str) -> Read<Url> {
     let help = "write https://, or http:// for a server on this machine, like \"http://127.0.0.1:9000/keys\"";
     let url = url(text, "documents", help)?;
@@ -147,7 +143,7 @@ pub(super) fn document(text: &str) -> Read<Url> {
     Ok(url)
 }
 
-/// The same of a URL that is in no file.
+/// Like `document`, for a URL that is not in a file.
 ///
 /// # Errors
 /// What is wrong, without the URL.
@@ -159,12 +155,11 @@ pub fn document_url(text: &str) -> Result<Url, String> {
     )
 }
 
-/// Whether the server of a URL is on this machine.
 pub(super) fn is_here(url: &Url) -> bool {
     url.host == "localhost" || url.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// A URL of `http` or `https`, for `what`.
+/// An `http` or `https` URL; `what` is what the URL is for.
 pub(super) fn url(text: &str, what: &str, help: &str) -> Read<Url> {
     let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
     let (start, end) = (text.len() - rest.len(), rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -181,7 +176,7 @@ pub(super) fn url(text: &str, what: &str, help: &str) -> Read<Url> {
         _ => return Err(Wrong::new(format!("{} is not a scheme of {what}", quoted(scheme)), help)),
     };
     let (host, port) = authority(named, default_port).map_err(|wrong| {
-        // What is wrong with the host may be a password that has a slash.
+        // What looks like a wrong host may be a password with a slash.
         let wrong = if target.contains('@') { Wrong::new("a URL must have no user name", "remove it") } else { wrong };
         wrong.at(start..start + end)
     })?;
@@ -195,7 +190,7 @@ pub(super) fn url(text: &str, what: &str, help: &str) -> Read<Url> {
     Ok(Url { host, port, authority: named.to_owned(), target: target.into(), server_name })
 }
 
-/// A server of the store: `host:port`, with the default port added if there is none.
+/// A server of the store; without a port, the default port is added.
 pub(super) fn memcached(text: &str) -> Read<String> {
     if text.contains("://") {
         return Err(Wrong::new(format!("{} is not host:port", quoted(text)), "write it without a scheme"));
@@ -252,7 +247,7 @@ pub(super) fn hostname(text: &str) -> Read<()> {
     Ok(())
 }
 
-/// A method, in upper case.
+/// Must be in upper case.
 pub(super) fn method(text: &str) -> Read<Method> {
     let Ok(method) = Method::from_bytes(text.as_bytes()) else {
         return Err(Wrong::new(
@@ -274,7 +269,7 @@ pub(super) fn header(text: &str) -> Read<HeaderName> {
     })
 }
 
-/// The name of a limit or an upstream: it is part of headers and of keys in the store.
+/// A limit or upstream: its name is part of headers and of keys in the store.
 pub(super) fn name(text: &str) -> Read<()> {
     let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     if plain && (1..=64).contains(&text.len()) {
@@ -284,7 +279,6 @@ pub(super) fn name(text: &str) -> Read<()> {
     Err(Wrong::new(format!("{} is not a name", quoted(text)), help))
 }
 
-/// The name of a captured segment.
 pub(super) fn capture(text: &str) -> Read<()> {
     let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
     if plain && (1..=64).contains(&text.len()) {

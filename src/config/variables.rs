@@ -1,4 +1,4 @@
-//! Variables of the environment in texts: `${NAME}`, or `${NAME:-text}` with a default, as shells write them. `$${` stands for `${`.
+//! Environment variables in texts: `${NAME}`, or `${NAME:-text}` with a default, as in shells. `$${` stands for `${`.
 
 use std::env;
 
@@ -7,10 +7,9 @@ use toml::de::{DeTable, DeValue};
 
 use super::report::{Problem, quoted};
 
-/// The values of variables.
 type Lookup<'v> = &'v dyn Fn(&str) -> Result<Option<String>, &'static str>;
 
-/// Replaces all variables in a table by their values. What cannot be replaced becomes a problem.
+/// Replaces all variables in a table. A variable that cannot be replaced becomes a problem.
 pub(super) fn expand(table: &mut DeTable<'_>, problems: &mut Vec<Problem>) {
     each_text(table, &value_of, problems);
 }
@@ -42,7 +41,7 @@ fn value_texts(value: &mut Spanned<DeValue<'_>>, lookup: Lookup<'_>, problems: &
     }
 }
 
-/// A text with the values of its variables, or what is wrong with one of them and what to do.
+/// The error is a message and its help.
 fn expanded(text: &str, lookup: Lookup<'_>) -> Result<String, (String, &'static str)> {
     const FORM: &str = "write ${NAME} or ${NAME:-default}; the text ${ itself is written $${";
     let (mut done, mut rest) = (String::new(), text);
@@ -69,7 +68,7 @@ fn expanded(text: &str, lookup: Lookup<'_>) -> Result<String, (String, &'static 
         let found = lookup(name).map_err(|why| {
             (format!("the environment variable {} {why}", quoted(name)), "set it where the gateway is started")
         })?;
-        // As in shells, an empty one has the default, too.
+        // As in shells, an empty variable gets the default too.
         let value = match (found, default) {
             (Some(value), Some(default)) if value.is_empty() => default.to_owned(),
             (Some(value), _) => value,

@@ -1,4 +1,4 @@
-//! What holds for JSON, and for the responses of language models.
+//! Properties of the readers of JSON and of responses of language models.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::tokens::filter::StreamFilter;
 use crate::tokens::request::{BodyPointers, Form, Patch, inspect};
 use crate::tokens::response::{ResponseReader, Source};
 
-/// A document. It is what another reader of JSON says, and however it is cut, the same is read. A patch leaves it JSON.
+/// A document: the reader agrees with serde_json, however the document is cut into pieces. After a patch, it is still JSON.
 pub(super) fn json(bytes: &[u8]) {
     let whole = Built::read([bytes]);
     for size in [1, 3, 64] {
@@ -18,7 +18,7 @@ pub(super) fn json(bytes: &[u8]) {
     }
     let inspected = inspect(bytes, &BodyPointers::new(&[]));
     let Ok(value) = from_slice::<Value>(bytes) else { return };
-    // The other reader gives this name a meaning.
+    // serde_json gives this name a special meaning.
     if bytes.windows(11).any(|part| part == b"$serde_json") {
         return;
     }
@@ -38,11 +38,11 @@ pub(super) fn json(bytes: &[u8]) {
 /// A document that is built from what is read.
 #[derive(Debug, Default, PartialEq)]
 struct Built {
-    /// The arrays and objects that have begun, with their places and the name of the member that comes next. The first one
-    /// has the document in it.
+    /// The arrays and objects that have begun, with their places and the name of the next member. The first contains the
+    /// document.
     open: Vec<(usize, Value, String)>,
     string: Vec<u8>,
-    /// The values that have ended, and their places.
+    /// The values that have ended, with their places.
     ended: Vec<(Range<usize>, Value)>,
     /// Whether something was too long.
     is_cut: bool,
@@ -114,8 +114,8 @@ impl Visit for Built {
     }
 }
 
-/// A content type in the first line, and a response. However it is cut, the same is read, and all that is not an extra chunk
-/// passes.
+/// A content type in the first line, then a response: the pieces in which it comes do not matter, and everything except extra
+/// chunks passes.
 pub(super) fn responses(bytes: &[u8]) {
     let (content_type, body) = bytes.split_at(bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len()));
     let (Ok(content_type), Some(body)) = (str::from_utf8(content_type), body.get(1..)) else { return };
@@ -152,7 +152,7 @@ pub(super) fn responses(bytes: &[u8]) {
     assert!(passed.is_empty());
 }
 
-/// The events of a stream, and whether each is an extra chunk; `None` if it is no JSON for the other reader.
+/// The events of a stream, and whether each is an extra chunk; `None` if serde_json cannot parse it.
 fn events(mut rest: &[u8]) -> Vec<(&[u8], Option<bool>)> {
     let mut events = Vec::new();
     while !rest.is_empty() {

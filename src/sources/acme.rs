@@ -1,8 +1,8 @@
-//! Certificates that an authority issues and renews by itself (ACME, RFC 8555). One thread asks it; no handshake and no request
-//! waits for that. The certificate of before goes on while there is no new one.
+//! Certificates that an authority issues and that are renewed automatically (ACME, RFC 8555). One thread asks the authority;
+//! no handshake and no request waits for it. The previous certificate stays in use until there is a new one.
 //!
-//! What is known lies in the state folder, so a restart asks nobody. Gateways with one folder lock it, so one of them orders and
-//! all use what it gets.
+//! State is kept in a folder, so a restart asks nobody. Gateways with the same folder lock it: one of them orders, all use
+//! the result.
 
 mod client;
 mod failure;
@@ -34,11 +34,11 @@ use failure::Failure;
 use folder::{Folder, covered};
 use shared_answers::SharedAnswers;
 
-/// How often the folder is looked at: another gateway may have written it, and the clock may have been set.
+/// How often the folder is read: another gateway may have written a file, and the clock may have been set.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How soon an order is tried again while another gateway orders.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(1);
-/// How soon a certificate is renewed that has to be from the beginning, because its chain ends soon or the clock is wrong.
+/// How soon a new certificate is renewed that is due already, because its chain ends soon or the clock is wrong.
 const AGAIN: Duration = Duration::from_secs(3600);
 /// The longest time of an order.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -49,28 +49,26 @@ pub struct AcmeSource {
     folder: Folder,
     shared: Arc<Shared>,
     identity: ArcSwapOption<Identity>,
-    /// Which part of the time that renewals may differ by is this gateway's.
+    /// Chooses when this gateway renews, so that not all renew at once; 0 to 1.
     jitter: f64,
-    /// When the source began, in case that there was no certificate then.
+    /// When the source was made; since then a certificate is due if there is none.
     began: Time,
 }
 
-/// What outlives all sources.
+/// Outlives all sources.
 #[derive(Default)]
 struct Shared {
     challenges: Arc<Challenges>,
-    /// Orders that succeeded, and those that failed by [`Kind`].
+    /// The numbers of successful orders, and of failed ones by [`Kind`].
     succeeded: AtomicU64,
     failed: [AtomicU64; Kind::ALL.len()],
     changed: Notify,
 }
 
-/// How an attempt to get a certificate ended.
 enum Attempt {
     Done,
-    /// Somebody else orders.
     Elsewhere,
-    /// It has to wait for so long.
+    /// Wait this long.
     Later(Duration),
 }
 
@@ -81,12 +79,11 @@ impl AcmeSource {
         Self { acme, folder, shared, identity, jitter: fastrand::f64(), began: clock::now() }
     }
 
-    /// The certificate in use, if there is one.
     pub fn identity(&self) -> Option<Arc<Identity>> {
         self.identity.load_full()
     }
 
-    /// Since when there has to be another certificate; a moment in the future if there need not be.
+    /// When a new certificate is due.
     fn due(&self) -> Time {
         match &*self.identity.load() {
             Some(identity) if covered(identity, &self.acme.names) == self.acme.names.len() => {
@@ -96,7 +93,7 @@ impl AcmeSource {
         }
     }
 
-    /// Uses what the folder has, if that is better.
+    /// Uses the best certificate in the folder, if that is better than the one in use.
     ///
     /// # Errors
     /// When something there cannot be read now, which may be better than what is in use.
@@ -120,7 +117,7 @@ impl AcmeSource {
         self.shared.changed.notify_one();
     }
 
-    /// Gets a certificate: that of somebody who was faster, or a new one.
+    /// Gets a certificate: one that another gateway has put into the folder, or a new one.
     async fn get(&self) -> Result<Attempt, Failure> {
         let in_folder = |error: io::Error| {
             Failure::new(Kind::Files, format!("cannot use the folder {}: {error}", self.folder.path().display()))
@@ -154,7 +151,7 @@ impl AcmeSource {
         Ok(Attempt::Done)
     }
 
-    /// Counts and tells a failure; returns how long to wait.
+    /// Counts and logs a failure; returns how long to wait.
     fn fail(&self, failure: &Failure, failures: u32) -> Duration {
         let place = Kind::ALL.iter().position(|kind| *kind == failure.kind);
         place
@@ -198,11 +195,11 @@ impl BackgroundTask for AcmeSource {
         true
     }
 
-    /// Gets certificates again and again. The files are small and few, so they are read and written here.
+    /// The files are small and few, so this thread reads and writes them itself.
     async fn run(self: Arc<Self>) {
         let (mut failures, mut allowed) = (0, Instant::now());
         loop {
-            // What cannot be read now is told if another certificate is due.
+            // An error of reading is reported by `get` if another certificate is due.
             let _ = self.look();
             if clock::now() >= self.due() && Instant::now() >= allowed {
                 match self.get().await {
@@ -222,26 +219,24 @@ impl BackgroundTask for AcmeSource {
     }
 }
 
-/// The certificates in force: there is one source at most. It outlives a reload that does not change it.
+/// At most one source is in force. It outlives a reload that does not change it.
 pub struct AcmeSources {
     in_force: Arc<InForce<AcmeSource>>,
     shared: Arc<Shared>,
-    /// Where files lie.
+    /// The folder for all state.
     state: Option<PathBuf>,
 }
 
 impl AcmeSources {
-    /// None yet. Their files will lie in this folder.
     pub fn new(state: Option<PathBuf>) -> Self {
         Self { in_force: Arc::default(), shared: Arc::default(), state }
     }
 
-    /// What authorities are answered.
     pub fn challenges(&self) -> &Arc<Challenges> {
         &self.shared.challenges
     }
 
-    /// The source for this configuration, if it needs one: that in force, or a new one.
+    /// The source for this configuration, if it needs one: the one in force, or a new one.
     ///
     /// # Errors
     /// When there is no folder for its files.
@@ -258,7 +253,7 @@ impl AcmeSources {
         Ok(Some(Arc::new(AcmeSource::new(acme, folder, &self.shared))))
     }
 
-    /// Puts this source in force, in place of the one before. Gateways that share a store answer for each other.
+    /// Puts this source in force, instead of the previous one. Gateways that share a store answer challenges for each other.
     pub fn apply(&self, source: Option<Arc<AcmeSource>>, store: &Store) {
         let notes = match (store, &source) {
             (Store::Memcached(config), Some(source)) => {
@@ -272,17 +267,16 @@ impl AcmeSources {
         self.in_force.replace(source.into_iter().collect());
     }
 
-    /// The certificate in force.
     pub fn identity(&self) -> Option<Arc<Identity>> {
         self.in_force.all().first().and_then(|source| source.identity())
     }
 
-    /// Waits until there is another certificate.
+    /// Waits until another certificate is in use.
     pub async fn changed(&self) {
         self.shared.changed.notified().await;
     }
 
-    /// How many orders have succeeded, and how many have failed for each reason.
+    /// The number of successful orders, and of failed ones for each reason.
     pub fn orders(&self) -> (u64, [(Kind, u64); Kind::ALL.len()]) {
         let Shared { succeeded, failed, .. } = &*self.shared;
         let mut counts = failed.iter().map(|count| count.load(Ordering::Relaxed));
@@ -290,15 +284,15 @@ impl AcmeSources {
         (succeeded.load(Ordering::Relaxed), failed)
     }
 
-    /// For how long a certificate should have been there; zero if it is.
+    /// How long a certificate has been due; zero if none is due.
     pub fn overdue(&self, now: Time) -> Duration {
         let since = self.in_force.all().first().map_or(now, |source| source.due());
         Duration::from_micros(now.micros_since(since))
     }
 }
 
-/// The certificate that a gateway with this configuration would use at its start, and why another one cannot be read, if one cannot;
-/// nothing is asked and nothing is changed.
+/// The certificate that a gateway with this configuration would use at its start, and the error of a file that cannot be read and
+/// may have a better one. Asks nobody, and changes nothing.
 ///
 /// # Errors
 /// When there is no folder for its files.

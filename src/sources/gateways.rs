@@ -1,6 +1,5 @@
-//! How many gateways share the limits of a store in memory: a number of the configuration, or one for each address of a name.
-//!
-//! No request waits for a lookup. While lookups fail or have no answer, the last number holds.
+//! How many gateways share the limits of a store in memory: a number of the configuration, or one for each address of a name. No
+//! request waits for a lookup. While lookups fail or return no address, the last number is used.
 
 use std::io;
 use std::net::{IpAddr, UdpSocket};
@@ -12,13 +11,12 @@ use crate::base::local_runtime::local_runtime;
 use crate::config::Share;
 use crate::net::Names;
 
-/// How often the name in force is looked up, and how long an answer is waited for. It leaves time to take over what was found,
-/// so that a change holds within 5 s.
+/// How often the name in force is looked up, and the longest wait for an answer. The rest of 5 s is for applying a change, so
+/// that it takes effect within 5 s.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(4500);
-/// How long a start and a reload wait for the first answer about a name.
+/// How long a start or a reload waits for the first answer.
 const FIRST_LIMIT: Duration = Duration::from_secs(2);
 
-/// What is known of the gateways.
 #[derive(Debug)]
 pub struct Gateways(Names);
 
@@ -29,7 +27,7 @@ impl Default for Gateways {
 }
 
 impl Gateways {
-    /// How many there are, at least 1, as far as is known: 1 if no lookup of their name has ever succeeded.
+    /// At least 1; 1 if no lookup of the name has ever succeeded.
     pub fn number(&self, share: Option<&Share>) -> u64 {
         match share {
             Some(Share::Gateways(gateways)) => *gateways,
@@ -38,7 +36,7 @@ impl Gateways {
         }
     }
 
-    /// The name whose addresses are the gateways, if none of them was ever found.
+    /// The name whose addresses are the gateways, if no address was ever found.
     pub fn unknown<'s>(&self, share: Option<&'s Share>) -> Option<&'s str> {
         match share {
             Some(Share::Name(name)) if self.0.known(name).is_empty() => Some(name),
@@ -46,7 +44,7 @@ impl Gateways {
         }
     }
 
-    /// Looks up the name if nothing is known of it, and blocks until there is an answer or 2 s are over.
+    /// Looks up a name that was never found. Blocks until there is an answer, for at most 2 s.
     ///
     /// # Errors
     /// When the system refuses a timer.
@@ -57,7 +55,7 @@ impl Gateways {
         Ok(())
     }
 
-    /// Looks up the name in force again and again, and tells each time when that has ended. It never returns.
+    /// Looks up the name in force again and again, and calls `looked_up` after each lookup. Never returns.
     pub async fn watch(&self, in_force: impl Fn() -> Option<Share>, looked_up: impl Fn()) {
         let mut ticks = interval_at(Instant::now() + LOOK_UP_EVERY, LOOK_UP_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -70,26 +68,26 @@ impl Gateways {
         }
     }
 
-    /// How many lookups have failed.
+    /// The number of failed lookups.
     pub fn failures(&self) -> u64 {
         self.0.failures()
     }
 
-    /// Forgets all names but the one in force.
+    /// Forgets all other names.
     pub fn keep_only(&self, share: Option<&Share>) {
         self.0.retain(|name| matches!(share, Some(Share::Name(wanted)) if wanted == name));
     }
 }
 
-/// How many gateways have these addresses, each of which is there once. Those of one family are counted: a gateway may have one of
-/// each. A gateway that has none of them, because it is new or not ready, counts itself too.
+/// How many gateways have these addresses, which are unique. Only addresses of one family count, since a gateway may have one
+/// of each. A gateway that has none of the addresses, because it is new or not ready, adds itself.
 fn count(addresses: &[IpAddr], is_own: impl Fn(IpAddr) -> bool) -> u64 {
     let has_v4 = addresses.iter().any(IpAddr::is_ipv4);
     let counted = || addresses.iter().copied().filter(|address| address.is_ipv4() == has_v4);
     counted().count() as u64 + u64::from(!counted().any(is_own))
 }
 
-/// Whether an address is one of this machine or container: nothing can be bound to any other. No packet is sent.
+/// Whether an address belongs to this machine or container: no other address can be bound. No packet is sent.
 fn is_own(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
@@ -127,7 +125,7 @@ mod tests {
         for (address, expected) in
             [("127.0.0.1", true), ("127.0.0.9", true), ("203.0.113.1", false), ("2001:db8::1", false), ("::1", true)]
         {
-            // There are machines without IPv6.
+            // Some machines have no IPv6.
             if address != "::1" || UdpSocket::bind("[::1]:0").is_ok() {
                 assert_eq!(is_own(address.parse().unwrap()), expected, "{address}");
             }

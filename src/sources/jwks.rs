@@ -1,9 +1,7 @@
 //! The keys of the issuers of tokens, for all workers. One thread fetches them from their servers.
 //!
-//! A request never waits for a fetch: it uses the last keys that were fetched. They stay while a server does not answer.
-//!
-//! They are fetched with hyper's client, not with the gateway's own for upstreams, which is made for requests of
-//! clients.
+//! No request waits for a fetch: requests use the last keys that were fetched, which stay in use while a server does not answer.
+//! Fetches use hyper's client, since the gateway's client for upstreams is made for requests of clients.
 
 use std::io;
 use std::sync::Arc;
@@ -26,13 +24,13 @@ use crate::config::{Jwks, Jwt};
 use crate::net::fetch::{self, Url};
 use crate::net::tls::ConnectorTls;
 
-/// How often keys are fetched. A key that its issuer has withdrawn is used for so long at most.
+/// The interval of fetches. A key that its issuer has withdrawn may be used for this long.
 pub const FETCH_EVERY: Duration = Duration::from_secs(300);
 
-/// How soon a fetch that failed is repeated.
+/// Pauses before a failed fetch is repeated.
 const REPEATS: BackOff = BackOff { first: Duration::from_secs(5), longest: FETCH_EVERY };
 
-/// How often tokens of unknown keys can cause a fetch, so that clients cannot make the gateway flood an issuer.
+/// How often tokens with unknown keys can cause a fetch, so that clients cannot make the gateway flood an issuer.
 pub const FETCH_FOR_CLIENTS_EVERY: Duration = Duration::from_secs(30);
 
 /// The keys of one `[jwt.*]`.
@@ -43,34 +41,31 @@ pub struct KeySource {
     server: Option<Server>,
 }
 
-/// Where keys are fetched from, and how that went.
+/// Where keys are fetched from, and the results of fetches.
 struct Server {
     url: Url,
     tls: Option<ConnectorTls>,
-    /// Whether a token had a key that is not known.
+    /// Notified if a token has an unknown key.
     wanted: Notify,
     fetched: Counter,
     failed: Counter,
-    /// How often in a row it has failed.
+    /// Failures in a row.
     failures: AtomicU32,
-    /// In seconds since 1970; 0 is never.
+    /// In seconds since 1970; 0 means never.
     last_success: AtomicU64,
-    /// Why the last one failed, if it did.
+    /// Why the last fetch failed; `None` if it succeeded.
     last_error: Mutex<Option<String>>,
 }
 
-/// How the fetches of one source went.
+/// The results of the fetches of one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetches {
-    /// The name of the `[jwt.*]`.
     pub name: String,
-    /// How many keys are in use.
+    /// The number of keys in use.
     pub keys: usize,
-    /// How many fetches succeeded.
     pub fetched: u64,
-    /// How many failed.
     pub failed: u64,
-    /// When the last one succeeded, in seconds since 1970; 0 is never.
+    /// In seconds since 1970; 0 means never.
     pub last_success: u64,
 }
 
@@ -83,24 +78,22 @@ impl KeySource {
         Self { name: jwt.name.clone(), keys: ArcSwap::new(keys), server }
     }
 
-    /// The name of the `[jwt.*]`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The keys in use.
     pub fn keys(&self) -> Guard<Arc<KeySet>> {
         self.keys.load()
     }
 
-    /// Reports that a token has a key that is not known: the keys are fetched soon, if that was not done just before.
+    /// Reports a token with an unknown key: the keys are fetched soon, unless they were fetched just before.
     pub fn is_outdated(&self) {
         if let Some(server) = &self.server {
             server.wanted.notify_one();
         }
     }
 
-    /// How its fetches went; `None` if the keys are from a file.
+    /// `None` if the keys are from a file.
     pub fn fetches(&self) -> Option<Fetches> {
         let Server { fetched, failed, last_success, .. } = self.server.as_ref()?;
         Some(Fetches {
@@ -112,12 +105,12 @@ impl KeySource {
         })
     }
 
-    /// Why the last fetch failed, if it did.
+    /// Why the last fetch failed; `None` if it succeeded.
     pub fn last_error(&self) -> Option<String> {
         self.server.as_ref()?.last_error.lock().clone()
     }
 
-    /// Whether it fetches what this configuration says.
+    /// Whether the source fetches from the server of this configuration.
     fn is_for(&self, jwt: &Jwt) -> bool {
         match (&self.server, &jwt.jwks) {
             (Some(server), Jwks::Server { url, tls }) => {
@@ -127,7 +120,7 @@ impl KeySource {
         }
     }
 
-    /// Fetches the keys. If that fails, those of before stay.
+    /// If the fetch fails, the previous keys stay in use.
     async fn fetch(&self) {
         let Some(server) = &self.server else { return };
         let name = &self.name;
@@ -169,10 +162,9 @@ impl BackgroundTask for KeySource {
         self.server.is_some()
     }
 
-    /// Fetches the keys again and again.
     async fn run(self: Arc<Self>) {
         let Some(server) = &self.server else { return };
-        // When tokens may cause a fetch.
+        // When tokens may cause the next fetch.
         let mut allowed = Instant::now();
         loop {
             let wanted = async {
@@ -202,12 +194,10 @@ impl Server {
         }
     }
 
-    /// Whether a fetch has ended.
     fn is_tried(&self) -> bool {
         self.fetched.get() + self.failed.get() > 0
     }
 
-    /// The time until the next fetch.
     fn pause(&self) -> Duration {
         let failures = self.failures.load(Ordering::Relaxed);
         if failures == 0 { FETCH_EVERY } else { REPEATS.pause(failures) }
@@ -219,13 +209,13 @@ impl Server {
 pub struct KeySources(Arc<InForce<KeySource>>);
 
 impl KeySources {
-    /// The source for this configuration: one that is in force already, or a new one.
+    /// The source for this configuration: one in force, or a new one.
     pub fn get(&self, jwt: &Jwt) -> Arc<KeySource> {
         let known = self.0.find(|source| source.is_for(jwt));
         known.unwrap_or_else(|| Arc::new(KeySource::new(jwt)))
     }
 
-    /// Puts these sources in force, in place of those of before.
+    /// Puts these sources in force, instead of the previous ones.
     pub fn apply(&self, sources: Vec<Arc<KeySource>>) {
         self.0.replace(sources);
     }
@@ -235,8 +225,7 @@ impl KeySources {
     }
 }
 
-/// Fetches the keys of sources that have none, all at the same time. It blocks for at most [`fetch::LIMIT`], so it is for
-/// the time before the sources are in force.
+/// Fetches the keys of new sources, all at the same time, before they are in force. Blocks for at most [`fetch::LIMIT`].
 ///
 /// # Errors
 /// When the system refuses a timer.
@@ -254,7 +243,7 @@ pub fn fetch_first(sources: &[Arc<KeySource>]) -> io::Result<()> {
         }
         while fetches.join_next().await.is_some() {}
     });
-    // A lookup of a name may block its thread for longer.
+    // A DNS lookup may block its thread for longer.
     runtime.shutdown_background();
     Ok(())
 }

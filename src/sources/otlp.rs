@@ -1,5 +1,4 @@
-//! Exports the spans of requests by OTLP, the OpenTelemetry Protocol, over HTTP: to the collector of the configuration in
-//! force.
+//! Exports spans of requests by OTLP (OpenTelemetry Protocol) over HTTP, to the collector of the configuration in force.
 
 mod messages;
 mod answer;
@@ -18,11 +17,11 @@ use exporter::ExportEnd;
 
 pub use exporter::Exporter;
 
-/// The exporter in force. It outlives a reload that does not change its collector.
+/// The exporter in force outlives a reload that does not change its collector.
 #[derive(Debug, Default)]
 pub struct Exporters {
     in_force: Mutex<Option<Arc<Exporter>>>,
-    /// Those that were in force, and may still export.
+    /// Exporters that were in force and may still export.
     earlier: Mutex<Vec<ExportEnd>>,
     counts: Arc<SpanCounts>,
 }
@@ -34,7 +33,7 @@ impl Exporters {
         known.unwrap_or_else(|| Arc::new(Exporter::new(collector.clone(), self.counts.clone())))
     }
 
-    /// Puts this exporter in force, in place of the one before. That one ends when the requests that use it have ended.
+    /// Puts this exporter in force, instead of the previous one, which ends when the requests that use it have ended.
     pub fn apply(&self, exporter: Option<Arc<Exporter>>) {
         if let Some(exporter) = &exporter {
             exporter.start();
@@ -49,7 +48,7 @@ impl Exporters {
         }
     }
 
-    /// Exports what waits at the end of the process, for at most `limit`.
+    /// Exports the waiting spans at the end of the process, for at most `limit`.
     pub async fn finish(&self, limit: Duration) {
         let last = self.in_force.lock().as_ref().map(|exporter| exporter.end().clone());
         let all: Vec<_> = self.earlier.lock().drain(..).chain(last).collect();
@@ -62,7 +61,6 @@ impl Exporters {
         .await;
     }
 
-    /// What became of all spans.
     pub fn counts(&self) -> &SpanCounts {
         &self.counts
     }

@@ -1,7 +1,7 @@
 //! Quotas of keys that are read from a store, through a cache that all workers share. One thread asks all sources.
 //!
-//! A request waits for an answer only if nothing is known of its key, and only for a short time. What is known goes on
-//! holding while it is renewed, and while a source is away.
+//! A request waits for an answer only if nothing is known of its key, and only briefly. A known quota stays in use while it
+//! is renewed, and while its source is unavailable.
 
 mod answer;
 #[cfg(feature = "postgres")]
@@ -33,7 +33,7 @@ pub use without_postgres::Postgres;
 
 use quota::Terms;
 
-/// The source of a limit, and the limit whose terms hold for what it says.
+/// The source of a limit, and the limit by whose terms its answers are read.
 #[derive(Clone)]
 pub struct LimitSource {
     pub source: Arc<QuotaSource>,
@@ -45,24 +45,23 @@ impl LimitSource {
         &self.limit.name
     }
 
-    /// The same source by the terms of this limit.
+    /// The same source with the terms of this limit.
     #[must_use]
     pub fn with_terms(&self, limit: &config::Limit) -> Self {
         Self { source: self.source.clone(), limit: limit.clone() }
     }
 
-    /// Whether it is the source of the limit with this name.
     pub fn is_of(&self, limit: &str) -> bool {
         self.limit.name == limit
     }
 }
 
-/// The sources in force. They and what they cache outlive a reload that does not change their section.
+/// The sources in force. A reload that does not change the section of a source keeps the source and its cache.
 #[derive(Default)]
 pub struct QuotaSources(Arc<InForce<QuotaSource>>);
 
 impl QuotaSources {
-    /// The source for this limit, if it has one: one that is in force already, or a new one.
+    /// The source for this limit, if it has one: one in force, or a new one.
     pub fn get(&self, limit: &config::Limit) -> Option<LimitSource> {
         let settings = limit.quotas.as_ref()?;
         let known = self.0.find(|source| source.is_for(limit));
@@ -70,7 +69,7 @@ impl QuotaSources {
         Some(LimitSource { source, limit: limit.clone() })
     }
 
-    /// Puts these sources in force, in place of those of before.
+    /// Puts these sources in force, instead of the previous ones.
     pub fn apply(&self, sources: &[LimitSource]) {
         for LimitSource { source, limit } in sources {
             source.set_terms(limit);

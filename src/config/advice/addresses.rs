@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::{Advice, Advised, address};
 use crate::config::{Address, AdminAddress, Upstream};
 
-/// Whether it is one address at any time, and no name that may have several.
+/// Whether the server always has one address; a name may have several.
 pub(super) fn is_one(server: &Address) -> bool {
     match server {
         Address::Http { host, .. } => address(host).is_some(),
@@ -14,7 +14,7 @@ pub(super) fn is_one(server: &Address) -> bool {
     }
 }
 
-/// `resolve_every` where there are no names.
+/// `resolve_every` without any name to look up.
 pub(super) fn names_never_looked_up(advised: &Advised<'_>) -> Vec<Advice> {
     let has_no_names = |upstream: &&Upstream| upstream.servers.iter().all(|server| is_one(&server.address));
     let advice = |upstream: &Upstream| {
@@ -27,7 +27,7 @@ pub(super) fn names_never_looked_up(advised: &Advised<'_>) -> Vec<Advice> {
     advised.config.upstreams.iter().filter(has_no_names).filter_map(advice).collect()
 }
 
-/// Upstreams whose server is a listener of this gateway.
+/// Upstreams that send to a listener of this gateway.
 pub(super) fn own_listeners(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
     let admin = config.admin.iter().filter_map(|admin| match admin.listen {
         AdminAddress::Tcp(address) => Some(address),

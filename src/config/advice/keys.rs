@@ -7,10 +7,10 @@ use toml::de::DeValue;
 use super::{Advice, Advised};
 use crate::config::{Limit, Source};
 
-/// Headers in which proxies say who the client is. The gateway reads them itself, from those that it trusts.
+/// Headers in which proxies name the client. The gateway reads them itself, from proxies that it trusts.
 const ADDRESSES: [&str; 5] = ["x-forwarded-for", "forwarded", "x-real-ip", "true-client-ip", "x-client-ip"];
 
-/// Keys that every client can choose, although they look like its address.
+/// Keys that look like the client's address, but that every client can choose.
 pub(super) fn chosen_addresses(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
     let mut all = Vec::new();
     for limit in &config.limits {
@@ -28,7 +28,7 @@ pub(super) fn chosen_addresses(Advised { config, .. }: &Advised<'_>) -> Vec<Advi
     all
 }
 
-/// Overrides for networks, where keys are no addresses.
+/// Overrides for networks in limits whose keys are no addresses.
 pub(super) fn networks_of_other_keys(advised: &Advised<'_>) -> Vec<Advice> {
     let mut all = Vec::new();
     for limit in advised.config.limits.iter().filter(|limit| !has_addresses(limit)) {
@@ -57,7 +57,7 @@ fn has_addresses(limit: &Limit) -> bool {
     limit.key.parts.iter().flatten().any(|source| matches!(source, Source::ClientIp { .. }))
 }
 
-/// `missing` where no request is without a key.
+/// `missing` in limits whose key is never missing.
 pub(super) fn never_missing(advised: &Advised<'_>) -> Vec<Advice> {
     let is_always_there = |source: &Source| {
         matches!(
@@ -72,7 +72,7 @@ pub(super) fn never_missing(advised: &Advised<'_>) -> Vec<Advice> {
         let message = format!("`missing` of `{}` has no effect: every request has `{}`", limit.name, limit.key);
         Some(Advice::new(&path, message, "remove it"))
     };
-    // What is not one of the known keys counts as missing.
+    // A key that is not among the known keys counts as missing.
     let without_list = advised.config.limits.iter().filter(|limit| limit.known_keys.is_none());
     without_list.filter(is_never_missing).filter_map(advice).collect()
 }

@@ -1,4 +1,4 @@
-//! Rules about descriptors: the limits that they name, which are compiled as those of a route.
+//! Rules about descriptors: their limits are looked up and become a route.
 
 use http::{HeaderValue, StatusCode};
 
@@ -11,7 +11,6 @@ use crate::config::{
     Source as KeySource, UNLIMITED,
 };
 
-/// Looks up the limits of all rules.
 pub(super) fn resolve(draft: &Draft<'_>, source: &Source<'_>) -> Vec<DescriptorRule> {
     draft.descriptors.iter().filter_map(|rule| resolve_rule(rule, draft, source)).collect()
 }
@@ -29,7 +28,7 @@ fn resolve_rule(rule: &DescriptorDraft<'_>, draft: &Draft<'_>, source: &Source<'
     Some(DescriptorRule { domain, entries, reports: rule.reports, route })
 }
 
-/// Checks that a limit means something for descriptors.
+/// Checks that descriptors can have everything that a limit needs.
 fn check(limit: &Limit, name: &Name<'_>, source: &Source<'_>) {
     let is_there = |part: &&KeySource| matches!(part, KeySource::Descriptor(_) | KeySource::Global);
     if let Some(missing) = limit.sources().find(|part| !is_there(part)) {
@@ -50,7 +49,7 @@ fn check(limit: &Limit, name: &Name<'_>, source: &Source<'_>) {
     }
 }
 
-/// Warns of a limit that holds calls for longer than Envoy waits, if it is not told to wait.
+/// Warns of a limit that holds calls for longer than Envoy waits by default.
 fn warn_of_holds(limit: &Limit, name: &Name<'_>, source: &Source<'_>) {
     let delayed = limit.on_limit.delay().map(|(max_delay, _)| max_delay);
     let longest = delayed.max(limit.slows().map(|slow| slow.up_to));
@@ -65,7 +64,7 @@ fn warn_of_holds(limit: &Limit, name: &Name<'_>, source: &Source<'_>) {
     }
 }
 
-/// A route with these limits that answers by itself.
+/// A route that has these limits and answers by itself.
 fn route(name: String, limits: Vec<usize>) -> Route {
     Route {
         host: Host::Any,

@@ -1,4 +1,4 @@
-//! Pools: limits that are charged instead of others without room, which name them with `overflow`.
+//! Pools: limits that are charged instead of limits that have no room and name them with `overflow`.
 
 use super::find;
 use crate::config::file::{Draft, Overflow};
@@ -47,7 +47,7 @@ pub(super) fn check(draft: &Draft<'_>, source: &Source<'_>) {
     }
 }
 
-/// The indices of the pools of these limits that are not among them.
+/// The indices of the pools of these limits, without pools that are among these limits.
 pub(super) fn pools(limits: &[usize], draft: &Draft<'_>) -> Vec<usize> {
     let mut pools = Vec::new();
     for index in limits {
@@ -58,7 +58,7 @@ pub(super) fn pools(limits: &[usize], draft: &Draft<'_>) -> Vec<usize> {
     pools
 }
 
-/// What every request of a limit costs at first, if that is in the file.
+/// The cost that is charged before a response, if it is fixed in the file.
 fn initial(cost: &Cost) -> Option<u64> {
     match cost {
         Cost::Fixed(cost) | Cost::OnStatus(cost, _) | Cost::ResponseHeader { reserve: cost, .. } => Some(*cost),
@@ -66,7 +66,7 @@ fn initial(cost: &Cost) -> Option<u64> {
     }
 }
 
-/// The most that a request of a limit may cost.
+/// The most that one request may cost.
 fn most(limit: &Limit) -> Option<u64> {
     limit.part(&limit.rates).iter().map(Rate::capacity).min()
 }

@@ -1,4 +1,4 @@
-//! `[server.tls.acme]`: for which names an authority is asked for a certificate.
+//! `[server.tls.acme]`: the names for which an authority issues a certificate.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,7 +11,7 @@ use crate::config::settings::acme;
 use crate::config::{Acme, ChallengeSecret, ExternalAccount, values};
 use crate::net::tls::ConnectorTls;
 
-/// Reads the section; `None` if it has an error.
+/// `None` if the section has an error.
 pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<Acme> {
     let names =
         section.required(&acme::names, &format!("add those that clients ask for: names = {}", acme::names.example));
@@ -55,7 +55,7 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<A
     })
 }
 
-/// Reads the account that the new one is bound to; `None` within if there is none.
+/// The external account; `Some(None)` if there is none.
 #[expect(clippy::option_option, reason = "the outer one is about errors")]
 fn external_account(section: &Section<'_>) -> Option<Option<ExternalAccount>> {
     let (id, key) = (section.field(&acme::external_account_id), section.field(&acme::external_account_key));
@@ -76,7 +76,7 @@ fn external_account(section: &Section<'_>) -> Option<Option<ExternalAccount>> {
     Some(Some(ExternalAccount { id: id.text()?.to_owned(), key: bytes }))
 }
 
-/// Reads the secret. Messages never show it.
+/// Messages never show the secret.
 fn challenge_secret(field: &Field<'_>) -> Option<ChallengeSecret> {
     let secret = secret::read(field, "secret of challenges")?;
     if secret.chars().count() >= secret::SHORTEST {
@@ -105,7 +105,7 @@ fn names_of(field: &Field<'_>) -> Option<Vec<String>> {
     (named.len() == count).then(|| named.into_iter().map(|(name, _)| name).collect())
 }
 
-/// A name for which an authority can look whether the gateway answers.
+/// A name that an authority can check over the network.
 fn name(text: &str) -> Result<String, Wrong> {
     if text.contains('*') {
         let help = "list each name: a wildcard needs proof by DNS (dns-01), which the gateway does not give";
@@ -118,7 +118,7 @@ fn name(text: &str) -> Result<String, Wrong> {
     Ok(text.to_ascii_lowercase())
 }
 
-/// An address as it stands in a `mailto:` URL, without the marks that would end it or begin another part.
+/// An address that can stand in a `mailto:` URL: no character may end the address or begin another part of the URL.
 fn email(text: &str) -> Result<String, Wrong> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&'*+-/=^_`{|}~.@".contains(&byte);
     let parts = text.split_once('@').is_some_and(|(user, host)| !user.is_empty() && values::hostname(host).is_ok());

@@ -12,38 +12,32 @@ use crate::config::report::quoted;
 use crate::config::settings::admin;
 use crate::config::{Tls, values};
 
-/// `[admin]`: health, metrics and the API of the gateway.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admin {
-    /// Where the admin listener binds.
     pub listen: AdminAddress,
-    /// Without it the listener speaks plain HTTP.
+    /// Without it, the listener speaks plain HTTP.
     pub tls: Option<Tls>,
-    /// What requests have to show. There is always one if `listen` can be reached from other machines.
+    /// Required of all requests. Always set if other machines can reach `listen`.
     pub token: Option<AdminToken>,
-    /// What may be shown instead by requests that change nothing. There is none without a `token`.
+    /// Enough for requests that change nothing. Never set without a `token`.
     pub read_token: Option<AdminToken>,
-    /// Names besides `localhost` under which browsers may use a listener on loopback, in lower case without a port.
+    /// Names besides `localhost` by which browsers may reach a listener on loopback, in lower case, without a port.
     pub hosts: Vec<String>,
-    /// Whether keys are shown in full.
     pub show_keys: bool,
 }
 
-/// Where the admin listener binds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAddress {
-    /// The address; the system chooses a port for port 0.
+    /// With port 0, the system chooses a port.
     Tcp(SocketAddr),
-    /// `unix:PATH`: a Unix socket.
+    /// `unix:PATH`
     Unix(PathBuf),
 }
 
-/// What a request to the admin listener may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everything.
     All,
-    /// What changes nothing.
+    /// Requests that change nothing.
     Read,
 }
 
@@ -52,17 +46,17 @@ pub enum Access {
 pub struct AdminToken(blake3::Hash);
 
 impl AdminAddress {
-    /// Whether it is an address of TCP that only this machine can reach.
+    /// Whether this is a TCP address that only this machine can reach.
     pub fn is_loopback(&self) -> bool {
         matches!(self, Self::Tcp(address) if address.ip().to_canonical().is_loopback())
     }
 }
 
 impl Admin {
-    /// What a request may do that shows this; `None` if it shows neither token.
+    /// What a request with the token `shown` may do; `None` for a wrong token.
     pub fn access(&self, shown: &[u8]) -> Option<Access> {
         let is = |token: &Option<AdminToken>| token.as_ref().is_some_and(|token| token.is(shown));
-        // Both are compared, so that the time does not tell which one it is.
+        // Both are compared, so the time does not tell which token it is.
         match (is(&self.token), is(&self.read_token)) {
             (true, _) => Some(Access::All),
             (false, true) => Some(Access::Read),
@@ -72,13 +66,11 @@ impl Admin {
 }
 
 impl AdminToken {
-    /// The hash of `token`.
     pub fn new(token: &str) -> Self {
         Self(blake3::hash(token.as_bytes()))
     }
 
-    /// Whether `shown` is the token. How long this takes depends only on the length of `shown`: hashes are compared, and
-    /// the comparison of [`blake3::Hash`] takes constant time.
+    /// Takes a time that depends only on the length of `shown`: the comparison of [`blake3::Hash`] takes constant time.
     pub fn is(&self, shown: &[u8]) -> bool {
         blake3::hash(shown) == self.0
     }
@@ -90,7 +82,7 @@ impl fmt::Debug for AdminToken {
     }
 }
 
-/// Writes the address as the configuration spells it.
+/// As the configuration spells it.
 impl fmt::Display for AdminAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -100,19 +92,19 @@ impl fmt::Display for AdminAddress {
     }
 }
 
-/// The longest path of a Unix socket in bytes: Linux has room for 108 with the byte that ends it.
+/// In bytes: Linux has room for 108, with the byte that ends the path.
 const LONGEST_PATH: usize = 107;
-/// The longest token in bytes, so that it fits into the head of a request.
+/// In bytes. A token must fit into the head of a request.
 const LONGEST_TOKEN: usize = 4096;
 
-/// Reads the section. An address of TCP and its place go to `bound`.
+/// A TCP address and its place in the file are added to `bound`.
 pub(super) fn read(section: Section<'_>, bound: &mut Vec<(SocketAddr, Range<usize>)>) -> Option<Admin> {
     let field = section.required(&admin::listen, "add its address: listen = \"127.0.0.1:9901\"");
     let listen = field.as_ref().and_then(|field| field.parse(address));
     let is_remote =
         matches!(listen, Some(AdminAddress::Tcp(_))) && listen.as_ref().is_some_and(|one| !one.is_loopback());
     let given = section.field(&admin::token);
-    // An empty token is none, and a token that is wrong is reported once, not also as missing.
+    // An empty token counts as none. A token that is wrong is reported once, not also as missing.
     let is_given = given.as_ref().is_some_and(|field| !field.is_text() || field.text() != Some(""));
     if let Some(field) = given.as_ref().filter(|_| !is_given && listen.is_some() && !is_remote) {
         let help = "write a token, or remove this key if that is intended";
@@ -158,7 +150,7 @@ fn address(text: &str) -> Result<AdminAddress, Wrong> {
     Ok(AdminAddress::Unix(PathBuf::from(path)))
 }
 
-/// Reads a token, which others can guess if the listener `is_remote`. Messages never show it.
+/// Others can try to guess the token if the listener `is_remote`. Messages never show it.
 fn token(field: &Field<'_>, is_remote: bool) -> Option<AdminToken> {
     let token = secret::read(field, "token")?;
     let is_sendable = token.bytes().all(|byte| byte.is_ascii_graphic());

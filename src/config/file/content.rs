@@ -10,7 +10,6 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const EXAMPLE: &str = "it is a type and a subtype, like \"application/json\" or \"text/html; charset=utf-8\"";
 
-/// Reads both keys of an answer with this status.
 pub(super) fn read(
     section: &Section<'_>,
     body: &Setting<()>,
@@ -31,12 +30,12 @@ pub(super) fn read(
     (body, content_type)
 }
 
-/// Whether a text is a JSON object or array. A number or a word alone is probably plain text.
+/// Whether the text is a JSON object or array. A number or a word alone is probably plain text.
 fn is_json(text: &str) -> bool {
     matches!(serde_json::from_str(text), Ok(Value::Object(_) | Value::Array(_)))
 }
 
-/// Reads a media type (RFC 9110, section 8.3.1). Its parameters are not checked.
+/// A media type (RFC 9110, section 8.3.1). Its parameters are not checked.
 fn content_type(text: &str) -> Result<HeaderValue, Wrong> {
     let wrong = || Wrong::new(format!("{} is not a content type", quoted(text)), EXAMPLE);
     let kind = text.split(';').next().unwrap_or_default();
@@ -62,7 +61,7 @@ mod tests {
         for text in ["", "hello", "429", "\"slow\"", "null", "{", "{} {}", "{slow: down}", "<p>"] {
             assert!(!is_json(text), "{text}");
         }
-        // Deeper than the parser allows.
+        // Nested more deeply than the parser allows.
         assert!(!is_json(&"[".repeat(100_000)));
     }
 

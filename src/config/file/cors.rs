@@ -12,7 +12,7 @@ use crate::config::{Cors, HeaderChanges, HeaderMatch, HeaderText, OriginPattern,
 const EXAMPLE: &str = "write cors = { origins = [\"https://app.example.com\"] }";
 const ORIGIN: &str = "an origin is a scheme, a host and perhaps a port, like \"https://app.example.com\"";
 
-/// Reads it. `route_methods` are the methods of the route, if they have no error.
+/// `route_methods` are the methods of the route, if they have no error.
 pub(super) fn read(field: &Field<'_>, route_methods: Option<&[Method]>) -> Option<Cors> {
     if !field.is_table() {
         field.mistyped("a table", EXAMPLE);
@@ -23,7 +23,7 @@ pub(super) fn read(field: &Field<'_>, route_methods: Option<&[Method]>) -> Optio
     let route_methods = route_methods.filter(|methods| !methods.is_empty());
     let methods = match section.field(&cors::methods) {
         Some(field) => methods(&field, route_methods),
-        // Those that browsers send to other origins without a preflight, unless the route says more.
+        // Without `methods`: those of the route, or those that browsers send to other origins without a preflight.
         None => Some(route_methods.map_or(vec![Method::GET, Method::HEAD, Method::POST], <[Method]>::to_vec)),
     };
     let names = |key: &Setting<()>, help| match section.field(key) {
@@ -49,7 +49,6 @@ pub(super) fn read(field: &Field<'_>, route_methods: Option<&[Method]>) -> Optio
     })
 }
 
-/// Reports contradictions between `cors` and other keys of the route.
 pub(super) fn check(
     section: &Section<'_>,
     headers: Option<&[(HeaderName, HeaderMatch)]>,
@@ -61,7 +60,7 @@ pub(super) fn check(
         let message = format!("`response_headers` cannot change `{name}` beside `cors`, which writes it");
         section.source.report(section.key_span(route::response_headers.name), message, "keep one of them");
     }
-    // The others are those of the request that the browser asks about.
+    // All other headers are of the request that follows the preflight.
     let is_in_preflight = |name: &HeaderName| [header::ORIGIN, header::USER_AGENT, header::HOST].contains(name);
     if headers.is_some_and(|headers| headers.iter().any(|(name, _)| !is_in_preflight(name))) {
         let help = "add a route with the same `cors` for this host and path, without `headers`";
@@ -83,7 +82,7 @@ fn origins<'a>(field: &Field<'a>) -> Option<Vec<(OriginPattern, Field<'a>)>> {
     (read.len() == list.len()).then_some(read)
 }
 
-/// Reports origins that credentials must not be sent from.
+/// Reports origins that must not be trusted with credentials.
 fn check_trusted(origins: &[(OriginPattern, Field<'_>)]) {
     for (origin, field) in origins {
         match origin {
@@ -148,7 +147,7 @@ fn origin(text: &str) -> Result<OriginPattern, Wrong> {
     })
 }
 
-/// The methods; those that the route does not take never get so far.
+/// Reports also methods that the route does not take, because their requests never reach it.
 fn methods(field: &Field<'_>, route_methods: Option<&[Method]>) -> Option<Vec<Method>> {
     let list = field.list(&cors::methods)?;
     let method = |text: &str| match text {
@@ -179,7 +178,6 @@ fn names(field: &Field<'_>, key: &Setting<()>, instead_of_all: &str) -> Option<V
     (read.len() == list.len()).then(|| read.into_iter().map(|(name, _)| name).collect())
 }
 
-/// `*`, which browsers read in several ways.
 fn all(help: &str) -> Wrong {
     Wrong::new("`*` is not allowed here: with credentials, browsers read it as a name", help)
 }

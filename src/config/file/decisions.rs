@@ -1,4 +1,4 @@
-//! `[decisions]`: where other proxies ask, what they are answered, and what Envoy's descriptors mean.
+//! `[decisions]`: where other proxies ask, how they are answered, and what Envoy's descriptors mean.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -12,29 +12,25 @@ use crate::config::settings::{decisions, descriptor};
 use crate::config::{Listener, Route, Tls, values};
 use crate::net::Traffic;
 
-/// `[decisions]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decisions {
-    /// Where other proxies ask.
     pub listen: SocketAddr,
-    /// `[decisions.tls]`
     pub tls: Option<Tls>,
-    /// The status of the answer about a request that a limit refuses.
+    /// The status of the answer if a limit refuses.
     pub refused_status: StatusCode,
-    /// `[[decisions.descriptors]]`; the first that fits a descriptor counts.
+    /// The first rule that fits a descriptor counts.
     pub descriptors: Vec<DescriptorRule>,
 }
 
-/// `[[decisions.descriptors]]`: which descriptors it fits, and what limits them.
+/// One of `[[decisions.descriptors]]`: which descriptors it fits, and what limits them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DescriptorRule {
-    /// The domain of the call.
     pub domain: String,
-    /// The entries that a descriptor must have: their keys, and patterns of their values.
+    /// The entries that a descriptor must have, with patterns of their values.
     pub entries: Vec<(String, Wildcard)>,
-    /// Whether calls report what has been used, instead of asking for it.
+    /// Whether calls report usage instead of asking for it.
     pub reports: bool,
-    /// What its limits are compiled as. No request matches it by its path.
+    /// Holds the limits. No request matches this route by its path.
     pub route: Route,
 }
 
@@ -44,7 +40,7 @@ impl Decisions {
     }
 }
 
-/// A rule about descriptors as read; a value that is `None` has an error that was reported.
+/// A rule as read; a value that is `None` had an error, which was reported.
 pub(in crate::config) struct DescriptorDraft<'a> {
     pub(in crate::config) domain: Option<String>,
     pub(in crate::config) entries: Option<Vec<(String, Wildcard)>>,
@@ -52,7 +48,7 @@ pub(in crate::config) struct DescriptorDraft<'a> {
     pub(in crate::config) reports: bool,
 }
 
-/// Reads the section, whose rules about descriptors name limits. Its address and the place of that go to `bound`.
+/// The address and its place in the file are added to `bound`.
 pub(super) fn read<'a>(
     section: Section<'a>,
     bound: &mut Vec<(SocketAddr, Range<usize>)>,
@@ -92,7 +88,7 @@ fn descriptor(section: Section<'_>) -> DescriptorDraft<'_> {
     }
 }
 
-/// Whether only this machine or a private network reaches the address (RFC 1918, RFC 3927, RFC 4193, RFC 4291).
+/// Whether only this machine or a private network can reach the address (RFC 1918, RFC 3927, RFC 4193, RFC 4291).
 fn is_private(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => address.is_loopback() || address.is_private() || address.is_link_local(),

@@ -1,5 +1,4 @@
-//! Names and values of headers in a route: those that a request needs, and changes of those that the upstream or the client
-//! gets.
+//! Headers in a route: those that a request must have, and changes to those that the upstream or the client gets.
 
 use http::{HeaderName, HeaderValue, header};
 
@@ -11,7 +10,7 @@ use crate::config::report::quoted;
 use crate::config::settings::{header_changes, route};
 use crate::config::{HeaderChanges, HeaderText, PathPattern, Template, TemplatePart, is_secret, values};
 
-/// Reads a table of headers with values. `read` reads a value, or reports what is wrong with it.
+/// A table of headers with values. `read` reads a value, or reports what is wrong with it.
 pub(super) fn table<'a, T>(
     field: &Field<'a>,
     title: &str,
@@ -56,20 +55,19 @@ pub(super) fn value(text: &str) -> Result<HeaderValue, Wrong> {
     })
 }
 
-/// What a route may change about the headers of its requests, or of its responses.
+/// What a route may change in the headers of requests or of responses.
 pub(super) struct Changeable {
-    /// The key of the changes.
     pub(super) key: &'static Setting<()>,
     example: &'static str,
-    /// Whether a header cannot be changed: the gateway writes it, or it belongs to the connection.
+    /// Whether a header cannot be changed, because the gateway writes it or it belongs to the connection.
     is_fixed: fn(&HeaderName) -> bool,
-    /// Whether another line would be beside the gateway's own.
+    /// Whether the gateway writes the header itself and only one line of it is allowed.
     is_single: fn(&HeaderName) -> bool,
-    /// What has the headers.
+    /// The word in messages.
     message: &'static str,
 }
 
-/// `request_headers`. A server may read another spelling of a header as that header.
+/// A server may read another spelling of a name as the same header.
 pub(super) const OF_REQUESTS: Changeable = Changeable {
     key: &route::request_headers,
     example: "write request_headers = { set = { \"x-team\" = \"a\" }, remove = [\"x-debug\"] }",
@@ -78,7 +76,6 @@ pub(super) const OF_REQUESTS: Changeable = Changeable {
     message: "request",
 };
 
-/// `response_headers`.
 pub(super) const OF_RESPONSES: Changeable = Changeable {
     key: &route::response_headers,
     example: "write response_headers = { set = { \"x-frame-options\" = \"DENY\" }, remove = [\"server\"] }",
@@ -91,7 +88,7 @@ const PLACEHOLDERS: Placeholders =
     Placeholders { built_in: &["client_ip", "host", "request_id", "rest"], braces: "{{ or }}" };
 
 impl Changeable {
-    /// Reads the changes. `path` is that of the route, if it has no error.
+    /// `path` is that of the route, if it has no error.
     pub(super) fn read(&self, field: &Field<'_>, path: Option<&PathPattern>) -> Option<HeaderChanges<HeaderText>> {
         if !field.is_table() {
             field.mistyped("a table", self.example);
@@ -164,13 +161,12 @@ impl Changeable {
 
 const BY_THE_GATEWAY: &str = "remove it: the gateway writes this header, or it belongs to the connection";
 
-/// A value that may have placeholders.
 fn template(text: &str, path: Option<&PathPattern>) -> Result<HeaderText, Wrong> {
     let fixed = value(text)?;
     if !text.contains(['{', '}']) {
         return Ok(HeaderText::Fixed(fixed));
     }
-    // The path has an error, so the route is not used.
+    // The path has an error, so the route is never used.
     let Some(path) = path else { return Ok(HeaderText::Fixed(fixed)) };
     let parts: Vec<_> = PLACEHOLDERS.split(text, path)?.into_iter().map(|(part, _)| part).collect();
     match &parts[..] {
@@ -179,7 +175,7 @@ fn template(text: &str, path: Option<&PathPattern>) -> Result<HeaderText, Wrong>
     }
 }
 
-/// The value of Host. What clients write in their path cannot choose it.
+/// The value of Host. Clients must not be able to choose it by what they write in their path.
 fn host(text: &str, path: Option<&PathPattern>) -> Result<HeaderText, Wrong> {
     let read = template(text, path)?;
     let placed = path.map(|path| PLACEHOLDERS.split(text, path)).transpose()?.unwrap_or_default();
@@ -188,8 +184,7 @@ fn host(text: &str, path: Option<&PathPattern>) -> Result<HeaderText, Wrong> {
     Ok(read)
 }
 
-/// Reads the value of Strict-Transport-Security (RFC 6797, section 6.1). Browsers ignore a value that is not valid, so
-/// nobody would notice.
+/// The value of Strict-Transport-Security (RFC 6797, section 6.1). Browsers silently ignore an invalid value.
 fn transport_security(text: &str) -> Result<HeaderValue, Wrong> {
     let ages = text.split(';').filter_map(|directive| {
         let (name, age) = directive.split_once('=')?;

@@ -18,7 +18,7 @@ const JWKS: &str = "add where the keys of the issuer are: jwks = \"https://login
                     or a file";
 const FROM: &str = "allowed: \"bearer\", \"header:NAME\" or \"cookie:NAME\"";
 
-/// The names of all `[jwt.*]`, which sources of keys use.
+/// The names of all `[jwt.*]`.
 pub(super) struct Names<'a>(Vec<&'a str>);
 
 impl<'a> Names<'a> {
@@ -26,8 +26,8 @@ impl<'a> Names<'a> {
         Self(sections.iter().map(|(name, _)| name.text).collect())
     }
 
-    /// Reads what follows `jwt:` in a source: `NAME:CLAIM`, or `CLAIM` where there is one `[jwt.*]`. A claim may have
-    /// colons, since the names of some are URLs. So a first part that is no name belongs to the claim.
+    /// Reads what follows `jwt:` in a source: `NAME:CLAIM`, or `CLAIM` if there is only one `[jwt.*]`. The names of some claims
+    /// are URLs and have colons, so a first part that is not the name of a token belongs to the claim.
     pub(super) fn claim(&self, text: &str) -> Result<Source, Wrong> {
         let Self(names) = self;
         let Some(first) = names.first() else {
@@ -47,7 +47,7 @@ impl<'a> Names<'a> {
                 return Err(Wrong::new(format!("`jwt:{text}` does not say which token it is from"), help));
             }
         };
-        // It is hardly the name of a claim that begins almost like the name of a token.
+        // A claim whose name begins almost like the name of a token is more likely a typing mistake.
         let nearly = text.split_once(':').filter(|_| split.is_none()).and_then(|(name, claim)| {
             let near = nearest(name, names.iter().copied())?;
             Some(format!("did you mean `jwt:{near}:{claim}`?"))
@@ -63,7 +63,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Reads one section; `None` if it has an error.
+/// `None` if the section has an error.
 pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthorities) -> Option<Jwt> {
     let section = named_section(name, field, "jwt", "a token", &jwt::TABLE)?;
     let issuer = section.required(&jwt::issuer, ISSUER).and_then(|field| field.parse(not_empty));
@@ -148,7 +148,7 @@ fn from(text: &str) -> Result<Source, Wrong> {
     }
 }
 
-/// Reads a file, or a URL, which is not asked yet.
+/// A file, which is read here, or a URL, which is not asked yet.
 fn jwks(field: &Field<'_>, system: &SystemAuthorities) -> Option<Jwks> {
     if field.text()?.contains("://") {
         let url = field.hiding_query().parse(values::document)?;
@@ -176,7 +176,7 @@ fn jwks(field: &Field<'_>, system: &SystemAuthorities) -> Option<Jwks> {
     }
 }
 
-/// Checks that tokens of each algorithm could be verified with these keys.
+/// Checks that these keys can verify tokens of each algorithm.
 fn fit(jwks: &Jwks, field: &Field<'_>, algorithms: &[(Algorithm, Field<'_>)]) -> Option<()> {
     let mut fits = Some(());
     for (algorithm, listed) in algorithms {

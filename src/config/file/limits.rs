@@ -33,15 +33,13 @@ const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"head
 
 const SLOW: &str = "write from when on and for how long: slow = { from = 0.8, up_to = \"2s\" }";
 
-/// What the file says about the overflow of one limit.
 pub(in crate::config) struct Overflow<'a> {
     pub(in crate::config) limit: Name<'a>,
     pub(in crate::config) pool: Option<Name<'a>>,
-    /// Where its `on_limit` is written, or the limit if it has none.
+    /// The place of `on_limit`, or of the limit if it has none.
     pub(in crate::config) on_limit: Range<usize>,
 }
 
-/// What happens to a request over the limit, and how it is answered.
 struct Reaction {
     on_limit: OnLimit,
     status: StatusCode,
@@ -49,7 +47,7 @@ struct Reaction {
     content_type: HeaderValue,
 }
 
-/// Reads one limit, and what it says about its overflow; `None` if it has an error.
+/// `None` instead of the limit if it has an error.
 pub(super) fn read<'a>(
     name: &Name<'a>,
     field: &Field<'a>,
@@ -85,7 +83,7 @@ fn read_limit<'a>(
         let help = "remove it, or add `rates`: what is over `max_in_flight` is refused";
         section.warn(&[limit::overflow.name], "has no effect without `rates`", help);
     }
-    // What is more than the limit ever has room for goes to its pool.
+    // With a pool, a cost above the capacity of the limit is charged to the pool.
     let bounds = if overflow.pool.is_some() { &[] } else { own };
     let cost = cost::read(&section, bounds, gateways.unwrap_or(1));
     if on_limit.delay().is_some() && max_in_flight.is_some() {
@@ -127,7 +125,7 @@ fn read_limit<'a>(
     })
 }
 
-/// How many gateways share the limit, as far as the file tells; `None` if each has the whole rates.
+/// How many gateways share the limit, as far as the file says; `None` if each has the whole rates.
 fn share(section: &Section<'_>, store: &Store) -> Option<u64> {
     if matches!(store, Store::Memcached(_)) {
         let help = "remove it: gateways that use the same Memcached count together";
@@ -137,7 +135,7 @@ fn share(section: &Section<'_>, store: &Store) -> Option<u64> {
     section.read(&limit::share).then(|| store.fixed_gateways())
 }
 
-/// Warns of a rate that admits fewer requests than there are gateways: each of them admits one.
+/// Warns of a quota smaller than the number of gateways: each admits at least one request.
 fn few(section: &Section<'_>, rates: &[Rate], gateways: Option<u64>) {
     let Some(gateways) = gateways else { return };
     if let Some(rate) = rates.iter().find(|rate| rate.quota() < gateways) {
@@ -149,7 +147,7 @@ fn few(section: &Section<'_>, rates: &[Rate], gateways: Option<u64>) {
     }
 }
 
-/// Reads `rates` and `max_in_flight`. At least one of them is required.
+/// Reads `rates` and `max_in_flight`; at least one of them is required.
 fn allowed(section: &Section<'_>, terms: &Terms) -> (Option<Vec<Rate>>, Option<u64>) {
     let has_flights = section.field(&limit::max_in_flight).is_some();
     let rates = match section.field(&limit::rates) {
@@ -164,7 +162,6 @@ fn allowed(section: &Section<'_>, terms: &Terms) -> (Option<Vec<Rate>>, Option<u
     (rates, section.given(&limit::max_in_flight))
 }
 
-/// Reads what happens, with the status and the body of the answer.
 fn reaction(section: &Section<'_>) -> Reaction {
     let on_limit =
         match section.field(&limit::on_limit).map_or(Some(OnLimit::Reject), |_| section.given(&limit::on_limit)) {
@@ -176,7 +173,7 @@ fn reaction(section: &Section<'_>) -> Reaction {
                 }
                 on_limit
             }
-            // If the value is invalid, it is unknown which other keys belong to it.
+            // If the value is invalid, nobody knows which other keys belong to it.
             Some(_) | None => OnLimit::Delay {
                 max_delay: section.read(&limit::max_delay),
                 max_delayed: section.read(&limit::max_delayed),
@@ -203,7 +200,6 @@ fn reaction(section: &Section<'_>) -> Reaction {
     Reaction { on_limit, status, body, content_type }
 }
 
-/// Reads `ban`, if there is one: when keys are banned that were refused too often.
 fn ban(limit: &Section<'_>, on_limit: OnLimit) -> Option<Ban> {
     let field = limit.field(&limit::ban)?;
     if !field.is_table() {
@@ -228,7 +224,6 @@ fn ban(limit: &Section<'_>, on_limit: OnLimit) -> Option<Ban> {
     Some(Ban { after, within, first, longest, respond })
 }
 
-/// Reads `slow`, for a limit that may have `rates`.
 fn slow(section: &Section<'_>, on_limit: OnLimit, has_rates: bool) -> Option<Slow> {
     let field = section.field(&limit::slow)?;
     if !field.is_table() {

@@ -1,4 +1,4 @@
-//! `listen` of `[server]`: where clients connect, and where TLS is spoken.
+//! `listen` of `[server]`: the addresses of listeners, and which of them speak TLS.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -8,8 +8,8 @@ use crate::config::settings::{listener, server};
 use crate::config::{Listener, values};
 use crate::net::Traffic;
 
-/// Reads the value, which may be an empty list if `has_others`. A listener that does not say what it speaks speaks TLS if there is
-/// a `[server.tls]`. All addresses of the file and their places go to `bound`.
+/// The list may be empty if `has_others`. A listener without `tls` speaks TLS if there is a `[server.tls]`. All addresses, with
+/// their places in the file, are added to `bound`.
 pub(super) fn read(
     section: &Section<'_>,
     tls: Option<&Field<'_>>,
@@ -38,7 +38,6 @@ pub(super) fn read(
     listeners
 }
 
-/// Each listener and its place.
 fn listeners(field: &Field<'_>, has_tls: bool) -> Vec<(Listener, Range<usize>)> {
     if field.is_list() {
         let list = field.list(&server::listen).unwrap_or_default();
@@ -51,7 +50,7 @@ fn listeners(field: &Field<'_>, has_tls: bool) -> Vec<(Listener, Range<usize>)> 
     listener(field, has_tls).into_iter().collect()
 }
 
-/// Reads one listener: an address, or a table with one. `has_tls` is whether there is a `[server.tls]`.
+/// An address, or a table with one. `has_tls` says whether there is a `[server.tls]`.
 fn listener(field: &Field<'_>, has_tls: bool) -> Option<(Listener, Range<usize>)> {
     if !field.is_table() {
         let address = field.parse(values::socket)?;

@@ -1,7 +1,7 @@
 //! The paths of routes: exact, `{name}` for one segment, a final `*` for the rest.
 //!
-//! The path of a request is normalized before it is matched. So the literals of a pattern are normalized here in the same
-//! way; otherwise they would never match.
+//! Paths of requests are normalized before they are matched. So literals of patterns are normalized in the same way; otherwise
+//! they would never match.
 
 use std::ops::Range;
 
@@ -10,7 +10,6 @@ use crate::config::read::Wrong;
 use crate::config::report::quoted;
 use crate::config::{PathPattern, Segment, values};
 
-/// Reads a pattern.
 pub(super) fn pattern(text: &str) -> Result<PathPattern, Wrong> {
     let Some(inner) = text.strip_prefix('/') else {
         let help = format!("a path begins with a slash: \"/{}\"", text.trim());
@@ -79,7 +78,6 @@ fn segment(part: &str, earlier: &[Segment], place: &Range<usize>, whole: &str) -
     Ok(Segment::Literal(literal))
 }
 
-/// Normalizes a literal as the paths of requests are normalized.
 fn normal(part: &str) -> Result<String, Wrong> {
     let mut normal = String::new();
     let mut rest = part.as_bytes();
@@ -101,7 +99,7 @@ fn normal(part: &str) -> Result<String, Wrong> {
     Ok(normal)
 }
 
-/// How many segments of the path a prefix removes.
+/// How many segments of the path the prefix `text` has.
 pub(super) fn stripped(text: &str, path: &PathPattern) -> Result<usize, Wrong> {
     let message = format!("{} is not a prefix of the path {}", quoted(text), quoted(&path.text));
     let literals = path.segments.iter().take_while(|segment| matches!(segment, Segment::Literal(_))).count();

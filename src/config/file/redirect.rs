@@ -1,7 +1,7 @@
 //! `redirect` of a route: where clients are sent.
 //!
-//! A location begins with a scheme and a host, or with one slash, and only `{host}` can be a part of the host. Otherwise a
-//! client could choose the host with a path like `//evil.example`, and send others there by a link to this site.
+//! A location begins with a scheme and a host, or with one slash, and only `{host}` can be a part of the host. Otherwise an
+//! attacker could choose the host by a path like `//evil.example`, and send others there with a link to this site.
 
 use super::templates::{self, Placed, Placeholders, check_host};
 use crate::config::read::{Field, Wrong};
@@ -13,7 +13,7 @@ const EXAMPLE: &str = "write a URL or a path, like \"https://{host}{path}\" or \
 const STATUSES: [u16; 5] = [301, 302, 303, 307, 308];
 const PLACEHOLDERS: Placeholders = Placeholders { built_in: &["host", "path", "query", "rest"], braces: "%7B or %7D" };
 
-/// Reads it. `path` is that of the route, if it has no error.
+/// `path` is that of the route, if it has no error.
 pub(super) fn read(field: &Field<'_>, path: Option<&PathPattern>) -> Option<Redirect> {
     if !field.is_table() {
         field.mistyped("a table", "write redirect = { to = \"https://{host}{path}\", status = 308 }");
@@ -45,7 +45,7 @@ fn parts(text: &str, path: &PathPattern) -> Result<Vec<TemplatePart>, Wrong> {
     Ok(parts)
 }
 
-/// Checks that nothing that a client writes can become the host, or a part of it.
+/// Checks that nothing that a client writes can become a part of the host, except `{host}`.
 fn check_beginning(text: &str, placed: &[Placed]) -> Result<(), Wrong> {
     let Some(authority) = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")) else {
         let begins_with_path = placed.first().is_some_and(|(part, _)| *part == TemplatePart::Path);
@@ -64,7 +64,7 @@ fn check_beginning(text: &str, placed: &[Placed]) -> Result<(), Wrong> {
     check_slashes(text, placed)
 }
 
-/// Checks that no slash is in front of `{path}`, which begins with one.
+/// Checks that no slash precedes `{path}`, which begins with one.
 fn check_slashes(text: &str, placed: &[Placed]) -> Result<(), Wrong> {
     for (part, place) in placed {
         if *part == TemplatePart::Path && text[..place.start].ends_with('/') {
@@ -75,7 +75,7 @@ fn check_slashes(text: &str, placed: &[Placed]) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Checks that the query of a request becomes nothing but a part of the query.
+/// Checks that the query of a request can only become a part of the query.
 fn check_query(text: &str, placed: &[Placed]) -> Result<(), Wrong> {
     let query = placed.iter().find(|(part, _)| *part == TemplatePart::Query);
     match query {
@@ -87,8 +87,7 @@ fn check_query(text: &str, placed: &[Placed]) -> Result<(), Wrong> {
     }
 }
 
-/// Adds the query of the request, unless the location says itself what follows the path. A question mark at the end drops
-/// the query.
+/// Adds the query of the request, unless the location has a query or a fragment. A question mark at the end drops the query.
 fn add_query(text: &str, parts: &mut Vec<TemplatePart>) {
     match text.find(['?', '#']) {
         None => parts.push(TemplatePart::QueryIfAny),

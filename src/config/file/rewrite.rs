@@ -1,4 +1,4 @@
-//! `rewrite` of a route: the path that is sent on.
+//! `rewrite` of a route: the path that the upstream gets.
 
 use super::paths;
 use super::templates::{self, Placeholders};
@@ -8,7 +8,7 @@ use crate::config::{PathPattern, Template};
 
 const PLACEHOLDERS: Placeholders = Placeholders { built_in: &["rest"], braces: "%7B or %7D" };
 
-/// Reads it. `path` is that of the route.
+/// `path` is that of the route.
 pub(super) fn read(text: &str, path: &PathPattern) -> Result<Template, Wrong> {
     templates::check_characters(text, "a path")?;
     let placed = PLACEHOLDERS.split(text, path)?;
@@ -25,7 +25,7 @@ pub(super) fn read(text: &str, path: &PathPattern) -> Result<Template, Wrong> {
             return Err(Wrong::new(format!("a rewrite cannot contain {sign:?}"), help).at(at..at + 1));
         }
     }
-    // With a text of the same length in the place of each placeholder, what is wrong with the path keeps its place.
+    // Each placeholder is replaced by a text of the same length, so that errors keep their place.
     let sample = placed.iter().fold(text.to_owned(), |mut sample, (part, place)| {
         if !matches!(part, crate::config::TemplatePart::Text(_)) {
             sample.replace_range(place.clone(), &"x".repeat(place.len()));

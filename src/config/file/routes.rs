@@ -14,15 +14,13 @@ use crate::config::{
     Cors, HeaderChanges, HeaderMatch, HeaderText, Host, PathPattern, Redirect, Scheme, SentPath, values,
 };
 
-/// A route as read; a value that is `None` has an error that was reported.
+/// A route as read; a value that is `None` had an error, which was reported.
 pub(in crate::config) struct Draft<'a> {
-    /// Its place in the file.
     pub(in crate::config) span: Range<usize>,
     pub(in crate::config) host: Option<Host>,
     pub(in crate::config) path: Option<PathPattern>,
-    /// Where the path is written.
     pub(in crate::config) path_span: Range<usize>,
-    /// `None` if it is not in the file.
+    /// `None` if the key is absent.
     pub(in crate::config) ignore_case: Option<bool>,
     pub(in crate::config) methods: Option<Vec<Method>>,
     pub(in crate::config) headers: Option<Vec<(HeaderName, HeaderMatch)>>,
@@ -36,30 +34,16 @@ pub(in crate::config) struct Draft<'a> {
     pub(in crate::config) timeout: Option<Duration>,
     pub(in crate::config) request_headers: Option<HeaderChanges<HeaderText>>,
     pub(in crate::config) response_headers: Option<HeaderChanges<HeaderText>>,
-    /// With its place in the file.
     pub(in crate::config) priority: Option<(u8, Range<usize>)>,
     pub(in crate::config) cors: Option<Cors>,
 }
 
-/// Where the response comes from.
 pub(in crate::config) enum Answer<'a> {
-    Forward {
-        upstream: Name<'a>,
-        path: SentPath,
-        preserve_host: bool,
-        rewrite_location: Option<bool>,
-    },
-    /// The gateway.
-    Respond {
-        status: StatusCode,
-        body: String,
-        content_type: HeaderValue,
-    },
-    /// The gateway, with another URL.
+    Forward { upstream: Name<'a>, path: SentPath, preserve_host: bool, rewrite_location: Option<bool> },
+    Respond { status: StatusCode, body: String, content_type: HeaderValue },
     Redirect(Redirect),
 }
 
-/// Reads all routes.
 pub(super) fn read<'a>(file: &Section<'a>) -> Vec<Draft<'a>> {
     let Some(field) = file.field(&root::routes) else { return Vec::new() };
     if !field.is_list() {
@@ -67,7 +51,7 @@ pub(super) fn read<'a>(file: &Section<'a>) -> Vec<Draft<'a>> {
         return Vec::new();
     }
     let sections = file.tables(&root::routes);
-    // There may be very many, and a list that grows takes twice as much.
+    // There may be very many routes, and a vector that grows takes up to twice the memory.
     let mut routes = Vec::with_capacity(sections.size_hint().1.unwrap_or_default());
     routes.extend(sections.map(route));
     routes
@@ -126,7 +110,7 @@ fn route(section: Section<'_>) -> Draft<'_> {
     }
 }
 
-/// Reports a Host header that is set although the client's is kept.
+/// Reports that `request_headers` sets Host although the client's is kept.
 fn host_twice(section: &Section<'_>, changes: Option<&HeaderChanges<HeaderText>>) {
     let is_set = changes.is_some_and(|changes| changes.set.iter().any(|(name, _)| *name == header::HOST));
     if is_set {
@@ -191,7 +175,6 @@ fn needed_headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderMatch)>> {
     })
 }
 
-/// The names of limits in the list that this key has.
 pub(super) fn limits<'a>(field: &Field<'a>, key: &Setting<()>) -> Vec<Name<'a>> {
     let Some(list) = field.list(key) else { return Vec::new() };
     let names = list.iter().filter_map(|field| Some((field.text()?, field.clone())));

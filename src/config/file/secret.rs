@@ -1,5 +1,4 @@
-//! Secrets: texts that may be in a file (`file:PATH`) or in a variable of the environment (`env:NAME`) instead. They are
-//! read each time that the configuration is loaded. Messages never show them.
+//! Secrets: texts, or `file:PATH` or `env:NAME`, read each time that the configuration is loaded. Messages never show them.
 
 use std::env;
 use std::io;
@@ -11,17 +10,15 @@ use crate::config::read::Field;
 use crate::config::regular_file;
 use crate::config::report::{self, quoted};
 
-/// The largest file with a secret, in bytes.
+/// In bytes.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// The fewest characters of a secret that others may try to guess.
+/// For a secret that others may try to guess.
 pub(super) const SHORTEST: usize = 16;
 
-/// Where a secret is that is not in the configuration itself.
+/// Where a secret is, if not in the configuration.
 enum Place<'a> {
-    /// In the file with this path.
     File(&'a str),
-    /// In the variable with this name.
     Variable(&'a str),
 }
 
@@ -31,13 +28,13 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Whether the field names the place of a secret, instead of having a text itself.
+/// Whether the field names the place of a secret instead of containing it.
 pub(super) fn is_named(field: &Field<'_>) -> bool {
     field.is_text() && field.text().and_then(Place::of).is_some()
 }
 
-/// Reads the `what` that the field has or names. One that is named is not empty, and one that is here is hidden where this
-/// line is shown.
+/// Reads the secret `what`, which the field has or names. A named secret must not be empty. A secret in the field is hidden
+/// where its line is shown.
 pub(super) fn read(field: &Field<'_>, what: &str) -> Option<String> {
     let text = field.text()?;
     match Place::of(text) {
@@ -50,7 +47,7 @@ pub(super) fn read(field: &Field<'_>, what: &str) -> Option<String> {
     }
 }
 
-/// Reads the value of a header that the field has or names. It is marked as sensitive.
+/// The value of a header, which the field has or names. The value is marked as sensitive.
 pub(super) fn header_value(field: &Field<'_>) -> Option<HeaderValue> {
     let text = read(field, "value of the header")?;
     match HeaderValue::try_from(text) {
@@ -65,7 +62,7 @@ pub(super) fn header_value(field: &Field<'_>) -> Option<HeaderValue> {
     }
 }
 
-/// Blanks around the secret do not belong to it: most editors end a file with a new line.
+/// Blanks around the secret are removed, since most editors end a file with a newline.
 fn file(field: &Field<'_>, path: &str, what: &str) -> Option<String> {
     let named = field.path(path)?;
     field.source.record(named.clone());
@@ -87,7 +84,7 @@ fn file(field: &Field<'_>, path: &str, what: &str) -> Option<String> {
 }
 
 fn variable(field: &Field<'_>, name: &str, what: &str) -> Option<String> {
-    // A name with one of these bytes would not be looked up.
+    // No variable has a name with one of these bytes.
     let is_name = !name.is_empty() && !name.contains(['=', '\0']);
     let problem = match is_name.then(|| env::var(name)) {
         Some(Ok(value)) if !value.is_empty() => return Some(value),

@@ -1,18 +1,18 @@
-//! Lists of statuses and of their classes: `["401", "5xx"]`.
+//! Lists of statuses and classes of statuses: `["401", "5xx"]`.
 
 use std::ops::RangeInclusive;
 
 use crate::config::read::{Field, Setting, Wrong};
 use crate::config::report::quoted;
 
-/// Reads a list of them; `None` if it needs one and none is valid.
+/// `None` if the list must not be empty but has no valid element.
 pub(super) fn read(field: &Field<'_>, key: &Setting<()>) -> Option<Vec<RangeInclusive<u16>>> {
     let statuses: Vec<_> = field.list(key)?.iter().filter_map(|field| one(field, key.example())).collect();
     Some(statuses)
         .filter(|statuses| !statuses.is_empty() || key.kind.shape.bounds().is_none_or(|(least, _)| least == 0))
 }
 
-/// One status as a number or a text, or a class.
+/// One status as a number or a text, or one class.
 fn one(field: &Field<'_>, example: &str) -> Option<RangeInclusive<u16>> {
     if field.is_number() {
         let status = field.integer(100..=599).and_then(|status| u16::try_from(status).ok())?;

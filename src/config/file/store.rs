@@ -10,12 +10,12 @@ use crate::config::{Share, SharedStore, Store, values};
 const SHARE: &str =
     "write share = 4, or share = \"dns:gateways.internal\" for a name with the addresses of all gateways";
 
-/// Reads the section. Without it, counters live in this process.
+/// Without the section, counters live in this process.
 pub(super) fn read(section: Section<'_>) -> Store {
     let field = section.field(&store::r#type);
     let is_shared = section.read(&store::r#type);
     if section.given(&store::r#type).is_none() && field.is_some() {
-        // Without a valid type it is unknown which keys are allowed.
+        // Without a valid type, nobody knows which keys are allowed.
         let (max_keys, max_memory) = (section.read(&store::max_keys), section.read(&store::max_memory));
         return Store::Memory { max_keys, max_memory, snapshot: None, share: None };
     }

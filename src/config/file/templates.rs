@@ -1,4 +1,4 @@
-//! Placeholders in texts of a route: `{name}` is a capture of its path, or what is built in. `{{` and `}}` are braces.
+//! Placeholders in texts of a route: `{name}` is a capture of the path or a built-in name. `{{` and `}}` are braces.
 
 use std::ops::Range;
 
@@ -9,13 +9,11 @@ use crate::config::{PathPattern, Segment, TemplatePart, values};
 /// What a text may contain besides captures.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placeholders {
-    /// The names that are built in.
     pub(super) built_in: &'static [&'static str],
-    /// How a brace itself is written.
+    /// How to write a brace, for messages.
     pub(super) braces: &'static str,
 }
 
-/// A part of a template and its place in the text.
 pub(super) type Placed = (TemplatePart, Range<usize>);
 
 impl Placeholders {
@@ -108,7 +106,7 @@ fn built_in(name: &str, path: &PathPattern) -> Option<TemplatePart> {
     }
 }
 
-/// Adds a text to the one before it, if there is one.
+/// Appends to the last part if that is a text too.
 fn push_text(parts: &mut Vec<Placed>, text: &str, place: Range<usize>) {
     match parts.last_mut() {
         Some((TemplatePart::Text(before), at)) => {
@@ -119,7 +117,7 @@ fn push_text(parts: &mut Vec<Placed>, text: &str, place: Range<usize>) {
     }
 }
 
-/// Checks that a text consists of characters that a URI may contain (RFC 3986, section 2). `what` is the kind of the text.
+/// Checks that a text has only characters that a URI may contain (RFC 3986, section 2). `what` names the text in messages.
 pub(super) fn check_characters(text: &str, what: &str) -> Result<(), Wrong> {
     let foreign = text.char_indices().find(|(_, c)| !c.is_ascii_graphic() || "\"<>\\^`|".contains(*c));
     if let Some((at, found)) = foreign {
@@ -133,7 +131,7 @@ pub(super) fn check_characters(text: &str, what: &str) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Checks that nothing but `{host}` and names is in the part of a text that is a host and perhaps a port.
+/// Checks that the range `host` of a text has only `{host}` and names, and perhaps a port.
 pub(super) fn check_host(text: &str, placed: &[Placed], host: &Range<usize>) -> Result<(), Wrong> {
     for (part, place) in placed.iter().filter(|(_, place)| place.start < host.end) {
         let wrong = |message: String| Wrong::new(message, "the host is {host} or a name, and perhaps a port");

@@ -1,4 +1,4 @@
-//! `[server.tls]`: the certificates of the gateway, and what is asked of clients.
+//! `[server.tls]`: the certificates of the gateway, and the certificates that clients must show.
 
 use super::named_file::NamedFile;
 use crate::base::clock::{self, Time};
@@ -8,7 +8,7 @@ use crate::config::settings::{certificate, tls};
 use crate::config::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
 use crate::net::tls::{ClientAuth, Identity, PemError, TlsSettings};
 
-/// Reads the section but for `acme`; `None` if it has an error. With `has_acme` there need be no certificates.
+/// Reads everything but `acme`; `None` if the section has an error. `has_acme` makes certificates optional.
 pub(super) fn read(section: Section<'_>, has_acme: bool) -> Option<Tls> {
     let certificates = if has_acme && section.field(&tls::certificates).is_none() {
         Some(Vec::new())
@@ -38,13 +38,12 @@ pub(super) fn read(section: Section<'_>, has_acme: bool) -> Option<Tls> {
     Some(Tls { certificates, acme: None, client_ca, settings })
 }
 
-/// Reads the section of another listener than those of `[server]`, for which no authority is asked.
+/// For listeners outside `[server]`, which get no certificates from an authority.
 pub(super) fn without_acme(section: Section<'_>) -> Option<Tls> {
     section.misplaced(&[tls::acme.name], "[server.tls]", "name the files of its certificate: certificates = [...]");
     read(section, false)
 }
 
-/// Reads one of the certificates.
 fn certificate(field: &Field<'_>) -> Option<(CertificateFiles, Identity)> {
     if !field.is_table() {
         field.mistyped("a table", format!("write the files of each: {}", tls::certificates.example));
@@ -58,7 +57,7 @@ fn certificate(field: &Field<'_>) -> Option<(CertificateFiles, Identity)> {
     certificate_files(cert.as_ref()?, key.as_ref()?, ocsp.as_ref())
 }
 
-/// Reads the files that these values name, and warns if the certificate has expired or is about to.
+/// Reads the files, and warns if the certificate has expired or expires soon.
 pub(super) fn certificate_files(
     cert: &Field<'_>,
     key: &Field<'_>,
@@ -97,7 +96,7 @@ fn warn_of_expiry(file: &NamedFile<'_>, identity: &Identity, now: Time) {
     file.field.warn(message, "put a new certificate in its place: it is read without a restart");
 }
 
-/// The day of a moment in UTC, as `2026-11-22`.
+/// In UTC, as `2026-11-22`.
 fn day(moment: Time) -> String {
     let timestamp = i64::try_from(moment.seconds()).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
     timestamp.unwrap_or(jiff::Timestamp::MAX).strftime("%Y-%m-%d").to_string()
@@ -115,7 +114,7 @@ fn client_auth(field: &Field<'_>, is_required: bool) -> Option<(ClientCa, Client
     }
 }
 
-/// Reports what is wrong with a file of certificates or keys.
+/// Reports a problem of a file of certificates or keys.
 pub(super) fn report(file: &NamedFile<'_>, error: &FileError) {
     match &error.why {
         FileProblem::Unreadable(error) => file.unreadable(error),

@@ -15,45 +15,42 @@ use crate::config::values;
 use crate::net::fetch::Url;
 use crate::net::tls::ConnectorTls;
 
-/// `[tracing]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tracing {
-    /// The share of requests that are traced, 0 to 1, where no parent decides that.
+    /// The share of requests that are traced if no parent decides, 0 to 1.
     pub sample: f64,
-    /// Where the spans go.
     pub collector: Arc<Collector>,
 }
 
-/// A collector that speaks OTLP over HTTP, and what it is sent.
+/// A collector that speaks OTLP over HTTP, and what is sent to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collector {
-    /// Where it takes traces.
+    /// Where the collector takes traces.
     pub url: Url,
-    /// How it is spoken to with `https`.
+    /// `None` without `https`.
     pub tls: Option<ConnectorTls>,
-    /// Headers of each request to it. Their values are secret.
+    /// Sent with each export. The values are secret.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Who has recorded the spans.
+    /// The name of the gateway in its spans.
     pub service_name: String,
-    /// The longest time that an export takes.
+    /// The longest time that one export may take.
     pub timeout: Duration,
 }
 
 impl Collector {
-    /// What follows the endpoint of a collector in the URL at which it takes traces.
+    /// The path that is appended to the endpoint (OTLP over HTTP).
     pub const PATH: &str = "/v1/traces";
 
-    /// The endpoint as the file has it.
+    /// As the file spells it.
     pub fn endpoint(&self) -> String {
         self.url.to_string().trim_end_matches(Self::PATH).to_owned()
     }
 }
 
-/// The most `headers`.
 const MOST_HEADERS: usize = 16;
-/// The longest `service_name` in bytes.
+/// In bytes.
 const LONGEST_NAME: usize = 255;
-/// Headers that the gateway or the HTTP library writes, besides those that no route changes.
+/// Headers that the gateway or the HTTP library writes, besides those that no route may change.
 const WRITTEN: [HeaderName; 5] =
     [header::HOST, header::CONTENT_TYPE, header::CONTENT_ENCODING, header::ACCEPT, header::USER_AGENT];
 
@@ -79,7 +76,7 @@ pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<T
     Some(Tracing { sample, collector: Arc::new(Collector { url, tls, headers, service_name, timeout }) })
 }
 
-/// Where a collector takes traces, from its endpoint.
+/// The URL for traces, from the endpoint.
 fn endpoint(text: &str) -> Result<Url, Wrong> {
     let help = "write http:// or https://, like \"http://127.0.0.1:4318\"";
     let url = values::url(text, "collectors", help)?;

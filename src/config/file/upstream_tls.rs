@@ -1,4 +1,4 @@
-//! `[upstreams.NAME.tls]`: whom the gateway trusts as a server, and what it shows.
+//! `[upstreams.NAME.tls]`: which servers the gateway trusts, and the certificate that it shows to them.
 
 use std::cell::OnceCell;
 use std::path::PathBuf;
@@ -13,18 +13,18 @@ use crate::config::settings::upstream_tls as keys;
 use crate::config::{CertificateFiles, UpstreamTls, tls};
 use crate::net::tls::{Authorities, ConnectorTls, Identity};
 
-/// The authorities of the system, which are read at most once for each configuration, and only if a server needs them.
+/// The authorities of the system, read at most once per configuration, and only if a server needs them.
 #[derive(Default)]
 pub(super) struct SystemAuthorities(OnceCell<Result<Authorities, String>>);
 
 impl SystemAuthorities {
-    /// The authorities, or a sentence that there are none.
+    /// The error is a sentence for a message.
     pub(super) fn read(&self) -> Result<Authorities, String> {
         self.0.get_or_init(|| Authorities::of_system().map_err(|error| error.to_string())).clone()
     }
 
-    /// TLS to a server that shows a certificate of theirs and wants none; if there is none, this is reported at the value
-    /// that names the server.
+    /// TLS to a server whose certificate is from these authorities, without a client certificate. If the system has no
+    /// authorities, that is reported at the value that names the server.
     pub(super) fn tls(&self, server: &Field<'_>) -> Option<ConnectorTls> {
         let made = |authorities| ConnectorTls::new(authorities, None).map_err(|error| error.to_string());
         let help = "install the authorities of the system (the package ca-certificates)";
@@ -32,8 +32,7 @@ impl SystemAuthorities {
     }
 }
 
-/// Reads the section, if there is one, for an upstream with `https://` servers; `None` if it has an error. `servers` is
-/// where these are written.
+/// For an upstream with `https://` servers, which are written in `servers`; `None` after an error.
 pub(super) fn read(
     section: Option<Section<'_>>,
     servers: &Field<'_>,
@@ -63,7 +62,6 @@ pub(super) fn read(
     }
 }
 
-/// Reads `cert` and `key`.
 fn certificate(section: &Section<'_>) -> Option<(CertificateFiles, Identity)> {
     let (given, missing) = match (section.field(&keys::cert), section.field(&keys::key)) {
         (Some(cert), Some(key)) => return certificate_files(&cert, &key, None),
@@ -77,7 +75,7 @@ fn certificate(section: &Section<'_>) -> Option<(CertificateFiles, Identity)> {
     None
 }
 
-/// Reads the file of authorities that a value names.
+/// The file of authorities that a value names.
 pub(super) fn authorities(field: &Field<'_>) -> Option<(PathBuf, Authorities)> {
     let file = NamedFile::new(field)?;
     match tls::authorities(&file.path()) {

@@ -15,7 +15,7 @@ use crate::config::{
     values,
 };
 
-/// Reads one upstream; `None` if it has an error.
+/// `None` if the upstream has an error.
 pub(super) fn read(
     name: &Name<'_>,
     field: &Field<'_>,
@@ -76,7 +76,7 @@ pub(super) fn read(
     })
 }
 
-/// How its `https://` servers are connected to; `None` if it has none, or there is an error.
+/// TLS to the `https://` servers; `None` if there are none, or after an error.
 fn tls(
     section: &Section<'_>,
     servers: Option<&[UpstreamServer]>,
@@ -93,7 +93,7 @@ fn tls(
     if own.is_some() || has_https { upstream_tls::read(own, listed?, system) } else { None }
 }
 
-/// The version; `None` within if there is none.
+/// The version; `Some(None)` for `false`.
 #[expect(clippy::option_option, reason = "the outer one is about errors")]
 fn proxy_protocol(field: &Field<'_>) -> Option<Option<ProxyProtocol>> {
     if field.is_boolean() && field.boolean() == Some(false) {
@@ -122,7 +122,7 @@ fn server(field: &Field<'_>) -> Option<UpstreamServer> {
     Some(UpstreamServer { address: address?, weight })
 }
 
-/// Reads `balance` and `hash_key`: how requests are shared among the servers.
+/// Reads `balance` and `hash_key`.
 fn balance(section: &Section<'_>, jwts: &Names<'_>) -> Balance {
     let balancing = section.read(&upstream::balance);
     if let Some(field) = section.field(&upstream::hash_key).filter(|_| balancing != Balancing::Hash) {
@@ -137,7 +137,7 @@ fn balance(section: &Section<'_>, jwts: &Names<'_>) -> Balance {
     }
 }
 
-/// Reads `retries` and `[upstreams.NAME.retry]`: which requests are sent again.
+/// Reads `retries` and `[upstreams.NAME.retry]`.
 fn retry(section: &Section<'_>) -> Retry {
     let own = section.table_or_empty(&upstream::retry);
     let retry = Retry {
@@ -150,7 +150,7 @@ fn retry(section: &Section<'_>) -> Retry {
     retry
 }
 
-/// Reads `max_in_flight`, `adaptive`, `max_waiting` and `max_wait`: how many requests a server gets at the same time.
+/// Reads `max_in_flight`, `adaptive`, `max_waiting` and `max_wait`.
 fn overload(name: &str, section: &Section<'_>) -> Overload {
     let max_in_flight = Some(section.read(&upstream::max_in_flight)).filter(|most| *most > 0);
     let title = format!("[upstreams.{name}.adaptive]");
@@ -173,10 +173,9 @@ fn overload(name: &str, section: &Section<'_>) -> Overload {
     Overload { max_in_flight, adaptive, max_waiting, max_wait }
 }
 
-/// Reads the section `adaptive`.
 fn adaptive_bounds(section: Section<'_>) -> AdaptiveBounds {
     let (min, max) = (section.given(&adaptive::min), section.given(&adaptive::max));
-    // A bound of its own replaces the default of the other one.
+    // If only one bound is written, it overrides the default of the other.
     let bounds = AdaptiveBounds {
         min: min.unwrap_or_else(|| section.read(&adaptive::min).min(max.unwrap_or(usize::MAX))),
         max: max.unwrap_or_else(|| section.read(&adaptive::max).max(min.unwrap_or(0))),
@@ -188,7 +187,6 @@ fn adaptive_bounds(section: Section<'_>) -> AdaptiveBounds {
     bounds
 }
 
-/// Reads `[upstreams.NAME.health]`: which servers get requests.
 fn health_check(section: Section<'_>) -> HealthCheck {
     let help = "add the path of a request that shows the health of a server: path = \"/healthz\"";
     let path = section.required(&health::path, help);
@@ -204,7 +202,7 @@ fn health_check(section: Section<'_>) -> HealthCheck {
     check
 }
 
-/// The path and query of a check.
+/// The path of a health check, perhaps with a query.
 fn check_path(text: &str) -> Result<String, Wrong> {
     let is_target = text.starts_with('/') && !text.contains('#') && PathAndQuery::try_from(text).is_ok();
     if is_target {
@@ -214,7 +212,7 @@ fn check_path(text: &str) -> Result<String, Wrong> {
     Err(Wrong::new(format!("{} is not a path", quoted(text)), help))
 }
 
-/// Reads `eject` of the upstream with this name; `None` if its servers are never ejected.
+/// `None` if servers are never ejected.
 fn ejection(name: &str, section: &Section<'_>) -> Option<Ejection> {
     let title = format!("[upstreams.{name}.eject]");
     let help = format!("write eject = false, or {title} with `failures` and the like below");
@@ -223,7 +221,6 @@ fn ejection(name: &str, section: &Section<'_>) -> Option<Ejection> {
     })
 }
 
-/// Reads the section `eject`.
 fn ejection_rules(section: Section<'_>) -> Ejection {
     let (failures, first) = (section.read(&eject::failures), section.read(&eject::r#for));
     let longest = section.given(&eject::max_for).unwrap_or_else(|| section.read(&eject::max_for).max(first));

@@ -1,4 +1,4 @@
-//! How many overrides of a limit have changed. Only numbers, because the keys themselves are not stored.
+//! Counts the changed overrides of a limit. The keys themselves are not stored, so they cannot be named.
 
 use std::cmp::Ordering;
 
@@ -8,19 +8,16 @@ use super::wildcard::Wildcards;
 use super::{Allowance, Grant, Overrides};
 use crate::base::fingerprint::Fingerprint;
 
-/// How many keys, patterns and networks differ.
+/// Numbers of keys, patterns and networks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Only in the new overrides.
     pub added: usize,
-    /// Only in the old overrides.
     pub removed: usize,
-    /// In both, with different allowances.
+    /// With another allowance.
     pub changed: usize,
 }
 
 impl Overrides {
-    /// The changes from `old` to these overrides.
     pub fn changes(&self, old: &Self) -> Changes {
         let mut changes = Changes::default();
         changes.count(old.exact_keys(), self.exact_keys());
@@ -54,12 +51,11 @@ fn sorted<'a, K: Ord>(granted: impl Iterator<Item = (K, &'a Allowance)>) -> impl
 }
 
 impl Changes {
-    /// Whether there are none.
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
 
-    /// Counts the differences of two lists. Each list is sorted and contains a key once.
+    /// Counts the differences of two lists. Each list is sorted by key, without duplicates.
     fn count<'a, K: Ord>(
         &mut self,
         old: impl Iterator<Item = (K, &'a Allowance)>,

@@ -1,4 +1,4 @@
-//! Finds the network of an address among many: one binary search for each prefix length that occurs.
+//! Finds the network of an address among many, with one binary search for each prefix length that occurs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,13 +7,12 @@ use ipnet::IpNet;
 
 use super::Grant;
 
-/// Networks, ready to be searched.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Networks {
     groups: Vec<Group>,
 }
 
-/// The networks of one family with prefixes of one length.
+/// The networks of one family with the same prefix length.
 #[derive(Clone, Debug, PartialEq)]
 struct Group {
     v6: bool,
@@ -39,7 +38,7 @@ impl Networks {
         Self { groups: groups.into_iter().map(group).collect() }
     }
 
-    /// Of the networks that contain the address, the first in the list.
+    /// The first network in the list that contains the address.
     pub(super) fn find(&self, address: IpAddr) -> Option<Grant> {
         let (v6, bits) = bits(address.to_canonical());
         let groups = self.groups.iter().filter(|group| group.v6 == v6);
@@ -51,7 +50,6 @@ impl Networks {
         found.min()
     }
 
-    /// All networks.
     pub(super) fn iter(&self) -> impl Iterator<Item = (IpNet, Grant)> {
         self.groups
             .iter()

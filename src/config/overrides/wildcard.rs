@@ -1,21 +1,19 @@
 //! Patterns with `*` for any text. They are compared byte by byte, because clients may send keys that are not UTF-8.
 //!
-//! A client chooses its key and may make it long, so all patterns are searched in one pass over the key. The texts
-//! before the first star and after the last star are compared directly. The texts between two stars, the pieces, are
-//! found by one automaton for all patterns (Aho and Corasick, Communications of the ACM 18, 1975). When a piece is
-//! found, each pattern that waits for it continues with its next piece. It is enough to use the first occurrence of
-//! each piece, because that leaves the longest part of the key for the pieces after it.
+//! A client chooses its key and may make it long, so all patterns are searched in one pass over the key. The texts before the
+//! first star and after the last star are compared directly. The texts between stars, the pieces, are found by one automaton
+//! for all patterns (Aho and Corasick, Communications of the ACM 18, 1975). When a piece is found, each pattern that waits
+//! for it continues with its next piece. The first occurrence of each piece is enough, because it leaves the longest part of
+//! the key for later pieces.
 
 use aho_corasick::{AhoCorasick, BuildError};
 
 use super::Grant;
 
-/// All patterns of one limit, ready to be searched.
 #[derive(Clone, Debug)]
 pub(super) struct Wildcards {
-    /// In their order.
     patterns: Vec<Pattern>,
-    /// Finds the texts between stars; each text is in it once.
+    /// Finds the pieces, each of which it has once.
     pieces: AhoCorasick,
 }
 
@@ -31,13 +29,12 @@ struct Pattern {
     grant: Grant,
 }
 
-/// The state of a pattern while a key is searched.
 struct Search {
-    /// Its place among the patterns.
+    /// The position of the pattern.
     place: usize,
-    /// How many of its pieces were found.
+    /// How many pieces were found.
     found: usize,
-    /// The part of the key that is left for the other pieces.
+    /// The part of the key that is left for the other pieces is `from..until`.
     from: usize,
     until: usize,
     /// Another search that waits for the same piece.
@@ -45,12 +42,11 @@ struct Search {
 }
 
 impl Wildcards {
-    /// All patterns, in their order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, Grant)> {
         self.patterns.iter().map(|pattern| (pattern.text.as_str(), pattern.grant))
     }
 
-    /// Patterns, each with at least one star, in their order.
+    /// Each pattern has at least one star.
     ///
     /// # Errors
     /// When they are too large together for an automaton, at about 2^31 bytes.
@@ -74,8 +70,8 @@ impl Wildcards {
         self.patterns.len()
     }
 
-    /// The first pattern before `end` that matches the key. Calls `step` for each step of the search: for each pattern,
-    /// for each piece at each byte of the key where it ends, and for each pattern that waits for that piece.
+    /// The first pattern before `end` that matches the key. Calls `step` for each step of the search: for each pattern, for
+    /// each piece at each byte of the key where it ends, and for each pattern that waits for that piece.
     pub(super) fn find(&self, key: &[u8], end: Option<Grant>, mut step: impl FnMut()) -> Option<Grant> {
         let mut first = None;
         let mut searches = Vec::new();
@@ -97,9 +93,9 @@ impl Wildcards {
         first.map(|place| self.patterns[place].grant)
     }
 
-    /// The first of these patterns whose pieces are all in the key, in order.
+    /// The first of the patterns whose pieces are all in the key, in order.
     fn search(&self, key: &[u8], mut searches: Vec<Search>, mut step: impl FnMut()) -> Option<usize> {
-        // For each piece, the last of the searches that wait for it; each search links to the one before it.
+        // For each piece, the last search that waits for it; each search links to the one before it.
         let mut waiting: Vec<Option<usize>> = vec![None; self.pieces.patterns_len()];
         let mut left = searches.len();
         for (index, search) in searches.iter_mut().enumerate() {
@@ -136,7 +132,6 @@ impl Wildcards {
     }
 }
 
-/// Whether they are the same patterns.
 impl PartialEq for Wildcards {
     fn eq(&self, other: &Self) -> bool {
         let patterns =
@@ -146,7 +141,7 @@ impl PartialEq for Wildcards {
 }
 
 impl Pattern {
-    /// The part of a key between the head and the tail of the pattern, if the key begins and ends with them.
+    /// The part of a key between the head and the tail of the pattern, if the key has both.
     fn between_ends(&self, key: &[u8]) -> Option<(usize, usize)> {
         let (head, tail) = (&self.text.as_bytes()[..self.head], &self.text.as_bytes()[self.tail..]);
         let until = key.len().checked_sub(tail.len()).filter(|until| *until >= head.len())?;
@@ -170,7 +165,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Which of the patterns is found, and in how many steps.
+    /// The place of the pattern that is found, and the number of steps.
     fn find(wildcards: &Wildcards, key: &[u8]) -> (Option<u32>, usize) {
         let mut steps = 0;
         let found = wildcards.find(key, None, || steps += 1);
@@ -225,7 +220,7 @@ mod tests {
     #[test]
     fn a_long_key_is_passed_over_once_however_many_patterns_there_are() {
         let key = "a".repeat(64 << 10);
-        // The worst case for a search of one pattern after the other, or with a new start at each byte.
+        // The worst case for searching one pattern after the other, or starting again at each byte.
         let stubborn: Vec<_> = (0..1000).map(|number| format!("*{}{number}*", "a".repeat(100))).collect();
         let many_stars: Vec<_> = (0..1000).map(|number| format!("a{}*b{number}*a", "*a".repeat(50))).collect();
         for patterns in [stubborn, many_stars] {

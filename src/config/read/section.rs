@@ -1,4 +1,4 @@
-//! A table of the file. It knows its keys, and reports all others.
+//! A table of the file with a known set of keys; all other keys are reported.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -11,13 +11,13 @@ use toml::de::{DeTable, DeValue};
 use super::{AtStart, Field, Name, Setting, Source, Table, quoted_key};
 use crate::config::report::{did_you_mean, either};
 
-/// A table with a known set of keys. [`Section::close`] reports all others.
+/// [`Section::close`] reports unknown keys.
 pub(in crate::config) struct Section<'a> {
-    /// Where it is defined.
+    /// Where the table is defined.
     pub(in crate::config) span: Range<usize>,
     pub(in crate::config) source: &'a Source<'a>,
     title: String,
-    /// What the file has of it; `None` if it has none.
+    /// `None` if the file does not have the table.
     table: Option<&'a DeTable<'a>>,
     keys: &'static Table,
     known: RefCell<Vec<&'static str>>,
@@ -35,7 +35,6 @@ impl<'a> Section<'a> {
         Self { span, source, title, table, keys, known: RefCell::default(), refused: RefCell::default() }
     }
 
-    /// The whole file.
     pub(in crate::config) fn root(
         table: &'a Spanned<DeTable<'a>>,
         keys: &'static Table,
@@ -44,7 +43,6 @@ impl<'a> Section<'a> {
         Self::new(keys.title.to_owned(), 0..0, keys, Some(table.get_ref()), source)
     }
 
-    /// The value of an optional key.
     pub(in crate::config) fn field<T>(&self, key: &Setting<T>) -> Option<Field<'a>> {
         debug_assert!(self.keys.names.contains(&key.name), "{} has no `{}` in the table", self.title, key.name);
         let mut known = self.known.borrow_mut();
@@ -75,7 +73,7 @@ impl<'a> Section<'a> {
         self.field(key).and_then(|field| read(&field)).unwrap_or_else(|| key.default(self.source, read))
     }
 
-    /// Records the value of a key for which a change needs a restart.
+    /// Records the value of a key that takes effect only at the start.
     pub(in crate::config) fn at_start<T>(&self, key: &Setting<T>, value: &impl Debug) {
         debug_assert!(key.kind.at_start, "a change of `{}` needs no restart", key.name);
         let table = self.title.trim_matches(['[', ']']);
@@ -83,29 +81,27 @@ impl<'a> Section<'a> {
         self.source.at_start(AtStart { key, value: format!("{value:?}"), span });
     }
 
-    /// The elements of a list, if the key is present.
     pub(in crate::config) fn list<T>(&self, key: &Setting<T>) -> Option<Vec<Field<'a>>> {
         self.field(key)?.list(key)
     }
 
-    /// The table of a key that is present.
     pub(in crate::config) fn table<T>(&self, key: &Setting<T>) -> Option<Section<'a>> {
         self.field(key)?.section(self.title_of(key), key.table())
     }
 
-    /// The table of a key; an empty one if it is absent or wrong.
+    /// An empty table if the key is absent or wrong.
     pub(in crate::config) fn table_or_empty(&self, key: &Setting<()>) -> Section<'a> {
         let empty = || Section::new(self.title_of(key), self.span.clone(), key.table(), None, self.source);
         self.table(key).unwrap_or_else(empty)
     }
 
-    /// Each table of a list, if the key is present.
+    /// Each table of a list; none if the key is absent.
     pub(in crate::config) fn tables(&self, key: &'static Setting<()>) -> impl Iterator<Item = Section<'a>> + use<'a> {
         let (title, list) = (format!("[{}]", self.title_of(key)), self.list(key).unwrap_or_default());
         list.into_iter().filter_map(move |field| field.section(title.as_str(), key.table()))
     }
 
-    /// The name in messages of the table that a key has.
+    /// The name in messages of the table that is the value of a key.
     fn title_of<T>(&self, key: &Setting<T>) -> String {
         match (key.table().title, self.title.strip_prefix('[').and_then(|title| title.strip_suffix(']'))) {
             ("", Some(title)) => format!("[{title}.{}]", key.name),
@@ -114,7 +110,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The value of a required key; `help` is an example.
+    /// Reports a key that is absent; `help` is an example.
     pub(in crate::config) fn required<T>(&self, key: &Setting<T>, help: &str) -> Option<Field<'a>> {
         let field = self.field(key);
         if field.is_none() {
@@ -123,7 +119,7 @@ impl<'a> Section<'a> {
         field
     }
 
-    /// The place of a key that is present.
+    /// The place of a key, or of the table if the key is absent.
     pub(in crate::config) fn key_span(&self, key: &str) -> Range<usize> {
         let found = self.table.and_then(|table| table.get_key_value(key));
         found.map_or(self.span.clone(), |(key, _)| key.span())
@@ -133,12 +129,12 @@ impl<'a> Section<'a> {
         self.table.is_some_and(|table| table.contains_key(key))
     }
 
-    /// Reports those of `keys` that are present, because they belong elsewhere.
+    /// Reports which of `keys` are present, because they belong elsewhere.
     pub(in crate::config) fn misplaced(&self, keys: &[&'static str], owner: &str, help: &str) {
         self.refuse(keys, &format!("belongs to {owner}"), help);
     }
 
-    /// Reports those of `keys` that are present; `why` follows the key in the message.
+    /// Reports which of `keys` are present; `why` follows the key in the message.
     pub(in crate::config) fn refuse(&self, keys: &[&'static str], why: &str, help: &str) {
         for key in keys.iter().filter(|key| self.has(key)) {
             self.source.report(self.key_span(key), format!("`{key}` {why}"), help);
@@ -153,9 +149,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reports every key that was not read.
     pub(in crate::config) fn close(self) {
-        // Some are read only beside others, but the table has all of them.
+        // The table has all keys, also those that are read only together with others.
         let known = self.keys.names;
         for (name, _) in self.table.map(|table| entries(table, self.source)).unwrap_or_default() {
             if known.contains(&name.text) || self.refused.borrow().contains(&name.text) {
@@ -168,7 +163,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// All keys with their values, in the order of the file.
+/// In the order of the file.
 fn entries<'a>(table: &'a DeTable<'a>, source: &'a Source<'a>) -> Vec<(Name<'a>, Field<'a>)> {
     let entry = |(key, value): (&'a Spanned<Cow<'a, str>>, &'a Spanned<DeValue<'a>>)| {
         let field = Field { what: format!("`{}`", key.get_ref()), span: value.span(), value: value.get_ref(), source };
@@ -186,7 +181,7 @@ impl<'a> Field<'a> {
         Some(Section::new(title, self.span.clone(), keys, Some(table), self.source))
     }
 
-    /// The same for a value that may also be `true`, which is an empty table, or `false`, for which there is none: `Some(None)`.
+    /// Like `section`, but the value may also be `true`, an empty table, or `false`, which gives `Some(None)`.
     #[expect(clippy::option_option, reason = "what is wrong is another case than false")]
     pub(in crate::config) fn section_unless_false(
         &self,

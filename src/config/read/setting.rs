@@ -1,4 +1,4 @@
-//! What is known of a key of the file: its name, what it takes, and what holds without it.
+//! What is known of a key of the file: its name, its values and its default.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -7,31 +7,28 @@ use toml::de::DeValue;
 
 use super::{Field, Source};
 
-/// A key of the file.
 pub(in crate::config) struct Setting<T: 'static> {
     pub(in crate::config) name: &'static str,
     pub(in crate::config) help: &'static str,
     pub(in crate::config) kind: Kind<T>,
-    /// What holds without it, as the file would say it; empty where nothing does.
+    /// As the file would spell it; empty if there is no default.
     pub(in crate::config) default: &'static str,
-    /// What the file may say; empty where the default shows it.
+    /// As the file would spell it; empty if the default is the example.
     pub(in crate::config) example: &'static str,
 }
 
-/// What a key takes. For `()`, the sections that have it read its value themselves.
+/// The values of a key. For `()`, the sections that have the key read the value themselves.
 pub(in crate::config) struct Kind<T: 'static> {
     pub(in crate::config) shape: Shape,
-    /// The words that it takes, and what each of them means.
+    /// The allowed words, with their meanings.
     pub(in crate::config) words: &'static [(&'static str, T)],
-    /// Reads a value, or reports it.
+    /// Parses a value, or reports what is wrong with it.
     pub(in crate::config) read: fn(&Field<'_>, &Self) -> Option<T>,
     /// Whether a change needs a restart.
     pub(in crate::config) at_start: bool,
-    /// Whether its table must have it.
     pub(in crate::config) required: bool,
 }
 
-/// The form of a value.
 pub(in crate::config) enum Shape {
     Flag,
     /// An integer within these bounds.
@@ -41,28 +38,26 @@ pub(in crate::config) enum Shape {
     Duration(RangeInclusive<Duration>),
     /// A duration, or "0" for no limit.
     DurationOrNone,
-    /// A number of bytes.
+    /// In bytes.
     Size(RangeInclusive<u64>),
-    /// One of the words of the key.
     Words,
     Text,
-    /// A text that fits a regular expression.
+    /// A text that matches a regular expression.
     Pattern(&'static str),
-    /// One of these values of TOML, which are written as a list of it.
+    /// One of these values, which are written as a TOML list.
     Values(&'static str),
-    /// A list of so many elements, from the least to the most.
+    /// A list with at least and at most this many elements.
     List(&'static Shape, usize, usize),
     Table(&'static Table),
     /// A table without this one of its keys.
     TableWithout(&'static Table, &'static str),
     /// Tables, or other values, with names that the user chooses.
     Named(&'static Shape),
-    /// One of several forms.
     Or(&'static [Shape]),
 }
 
 impl Shape {
-    /// The least and the most elements of the list that it is, or may be.
+    /// The least and the most elements, if the value can be a list.
     pub(in crate::config) fn bounds(&self) -> Option<(usize, usize)> {
         match self {
             Self::List(_, least, most) => Some((*least, *most)),
@@ -71,7 +66,7 @@ impl Shape {
         }
     }
 
-    /// The table that it is, or that its elements are.
+    /// The table that the value or its elements are.
     fn table(&self) -> Option<&'static Table> {
         match self {
             Self::Table(table) | Self::TableWithout(table, _) => Some(table),
@@ -85,10 +80,10 @@ impl Shape {
 /// All keys of a table of the file.
 pub(in crate::config) struct Table {
     pub(in crate::config) help: &'static str,
-    /// Its name in messages; empty for that of the table above with its key.
+    /// The name in messages; if empty, it is made from the outer table and the key.
     pub(in crate::config) title: &'static str,
     pub(in crate::config) names: &'static [&'static str],
-    /// Each key for the schema.
+    /// Each key, for the schema.
     pub(in crate::config) keys: fn() -> Vec<Described>,
 }
 
@@ -122,41 +117,38 @@ impl<T> Setting<T> {
             source,
         });
         let read = field.and_then(|field| read(&field));
-        // Tests read every section without its keys.
+        // Cannot happen: a test reads every section without its keys.
         read.unwrap_or_else(|| unreachable!("the default of `{}` is valid", self.name))
     }
 
-    /// The keys of its table, or of its tables.
+    /// The table that the value or its elements are.
     pub(super) fn table(&self) -> &'static Table {
         self.kind.shape.table().unwrap_or_else(|| unreachable!("`{}` has a table", self.name))
     }
 
-    /// An example of its value.
     pub(in crate::config) fn example(&self) -> &'static str {
         if self.example.is_empty() { self.default } else { self.example }
     }
 }
 
 impl<T: Copy + PartialEq> Setting<T> {
-    /// The word that means this value.
     pub(in crate::config) fn word(&self, value: T) -> &'static str {
         self.kind.words.iter().find(|(_, one)| *one == value).map_or("", |(word, _)| word)
     }
 }
 
 impl<T> Kind<T> {
-    /// The same, where a change needs a restart.
+    /// The same kind, where a change needs a restart.
     pub(in crate::config) const fn at_start(self) -> Self {
         Self { at_start: true, ..self }
     }
 
-    /// The same, where the table must have the key.
     pub(in crate::config) const fn required(self) -> Self {
         Self { required: true, ..self }
     }
 }
 
-/// The name of a key, which may be a word of Rust: `r#type`.
+/// The name of a key, which may be a keyword of Rust: `r#type`.
 pub(in crate::config) const fn name(identifier: &'static str) -> &'static str {
     match identifier.as_bytes() {
         [b'r', b'#', ..] => identifier.split_at(2).1,

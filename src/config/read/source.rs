@@ -12,32 +12,30 @@ use crate::config::texts::{Texts, place};
 /// A setting for which a change needs a restart.
 #[derive(Clone, Debug)]
 pub struct AtStart {
-    /// Its table and its key, like `server.workers`.
+    /// The table and the key, like `server.workers`.
     pub key: String,
-    /// What holds, in any form.
+    /// In any form, only to be compared.
     pub value: String,
-    /// Where the text says so, or where its table is.
+    /// The place of the key, or of its table if the key is absent.
     pub span: Range<usize>,
 }
 
-/// It does not matter where the text says so.
+/// The place in the text does not matter.
 impl PartialEq for AtStart {
     fn eq(&self, other: &Self) -> bool {
         (&self.key, &self.value) == (&other.key, &other.value)
     }
 }
 
-/// The text that is being read, with its errors and warnings so far.
 pub(in crate::config) struct Source<'a> {
     texts: &'a Arc<Texts>,
-    /// The folder where relative paths in the text start. `None` if the text has none, because it is not from a file.
+    /// Where relative paths in the text start. `None` if the text is not from a file, so it can have none.
     pub(in crate::config) folder: Option<&'a Path>,
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
     files: RefCell<BTreeSet<PathBuf>>,
-    /// The values of keys for which a change needs a restart.
     at_start: RefCell<Vec<AtStart>>,
-    /// Where the text has secrets.
+    /// Places of secrets, which messages hide.
     secrets: RefCell<Vec<Range<usize>>>,
 }
 
@@ -54,7 +52,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What is written here, if these are whole characters.
+    /// The text at a place; `None` if a boundary is inside a character.
     pub(in crate::config) fn written(&self, span: Range<usize>) -> Option<&'a str> {
         self.texts.whole().get(span)
     }
@@ -64,8 +62,7 @@ impl<'a> Source<'a> {
         self.texts.name(offset)
     }
 
-    /// Where something else is, for a message: `on line 4`, or `at conf/b.toml:4:1` if there are
-    /// several files.
+    /// Another place, for a message: `on line 4`, or `at conf/b.toml:4:1` if there are several files.
     pub(in crate::config) fn elsewhere(&self, offset: usize) -> String {
         if self.texts.count() > 1 {
             return format!("at {}", self.texts.place(offset));
@@ -74,7 +71,6 @@ impl<'a> Source<'a> {
         format!("on line {line}")
     }
 
-    /// The problem of a text without routes.
     pub(in crate::config) fn no_routes(&self) -> String {
         let what = if self.texts.count() > 1 { "folder" } else { "file" };
         format!("the {what} has no routes, so every request would be answered 404")
@@ -85,22 +81,19 @@ impl<'a> Source<'a> {
         self.files.borrow_mut().insert(path);
     }
 
-    /// All files that the text names so far.
     pub(in crate::config) fn files(&self) -> BTreeSet<PathBuf> {
         self.files.borrow().clone()
     }
 
-    /// Records the value of a key for which a change needs a restart.
     pub(in crate::config) fn at_start(&self, one: AtStart) {
         self.at_start.borrow_mut().push(one);
     }
 
-    /// All values so far of keys for which a change needs a restart.
     pub(in crate::config) fn all_at_start(&self) -> Vec<AtStart> {
         self.at_start.borrow().clone()
     }
 
-    /// Records that the text has a secret here, which no message shows.
+    /// Records the place of a secret, which no message shows.
     pub(in crate::config) fn hide(&self, span: Range<usize>) {
         self.secrets.borrow_mut().push(span);
     }
@@ -109,7 +102,6 @@ impl<'a> Source<'a> {
         self.problems.borrow_mut().push(problem(span, message, help));
     }
 
-    /// Records a setting that is valid, but probably not intended.
     pub(in crate::config) fn warn(&self, span: Range<usize>, message: impl Into<String>, help: impl Into<String>) {
         self.warnings.borrow_mut().push(problem(span, message, help));
     }
@@ -118,18 +110,17 @@ impl<'a> Source<'a> {
         self.problems.borrow().is_empty()
     }
 
-    /// All errors so far, in the order in which they were found.
+    /// In the order in which they were found.
     pub(in crate::config) fn into_problems(self) -> Vec<Problem> {
         self.problems.into_inner()
     }
 
-    /// The same, to be shown. There may be very many, so they are not copied, and none are left here.
+    /// Takes all errors, to be shown. There may be very many, so they are not copied.
     pub(in crate::config) fn errors(&self) -> Problems {
         let problems = Problems::new(self.texts.clone(), self.problems.take());
         problems.hiding(self.secrets.borrow().clone()).naming(self.files())
     }
 
-    /// All warnings so far, to be shown.
     pub(in crate::config) fn warnings(&self) -> Problems {
         Problems::warnings(self.texts.clone(), self.warnings.borrow().clone()).hiding(self.secrets.borrow().clone())
     }

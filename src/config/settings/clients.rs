@@ -11,10 +11,9 @@ use crate::config::read::{Setting, Shape, Table, name, tables};
 use crate::config::{Challenge, EscapedSlashes, PathMatching, values};
 use crate::net::tls::MinVersion;
 
-/// More than any machine can have.
 pub(in crate::config) const MOST_CONNECTIONS: u64 = 100_000_000;
 
-/// The most of a body that may be read before the decision.
+/// In bytes.
 pub(in crate::config) const LARGEST_INSPECTED: u64 = 64 << 20;
 
 const LISTENER: Shape = Shape::Or(&[Shape::Text, Shape::Table(&listener::TABLE)]);

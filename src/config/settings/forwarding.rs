@@ -7,7 +7,7 @@ use super::limiting::SOURCES;
 use crate::config::kinds::{LONGEST, WAIT, flag, number, shaped, share, size, text, wait, wait_or_none, words};
 use crate::config::read::{Setting, Shape, Table, name, tables};
 
-/// How the servers of an upstream share its requests.
+/// How requests are distributed among the servers of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::config) enum Balancing {
     RoundRobin,
@@ -15,7 +15,6 @@ pub(in crate::config) enum Balancing {
     Hash,
 }
 
-/// The most requests of a server at the same time.
 const MOST_IN_FLIGHT: u64 = 1 << 20;
 
 tables! {

@@ -12,7 +12,6 @@ use crate::config::{
 use crate::limit::{Edge, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW};
 use crate::tokens::Weight;
 
-/// How the requests of a limit are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::config) enum Counting {
     Sliding,
@@ -21,10 +20,10 @@ pub(in crate::config) enum Counting {
     Bucket,
 }
 
-/// Sources joined by `|`, or a list of them.
+/// Sources joined by `|`, or a list of such texts.
 pub(super) const SOURCES: Shape = Shape::Or(&[Shape::Text, Shape::List(&Shape::Text, 1, values::MOST)]);
 const RATES: Shape = Shape::List(&Shape::Pattern("^\\s*[0-9]+\\s*/\\s*[0-9a-z ]+$"), 1, values::MOST);
-/// What can only be said.
+/// `true` is the only value.
 const TRUE: Shape = Shape::Values("[true]");
 
 tables! {

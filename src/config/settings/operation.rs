@@ -10,7 +10,7 @@ use crate::config::kinds::{file, flag, fraction, number, shaped, size, text, wai
 use crate::config::read::{Setting, Shape, Table, name, tables};
 use crate::config::{AccessFormat, LOG_LEVELS, LogFormat, OnError};
 
-/// The most gateways that may share limits, each with counters of its own.
+/// The maximum number of gateways that share limits, each with its own counters.
 pub(in crate::config) const MOST_GATEWAYS: u64 = 10_000;
 
 tables! {

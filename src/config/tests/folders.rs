@@ -1,4 +1,4 @@
-//! Folders of files: they mean what one file means, and each problem is told at its place.
+//! A folder of files means the same as one file, and each problem is reported at its place.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,13 +25,13 @@ fn load(folder: &Path) -> Result<Config, Problems> {
     Document::of_folder(folder, files.into_iter().map(read).collect()).config()
 }
 
-/// The configuration without what depends on the names of its files.
+/// The configuration without warnings, which have the names of files.
 fn meaning(config: Config) -> Config {
     let warnings = Problems::warnings(Arc::new(Texts::without_text("")), Vec::new());
     Config { warnings, ..config }
 }
 
-/// The parts of a text that begin with the title of a table.
+/// Splits a text before the title of each table.
 fn tables(text: &str) -> Vec<String> {
     let mut tables = vec![String::new()];
     for line in text.lines() {
@@ -83,10 +83,10 @@ fn deep_files_do_not_panic() {
     }
 }
 
-/// The errors of every broken folder are the text of the file beside it; `UPDATE=1` writes these texts again.
+/// The errors of each broken folder are compared with the text beside it; `UPDATE=1` writes these texts.
 #[test]
 fn broken_folders_are_explained() {
-    // Tests run in the folder of the package, so that the names of files are the same everywhere.
+    // Tests run in the folder of the package, so relative names of files are the same on every machine.
     let folders = fs::read_dir("tests/broken_folders").unwrap().map(|entry| entry.unwrap().path());
     let folders: Vec<PathBuf> = folders.filter(|path| path.is_dir()).collect();
     assert!(folders.len() >= 4);

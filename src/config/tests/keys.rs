@@ -1,4 +1,4 @@
-//! The table of keys against the reader: each key is read, and each default is the one that its table shows.
+//! Tests the tables of keys against the readers: each key is read, and each default is the one that its table shows.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use super::super::settings::root;
 use super::super::{Config, parse, schema};
 use super::{FULL, LIMITS};
 
-/// The keys that are in neither of these.
+/// Keys that no other text here has.
 const OTHERS: &str = r#"
 [server]
 listen = [{ address = "127.0.0.1:8443", tls = true }]
@@ -136,7 +136,6 @@ limits = ["e"]
 respond = { status = 200, body = "<p>", content_type = "text/html" }
 "#;
 
-/// Those of PostgreSQL.
 const POSTGRES: &str = r#"
 [limits.c]
 key = "bearer"
@@ -177,7 +176,7 @@ fn configs() -> Vec<Config> {
     texts().iter().map(read).collect::<Result<_, _>>().unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// The keys in a value of this form, each with what its table is for. Without a value, all that it may have.
+/// The keys in a value of this shape, each with the help of its table. Without a value: all possible keys.
 fn collect(shape: &'static Shape, value: Option<&Value>, found: &mut BTreeSet<(&'static str, &'static str)>) {
     match (shape, value) {
         (Shape::Table(keys) | Shape::TableWithout(keys, _), None) => {
@@ -206,7 +205,6 @@ fn collect(shape: &'static Shape, value: Option<&Value>, found: &mut BTreeSet<(&
     }
 }
 
-/// The form of the whole file.
 static FILE: Shape = Shape::Table(&root::TABLE);
 
 #[test]

@@ -1,9 +1,9 @@
-//! What the gateway answers an authority that looks whether it answers for a name. Workers ask here, and only names of the
+//! Answers to an authority that checks whether the gateway answers for a name. Workers ask here; only names of the
 //! configuration are known.
 //!
-//! An answer is the key authorization of a challenge (RFC 8555, section 8.1): its token, a dot, and a hash of the account's key.
-//! With a store that gateways share, each may be asked for an answer that another has. That store is asked once a second for each
-//! name at most, so a stranger can make the gateway ask it no more often than that.
+//! An answer is the key authorization of a challenge (RFC 8555, section 8.1): its token, a dot, and a hash of the account's
+//! key. With a shared store, any gateway may be asked for an answer that another has. The store is asked at most once a
+//! second for each name, so that a stranger cannot cause more load.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -19,15 +19,14 @@ use crate::base::clock::{self, Monotonic};
 use crate::config::Challenge;
 use crate::net::tls::challenge_config;
 
-/// How long it is known what the store has, in microseconds.
+/// How long an answer from the store is used before the store is asked again, in microseconds.
 const KNOWN_FOR: u64 = 1_000_000;
-/// How long a gateway waits until others that have just looked into the store look again.
+/// How long a gateway waits until others that have just asked the store ask again.
 const SPREAD: Duration = Duration::from_millis(1500);
 
-/// The challenges that are open now.
 #[derive(Debug, Default)]
 pub struct Challenges {
-    /// 0 if nothing is answered, or one more than the kind.
+    /// 0 if no challenges are answered, else one more than the [`Challenge`].
     kind: AtomicU8,
     state: Mutex<State>,
     answered: AtomicU64,
@@ -40,18 +39,17 @@ struct State {
     notes: Option<Arc<SharedAnswers>>,
 }
 
-/// What is answered for one name.
 #[derive(Debug, Default)]
 struct Slot {
     own: Mutex<Option<Arc<Answer>>>,
-    /// What another gateway has left in the store, and when that was read. Who asks meanwhile waits.
+    /// The answer of another gateway in the store, and when it was read. The lock is held while the store is asked.
     others: AsyncMutex<Option<(Monotonic, Option<Arc<Answer>>)>>,
 }
 
 #[derive(Debug)]
 struct Answer {
     key_authorization: String,
-    /// It is made when it is first needed.
+    /// Made at the first use.
     handshake: OnceLock<Option<Arc<ServerConfig>>>,
 }
 
@@ -70,8 +68,8 @@ impl Challenges {
         self.kind.load(Ordering::Relaxed) == kind as u8 + 1
     }
 
-    /// Answers challenges for these names from now on, with the help of other gateways if there are `notes` in a shared store.
-    /// Answers to others are forgotten.
+    /// Answers challenges for these names from now on, and forgets all others. With `notes` in a shared store, gateways
+    /// answer for each other.
     pub(super) fn apply(&self, acme: Option<(Challenge, &[String])>, notes: Option<Arc<SharedAnswers>>) {
         self.kind.store(acme.map_or(0, |(kind, _)| kind as u8 + 1), Ordering::Relaxed);
         let mut state = self.state.lock();
@@ -80,7 +78,7 @@ impl Challenges {
         *state = State { names, notes };
     }
 
-    /// What the handshake of an authority uses that asks about this name.
+    /// The TLS settings for a handshake in which an authority checks this name.
     pub async fn handshake(&self, name: &str) -> Option<Arc<ServerConfig>> {
         let answer = self.find(name, |_| true).await;
         let config = answer.and_then(|answer| {
@@ -97,7 +95,7 @@ impl Challenges {
         config
     }
 
-    /// What is responded to a request for this token at this host.
+    /// The body of the response to a request for this token at this host.
     pub async fn response(&self, host: &str, token: &str) -> Option<String> {
         let own = || {
             self.state.lock().names.values().find_map(|slot| slot.own.lock().clone().filter(|own| own.is_for(token)))
@@ -141,12 +139,12 @@ impl Challenges {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many challenges were answered, and how often somebody asked for an answer that there was not.
+    /// The number of answered challenges, and of requests for an answer that is not known.
     pub fn counts(&self) -> (u64, u64) {
         (self.answered.load(Ordering::Relaxed), self.unknown.load(Ordering::Relaxed))
     }
 
-    /// Makes ready to answer for these names. `None` if another gateway that shares the store answers for one of them now.
+    /// Prepares to answer for these names. `None` if another gateway that shares the store is answering for one of them.
     pub(super) async fn claim(self: &Arc<Self>, names: &[String]) -> Option<Claim> {
         let notes = self.state.lock().notes.clone();
         let mut claim = Claim { challenges: self.clone(), notes, names: Vec::new() };
@@ -169,11 +167,11 @@ impl Challenges {
     }
 }
 
-/// The answers of one order. They are taken back when it is dropped.
+/// The answers of one order, which are withdrawn when this is dropped.
 pub(super) struct Claim {
     challenges: Arc<Challenges>,
     notes: Option<Arc<SharedAnswers>>,
-    /// Those that are claimed in the store.
+    /// Names that are claimed in the store.
     names: Vec<String>,
 }
 
@@ -190,18 +188,18 @@ impl Claim {
         }
     }
 
-    /// Waits until all gateways answer, including those that have just looked for an answer.
+    /// Waits until all gateways answer, even those that have just asked the store.
     pub(super) async fn spread(&self) {
         if self.notes.is_some() {
             tokio::time::sleep(SPREAD).await;
         }
     }
 
-    /// Takes the answers back, also from the store.
+    /// Withdraws the answers, also from the store.
     pub(super) async fn end(&mut self) {
         for name in std::mem::take(&mut self.names) {
             if let Some(notes) = &self.notes {
-                // What stays there ends by itself.
+                // A note that stays in the store expires.
                 let _ = notes.remove(&name).await;
             }
         }

@@ -1,4 +1,4 @@
-//! Requests to the authority: with the client that the gateway has for all servers that it asks, and its bounds.
+//! Requests to the authority, sent by the client that the gateway uses for all servers that it asks.
 
 use std::fmt;
 use std::pin::Pin;
@@ -17,29 +17,29 @@ use crate::config::{Acme, document_url};
 use crate::net::fetch::{self, FetchError, Url};
 use crate::net::tls::ConnectorTls;
 
-/// The most bytes of an answer: many times a chain of certificates.
+/// The largest answer in bytes, many times the size of a certificate chain.
 const MOST: usize = 256 << 10;
-/// The longest time of one request.
+/// Of one request.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// How long the authority asked to wait when it last refused something.
+/// The pause that the authority asked for when it last refused something.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RetryAfter(Arc<Mutex<Option<Duration>>>);
 
 impl RetryAfter {
-    /// What was told since this was last called.
+    /// The pause, if one was asked for since the last call.
     pub(super) fn take(&self) -> Option<Duration> {
         self.0.lock().take()
     }
 }
 
-/// Why a request has no answer that the protocol knows.
+/// Why there is no answer that the protocol defines.
 #[derive(Debug)]
 pub(super) enum NoAnswer {
     Fetch(FetchError),
-    /// An answer with this status, and without a problem document.
+    /// An answer with this status and without a problem document.
     Status(StatusCode),
-    /// The authority names a URL that is not asked.
+    /// The authority names a URL that must not be asked.
     Url(String),
 }
 
@@ -61,7 +61,6 @@ impl From<NoAnswer> for Error {
     }
 }
 
-/// Sends requests to one authority.
 pub(super) struct AcmeClient {
     directory: Url,
     tls: Option<ConnectorTls>,
@@ -73,7 +72,7 @@ impl AcmeClient {
         Self { directory: acme.directory.clone(), tls: acme.tls.clone(), told: told.clone() }
     }
 
-    /// Where a request goes. An authority on the network cannot make the gateway ask servers of its own machine without TLS.
+    /// A remote authority must not make the gateway ask servers on its own machine without TLS.
     fn url(&self, text: &str) -> Result<Url, NoAnswer> {
         let url = document_url(text).map_err(NoAnswer::Url)?;
         if url.scheme() != self.directory.scheme() {

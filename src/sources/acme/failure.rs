@@ -1,4 +1,4 @@
-//! Why there is no certificate, and whose fault that is.
+//! Why an order of a certificate has failed, and who is responsible.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,26 +9,24 @@ use instant_acme::Error;
 use super::client::{NoAnswer, RetryAfter};
 use crate::base::printable::printable;
 
-/// Whose fault it is that an order has failed. It decides when the order is repeated.
+/// The cause of a failed order, which decides when the order is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The authority does not answer, or has an error of its own: it may have lost what it was to remember.
+    /// The authority does not answer, or has an internal error and may have lost its state.
     Away,
     /// The authority asks to wait, because it was asked too often.
     Limited,
-    /// The authority refuses: mostly it could not see that the gateway answers for a name.
+    /// The authority refuses, mostly because its check of a name has failed.
     Refused,
-    /// The authority has sent something that cannot be used.
     Unusable,
-    /// The files in the state folder cannot be written.
+    /// The files in the state folder cannot be used.
     Files,
 }
 
 impl Kind {
-    /// All of them, in order.
     pub const ALL: [Self; 5] = [Self::Away, Self::Limited, Self::Refused, Self::Unusable, Self::Files];
 
-    /// The name in logs and metrics.
+    /// For logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Away => "away",
@@ -40,12 +38,11 @@ impl Kind {
     }
 }
 
-/// An order that has failed.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) kind: Kind,
     pub(super) why: String,
-    /// How long the authority asks to wait.
+    /// The pause that the authority asks for.
     pub(super) retry_after: Option<Duration>,
     /// Whether the authority knows no account with this key.
     pub(super) is_without_account: bool,
@@ -58,19 +55,19 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// The text may be that of somebody else.
+    /// `why` may come from somebody else, so unprintable characters are replaced.
     pub(super) fn new(kind: Kind, why: impl fmt::Display) -> Self {
         Self { kind, why: printable(&why.to_string()), retry_after: None, is_without_account: false }
     }
 
-    /// The failure of a request to the authority, which may have told when to try again.
+    /// A failed request to the authority, which may have asked for a pause.
     pub(super) fn of(error: &Error, told: &RetryAfter) -> Self {
         let (kind, is_without_account) = match error {
             Error::Api(problem) => {
                 let name = problem.r#type.as_deref().and_then(|kind| kind.strip_prefix("urn:ietf:params:acme:error:"));
                 let kind = match (name, problem.status) {
                     (Some("rateLimited"), _) | (_, Some(429)) => Kind::Limited,
-                    // That a nonce is not known says nothing about the order (RFC 8555, section 6.5).
+                    // An unknown nonce says nothing about the order (RFC 8555, section 6.5).
                     (Some("serverInternal" | "badNonce"), _) | (_, Some(500..)) => Kind::Away,
                     _ => Kind::Refused,
                 };

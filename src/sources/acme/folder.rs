@@ -1,8 +1,8 @@
 //! What outlives the process: the key of the account and the certificates, in a folder for each authority.
 //!
-//! Files are for their owner alone, and each is replaced as a whole. One that can be read and is wrong, or that others can have
-//! written, is renamed, and the log says so, once. One that cannot be read now stays as it is: it may be there again soon, so
-//! nothing is made in its place. A certificate's file has its private key, too, so that they always belong together.
+//! Files are private, and are replaced atomically. A file that is invalid, or that others can have written, is renamed, and
+//! logged once. A file that cannot be read now is kept, and nothing replaces it, because it may soon be readable again. A
+//! certificate and its private key are in one file, so that they always belong together.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
@@ -20,41 +20,38 @@ use crate::config::state_folder::StateFolder;
 use crate::net::fetch::Url;
 use crate::net::tls::{self, Identity, PemError};
 
-/// The largest file that is read, in bytes.
+/// In bytes.
 const MOST: u64 = 1 << 20;
-/// The most certificates that are looked at: one for each list of names that there was.
+/// The maximum number of certificates that are read. There is one for each list of names that was ever configured.
 const MOST_CERTIFICATES: usize = 100;
 /// How far the clock of an authority may be ahead.
 pub(super) const SKEW: Duration = Duration::from_secs(300);
-/// The bits of a file's mode that let others than its owner use it.
+/// The mode bits that let others than the owner use a file.
 const OTHERS: u32 = 0o077;
 
-/// The most bytes that a certificate with its chain and its key has.
+/// The size for which room is required before an order: a certificate with its chain and key, in bytes.
 const LARGEST: usize = 64 << 10;
 
-/// The folder for one authority.
 #[derive(Clone, Debug)]
 pub(super) struct Folder(StateFolder);
 
-/// A file that a folder has.
 enum Stored<T> {
     Good(T),
-    /// It can be read, and this is why it is not used.
+    /// Can be read, but is not used for this reason.
     Wrong(String),
 }
 
-/// The certificates of a folder.
 pub(super) struct Certificates {
-    /// The best by [`rank`] that is valid; `None` if there is none for any of the names.
+    /// The best valid certificate by [`rank`]; `None` if there is none for any of the names.
     pub(super) best: Option<Identity>,
     /// Files that are not used, and why.
     pub(super) wrong: Vec<(PathBuf, String)>,
-    /// What cannot be read now: it may be better.
+    /// The error of a file that cannot be read now, although it may be better.
     pub(super) unread: Option<io::Error>,
 }
 
 impl Folder {
-    /// That of an authority, in the folder for all state. Certificates of one are not used in place of another's.
+    /// The folder of an authority below the folder for all state. Certificates of one authority never replace those of another.
     pub(super) fn of(state: &Path, directory: &Url) -> Self {
         let url = format!("{}://{}{}", directory.scheme(), directory.authority, directory.target.as_sent());
         let below = Path::new("acme").join(format!("{}-{}", directory.host, short_hash(&url)));
@@ -65,22 +62,21 @@ impl Folder {
         self.0.path()
     }
 
-    /// Makes the folder, if there is none.
     pub(super) fn create(&self) -> io::Result<()> {
         self.0.create()
     }
 
-    /// Locks the folder until the result is dropped, also by the end of the process; `None` if somebody else has locked it.
+    /// Locks the folder until the result is dropped or the process ends; `None` if another process has locked it.
     pub(super) fn lock(&self) -> io::Result<Option<File>> {
         self.0.lock()
     }
 
-    /// Makes sure that a certificate can be kept, before one is ordered.
+    /// Checks that there is room for a certificate, before one is ordered.
     pub(super) fn try_write(&self) -> io::Result<()> {
         self.0.try_write(LARGEST)
     }
 
-    /// The account; `None` if there is none. One that is wrong is set aside.
+    /// `None` if there is no account. An invalid file is renamed.
     pub(super) fn account(&self) -> io::Result<Option<AccountCredentials>> {
         let path = self.account_path();
         let parse = |bytes: &[u8]| serde_json::from_slice(bytes).map_err(|error| error.to_string());
@@ -98,7 +94,7 @@ impl Folder {
         self.0.write(&self.account_path(), &[&serde_json::to_vec(account)?])
     }
 
-    /// Lets go of the account, of which the authority does not know any more.
+    /// Renames the account, which the authority no longer knows.
     pub(super) fn forget_account(&self) {
         set_aside(&self.account_path(), "the authority knows no such account");
     }
@@ -107,7 +103,7 @@ impl Folder {
         self.path().join("account.json")
     }
 
-    /// The certificates for these names. Nothing is changed.
+    /// Reads the certificates for these names. Changes nothing.
     pub(super) fn certificates(&self, names: &[String], now: Time) -> Certificates {
         let mut found = Certificates { best: None, wrong: Vec::new(), unread: None };
         let paths = match self.certificate_paths() {
@@ -132,7 +128,7 @@ impl Folder {
         found
     }
 
-    /// Renames the certificates that are wrong, so that they are told once, and takes from others the right to read the rest.
+    /// Renames invalid certificates, so that they are reported only once, and makes all other files private.
     pub(super) fn tidy(&self, found: &Certificates) {
         if self.0.check().is_err() {
             return;
@@ -155,7 +151,7 @@ impl Folder {
         paths.filter(|path| path.as_ref().map_or(true, is_certificate)).take(MOST_CERTIFICATES).collect()
     }
 
-    /// What `parse` makes of a file; `None` if there is none.
+    /// `None` if the file does not exist.
     fn read<T>(&self, path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, String>) -> io::Result<Option<Stored<T>>> {
         let in_file =
             |error: io::Error| io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()));
@@ -165,7 +161,7 @@ impl Folder {
         }))
     }
 
-    /// Until when the authority asks not to be asked for these names again; a moment that is over if it does not.
+    /// The moment until which the authority must not be asked for these names; in the past if it may be asked.
     pub(super) fn paused_until(&self, acme: &Acme) -> io::Result<Time> {
         let parse = |bytes: &[u8]| {
             let text = std::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse().ok());
@@ -178,7 +174,7 @@ impl Folder {
         Ok(Time::from_micros(micros))
     }
 
-    /// Keeps that for a restart, and for other gateways.
+    /// Saves the moment for a restart and for other gateways.
     pub(super) fn pause_until(&self, acme: &Acme, until: Time) -> io::Result<()> {
         self.0.write(&self.pause_path(acme), &[format!("{}\n", until.seconds_up()).as_bytes()])
     }
@@ -187,12 +183,12 @@ impl Folder {
         self.certificate_path(acme).with_extension("wait")
     }
 
-    /// Writes a certificate for these names with its private key.
+    /// Saves a certificate with its private key.
     pub(super) fn keep_certificate(&self, acme: &Acme, pem: &[u8]) -> io::Result<()> {
         self.0.write(&self.certificate_path(acme), &[pem])
     }
 
-    /// Where the certificate for these names is.
+    /// The file of the certificate for these names, in whatever order.
     pub(super) fn certificate_path(&self, acme: &Acme) -> PathBuf {
         let mut names = acme.names.clone();
         names.sort_unstable();
@@ -200,7 +196,7 @@ impl Folder {
     }
 }
 
-/// Takes from others the right to read a private key.
+/// Makes a file with a private key private.
 fn hide(path: &Path) {
     let is_open = |metadata: fs::Metadata| metadata.is_file() && metadata.permissions().mode() & OTHERS != 0;
     if fs::symlink_metadata(path).is_ok_and(is_open) {
@@ -210,23 +206,20 @@ fn hide(path: &Path) {
     }
 }
 
-/// The certificate and the private key of one file.
 pub(super) fn identity(file: String, pem: &[u8]) -> Result<Identity, PemError> {
     Identity::new(file, tls::certificates(pem)?, tls::private_key(pem)?, None)
 }
 
-/// Which certificate is used for these names, the largest: that for most of them, of those the newest. A new one may end earlier,
-/// if the authority now issues them for a shorter time; it is the one that was wanted last.
+/// The certificate with the largest rank is used: the one for most of the names, of these the newest. A newer one may end
+/// earlier if the authority has shortened lifetimes, but is the one that was ordered last.
 pub(super) fn rank(identity: &Identity, names: &[String]) -> (usize, Time, Time) {
     (covered(identity, names), identity.not_before, identity.not_after)
 }
 
-/// How many of these names a certificate has.
 pub(super) fn covered(identity: &Identity, names: &[String]) -> usize {
     names.iter().filter(|name| identity.names.contains(name)).count()
 }
 
-/// Renames a file that cannot be used.
 fn set_aside(path: &Path, why: &str) {
     let (file, aside) = (path.display(), path.with_extension("broken"));
     match fs::rename(path, &aside) {
@@ -261,7 +254,7 @@ mod tests {
         }
     }
 
-    /// The best certificate, after what is wrong was set aside.
+    /// The best certificate, after invalid files were renamed.
     fn best(folder: &Folder, names: &[String], now: Time) -> Option<Identity> {
         let found = folder.certificates(names, now);
         folder.tidy(&found);
@@ -276,7 +269,7 @@ mod tests {
         params.self_signed(&key).unwrap().pem() + &key.serialize_pem()
     }
 
-    /// The names of the files, but for the lock.
+    /// The names of the files, without the lock.
     fn files(folder: &Folder) -> Vec<String> {
         let entries = fs::read_dir(folder.path()).unwrap();
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -345,7 +338,7 @@ mod tests {
         folder.keep_certificate(&one, pem(&["a.test"], 2030).as_bytes()).unwrap();
         fs::write(folder.account_path(), "{\"id\": 1}").unwrap();
         let before = files(&folder);
-        // Whatever the reason is: no file can be opened.
+        // Makes opening any file fail.
         let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         let none = rustix::process::Rlimit { current: Some(0), ..limits };
         rustix::process::setrlimit(rustix::process::Resource::Nofile, none).unwrap();

@@ -15,12 +15,12 @@ use super::folder::{Folder, SKEW, covered, identity};
 use crate::base::clock;
 use crate::config::{Acme, Challenge};
 
-/// How an authority is asked whether it has done something.
+/// How often the authority is asked whether it has finished a step.
 const POLLS: RetryPolicy =
     RetryPolicy::new().initial_delay(Duration::from_millis(500)).backoff(1.5).timeout(Duration::from_secs(120));
 
-/// Orders a certificate and writes it into the folder, which is locked. `None` if another gateway, which shares the store, orders
-/// one for the same names at the moment.
+/// Orders a certificate and writes it into the folder, which is locked. `None` if another gateway that shares the store is
+/// ordering one for the same names.
 pub(super) async fn order(acme: &Acme, folder: &Folder, challenges: &Arc<Challenges>) -> Result<Option<()>, Failure> {
     let Some(mut claim) = challenges.claim(&acme.names).await else { return Ok(None) };
     let told = RetryAfter::default();
@@ -65,7 +65,7 @@ async fn account(acme: &Acme, folder: &Folder, told: &RetryAfter) -> Result<Acco
     if let Some(known) = folder.account().map_err(|error| of_files(folder, &error))? {
         return builder.from_credentials(known).await.map_err(|error| Failure::of(&error, told));
     }
-    // What cannot be kept is not made.
+    // An account that cannot be saved must not be created.
     folder.create().map_err(|error| of_files(folder, &error))?;
     let email = acme.email.as_ref().map(|email| format!("mailto:{email}"));
     let contact: Vec<_> = email.iter().map(String::as_str).collect();
@@ -83,14 +83,14 @@ fn of_files(folder: &Folder, error: &std::io::Error) -> Failure {
     Failure::new(Kind::Files, format!("cannot use the folder {}: {error}", folder.path().display()))
 }
 
-/// Answers for all names for which that is still needed, and lets the authority look.
+/// Proves every name that is not yet proven, and lets the authority check.
 async fn prove(acme: &Acme, order: &mut Order, claim: &Claim, told: &RetryAfter) -> Result<(), Failure> {
     let failed = |error: instant_acme::Error| Failure::of(&error, told);
     let (kind, kind_name) = match acme.challenge {
         Challenge::TlsAlpn01 => (ChallengeType::TlsAlpn01, "tls-alpn-01"),
         Challenge::Http01 => (ChallengeType::Http01, "http-01"),
     };
-    // All answers are there before the authority looks for the first one.
+    // All answers are ready before the authority checks the first one.
     for is_announced in [false, true] {
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
@@ -115,7 +115,7 @@ async fn prove(acme: &Acme, order: &mut Order, claim: &Claim, told: &RetryAfter)
     Ok(())
 }
 
-/// Why the authority does not believe that the gateway answers for a name, if it says so.
+/// Why the authority rejects a name, if it says so.
 async fn refusal(order: &mut Order) -> Option<String> {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
@@ -129,7 +129,7 @@ async fn refusal(order: &mut Order) -> Option<String> {
     None
 }
 
-/// Checks that a certificate can take the place of the one before.
+/// Checks that the certificate can replace the previous one.
 fn check(acme: &Acme, pem: &str) -> Result<(), Failure> {
     let unusable =
         |why: String| Failure::new(Kind::Unusable, format!("the authority has sent a certificate that {why}"));

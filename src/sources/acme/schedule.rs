@@ -1,4 +1,4 @@
-//! When a certificate is renewed, and when an order that has failed is repeated. Nothing here reads a clock.
+//! When a certificate is renewed, and when a failed order is repeated. Nothing here reads a clock.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use super::failure::Kind;
 use crate::base::back_off::BackOff;
 use crate::base::clock::Time;
 
-/// The share of a certificate's life by which it is renewed earlier at most, so that many do not come at once.
+/// Renewals are earlier by up to this share of a certificate's life, so that many gateways do not renew at once.
 const EARLIER: f64 = 0.05;
 
-/// Pauses after orders to which the authority has said nothing: it costs it little to be asked again.
+/// Pauses if the authority does not answer. Asking it again costs it little.
 const AWAY: BackOff = BackOff { first: Duration::from_secs(5), longest: Duration::from_secs(600) };
-/// Pauses after orders that it has refused. Authorities allow a few such orders an hour.
+/// Pauses after refusals. Authorities allow only a few refused orders an hour.
 const REFUSED: BackOff = BackOff { first: Duration::from_secs(300), longest: Duration::from_secs(6 * 3600) };
-/// The longest pause that the authority can ask for: as long as the longest window of its limits.
+/// The longest pause that the authority can ask for: the longest window of its limits.
 pub(super) const LONGEST: Duration = Duration::from_secs(7 * 86_400);
 
-/// When a certificate is renewed: at two thirds of its life, or earlier by a share of it that `jitter`, from 0 to 1, chooses.
+/// Two thirds of the certificate's life, or earlier by up to 5 % of it; `jitter`, from 0 to 1, chooses.
 pub(super) fn renewal(not_before: Time, not_after: Time, jitter: f64) -> Time {
     let life = Duration::from_micros(not_after.micros_since(not_before));
     not_before.after((life / 3 * 2).saturating_sub(life.mul_f64(EARLIER * jitter.clamp(0.0, 1.0))))
 }
 
-/// The pause after so many failures in a row, the last of which was of this kind. It is shorter by up to a fifth, which `jitter`
-/// chooses, but never shorter than what the authority asks for (RFC 8555, section 6.6).
+/// The pause after this many failures in a row, the last of this kind. `jitter`, from 0 to 1, shortens it by up to a fifth,
+/// but never below what the authority asks for (RFC 8555, section 6.6).
 pub(super) fn pause(kind: Kind, failures: u32, retry_after: Option<Duration>, jitter: f64) -> Duration {
     let back_off = if kind == Kind::Away { AWAY } else { REFUSED };
     let pause = back_off.pause(failures).mul_f64(1.0 - 0.2 * jitter.clamp(0.0, 1.0));

@@ -1,8 +1,8 @@
-//! The answers to challenges that gateways leave for each other in a store that they share.
+//! Answers to challenges that gateways leave for each other in a shared store, as notes.
 //!
-//! Whoever can write into the store could make an authority believe that they answer for our names. So each note carries a code
-//! (MAC) of a secret that the store does not have: `challenge_secret` of the configuration, or else the key of the account, which
-//! gateways with one state folder share. A note also says until when it holds, so an old one is worth nothing.
+//! Whoever can write into the store could make an authority believe that they answer for our names. So each note has a MAC
+//! with a key that is not in the store: `challenge_secret` of the configuration, or the key of the account, which gateways
+//! with the same state folder share. A note also has an expiry, so an old note is useless.
 
 use std::io;
 use std::sync::Arc;
@@ -15,12 +15,11 @@ use crate::base::clock;
 use crate::config::{ChallengeSecret, SharedStore};
 use crate::store::shared::memcached::Notes;
 
-/// How long a note holds if the gateway ends meanwhile: a little longer than an order.
+/// How long a note is valid if the gateway crashes: a little longer than an order takes.
 const LIFETIME: Duration = Duration::from_secs(330);
-/// What is in the note of somebody who orders and has no answer yet.
+/// The text of a note of a gateway that is ordering and has no answer yet.
 const CLAIM: &str = "-";
 
-/// Leaves notes in the store, and reads those of other gateways.
 #[derive(Debug)]
 pub(super) struct SharedAnswers {
     notes: Notes,
@@ -33,8 +32,8 @@ impl SharedAnswers {
         Self { notes: Notes::new(store), secret, folder: Arc::new(folder) }
     }
 
-    /// Claims the note of this name. Returns whether nobody else orders a certificate for it now. Gateways that share no secret but
-    /// their folder lock that, so they need no claim.
+    /// Claims the note of this name. `false` if another gateway is ordering a certificate for it. Gateways that share only
+    /// their folder lock that folder, so they need no claim.
     pub(super) async fn claim(&self, name: &str) -> io::Result<bool> {
         let Some(secret) = &self.secret else { return Ok(true) };
         let key = secret.key();
@@ -53,14 +52,13 @@ impl SharedAnswers {
         self.notes.write(name, &claim, LIFETIME).await.map(|()| true)
     }
 
-    /// Leaves the answer for this name.
     pub(super) async fn write(&self, name: &str, key_authorization: &str) -> io::Result<()> {
         let key = self.key().await?.ok_or_else(|| io::Error::other("there is no account"))?;
         let note = signed(&key, name, now().saturating_add(LIFETIME.as_secs()), key_authorization);
         self.notes.write(name, &note, LIFETIME).await
     }
 
-    /// The answer for this name that another gateway has left; `None` if there is none that can be believed.
+    /// The answer that another gateway has left for this name; `None` if there is none with a valid MAC.
     pub(super) async fn read(&self, name: &str) -> io::Result<Option<String>> {
         let Some(note) = self.notes.read(name).await? else { return Ok(None) };
         let key = self.key().await?;
@@ -74,7 +72,6 @@ impl SharedAnswers {
         Ok(text.filter(|text| text != CLAIM))
     }
 
-    /// Takes the note of this name back.
     pub(super) async fn remove(&self, name: &str) -> io::Result<()> {
         self.notes.remove(name).await
     }
@@ -94,16 +91,16 @@ fn now() -> u64 {
     clock::now().seconds()
 }
 
-/// A note that holds until this second.
+/// A note that is valid until this second.
 fn signed(key: &[u8; 32], name: &str, until: u64, text: &str) -> String {
     format!("{until} {text} {}", code(key, name, until, text).to_hex())
 }
 
-/// The text of a note that holds now.
+/// The text of a note, if it is valid now.
 fn verified<'a>(key: &[u8; 32], name: &str, note: &'a str, now: u64) -> Option<&'a str> {
     let mut parts = note.split(' ');
     let (until, text, hex) = (parts.next()?.parse().ok()?, parts.next()?, parts.next()?);
-    // A clock that was wrong must not make a claim that holds for years.
+    // A gateway whose clock was wrong must not leave a claim that is valid for years.
     let holds = (now..=now.saturating_add(2 * LIFETIME.as_secs())).contains(&until) && parts.next().is_none();
     // The comparison of hashes takes constant time.
     (holds && blake3::Hash::from_hex(hex).ok()? == code(key, name, until, text)).then_some(text)

@@ -10,28 +10,26 @@ use super::messages::ExportResponse;
 use crate::base::clock::Time;
 use crate::base::http::retry_after::retry_after;
 
-/// The longest time that a collector may ask for.
+/// The longest pause that a collector can ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// The most characters of a collector's message that are logged.
+/// The part of a collector's message that is logged, in characters.
 const LONGEST_MESSAGE: usize = 200;
 
-/// What became of a batch.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// All spans are accepted.
     Accepted,
-    /// So many spans are refused for this reason, and the others are accepted.
+    /// This many spans are refused, for this reason; the others are accepted.
     Partly(usize, String),
-    /// It may be accepted later, not before this time has passed.
+    /// The batch may be accepted later, at least after this time.
     Later(Option<Duration>),
-    /// It will never be accepted.
+    /// The batch will never be accepted.
     Refused,
 }
 
-/// Reads the answer to a batch that came at `now`.
+/// `now` is the time at which the answer came.
 pub(super) fn read(response: &Response<Bytes>, now: Time) -> Answer {
     match response.status() {
-        // Whatever else the body is, the collector says that it has the spans.
+        // The collector has the spans, even if the body is invalid.
         status if status.is_success() => match ExportResponse::decode(response.body().clone()) {
             Ok(ExportResponse { partial_success: Some(partly) }) if partly.rejected_spans > 0 => {
                 let message = partly.error_message.chars().take(LONGEST_MESSAGE).collect();
@@ -89,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_collector_may_say_when() {
-        // The second one is seven seconds later.
+        // The date is seven seconds later.
         for (value, pause) in
             [("0", Some(0)), ("Sun, 06 Nov 1994 08:49:37 GMT", Some(7)), ("31", Some(30)), ("soon", None)]
         {

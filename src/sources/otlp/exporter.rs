@@ -21,19 +21,19 @@ use crate::base::spans::{SpanCounts, Trace, TraceReceiver, TraceSender, trace_ch
 use crate::config::Collector;
 use crate::net::fetch::{self, FetchError};
 
-/// How long traces wait for others, so that they are exported together.
+/// How long a trace waits for others that are exported with it.
 const GATHER: Duration = Duration::from_secs(1);
-/// The most spans of a batch, except that no trace is divided.
+/// The maximum size of a batch, except that a trace is never divided.
 const MOST_SPANS: usize = 512;
 /// The largest answer that is read, in bytes.
 const LONGEST_ANSWER: usize = 64 << 10;
-/// How often a batch is sent.
+/// How many times a batch is sent at most.
 const TRIES: u32 = 5;
-/// The pauses before a batch is sent again.
+/// Pauses before a batch is sent again.
 const PAUSES: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(8) };
 
-/// Collects spans, and sends them to the collector. When the last reference to it and the last sender are gone, it exports what
-/// waits, and ends.
+/// Collects spans and sends them to the collector. When the last reference to the exporter and the last sender are dropped, the
+/// thread exports the waiting spans and ends.
 #[derive(Debug)]
 pub struct Exporter {
     collector: Arc<Collector>,
@@ -44,22 +44,20 @@ pub struct Exporter {
     end: ExportEnd,
 }
 
-/// The end of an exporter's thread.
 #[derive(Clone, Debug)]
 pub(super) struct ExportEnd {
-    /// Whether it has to end.
+    /// Whether the thread must end.
     stop: watch::Sender<bool>,
-    /// Closed when it has ended, or never begun.
+    /// Closed when the thread has ended, or if it was never started.
     ended: watch::Sender<()>,
 }
 
 impl ExportEnd {
-    /// Asks for it: what waits is exported first.
+    /// Asks the thread to export the waiting spans and to end.
     pub(super) fn ask(&self) {
         self.stop.send_replace(true);
     }
 
-    /// Waits for it.
     pub(super) async fn reached(&self) {
         self.ended.closed().await;
     }
@@ -80,12 +78,11 @@ impl Exporter {
         *self.collector == *collector
     }
 
-    /// Where finished traces go.
     pub fn sender(&self) -> &TraceSender {
         &self.sender
     }
 
-    /// Starts its thread, if it does not run yet.
+    /// Starts the thread, unless it was started before.
     pub(super) fn start(&self) {
         let Some(receiver) = self.receiver.lock().take() else { return };
         let running = Running {
@@ -95,14 +92,14 @@ impl Exporter {
             stop: self.end.stop.subscribe(),
             is_failing: false,
         };
-        // It is dropped when the thread ends, in whatever way.
+        // Dropped when the thread ends, in whatever way.
         let ended = self.end.ended.subscribe();
         let run = move || {
             let _ended = ended;
             match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => {
                     runtime.block_on(running.run());
-                    // A lookup of a name may block its thread for longer.
+                    // A DNS lookup may block its thread for longer.
                     runtime.shutdown_background();
                 }
                 Err(error) => tracing::error!(%error, "the thread that exports spans cannot start"),
@@ -113,13 +110,11 @@ impl Exporter {
         }
     }
 
-    /// The end of its thread.
     pub(super) fn end(&self) -> &ExportEnd {
         &self.end
     }
 }
 
-/// What the thread has.
 struct Running {
     collector: Arc<Collector>,
     counts: Arc<SpanCounts>,
@@ -130,12 +125,12 @@ struct Running {
 }
 
 impl Running {
-    /// Exports traces until there will be no more.
+    /// Returns when there will be no more traces.
     async fn run(mut self) {
         while let Some(first) = self.first().await {
             let batch = self.batch(first).await;
             if !self.export(&batch).await && self.is_last() {
-                // What waits would not be accepted either.
+                // The waiting traces would not be accepted either.
                 self.receiver.close();
                 while let Some(trace) = self.receiver.waiting() {
                     self.counts.failed.add(trace.spans.len());
@@ -144,7 +139,7 @@ impl Running {
         }
     }
 
-    /// Whether this is the end, so that nothing is tried twice.
+    /// Whether the exporter is ending, so that nothing is tried twice.
     fn is_last(&self) -> bool {
         *self.stop.borrow() || self.receiver.is_closed()
     }
@@ -162,7 +157,7 @@ impl Running {
         }
     }
 
-    /// The first trace together with those that come soon.
+    /// The first trace, with others that come soon.
     async fn batch(&mut self, first: Trace) -> Vec<Trace> {
         if !self.is_last() {
             tokio::select! {
@@ -182,8 +177,8 @@ impl Running {
         batch
     }
 
-    /// Sends a batch, again if need be; `false` if nobody takes it. Meanwhile the next traces wait, as far as there is room
-    /// for them.
+    /// Sends a batch, repeatedly if necessary; `false` if the collector has neither accepted nor refused it. Meanwhile
+    /// further traces wait in the queue.
     async fn export(&mut self, batch: &[Trace]) -> bool {
         let spans = batch.iter().map(|trace| trace.spans.len()).sum();
         let message = Bytes::from(ExportRequest::new(&self.collector.service_name, batch).encode_to_vec());
@@ -239,7 +234,7 @@ impl Running {
         fetch::exchange(url, tls.as_ref(), request, LONGEST_ANSWER, *timeout).await
     }
 
-    /// Notes that a batch was not accepted. Only the first time is logged.
+    /// Logs only the first of several failures in a row.
     fn fails(&mut self, error: &str) {
         if !std::mem::replace(&mut self.is_failing, true) {
             let collector = &self.collector.url;

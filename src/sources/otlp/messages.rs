@@ -1,20 +1,17 @@
 //! Traces as messages of OTLP, the OpenTelemetry Protocol 1.x: <https://opentelemetry.io/docs/specs/otlp/>.
 //!
-//! Only those messages and fields are here that the gateway sends or reads. The numbers of the fields are those of
-//! `opentelemetry/proto/trace/v1/trace.proto` and the files that it imports.
-//!
-//! The crate with all messages needs the SDK of OpenTelemetry. So these are written here, `prost` encodes them, and
-//! tests decode them with OpenTelemetry's library for Python.
+//! Only messages and fields that the gateway sends or reads are here. The numbers of fields are those of
+//! `opentelemetry/proto/trace/v1/trace.proto` and the files that it imports. The crate with all messages needs the SDK of
+//! OpenTelemetry, so `prost` encodes these, and tests decode them with OpenTelemetry's library for Python.
 
 use prost::{Enumeration, Message, Oneof};
 
 use crate::base::spans::{Attribute, AttributeValue, SpanKind, Trace};
 
-/// The version of the semantic conventions by which attributes are named.
+/// The version of the semantic conventions for the names of attributes.
 const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
 
-/// Bits of `Span.flags`: the flag of W3C Trace Context for sampled traces; the next one is known; the parent is in another
-/// process.
+/// Bits of `Span.flags`: the sampled flag of W3C Trace Context; the next bit is valid; the parent is in another process.
 const SAMPLED: u32 = 0x001;
 const KNOWS_REMOTE: u32 = 0x100;
 const IS_REMOTE: u32 = 0x200;
@@ -155,7 +152,6 @@ pub(super) struct PartialSuccess {
 }
 
 impl ExportRequest {
-    /// These traces, which the service with this name has recorded.
     pub(super) fn new(service_name: &str, traces: &[Trace]) -> Self {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let attributes = [("service.name", service_name), ("service.version", &version)]

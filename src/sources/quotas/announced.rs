@@ -1,7 +1,7 @@
-//! Changes that a source has announced, until they are followed: in bounded memory, however many there are.
+//! Changes that a source has announced and that are not yet followed, in bounded memory.
 //!
-//! They are looked for in the whole cache, because an index by what is sent to the source would be as large as the
-//! cache. So that takes pauses, and a fifth of the thread at most.
+//! Changed keys are searched in the whole cache, because an index by what is sent to the source would be as large as the
+//! cache. So the search makes pauses, and takes at most a fifth of the thread's time.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -12,19 +12,18 @@ use tokio::sync::Notify;
 use super::answer::QuotaChange;
 use crate::base::fingerprint::Fingerprint;
 
-/// The most keys that are kept. More of them are the same as all keys.
+/// If there are more, all keys count as changed.
 const MOST_KEYS: usize = 65_536;
 
 #[derive(Debug)]
 pub(super) enum Changed {
     /// Perhaps all keys.
     All,
-    /// The keys of which these are hashes, in the form in which they are sent.
+    /// The hashes of these keys, in the form in which they are sent.
     Keys(HashSet<Fingerprint, RandomState>),
 }
 
 impl Changed {
-    /// Whether this key may have changed.
     pub(super) fn has(&self, sent: Fingerprint) -> bool {
         match self {
             Self::All => true,
@@ -33,7 +32,7 @@ impl Changed {
     }
 }
 
-/// What was announced and not followed yet.
+/// Changes that are not yet followed.
 #[derive(Debug, Default)]
 pub(super) struct Announced {
     waiting: RefCell<Option<Changed>>,
@@ -54,7 +53,7 @@ impl Announced {
         self.added.notify_one();
     }
 
-    /// Waits until there is something, and takes all of it.
+    /// Waits until there is a change, and takes all changes.
     pub(super) async fn next(&self) -> Changed {
         loop {
             if let Some(changed) = self.waiting.take() {

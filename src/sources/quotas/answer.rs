@@ -1,33 +1,30 @@
-//! What sources of quotas say, before it is checked against a limit.
+//! Answers of sources of quotas, before they are checked against a limit.
 
-/// What a source says about a key, before it is checked against the limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QuotaAnswer {
-    /// Rates as they are written in a file, such as "100/s"; empty if the source names none.
+    /// Written like in a file, such as "100/s"; empty if the source names none.
     pub rates: Vec<String>,
-    /// The name of a tier.
     pub tier: Option<String>,
-    /// The key passes without being counted.
+    /// Requests pass without being counted.
     pub exempt: bool,
-    /// The key does not pass.
+    /// Requests do not pass.
     pub block: bool,
 }
 
 /// Why a lookup has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LookupError {
-    /// The source cannot be asked: it cannot be connected to, the connection broke, or it does not answer in time. That says
-    /// nothing about the key.
+    /// The source cannot be reached, the connection broke, or the answer does not come in time. That says nothing about the key.
     Away(String),
-    /// The source has answered this key in a way that cannot be used. Other keys are not affected.
+    /// The source has answered this key in an unusable way. Other keys are not affected.
     Unusable(String),
 }
 
-/// What a source announces by itself.
+/// What a source announces without being asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QuotaChange {
-    /// What it says about this key, in the form in which it is asked, has changed.
+    /// The quota of this key has changed; the key is in the form in which it is sent.
     Key(String),
-    /// Changes may have been missed: all that is cached is to be renewed.
+    /// Changes may have been missed, so everything in the cache must be renewed.
     Any,
 }

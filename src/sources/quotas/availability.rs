@@ -1,23 +1,23 @@
-//! Whether a source can be asked, as seen from the ends of its lookups.
+//! Whether a source can be asked, judged by the results of its lookups.
 //!
-//! A source is away if a lookup fails and none was answered since that was begun, so one slow key among many is no
-//! failure of all. To find out whether it is back, it is asked about whatever key a request asks for next: if it were
-//! asked about the failed one alone, one key that it cannot answer would hide all others.
+//! A source is unavailable if a lookup fails and no other was answered since it began, so one slow key among many does not
+//! count. The source is probed with whatever key a request needs next: if the failed key were always asked again, a single
+//! key that the source cannot answer would hide all others.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Whether a source can be asked. One thread records, and any thread reads.
+/// One thread records, and any thread reads.
 #[derive(Debug, Default)]
 pub(super) struct Availability {
     is_away: AtomicBool,
-    /// Whether one lookup may be made although it is away.
+    /// Whether one lookup may be made although the source is unavailable.
     is_open: AtomicBool,
-    /// Why it is away, for people.
+    /// For people.
     why: Mutex<Option<String>>,
-    /// When it has answered last.
+    /// The time of the last answer.
     answered: Mutex<Option<Instant>>,
 }
 
@@ -26,28 +26,28 @@ impl Availability {
         self.is_away.load(Ordering::Relaxed)
     }
 
-    /// Whether a lookup may be made: any while it is not away, and one after each [`Self::open`] while it is.
+    /// Whether a lookup may be made: always while the source is available, else once after each [`Self::open`].
     pub(super) fn admits(&self) -> bool {
         !self.is_away() || (self.is_open.load(Ordering::Relaxed) && self.is_open.swap(false, Ordering::Relaxed))
     }
 
-    /// Lets one lookup pass while the source is away.
+    /// Allows one lookup while the source is unavailable.
     pub(super) fn open(&self) {
         self.is_open.store(true, Ordering::Relaxed);
     }
 
-    /// Nothing is known any more: the next lookup finds out.
+    /// Resets the state: the next lookup shows whether the source is available.
     pub(super) fn forget(&self) {
         self.is_away.store(false, Ordering::Relaxed);
         *self.why.lock() = None;
     }
 
-    /// Why it is away, if it is.
+    /// Why the source is unavailable.
     pub(super) fn why(&self) -> Option<String> {
         self.why.lock().clone()
     }
 
-    /// Records an answer, whatever it is. Returns whether the source was away.
+    /// Records an answer, usable or not. Returns whether the source was unavailable.
     pub(super) fn answered(&self, now: Instant) -> bool {
         *self.answered.lock() = Some(now);
         let was_away = self.is_away.swap(false, Ordering::Relaxed);
@@ -57,8 +57,8 @@ impl Availability {
         was_away
     }
 
-    /// Records that a lookup that was begun at `begun` has no answer. It does not count if another one was answered since.
-    /// Returns whether the source is away from now on and was not before.
+    /// Records a failed lookup that began at `begun`. The failure does not count if another lookup was answered since.
+    /// Returns whether the source has become unavailable by it.
     pub(super) fn failed(&self, begun: Instant, why: &str) -> bool {
         if self.answered.lock().is_some_and(|answered| answered > begun) {
             return false;

@@ -1,10 +1,8 @@
-//! What is known of keys: in bounded memory, for all workers.
+//! The quotas of keys, in bounded memory, for all workers.
 //!
-//! Clients can invent keys, and cannot make a source know them. So where there is no room, the keys that it does not know go
-//! first, except for a small share of the room, and lookups under way are kept apart from both.
-//!
-//! That is why none of the crates for caches is used: they evict by how often something was used, and not by what the
-//! source has said.
+//! Clients can invent keys, but cannot make a source know them. So if there is no room, keys that the source does not know
+//! are evicted first, except for a small share of the room, and lookups under way are kept apart from both. No cache crate is
+//! used, because they evict by frequency of use, not by what the source has answered.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,42 +22,38 @@ use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::sharding::Sharding;
 
-/// The most shards, so that workers seldom wait for each other.
+/// With many shards, workers seldom wait for each other.
 const MOST_SHARDS: usize = 64;
 
-/// How many keys make a further shard worth it.
+/// There is one shard for each this many keys, up to the maximum.
 const KEYS_PER_SHARD: usize = 64;
 
-/// The share of a shard, as a divisor, that keys which the source does not know may have although the shard is full of
-/// others. Otherwise each of their requests would ask the source.
+/// A divisor: this share of a full shard is kept for keys that the source does not know. Otherwise each of their requests
+/// would ask the source.
 const RESERVED: usize = 16;
 
-/// How soon a key is asked about again whose lookups fail.
+/// Pauses before a key whose lookups fail is looked up again.
 const REPEATS: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 
-/// What a lookup has found out.
 #[derive(Clone, Debug)]
 pub(super) enum LookupAnswer {
-    /// The source grants the key this.
     Quota(Arc<Quota>),
-    /// The source does not know the key.
     Absent,
-    /// This key has no answer that can be used, and others have.
+    /// The answer for this key is unusable; other keys have answers.
     Unusable,
-    /// The source is away, so nobody has an answer.
+    /// The source is unavailable, so no key has an answer.
     Nothing,
 }
 
-/// What is known of one key.
 #[derive(Clone, Debug)]
 struct LookedUp {
     /// `None` if the source does not know the key, or has never answered.
     quota: Option<Arc<Quota>>,
-    /// When the source has answered last.
+    /// The time of the last answer.
     answered: Option<Time>,
-    /// When its time began, and when the key is to be asked about again.
+    /// The begin and the end of the time in which the key is not looked up again.
     fresh: (Time, Time),
-    /// How often in a row lookups have failed.
+    /// Failed lookups in a row.
     failures: u32,
     /// A hash of the key in the form in which it is sent.
     sent: Fingerprint,
@@ -75,37 +69,36 @@ impl LookedUp {
     }
 }
 
-/// What is cached of one key, for people.
+/// An entry of the cache, for people.
 #[derive(Clone, Debug)]
 pub struct CachedQuota {
-    /// What the source grants the key; `None` if it does not know it.
+    /// `None` if the source does not know the key, or has never answered.
     pub quota: Option<Arc<Quota>>,
-    /// When the source has answered last.
+    /// The time of the last answer.
     pub answered: Option<Time>,
-    /// Whether it is due to be renewed.
+    /// Whether the key is due to be looked up again.
     pub is_due: bool,
-    /// How often in a row lookups of the key have failed.
+    /// Failed lookups in a row.
     pub failures: u32,
 }
 
 #[derive(Default)]
 struct Shard {
-    /// The keys that the source knows, in the order of their last use.
+    /// Keys that the source knows, the least recently used first.
     known: Entries,
-    /// The others, likewise.
+    /// All other keys, in the same order.
     others: Entries,
-    /// The lookups under way, with what tells that they have ended.
+    /// Lookups under way; a receiver is woken when its lookup has ended.
     under_way: HashMap<Fingerprint, watch::Receiver<()>, RandomState>,
 }
 
 impl Shard {
-    /// Finds a key, which is used now.
+    /// Also marks the key as just used.
     fn find(&mut self, key: Fingerprint) -> Option<&mut LookedUp> {
         self.known.to_back(&key).or_else(|| self.others.to_back(&key))
     }
 }
 
-/// Keys and what is cached of them.
 type Entries = LinkedHashMap<Fingerprint, LookedUp, RandomState>;
 
 /// The answers of one source.
@@ -117,29 +110,27 @@ pub(super) struct Cache {
     evictions: AtomicU64,
 }
 
-/// What the cache says about a key.
 #[derive(Debug)]
 pub(super) struct Known {
-    /// What to use, whether it is fresh or not.
+    /// What to use, fresh or not.
     pub(super) quota: Option<Arc<Quota>>,
     pub(super) next: NextLookup,
 }
 
-/// What has to be done about a key.
 #[derive(Debug)]
 pub(super) enum NextLookup {
     Nothing,
-    /// The key is being looked up. There is nothing to use until this ends.
+    /// The key is being looked up. There is nothing to use until that ends.
     Wait(watch::Receiver<()>),
-    /// This lookup has to be made. A request waits for it if there is nothing to use.
+    /// The caller must make this lookup. A request waits for it if there is nothing to use.
     LookUp(NewLookup),
 }
 
-/// A lookup that only its maker makes.
+/// A lookup that only its owner makes.
 #[derive(Debug)]
 pub(super) struct NewLookup {
     pub(super) key: Fingerprint,
-    /// When it is dropped, whoever waits looks again.
+    /// Dropping it wakes all who wait, and they look into the cache again.
     pub(super) done: watch::Sender<()>,
     pub(super) waiting: watch::Receiver<()>,
     /// Whether something is cached already.
@@ -163,14 +154,14 @@ impl Cache {
         &self.shards[self.sharding.shard(key, self.shards.len())]
     }
 
-    /// What is cached of a key if that need not be renewed.
     pub(super) fn fresh(&self, key: Fingerprint, now: Time) -> Option<Known> {
         let mut shard = self.shard(key).lock();
         let entry = shard.find(key).filter(|entry| entry.is_fresh(now))?;
         Some(Known { quota: entry.quota.clone(), next: NextLookup::Nothing })
     }
 
-    /// What is known of a key. `may_ask` is called if it has to be looked up, and says whether that is possible.
+    /// What is known of a key. If a lookup is due, `may_ask` decides whether it can be made; its argument says whether
+    /// something is cached.
     pub(super) fn get(&self, key: Fingerprint, now: Time, may_ask: impl FnOnce(bool) -> bool) -> Known {
         let mut shard = self.shard(key).lock();
         let quota = match shard.find(key) {
@@ -195,7 +186,7 @@ impl Cache {
         Known { quota, next }
     }
 
-    /// What is cached of a key, without a lookup.
+    /// The entry of a key, without a lookup.
     pub(super) fn peek(&self, key: Fingerprint, now: Time) -> Option<CachedQuota> {
         let shard = self.shard(key).lock();
         let entry = shard.known.get(&key).or_else(|| shard.others.get(&key))?;
@@ -203,7 +194,7 @@ impl Cache {
         Some(CachedQuota { quota, answered, is_due: !entry.is_fresh(now), failures })
     }
 
-    /// Replaces what is cached of a key by the same, read by other terms.
+    /// Replaces the quota of a key by the same answer, read by newer terms.
     pub(super) fn replace(&self, key: Fingerprint, quota: &Arc<Quota>) {
         if let Some(entry) = self.shard(key).lock().known.get_mut(&key)
             && entry.quota.as_ref().is_some_and(|before| before.version < quota.version)
@@ -212,7 +203,7 @@ impl Cache {
         }
     }
 
-    /// Records how a lookup has ended. `sent` is a hash of what was sent.
+    /// Records the result of a lookup. `sent` is a hash of what was sent.
     pub(super) fn end(&self, key: Fingerprint, sent: Fingerprint, found: LookupAnswer, now: Time) {
         let mut shard = self.shard(key).lock();
         shard.under_way.remove(&key);
@@ -221,7 +212,7 @@ impl Cache {
         let answered = |quota| LookedUp {
             quota,
             answered: Some(now),
-            // Keys that were asked about together are renewed apart.
+            // With jitter, so keys that were looked up together are not renewed together.
             fresh: (now, now.after(jittered(self.cache_for, 0.1))),
             failures: 0,
             sent,
@@ -235,14 +226,14 @@ impl Cache {
                 let (quota, answered) = before.map_or((None, None), |before| (before.quota, before.answered));
                 LookedUp { quota, answered, fresh, failures, sent }
             }
-            // It says nothing about the key. What was known goes on holding, and is renewed a little later.
+            // Says nothing about the key: the known quota stays in use, and is renewed a little later.
             (LookupAnswer::Nothing, Some(before)) => LookedUp { fresh: (now, now.after(REPEATS.first)), ..before },
             (LookupAnswer::Nothing, None) => return,
         };
         self.insert(&mut shard, key, entry);
     }
 
-    /// Marks what has changed as due to be renewed. All keys are visited, with pauses in which the thread can do other work.
+    /// Makes changed keys due for renewal. Visits all keys, with pauses in which the thread can do other work.
     pub(super) async fn expire(&self, changed: &Changed) {
         for shard in &self.shards {
             {
@@ -255,7 +246,6 @@ impl Cache {
         }
     }
 
-    /// Marks a key as due to be renewed.
     pub(super) fn expire_key(&self, key: Fingerprint) {
         let mut shard = self.shard(key).lock();
         let Shard { known, others, .. } = &mut *shard;
@@ -268,12 +258,12 @@ impl Cache {
         if known.len() + others.len() >= self.per_shard {
             let reserved = self.per_shard / RESERVED;
             let evicted = match is_known {
-                // Those in the reserve stay, unless there is nothing else.
+                // The reserve is evicted only if there is nothing else.
                 true if others.len() > reserved || known.is_empty() => others.pop_front(),
                 true => known.pop_front(),
                 false if others.len() >= reserved.max(1) => others.pop_front(),
                 false if reserved > 0 => known.pop_front(),
-                // The shard is full of what the source knows.
+                // The shard is full of keys that the source knows.
                 false => return,
             };
             self.evictions.fetch_add(u64::from(evicted.is_some()), Ordering::Relaxed);
@@ -285,7 +275,7 @@ impl Cache {
         };
     }
 
-    /// How many keys are cached that the source knows, and how many others.
+    /// The numbers of keys that the source knows, and of others.
     pub(super) fn len(&self) -> (usize, usize) {
         let each = self.shards.iter().map(|shard| {
             let shard = shard.lock();
@@ -294,7 +284,6 @@ impl Cache {
         each.fold((0, 0), |sum, each| (sum.0 + each.0, sum.1 + each.1))
     }
 
-    /// How many keys had to make room for others.
     pub(super) fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
     }

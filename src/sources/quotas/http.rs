@@ -15,40 +15,38 @@ use super::answer::{LookupError, QuotaAnswer};
 use crate::config::HttpQuotas;
 use crate::net::fetch::{AGENT, Connection};
 
-/// The largest answer in bytes.
+/// In bytes.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// The longest time for a connection, with TLS, so that keys stop waiting for a server that cannot be reached.
+/// The longest time to connect, with TLS, so that keys stop waiting for an unreachable server.
 const CONNECT_LIMIT: Duration = Duration::from_millis(900);
 
-/// How many connections are opened at the same time, since each may have to look up a name in a thread of its own.
+/// How many connections are opened at the same time, since each may need a thread for its DNS lookup.
 const MOST_CONNECTING: usize = 8;
 
-/// How long a connection without a request is kept. There are no more of them than lookups at the same time: if they were
-/// closed sooner, a flood of lookups would use up the ports for connections.
+/// How long an idle connection is kept. There are never more of them than concurrent lookups. If they were closed sooner, a
+/// flood of lookups would use up the local ports.
 const MAX_IDLE: Duration = Duration::from_secs(30);
 
-/// What a key may have as it is in a segment of a path (RFC 3986, section 2.3).
+/// Everything in a key except unreserved characters is escaped (RFC 3986, section 2.3).
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// A server with a document for each key.
 pub(super) struct Http {
     settings: HttpQuotas,
     /// The target before and after the key.
     around: (String, String),
-    /// Connections without a request, and when each was used last. The last one was used last.
+    /// Idle connections with the time of their last use, which is in ascending order.
     idle: RefCell<Vec<(Instant, Connection)>>,
     connecting: Semaphore,
 }
 
-/// Why an exchange has failed.
 enum Failure {
     /// The connection broke before the head of a response.
     Broken(String),
     Other(LookupError),
 }
 
-/// The document of a key. A field that is null is the same as none.
+/// The document of a key. `null` means the same as a missing field.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
@@ -66,13 +64,13 @@ impl Http {
         Self { settings, around, idle: RefCell::default(), connecting: Semaphore::new(MOST_CONNECTING) }
     }
 
-    /// What the server says about a key; `None` if it does not know it. The caller bounds the time.
+    /// `None` if the server does not know the key. The caller bounds the time.
     pub(super) async fn look_up(&self, key: &str) -> Result<Option<QuotaAnswer>, LookupError> {
         if matches!(key, "." | "..") {
             // Servers take such a segment for another path, whether it is escaped or not.
             return Ok(None);
         }
-        // The server may have closed a kept connection just now.
+        // The server may have just closed a kept connection.
         while let Some(connection) = self.kept() {
             match self.exchange(connection, key).await {
                 Err(Failure::Broken(_)) => {}
@@ -132,7 +130,7 @@ impl Http {
             }
             Err(error) => return Err(away(format!("the server does not send all of the answer: {error}"))),
         };
-        // It may be ready only after the end of the response was seen.
+        // The connection may be ready only after the end of the response was seen.
         if connection.becomes_ready().await {
             let mut idle = self.idle.borrow_mut();
             let unused = idle.partition_point(|(used, _)| used.elapsed() > MAX_IDLE);
@@ -154,7 +152,7 @@ impl Http {
     }
 }
 
-/// Reads a document; `None` if nothing is set in it. The error never has a part of the document.
+/// Parses a document; `None` if no field is set. Errors never contain a part of the document.
 fn read(body: &[u8]) -> Result<Option<QuotaAnswer>, String> {
     let document: Document = serde_json::from_slice(body).map_err(|error| {
         let (line, column) = (error.line(), error.column());

@@ -1,5 +1,5 @@
-//! Makes the lookups of one source: so many at the same time, each in bounded time, and none while the source is away,
-//! except for one at a time that finds out whether it is back.
+//! Makes the lookups of one source: a bounded number at the same time, each in bounded time. While the source is unavailable,
+//! only one at a time probes whether it is back.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -19,21 +19,19 @@ use crate::base::back_off::BackOff;
 use crate::base::clock;
 use crate::base::fingerprint::Fingerprint;
 
-/// The most lookups that are made at the same time: of keys of which nothing is known, and of others, each. So invented
-/// keys do not keep known ones from being renewed.
+/// The maximum number of concurrent lookups, for new keys and for renewals each. So invented keys cannot prevent renewals.
 const MOST_AT_ONCE: usize = 64;
 
-/// How soon a source that is away is asked again.
+/// Pauses before an unavailable source is asked again.
 const PAUSES: BackOff = BackOff { first: Duration::from_millis(100), longest: Duration::from_secs(2) };
 
-/// How much longer than the work of following changes the pause behind it is, so that a source that announces changes all the
-/// time takes a fifth of the thread at most.
+/// The pause after following changes, as a multiple of the time that it took, so that a source that keeps announcing changes
+/// takes at most a fifth of the thread's time.
 const REST: u32 = 4;
 
-/// The longest pause between following changes, which have to hold within a second.
+/// The longest pause between following changes, which must take effect within a second.
 const MAX_REST: Duration = Duration::from_millis(400);
 
-/// What one lookup has come to.
 struct Ended {
     lookup: Lookup,
     is_probe: bool,
@@ -41,18 +39,16 @@ struct Ended {
     result: Result<Option<QuotaAnswer>, LookupError>,
 }
 
-/// What makes the lookups.
 struct Driver {
     source: Arc<QuotaSource>,
     origin: Rc<QuotaOrigin>,
     under_way: UnderWay,
-    /// The keys that are asked about.
+    /// The keys that are being looked up.
     asking: HashMap<Fingerprint, Asking, RandomState>,
-    /// There while the source is away.
+    /// Set while the source is unavailable.
     probe: Option<Probe>,
 }
 
-/// The lookups under way.
 #[derive(Default)]
 struct UnderWay {
     new: JoinSet<Ended>,
@@ -60,35 +56,34 @@ struct UnderWay {
     probe: JoinSet<Ended>,
 }
 
-/// A key that is asked about.
+/// A key that is being looked up.
 struct Asking {
     /// A hash of the key in the form in which it is sent.
     sent: Fingerprint,
-    /// Whether the source has said meanwhile that it has changed.
+    /// Whether the source has announced a change of the key meanwhile.
     has_changed: bool,
 }
 
-/// The next question to a source that is away.
-///
-/// It is about another key than the last one if a request asks for one: a source may answer all keys except one.
+/// The next lookup at an unavailable source, for another key than the last one if a request needs one: the source may answer
+/// all keys except one.
 struct Probe {
-    /// What had no answer; `None` while a question is asked.
+    /// The lookup that has failed; `None` while a probe is under way.
     failed: Option<Lookup>,
-    /// The key of the last question.
+    /// The key of the last probe.
     key: Fingerprint,
-    /// What a request has asked for since.
+    /// The lookup of another key that a request has needed since.
     other: Option<Lookup>,
     at: Instant,
-    /// How many questions in a row had no answer.
+    /// Failed probes in a row.
     failures: u32,
 }
 
-/// Makes lookups as long as the source is in force.
+/// Runs as long as the source is in force.
 pub(super) async fn run(source: Arc<QuotaSource>) {
     let owner = source.clone();
     let mut inbox = owner.inbox().await;
     let Inbox { new, renewals } = &mut *inbox;
-    // Another task may have ended without knowing when to ask again.
+    // An earlier task may have ended while the source was unavailable, without a probe to come.
     source.availability.forget();
     let announced = Rc::new(Announced::default());
     let told = announced.clone();
@@ -114,7 +109,7 @@ pub(super) async fn run(source: Arc<QuotaSource>) {
             }
             Some(_) = following.join_next() => {}
             () = due(probe_at) => driver.probe(),
-            // It has panicked.
+            // The task has panicked.
             Some(_) = background.join_next() => return,
         }
     }
@@ -127,7 +122,7 @@ async fn due(at: Option<Instant>) {
     }
 }
 
-/// Lets what has changed be renewed.
+/// Makes changed keys due for renewal, then pauses.
 async fn follow(source: Arc<QuotaSource>, changed: Changed) {
     let begun = Instant::now();
     source.expire(&changed).await;
@@ -140,7 +135,7 @@ async fn make(origin: Rc<QuotaOrigin>, lookup: Lookup, is_probe: bool) -> Ended 
     asked.spawn_local(async move { origin.look_up(&sent).await });
     let result = match timeout(LOOKUP_LIMIT, asked.join_next()).await {
         Ok(Some(Ok(result))) => result,
-        // Others may be answered.
+        // Other lookups may be answered.
         Ok(_) => Err(LookupError::Unusable("the lookup has panicked".to_owned())),
         Err(_) => Err(LookupError::Away(format!("no answer within {}", humantime::format_duration(LOOKUP_LIMIT)))),
     };
@@ -163,7 +158,7 @@ impl Driver {
         make(self.origin.clone(), lookup, is_probe)
     }
 
-    /// Keeps a lookup for the next question to a source that is away, if there is none yet.
+    /// Keeps a lookup for the next probe, if that has none yet.
     fn offer(&mut self, lookup: Lookup) {
         let is_other = match &mut self.probe {
             Some(probe) if probe.other.is_none() && probe.key != lookup.key => {
@@ -178,10 +173,10 @@ impl Driver {
         }
     }
 
-    /// Asks a source that is away.
+    /// Probes an unavailable source.
     fn probe(&mut self) {
         let Some(probe) = &mut self.probe else { return };
-        // That it has failed is recorded already.
+        // A probe is under way.
         let Some(failed) = probe.failed.take() else { return };
         let lookup = probe.other.take().unwrap_or(failed);
         probe.key = lookup.key;
@@ -189,9 +184,9 @@ impl Driver {
         self.under_way.probe.spawn_local(made);
     }
 
-    /// Records the end of a lookup, and wakes those who wait for it.
+    /// Records the end of a lookup, and wakes all who wait for it.
     fn end(&mut self, ended: Option<Ended>) {
-        // If it has panicked, those who wait for it were woken because it was dropped.
+        // If the lookup has panicked, dropping it has woken all who wait.
         let Some(Ended { lookup, is_probe, begun, result }) = ended else { return };
         let has_changed = self.asking.remove(&lookup.key).is_some_and(|asking| asking.has_changed);
         if let Err(LookupError::Away(why)) = &result {
@@ -221,7 +216,7 @@ impl Driver {
         }
     }
 
-    /// Decides what is asked next if the source is away.
+    /// Prepares the next probe if the source is unavailable.
     fn failed(&mut self, lookup: Lookup, is_probe: bool) {
         if !self.source.availability.is_away() {
             return;
@@ -236,7 +231,7 @@ impl Driver {
         self.probe = Some(Probe { failed: Some(lookup), key, other, at, failures });
     }
 
-    /// Remembers which of the answers that are on their way may be older than these changes.
+    /// Marks lookups under way whose answers may be older than these changes.
     fn changed(&mut self, changed: &Changed) {
         self.asking.values_mut().for_each(|asking| asking.has_changed |= changed.has(asking.sent));
     }
@@ -255,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_source_is_asked_again_after_its_task_has_ended() {
-        // Nothing listens there, so each lookup ends at once.
+        // Nothing listens there, so each lookup fails at once.
         let text = "[limits.l]\nkey = \"header:k\"\nrates = [\"1/s\"]\nquotas = { source = \"http://127.0.0.1:9/{key}\" }\n\
                     [[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
         let config = config::parse(text.as_bytes(), "test", Path::new("")).unwrap();
@@ -264,7 +259,7 @@ mod tests {
             for key in ["a", "b"] {
                 let mut task = JoinSet::new();
                 task.spawn_local(run(source.clone()));
-                // It begins.
+                // Lets the task begin.
                 yield_now().await;
                 let (fingerprint, text) = (Fingerprint::of(key.as_bytes()), key.as_bytes().to_vec());
                 let mut wait = source.get(fingerprint, clock::now(), || Some(text)).wait.unwrap();

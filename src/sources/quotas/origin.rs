@@ -1,4 +1,4 @@
-//! The servers that can be asked for quotas.
+//! The kinds of servers that can be asked for quotas.
 
 use std::future::pending;
 
@@ -7,14 +7,14 @@ use super::answer::{LookupError, QuotaAnswer, QuotaChange};
 use super::http::Http;
 use crate::config::QuotaServer;
 
-/// A server that is asked. It lives in one thread.
+/// Used by one thread only.
 pub(super) enum QuotaOrigin {
     Http(Box<Http>),
     Postgres(Box<Postgres>),
 }
 
 impl QuotaOrigin {
-    /// `changes` is told what the server announces by itself.
+    /// `changes` is called for what the server announces.
     pub(super) fn new(server: &QuotaServer, changes: impl Fn(QuotaChange) + 'static) -> Self {
         match server {
             QuotaServer::Http(settings) => Self::Http(Box::new(Http::new(settings.clone()))),
@@ -22,7 +22,7 @@ impl QuotaOrigin {
         }
     }
 
-    /// Does what the server needs besides lookups. It never ends.
+    /// Does what the server needs besides lookups. Never returns.
     pub(super) async fn run(&self) {
         match self {
             Self::Http(_) => pending().await,
@@ -30,7 +30,7 @@ impl QuotaOrigin {
         }
     }
 
-    /// What the server says about a key, in the form in which it is asked. The caller bounds the time.
+    /// The key is in the form in which it is sent. The caller bounds the time.
     pub(super) async fn look_up(&self, key: &str) -> Result<Option<QuotaAnswer>, LookupError> {
         match self {
             Self::Http(http) => http.look_up(key).await,

@@ -1,6 +1,6 @@
-//! Quotas from PostgreSQL: a row for each key, over one connection, on which changes are announced too.
+//! Quotas from PostgreSQL: a row for each key, over one connection, on which changes are also announced.
 //!
-//! [`Postgres::run`] keeps connected. While there is no session, lookups are told at once that the database is away.
+//! [`Postgres::run`] stays connected. Without a session, lookups fail at once, with the reason.
 
 mod columns;
 mod failure;
@@ -20,13 +20,12 @@ use super::{LookupError, QuotaAnswer, QuotaChange};
 use crate::base::back_off::{BackOff, jittered};
 use crate::config::PostgresSettings;
 
-/// The pauses before connecting again. A session that lasted longer than the longest was no failure.
+/// Pauses before connecting again. If a session lasted longer than the longest pause, its end counts as the first failure.
 const PAUSES: BackOff = BackOff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
 
 /// How often the same failure is logged.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// A PostgreSQL database that is asked for quotas.
 pub struct Postgres {
     settings: PostgresSettings,
     changes: Box<dyn Fn(QuotaChange)>,
@@ -35,24 +34,23 @@ pub struct Postgres {
     logged: RefCell<Option<(String, Instant)>>,
 }
 
-/// Whether the database can be asked.
 #[derive(Clone)]
 enum State {
-    /// It was not tried yet.
+    /// No attempt has ended yet.
     Connecting,
     Connected(Rc<Session>),
-    /// Why it cannot.
+    /// Why there is no session.
     Away(String),
 }
 
 impl Postgres {
-    /// A database that [`Self::run`] connects to. `changes` is told what it announces.
+    /// [`Self::run`] connects. `changes` is called for what the database announces.
     pub fn new(settings: &PostgresSettings, changes: impl Fn(QuotaChange) + 'static) -> Self {
         let state = watch::Sender::new(State::Connecting);
         Self { settings: settings.clone(), changes: Box::new(changes), state, logged: RefCell::default() }
     }
 
-    /// Keeps connected, with pauses that grow, and listens. It never returns, and runs beside [`Self::look_up`].
+    /// Stays connected, with growing pauses, and listens. Never returns; runs concurrently with [`Self::look_up`].
     pub async fn run(&self) {
         let (mut failures, mut was_connected) = (0_u32, false);
         loop {
@@ -63,7 +61,7 @@ impl Postgres {
                     self.state.send_replace(State::Connected(opened.session.clone()));
                     tracing::info!(server = %self.settings.url, "connected to PostgreSQL for quotas");
                     *self.logged.borrow_mut() = None;
-                    // Nobody has told what changed meanwhile.
+                    // Changes in the meantime were not announced.
                     if was_connected && self.settings.channel.is_some() {
                         (self.changes)(QuotaChange::Any);
                     }
@@ -77,18 +75,18 @@ impl Postgres {
             self.state.send_replace(State::Away(why));
             let was_stable = connected_at.is_some_and(|at| at.elapsed() > PAUSES.longest);
             failures = if was_stable { 1 } else { failures.saturating_add(1) };
-            // Gateways do not connect all at once.
+            // With jitter, so gateways do not connect all at once.
             sleep(jittered(PAUSES.pause(failures), 0.5)).await;
         }
     }
 
-    /// What the database says about a key; `None` if it has no row, or one that says nothing. Concurrent calls are
-    /// pipelined over one connection. A call that is dropped does no harm.
+    /// `None` if the key has no row, or one without any quota. Concurrent calls are pipelined over one connection. Dropping a
+    /// call is safe.
     ///
     /// # Errors
     /// When there is no answer, or one that cannot be used.
     pub async fn look_up(&self, key: &str) -> Result<Option<QuotaAnswer>, LookupError> {
-        // No text in PostgreSQL has a NUL in it, so there is no such row.
+        // PostgreSQL stores no text with a NUL, so there is no such row.
         if key.contains('\0') {
             return Ok(None);
         }
@@ -102,7 +100,7 @@ impl Postgres {
         }
     }
 
-    /// Logs a failure, the same one once in [`LOG_EVERY`].
+    /// Logs the same failure at most once in [`LOG_EVERY`].
     fn log(&self, why: &str, message: &str) {
         let mut logged = self.logged.borrow_mut();
         if logged.as_ref().is_none_or(|(last, at)| last != why || at.elapsed() > LOG_EVERY) {

@@ -1,7 +1,5 @@
-//! A quota: what a source grants a key, read by the terms of the limit that asks.
-//!
-//! A million customers may have the same plan, so equal rates are stored once. The one copy also keeps the texts that
-//! responses have about it.
+//! A quota: what a source grants a key, read by the terms of the limit that asks. A million customers may have the same plan,
+//! so equal rates are stored once, together with the texts about them for responses.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -15,54 +13,50 @@ use super::answer::QuotaAnswer;
 use crate::config::{self, quota_rates};
 use crate::limit::Limit;
 
-/// The most bytes of a rate or of the name of a tier that a source may name.
+/// In bytes, for a rate or the name of a tier.
 const MAX_TEXT: usize = 256;
 
-/// What a source grants a key.
 #[derive(Clone, Debug)]
 pub struct Quota {
-    /// What the source has said.
+    /// As the source has sent it.
     pub answer: QuotaAnswer,
-    /// What that means.
+    /// What the answer means.
     pub granted: GrantedQuota,
-    /// Identifies the terms by which it was read.
+    /// The version of the terms by which the answer was read.
     pub(super) version: u64,
 }
 
-/// What an answer of a source means.
 #[derive(Clone, Debug)]
 pub enum GrantedQuota {
-    /// The key has these rates.
     Rates(Arc<QuotaRates>),
     /// The key has the rates of this tier of the limit.
     Tier(String),
-    /// Its requests pass and are not counted.
+    /// Requests pass without being counted.
     Exempt,
-    /// Its requests do not pass.
+    /// Requests do not pass.
     Block,
 }
 
-/// Rates that a source has named, for all keys that have them.
+/// Rates that a source has named, shared by all keys that have them.
 pub struct QuotaRates {
-    /// Identifies them in this process.
+    /// Unique in this process.
     id: u64,
     limit: Arc<Limit>,
     texts: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl QuotaRates {
-    /// Identifies the rates: those that are equal and belong to the same configuration of a limit have the same number.
+    /// Equal rates have the same number, as long as the configuration of their limit is the same.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The rates.
     pub fn limit(&self) -> &Arc<Limit> {
         &self.limit
     }
 
-    /// What responses say about the rates, composed now if this is their first use. It is kept here, because it lasts as long
-    /// as they do. All callers have to use the same type: `None` if another one is there.
+    /// The texts about the rates for responses, composed at the first use and kept as long as the rates. All callers must use
+    /// the same type `T`: `None` if the stored type differs.
     pub fn texts<T: Send + Sync + 'static>(&self, compose: impl FnOnce() -> T) -> Option<&T> {
         self.texts.get_or_init(|| Box::new(compose())).downcast_ref()
     }
@@ -77,7 +71,7 @@ impl fmt::Debug for QuotaRates {
 /// The terms by which answers are read: those of one configuration of a limit.
 pub(super) struct Terms {
     pub(super) limit: config::Limit,
-    /// Later ones have a higher number.
+    /// Later terms have a higher number.
     pub(super) version: u64,
     shared: Mutex<Shared>,
 }
@@ -87,7 +81,7 @@ pub(super) struct Terms {
 struct Shared {
     /// By their texts, as the source has written them.
     rates: HashMap<Vec<String>, Weak<QuotaRates>, RandomState>,
-    /// When so many are there, those that no key has any more are removed.
+    /// At this size, rates that no key has any longer are removed.
     most: usize,
     next: u64,
 }
@@ -97,7 +91,7 @@ impl Terms {
         Self { limit, version, shared: Mutex::default() }
     }
 
-    /// Reads an answer; `None` if it grants nothing.
+    /// `None` if the answer grants nothing.
     ///
     /// # Errors
     /// Why it cannot be used.
@@ -138,7 +132,7 @@ impl Terms {
         }
         shared.next += 1;
         let limit = Arc::new(self.limit.counted(&read));
-        // The version is part of it, so that rates of different configurations differ.
+        // The id includes the version, so that rates of different configurations differ.
         let id = self.version << 32 | (shared.next & u64::from(u32::MAX));
         let rates = Arc::new(QuotaRates { id, limit, texts: OnceLock::new() });
         shared.rates.insert(texts.to_vec(), Arc::downgrade(&rates));

@@ -1,6 +1,5 @@
-//! One source of quotas, as workers see it: a cache, and two bounded queues to the thread that asks.
-//!
-//! One of the queues is for keys that are cached, so that invented keys do not keep these from being renewed.
+//! One source of quotas, as workers see it: a cache, and two bounded queues to the thread that asks. One queue is for cached
+//! keys, so that invented keys cannot prevent renewals.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,44 +21,39 @@ use crate::base::metrics::{Counter, Histogram};
 use crate::config::known_keys::whole_digest;
 use crate::config::{self, Quotas, SentKey};
 
-/// The longest time that a lookup takes, although no request waits for it any more.
+/// The longest time of a lookup; requests stop waiting earlier.
 pub(super) const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
 
-/// The most lookups that wait to be made: of keys of which nothing is known, and of others, each.
+/// The length of each of the two queues.
 const QUEUE: usize = 1024;
 
-/// The longest key that is sent as it is, in bytes. A longer one has the limit's own rates.
+/// The longest key that is sent as it is, in bytes. A longer one gets the limit's own rates.
 const MAX_KEY: usize = 1024;
 
-/// A lookup that waits to be made.
 pub(super) struct Lookup {
     pub(super) key: Fingerprint,
     /// The key in the form in which it is sent.
     pub(super) sent: String,
-    /// It is told when the lookup has ended, and dropped if it is not made.
+    /// Notified when the lookup has ended, and dropped if the lookup is not made.
     pub(super) done: watch::Sender<()>,
 }
 
-/// Where the thread that asks gets its work from.
+/// The ends of the queues, for the thread that asks.
 pub(super) struct Inbox {
-    /// Lookups of keys of which nothing is known. Clients can fill this queue with invented keys.
+    /// Lookups of unknown keys. Clients can fill this queue with invented keys.
     pub(super) new: mpsc::Receiver<Lookup>,
-    /// Lookups of keys that are cached.
     pub(super) renewals: mpsc::Receiver<Lookup>,
 }
 
-/// How lookups have ended. Only one thread counts.
+/// How lookups have ended. Only one thread writes.
 #[derive(Debug, Default)]
 pub struct LookupCounters {
-    /// The source grants the key something.
     pub found: Counter,
-    /// The source does not know the key.
     pub absent: Counter,
-    /// The answer cannot be used.
     pub unusable: Counter,
-    /// The source cannot be asked or does not answer in time.
+    /// The source cannot be reached, or does not answer in time.
     pub failed: Counter,
-    /// How long they took, as far as there was an answer.
+    /// The duration of lookups with an answer.
     pub duration: Histogram,
 }
 
@@ -67,7 +61,7 @@ pub struct LookupCounters {
 pub struct QuotaSource {
     settings: Quotas,
     terms: ArcSwap<Terms>,
-    /// That of the terms.
+    /// Of `terms`.
     version: AtomicU64,
     cache: Cache,
     new: mpsc::Sender<Lookup>,
@@ -79,12 +73,11 @@ pub struct QuotaSource {
     skipped: AtomicU64,
 }
 
-/// What is cached of a key, and what a request may wait for.
 #[derive(Debug)]
 pub struct CacheAnswer {
-    /// What the key is granted, as far as that is known.
+    /// As far as it is known.
     pub quota: Option<Arc<Quota>>,
-    /// The end of a lookup; then the cache is to be asked again. `None` if there is nothing to wait for.
+    /// The end of a lookup; then the cache must be asked again. `None` if there is nothing to wait for.
     pub wait: Option<watch::Receiver<()>>,
 }
 
@@ -106,20 +99,18 @@ impl QuotaSource {
         }
     }
 
-    /// The name of the limit.
     pub fn limit(&self) -> String {
         self.terms.load().limit.name.clone()
     }
 
-    /// The section of the configuration.
     pub fn settings(&self) -> &Quotas {
         &self.settings
     }
 
-    /// Whether it is what this configuration says, as far as what it caches is concerned.
+    /// Whether the cached answers are valid for this configuration too.
     pub(super) fn is_for(&self, limit: &config::Limit) -> bool {
         let terms = self.terms.load();
-        // The same key of another list of sources has another fingerprint.
+        // A key made from other sources has another fingerprint.
         terms.limit.name == limit.name && terms.limit.key == limit.key && limit.quotas.as_ref() == Some(&self.settings)
     }
 
@@ -133,7 +124,7 @@ impl QuotaSource {
         }
     }
 
-    /// Where the work comes from, for the one task that does it.
+    /// For the one task that makes the lookups.
     pub(super) async fn inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().await
     }
@@ -147,8 +138,8 @@ impl QuotaSource {
         }
     }
 
-    /// What a key is granted. `text` is the key, if the source can be asked about it; it is called only for a lookup, which
-    /// this asks for where it is due.
+    /// The quota of a key; a lookup is queued if one is due. `text` is called only for a lookup and returns the key, if the
+    /// source can be asked about it.
     pub fn get(&self, key: Fingerprint, now: Time, text: impl FnOnce() -> Option<Vec<u8>>) -> CacheAnswer {
         match self.cache.fresh(key, now) {
             Some(Known { quota, .. }) => {
@@ -176,20 +167,20 @@ impl QuotaSource {
         CacheAnswer { quota, wait }
     }
 
-    /// What is cached of a key, after a wait.
+    /// The cached quota of a key, after a wait.
     pub fn cached(&self, key: Fingerprint, now: Time) -> Option<Arc<Quota>> {
         let quota = self.cache.get(key, now, |_| false).quota?;
         self.current(key, quota)
     }
 
-    /// What is cached of a key, for people.
+    /// The cache entry of a key, for people.
     pub fn peek(&self, key: Fingerprint, now: Time) -> Option<CachedQuota> {
         let mut cached = self.cache.peek(key, now)?;
         cached.quota = cached.quota.and_then(|quota| self.current(key, quota));
         Some(cached)
     }
 
-    /// The quota by the terms in force: a reload may have changed them since it was read.
+    /// The quota by the terms in force, which a reload may have changed since the answer was read.
     fn current(&self, key: Fingerprint, quota: Arc<Quota>) -> Option<Arc<Quota>> {
         if quota.version >= self.version.load(Ordering::Acquire) {
             return Some(quota);
@@ -200,7 +191,7 @@ impl QuotaSource {
         Some(read)
     }
 
-    /// A place in a queue; `None` if there is none, or the source cannot be asked.
+    /// A place in a queue; `None` if the queue is full or the source is unavailable.
     fn permit(&self, is_renewal: bool) -> Option<mpsc::Permit<'_, Lookup>> {
         if !self.availability.admits() {
             return None;
@@ -213,12 +204,12 @@ impl QuotaSource {
         permit
     }
 
-    /// Records that a request has waited for as long as it may.
+    /// Records that a request has waited for the maximum time.
     pub fn has_timed_out(&self) {
         self.timed_out.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Reads what the server has answered, and records it.
+    /// Reads and records the answer of the server.
     pub(super) fn end(&self, lookup: &Lookup, result: Result<Option<QuotaAnswer>, LookupError>, now: Time) {
         let (found, counter) = match result {
             Ok(None) => (LookupAnswer::Absent, &self.counters.absent),
@@ -229,17 +220,17 @@ impl QuotaSource {
             },
             Err(LookupError::Unusable(why)) => (self.unusable(&why), &self.counters.unusable),
             Err(LookupError::Away(_)) if self.is_away() => (LookupAnswer::Nothing, &self.counters.failed),
-            // Others are answered.
+            // Other lookups are answered.
             Err(LookupError::Away(_)) => (LookupAnswer::Unusable, &self.counters.failed),
         };
         counter.one();
         self.cache.end(lookup.key, Fingerprint::of(lookup.sent.as_bytes()), found, now);
-        // Whoever waits looks again.
+        // All who wait look into the cache again.
         let _ = lookup.done.send(());
     }
 
     fn unusable(&self, why: &str) -> LookupAnswer {
-        // The first ones of a power of ten, so that a source that is wrong about each key does not fill the log.
+        // Only powers of ten are logged, so that a source that answers each key wrongly does not fill the log.
         let count = self.counters.unusable.get() + 1;
         if count == 10_u64.pow(count.ilog10()) {
             tracing::warn!(
@@ -252,52 +243,48 @@ impl QuotaSource {
         LookupAnswer::Unusable
     }
 
-    /// Marks what has changed as due to be renewed.
     pub(super) async fn expire(&self, changed: &Changed) {
         self.cache.expire(changed).await;
     }
 
-    /// Marks a key as due to be renewed.
     pub(super) fn expire_key(&self, key: Fingerprint) {
         self.cache.expire_key(key);
     }
 
-    /// How lookups have ended.
     pub fn counters(&self) -> &LookupCounters {
         &self.counters
     }
 
-    /// How many requests have waited for as long as they may.
+    /// The number of requests that have waited for the maximum time.
     pub fn timed_out(&self) -> u64 {
         self.timed_out.load(Ordering::Relaxed)
     }
 
-    /// How many lookups were not made because too many were to be made.
+    /// The number of lookups that were not made because a queue was full.
     pub fn skipped(&self) -> u64 {
         self.skipped.load(Ordering::Relaxed)
     }
 
-    /// How many keys are cached that the source knows, and how many others.
+    /// The numbers of cached keys that the source knows, and of others.
     pub fn len(&self) -> (usize, usize) {
         self.cache.len()
     }
 
-    /// How many keys had to make room for others.
     pub fn evictions(&self) -> u64 {
         self.cache.evictions()
     }
 
-    /// Whether the source cannot be asked.
     pub fn is_away(&self) -> bool {
         self.availability.is_away()
     }
 
-    /// Why the source cannot be asked, if it cannot.
+    /// Why the source is unavailable; `None` if it is available.
     pub fn why_away(&self) -> Option<String> {
         self.availability.why()
     }
 
-    /// Asks the source about a key without the cache, and blocks until it has answered. `None` is a key that cannot be sent.
+    /// Asks the source about a key without the cache, and blocks until the answer. `None` if the key cannot be sent or has no
+    /// quota.
     ///
     /// # Errors
     /// Why there is no answer that can be used.
@@ -313,7 +300,7 @@ impl QuotaSource {
                 () = tokio::time::sleep(LOOKUP_LIMIT) => Err(LookupError::Away(format!("no answer within {limit}"))),
             }
         });
-        // A lookup of a name may block its thread for longer.
+        // A DNS lookup may block its thread for longer.
         runtime.shutdown_background();
         match asked {
             Ok(None) => Ok(None),

@@ -1,4 +1,4 @@
-//! Quotas from PostgreSQL, in a gateway that was built without the feature `postgres`: the configuration has none.
+//! Replaces `postgres.rs` in a gateway that was built without the feature `postgres`: no configuration uses it.
 
 use std::convert::Infallible;
 use std::future::{Pending, Ready};
@@ -6,7 +6,7 @@ use std::future::{Pending, Ready};
 use super::{LookupError, QuotaAnswer, QuotaChange};
 use crate::config::PostgresSettings;
 
-/// A PostgreSQL database. There is no value of this type.
+/// Has no values.
 pub struct Postgres {
     never: Infallible,
 }
@@ -17,13 +17,10 @@ impl Postgres {
         match settings.url {}
     }
 
-    /// Keeps connected.
     pub fn run(&self) -> Pending<()> {
         match self.never {}
     }
 
-    /// What the database says about a key.
-    ///
     /// # Errors
     /// Never.
     pub fn look_up(&self, _: &str) -> Ready<Result<Option<QuotaAnswer>, LookupError>> {

@@ -14,7 +14,7 @@ use crate::limit::{MAX_QUOTA, Rate};
 const COST: &str = "write cost = 5, cost = { request_header = \"x-cost\" }, cost = { response_header = \"x-cost\" } or \
                     cost = { tokens = \"auto\" }";
 
-/// Reads both keys of a limit with these rates, which so many gateways share.
+/// `rates` are those of the limit, which `gateways` gateways share.
 pub(super) fn read(section: &Section<'_>, rates: &[Rate], gateways: u64) -> Cost {
     let field = section.field(&limit::cost);
     let statuses = section.field(&limit::count).and_then(|field| count(&field));
@@ -55,7 +55,7 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
         0 if field.entries("`cost`")?.iter().all(|(name, _)| name.text == cost::reserve.name) => {
             field.report("`cost` names neither a header nor `tokens`", COST);
         }
-        // If there is none, another key is a typing mistake, which `close` reports.
+        // Without a header and `tokens`, another key is a typing mistake, which `close` reports.
         0 | 1 => {}
         _ => field.report(
             "`cost` can come from one place only",
@@ -83,7 +83,7 @@ fn cost(section: &Section<'_>, field: &Field<'_>, rates: &[Rate], gateways: u64)
     read
 }
 
-/// A number that one request may cost in each rate.
+/// A number that fits into the capacity of each rate.
 fn amount(field: &Field<'_>, rates: &[Rate], gateways: u64, takes: &str) -> Option<u64> {
     let amount = field.integer(1..=MAX_QUOTA)?;
     let capacity = |rate: &Rate| rate.part(gateways).capacity();

@@ -14,10 +14,10 @@ use crate::config::{Key, Source, Tiers, values};
 const ENTRY: &str = "an override is keys = [\"partner-7\"] with rates = [\"100/s\"], exempt = true or block = true";
 pub(super) const TWICE: &str = "a key can have only one override: remove one of them";
 const KEYS: [&Setting<()>; 3] = [&exception::rates, &exception::exempt, &exception::block];
-/// The maximum number of keys with a `*`, in the configuration and in the file together.
+/// In the configuration and its file of overrides together.
 const MOST_WILDCARDS: usize = 1_000;
 
-/// Which kinds of keys the overrides can have. It follows from the first part of the limit's key.
+/// Which kinds of keys overrides can have, according to the first part of the limit's key.
 #[derive(Clone, Copy)]
 pub(super) struct Kinds {
     addresses: bool,
@@ -32,7 +32,6 @@ impl Kinds {
         Self { addresses: addresses > 0, texts: addresses < sources.len() || sources.is_empty() }
     }
 
-    /// Reads the key of an override.
     pub(super) fn pattern(self, text: &str) -> Result<Pattern, Wrong> {
         if text.is_empty() {
             return Err(Wrong::new("a key is empty", "an empty value counts as a missing key"));
@@ -49,7 +48,6 @@ impl Kinds {
     }
 }
 
-/// Reads `[[limits.NAME.overrides]]`.
 pub(super) fn overrides(section: &Section<'_>, name: &str, terms: &Terms, kinds: Kinds, has_rates: bool) -> Builder {
     let mut overrides = Builder::default();
     let Some(field) = section.field(&limit::overrides) else { return overrides };
@@ -64,7 +62,6 @@ pub(super) fn overrides(section: &Section<'_>, name: &str, terms: &Terms, kinds:
     overrides
 }
 
-/// Reads one override.
 pub(super) fn entry(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rates: bool, overrides: &mut Builder) {
     let keys = section.required(&exception::keys, ENTRY).and_then(|field| field.list(&exception::keys));
     let Some(allowance) = allowance(section, KEYS, terms, has_rates, ENTRY) else { return };
@@ -76,7 +73,7 @@ pub(super) fn entry(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rate
     }
 }
 
-/// Builds the overrides of a limit, unless they have too many patterns.
+/// `None`, after a report, if there are too many patterns.
 pub(super) fn finish(overrides: Builder, limit: &Name<'_>, section: &Section<'_>) -> Option<Arc<Overrides>> {
     let count = overrides.wildcards();
     let (message, help) = if count > MOST_WILDCARDS {
@@ -95,7 +92,7 @@ pub(super) fn finish(overrides: Builder, limit: &Name<'_>, section: &Section<'_>
     None
 }
 
-/// Reads what an override grants. `example` is a whole override.
+/// What an override grants. `example` is a whole override.
 pub(super) fn allowance(
     section: &Section<'_>,
     [rates, exempt, block]: [&Setting<()>; 3],
@@ -133,7 +130,7 @@ pub(super) fn allowance(
     }
 }
 
-/// Reads the one source of a tier's name.
+/// The one source of a tier's name.
 fn tier(text: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
     let help = "use one source whose value is a word, like \"header:x-plan\"";
     match source(text.trim(), jwts) {
@@ -145,7 +142,6 @@ fn tier(text: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
     }
 }
 
-/// Reads `tier` and `[limits.NAME.tiers.*]`.
 pub(super) fn tiers(section: &Section<'_>, name: &str, terms: &Terms, jwts: &Names<'_>) -> Option<Tiers> {
     let (attribute, table) = (section.field(&limit::tier), section.field(&limit::tiers));
     let example = format!("[limits.{name}.tiers.gold] with rates = [\"100/s\"]");

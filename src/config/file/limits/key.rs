@@ -1,4 +1,4 @@
-//! What a limit counts by: sources joined by `|`, or a list of such parts.
+//! The key of a limit: sources joined by `|`, or a list of such parts.
 
 use crate::config::file::jwt::Names;
 use crate::config::read::{Field, Setting, Wrong};
@@ -6,7 +6,6 @@ use crate::config::report::{did_you_mean, quoted};
 use crate::config::{Key, Source, values};
 use crate::tokens::pointer::{Pointer, PointerError};
 
-/// Sources without a name after a colon.
 const PLAIN: [(&str, Source); 8] = [
     ("client-ip", Source::ClientIp { v6: 64 }),
     ("bearer", Source::Bearer),
@@ -21,7 +20,7 @@ const POINTER: &str = "a pointer (RFC 6901) begins with a slash, like json:/mode
 const SOURCES: &str = "sources are client-ip, header:NAME, cookie:NAME, query:NAME, bearer, path, path:NAME, host, \
                        method, route, client-cert, jwt:CLAIM, json:/POINTER, descriptor:NAME and global";
 
-/// Reads the key of a limit, or what an upstream balances by.
+/// The key of a limit, or of an upstream that balances by a hash.
 pub(in crate::config::file) fn key(field: &Field<'_>, key: &Setting<()>, jwts: &Names<'_>) -> Option<Key> {
     let part = |text: &str| part(text, jwts);
     if !field.is_list() {
@@ -50,7 +49,6 @@ fn part(text: &str, jwts: &Names<'_>) -> Result<Vec<Source>, Wrong> {
     Ok(sources)
 }
 
-/// Reads one source.
 pub(super) fn source(word: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
     let plain = |word: &str| PLAIN.iter().find(|(name, _)| *name == word).map(|(_, source)| source.clone());
     let Some((kind, name)) = word.split_once(':') else {
@@ -91,7 +89,6 @@ pub(super) fn source(word: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
     }
 }
 
-/// A JSON pointer.
 pub(super) fn pointer(text: &str) -> Result<Pointer, Wrong> {
     if text.is_empty() {
         return Err(Wrong::new("a JSON pointer is missing", POINTER));

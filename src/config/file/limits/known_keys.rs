@@ -1,4 +1,4 @@
-//! `known_keys`: a file of the keys that exist, one on each line, in full or as digests.
+//! `known_keys`: a file of the keys that exist, one on each line, as texts or as digests.
 
 use std::io::{BufRead, BufReader};
 use std::sync::Arc;
@@ -11,12 +11,11 @@ use crate::config::regular_file::RegularFile;
 use crate::config::settings::limit;
 use crate::config::{Key, Source};
 
-/// The maximum number of keys in one file.
 const MOST_KEYS: usize = 1_000_000;
 const LINE: &str = "a line is a key, `sha256:` with the digest of one, or a # comment";
 const DIGEST: &str = "after `sha256:` come 64 hexadecimal digits, as `printf %s KEY | sha256sum` prints them";
 
-/// Reads the file that `known_keys` names, for a limit with this key.
+/// `key` is that of the limit.
 pub(super) fn read(section: &Section<'_>, key: Option<&Key>) -> Option<Arc<KnownKeys>> {
     let field = section.field(&limit::known_keys)?;
     let file = NamedFile::new(&field)?;
@@ -36,7 +35,7 @@ pub(super) fn read(section: &Section<'_>, key: Option<&Key>) -> Option<Arc<Known
     }
 }
 
-/// The digests of all keys of a file. If it cannot be read to its end, those of the keys so far.
+/// The digests of all keys of a file, or of those before an error of reading.
 fn lines(file: &NamedFile<'_>, mut text: impl BufRead) -> Vec<Digest> {
     let (mut digests, mut bytes, mut number, mut problems) = (Vec::new(), Vec::new(), 0, 0);
     loop {
@@ -64,15 +63,15 @@ fn lines(file: &NamedFile<'_>, mut text: impl BufRead) -> Vec<Digest> {
         }
     }
     file.report_rest(problems);
-    // With an empty file, which may be an accident, no client's key would be known.
+    // With an empty file, which may be an accident, every client's key would be unknown.
     if digests.is_empty() && problems == 0 {
         file.report(number.max(1), 1, "the file has no keys", LINE);
     }
     digests
 }
 
-/// The digest of the key on a line, if there is one, or the problem and its column. Keys are secrets, so no message
-/// repeats a part of the line.
+/// The digest of the key on a line, if there is one; or the column and the problem. Messages show no part of a line, since keys
+/// are secrets.
 fn line(bytes: &[u8], is_first: bool) -> Result<Option<Digest>, (u64, Wrong)> {
     let bytes = if is_first { without_mark(bytes) } else { bytes };
     let text = std::str::from_utf8(bytes).map_err(|error| {

@@ -14,12 +14,12 @@ use crate::net::tls::ConnectorTls;
 const SOURCE: &str = "source = \"https://plans.internal/v1/{key}\" or source = \"postgres://gateway@db/plans\"";
 const QUERY: &str = "query = \"select rates, tier, exempt, block from plans where key = $1\"";
 const KEY: &str = "{key}";
-/// Where `{key}` stands, while the rest of a URL is checked.
+/// Replaces `{key}` while the rest of a URL is checked.
 const STAND_IN: &str = "KEY";
-/// The longest name of a channel in PostgreSQL, in bytes.
+/// In PostgreSQL, in bytes.
 const MAX_CHANNEL: usize = 63;
 
-/// Reads the section, if there is one. `key` is that of the limit.
+/// `key` is that of the limit.
 pub(super) fn read(
     section: &Section<'_>,
     key: Option<&Key>,
@@ -44,15 +44,15 @@ pub(super) fn read(
     Some(Quotas { server: server?, cache_for, max_cached, timeout, send })
 }
 
-/// Reads the source, which may be in a file or a variable because it may have a password.
+/// The source may be in a file or a variable, because it may have a password.
 fn server(section: &Section<'_>, field: &Field<'_>, system: &SystemAuthorities) -> Option<QuotaServer> {
     let written = field.hiding_query().text()?;
     let is_named = secret::is_named(field);
-    // What is written here is shown where it is wrong, unless it may have a password.
+    // A wrong value is shown in messages, unless it may have a password.
     let has_secret = is_named || written.contains('@');
     let text = if has_secret { secret::read(field, "source of quotas")? } else { written.to_owned() };
     let refuse = |wrong: Wrong| {
-        // What is in a file or a variable may be secret, and has no place in this file.
+        // The text of a file or variable may be secret, and it has no place in this file.
         let wrong =
             if is_named { Wrong::new(format!("{} has no valid source", quoted(written)), SOURCE) } else { wrong };
         field.refuse(wrong);
@@ -95,7 +95,7 @@ fn http(text: &str) -> Result<Url, Wrong> {
         let message = "without TLS others in the network could read keys and change quotas";
         return Err(Wrong::new(message, help).at(0.."http://".len()));
     }
-    // The place is the same in the target, which is the end of the text, or that end after a slash.
+    // The target is the end of the URL, perhaps after an added slash, so `{key}` has the same distance from the end in both.
     let mut target = url.target.as_sent().to_owned();
     let start = target.len() - (text.len() - place - KEY.len()) - STAND_IN.len();
     target.replace_range(start..start + STAND_IN.len(), KEY);
@@ -127,7 +127,7 @@ fn postgres(
     Some(PostgresSettings { url, tls, query: query?, channel })
 }
 
-/// Trusts the authorities in the file that a URL names.
+/// Trusts only the authorities in a file.
 fn tls_of_file(field: &Field<'_>, path: &Path) -> Option<ConnectorTls> {
     let path = field.path(&path.to_string_lossy())?;
     field.source.record(path.clone());
@@ -154,7 +154,7 @@ fn query_of_key(text: &str) -> Result<String, Wrong> {
     }
 }
 
-/// Reads a name that PostgreSQL reads in the same way with and without quotes: `notify Plans` announces on `plans`.
+/// A name that PostgreSQL reads in the same way with and without quotes: `notify Plans` announces on `plans`.
 fn channel(text: &str) -> Result<String, Wrong> {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let is_name = text.chars().all(is_plain) && !text.starts_with(|c: char| c.is_ascii_digit());

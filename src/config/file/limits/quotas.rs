@@ -19,12 +19,11 @@ use crate::config::settings::{limit, overrides_file};
 use crate::config::texts::{Texts, place};
 use crate::config::values;
 
-/// The maximum number of keys in one file.
 const MOST_KEYS: usize = 1_000_000;
 const HEADER: &str = "the first line must be: key,rates";
 const ROW: &str = "after the key write `exempt`, `block`, or rates with spaces between them, like 100/s 5000/10m";
 
-/// Reads the file that `overrides_file` names into `overrides`. Returns its path.
+/// Reads the file into `overrides`. Returns its path.
 pub(super) fn read(
     section: &Section<'_>,
     terms: &Terms,
@@ -144,18 +143,18 @@ impl Quotas<'_> {
     }
 }
 
-/// The rows of a CSV file, read so far.
+/// The rows of a CSV file that were read so far.
 struct Rows<'a> {
     quotas: &'a Quotas<'a>,
-    /// The line of each override, from the one at `first` on.
+    /// The line of each override whose index is at least `first`.
     lines: Vec<u64>,
     first: usize,
-    /// Texts of rates that were already read: most keys share a few of them.
+    /// Texts of rates that were already read, because most keys share a few of them.
     known: HashMap<String, Allowance>,
 }
 
 impl Rows<'_> {
-    /// Adds a row, or returns its problem and the column.
+    /// The error is the column and the problem.
     fn add(&mut self, row: &StringRecord, at: &Position, overrides: &mut Builder) -> Result<(), (u64, Wrong)> {
         let (Some(key), Some(rates), None) = (row.get(0), row.get(1), row.get(2)) else {
             return Err((1, Wrong::new(format!("the line has {} field(s), not 2", row.len()), ROW)));
@@ -184,7 +183,6 @@ impl Rows<'_> {
 }
 
 impl Quotas<'_> {
-    /// Reads what a row grants.
     fn allowance(&self, text: &str) -> Result<Allowance, Wrong> {
         match text {
             "exempt" => return Ok(Allowance::Exempt),

@@ -13,7 +13,7 @@ use crate::limit::{Calendar, MAX_LOG, Rate, RateError, RateTextError, Strategy, 
 const RATE: &str = "a rate is N/PERIOD, where PERIOD is s, m, h, d or a duration, like \"10/s\" or \"3000/10m\", or day or \
                     month of the calendar";
 
-/// The keys of sliding windows.
+/// Keys that only sliding windows have.
 fn of_sliding() -> [&'static str; 2] {
     [limit::precision.name, limit::edge.name]
 }
@@ -21,11 +21,9 @@ fn of_sliding() -> [&'static str; 2] {
 /// How all rates of a limit are counted: its own and those of its tiers and overrides.
 pub(super) struct Terms {
     strategy: Strategy,
-    /// A calendar in the limit's time zone.
+    /// In the limit's time zone.
     calendar: Calendar,
-    /// Whether a rate counts by the calendar.
     uses_calendar: Cell<bool>,
-    /// Whether a rate counts by the strategy.
     uses_strategy: Cell<bool>,
 }
 
@@ -37,7 +35,7 @@ impl Terms {
             }
             Counting::Fixed => Strategy::FixedWindow,
             Counting::Moving => Strategy::SlidingLog,
-            // Each rate has its own burst.
+            // `rate` replaces this burst by that of each rate.
             Counting::Bucket => Strategy::TokenBucket { burst: 1 },
         };
         if !matches!(strategy, Strategy::SlidingWindow { .. }) {
@@ -48,7 +46,7 @@ impl Terms {
         Self { strategy, calendar, uses_calendar: Cell::default(), uses_strategy: Cell::default() }
     }
 
-    /// The terms of a limit that was read before. Where it has no such rates, they are the defaults.
+    /// The terms of a limit that was read before; defaults for kinds of rates that the limit does not have.
     pub(super) fn of(limit: &Limit) -> Self {
         let strategies = || limit.all_rates().map(Rate::strategy);
         let strategy = strategies().find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
@@ -64,7 +62,6 @@ impl Terms {
         }
     }
 
-    /// Reads a list of rates.
     pub(super) fn rates(&self, field: &Field<'_>, key: &Setting<()>) -> Option<Vec<Rate>> {
         let mut rates: Vec<Rate> = Vec::new();
         for field in field.list(key)? {
@@ -79,7 +76,6 @@ impl Terms {
         Some(rates).filter(|rates| !rates.is_empty())
     }
 
-    /// Reads one rate.
     pub(super) fn rate(&self, text: &str) -> Result<Rate, Wrong> {
         let rate = rate(text)?;
         let strategy = match (rate.strategy(), &self.strategy) {
@@ -128,7 +124,7 @@ impl Terms {
     }
 }
 
-/// The warning about a rate that does not mean a calendar day but looks like one, or that follows the other kind of day.
+/// Warns of a rate that looks like a calendar day but is not one, or that has another kind of day than an earlier rate.
 fn doubtful_day(written: &str, earlier: &[Rate], rate: &Rate) -> Option<(String, String)> {
     const DAY: Duration = Duration::from_secs(86_400);
     let is_calendar = |rate: &Rate| matches!(rate.strategy(), Strategy::Calendar(_));
@@ -148,7 +144,7 @@ fn doubtful_day(written: &str, earlier: &[Rate], rate: &Rate) -> Option<(String,
     Some((message, help.to_owned()))
 }
 
-/// The problem of a rate that has the same period as one of the rates before it.
+/// Reports that an earlier rate has the same period.
 pub(super) fn same_period(rates: &[Rate], rate: &Rate) -> Option<Wrong> {
     let earlier = rates.iter().find(|earlier| earlier.period() == rate.period())?;
     let least = if earlier.quota() < rate.quota() { earlier } else { rate };
@@ -193,7 +189,7 @@ fn rate(text: &str) -> Result<Rate, Wrong> {
     })
 }
 
-/// The rates in a text, if it has several of them.
+/// The rates in a text, if it has more than one.
 fn several(text: &str) -> Option<Vec<String>> {
     let rates = match text.matches('/').count() {
         0 | 1 => return None,
@@ -203,7 +199,7 @@ fn several(text: &str) -> Option<Vec<String>> {
     Some(rates).filter(|rates: &Vec<_>| rates.len() > 1)
 }
 
-/// The rates in a text, separated by `;` or spaces. A burst belongs to the rate before it.
+/// Splits a text at `;` and spaces. A burst belongs to the rate before it.
 pub(super) fn split(text: &str) -> Vec<String> {
     let mut rates: Vec<String> = Vec::new();
     for piece in text.split(';') {
@@ -222,7 +218,7 @@ pub(super) fn split(text: &str) -> Vec<String> {
     rates
 }
 
-/// The rate that a wrong spelling probably means, such as `10/sec`, `10/1`, `10 per minute` or `10/Days`.
+/// The rate that a misspelled text probably means, such as `10/sec`, `10/1`, `10 per minute` or `10/Days`.
 fn meant(text: &str) -> Option<Rate> {
     let (quota, period) = text.split_once('/').or_else(|| text.split_once("per"))?;
     let (quota, period) = (quota.trim().parse().ok()?, period.trim());

@@ -1,4 +1,4 @@
-//! Overrides of the admin API: for one key and for a while. They are JSON that is read by the same rules as overrides in the file.
+//! Overrides of the admin API, for one key and for some time: JSON that is read by the rules for overrides in the file.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +21,13 @@ const EXAMPLE: &str =
 
 const KEYS: [&Setting<()>; 3] = [&temporary::rates, &temporary::exempt, &temporary::block];
 
-/// Reads an override for a key of `limit`: what it grants, and how long it lasts.
+/// What an override for a key of `limit` grants, and how long it lasts.
 ///
 /// # Errors
 /// Everything that is wrong, in the words in which the same is said about a file.
 pub fn temporary_override(written: &Map<String, Value>, limit: &Limit) -> Result<(Allowance, Duration), Problems> {
     let name = temporary_overrides::r#override.name;
-    // TOML has no null, so this is the one value of JSON that it cannot say.
+    // `null` is the only JSON value that TOML does not have.
     let text = toml::to_string(&Map::from_iter([(name.to_owned(), Value::Object(written.clone()))]));
     let texts = Arc::new(Texts::one(name, text.unwrap_or_default()));
     let (table, _) = DeTable::parse_recoverable(texts.whole());
@@ -50,7 +50,7 @@ fn read(section: Section<'_>, limit: &Limit) -> Option<(Allowance, Duration)> {
     allowance.zip(lasts)
 }
 
-/// The rates that a source of quotas names for a key, by the terms of its limit.
+/// The rates that a source of quotas returns for a key, by the terms of its limit.
 ///
 /// # Errors
 /// What is wrong with them. It may have a part of them in it, but no key.
@@ -70,8 +70,8 @@ pub fn quota_rates(texts: &[String], limit: &Limit) -> Result<Vec<Rate>, String>
     Ok(rates)
 }
 
-/// An allowance that was granted before, by the terms that its limit has now; `None` if it is not valid for the limit any
-/// longer, such as a rate with a burst where the strategy has none.
+/// An allowance that was granted earlier, by the present terms of its limit; `None` if it is no longer valid, such as a rate with
+/// a burst after the strategy has changed.
 pub fn temporary_again(allowance: &Allowance, limit: &Limit) -> Option<Allowance> {
     let Allowance::Rates(rates) = allowance else { return Some(allowance.clone()) };
     if limit.rates.is_empty() {

@@ -16,7 +16,7 @@ const USAGE: &str =
 
 const MATCH: &str = "write which models: match = \"gpt-4o*\"";
 
-/// The keys of `cost` that only a cost in tokens has.
+/// Keys of `cost` that only a cost in tokens has.
 pub(super) const KEYS: [&str; 8] = [
     cost::input.name,
     cost::cached.name,
@@ -28,7 +28,7 @@ pub(super) const KEYS: [&str; 8] = [
     cost::on_exhausted.name,
 ];
 
-/// Reads a cost whose table has `tokens`.
+/// `table` is the value of `cost`, and has `tokens`.
 pub(super) fn cost(limit: &Section<'_>, table: &Section<'_>, tokens: &Field<'_>) -> Cost {
     let weights = Weights {
         input: table.read(&cost::input),
@@ -48,7 +48,7 @@ pub(super) fn cost(limit: &Section<'_>, table: &Section<'_>, tokens: &Field<'_>)
     }))
 }
 
-/// Where a response says its usage; `None` is where the known APIs say it, or that something is wrong, which was reported.
+/// Where a response reports its usage; `None` if it does so like the known APIs, or after an error that was reported.
 fn pointers(field: &Field<'_>) -> Option<UsagePointers> {
     if field.is_text() {
         field.parse(|text| match text {
@@ -76,7 +76,7 @@ fn pointers(field: &Field<'_>) -> Option<UsagePointers> {
     Some(UsagePointers { input, cached, output, total })
 }
 
-/// One of the models. What it does not say is as in `cost`.
+/// One model. Weights that it does not set are those of `cost`.
 fn model(section: Section<'_>, cost: Weights) -> Option<ModelWeights> {
     let pattern = section.required(&model::r#match, MATCH);
     let pattern = pattern.and_then(|field| {

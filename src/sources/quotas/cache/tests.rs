@@ -1,4 +1,4 @@
-//! The cache with a clock of its own.
+//! Tests of the cache with a simulated clock.
 
 use proptest::prelude::*;
 
@@ -19,7 +19,7 @@ fn quota(text: &str) -> Arc<Quota> {
     Arc::new(terms("", 1).read(rates(&[text])).unwrap().unwrap())
 }
 
-/// Looks a key up, as if the source answered at once. Returns whether it was asked.
+/// Looks a key up; the source answers at once. Returns whether the source was asked.
 fn look_up(cache: &Cache, number: usize, found: &LookupAnswer, now: Time) -> bool {
     match cache.get(key(number), now, |_| true).next {
         NextLookup::LookUp(lookup) => {
@@ -60,10 +60,10 @@ fn what_has_expired_is_used_while_one_lookup_renews_it() {
     assert!(lookup.is_renewal);
     let meanwhile = cache.get(key(1), at(62), |_| panic!("it is under way"));
     assert!(meanwhile.quota.is_some() && matches!(meanwhile.next, NextLookup::Nothing), "no request waits");
-    // The source is away: the key goes on, for ever.
+    // The source is unavailable: the quota stays in use, for ever.
     cache.end(key(1), key(1), LookupAnswer::Nothing, at(63));
     assert_eq!(rate(&cache, 1, at(1_000_000)).as_deref(), Some("5/s"));
-    // It has forgotten the key.
+    // The source has forgotten the key.
     assert!(look_up(&cache, 1, &LookupAnswer::Absent, at(1_000_000)));
     assert_eq!((rate(&cache, 1, at(1_000_000)), cache.len()), (None, (0, 1)));
 }
@@ -78,7 +78,7 @@ fn failures_are_repeated_less_and_less_often() {
     let peeked = cache.peek(key(1), at(100)).unwrap();
     assert_eq!((peeked.failures, peeked.answered, peeked.quota.is_none()), (7, None, true));
     assert_eq!(asked(200, 201, &LookupAnswer::Quota(quota("5/s"))), [200]);
-    // What was known holds although the next answers cannot be used.
+    // The known quota stays in use although the next answers are unusable.
     assert_eq!(asked(300, 305, &LookupAnswer::Unusable), [300, 301, 303]);
     assert_eq!(rate(&cache, 1, at(305)).as_deref(), Some("5/s"));
 }
@@ -163,7 +163,7 @@ proptest! {
             }
             let (granted, others) = cache.len();
             prop_assert!(granted + others <= most, "{granted} + {others} of {most}");
-            // It never says what the source has not said.
+            // The cache returns only what the source has answered.
             if rate(&cache, number, at(now)).is_some() {
                 prop_assert_eq!(known.get(&number), Some(&true));
             }

@@ -1,4 +1,4 @@
-//! The columns of the query, which are found by their names, and what is in a row.
+//! Finds the columns of the query by name, and reads rows.
 
 use tokio_postgres::types::{FromSql, Kind, Type};
 use tokio_postgres::{Column, Row};
@@ -6,7 +6,7 @@ use tokio_postgres::{Column, Row};
 use super::failure::chain;
 use crate::sources::quotas::{LookupError, QuotaAnswer};
 
-/// Where the columns are; `None` if the query has no such column.
+/// `None` if the query has no such column.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Columns {
     rates: Option<usize>,
@@ -16,7 +16,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Finds them. Columns with other names are not read.
+    /// Ignores columns with other names.
     ///
     /// # Errors
     /// When there is none, or one is there twice or has another type than it should: a message for people.
@@ -51,7 +51,7 @@ impl Columns {
         Ok(found)
     }
 
-    /// What a row says; `None` if it says nothing.
+    /// `None` if the row grants nothing.
     ///
     /// # Errors
     /// When it cannot be used.
@@ -68,7 +68,7 @@ impl Columns {
     }
 }
 
-/// A type as it is written in SQL.
+/// As in SQL.
 fn written(column: &Type) -> String {
     match column.kind() {
         Kind::Array(element) => format!("{element}[]"),
@@ -76,7 +76,7 @@ fn written(column: &Type) -> String {
     }
 }
 
-/// What a row has in a column; `None` if it is null, or there is no such column.
+/// `None` if the value is null, or if there is no such column.
 fn value<'a, T: FromSql<'a>>(row: &'a Row, index: Option<usize>, name: &str) -> Result<Option<T>, LookupError> {
     let Some(index) = index else { return Ok(None) };
     row.try_get(index)

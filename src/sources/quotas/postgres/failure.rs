@@ -5,15 +5,15 @@ use tokio_postgres::Error;
 use crate::sources::quotas::LookupError;
 
 /// The classes of SQLSTATE that say nothing about the query or the key (PostgreSQL, appendix A): connections, rollbacks,
-/// resources, locks and settings that are not as needed, an operator who intervenes, the system, and the server itself.
+/// resources, object state such as locks, operator intervention, system errors, internal errors.
 const OF_THE_SERVER: [&str; 7] = ["08", "40", "53", "55", "57", "58", "XX"];
 
-/// The classes whose messages may have the key in them, which may be secret: data exceptions, constraints, and what
+/// The classes whose messages may contain the key, which may be secret: data exceptions, constraints, and errors that
 /// functions raise.
 const OF_VALUES: [&str; 3] = ["22", "23", "P0"];
 
-/// What a prepared statement is answered when it has to be prepared again: its columns have changed, or a pool has
-/// given the session to another connection.
+/// The answers to a prepared statement that must be prepared again: its columns have changed, or a pool has given the session to
+/// another connection.
 const OUTDATED: [&str; 2] = ["0A000", "26000"];
 
 /// An error with its causes.
@@ -27,7 +27,7 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// An error as people should read it.
+/// The text of an error for people.
 pub(super) fn describe(error: &Error) -> String {
     match error.as_db_error() {
         Some(error) => format!("{}: {} (SQLSTATE {})", error.severity(), error.message(), error.code().code()),
@@ -35,7 +35,7 @@ pub(super) fn describe(error: &Error) -> String {
     }
 }
 
-/// What an error of a lookup, or of the preparation of its query, means.
+/// Of a lookup, or of preparing its query.
 pub(super) fn of_query(error: &Error) -> LookupError {
     let text = describe(error);
     match error.code() {
@@ -47,7 +47,7 @@ pub(super) fn of_query(error: &Error) -> LookupError {
     }
 }
 
-/// Whether the same lookup may succeed once the query is prepared again.
+/// Whether the same lookup may succeed after the query is prepared again.
 pub(super) fn is_outdated(error: &Error) -> bool {
     error.code().is_some_and(|code| OUTDATED.contains(&code.code()))
 }

@@ -23,51 +23,50 @@ use super::watched::Watched;
 use crate::config::PostgresSettings;
 use crate::sources::quotas::{LookupError, QuotaAnswer, QuotaChange};
 
-/// The longest time from the first packet to a session that can be asked.
+/// The longest time from the first packet to a usable session.
 pub(super) const OPEN_LIMIT: Duration = Duration::from_secs(5);
 
-/// The most lookups without an answer. Others wait: the library has no bound of its own.
+/// The maximum number of lookups without an answer. Others wait, since the library has no limit.
 pub(super) const MOST_IN_FLIGHT: usize = 128;
 
-/// How long a server may say nothing while something is asked. A server that only waits for a lock answers sooner, since
-/// its statements have a time limit.
+/// How long a server may be silent while a lookup is in flight. A server that only waits for a lock answers sooner, since its
+/// statements have a time limit.
 const SILENCE_LIMIT: Duration = Duration::from_secs(3);
 
-/// How long a connection is quiet before the server is asked whether it is there.
+/// After this time without traffic, the server is probed.
 const PROBE_AFTER: Duration = Duration::from_secs(5);
 
-/// How often both is checked, and a query that was refused is prepared again.
+/// How often both limits are checked, and a refused query is prepared again.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// The half of a connection that reads and writes.
 type Wire = tokio_postgres::Connection<Watched<Box<dyn Transport>>, NoTlsStream>;
 
-/// The query as a server knows it.
+/// The query as the server has prepared it.
 struct Prepared {
     statement: Statement,
     columns: Columns,
 }
 
-/// What is needed to ask.
 pub(super) struct Session {
     client: Arc<Client>,
     query: String,
-    /// Why the server refuses the query, if it does.
+    /// The error is why the server refuses the query.
     prepared: RefCell<Result<Arc<Prepared>, String>>,
     places: Arc<Semaphore>,
     /// When the first of the lookups in flight was sent.
     busy_since: Cell<Instant>,
-    /// When the server sent something.
+    /// When the server last sent something.
     heard: Rc<Cell<Instant>>,
 }
 
-/// A session that was opened, and its connection, which [`Self::run`] drives.
+/// A new session, and its connection, which [`Self::run`] drives.
 pub(super) struct Opened {
     pub(super) session: Rc<Session>,
     wire: Wire,
 }
 
-/// Connects to the first server of the URL that accepts a session and, if there is a channel, lets it listen there.
+/// Connects to the first server of the URL that accepts a session, and listens on the channel, if there is one.
 ///
 /// # Errors
 /// Why none of them does: a message for people.
@@ -95,13 +94,13 @@ async fn open_at(
 ) -> Result<Opened, String> {
     let stream = transport::connect(host, port, settings.url.tls(), settings.tls.as_ref()).await;
     let (stream, heard) = Watched::new(stream.map_err(|error| error.to_string())?);
-    // TLS is done already.
+    // TLS is already in `stream`.
     let mut config = settings.url.session().clone();
     config.ssl_mode(SslMode::Disable);
     let (client, mut wire) = config.connect_raw(stream, NoTls).await.map_err(|error| failure::describe(&error))?;
     let set_up = async {
         if let Some(channel) = &settings.channel {
-            // The configuration accepts no name with quotes in it.
+            // The configuration accepts no names with quotes.
             client.batch_execute(&format!("LISTEN \"{channel}\"")).await.map_err(|error| failure::describe(&error))?;
         }
         match prepare(&client, &settings.query).await {
@@ -126,11 +125,11 @@ async fn open_at(
 }
 
 impl Opened {
-    /// Drives the connection until it ends, and returns why it does. `refused` is told while the
-    /// server refuses the query.
+    /// Drives the connection until it ends, and returns why. `refused` is called with the reason while the server refuses the
+    /// query.
     pub(super) async fn run(mut self, changes: &dyn Fn(QuotaChange), refused: &dyn Fn(&str)) -> String {
         tokio::select! {
-            // What has arrived is read before it is missed.
+            // Data that has arrived must be read before the server counts as silent.
             biased;
             why = drive(&mut self.wire, changes) => why,
             why = self.session.watch(changes, refused) => why,
@@ -138,7 +137,7 @@ impl Opened {
     }
 }
 
-/// Reads and writes, and passes on what is announced.
+/// Reads and writes, and passes announcements on.
 async fn drive(wire: &mut Wire, changes: &dyn Fn(QuotaChange)) -> String {
     loop {
         match poll_fn(|cx| wire.poll_message(cx)).await {
@@ -164,15 +163,14 @@ async fn prepare(client: &Client, query: &str) -> Result<Prepared, LookupError> 
     Ok(Prepared { statement, columns })
 }
 
-/// What came of a query.
 enum Asked {
     Answered(Result<Option<QuotaAnswer>, LookupError>),
-    /// The query has to be prepared again.
+    /// The query must be prepared again.
     Outdated(String),
 }
 
 impl Session {
-    /// What the server says about a key. If this future is dropped, the answer is read nonetheless.
+    /// Dropping this future is safe: the answer is still read.
     ///
     /// # Errors
     /// When there is none, or one that cannot be used.
@@ -193,12 +191,12 @@ impl Session {
         let place = self.place().await?;
         let (client, prepared, key) = (self.client.clone(), prepared.clone(), key.to_owned());
         let (sender, answer) = oneshot::channel();
-        // A task of its own keeps its place until the answer is there, even if nobody waits for it any more. It ends at
-        // the latest when the connection does.
+        // A task of its own keeps the place until the answer is there, even if nobody waits any longer. The task ends at the
+        // latest with the connection.
         tokio::spawn(async move {
             let asked = prepared.ask(&client, &key).await;
             drop(place);
-            // Nobody may wait for it any more.
+            // Perhaps nobody waits any longer.
             let _ = sender.send(asked);
         });
         answer.await.map_err(|_| LookupError::Away("the connection was closed".to_owned()))
@@ -213,7 +211,7 @@ impl Session {
         Ok(place)
     }
 
-    /// Prepares the query again, if nobody else has since `outdated` was in use.
+    /// Prepares the query again, unless that was done since `outdated` was in use.
     async fn prepare_again(&self, outdated: &Arc<Prepared>) -> Result<(), LookupError> {
         let is_current =
             |current: &Result<Arc<Prepared>, _>| current.as_ref().is_ok_and(|current| !Arc::ptr_eq(current, outdated));
@@ -226,8 +224,8 @@ impl Session {
         Ok(())
     }
 
-    /// Returns when the server has been silent for too long. It is probed if nobody else asks it anything. A query that
-    /// it has refused is prepared again until it accepts it.
+    /// Returns when the server has been silent for too long. Probes the server if there is no other traffic. Prepares a
+    /// refused query again until the server accepts it.
     async fn watch(&self, changes: &dyn Fn(QuotaChange), refused: &dyn Fn(&str)) -> String {
         let mut checks = interval(CHECK_EVERY);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -244,7 +242,7 @@ impl Session {
                 let Ok(place) = self.place().await else { continue };
                 let client = self.client.clone();
                 probes.spawn(async move {
-                    // That it answers is seen where it is read.
+                    // The answer is noticed where bytes are read.
                     let _ = client.batch_execute("").await;
                     drop(place);
                 });
@@ -257,13 +255,12 @@ impl Session {
         }
     }
 
-    /// Prepares a query again that was refused.
     async fn prepare_refused(&self, changes: &dyn Fn(QuotaChange)) {
         let Ok(_place) = self.place().await else { return };
         match timeout(SILENCE_LIMIT, prepare(&self.client, &self.query)).await {
             Ok(Ok(prepared)) => {
                 *self.prepared.borrow_mut() = Ok(Arc::new(prepared));
-                // What was asked meanwhile has no answer.
+                // Lookups in the meantime have no answer.
                 changes(QuotaChange::Any);
             }
             Ok(Err(LookupError::Unusable(why))) => *self.prepared.borrow_mut() = Err(why),
@@ -274,12 +271,11 @@ impl Session {
 }
 
 impl Prepared {
-    /// Asks for the row of this key.
     async fn ask(&self, client: &Client, key: &str) -> Asked {
         let read = async {
             let mut rows = pin!(client.query_raw(&self.statement, [key]).await?);
             let (mut first, mut count) = (None, 0_u64);
-            // Rows behind the first are read too, since lookups behind this one wait until they are.
+            // Rows after the first are read too, since later lookups wait for them.
             while let Some(row) = rows.try_next().await? {
                 count += 1;
                 first.get_or_insert(row);

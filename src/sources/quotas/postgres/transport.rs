@@ -1,4 +1,4 @@
-//! Connects to a server of PostgreSQL, over TCP or a Unix socket, with or without TLS.
+//! Connects to a PostgreSQL server, over TCP or a Unix socket, with or without TLS.
 
 use std::io;
 use std::time::Duration;
@@ -13,22 +13,21 @@ use tokio_rustls::TlsConnector;
 use crate::config::PostgresTls;
 use crate::net::tls::ConnectorTls;
 
-/// The longest time for a connection to one address of a name, so that another can be tried.
+/// For one address of a name, so that another can be tried.
 const CONNECT_LIMIT: Duration = Duration::from_millis(1500);
 
 /// The message `SSLRequest`: its length and its code (PostgreSQL, "Message Formats").
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
-/// The answers to it: yes and no.
+/// The answers to `SSLRequest`.
 const WITH_TLS: u8 = b'S';
 const WITHOUT_TLS: u8 = b'N';
 
-/// What a session of PostgreSQL runs over.
 pub(super) trait Transport: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Transport for S {}
 
-/// Connects to this server. The caller bounds the time.
+/// The caller bounds the time.
 ///
 /// # Errors
 /// When that fails, or its certificate is not one to trust.
@@ -71,8 +70,8 @@ async fn tcp(name: &str, port: u16) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Asks for TLS. Not a byte more than the answer is read, so nothing that came before the handshake is taken for
-/// something that was said under its protection.
+/// Asks for TLS. Reads only the one byte of the answer, so that nothing that was sent before the handshake is taken for protected
+/// data.
 async fn offers_tls(stream: &mut TcpStream) -> io::Result<bool> {
     stream.write_all(&SSL_REQUEST).await?;
     match stream.read_u8().await? {

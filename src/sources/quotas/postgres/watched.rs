@@ -1,7 +1,7 @@
-//! The byte stream of a connection to PostgreSQL, watched: when something came last, and whether it is the protocol.
+//! Watches the byte stream of a PostgreSQL connection: when data came last, and whether it is valid messages.
 //!
-//! A message has one byte for its kind and four for its length (PostgreSQL, "Message Formats"). The client library
-//! keeps a message until all of it is there, so a length that the server makes up would let its memory grow.
+//! A message begins with one byte for its kind and four for its length (PostgreSQL, "Message Formats"). The client library
+//! buffers a whole message, so without this check a server could claim a huge length and make the memory grow.
 
 use std::cell::Cell;
 use std::io;
@@ -12,26 +12,22 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-/// The most bytes of one message: a row of a plan has a thousandth of that.
+/// In bytes. The row of a quota has a thousandth of that.
 const LONGEST_MESSAGE: u32 = 1 << 20;
 
-/// The bytes of a length, which count themselves.
+/// The length includes these bytes.
 const LENGTH_BYTES: u32 = 4;
 
-/// Follows the messages in what is read.
+/// Follows message boundaries in what is read.
 #[derive(Debug, Default)]
 struct Messages {
-    /// The head of the message that has begun.
     head: [u8; 5],
-    /// How many bytes of the head are there.
     have: usize,
-    /// How many bytes of the message are missing behind its head.
+    /// The number of missing bytes after the head.
     rest: usize,
 }
 
 impl Messages {
-    /// Reads on.
-    ///
     /// # Errors
     /// If it is not the protocol, or a message is too long.
     fn read(&mut self, mut bytes: &[u8]) -> io::Result<()> {
@@ -61,7 +57,6 @@ impl Messages {
     }
 }
 
-/// A stream that is watched.
 #[derive(Debug)]
 pub(super) struct Watched<S> {
     stream: S,
@@ -70,7 +65,7 @@ pub(super) struct Watched<S> {
 }
 
 impl<S> Watched<S> {
-    /// Watches what is read from `stream`. The cell has the time at which something was.
+    /// The cell has the time at which something was last read from `stream`.
     pub(super) fn new(stream: S) -> (Self, Rc<Cell<Instant>>) {
         let heard = Rc::new(Cell::new(Instant::now()));
         (Self { stream, messages: Messages::default(), heard: heard.clone() }, heard)
@@ -104,7 +99,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 mod tests {
     use super::*;
 
-    /// Whether these messages are accepted, in pieces of `size`.
+    /// Reads the messages in pieces of `size`.
     fn accepts(bytes: &[u8], size: usize) -> bool {
         let mut messages = Messages::default();
         bytes.chunks(size).all(|piece| messages.read(piece).is_ok())
@@ -112,7 +107,7 @@ mod tests {
 
     #[test]
     fn messages_are_followed_in_whatever_pieces_they_come() {
-        // In what they contain there are bytes that would be no head.
+        // The content of the messages has bytes that would be invalid heads.
         let good = b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I1\0\0\0\x04D\0\0\0\x0a\xff\xff\xff\xff\xff\xff";
         for size in 1..=good.len() {
             assert!(accepts(good, size), "pieces of {size}");
