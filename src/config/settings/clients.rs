@@ -70,11 +70,11 @@ tables! {
         /// The longest time that SIGTERM waits for requests in flight.
         drain_timeout: Duration = wait(WAIT_OR_ZERO), "30s";
         /// `"forgiving"`: one final slash and `;parameters` are ignored; `"exact"`: they make a different path
-        /// (docs/paths.md).
+        /// (docs/paths-and-headers.md).
         path_matching: PathMatching =
             words(&[("forgiving", PathMatching::Forgiving), ("exact", PathMatching::Exact)]), "forgiving";
         /// What `%2F` and `%5C` in a path are: refused (400), kept as a part of the segment, or a slash, also for the
-        /// upstream (docs/paths.md).
+        /// upstream (docs/paths-and-headers.md).
         escaped_slashes: EscapedSlashes = words(&[
             ("reject", EscapedSlashes::Reject), ("keep", EscapedSlashes::Keep), ("decode", EscapedSlashes::Decode),
         ]), "reject";

@@ -58,7 +58,7 @@ tables! {
         show_keys: bool = flag(), false;
     }
 
-    /// Spans of requests go to a collector of OpenTelemetry (docs/tracing.md).
+    /// Spans of requests go to a collector of OpenTelemetry (docs/metrics.md).
     tracing {
         /// Where the collector is (OTLP over HTTP).
         endpoint: () = text().required() => "http://127.0.0.1:4318";

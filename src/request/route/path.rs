@@ -2,8 +2,8 @@
 //!
 //! Servers read many spellings of a path as the same path. If a route missed one of them, clients could avoid its
 //! limits. So each path is normalized first, and a path that servers read differently is refused. The upstream gets the
-//! path as the client wrote it, except where servers could still read that differently ([`onward`]). docs/paths.md
-//! lists the spellings and the servers.
+//! path as the client wrote it, except where servers could still read that differently ([`onward`]).
+//! docs/paths-and-headers.md lists the spellings and the servers.
 //!
 //! A path is decoded as far as any server decodes it. It is not replaced by that, because upstreams distinguish
 //! `/admin` from `/admin/`, and use parameters. Most paths are already normalized, which one pass over the bytes
