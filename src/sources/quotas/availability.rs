@@ -26,9 +26,14 @@ impl Availability {
         self.is_away.load(Ordering::Relaxed)
     }
 
-    /// Whether a lookup may be made: always while the source is available, else once after each [`Self::open`].
+    /// Whether [`Self::admits`] may say so.
+    pub(super) fn may_admit(&self) -> bool {
+        !self.is_away() || self.is_open.load(Ordering::Relaxed)
+    }
+
+    /// Whether a lookup is made: always while the source is available, else once after each [`Self::open`].
     pub(super) fn admits(&self) -> bool {
-        !self.is_away() || (self.is_open.load(Ordering::Relaxed) && self.is_open.swap(false, Ordering::Relaxed))
+        !self.is_away() || self.is_open.swap(false, Ordering::Relaxed)
     }
 
     /// Allows one lookup while the source is unavailable.

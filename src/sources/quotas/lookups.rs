@@ -248,13 +248,17 @@ mod tests {
     use crate::config;
     use crate::sources::quotas::QuotaSources;
 
-    #[test]
-    fn a_source_is_asked_again_after_its_task_has_ended() {
+    fn source() -> Arc<QuotaSource> {
         // Nothing listens there, so each lookup fails at once.
         let text = "[limits.l]\nkey = \"header:k\"\nrates = [\"1/s\"]\nquotas = { source = \"http://127.0.0.1:9/{key}\" }\n\
                     [[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
         let config = config::parse(text.as_bytes(), "test", Path::new("")).unwrap();
-        let source = QuotaSources::default().get(&config.limits[0]).unwrap().source;
+        QuotaSources::default().get(&config.limits[0]).unwrap().source
+    }
+
+    #[test]
+    fn a_source_is_asked_again_after_its_task_has_ended() {
+        let source = source();
         local_runtime().unwrap().block_on(async {
             for key in ["a", "b"] {
                 let mut task = JoinSet::new();
@@ -266,6 +270,22 @@ mod tests {
                 timeout(Duration::from_secs(30), wait.changed()).await.unwrap().unwrap();
                 assert!(source.is_away());
             }
+        });
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_sent_does_not_take_the_one_lookup_of_a_source_that_is_away() {
+        let source = source();
+        local_runtime().unwrap().block_on(async {
+            let mut task = JoinSet::new();
+            task.spawn_local(run(source.clone()));
+            // Lets the task begin.
+            yield_now().await;
+            let mut wait = source.get(Fingerprint::of(b"a"), clock::now(), || Some(vec![b'a'])).wait.unwrap();
+            timeout(Duration::from_secs(30), wait.changed()).await.unwrap().unwrap();
+            source.availability.open();
+            source.get(Fingerprint::of(b"b"), clock::now(), || Some(vec![b'b'; 2000]));
+            assert!(source.is_away() && source.availability.admits());
         });
     }
 }

@@ -152,7 +152,7 @@ impl QuotaSource {
     fn look_up(&self, key: Fingerprint, now: Time, text: impl FnOnce() -> Option<Vec<u8>>) -> CacheAnswer {
         let mut place = None;
         let Known { quota, next } = self.cache.get(key, now, |is_renewal| {
-            place = self.permit(is_renewal).and_then(|permit| Some((permit, self.sent(&text()?)?)));
+            place = self.place(is_renewal, text);
             place.is_some()
         });
         let quota = quota.and_then(|quota| self.current(key, quota));
@@ -191,17 +191,24 @@ impl QuotaSource {
         Some(read)
     }
 
-    /// A place in a queue; `None` if the queue is full or the source is unavailable.
-    fn permit(&self, is_renewal: bool) -> Option<mpsc::Permit<'_, Lookup>> {
-        if !self.availability.admits() {
+    /// A place in a queue for a key, and how the key is sent; `None` if the queue is full, the source is unavailable, or the
+    /// key cannot be sent.
+    fn place(
+        &self,
+        is_renewal: bool,
+        text: impl FnOnce() -> Option<Vec<u8>>,
+    ) -> Option<(mpsc::Permit<'_, Lookup>, String)> {
+        if !self.availability.may_admit() {
             return None;
         }
         let queue = if is_renewal { &self.renewals } else { &self.new };
-        let permit = queue.try_reserve().ok();
-        if permit.is_none() {
+        let Ok(permit) = queue.try_reserve() else {
             self.skipped.fetch_add(1, Ordering::Relaxed);
-        }
-        permit
+            return None;
+        };
+        let sent = self.sent(&text()?)?;
+        // Last, so that no key which cannot be sent takes the one lookup of an unavailable source.
+        self.availability.admits().then_some((permit, sent))
     }
 
     /// Records that a request has waited for the maximum time.
