@@ -109,7 +109,6 @@ pub struct LimitChanges {
     pub in_use: Vec<Arc<Limit>>,
     /// The names of limits whose keys may get any rates at any time, from a source of quotas.
     pub with_quotas: Vec<String>,
-    /// Limits whose keys count differently afterwards.
     pub replaced: Vec<Replaced>,
 }
 

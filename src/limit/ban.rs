@@ -49,7 +49,6 @@ impl Counting for LastBan {
         self.times == 0 || now.micros() > self.until(rate).saturating_add(rate.span())
     }
 
-    /// Begins a ban, unless one is running.
     fn charge(&mut self, Context { rate, .. }: &mut Context<'_>, Charge { now, cost, .. }: Charge) {
         if cost > 0 && !self.is_running(rate, now) {
             *self = Self { began: now.micros(), times: self.times.saturating_add(1) };

@@ -54,7 +54,6 @@ pub(super) trait Buckets {
 
     fn counters_mut(&mut self) -> (u64, &mut [u64]);
 
-    /// The counter of `bucket`, if the state still has it.
     fn counter_mut(&mut self, bucket: u64) -> Option<&mut u64> {
         let (newest, counts) = self.counters_mut();
         counts.get_mut(usize::try_from(newest.checked_sub(bucket)?).ok()?)
@@ -114,7 +113,6 @@ pub(super) struct GivenBack {
     /// Names the place where it was counted: [`Counting::mark`].
     pub(super) mark: u64,
     pub(super) cost: u64,
-    /// For how many microseconds after the charge nobody tracked it.
     pub(super) lag: u64,
     /// Whether the charge may have gone to another state, so that it is unknown how much of it has drained from this one.
     pub(super) is_elsewhere: bool,

@@ -30,7 +30,6 @@ pub(super) struct LowWater(Vec<Mark>);
 struct Mark {
     /// In microseconds since 1970; for merged moments the first.
     moment: u64,
-    /// The number of open requests.
     open: u32,
     /// Whether the requests came at several moments, all of them before the next mark.
     is_merged: bool,

@@ -295,7 +295,6 @@ impl Rate {
         }
     }
 
-    /// How the oldest bucket of a sliding window counts.
     pub(super) fn edge(&self) -> Edge {
         match self.strategy {
             Strategy::SlidingWindow { edge, .. } => edge,

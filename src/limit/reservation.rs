@@ -57,12 +57,10 @@ impl Reservation {
 }
 
 impl Cell {
-    /// Where `cost`, which has just been charged at `now`, was counted.
     pub(super) fn place_of(&self, rates: &[Rate], now: Time, cost: u64) -> Reservation {
         Reservation::new(cost, self.rated(rates).map(|(_, state)| state.read(|state| state.mark(now))))
     }
 
-    /// Tracks a reservation until it is given back, so that its drained part is known then.
     pub(super) fn follow(&mut self, reservation: &mut Reservation) {
         let Reservation { marks, lag, .. } = reservation;
         for (place, (state, mark)) in self.states.iter().zip(marks).enumerate() {

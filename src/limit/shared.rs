@@ -3,9 +3,9 @@
 //! A store of one gateway has the only copy of every cell. Of a shared store each gateway has a copy, and other gateways
 //! count the same keys at the same time. How gateways exchange counts depends on the kind of state:
 //!
-//! Sliding windows and windows of the calendar are counters. Gateways add to the same ones, and need not know what others
+//! - Sliding windows and windows of the calendar are counters. Gateways add to the same ones, and need not know what others
 //!   add: [`Cell::counts_mut`], [`Cell::fill`] and [`Cell::correct`].
-//! Every other state is more than a sum, so it is read and replaced as a whole ([`Cell::save`], [`Cell::restore`]), or
+//! - Every other state is more than a sum, so it is read and replaced as a whole ([`Cell::save`], [`Cell::restore`]), or
 //!   an [`Operation`] is appended to it. The functions with `whole` in their names change nothing else.
 //!
 //! A charge may have to be counted again in a state that another gateway has written, or taken back from it, so a

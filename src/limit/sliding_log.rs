@@ -12,7 +12,6 @@ use crate::base::clock::Time;
 pub(super) struct SlidingLog;
 
 impl SlidingLog {
-    /// Raises what each rate counts in the log to what it counts in another log.
     pub(super) fn raise(context: &mut Context<'_>, least: Option<&AdmissionLog>, now: Time) {
         let Some(least) = least.filter(|_| is_first(context)) else { return };
         let log = &mut context.extension.get_or_insert_default().log;
@@ -49,7 +48,6 @@ impl Counting for SlidingLog {
         log.map_or(0, |log| log.count(rate.span(), now.micros()))
     }
 
-    /// Until enough of the log has left the window.
     fn wait(&self, StateView { rate, log, now }: StateView<'_>, need: u64) -> u64 {
         let last = log.and_then(|log| log.last_before(rate.quota() - need));
         last.map_or(0, |last| last.saturating_add(rate.span()).saturating_sub(now.micros()))

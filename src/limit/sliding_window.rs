@@ -15,7 +15,6 @@ use super::counting::{Buckets, Charge, Context, Counting, GivenBack, StateView, 
 use super::rate::{Edge, Rate};
 use crate::base::clock::Time;
 
-/// The counts of the buckets that lie in the window, in full or in part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlidingWindow {
     /// The index of the newest bucket since 1970.
@@ -56,7 +55,6 @@ impl SlidingWindow {
         Self { newest: now.micros() / rate.width(), counts }
     }
 
-    /// In bytes, without the state itself.
     pub(super) fn allocation(&self) -> usize {
         match &self.counts {
             BucketCounts::Two(_) => 0,
@@ -125,7 +123,6 @@ impl Counting for SlidingWindow {
         self.add(cost);
     }
 
-    /// Saturates instead of wrapping.
     fn used(&self, StateView { rate, now, .. }: StateView<'_>) -> u64 {
         let (oldest, inside) = self.counts.as_slice().split_last().unwrap_or((&0, &[]));
         let inside = inside.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));

@@ -51,7 +51,6 @@ impl State {
         }
     }
 
-    /// `change` is compiled once for each strategy, too.
     pub(super) fn change<'a, T>(&'a mut self, change: impl FnOnce(&'a mut dyn Counting) -> T) -> T {
         match self {
             Self::SlidingWindow(window) => change(window),
@@ -133,7 +132,6 @@ impl<'a> StateUsage<'a> {
         Self { state, view, used: state.read(|state| state.used(view)) }
     }
 
-    /// For a token bucket, the tokens that are missing in full or in part.
     pub(super) fn used(&self) -> u64 {
         self.used
     }

@@ -47,7 +47,6 @@ fn edge(rate: &Rate) -> Edge {
     }
 }
 
-/// How many counters a sliding rate has.
 fn slots(rate: &Rate) -> usize {
     usize::try_from(rate.memory() / rate.width()).unwrap()
 }

@@ -11,7 +11,6 @@ use super::rate::Rate;
 use super::varint::{pull, push};
 use crate::base::clock::Time;
 
-/// How much of a bucket was used at a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TokenBucket {
     /// In microseconds since 1970.
@@ -21,7 +20,6 @@ pub(super) struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket.
     pub(super) fn new(now: Time) -> Self {
         Self { moment: now.micros(), used: [0; 2] }
     }
@@ -33,7 +31,6 @@ impl TokenBucket {
         bucket
     }
 
-    /// The units that were used at its moment.
     fn units(&self) -> u128 {
         let [high, low] = self.used;
         u128::from(high) << 64 | u128::from(low)
@@ -99,12 +96,10 @@ impl Counting for TokenBucket {
         self.set_used(used.min(units(context.rate, MAX_COUNT)));
     }
 
-    /// The tokens that are not there in full.
     fn used(&self, StateView { rate, .. }: StateView<'_>) -> u64 {
         u64::try_from(self.units().div_ceil(u128::from(rate.span()))).unwrap_or(u64::MAX)
     }
 
-    /// Until little enough of the bucket is used.
     fn wait(&self, StateView { rate, .. }: StateView<'_>, need: u64) -> u64 {
         draining(rate, self.units().saturating_sub(units(rate, rate.capacity() - need)))
     }
@@ -163,7 +158,6 @@ fn low_water<'a>(context: &'a mut Context<'_>) -> Option<&'a mut LowWater> {
     context.extension.as_deref_mut()?.low_water(context.place)
 }
 
-/// The units that are used after `elapsed` microseconds of draining.
 fn drained(rate: &Rate, used: u128, elapsed: u64) -> u128 {
     used.saturating_sub(u128::from(rate.quota()) * u128::from(elapsed))
 }

@@ -122,7 +122,6 @@ impl Memory {
         let DecisionLookup { places, mut shards, plan, .. } = lookup;
         let mut reply = Reply::default();
         let mut level = |(ask, (shard, key)): (&Ask<'_>, &(usize, Fingerprint))| {
-            // A limit that holds no requests needs no level.
             let entry = ask.held_above.and_then(|_| shards.of(*shard)?.peek_mut(key));
             entry.map_or(0, |entry| ask.level(&entry.cell, now))
         };
@@ -333,7 +332,6 @@ struct DecisionLookup<'a> {
     is_missing: bool,
 }
 
-/// The locked shards of one decision.
 struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>);
 
 impl<'a> Locked<'a> {

@@ -14,12 +14,10 @@ use crate::limit::Verdict;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// How much room is needed.
     pub need: u64,
     pub cost: u64,
 }
 
-/// What the plan needs to know of an ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AskTerms {
     /// What the request asks of the limit itself: nothing if the limit only stands in for others.
@@ -30,13 +28,11 @@ pub(super) struct AskTerms {
     pub(super) overflow: Option<usize>,
 }
 
-/// What a decision does with one ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AskPlan {
     pub(super) has_room: bool,
     /// All that the limit is asked as a pool, and whether it has room for that.
     pub(super) pooled: Option<(Demand, bool)>,
-    /// 0 if it is not charged.
     pub(super) charged: u64,
 }
 
@@ -50,12 +46,10 @@ pub(super) struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pooled {
     pub place: usize,
-    /// All that it is asked.
     pub demand: Demand,
     pub verdict: Verdict,
 }
 
-/// A limit that refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedAsk {
     pub place: usize,
@@ -71,7 +65,6 @@ impl AskTerms {
 }
 
 impl AskPlan {
-    /// Whether the limit has room for all that it is asked.
     pub(super) fn fits(&self) -> bool {
         self.pooled.map_or(self.has_room, |(_, fits)| fits)
     }

@@ -26,7 +26,6 @@ const MOST_LISTS: usize = 1 << 14;
 pub(super) struct Migration {
     pub(super) from: Arc<Limit>,
     pub(super) to: Arc<Limit>,
-    /// When the reload took effect.
     pub(super) at: Time,
     /// When no count of the old limit matters any longer.
     until: Time,
@@ -68,7 +67,6 @@ pub(super) struct Reloads {
     /// The limits of the configuration, each with the lowest of the rates that its keys may have; `None` before the first
     /// reload.
     in_use: Option<HashMap<Fingerprint, Vec<Rate>, RandomState>>,
-    /// The names of limits whose keys may have any rates.
     with_quotas: HashSet<String, RandomState>,
     /// The number of reloads; it may wrap.
     count: u32,
@@ -238,7 +236,6 @@ fn all_of(limit: &Limit) -> Fingerprint {
 }
 
 impl Reply {
-    /// Converts the verdicts at this place from the limit that counts the key to the limit that was asked.
     pub(super) fn translate(&mut self, place: usize, requested: &Limit, counted: &Limit) {
         let own = self.verdicts.iter_mut().filter(|(of, _)| *of == place).map(|(_, verdict)| verdict);
         let pooled = self.pooled.iter_mut().filter(|pooled| pooled.place == place).map(|pooled| &mut pooled.verdict);

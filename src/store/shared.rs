@@ -153,7 +153,6 @@ impl OwnedAsk {
         self.borrowed().looks_at_bans()
     }
 
-    /// The fingerprint by which its cell is found.
     fn cell(&self) -> Fingerprint {
         self.key.with(self.limit.shape())
     }
@@ -230,7 +229,6 @@ impl Shared {
         self.common.decide(asks, now, worker, Instant::now)
     }
 
-    /// A refusal from memory, if the request has one.
     pub fn known_refusal(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Option<Reply> {
         let Common { health, refusals, .. } = &self.common;
         let reply = refusals.find(asks, now, self.common.is_lost())?;
@@ -246,7 +244,6 @@ impl Shared {
         self.common.mailboxes.send(Message::Reload(Box::new(reload)), usize::MAX);
     }
 
-    /// Gives back or charges the difference to a reservation.
     pub fn settle(&self, ticket: Ticket, cost: u64, now: Time, worker: usize) {
         // A later request is decided after this settlement, and there may be room then.
         self.common.refusals.forget(ticket.key.with(ticket.limit.shape()));
@@ -293,7 +290,6 @@ impl Shared {
         }
     }
 
-    /// Accepts no more decisions.
     pub fn close(&self) {
         self.common.mailboxes.close();
         // A driver that never ran is not needed any more.

@@ -5,7 +5,7 @@
 //! - for each token bucket, in the same order, its moment and the higher and lower half of the units that are used;
 //! - of bans, when the last one began, and how many have followed each other;
 //! - for each entry of the log, the microseconds since the entry before, and its cost;
-//! for each group of operations that was appended: 0, 0, the number of its writer, its sequence number, the number of
+//! - for each group of operations that was appended: 0, 0, the number of its writer, its sequence number, the number of
 //!   operations, and for each of these (`operations.rs`): 0, a moment, how many microseconds earlier the first part came, and
 //!   a cost that is charged; or 1, the moment of a reservation in a window, that in a bucket, and a cost that is given back;
 //!   or 2, a moment, the room that is needed, the cost, the number of such requests, and the capacity of each rate.

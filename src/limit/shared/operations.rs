@@ -244,7 +244,6 @@ impl Cell {
         }
     }
 
-    /// Applies an operation, and gives back as of the moment `read`. Returns how many requests of an attempt were admitted.
     fn operate(&mut self, rates: &[Rate], read: Time, operation: &Operation) -> Option<u64> {
         // An operation older than the state counts at the moment of the state. Going back to its own moment would look as if
         // the clock had been set back, and would move back what others have charged since.
@@ -267,7 +266,6 @@ impl Cell {
         None
     }
 
-    /// How many of the requests fit.
     fn fit(&self, rates: &[Rate], at: Time, attempt: &Attempt) -> u64 {
         let Attempt { need, cost, times, ref capacities, .. } = *attempt;
         let whole = self.usages(rates, at).zip(rates).filter(|(_, rate)| !rate.uses_counters());

@@ -9,7 +9,6 @@ struct Last {
     times: u32,
 }
 
-/// The bans of a key by their definition.
 #[derive(Debug)]
 struct Oracle {
     first: u64,

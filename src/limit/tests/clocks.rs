@@ -9,7 +9,6 @@ const WINDOW: u64 = 60 * SECOND;
 const QUOTA: u64 = 100;
 const BURST: u64 = 20;
 
-/// One for each strategy whose state is one value.
 fn limits() -> [Limit; 3] {
     [Counting::SlidingLog, Counting::FixedWindow, Counting::TokenBucket { burst: BURST }].map(|counting| {
         let rate = Rate::new(QUOTA, Duration::from_secs(60)).unwrap().with_strategy(counting).unwrap();

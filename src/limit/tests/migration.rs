@@ -86,7 +86,6 @@ fn is_moving(rate: &Rate) -> bool {
 }
 
 proptest! {
-    /// Every rate counts what the old rate of the same period counted, no less, and hardly more.
     #[test]
     fn sums_of_the_same_period_are_carried_over(old in rates(), new in rates(), schedule in schedules(), later in 0..2 * SECOND) {
         let (old, new) = (Limit::new("l", &old), Limit::new("l", &new));
@@ -110,7 +109,6 @@ proptest! {
         }
     }
 
-    /// A rate that counts in another way continues exactly as if all had come at the reload.
     #[test]
     fn a_sum_counts_as_if_it_had_come_at_the_reload((old, new) in pairs(), schedule in schedules(), later in 0..2 * SECOND,
         steps in prop::collection::vec((0..70 * SECOND, 0..3u64), 0..6)) {
@@ -141,7 +139,6 @@ proptest! {
         }
     }
 
-    /// After a change and its reversal, the counts are as before.
     #[test]
     fn there_and_back_nothing_is_lost((old, new) in pairs(), schedule in schedules()) {
         let (old, new) = (Limit::new("l", &[old]), Limit::new("l", &[new]));
@@ -272,7 +269,6 @@ proptest! {
         }
     }
 
-    /// Where nothing was counted, the other cell is copied, even if it is a moment ahead.
     #[test]
     fn an_empty_cell_becomes_the_other_one(rates in rates(), schedule in schedules(),
         (later, ahead) in (0..2 * SECOND, ahead()), gaps in prop::collection::vec(0..70 * SECOND, 0..6)) {

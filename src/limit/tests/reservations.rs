@@ -12,7 +12,6 @@ const BEGIN: u64 = 1_000 * DAY - 5 * SECOND;
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// A request of this cost, charged if it is admitted.
     Charge(u64),
     /// A request that reserves this much until its cost is known.
     Reserve(u64),
@@ -32,7 +31,6 @@ fn schedule() -> impl Strategy<Value = Vec<(u64, Event)>> {
     prop::collection::vec((gap, event), 1..80)
 }
 
-/// A charge: its moment, and how much of it stays.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     time: u64,
@@ -104,11 +102,9 @@ fn built(rates: &[(Kind, u64, u64)]) -> Vec<Rate> {
     rates.iter().map(|(kind, quota, window)| rate_of(*kind, *quota, *window)).collect()
 }
 
-/// A cell, and an oracle for each of its rates that sees the same events.
 struct Compared {
     run: Run,
     oracles: Vec<Oracle>,
-    /// For each charge, the moment that each oracle gave it.
     times: Vec<Vec<u64>>,
 }
 
@@ -123,7 +119,6 @@ impl Compared {
         self.oracles.iter_mut().for_each(|oracle| oracle.tick(self.run.now));
     }
 
-    /// An admitted request is charged to the oracles, too.
     fn ask(&mut self, cost: u64, is_open: bool) -> bool {
         let is_admitted = self.run.ask(cost, is_open);
         if is_admitted {
@@ -176,7 +171,6 @@ proptest! {
         }
     }
 
-    /// The same for buckets of time, beside a cell that has never seen what was given back.
     #[test]
     fn sliding_windows_are_as_if_they_had_never_seen_it(rate in small_rate(), schedule in schedule()) {
         let mut run = Run::new(std::slice::from_ref(&rate));
@@ -197,7 +191,6 @@ proptest! {
         check_windows(&rate, &kept)?;
     }
 
-    /// Reserving and giving back at the same moment leaves no trace.
     #[test]
     fn what_is_given_back_at_once_leaves_no_trace(rates in limits(), schedule in schedule(), cost in 1..=9u64) {
         let mut run = Run::new(&built(&rates));
@@ -244,7 +237,6 @@ proptest! {
         }
     }
 
-    /// What is appended to a saved state gives back as much as the gateway that replaces the state would.
     #[test]
     fn what_is_appended_gives_back_the_same(rates in limits(), schedule in schedule(), later in 0..2 * SECOND) {
         let mut run = Run::new(&built(&rates));

@@ -47,7 +47,6 @@ impl Memory {
         });
     }
 
-    /// Calls `act` with all cells locked that the key may have.
     fn with_cells<T>(
         &self,
         limit: &Arc<Limit>,

@@ -67,7 +67,6 @@ impl Memory {
         now.micros() < self.reloads.migrating_until.load(Ordering::Relaxed)
     }
 
-    /// Decides if a cell is missing that may have to be migrated first.
     pub(super) fn decide_migrating(&self, asks: &[Ask<'_>], now: Time) -> Reply {
         let reloads = self.reloads.load();
         let successors: SmallVec<[Option<Arc<Limit>>; 2]> = asks

@@ -48,7 +48,6 @@ pub struct RestoredCounters {
 pub enum NotRestored {
     Foreign,
     Version,
-    /// The bytes were changed after they were written.
     Broken,
 }
 
@@ -238,7 +237,6 @@ impl<W: Write> Write for Hashing<'_, W> {
     }
 }
 
-/// Removes a number from the beginning of `rest`.
 fn number(rest: &mut &[u8]) -> Option<u64> {
     rest.read_varint().ok()
 }

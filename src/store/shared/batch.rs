@@ -29,7 +29,6 @@ pub(super) struct ServerQueue {
     pub(super) state: ServerState,
     /// Cells for which a request waits, or whose charges other gateways have to see soon.
     wanted: VecDeque<CellPlace>,
-    /// Cells with charges to be written.
     pending: VecDeque<CellPlace>,
     in_flight: VecDeque<Exchange>,
     pub(super) round_trip: Duration,
@@ -155,7 +154,6 @@ impl ServerQueue {
         is_any
     }
 
-    /// Takes the oldest exchange, which has been answered.
     pub(super) fn answered(&mut self) -> Option<Exchange> {
         self.in_flight.pop_front()
     }
@@ -211,7 +209,6 @@ mod tests {
             self.cells.of(&self.limit, key, NOW, &Counter::default()).0
         }
 
-        /// Queues `count` cells for which a request waits.
         fn want(&mut self, count: u64) {
             for decision in 0..count {
                 let cell = self.cell();
@@ -219,7 +216,6 @@ mod tests {
             }
         }
 
-        /// Queues `count` cells that have only pending charges.
         fn charge(&mut self, count: usize) {
             for _ in 0..count {
                 let cell = self.cell();
@@ -229,7 +225,6 @@ mod tests {
             }
         }
 
-        /// Writes an exchange; returns its number of cells.
         fn write(&mut self) -> usize {
             assert!(self.queue.write(0, &mut self.cells, &mut *Memcached.commands(), false));
             self.queue.in_flight.back().unwrap().cells.len()

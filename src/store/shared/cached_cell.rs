@@ -101,7 +101,6 @@ pub(super) struct CachedCell {
     /// The moment of the last decision, and when the latest request came.
     pub(super) now: Time,
     asked: Option<Instant>,
-    /// What the server has yet to confirm of its sums.
     pub(super) counters: UnconfirmedCounters,
     /// The state of the rates that are kept as a whole; `None` if there are none.
     pub(super) versioned: Option<Box<VersionedState>>,
@@ -175,7 +174,6 @@ impl CachedCell {
         }
     }
 
-    /// The fingerprint by which it is found.
     pub(super) fn id(&self) -> Fingerprint {
         self.key.with(self.names.limit.shape())
     }
@@ -214,17 +212,14 @@ impl CachedCell {
             && self.since_read < self.names.limit.capacity() / BY_ONE_READ
     }
 
-    /// Whether the last read is so recent that no ban can have been missed for long.
     pub(super) fn was_read_for_bans(&self, asking: Instant) -> bool {
         self.read.is_some_and(|read| asking < read + BAN_READ)
     }
 
-    /// Makes earlier reads useless for decisions.
     pub(super) fn must_be_read(&mut self) {
         (self.fresh, self.was_read, self.read) = (false, false, None);
     }
 
-    /// Whether other gateways have charged it lately.
     fn is_shared(&self) -> bool {
         self.shared.is_some_and(|shared| self.now.micros_since(shared) < SHARED)
     }
@@ -300,7 +295,6 @@ impl CachedCell {
         self.counters.is_open() || self.versioned.as_ref().is_some_and(|state| state.has_pending())
     }
 
-    /// Whether nobody would notice if it were forgotten.
     pub(super) fn is_spent(&self, reloads: &Reloads, now: Time) -> bool {
         reloads.is_spent(&self.names.limit, &self.cell, now)
     }
@@ -316,7 +310,6 @@ impl CachedCell {
 
 #[cfg(test)]
 impl CachedCell {
-    /// The invariants of every cell.
     pub(super) fn check(&self) {
         let Self { stage, waiting, provisional, counters, versioned, cell, .. } = self;
         let has_sent = counters.has_sent() || versioned.as_ref().is_some_and(|state| state.has_sent());

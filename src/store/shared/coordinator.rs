@@ -45,7 +45,6 @@ pub(super) struct Coordinator {
     health: Arc<Health>,
     refusals: Arc<RefusalCache>,
     sweep: Option<Sweep>,
-    /// For each worker, the replies that it has not taken yet.
     replies: Vec<PendingDecisions>,
     inspections: Inspections,
     /// When requested or granted leases end, and of which cells.
@@ -108,7 +107,6 @@ impl Coordinator {
         self.waiting.deadline().into_iter().chain(sweep).chain(self.end_of_lease()).min()
     }
 
-    /// Whether all servers are about to answer.
     pub(super) fn is_busy(&self) -> bool {
         self.servers.iter().all(ServerQueue::is_busy)
     }
@@ -122,7 +120,6 @@ impl Coordinator {
         self.servers[server].due()
     }
 
-    /// Collects the commands of the next exchange with this server. Returns whether there are any.
     pub(super) fn write(&mut self, server: usize, commands: &mut dyn Commands) -> bool {
         let Self { servers, cells, inspections, strict, .. } = self;
         inspections.composed(cells, |cells| servers[server].write(server, cells, commands, *strict))
@@ -151,7 +148,6 @@ impl Coordinator {
         is_good
     }
 
-    /// Takes the answer about one cell and makes the decisions that waited for it.
     fn fill(&mut self, cell: CellPlace, answer: &CellAnswer<'_>, begun: Instant, now: Time) {
         let cached = self.cells.at(cell);
         // Provisional charges may have waited for long, and the last decision may be long ago: as of that, later counts of
@@ -223,7 +219,6 @@ impl Coordinator {
         server.tidy(&mut self.cells);
     }
 
-    /// Decides from counts that were just read.
     fn decide_by_read(&mut self, decision: Box<PendingDecision>) {
         if !decision.standings.is_empty() {
             // It is charged already, and only waited to learn whether its key is banned.
@@ -334,7 +329,6 @@ impl Coordinator {
 
 #[cfg(test)]
 impl Coordinator {
-    /// The invariants of all cells.
     pub(super) fn check(&self) {
         let mut sent: Vec<CellPlace> = self.servers.iter().flat_map(ServerQueue::in_flight).collect();
         sent.sort_unstable();

@@ -35,7 +35,6 @@ pub(super) fn signed(cost: u64) -> i64 {
 #[derive(Clone, Copy, Debug)]
 struct UnconfirmedCounter {
     id: CounterId,
-    /// Not sent yet.
     pending: i64,
     sent: SentAmount,
     /// Whether to write the counter even if nothing is pending, because the server does not have it.
@@ -52,7 +51,6 @@ pub(super) enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SentAmount {
     Nothing,
-    /// Part of the exchange in flight.
     InFlight(i64),
     /// Sent, but without an answer that tells whether it has arrived.
     Unacknowledged(i64),
@@ -70,7 +68,6 @@ pub(super) struct UnconfirmedCounters {
 
 type CountedHere = SmallVec<[(CounterId, u64); 2]>;
 
-/// What a read means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LearnedCount {
     /// The count on the server, and what the server has yet to be told.
@@ -116,7 +113,6 @@ impl UnconfirmedCounters {
         self.create(id);
     }
 
-    /// Whether something may be given back, so that counts may become lower.
     pub(super) fn shrinks(&self) -> bool {
         self.counted_here.is_some()
     }
@@ -131,7 +127,6 @@ impl UnconfirmedCounters {
         self.unconfirmed.iter().any(|counter| counter.unacknowledged() > 0)
     }
 
-    /// Whether a change of this counter is part of the exchange in flight.
     pub(super) fn is_in_flight(&self, id: CounterId) -> bool {
         self.of(id).is_some_and(|counter| matches!(counter.sent, SentAmount::InFlight(_)))
     }
@@ -192,7 +187,6 @@ impl UnconfirmedCounters {
         self.tidy(at);
     }
 
-    /// The server has done all that it was sent.
     pub(super) fn acknowledge_all(&mut self) {
         for counter in &mut self.unconfirmed {
             if let SentAmount::InFlight(_) = counter.sent {
@@ -501,7 +495,6 @@ mod tests {
         assert!(!counters.is_open() && !counters.is_unacknowledged() && counters.unconfirmed.is_empty());
     }
 
-    /// One counter of a gateway, and the same counter on the server.
     #[derive(Default)]
     struct Pair {
         counters: UnconfirmedCounters,

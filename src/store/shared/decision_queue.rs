@@ -9,7 +9,6 @@ use super::message::PendingDecision;
 /// Numbers of decisions are never reused.
 #[derive(Debug, Default)]
 pub(super) struct DecisionQueue {
-    /// The number of the first in the queue.
     first: u64,
     queue: VecDeque<Slot>,
 }
@@ -55,7 +54,6 @@ impl DecisionQueue {
         self.slot(number)?.waiting.take().map(|(decision, _)| decision)
     }
 
-    /// Takes the first decision, if its time is over.
     pub(super) fn take_overdue(&mut self, now: Instant) -> Option<Box<PendingDecision>> {
         self.deadline().filter(|deadline| *deadline <= now)?;
         self.take(self.first)

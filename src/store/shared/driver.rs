@@ -73,7 +73,6 @@ impl Setup {
 }
 
 impl Driver {
-    /// Passes messages on and does what is due, until the mailboxes are closed.
     async fn run(&self) {
         let mut timer = Deadline::now();
         let mut is_open = true;
@@ -116,7 +115,6 @@ impl Driver {
         result
     }
 
-    /// Runs the connection to a server, for ever.
     async fn serve(&self, server: usize, address: String, greeting: Greeting) {
         let mut connection = Connection::Closed;
         loop {

@@ -22,7 +22,6 @@ use super::protocol::{Commands, Protocol};
 use crate::base::clock::{Time, micros};
 use crate::config;
 
-/// What to do with the connection to a server.
 #[derive(Debug)]
 pub enum Output {
     Connect,
@@ -81,7 +80,6 @@ impl Engine {
         links.into_iter().chain(self.coordinator.next_timer()).min()
     }
 
-    /// A server is connected and answers.
     pub(super) fn connected(&mut self, server: usize, now: Instant) {
         let Server { link, .. } = &mut self.servers[server];
         if link.is_connecting() {
@@ -92,7 +90,6 @@ impl Engine {
         }
     }
 
-    /// The connection to a server has broken, or could not be made.
     pub(super) fn failed(&mut self, server: usize, failure: &Failure, now: Instant) {
         let Server { link, .. } = &self.servers[server];
         if link.is_connecting() || link.is_up() {
@@ -136,12 +133,10 @@ impl Engine {
         !self.servers[server].outputs.is_empty()
     }
 
-    /// Decisions, by worker.
     pub(super) fn take_replies(&mut self) -> impl Iterator<Item = (usize, PendingDecisions)> {
         self.coordinator.take_replies()
     }
 
-    /// Whether every server has all admissions, or is away.
     pub(super) fn is_written(&self) -> bool {
         self.coordinator.is_written()
     }

@@ -18,7 +18,6 @@ const TICK: i64 = 2;
 
 #[derive(Debug)]
 pub struct Health {
-    /// Exchanges begun.
     pub round_trips: Counter,
     /// Exchanges that failed in whole or in part, and failed attempts to connect.
     pub errors: RepeatedEvent,
@@ -34,7 +33,6 @@ pub struct Health {
     /// Duration of exchanges, in microseconds.
     pub latency: Histogram,
     keys: AtomicUsize,
-    /// In the order of the configuration.
     pub servers: Box<[Server]>,
     /// The name of the servers in messages.
     name: &'static str,
@@ -42,7 +40,6 @@ pub struct Health {
 
 #[derive(Debug)]
 pub struct Server {
-    /// As configured.
     pub address: String,
     /// True before the first attempt to connect.
     up: AtomicBool,
@@ -100,12 +97,10 @@ impl Health {
         self.keys.store(keys, Ordering::Relaxed);
     }
 
-    /// Whether no server answers.
     pub(super) fn is_away(&self) -> bool {
         self.servers.iter().all(|server| !server.is_up())
     }
 
-    /// Notes the statistics of a server.
     pub(super) fn said(&self, server: usize, skew: i64, evictions: u64) {
         let Server { address, skew: before, evictions: evicted, .. } = &self.servers[server];
         evicted.store(evictions, Ordering::Relaxed);

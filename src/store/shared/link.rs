@@ -32,13 +32,9 @@ const PAUSES: BackOff = BackOff { first: Duration::from_millis(50), longest: Dur
 
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// Connecting failed, or the connection broke.
     Io(io::Error),
-    /// The server closed the connection.
     Closed,
-    /// No answer in time.
     Silent,
-    /// The answer violates the protocol.
     Garbage,
     /// The server answered, but refused all that it was asked.
     Failed(String),
@@ -98,10 +94,8 @@ enum LinkState {
     },
 }
 
-/// What to do because time has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkEvent {
-    /// Connect to the server.
     Connect,
     /// Requests that have waited for the connection so far need not go on.
     Late,
@@ -145,7 +139,6 @@ impl Link {
         }
     }
 
-    /// When the oldest exchange must be answered.
     fn answer_by(&self) -> Option<Instant> {
         self.in_flight.front().map(|(_, begun)| *begun + self.timeout)
     }

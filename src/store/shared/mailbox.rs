@@ -81,7 +81,6 @@ impl Mailboxes {
         }
     }
 
-    /// Whether so many messages of one worker are worth waking the driver.
     fn needs_driver(&self, waiting: usize) -> bool {
         waiting >= WORTHWHILE || waiting > 0 && !self.busy.load(Ordering::SeqCst)
     }
@@ -101,7 +100,6 @@ impl Mailboxes {
         !self.closed.load(Ordering::Relaxed)
     }
 
-    /// The driver will soon take the messages without being woken.
     pub(super) fn set_busy(&self) {
         self.busy.store(true, Ordering::SeqCst);
     }
@@ -195,7 +193,6 @@ mod tests {
 
     const NOW: Time = Time::from_micros(1);
 
-    /// Counts how often a task is woken.
     #[derive(Default)]
     struct Wakes(AtomicUsize);
 

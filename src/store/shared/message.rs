@@ -19,9 +19,7 @@ pub(super) enum Message {
     Decide(Box<PendingDecision>),
     /// A reservation ends. Nobody waits for that.
     Settle(Box<Settlement>),
-    /// Limits have changed.
     Reload(Box<Reload>),
-    /// An operator looks at a key or resets it.
     Inspect(Box<Inspection>),
 }
 
@@ -33,9 +31,7 @@ pub(super) struct PendingDecision {
     /// When it began to wait.
     pub(super) asked: Instant,
     pub(super) reply: Option<oneshot::Sender<Reply>>,
-    /// The worker that waits.
     pub(super) worker: usize,
-    /// The places of the cells of its asks.
     pub(super) places: SmallVec<[CellPlace; 2]>,
     pub(super) result: Reply,
     /// The state of its charges while it waits for confirmations.
@@ -46,7 +42,6 @@ pub(super) struct PendingDecision {
 /// Decisions on their way back to a worker.
 pub(super) type PendingDecisions = Vec<Box<PendingDecision>>;
 
-/// The end of a reservation.
 #[derive(Debug)]
 pub(super) struct Settlement {
     pub(super) ticket: Ticket,
@@ -57,7 +52,6 @@ pub(super) struct Settlement {
     pub(super) cost: u64,
 }
 
-/// A reload that has changed limits.
 #[derive(Debug)]
 pub(super) struct Reload {
     pub(super) changes: LimitChanges,
@@ -120,12 +114,10 @@ impl PendingDecision {
         })
     }
 
-    /// The state of its charge for this ask, if it waits for confirmations.
     pub(super) fn standing(&mut self, index: usize) -> Option<&mut Standing> {
         self.standings.get_mut(index)
     }
 
-    /// Whether nobody waits for it any more.
     pub(super) fn is_given_up(&self) -> bool {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }

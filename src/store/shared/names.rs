@@ -19,7 +19,6 @@ use crate::base::fingerprint::Fingerprint;
 use crate::limit::shared::Writing;
 use crate::limit::{Limit, Rate, Strategy};
 
-/// The digits of a key in the names of its counters.
 pub(super) type Digits = [u8; 32];
 
 /// Seconds that a counter outlives its use, because clocks may differ a little.
@@ -38,7 +37,6 @@ pub(super) struct Names {
     pub(super) writer: Rc<Writer>,
 }
 
-/// Names the writings of a gateway.
 #[derive(Debug)]
 pub(super) struct Writer {
     /// Random: nothing else is sure to differ between gateways.
@@ -99,7 +97,6 @@ impl Names {
         out.extend_from_slice(key);
     }
 
-    /// The server of all counters of a key.
     pub(super) fn server(&self, key: Fingerprint, servers: &[String]) -> usize {
         if servers.len() <= 1 {
             return 0;
@@ -127,7 +124,6 @@ pub(super) struct AllNames {
     of: HashMap<*const Limit, Rc<Names>, RandomState>,
     /// At so many names, those that no cell needs are dropped.
     most: usize,
-    /// How many names were examined to find those that can go.
     #[cfg(test)]
     looks: usize,
 }

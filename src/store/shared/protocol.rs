@@ -10,13 +10,11 @@ pub trait Protocol: Sync {
     /// For messages.
     fn name(&self) -> &'static str;
     fn greeting(&self) -> Greeting;
-    /// Collects the commands of the next exchange.
     fn commands(&self) -> Box<dyn Commands>;
     /// Asks a server for statistics, on a separate connection; `None` if it gives none. Blocks for some seconds at most.
     fn statistics(&self, address: &str) -> Option<Statistics>;
 }
 
-/// What a new connection sends, and what the right kind of server answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Greeting {
     pub question: &'static [u8],
@@ -27,7 +25,6 @@ pub struct Greeting {
 pub struct Statistics {
     /// The server's clock, in whole seconds since 1970.
     pub time: Option<u64>,
-    /// The number of evicted items.
     pub evictions: u64,
 }
 
@@ -81,13 +78,11 @@ pub enum Echo {
 pub enum Condition {
     /// No item of that name exists.
     Missing,
-    /// The item still has this version.
     Version(u64),
     /// Replaces whatever is there.
     Always,
 }
 
-/// How long an item lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime {
     pub seconds: u64,
@@ -102,7 +97,6 @@ pub struct Initial {
     pub lifetime: Lifetime,
 }
 
-/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     Done,

@@ -33,7 +33,6 @@ impl Provisional {
         matches!(self.number, NO_DECISION | WITHDRAWN)
     }
 
-    /// The counters to which it was added: indexes of rates, and buckets.
     pub(super) fn buckets(&self) -> impl Iterator<Item = (usize, u64)> {
         self.ticket.reservation.buckets(self.ticket.limit.rates())
     }
@@ -42,7 +41,6 @@ impl Provisional {
 /// In the order in which they were made.
 pub(super) type Provisionals = SmallVec<[Box<Provisional>; 1]>;
 
-/// The result of a provisional charge.
 #[derive(Debug)]
 pub(super) struct Confirmation {
     pub(super) charge: Box<Provisional>,
@@ -50,14 +48,12 @@ pub(super) struct Confirmation {
     pub(super) is_confirmed: bool,
 }
 
-/// The state of the charges of a decision, one for each of its asks.
 pub(super) type Standings = SmallVec<[Standing; 2]>;
 
 #[derive(Debug)]
 pub(super) enum Standing {
     /// Nothing has to be confirmed; says whether the limit admits the request.
     Final(bool),
-    /// Not confirmed yet.
     Open,
     /// Confirmed, or in no need of it.
     Confirmed(Box<Provisional>),

@@ -54,7 +54,6 @@ struct Refusal {
     counts: Option<Cell>,
 }
 
-/// What is known about the cell of a refused ask.
 #[derive(Default)]
 pub(super) struct Seen {
     /// Whether other gateways may soon give back the charges behind the refusal.

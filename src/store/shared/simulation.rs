@@ -48,13 +48,11 @@ pub struct SimulatedGateway {
     common: Common,
     /// When the simulation began, and what the gateway's clock showed then.
     begun: (Instant, Time),
-    /// The requests that wait, by place.
     waiting: BTreeMap<usize, Receiver<Reply>>,
     decided: Vec<Decided>,
 }
 
 impl SimulatedGateway {
-    /// `clock` is what the gateway's clock shows when the simulation begins.
     pub fn new(config: &config::SharedStore, protocol: &dyn Protocol, clock: Time) -> Self {
         let (common, now) = (Common::new(config, protocol, 1), Instant::now());
         Self {
@@ -81,13 +79,11 @@ impl SimulatedGateway {
         }
     }
 
-    /// A server has accepted the connection and answers.
     pub fn connected(&mut self, server: usize, at: Duration) {
         self.engine.connected(server, self.moment(at).0);
         self.collect();
     }
 
-    /// A connection has broken, or could not be made.
     pub fn failed(&mut self, server: usize, at: Duration) {
         self.engine.failed(server, &Failure::Closed, self.moment(at).0);
         self.collect();

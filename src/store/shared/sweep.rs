@@ -15,11 +15,8 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Sweep {
-    /// The cell to examine next.
     next: usize,
-    /// How many cells were still needed.
     needed: usize,
-    /// When to continue.
     pub(super) at: Instant,
 }
 
@@ -61,7 +58,6 @@ mod tests {
     use crate::store::shared::tests::ask;
     use crate::store::{LimitChanges, Replaced};
 
-    /// How many cells there are of the limit of this name.
     fn of_limit(cells: &mut Cells, name: &str) -> usize {
         let places = 0..u32::try_from(cells.len()).unwrap();
         places.filter(|place| cells.at(*place).names.limit.name() == name).count()

@@ -5,7 +5,6 @@ use std::ops::Range;
 use super::counters::CounterId;
 use super::protocol::{Item, Replies, Written};
 
-/// What one command writes or reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Counter(CounterId),
@@ -15,7 +14,6 @@ enum Target {
     Other,
 }
 
-/// In the order of the commands.
 #[derive(Debug)]
 pub(super) struct Targets {
     writes: Vec<Target>,
@@ -56,7 +54,6 @@ impl Targets {
         self.reads.push(Target::State);
     }
 
-    /// The ranges of the commands that `collect` adds.
     pub(super) fn added_by(&mut self, collect: impl FnOnce(&mut Self)) -> CommandRanges {
         let (writes, reads) = (self.writes.len(), self.reads.len());
         collect(self);
@@ -64,7 +61,6 @@ impl Targets {
     }
 }
 
-/// The replies about one cell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CellAnswer<'a> {
     pub(super) targets: &'a Targets,
@@ -106,7 +102,6 @@ impl<'a> CellAnswer<'a> {
         })
     }
 
-    /// `None` if there is none.
     pub(super) fn state(&self) -> Option<Item<'a>> {
         let last = self.ranges.reads.clone().next_back()?;
         self.replies.item(last).filter(|_| self.targets.reads[last] == Target::State)

@@ -36,9 +36,7 @@ use world::World;
 
 const LOCAL: (OnError, bool) = (OnError::Local, false);
 const STRICT: (OnError, bool) = (OnError::Reject, true);
-/// More than is ever counted.
 const PLENTY: u64 = 10_000;
-/// The number of ways to count.
 const KINDS: usize = 9;
 const FIXED: usize = 3;
 const LOG: usize = 4;
@@ -88,7 +86,6 @@ fn slack_in_time(kind: usize, decided: &[Decided]) -> u64 {
     if kind == BUCKET { decided.iter().map(given_back).sum::<u64>().max(slack(kind)) } else { 0 }
 }
 
-/// With a cost of 1.
 pub(super) fn ask(limit: &Arc<Limit>, key: Fingerprint) -> OwnedAsk {
     OwnedAsk::from(&Ask::new(limit, key, 1))
 }
@@ -110,7 +107,6 @@ fn admitted(decided: &[Decided], key: Fingerprint) -> u64 {
     costs.filter(|(of, _)| *of == key).map(|(_, cost)| cost).sum()
 }
 
-/// The most that any one gateway admits of one key in these steps.
 fn most_at_one_gateway((gateways, servers, kind, quota): (usize, usize, usize, u64), steps: &[Step]) -> u64 {
     let limit = limit(kind, quota);
     let keys = keys(servers, &limit);
@@ -193,14 +189,12 @@ fn charge() -> impl Strategy<Value = Step> {
     (0..3_usize, 0..3_usize, 0..9_u64).prop_map(|(gateway, what, cost)| Step::Charge { gateway, what, cost })
 }
 
-/// Asks for each key alone, and for all of them at once.
 fn each_and_all(limit: &Arc<Limit>, keys: &[Fingerprint]) -> Vec<Vec<OwnedAsk>> {
     let each = keys.iter().map(|key| vec![ask(limit, *key)]);
     each.chain([keys.iter().map(|key| ask(limit, *key)).collect()]).collect()
 }
 
 proptest! {
-    /// Every request is answered or dropped, and all comes to rest.
     #[test]
     fn nobody_waits_for_ever(
         steps in schedule(prop_oneof![9 => passing(lossy()), 1 => charge()].boxed(), 150),
@@ -235,7 +229,6 @@ proptest! {
         compare(&world.decided, is_whole(kind))?;
     }
 
-    /// Whatever fails, in the end Memcached knows exactly what a gateway on its own has admitted.
     #[test]
     fn one_gateway_is_counted_exactly(
         steps in schedule(lossy(), 150),

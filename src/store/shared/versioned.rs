@@ -40,7 +40,6 @@ const LONGEST: usize = 4 * TOO_LONG;
 /// When the state is replaced, the last writings of so many other gateways stay in it.
 const WRITERS: usize = 8;
 
-/// How a cell's state differs from the one on the server.
 #[derive(Debug, Default)]
 pub(super) struct VersionedState {
     version: Version,
@@ -61,7 +60,6 @@ pub(super) struct VersionedState {
     ahead: u64,
     /// The lifetime of the last write, in microseconds.
     kept: u64,
-    /// The number of the next attempt.
     next: Number,
     /// The results of attempts since they were taken last.
     outcomes: AttemptOutcomes,
@@ -73,7 +71,6 @@ pub(super) struct VersionedState {
 pub(super) struct LearnedState {
     /// How many states the server has lost that should be there: at most one.
     pub(super) lost: u64,
-    /// Whether another gateway has written the state.
     pub(super) is_foreign: bool,
 }
 
@@ -154,7 +151,6 @@ impl VersionedState {
         }
     }
 
-    /// The results of attempts since the last call.
     pub(super) fn take_outcomes(&mut self) -> AttemptOutcomes {
         std::mem::take(&mut self.outcomes)
     }
@@ -247,7 +243,6 @@ impl VersionedState {
         targets.read_state();
     }
 
-    /// A value with all that is known.
     fn whole(&self, cell: &Cell) -> Vec<u8> {
         let mut bytes = cell.save(self.ahead);
         self.writings.iter().for_each(|writing| Cell::append(*writing, [].into_iter(), 0, &mut bytes));

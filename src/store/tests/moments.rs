@@ -24,11 +24,8 @@ fn read() -> Time {
 enum Step {
     /// In microseconds.
     Pass(u64),
-    /// A request comes, and is decided later.
     Come,
-    /// So many requests come and are decided at once.
     Burst(u64),
-    /// One of the earlier requests is decided.
     End(prop::sample::Index),
 }
 

@@ -246,7 +246,6 @@ fn what_costs_what_was_reserved_is_followed_no_longer_by_the_bucket_that_has_rep
     assert_eq!(memory.bytes(), before);
 }
 
-/// Gives a key another limit by an override, or ends that.
 fn override_key(memory: &Memory, key: Fingerprint, [from, to]: [&Arc<Limit>; 2], now: Time) {
     let replaced = vec![Replaced { key: Some(key), from: from.clone(), to: to.clone() }];
     let in_use = vec![from.clone(), to.clone()];

@@ -28,7 +28,6 @@ use crate::store::shared::provisional::{Confirmation, Provisional, Provisionals}
 use crate::store::shared::versioned::Number;
 
 impl CachedCell {
-    /// The provisional charge that was made just now.
     pub(in crate::store::shared) fn provisional(
         &self,
         number: u64,

@@ -10,7 +10,6 @@ use crate::store::shared::protocol::{Commands, Echo, Initial, Item, Written};
 use crate::store::shared::targets::{CellAnswer, Targets};
 use crate::store::shared::versioned::StateWriting;
 
-/// The results of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::store::shared) struct Filled {
     pub(in crate::store::shared) writes: Writes,
@@ -29,7 +28,6 @@ pub(in crate::store::shared) enum Writes {
     /// All are done, or another gateway was faster.
     #[default]
     Done,
-    /// Some failed.
     Failed,
     /// It is unknown whether some are done.
     Unacknowledged,

@@ -98,7 +98,6 @@ impl CachedCell {
         is_leasable(&self.names.limit) && self.shared.is_some_and(|shared| now.micros_since(shared) < BRIEFLY)
     }
 
-    /// What the lease of this limit has left.
     fn unspent(&self, limit: &Arc<Limit>) -> u64 {
         let lease = self.lease.as_ref().map(|lease| &lease.charge.ticket);
         let lease = lease.filter(|ticket| Arc::ptr_eq(&ticket.limit, limit) && ticket.cell == self.number);
@@ -192,7 +191,6 @@ impl CachedCell {
         self.provisional.iter().filter(|charge| charge.number == WITHDRAWN).map(|charge| &**charge)
     }
 
-    /// The rest of a lease whose time is over.
     pub(in crate::store::shared) fn end_lease(&mut self, now: Instant) -> Option<Box<Provisional>> {
         self.lease.take_if(|lease| lease.until <= now).map(|lease| lease.charge)
     }
@@ -227,7 +225,6 @@ impl CachedCell {
         ask.held_above.map_or(0, |_| ask.limit.level(&self.cell, at, self.set_apart(&ask.limit)))
     }
 
-    /// What is charged for further requests.
     fn set_apart(&self, limit: &Arc<Limit>) -> u64 {
         let asked_for = self.asked_for().map_or(0, |charge| charge.ticket.cost());
         self.unspent(limit).saturating_add(asked_for)

@@ -28,7 +28,6 @@ impl CachedCell {
         Reserved { place: *place, ticket, requested, refunded: Some(refunded) }
     }
 
-    /// The ticket of the charge that this ask made just now.
     pub(in crate::store::shared) fn ticket(&self, ask: &OwnedAsk, now: Time) -> Ticket {
         let limit = ask.limit.clone();
         let reservation = limit.place_of(&self.cell, now, ask.cost);

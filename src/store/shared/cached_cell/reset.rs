@@ -28,7 +28,6 @@ pub(in crate::store::shared) struct Resets {
     pub(in crate::store::shared) sent: u32,
 }
 
-/// What the numbers of the read items say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::store::shared) struct ResetOutcome {
     /// Whether the key was reset, so that earlier charges no longer count.
@@ -38,7 +37,6 @@ pub(in crate::store::shared) struct ResetOutcome {
 }
 
 impl Resets {
-    /// The number that the exchange being collected has to write.
     pub(in crate::store::shared) fn send(&mut self) -> Option<u32> {
         self.sent = mem::take(&mut self.next);
         Some(self.sent).filter(|sent| *sent > 0)

@@ -13,10 +13,8 @@ use crate::store::shared::cached_cell::CachedCell;
 use crate::store::shared::cells::CellPlace;
 use crate::store::shared::message::PendingDecision;
 
-/// What one limit of a decision says.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Admit {
-    /// The moment as of which it is decided.
     pub(super) now: Time,
     /// Whether the server has yet to confirm the charge.
     pub(super) is_provisional: bool,

@@ -93,7 +93,6 @@ impl Coordinator {
         }
     }
 
-    /// Keeps or gives back a charge of a complete decision.
     fn close(&mut self, decision: &PendingDecision, index: usize, standing: Standing, is_given_back: bool) {
         let place = decision.places[index];
         let cached = self.cells.at(place);

@@ -22,7 +22,6 @@ impl Coordinator {
         true
     }
 
-    /// Remembers refusals, and sends the decision back.
     pub(super) fn reply(&mut self, decision: Box<PendingDecision>) {
         let PendingDecision { asks, result, places, now, .. } = &*decision;
         let seen = |ask: &OwnedAsk, index| match places.get(index).map(|place| self.cells.peek(*place)) {
@@ -36,7 +35,6 @@ impl Coordinator {
         self.deliver(decision);
     }
 
-    /// Sends a decision back to its worker.
     pub(super) fn deliver(&mut self, decision: Box<PendingDecision>) {
         match self.replies.get_mut(decision.worker) {
             Some(replies) if decision.reply.is_some() => replies.push(decision),

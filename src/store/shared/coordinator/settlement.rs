@@ -38,7 +38,6 @@ impl Coordinator {
         self.queue(place, true);
     }
 
-    /// Asks for a lease of a key that was just charged, if it is busy and its server answers.
     pub(super) fn lease_if_busy(&mut self, cell: CellPlace, ask: &OwnedAsk, asked: Instant) {
         // A request in flight during a reload may ask a replaced limit, from which another one continues.
         let is_replaced = self.cells.is_replaced(cell);
@@ -81,7 +80,6 @@ impl Coordinator {
         }
     }
 
-    /// Gives back the rest of leases whose time is over.
     pub(in crate::store::shared) fn return_leases(&mut self, now: Instant) {
         while self.leases.front().is_some_and(|(until, _)| *until <= now)
             && let Some((_, cell)) = self.leases.pop_front()

@@ -41,7 +41,6 @@ impl Coordinator {
         }
     }
 
-    /// Ends all waits for this cell.
     pub(super) fn abandon(&mut self, cell: CellPlace) {
         self.drop_provisional(cell, true);
         self.drop_inspections(cell);
@@ -59,7 +58,6 @@ impl Coordinator {
         }
     }
 
-    /// Ends the waits that have lasted long enough.
     pub(in crate::store::shared) fn expire(&mut self, now: Instant) {
         while let Some(decision) = self.waiting.take_overdue(now) {
             match self.on_error {
@@ -69,7 +67,6 @@ impl Coordinator {
         }
     }
 
-    /// Decides from what is known, because the server does not answer.
     pub(super) fn decide_from_memory(&mut self, decision: Box<PendingDecision>) {
         self.health.local.one();
         if decision.standings.is_empty() {

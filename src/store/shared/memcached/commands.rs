@@ -2,11 +2,11 @@
 //!
 //! An exchange is written in this order, and Memcached replies in it:
 //!
-//! The writes: `ma` adds to a count or takes from it, `ms` stores a value or appends to it. They are quiet and carry a
+//! 1. The writes: `ma` adds to a count or takes from it, `ms` stores a value or appends to it. They are quiet and carry a
 //!    tag, so an expected success has no reply. Every reply names its tag.
-//! `version`, if there are any. Its reply separates errors of the writes from errors of the reads. (`mn` would do, but
+//! 2. `version`, if there are any. Its reply separates errors of the writes from errors of the reads. (`mn` would do, but
 //!    Memcached sends its reply at once.)
-//! The reads: `gets` with all names. One command reads any number of items, while Memcached serves only 20 commands of a
+//! 3. The reads: `gets` with all names. One command reads any number of items, while Memcached serves only 20 commands of a
 //!    connection at a time (`-R`), and sends what it has so far after each such turn and after each `gets`. Items come in
 //!    the order of their names, without the missing ones.
 //!

@@ -18,17 +18,13 @@ const LARGEST_VALUE: usize = 64 << 20;
 enum Reply<'a> {
     /// The result of the write with this tag.
     Written(usize, Written),
-    /// An item that was read, and its name.
     Item(&'a [u8], Item<'a>),
-    /// One command has no more items.
     EndOfItems,
     /// No more replies to writes follow.
     EndOfWrites,
-    /// Some command failed, with this message.
     Failed(&'a str),
 }
 
-/// Reads the replies to one exchange as they come, each once.
 #[derive(Debug, Default)]
 pub(super) struct TextReader {
     /// The result of each write, by tag; `Unknown` while there is no reply.
@@ -51,7 +47,6 @@ pub(super) struct TextReader {
     failed_writes: usize,
     failed_reads: usize,
     failure: Option<Range<usize>>,
-    /// How many bytes have been read.
     length: usize,
 }
 
@@ -77,7 +72,6 @@ impl TextReader {
         }
     }
 
-    /// Sets the results of writes without a reply.
     fn judge_silence(&mut self) {
         let is_open = |written: &&Written| matches!(written, Written::Unknown | Written::Failed);
         let meaning = match self.failed_writes {

@@ -13,7 +13,6 @@ fn bans() -> Arc<Limit> {
     Arc::new(Limit::bans("l", Duration::from_secs(600), Duration::from_secs(86_400)).unwrap())
 }
 
-/// A limit that bans, by some way to count.
 struct Banning {
     limit: Arc<Limit>,
     bans: Arc<Limit>,
@@ -37,7 +36,6 @@ impl Banning {
         vec![OwnedAsk { need: self.bans.capacity(), cost: 1, ..ask(&self.bans, self.key) }]
     }
 
-    /// Gateways on one server, connected.
     fn world(&self, gateways: usize, how: (OnError, bool)) -> World {
         let mut world = World::new(0, 1, how, vec![self.request(1)]);
         world.remembered = u64::MAX;

@@ -28,7 +28,6 @@ impl Decided {
         self.asks.iter().map(|ask| ask.cost).max().unwrap_or(0)
     }
 
-    /// As the reply says.
     pub(super) fn remaining(&self) -> u64 {
         let verdicts = self.reply.iter().flat_map(|reply| &reply.verdicts);
         verdicts.map(|(_, verdict)| verdict.remaining).min().unwrap_or(0)

@@ -89,7 +89,6 @@ fn charged(gateways: usize, kind: usize, cost: u64) -> (World, OwnedAsk) {
     (world, ask)
 }
 
-/// One exchange of a gateway with the only server.
 fn exchange(world: &mut World, gateway: usize) {
     [Step::Send(gateway, 0), Step::Execute(gateway, 0), Step::Answer(gateway, 0)]
         .iter()
@@ -340,7 +339,6 @@ proptest! {
         }
     }
 
-    /// A reservation from before a reset is given back nowhere.
     #[test]
     fn what_was_reserved_before_a_reset_is_given_back_to_nobody(
         steps in schedule(inspected(settling(lossy())), 150),

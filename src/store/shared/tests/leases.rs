@@ -6,7 +6,6 @@ use crate::base::share::WHOLE;
 use crate::store::shared::BRIEFLY;
 use crate::store::shared::cached_cell::{BUSY, FAR, LEASE};
 
-/// The kinds of limits that can be leased.
 const LEASED: [usize; 5] = [0, 1, 2, 6, 7];
 
 /// Raises costs so that one request makes a key busy.
@@ -266,7 +265,6 @@ proptest! {
         prop_assert!((admitted..=admitted + most).contains(&shown), "{shown} of {admitted}");
     }
 
-    /// However their exchanges interleave and break, strict gateways with leases admit together no more than one would.
     #[test]
     fn strict_gateways_never_admit_too_much(
         steps in schedule(lasting(broken()), 300),
@@ -276,7 +274,6 @@ proptest! {
         strictly_leased((gateways, servers, kind, quota), &costly(&steps), most_leased(&limit(kind, quota)))?;
     }
 
-    /// All of a lease is spent or given back.
     #[test]
     fn nothing_is_charged_for_ever_that_was_not_admitted(
         steps in schedule(prop_oneof![19 => reliable(), 1 => (0..9_000_u64).prop_map(Step::Tick)].boxed(), 300),
@@ -290,7 +287,6 @@ proptest! {
         prop_assert_eq!(counted(&mut world, kind, key), admitted(&world.decided, key));
     }
 
-    /// A gateway on its own never admits too much, whatever Memcached loses.
     #[test]
     fn one_gateway_never_admits_too_much(
         steps in schedule(lossy(), 200),

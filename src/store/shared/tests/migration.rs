@@ -7,7 +7,6 @@ use crate::store::shared::message::{Message, Reload};
 use crate::store::{LimitChanges, Replaced};
 
 impl World {
-    /// Reloads a gateway; it then counts in this way.
     pub(super) fn reload(&mut self, gateway: usize, way: usize) {
         let before = std::mem::replace(&mut self.gateways[gateway].way, way);
         let [from, to] = [before, way].map(|way| self.ways[way].clone());
@@ -41,7 +40,6 @@ fn pairs(quota: u64) -> impl Iterator<Item = [Arc<Limit>; 2]> {
     all.clone().into_iter().flat_map(move |old| all.clone().into_iter().map(move |new| [old.clone(), new]))
 }
 
-/// Whether both count something in the same counters.
 fn share_counters([old, new]: &[Arc<Limit>; 2]) -> bool {
     let is_shared = |rate: &Rate| rate.uses_counters() && old.rates().iter().any(|old| rate.is_kept_like(old));
     old.id() == new.id() || new.rates().iter().any(is_shared)
@@ -60,7 +58,6 @@ fn key() -> Fingerprint {
     Fingerprint::of(b"key")
 }
 
-/// Gateways on one Memcached that have the first of these ways.
 fn world(gateways: usize, how: (OnError, bool), ways: &[Arc<Limit>]) -> World {
     let mut world = World::new(gateways, 1, how, vec![vec![ask(&ways[0], key())]]);
     world.ways = ways.to_vec();
@@ -317,7 +314,6 @@ fn drained(world: &World, begun: Time, quota: u64) -> u64 {
 }
 
 proptest! {
-    /// Whatever fails and however often it reloads, a gateway on its own admits no more than the quota.
     #[test]
     fn a_gateway_that_reloads_admits_no_more(
         steps in schedule(reloading(lasting(lossy())), 150),

@@ -242,13 +242,11 @@ fn a_lease_is_spent_for_others_too() {
     assert_eq!(counted_by(&mut world, (0, PLENTY / 2), setup.of_pool), 36);
 }
 
-/// The ways to count of a limit and its pool, and what both allow.
 fn kinds() -> impl Strategy<Value = ((usize, u64), (usize, u64))> {
     ((0..KINDS, 1..12_u64), (0..KINDS, 1..12_u64))
 }
 
 proptest! {
-    /// Whatever fails, a gateway on its own decides as if it counted in memory.
     #[test]
     fn one_gateway_with_a_pool_is_exact(
         steps in schedule(passing(broken()), 120),
@@ -279,7 +277,6 @@ proptest! {
         }
     }
 
-    /// In the end Memcached knows exactly what a gateway on its own has charged to which.
     #[test]
     fn one_gateway_is_counted_exactly_on_limit_and_pool(
         steps in schedule(lossy(), 120),
@@ -303,7 +300,6 @@ proptest! {
         }
     }
 
-    /// However their exchanges interleave and break, strict gateways charge neither a limit nor its pool too much.
     #[test]
     fn strict_gateways_never_admit_more_than_limit_and_pool(
         steps in schedule(lasting(broken()), 200),
@@ -330,7 +326,6 @@ proptest! {
         }
     }
 
-    /// Strict gateways that keep asking for one at a time get together what the limit and its pool have.
     #[test]
     fn strict_gateways_admit_all_there_is_of_limit_and_pool(
         steps in schedule(reliable(), 200),
@@ -353,7 +348,6 @@ proptest! {
         prop_assert_eq!(counted_by(&mut world, (kind_of_pool, room), setup.of_pool), pooled);
     }
 
-    /// Every request is answered or dropped, and all comes to rest.
     #[test]
     fn nobody_waits_for_ever_for_a_pool(
         steps in schedule(settling(passing(lossy())), 150),
@@ -369,7 +363,6 @@ proptest! {
         prop_assert_eq!(world.decided.len(), steps.iter().filter(is_asked).count());
     }
 
-    /// Reservations are settled where they were charged.
     #[test]
     fn what_is_reserved_is_given_back_where_it_was_charged(
         steps in schedule(settling(reliable()), 150),

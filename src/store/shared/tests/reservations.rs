@@ -241,7 +241,6 @@ proptest! {
         }
     }
 
-    /// Strict gateways never let more through together than there is room for, counting what is open.
     #[test]
     fn strict_gateways_settle_and_never_admit_too_much(
         steps in schedule(lasting(settling(broken())), 200),

@@ -120,7 +120,6 @@ fn what_a_server_did_not_do_is_written_when_it_is_back() {
     }
 }
 
-/// How many requests have been answered.
 fn answered(world: &World) -> usize {
     world.decided.iter().filter(|decided| decided.reply.is_some()).count()
 }

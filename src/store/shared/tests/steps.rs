@@ -30,7 +30,6 @@ pub(super) enum Step {
     /// Looks at the first key of a request, or resets it.
     Peek(usize, usize),
     Reset(usize, usize),
-    /// Writes an exchange if one is due.
     Send(usize, usize),
     /// Executes the first exchange that has not been executed yet.
     Execute(usize, usize),

@@ -14,7 +14,6 @@ const CLIENT: u64 = 50;
 /// Microseconds from a gateway to Memcached.
 const NEAR: u64 = 30;
 
-/// Gateways that share one Memcached, and how long it takes them to reach it.
 struct Network {
     world: World,
     lanes: Vec<Lane>,
@@ -316,7 +315,6 @@ fn turns() -> impl Strategy<Value = Vec<(usize, usize, u64)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// However a client that sends one request after another picks gateways and moments, and however far they are.
     #[test]
     fn no_choice_of_gateways_and_moments_gets_more(
         kind in 0..KINDS,

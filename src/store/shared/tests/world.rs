@@ -36,7 +36,6 @@ const ENOUGH: usize = 200;
 pub(super) struct World {
     pub(super) models: Vec<Model>,
     pub(super) gateways: Vec<Gateway>,
-    /// The possible requests.
     pub(super) whats: Vec<Vec<OwnedAsk>>,
     /// The limits that a gateway may have instead of the asked one, if reloads change it.
     pub(super) ways: Vec<Arc<Limit>>,
@@ -69,7 +68,6 @@ pub(super) struct Gateway {
     waiting: Vec<(oneshot::Receiver<Reply>, Vec<OwnedAsk>, Time)>,
 }
 
-/// A connection to a server, and the exchanges that were sent on it.
 struct Connection {
     link: Link,
     under_way: VecDeque<Exchange>,
@@ -113,7 +111,6 @@ impl World {
         world
     }
 
-    /// Adds a gateway that knows nothing.
     pub(super) fn join(&mut self, (on_error, strict): (OnError, bool)) {
         let config = config::SharedStore {
             servers: servers(self.models.len()),
@@ -202,7 +199,6 @@ impl World {
         }
     }
 
-    /// Settles an open reservation, if there is one.
     pub(super) fn settle_one(&mut self, which: usize, kept: u64) {
         let asked = self.instant();
         let mut open: Vec<_> = self.decided.iter_mut().filter(|decided| !decided.reserved.is_empty()).collect();
@@ -233,7 +229,6 @@ impl World {
         self.collect(gateway);
     }
 
-    /// All requests stop waiting for a gateway.
     pub(super) fn leave(&mut self, gateway: usize) {
         self.gateways[gateway].waiting.clear();
     }
@@ -333,7 +328,6 @@ impl World {
         }
     }
 
-    /// Hands out decisions in order, and notes which requests were dropped.
     fn collect(&mut self, gateway: usize) {
         let Gateway { coordinator, waiting, .. } = &mut self.gateways[gateway];
         let replies: Vec<_> = coordinator.take_replies().flat_map(|(_, replies)| replies).collect();

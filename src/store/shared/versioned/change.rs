@@ -22,7 +22,6 @@ pub(super) struct StateChange {
     admitted: SmallVec<[Number; 2]>,
 }
 
-/// The sum of several charges.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TotalCharge {
     /// The moments of the first and the last of them.
@@ -39,7 +38,6 @@ struct AttemptOutcome {
     admitted: u64,
 }
 
-/// Whether this is the number of one of `times` requests.
 fn is_among(number: Number, first: Number, times: u64) -> bool {
     (first..first + times).contains(&number)
 }
@@ -159,7 +157,6 @@ impl StateChange {
         self.given.is_empty() && self.attempts.is_empty()
     }
 
-    /// Adds later changes.
     pub(super) fn append(&mut self, later: Self) {
         later.charge.into_iter().for_each(|charge| self.add_charge(charge));
         self.given.extend(later.given);

@@ -22,7 +22,6 @@ pub(super) fn stand_in(value: &[u8]) -> u64 {
     Fingerprint::of(value).high()
 }
 
-/// How a state is written.
 pub(in crate::store::shared) struct StateWriting<'a> {
     pub(in crate::store::shared) key: &'a Digits,
     pub(in crate::store::shared) now: Time,
@@ -65,7 +64,6 @@ impl SentState {
 
 /// Resets of the key.
 impl VersionedState {
-    /// By how many microseconds the state is ahead of the clock here.
     pub(in crate::store::shared) fn ahead(&self) -> u64 {
         self.ahead
     }
