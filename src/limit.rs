@@ -107,16 +107,14 @@ pub struct Limit {
 pub struct Verdict {
     /// Whether this limit admits the request. Another limit of the same request may still refuse it.
     pub admitted: bool,
-    /// The index of the rate that decides: for a refused request the one that takes longest to admit it, for an admitted
-    /// request the one with the least remaining.
+    /// The index of the rate that decides: if refused, the one that takes longest; if admitted, the one with least remaining.
     pub rate: usize,
     /// How many more requests of cost 1 that rate admits now.
     pub remaining: u64,
     /// Microseconds until that rate admits more, if nothing else comes: for a refused request, this request; for an admitted
     /// one, one more than `remaining`. `None` if it never will.
     pub wait: Option<u64>,
-    /// How full the limit was before this request was charged: [`Limit::level`]. 0 if the request was refused, or the caller
-    /// does not need it.
+    /// How full the limit was before this request ([`Limit::level`]); 0 if refused, or if the caller does not need it.
     pub level: u32,
 }
 
@@ -153,8 +151,7 @@ impl Limit {
         &self.rates
     }
 
-    /// Identifies the layout of the limit's cells. Limits that differ only in quotas, bursts or edges have the same shape, so
-    /// their cells are interchangeable.
+    /// Identifies the layout of the cells. Limits that differ only in quotas, bursts or edges have interchangeable cells.
     ///
     /// ```
     /// use std::time::Duration;
@@ -241,8 +238,7 @@ impl Limit {
 
     /// Counts `cost` against every rate until the real cost of the request is known. The cell must be advanced to `now`.
     ///
-    /// Every reservation should end with [`Self::give_back`], if only of a cost of 0, because the cell keeps track of it
-    /// until then.
+    /// Every reservation should end with [`Self::give_back`], if only of 0, because the cell tracks it until then.
     ///
     /// ```
     /// use std::time::Duration;
@@ -285,8 +281,7 @@ impl Limit {
         self.rates.iter().any(Rate::is_logged)
     }
 
-    /// A copy of a cell that can refuse requests, but to which nothing can be given back. `None` if the copy would be large,
-    /// or counts bans.
+    /// A copy of a cell that can refuse requests but take nothing back. `None` if it would be large, or counts bans.
     pub fn small_copy(&self, cell: &Cell) -> Option<Cell> {
         let log = cell.log().filter(|_| self.grows());
         let is_small = log.is_none_or(|log| log.allocation() <= SMALL) && !self.counts_bans();
@@ -294,8 +289,7 @@ impl Limit {
         is_small.then(|| Cell { states: cell.states.clone(), extension: extension() })
     }
 
-    /// The refusal of a request of cost `need`, or `None` if the limit admits it: [`Self::admits`] and [`Self::judge`] at the
-    /// price of one. The cell must be advanced to `now`.
+    /// [`Self::admits`] and [`Self::judge`] at the price of one: the refusal, or `None`. The cell must be advanced to `now`.
     pub fn refuses(&self, cell: &Cell, now: Time, need: u64) -> Option<Verdict> {
         self.longest(cell, now, need, |remaining| remaining < need)
     }

@@ -39,8 +39,7 @@ pub struct Ask<'a> {
     pub cost: u64,
     /// Whether `cost` is only reserved until [`Store::settle`] is called with what the request really costs.
     pub settles: bool,
-    /// Whether the charge is given back if the asker is gone before the answer. If not, the request was let through by then,
-    /// and stays charged.
+    /// Whether the charge is given back if the asker is gone before the answer. If not, the request was let through by then.
     pub lapses: bool,
     /// The request may be held before it is served if the limit's level ([`Verdict::level`]) is above this; `None` if it is
     /// never held. Then its other limits, too, only reserve what they charge, because the client may go away meanwhile.
@@ -102,8 +101,7 @@ pub struct KeyUsage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Away;
 
-/// What a reload, or an override that is set or ends, changes about limits. Here a limit is one set of rates: its own, that
-/// of a tier, or that of an override.
+/// What a reload or an override changes about limits. A limit here is one set of rates: its own, a tier's or an override's.
 #[derive(Clone, Debug, Default)]
 pub struct LimitChanges {
     pub in_use: Vec<Arc<Limit>>,
@@ -141,8 +139,7 @@ pub enum Counters {
     Shared(Shared),
 }
 
-/// A caller's `now` is replaced by the moment of the store's timeline, so a request that has waited since it read the clock
-/// is decided as of the present.
+/// Replaces a caller's `now` by the store's timeline, so a request that has waited since is decided as of the present.
 impl Store {
     /// Does not wait for a connection.
     ///
@@ -175,8 +172,7 @@ impl Store {
         self.timeline.as_ref().map_or(read, |timeline| timeline.moment(read))
     }
 
-    /// Applies a reload, or a change of overrides, as of `now`. Cells, leases and requests of keys whose limits are not
-    /// replaced stay as they are.
+    /// Cells, leases and requests of keys whose limits are not replaced stay as they are.
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
         let now = self.moment(now);
         match &self.counters {
@@ -298,8 +294,7 @@ impl Ask<'_> {
         AskTerms { demand: Demand { need, cost }, role, place, overflow }
     }
 
-    /// How full the limit is before the request is charged; 0 if the request is never held. The cell must be advanced to
-    /// `now`.
+    /// How full the limit is before the request is charged; 0 if it is never held. The cell must be advanced to `now`.
     fn level(&self, cell: &Cell, now: Time) -> u32 {
         self.held_above.map_or(0, |_| self.limit.level(cell, now, 0))
     }

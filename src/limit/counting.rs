@@ -1,13 +1,11 @@
-//! The traits of the states of strategies: what all can do, and what only counters, or only states that are kept as a whole,
-//! can do.
+//! The traits of the states of strategies: of all, of counters only, and of states that are kept as a whole only.
 
 use super::extension::Extension;
 use super::log::AdmissionLog;
 use super::rate::Rate;
 use crate::base::clock::Time;
 
-/// The largest count. Admitted requests cannot reach it, sums of it do not overflow, and a larger count that a store reads is
-/// cut to it.
+/// The largest count. Admissions cannot reach it, and it can be summed. Larger counts that a store reads are cut to it.
 pub(super) const MAX_COUNT: u64 = 1 << 40;
 
 pub(super) fn add(count: &mut u64, cost: u64) {
@@ -48,8 +46,7 @@ pub(super) trait Counting {
 
 /// A state of counters, one for each bucket. Several gateways can add to them.
 pub(super) trait Buckets {
-    /// The name of the newest counter, to which requests are added, and all counters, the newest first. Each next one has the
-    /// name one lower.
+    /// The name of the newest counter, to which requests are added, and all counts, newest first, with descending names.
     fn counters(&self) -> (u64, &[u64]);
 
     fn counters_mut(&mut self) -> (u64, &mut [u64]);

@@ -195,8 +195,7 @@ impl Rate {
         &self.strategy
     }
 
-    /// Whether its state consists of counters, one for each bucket. Several gateways can add to those; other states are kept
-    /// as a whole.
+    /// Whether its state consists of counters, to which several gateways can add. Other states are kept as a whole.
     pub fn uses_counters(&self) -> bool {
         matches!(self.strategy, Strategy::SlidingWindow { .. } | Strategy::Calendar(_))
     }
@@ -232,8 +231,7 @@ impl Rate {
         }
     }
 
-    /// Microseconds from `now` until the counter of this bucket no longer matters. A window of the calendar ends with the
-    /// calendar: a day may last 25 hours.
+    /// Microseconds from `now` until the counter of this bucket no longer matters. A day of the calendar may last 25 hours.
     pub fn memory_of(&self, bucket: u64, now: Time) -> u64 {
         match &self.strategy {
             Strategy::Calendar(calendar) => {
@@ -281,8 +279,7 @@ impl Rate {
         self.layout() == old.layout()
     }
 
-    /// Describes the layout and meaning of the state. Independent of the quota, the burst, the edge and the length of bans.
-    /// Saved states are found by it.
+    /// The layout and meaning of the state, without quota, burst, edge and length of bans. Saved states are found by it.
     pub(super) fn layout(&self) -> String {
         let span = self.window;
         match &self.strategy {
@@ -307,8 +304,7 @@ impl Rate {
         self.window
     }
 
-    /// The width of a sliding window's bucket in microseconds. Rounded up, so that the buckets cover at least the window, and
-    /// the window never has more than the quota.
+    /// In microseconds. Rounded up: the buckets cover at least the window, which then never has more than the quota.
     pub(super) fn width(&self) -> u64 {
         self.width
     }

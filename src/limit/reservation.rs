@@ -32,8 +32,7 @@ impl Reservation {
         Self { cost, marks: marks.collect(), lag: 0, carried: SmallVec::new() }
     }
 
-    /// The reservation in a cell that was migrated to other rates. For each rate, `places` has the mark, and how much of the
-    /// reservation was carried over if only a sum was.
+    /// The reservation in a migrated cell. For each rate: the mark, and how much was carried over if only a sum was.
     pub(super) fn migrated(&self, places: impl Iterator<Item = (u64, Option<u64>)>) -> Self {
         let (marks, carried) = places.unzip();
         Self { cost: self.cost, marks, lag: self.lag, carried }
@@ -132,8 +131,7 @@ impl Reservation {
         Self::new(cost, rates.iter().map(moment))
     }
 
-    /// The reservation if it is given back at `now`, before it can have drained from a bucket: the request was charged but
-    /// not admitted.
+    /// The reservation of a request that was charged but not admitted, given back before it can have drained from a bucket.
     #[must_use]
     pub fn not_admitted(&self, rates: &[Rate], now: Time) -> Self {
         // No tracked reservation has a later moment than now.
@@ -148,8 +146,7 @@ impl Reservation {
         rates.iter().any(|rate| !rate.uses_counters()).then(|| mark.max(from))
     }
 
-    /// When it was charged, as windows remember it, and since when it may have drained from buckets; 0 for what it does not
-    /// have.
+    /// When it was charged, as windows remember it, and since when it may have drained from buckets; 0 without such rates.
     pub(super) fn moments(&self, rates: &[Rate]) -> (Time, Time) {
         let (mut mark, mut from) = (0, 0);
         for (rate, moment) in rates.iter().zip(&self.marks).filter(|(rate, _)| !rate.uses_counters()) {

@@ -91,8 +91,7 @@ impl SlidingWindow {
 }
 
 impl Counting for SlidingWindow {
-    /// If the clock was set back, all counts move back along: they leave the window later than they would have, never
-    /// earlier.
+    /// If the clock was set back, all counts move back along: they leave the window later, never earlier.
     fn advance(&mut self, Context { rate, .. }: &mut Context<'_>, now: Time) -> bool {
         let begun = self.newest.saturating_mul(rate.width());
         if now.micros().checked_sub(begun).is_some_and(|elapsed| elapsed < rate.width()) {

@@ -1,5 +1,4 @@
-//! The published examples, and properties of the sliding window beside a naive model; the other strategies are compared with
-//! an oracle.
+//! The published examples, and properties of the sliding window beside a naive model; oracles for the other strategies.
 
 mod appended;
 mod bans;
@@ -272,8 +271,7 @@ proptest! {
         check_windows(&rate, &admitted(&rate, &schedule))?;
     }
 
-    // The worst clients know the clock: they wait for the edge of a bucket, or for just before or after it, and send all they
-    // have.
+    // The worst clients know the clock: they wait for the edge of a bucket, or just before or after, and send all they have.
     #[test]
     fn bursts_at_the_edges_of_buckets_stay_within_the_bound(rate in small_rate(), bursts in prop::collection::vec(
         (0..3u64, 0..5u64, 0..20usize, 1..=3u64), 1..60)) {

@@ -147,8 +147,7 @@ impl Memory {
         reply
     }
 
-    /// Decides for a route with one limit, with a single lookup if the key has a cell. `None` if the key may have a cell from
-    /// before a reload instead.
+    /// For a route with one limit: a single lookup. `None` if the key has no cell, but may have one from before a reload.
     fn decide_alone(&self, ask: &Ask<'_>, now: Time, reserved: &mut Vec<Reserved>) -> Option<Verdict> {
         let (shard, key) = self.place(ask.limit, ask.key);
         let shard = &mut *self.shards[shard].lock();

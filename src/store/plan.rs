@@ -142,8 +142,7 @@ impl Reply {
         self.verdicts.iter().find(|(of, _)| *of == place).map(|(_, verdict)| *verdict)
     }
 
-    /// The limits that refuse the request. A limit whose pool may have room is left out; then another limit refuses the
-    /// request.
+    /// The limits that refuse the request. One whose pool may have room is left out; then another limit refuses the request.
     pub fn refusals<'a>(&'a self, asks: &'a [Ask<'_>]) -> impl Iterator<Item = RefusedAsk> + 'a {
         let refusing = asks.iter().filter(|ask| ask.role == Role::Refuses);
         refusing.filter_map(|Ask { place, overflow, .. }| {
@@ -184,8 +183,7 @@ mod tests {
         Plan::new(&case.iter().enumerate().map(placed), |index, demand| demand.need <= case[index].1)
     }
 
-    /// The slow way: replaces just the full limits by their pools. Returns what each limit is charged; `None` if the request
-    /// is refused.
+    /// Replaces just the full limits by their pools. Returns what each limit is charged; `None` if the request is refused.
     fn oracle(case: &Case) -> Option<Vec<u64>> {
         let fits = |index: usize| case[index].0.demand.need <= case[index].1;
         let full = |index: &usize| !fits(*index);

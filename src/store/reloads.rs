@@ -61,11 +61,9 @@ impl Migration {
 /// Everything that reloads have changed so far. An override that is set or ends is a reload of its key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reloads {
-    /// Migrations of all keys of a limit are under [`all_of`], those of single keys under the key; each list has the latest
-    /// first.
+    /// Under [`all_of`] for all keys of a limit, under the key for single keys; each list has the latest first.
     migrations: HashMap<Fingerprint, Vec<Migration>, RandomState>,
-    /// The limits of the configuration, each with the lowest of the rates that its keys may have; `None` before the first
-    /// reload.
+    /// The limits of the configuration, with the lowest rates that their keys may have; `None` before the first reload.
     in_use: Option<HashMap<Fingerprint, Vec<Rate>, RandomState>>,
     with_quotas: HashSet<String, RandomState>,
     /// The number of reloads; it may wrap.

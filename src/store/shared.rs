@@ -237,8 +237,7 @@ impl Shared {
         Some(reply)
     }
 
-    /// Applies a reload, or a change of overrides, as of `now`. Cells of removed limits are dropped. Refusals that were
-    /// remembered before do not apply to other limits.
+    /// Cells of removed limits are dropped. Refusals that were remembered before do not apply to other limits.
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
         let reload = Reload { changes: changes.clone(), now, asked: Instant::now() };
         self.common.mailboxes.send(Message::Reload(Box::new(reload)), usize::MAX);
@@ -278,8 +277,7 @@ impl Shared {
         self.common.mailboxes.send(Message::Inspect(Box::new(inspection)), usize::MAX);
     }
 
-    /// Carries the messages of a worker to the driver, and its replies back, until the store is closed. Must run in a local
-    /// runtime. A single worker also runs the driver.
+    /// Carries a worker's messages and replies until the store is closed, in a local runtime. A single worker runs the driver.
     pub fn carry(&self, worker: usize) -> impl Future<Output = ()> + use<> {
         let (setup, mailboxes) = (self.setup.lock().take(), self.common.mailboxes.clone());
         async move {
@@ -296,8 +294,7 @@ impl Shared {
         drop(self.setup.lock().take());
     }
 
-    /// Completes when the store is closed and the server has all admissions, but at the latest after the time that a request
-    /// would wait for it.
+    /// Completes when the store is closed and the server has all admissions, at the latest after the timeout of requests.
     pub fn ended(&self) -> impl Future<Output = ()> + use<> {
         let mut done = self.done.clone();
         // An error means that the driver has ended, as expected.

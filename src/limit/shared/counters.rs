@@ -13,8 +13,8 @@ use crate::base::clock::Time;
 
 /// For [stores that are shared](super).
 impl Cell {
-    /// All counters: the index of the rate, the name of the bucket (its index since 1970, or the start of a calendar's window
-    /// in seconds since 1970), and the count. The first counter of each rate is the newest, to which requests are added.
+    /// The index of the rate, the name of the bucket, and the count of each counter. The newest of each rate, to which
+    /// requests are added, comes first.
     pub fn counts_mut(&mut self) -> impl Iterator<Item = (usize, u64, &mut u64)> {
         self.states.iter_mut().enumerate().flat_map(|(place, state)| {
             let (newest, counts) = state.buckets_mut().map_or((0, &mut [] as &mut [u64]), Buckets::counters_mut);

@@ -85,8 +85,7 @@ impl Cell {
         bytes
     }
 
-    /// Decodes a state and what was appended to it, as of `now`. `None` if the bytes are of another version, or no state of
-    /// these rates.
+    /// Decodes a state and what was appended to it, as of `now`. `None` if the bytes are no such state of these rates.
     pub fn restore(rates: &[Rate], now: Time, bytes: &[u8]) -> Option<Restored> {
         let (version, mut rest) = bytes.split_first()?;
         if !(2..=VERSION).contains(version) {

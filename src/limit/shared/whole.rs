@@ -13,8 +13,7 @@ impl Limit {
         !self.rates.iter().all(Rate::uses_counters)
     }
 
-    /// Counts `cost`, whose first part came at `since`, again against the rates whose state is kept as a whole, because the
-    /// state was read anew and does not contain it.
+    /// Counts `cost`, whose first part came at `since`, again in a state that was read anew and does not contain it.
     pub fn charge_whole(&self, cell: &mut Cell, now: Time, cost: u64, since: Time) {
         cell.charge(&self.rates, now, cost, Some(since));
     }

@@ -6,8 +6,7 @@ use crate::limit::Verdict;
 use crate::store::{Ask, Asks, Reply, Verdicts, outlasts};
 
 impl Memory {
-    /// The reply, if it is known from the bans alone: no key of the request has a ban, or a ban refuses the request for
-    /// longer than anything else could.
+    /// The reply if bans alone decide: no key of the request has a ban, or a ban outlasts anything else that could refuse it.
     pub(super) fn decide_by_bans(&self, asks: &[Ask<'_>], now: Time) -> Option<Reply> {
         let (mut verdicts, mut was_banned) = (Verdicts::new(), false);
         for ask in asks.iter().filter(|ask| ask.looks_at_bans()) {

@@ -115,8 +115,8 @@ impl Memory {
         translated(requested, &to, verdict)
     }
 
-    /// Migrates all keys that were not used since a reload replaced their limit. Overrides of the admin API are left out,
-    /// since they end with the process.
+    /// Migrates all keys that were not used since a reload replaced their limit, but no overrides: these end with the
+    /// process.
     pub(super) fn migrate_all(&self, now: Time) {
         let reloads = self.reloads.load();
         for shard in &self.shards {

@@ -204,8 +204,7 @@ fn write_cell(
     Ok(())
 }
 
-/// The limits that were written, by address, each with the kind of its cells. Holding the `Arc` keeps another limit from
-/// getting the same address.
+/// The limits that were written, by address, with the kind of their cells. The `Arc` keeps the address from being reused.
 type WrittenLimits = HashMap<*const Limit, (u64, Arc<Limit>)>;
 
 fn write_limit(limit: &Limit, items: &mut Vec<u8>) -> io::Result<()> {

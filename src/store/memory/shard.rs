@@ -70,8 +70,7 @@ impl CellEntry {
     }
 }
 
-/// Cells in the order of their last use. The hasher's seed is new in every process, so that clients cannot prepare keys that
-/// collide.
+/// Cells in the order of their last use. The hasher's seed is new in every process, so clients cannot prepare collisions.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     cells: LinkedHashMap<Fingerprint, CellEntry, RandomState>,

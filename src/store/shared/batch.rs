@@ -90,8 +90,7 @@ impl ServerQueue {
         cached.waiting.push(decision);
     }
 
-    /// Queues a cell if an exchange with it is wanted, or if it has something pending and `may_write`: false after a write
-    /// has failed.
+    /// Queues a cell that wants an exchange, or has something pending and `may_write`: false after a failed write.
     pub(super) fn queue(&mut self, cell: CellPlace, cached: &mut CachedCell, may_write: bool) {
         // A pending cell becomes wanted with the first request that waits for it. Otherwise that request would wait as long
         // as the server is away, as pending cells do.

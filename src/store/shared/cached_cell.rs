@@ -1,5 +1,4 @@
-//! The state machine of a cell: what the server has of a key and a limit as far as this process knows, and what must still be
-//! sent there.
+//! The state machine of a cell: what the server has of a key and a limit as far as is known here, and what it must be sent.
 //!
 //! # Progress
 //! A cell is part of at most one exchange at a time, so its increments and reads reach the server in order. A charge while it
@@ -74,8 +73,7 @@ use reset::Resets;
 /// How long one gateway may not know what another does. So long a pending charge may wait for an exchange that can carry it,
 /// and, with plenty of room, a read is good enough for further decisions.
 pub(super) const MOMENT: Duration = Duration::from_millis(1);
-/// How long a read that found no ban is relied on. All gateways have to know of a ban within a second, and a read takes a
-/// moment.
+/// How long a read without a ban is relied on. All gateways must know of a ban within a second, and a read takes a moment.
 pub(super) const BAN_READ: Duration = Duration::from_millis(900);
 /// Microseconds for which another gateway that has charged a key is assumed to charge it again.
 const SHARED: u64 = 1_000_000;
@@ -224,8 +222,7 @@ impl CachedCell {
         self.shared.is_some_and(|shared| self.now.micros_since(shared) < SHARED)
     }
 
-    /// The counts that matter for a refusal. What other gateways have charged beyond the limit they mostly give back in a
-    /// moment, because they ask for confirmation as well.
+    /// The counts that matter for a refusal: gateways mostly give back in a moment what they have charged beyond the limit.
     pub(super) fn lasting(&self, limit: &Limit, at: Time) -> Cow<'_, Cell> {
         let mut cell = Cow::Borrowed(&self.cell);
         if self.overfull.is_some_and(|since| at.micros_since(since) < GIVING_BACK) {
@@ -255,8 +252,7 @@ impl CachedCell {
         self.since_read = since_read;
     }
 
-    /// Charges an ask. The server adds it to the state that is kept as a whole only if it fits; returns the number of that
-    /// attempt.
+    /// Charges an ask, to the state that is kept as a whole only if it fits there; returns the number of that attempt.
     pub(super) fn attempt(&mut self, ask: &OwnedAsk, now: Time) -> Option<Number> {
         self.count(&ask.limit, now, ask.cost);
         let state = self.versioned.as_mut()?;

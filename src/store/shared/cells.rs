@@ -104,8 +104,7 @@ impl Cells {
         (place, cached)
     }
 
-    /// The cell that was at `place` when it was asked for. If nobody waited for it, it may have had to make room since; then
-    /// it is created anew.
+    /// The cell that was at `place` when it was asked for; created anew if nobody waited for it and it had to make room.
     pub(super) fn again(
         &mut self,
         place: &mut CellPlace,
@@ -168,8 +167,7 @@ impl Cells {
         place
     }
 
-    /// Forgets the unneeded cells at these places whose limit a reload has removed. Returns how many are needed, or `None`
-    /// beyond the last place.
+    /// Forgets the unneeded cells here of limits that a reload removed. Returns how many stay; `None` beyond the last place.
     pub(super) fn forget(&mut self, places: Range<usize>, now: Time) -> Option<usize> {
         let Self { places: cached, cells, free, nobody, reloads, .. } = self;
         let range = places.start..places.end.min(cells.len());

@@ -41,8 +41,7 @@ impl Connection {
         }
     }
 
-    /// Runs until the connection is made, which returns `None`, or until something was read; returns all that was not taken.
-    /// Cancel-safe.
+    /// Until the connection is made (`None`), or something was read: returns all that is not taken yet. Cancel-safe.
     ///
     /// # Errors
     /// If the server cannot be connected to or does not answer as it should, or if the connection is closed or broken.

@@ -102,8 +102,7 @@ impl UnconfirmedCounters {
         self.counted_here.get_or_insert_with(|| Box::new(SmallVec::from_iter([(id, known)])));
     }
 
-    /// From now on this counter is no lower than `count`, which continues from a replaced limit. If the server has no such
-    /// counter, it is created.
+    /// From now on at least `count`, which continues from a replaced limit. A counter that the server lacks is created.
     pub(super) fn hold(&mut self, id: CounterId, count: u64) {
         let counted = self.counted_here.get_or_insert_default();
         match counted.iter_mut().find(|(of, _)| *of == id) {
@@ -135,8 +134,7 @@ impl UnconfirmedCounters {
         self.of(id).is_some()
     }
 
-    /// Whether `amount` can be given back to this counter: if the charge may never have arrived, the amount would be taken
-    /// from others.
+    /// False if the charge may never have arrived: then `amount` would be taken from others.
     pub(super) fn can_give_back(&self, id: CounterId, amount: u64) -> bool {
         self.of(id).is_none_or(|counter| {
             counter.unacknowledged() == 0 || u64::try_from(counter.pending).is_ok_and(|later| later >= amount)
@@ -215,8 +213,7 @@ impl UnconfirmedCounters {
             let counter = &self.unconfirmed[at];
             (counter.pending.saturating_add(counter.in_flight()), counter.unacknowledged())
         });
-        // Other gateways only add. So if the count is less than the earlier count plus what is unacknowledged, the latter has
-        // not arrived.
+        // Others only add. So a count below the earlier one plus what is unacknowledged means that this has not arrived.
         let before = known.saturating_add_signed(-pending.saturating_add(unacknowledged));
         let has_arrived = count.is_some_and(|count| count >= before.saturating_add_signed(unacknowledged));
         let pending = if has_arrived { pending } else { pending.saturating_add(unacknowledged) };
@@ -246,8 +243,7 @@ impl UnconfirmedCounters {
         LearnedCount { count: there.saturating_add_signed(pending), is_lost, is_shared }
     }
 
-    /// The key was reset: forgets all but what the server has yet to be told. What was to be given back was charged before
-    /// the reset.
+    /// The key was reset: forgets all but pending charges. What was to be given back was charged before the reset.
     pub(super) fn forget_confirmed(&mut self) {
         for counter in &mut self.unconfirmed {
             counter.pending = counter.pending.max(0);
@@ -312,8 +308,7 @@ impl UnconfirmedCounter {
         if let SentAmount::Unacknowledged(amount) = self.sent { amount } else { 0 }
     }
 
-    /// What was sent may or may not have arrived. If it was given back, it is not given back again, since taking it twice
-    /// could let too much pass.
+    /// What was sent may or may not have arrived. It is not given back a second time, since that could let too much pass.
     fn unacknowledge(&mut self, amount: i64) {
         self.sent = if amount > 0 { SentAmount::Unacknowledged(amount) } else { SentAmount::Nothing };
         self.restore |= amount == 0;

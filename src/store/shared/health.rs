@@ -43,8 +43,7 @@ pub struct Server {
     pub address: String,
     /// True before the first attempt to connect.
     up: AtomicBool,
-    /// From its last statistics: how many seconds its clock is ahead of ours (negative if behind), and how many items it has
-    /// evicted.
+    /// From its last statistics: seconds by which its clock is ahead of ours (negative if behind), and items evicted.
     skew: AtomicI64,
     evictions: AtomicU64,
 }

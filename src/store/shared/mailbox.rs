@@ -46,8 +46,8 @@ impl Mailboxes {
         self.mailboxes.len() - 1
     }
 
-    /// Sends a message from this worker, which announces it at the end of its turn. Closed mailboxes drop the message, and
-    /// with it the sender of its reply, so the caller learns of it.
+    /// The worker announces it at the end of its turn. Closed mailboxes drop it with its reply's sender, which tells the
+    /// caller.
     pub(super) fn send(&self, message: Message, worker: usize) {
         let last = self.workers();
         let index = worker.min(last);
@@ -57,8 +57,7 @@ impl Mailboxes {
         }
     }
 
-    /// Announces the messages of a worker and delivers its replies, until the mailboxes are closed. The worker runs this
-    /// beside its requests.
+    /// Announces a worker's messages and delivers its replies, beside its requests, until the mailboxes are closed.
     pub(super) async fn carry(&self, worker: usize) {
         let Some(mailbox) = self.mailboxes.get(worker) else { return };
         while !self.closed.load(Ordering::Relaxed) {
@@ -104,8 +103,7 @@ impl Mailboxes {
         self.busy.store(true, Ordering::SeqCst);
     }
 
-    /// Takes all messages, in the order in which they were sent. `busy` says whether the driver will soon take messages again
-    /// without being woken.
+    /// In the order in which they were sent. `busy`: the driver will soon take messages again without being woken.
     ///
     /// `busy` is stored before the messages are taken. A worker does the reverse: it adds a message, and then reads `busy`.
     /// If it reads true, it added the message before the driver takes them here, so the message is among them. In the other

@@ -24,8 +24,7 @@ use crate::store::LimitChanges;
 use crate::store::reloads::Migration;
 
 impl Cells {
-    /// Applies a reload, or a change of overrides, as of `now`. Returns whether cells must be dropped because of it, now or
-    /// later.
+    /// Applies a reload or a change of overrides. Returns whether cells must be dropped because of it, now or later.
     pub(super) fn reload(&mut self, changes: &LimitChanges, now: Time) -> bool {
         let has_dropped = self.reloads.add(changes, now);
         self.migrating_until = self.reloads.until();
@@ -100,8 +99,7 @@ impl CachedCell {
         }
     }
 
-    /// From now on the cell counts no less than a replaced limit's cell that was `migrated` to this limit. Earlier reads do
-    /// not suffice for a decision.
+    /// Counts no less than a replaced limit's cell that was `migrated` to this limit. Earlier reads do not suffice any more.
     fn continue_from(&mut self, mut migrated: Cell, limit: &Limit) {
         let (rates, now) = (limit.rates(), self.now);
         migrated.advance(rates, now);

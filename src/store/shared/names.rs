@@ -230,8 +230,7 @@ mod tests {
     fn counters_of_the_calendar_live_to_the_end_of_their_window() {
         let hour = 3_600;
         let names = names("gw", "l", &["5/day", "5/month"].map(|text| of_zone(text, "Europe/Berlin")));
-        // The 25th of October 2026 in Berlin begins at 22:00 UTC of the day before, and ends at 23:00 UTC: clocks are set
-        // back.
+        // In Berlin the 25th of October 2026 lasts from 22:00 UTC of the day before to 23:00 UTC: clocks are set back.
         let (day, month) = (1_792_879_200, 1_790_805_600);
         let at = |seconds: u64| Time::from_micros(seconds * 1_000_000);
         let left = |rate, bucket, now| names.lifetime(CounterId { rate, bucket }, at(now)).seconds;

@@ -44,8 +44,7 @@ pub trait Commands {
     fn store(&mut self, name: Name<'_>, value: &[u8], condition: Condition, lifetime: Lifetime, number: u32);
     /// Appends to a value, if there is one, and gives it a new lifetime.
     fn append(&mut self, name: Name<'_>, more: &[u8], lifetime: Lifetime);
-    /// Appends the bytes of the exchange to `out`; returns the reader of the replies. Then the next exchange can be
-    /// collected.
+    /// Appends the bytes of the exchange to `out`, and begins the next exchange. Returns the reader of the replies.
     fn finish(&mut self, out: &mut Vec<u8>) -> Box<dyn Reader>;
 }
 

@@ -16,8 +16,7 @@ pub(super) struct Provisional {
     /// The number of the decision, and the index of the charged ask.
     pub(super) number: u64,
     pub(super) index: usize,
-    /// The ticket has the limit that admitted the charge: limits of the same shape share a cell, but not a quota. A key that
-    /// is reset gets another cell.
+    /// With the admitting limit: limits of one shape share a cell, not a quota. A key that is reset gets another cell.
     pub(super) ticket: Ticket,
     /// The moment of the charge. It must fit as of then: later, other counts may have left the window.
     pub(super) at: Time,

@@ -97,8 +97,7 @@ impl RefusalCache {
         self.shard(cell).lock().remove(&cell);
     }
 
-    /// The reply if a remembered refusal refuses the request, without verdicts of other limits. If the server `is_lost`, it
-    /// cannot be asked.
+    /// The reply if a remembered refusal refuses the request, with the known verdicts only. A lost server cannot be asked.
     pub(super) fn find(&self, asks: &[Ask<'_>], now: Time, is_lost: bool) -> Option<Reply> {
         let looks = || asks.iter().filter(|ask| ask.looks_at_bans());
         let banned = looks().find_map(|ask| Some((ask.place, self.of(ask, ask.need, now, is_lost)?.0)));

@@ -280,8 +280,7 @@ proptest! {
         }
     }
 
-    /// However their exchanges interleave and break, strict gateways admit together no more than one would; and only
-    /// unacknowledged charges are counted in vain.
+    /// Strict gateways admit together no more than one would, and only unacknowledged charges are counted in vain.
     #[test]
     fn strict_gateways_never_admit_too_much(
         steps in schedule(lasting(broken()), 200),

@@ -184,8 +184,7 @@ impl VersionedState {
         }
     }
 
-    /// Writes a pending change, and reads the state. If the change is appended, other differences from the server's state are
-    /// lost.
+    /// Writes a pending change, and reads the state. If the change is appended, other differences here are lost.
     pub(super) fn compose(
         &mut self,
         cell: &mut Cell,
@@ -295,8 +294,7 @@ impl VersionedState {
         0
     }
 
-    /// Notes the result of what was sent. `admitted` has the number of requests that each attempt admitted; all if that is
-    /// unknown.
+    /// Notes the result of what was sent. `admitted`: how many requests of each attempt were admitted; without an entry, all.
     fn conclude(&mut self, sent: &SentState, admitted: &[u64]) {
         let pending = &mut self.pending;
         let later = |charge| pending.get_or_insert_default().add_charge(charge);

@@ -66,8 +66,7 @@ impl CachedCell {
         self.cell.newest().next().is_none()
     }
 
-    /// The results of the provisional charges in the exchange that was just answered. If that confirms none, those that are
-    /// not rejected go on waiting.
+    /// The results of the charges in the answered exchange. If it confirms none, those that are not rejected go on waiting.
     pub(in crate::store::shared) fn confirm(&mut self, is_confirmed: bool) -> SmallVec<[Confirmation; 2]> {
         let mut rejected = self.reject_what_did_not_fit(true);
         let sent = self.provisional.iter().position(|charge| !charge.sent).unwrap_or(self.provisional.len());

@@ -15,8 +15,7 @@ pub(in crate::store::shared) struct Filled {
     pub(in crate::store::shared) writes: Writes,
     /// The number of known counts that the server has lost.
     pub(in crate::store::shared) lost: u64,
-    /// Whether something must be written again before anything is admitted: another gateway has replaced the state first, or
-    /// there was no count to add to.
+    /// Whether to write again before anything is admitted: another gateway replaced the state first, or a count was missing.
     pub(in crate::store::shared) must_retry: bool,
     /// Whether the counts suffice for a decision.
     pub(in crate::store::shared) is_current: bool,
@@ -93,8 +92,7 @@ impl CachedCell {
         }
     }
 
-    /// Learns from the server's answer. With `strict`, a lower count is believed, because gateways give back what they cannot
-    /// use.
+    /// Learns from the answer. With `strict`, lower counts are believed, because gateways give back what they cannot use.
     pub(in crate::store::shared) fn fill(&mut self, answer: &CellAnswer<'_>, asked: Instant, strict: bool) -> Filled {
         let shrink = strict || self.counters.shrinks();
         // Counts from before a reset must not be used to interpret the replies.

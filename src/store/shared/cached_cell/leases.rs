@@ -92,7 +92,7 @@ impl CachedCell {
             && self.lease.as_ref().is_some_and(|lease| asked < lease.until && self.has_begun_no_bucket(lease))
     }
 
-    /// Whether another gateway, which was just seen to charge the key, may have leased some of the count and may soon give it
+    /// Whether another gateway was just seen to charge the key: it may have leased some of the count, and may soon give it
     /// back.
     pub(in crate::store::shared) fn may_be_leased(&self, now: Time) -> bool {
         is_leasable(&self.names.limit) && self.shared.is_some_and(|shared| now.micros_since(shared) < BRIEFLY)
@@ -151,8 +151,7 @@ impl CachedCell {
         true
     }
 
-    /// A lease was confirmed by an exchange that was begun at `begun`. Returns until when it may be spent, and the previous
-    /// lease if that must be given back.
+    /// A lease was confirmed. Returns until when it may be spent, and the previous lease if that must be given back.
     pub(in crate::store::shared) fn grant(
         &mut self,
         mut charge: Box<Provisional>,
@@ -219,8 +218,7 @@ impl CachedCell {
         verdict
     }
 
-    /// How full the limit is before the request is charged; 0 if the request is never held. What is set apart for further
-    /// requests is not used.
+    /// How full the limit is before the charge; 0 if the request is never held. What is set apart is not used.
     pub(in crate::store::shared) fn level(&self, ask: &OwnedAsk, at: Time) -> u32 {
         ask.held_above.map_or(0, |_| ask.limit.level(&self.cell, at, self.set_apart(&ask.limit)))
     }

@@ -10,8 +10,8 @@ use crate::store::shared::counters::{CounterId, signed};
 use crate::store::{Reserved, Ticket};
 
 impl CachedCell {
-    /// The reservation of a charge made just now; `refunded` was the verdict before it. A final charge (not a provisional
-    /// one) is tracked from now on.
+    /// The reservation of a charge made just now; `refunded` was the verdict before it. A final charge is tracked from now
+    /// on.
     pub(in crate::store::shared) fn reserve(
         &mut self,
         ask: &OwnedAsk,

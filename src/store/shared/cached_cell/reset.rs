@@ -50,8 +50,7 @@ impl Resets {
 }
 
 impl CachedCell {
-    /// Makes the next exchange reset the key, which has just been read, so that the number is higher than that of any earlier
-    /// reset. Returns the number.
+    /// Makes the next exchange reset the key. It was just read, so the number is above any earlier one. Returns the number.
     pub(in crate::store::shared) fn reset(&mut self) -> u32 {
         let now = u32::try_from(self.now.seconds()).unwrap_or(u32::MAX);
         self.resets.next = self.resets.seen.saturating_add(1).max(now);

@@ -117,8 +117,7 @@ impl Coordinator {
         }
     }
 
-    /// The plan for these asks. A cell has room for what is leased; otherwise `has_room` decides by ask, cell, index and
-    /// need.
+    /// A cell has room for what is leased; otherwise `has_room` decides by ask, cell, index and need.
     pub(super) fn plan(
         &self,
         asks: &[OwnedAsk],

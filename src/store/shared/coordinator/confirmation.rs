@@ -108,8 +108,7 @@ impl Coordinator {
         self.queue(place, true);
     }
 
-    /// Drops all provisional charges of this cell. Those that were sent are unacknowledged, unless their exchange was
-    /// answered.
+    /// Drops all provisional charges of this cell. Sent ones are unacknowledged, unless their exchange was answered.
     pub(super) fn drop_provisional(&mut self, cell: CellPlace, is_unacknowledged: bool) {
         for charge in self.cells.at(cell).withdraw_all() {
             let number = charge.number;

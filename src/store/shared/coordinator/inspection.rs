@@ -41,8 +41,7 @@ impl Inspections {
 }
 
 impl OpenInspection {
-    /// Continues after the cell was read. Returns itself if it has to wait for another exchange. A failed reset drops the
-    /// sender.
+    /// Continues after a read. Returns itself to wait for another exchange. A failed reset drops the sender.
     fn go_on(self, cached: &mut CachedCell, filled: &Filled) -> Option<Self> {
         let Self { inspection, reset_id, .. } = self;
         let is_reset = reset_id.is_some_and(|id| id <= filled.reset.everywhere);

@@ -13,15 +13,13 @@ use crate::store::shared::message::Settlement;
 use crate::store::shared::provisional::{Confirmation, Provisional};
 
 impl Coordinator {
-    /// Gives back or charges the difference. Nobody waits for that, and it waits for nothing: the next request is decided
-    /// after it.
+    /// Gives back or charges the difference. Nobody waits for that; the next request is decided after it.
     pub(super) fn settle(&mut self, settlement: Settlement) {
         let Settlement { mut ticket, now, asked, mut cost } = settlement;
         // If a new limit has not counted the key since a reload, it will continue from the cell of the reservation.
         let successor = self.cells.successor(&ticket.limit, ticket.key, now).map(|migration| migration.to.clone());
         if let Some(to) = successor.filter(|to| self.cells.find(ticket.key.with(to.shape())).is_some()) {
-            // The new limit continues from a count that includes the reservation, which stays charged. Only an additional
-            // cost is charged.
+            // The new limit's count includes the reservation, which stays charged. Only an additional cost is charged.
             cost = cost.saturating_sub(ticket.cost());
             (ticket.limit, ticket.reservation) = (to, Reservation::default());
         }

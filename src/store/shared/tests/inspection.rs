@@ -66,8 +66,7 @@ pub(super) fn shown(world: &mut World, gateway: usize, ask: &OwnedAsk) -> u64 {
     shown.try_recv().unwrap().rates[0].used
 }
 
-/// Makes every gateway write what it could not write before, because an exchange failed. Otherwise that counts after the next
-/// reset.
+/// Makes every gateway write what a failed exchange has left; otherwise that counts after the next reset.
 fn write_all(world: &mut World, ask: &OwnedAsk) {
     for gateway in 0..world.gateways.len() {
         shown(world, gateway, ask);
@@ -308,8 +307,7 @@ fn a_reset_with_a_lower_number_that_comes_last_is_seen_as_well() {
 }
 
 proptest! {
-    /// Whatever went on before, nothing is left of a key that is reset, whoever resets it, and all gateways together admit
-    /// its quota, whatever they knew.
+    /// Whatever went on before, nothing is left of a reset key, and all gateways together admit its quota.
     #[test]
     fn a_key_that_is_reset_begins_anew_at_every_gateway(
         steps in schedule(inspected(passing(settling(lossy()))), 150),
@@ -370,8 +368,7 @@ proptest! {
         }
     }
 
-    /// With every reset a gateway may admit the quota once more, and besides that only what is given back before the reset is
-    /// known.
+    /// Each reset admits the quota once more, besides what is given back before the reset is known.
     #[test]
     fn no_gateway_admits_more_than_a_quota_for_each_reset(
         steps in schedule(inspected(lossy()), 150),

@@ -226,8 +226,8 @@ fn nobody_waits_for_a_reload_because_a_key_is_leased() {
 }
 
 proptest! {
-    /// Reloads forget no admission, and give back leases that are not being asked for at that moment. All these limits have a
-    /// rate per minute.
+    /// Reloads forget no admission, and give back leases that are not being asked for then. All limits have a rate per
+    /// minute.
     #[test]
     fn what_is_leased_does_not_stay_charged_after_reloads(
         steps in schedule(reloading(reliable()), 200),

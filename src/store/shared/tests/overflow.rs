@@ -169,8 +169,7 @@ fn one_exchange_reads_both_and_a_limit_that_is_known_to_be_full_is_not_read() {
         world.run(&request(0, 0, 1));
         exchange(0, 0, 2).iter().for_each(|step| world.run(step));
         assert_eq!(world.decided.len(), 1);
-        // A read shows that the limit is full, and reads the pool as well. A state that is kept as a whole is charged by
-        // another exchange.
+        // A read shows that the limit is full, and reads the pool. A state that is kept as a whole takes another exchange.
         world.run(&Step::Moment);
         world.run(&request(0, 0, 1));
         exchange(0, 0, if is_whole(kind) { 2 } else { 1 }).iter().for_each(|step| world.run(step));

@@ -213,8 +213,7 @@ proptest! {
         run(&mut world, &steps, |_| Ok(()))?;
     }
 
-    /// A gateway on its own never lets more through than there is room for, counting what is open; and in the end every
-    /// counter has just what the requests turned out to cost.
+    /// A gateway on its own never exceeds the room, counting what is open; in the end every counter has just the real costs.
     #[test]
     fn one_gateway_settles_exactly(
         steps in schedule(settling(lossy()), 150),

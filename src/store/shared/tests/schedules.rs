@@ -353,8 +353,7 @@ fn what_has_drained_meanwhile_is_not_taken_back() {
     let key = key_on(0, 1, &limit);
     let mut world = World::new(2, 1, STRICT, vec![vec![ask(&limit, key)]]);
     let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), request(0, 0, 1)];
-    // It is charged provisionally, but nobody waits any more when that is confirmed. It cannot be taken back before it has
-    // drained.
+    // It is charged provisionally, but nobody waits for the confirmation. It cannot be taken back before it has drained.
     steps.extend([Step::Send(0, 0), Step::Tick(100_000), Step::Execute(0, 0), Step::Answer(0, 0)]);
     steps.extend([Step::Break(0, 0, 0), Step::Tick(30_000_000)]);
     steps.iter().for_each(|step| world.run(step));

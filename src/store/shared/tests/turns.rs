@@ -1,5 +1,4 @@
-//! Gateways that a client asks in turns, with one request after another, over networks with delays that are known to the
-//! microsecond.
+//! Gateways that a client asks one after another, over networks with delays that are known to the microsecond.
 
 use std::collections::VecDeque;
 
@@ -257,8 +256,7 @@ fn nothing_is_decided_by_what_was_read_in_an_earlier_bucket() {
     assert!(times.windows(31).all(|times| times[30] - times[0] >= WINDOW), "more than 30 in 4 s: {times:?}");
 }
 
-/// With plenty of room, requests need not wait for Memcached. So a fast client could use up the rest at one gateway before
-/// the others know.
+/// With plenty of room nobody waits for Memcached, so a fast client could use up the rest before other gateways know.
 #[test]
 fn who_is_faster_than_the_gateways_learn_gets_little_more() {
     for kind in [0, 1, 2, 6, 7] {
