@@ -126,7 +126,6 @@ pub enum Answer {
     Away,
 }
 
-/// Shared by all threads.
 pub struct Store {
     counters: Counters,
     /// Says as of which moment to decide; `None` if callers are believed, as in a simulation.
@@ -264,7 +263,7 @@ impl Store {
         }
     }
 
-    /// Closes the store after the last request; dropping it does the same.
+    /// To be called after the last request. Dropping the store does the same.
     pub fn close(&self) {
         match &self.counters {
             Counters::Memory(_) => {}

@@ -23,7 +23,6 @@ pub(super) struct AskTerms {
     /// What the request asks of the limit itself: nothing if the limit only stands in for others.
     pub(super) demand: Demand,
     pub(super) role: Role,
-    /// The place of the ask, and the place of its pool's ask.
     pub(super) place: usize,
     pub(super) overflow: Option<usize>,
 }
@@ -42,7 +41,6 @@ pub(super) struct Plan {
     pub(super) admits: bool,
 }
 
-/// What a pool says about a request that overflows into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pooled {
     pub place: usize,

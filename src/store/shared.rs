@@ -158,7 +158,6 @@ impl OwnedAsk {
     }
 }
 
-/// Shared by the workers and the driver.
 #[derive(Clone)]
 struct Common {
     mailboxes: Arc<Mailboxes>,

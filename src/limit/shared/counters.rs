@@ -11,7 +11,6 @@ use super::super::counting::{Buckets, MAX_COUNT};
 use super::super::state::State;
 use crate::base::clock::Time;
 
-/// For [stores that are shared](super).
 impl Cell {
     /// The index of the rate, the name of the bucket, and the count of each counter. The newest of each rate, to which
     /// requests are added, comes first.
@@ -64,7 +63,6 @@ impl Cell {
     }
 }
 
-/// For [stores that are shared](super).
 impl Limit {
     /// Whether the rates that use counters admit a request of cost `need` now.
     pub fn admits_by_counters(&self, cell: &Cell, now: Time, need: u64) -> bool {

@@ -45,7 +45,6 @@ pub struct Restored {
     pub ahead: u64,
 }
 
-/// For [stores that are shared](super).
 impl Cell {
     /// Encodes what is kept as a whole, for [`Cell::restore`]. The encoded state is `ahead` microseconds ahead of the clock
     /// by which the cell was charged.

@@ -79,7 +79,6 @@ pub struct OperationGroup {
     pub admitted: SmallVec<[u64; 2]>,
 }
 
-/// For [stores that are shared](super).
 impl Limit {
     /// Attempts to count a request of this `cost`, which needs so much room.
     pub fn attempt(&self, at: Time, need: u64, cost: u64) -> Attempt {
@@ -204,7 +203,6 @@ impl Appended {
         Some(Self { writing, operations })
     }
 
-    /// The latest moment to which it moves the state on.
     pub(super) fn latest(&self) -> u64 {
         self.operations.iter().map(Operation::at).max().unwrap_or(0)
     }
@@ -225,7 +223,6 @@ impl Appended {
     }
 }
 
-/// For [stores that are shared](super).
 impl Cell {
     /// Appends the bytes of these operations for a state that is `ahead` microseconds ahead of the clock by which they were
     /// made. An empty group only tells that its writer has come so far.

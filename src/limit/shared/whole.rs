@@ -6,7 +6,6 @@ use super::super::rate::Rate;
 use super::super::state::State;
 use crate::base::clock::Time;
 
-/// For [stores that are shared](super).
 impl Limit {
     /// Whether a rate of the limit keeps its state as a whole, so that counters are not enough.
     pub fn is_whole(&self) -> bool {
@@ -19,7 +18,6 @@ impl Limit {
     }
 }
 
-/// For [stores that are shared](super).
 impl Cell {
     /// Whether nothing of the state that is kept as a whole can matter at `now` or later.
     pub fn is_whole_spent(&self, rates: &[Rate], now: Time) -> bool {

@@ -38,7 +38,6 @@ pub struct RestoredCounters {
     pub saved: Time,
     /// Keys whose counters are restored, as far as there is room.
     pub keys: usize,
-    /// Keys whose counts no longer matter.
     pub spent: usize,
     /// Keys whose limit exists no longer, or counts differently now.
     pub unknown: usize,

@@ -157,7 +157,6 @@ impl ServerQueue {
         self.in_flight.pop_front()
     }
 
-    /// Returns the exchanges that were in flight.
     pub(super) fn fail(&mut self) -> VecDeque<Exchange> {
         self.state = ServerState::Away;
         std::mem::take(&mut self.in_flight)

@@ -259,7 +259,6 @@ impl CachedCell {
         Some(state.attempt(ask.limit.attempt(now, ask.need, ask.cost)))
     }
 
-    /// Counts `cost` here and in the sums to be sent.
     fn count(&mut self, limit: &Limit, now: Time, cost: u64) {
         limit.charge(&mut self.cell, now, cost);
         self.since_read = self.since_read.saturating_add(cost);

@@ -191,7 +191,6 @@ impl Cells {
         (places.start < cells.len()).then_some(stay)
     }
 
-    /// Forgets a cell that nobody needs, and returns its place.
     fn make_room(&mut self, now: Time, forgotten: &Counter) -> Option<usize> {
         for _ in 0..LOOKS {
             let place = self.hand;

@@ -73,7 +73,6 @@ impl Socket {
         Ok(Self { stream, output: Vec::new(), written: 0, input: BytesMut::with_capacity(INPUT) })
     }
 
-    /// Writes the output, until something was read.
     async fn transfer(&mut self) -> Result<(), Failure> {
         let Self { stream, output, written, input } = self;
         let (mut read, mut write) = stream.split();

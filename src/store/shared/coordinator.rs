@@ -111,7 +111,6 @@ impl Coordinator {
         self.servers.iter().all(ServerQueue::is_busy)
     }
 
-    /// Whether every server has all admissions, or is away.
     pub(super) fn is_written(&self) -> bool {
         self.leases.is_empty() && self.servers.iter().all(ServerQueue::is_written)
     }

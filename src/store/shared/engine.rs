@@ -154,7 +154,6 @@ impl Engine {
         self.coordinator.down(server);
     }
 
-    /// Takes the messages, and begins the exchanges that are due.
     fn go_on(&mut self, now: Instant) {
         self.pass_messages();
         self.health.know(self.coordinator.keys());

@@ -129,7 +129,6 @@ impl Link {
         }
     }
 
-    /// When the next event or exchange is due.
     pub(super) fn next_timer(&self) -> Option<Instant> {
         match self.state {
             LinkState::Pausing { until } => Some(until),

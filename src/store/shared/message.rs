@@ -28,7 +28,6 @@ pub(super) enum Message {
 pub(super) struct PendingDecision {
     pub(super) asks: SmallVec<[OwnedAsk; 2]>,
     pub(super) now: Time,
-    /// When it began to wait.
     pub(super) asked: Instant,
     pub(super) reply: Option<oneshot::Sender<Reply>>,
     pub(super) worker: usize,
@@ -39,7 +38,6 @@ pub(super) struct PendingDecision {
     pub(super) number: u64,
 }
 
-/// Decisions on their way back to a worker.
 pub(super) type PendingDecisions = Vec<Box<PendingDecision>>;
 
 #[derive(Debug)]

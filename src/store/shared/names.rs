@@ -91,7 +91,6 @@ impl Names {
         out.extend_from_slice(self.state.as_bytes());
     }
 
-    /// Writes the common beginning of the names of all counters of a key.
     fn base(&self, key: &Digits, out: &mut Vec<u8>) {
         out.extend_from_slice(self.head.as_bytes());
         out.extend_from_slice(key);

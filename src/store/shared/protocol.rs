@@ -40,7 +40,6 @@ pub trait Commands {
     fn add(&mut self, name: Name<'_>, amount: u64, initial: Option<Initial>, echo: Echo);
     /// Takes `amount` from a count, but no more than all of it. A missing count stays missing.
     fn subtract(&mut self, name: Name<'_>, amount: u64, echo: Echo);
-    /// Stores a value with this `number`.
     fn store(&mut self, name: Name<'_>, value: &[u8], condition: Condition, lifetime: Lifetime, number: u32);
     /// Appends to a value, if there is one, and gives it a new lifetime.
     fn append(&mut self, name: Name<'_>, more: &[u8], lifetime: Lifetime);
@@ -48,7 +47,6 @@ pub trait Commands {
     fn finish(&mut self, out: &mut Vec<u8>) -> Box<dyn Reader>;
 }
 
-/// Reads the replies to one exchange as they come.
 pub trait Reader {
     /// Reads on. `input` begins with the first reply to this exchange, and only grows from call to call. Returns the length
     /// of all replies once they have come in full.
@@ -67,7 +65,7 @@ pub struct Garbage;
 /// Whether a write of a count returns the count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Echo {
-    /// It need not. Some servers return a count that was created all the same.
+    /// It need not. Some servers reply all the same if the count was created.
     Quiet,
     /// The reply is the count right after this write.
     Count,
@@ -121,7 +119,6 @@ pub struct Item<'a> {
     pub version: u64,
 }
 
-/// An item among the replies.
 #[derive(Clone, Debug)]
 pub struct Place {
     pub value: Range<usize>,

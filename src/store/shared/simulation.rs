@@ -29,7 +29,6 @@ use crate::store::{Answer, Ask, Reply};
 
 pub use super::engine::Output;
 
-/// The index of the server with all counters of a key of a limit.
 pub fn server_of(prefix: &str, limit: &Arc<Limit>, key: Fingerprint, servers: &[String]) -> usize {
     AllNames::new(prefix).of(limit).server(key, servers)
 }

@@ -25,7 +25,6 @@ impl Sweep {
         Self { next: 0, needed: 0, at }
     }
 
-    /// Examines some cells. Returns the sweep if it has to continue.
     pub(super) fn step(mut self, cells: &mut Cells, at: Instant, now: Time) -> Option<Self> {
         if self.next == 0 {
             // Cells of replaced limits stay until their counts no longer matter.

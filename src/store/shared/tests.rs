@@ -42,7 +42,6 @@ const FIXED: usize = 3;
 const LOG: usize = 4;
 const BUCKET: usize = 5;
 
-/// Limits of `quota`, by every way to count.
 fn limit(kind: usize, quota: u64) -> Arc<Limit> {
     limit_with_burst(kind, quota, quota)
 }
@@ -100,7 +99,6 @@ fn keys(servers: usize, limit: &Arc<Limit>) -> Vec<Fingerprint> {
     (0..servers).map(|server| key_on(server, servers, limit)).collect()
 }
 
-/// All admissions of this key that were not given back.
 fn admitted(decided: &[Decided], key: Fingerprint) -> u64 {
     let admitted = decided.iter().filter(|decided| decided.admitted());
     let costs = admitted.flat_map(|decided| decided.asks.iter().map(|ask| (ask.key, ask.cost - decided.given)));

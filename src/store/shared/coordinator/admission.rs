@@ -16,7 +16,6 @@ use crate::store::shared::message::PendingDecision;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Admit {
     pub(super) now: Time,
-    /// Whether the server has yet to confirm the charge.
     pub(super) is_provisional: bool,
     /// Whether the lease of the key covers it, so that it is charged already.
     pub(super) is_leased: bool,
@@ -59,7 +58,7 @@ impl Coordinator {
             true => ask.limit.admits(&cached.cell, admits[index].now, need),
             false => cached.has_plenty(&ask.limit, need),
         });
-        // If `on_error` decides when a server fails, a charge that was sent before would be for nothing.
+        // Without a decision here when a server fails, a charge that was sent before would be for nothing.
         let mut may_be_provisional = self.strict || self.on_error == OnError::Local;
         let mut is_reachable = true;
         let is_scarce = plan.parts.iter().any(|part| !part.has_room);

@@ -7,7 +7,6 @@ use crate::store::shared::message::{PendingDecision, PendingDecisions};
 use crate::store::shared::refusals::Seen;
 
 impl Coordinator {
-    /// The decisions since the last call, by worker.
     pub(in crate::store::shared) fn take_replies(&mut self) -> impl Iterator<Item = (usize, PendingDecisions)> {
         self.replies.iter_mut().map(std::mem::take).enumerate().filter(|(_, replies)| !replies.is_empty())
     }

@@ -49,7 +49,6 @@ impl Coordinator {
         }
     }
 
-    /// The server of one cell of a decision does not answer.
     pub(super) fn give_up(&mut self, number: u64) {
         if self.on_error != OnError::Local {
             self.waiting.take(number).into_iter().for_each(|decision| self.dismiss(decision));

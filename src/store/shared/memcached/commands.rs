@@ -141,7 +141,6 @@ impl TextCommands {
     }
 }
 
-/// A lifetime as the protocol has it.
 fn wire(Lifetime { seconds, from }: Lifetime) -> u64 {
     let wire = if seconds > LONGEST_RELATIVE { from.saturating_add(seconds) } else { seconds };
     wire.min(LATEST)

@@ -16,7 +16,6 @@ const LARGEST_VALUE: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reply<'a> {
-    /// The result of the write with this tag.
     Written(usize, Written),
     Item(&'a [u8], Item<'a>),
     EndOfItems,
@@ -37,7 +36,6 @@ pub(super) struct TextReader {
     /// How many commands read them, and how many of those are over.
     lines: usize,
     ended: usize,
-    /// Whether the replies to the writes are over.
     is_written: bool,
     /// The items that have come, and `None` for those that were skipped.
     items: Vec<Option<Place>>,

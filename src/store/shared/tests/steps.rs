@@ -97,7 +97,7 @@ pub(super) fn inspected(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
     prop_oneof![12 => steps, 1 => peek, 1 => reset].boxed()
 }
 
-/// Time passes, up to a minute at once.
+/// Time passes, up to 70 s at once.
 pub(super) fn passing(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
     let gap = prop_oneof![4 => 0..TIMEOUT / 2, 1 => 0..2_000_000_u64, 1 => 0..70_000_000_u64];
     prop_oneof![8 => steps, 1 => gap.prop_map(Step::Tick)].boxed()
