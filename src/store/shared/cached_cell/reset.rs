@@ -8,7 +8,6 @@
 //! reads, as if it had never known the key. Its pending charges are counted after the reset. The gateway that resets the key
 //! drops its own pending charges: they came before. If two gateways reset the key at the same time, the lower number may be
 //! written last. Then no item has the higher one, and a gateway that knows the higher number believes the lower one.
-//!
 
 use std::mem;
 

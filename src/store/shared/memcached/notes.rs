@@ -53,7 +53,6 @@ impl Notes {
         Ok(text.filter(|text| !text.is_empty()))
     }
 
-    ///
     /// # Errors
     /// When the server does not answer.
     pub async fn remove(&self, subject: &str) -> io::Result<()> {
