@@ -1,13 +1,13 @@
 //! Rate limits: what is counted for a key, and what the counts allow. The module does no I/O and reads no clock: every
-//! function takes the moment as an argument, so each decision can be repeated in a test.
+//! function takes the moment as an argument, so a test can repeat each decision.
 //!
-//! The same code decides with counts in memory and with counts from Memcached. Each strategy is one file with one trait
-//! (`counting.rs`), so a cell treats all states alike. Tests compare each strategy with an oracle that stores every
+//! The same code decides with counts in memory and with counts from Memcached. Each strategy has one file and implements one
+//! trait (`counting.rs`), so a cell treats all states alike. Tests compare each strategy with an oracle that stores every
 //! request (`tests/oracle.rs`).
 //!
-//! A [`Rate`] is a quota per window and the [`Strategy`] by which requests are counted. A [`Limit`] is one or more rates
-//! that must all hold. For each key a store keeps a [`Cell`], the state of all rates of one limit. [`Limit::decide`] decides
-//! about a request and charges it if it is admitted. A refused request changes nothing.
+//! A [`Rate`] is a quota per window and the [`Strategy`] that counts requests. A [`Limit`] is one or more rates that must all
+//! hold. For each key a store keeps a [`Cell`], the state of all rates of one limit. [`Limit::decide`] decides about a
+//! request and charges it if it is admitted. A refused request changes nothing.
 //!
 //! ```
 //! use std::time::Duration;
@@ -35,27 +35,27 @@
 //!
 //! # Requests that several limits decide
 //!
-//! Such a request is charged only if all of its limits admit it. So a store does the steps of [`Limit::decide`] one after
-//! the other: it advances each cell ([`Cell::advance`]), asks each limit ([`Limit::admits`]), charges all or none
-//! ([`Limit::charge`]), and takes the verdicts ([`Limit::judge`]).
+//! Such a request is charged only if all of its limits admit it. So a store does the steps of [`Limit::decide`] one by one:
+//! it advances each cell ([`Cell::advance`]), asks each limit ([`Limit::admits`]), charges all or none ([`Limit::charge`]),
+//! and takes the verdicts ([`Limit::judge`]).
 //!
 //! # Costs that are known later
 //!
-//! [`Limit::reserve`] charges a request whose cost is not known yet, and [`Limit::give_back`] corrects it when it is.
+//! [`Limit::reserve`] charges a request whose cost is not known yet, and [`Limit::give_back`] corrects the charge later.
 //!
 //! # Limits that change
 //!
-//! Quotas and bursts may change at any time and apply to what has been counted already. If a rate is counted in another way
-//! than before, or limits get other rates, [`Limit::migrate`] makes the new cell from the old one.
+//! A new quota or burst also applies to what has been counted already. If a rate is counted in another way than before, or a
+//! limit gets other rates, [`Limit::migrate`] makes the new cell from the old one.
 //!
 //! # Bans
 //!
 //! A key that was refused too often may be banned for a while. [`Limit::bans`] is a limit that counts the bans of a key, so
-//! that stores keep, share and reset them like counts of requests.
+//! stores keep, share and reset bans like counts of requests.
 //!
 //! # Stores that are shared
 //!
-//! What is described so far is enough for one gateway that counts alone. If several gateways count together, see [`shared`].
+//! One gateway that counts alone needs no more than that. For several gateways that count together, see [`shared`].
 
 #![warn(missing_docs)]
 
@@ -90,7 +90,7 @@ use crate::base::fingerprint::Fingerprint;
 use crate::base::share::share;
 use extension::Extension;
 
-/// The most bytes of a log that is copied by [`Limit::small_copy`].
+/// [`Limit::small_copy`] copies logs of at most so many bytes.
 const SMALL: usize = 1024;
 
 /// One named limit: rates that must all hold for a request to pass.
@@ -107,27 +107,24 @@ pub struct Limit {
 pub struct Verdict {
     /// Whether this limit admits the request. Another limit of the same request may still refuse it.
     pub admitted: bool,
-    /// The index of the rate that decides: of a refused request the one that takes longest to admit it, of an admitted
-    /// request the one of which least remains.
+    /// The index of the rate that decides: if refused, the one that takes longest; if admitted, the one with least remaining.
     pub rate: usize,
     /// How many more requests of cost 1 that rate admits now.
     pub remaining: u64,
-    /// Microseconds until that rate admits more, if nothing else comes: of a refused request, this request; of an admitted
-    /// request, one more than `remaining`. `None` if it never will.
+    /// Microseconds until that rate admits more, if nothing else comes: for a refused request, this request; for an admitted
+    /// one, one more than `remaining`. `None` if it never will.
     pub wait: Option<u64>,
-    /// How full the limit was before this request was charged: [`Limit::level`]. 0 if the request was refused, or if whoever
-    /// asked does not need it.
+    /// How full the limit was before this request ([`Limit::level`]); 0 if refused, or if the caller does not need it.
     pub level: u32,
 }
 
-/// What one rate has counted for a key, as of a moment.
+/// What one rate has counted for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateUsage {
     /// The most that the rate admits at once: the burst of a token bucket, else the quota.
     pub capacity: u64,
-    /// How much of it is used. Of a sliding window this is the estimate by which requests are decided, of a token bucket the
-    /// tokens that are missing in full or in part. It exceeds the capacity if a request has cost more than was reserved, or
-    /// the quota was lowered.
+    /// How much of it is used: of a sliding window the estimate that decides, of a token bucket the tokens that are missing
+    /// in full or in part. It exceeds the capacity if a request has cost more than was reserved, or the quota was lowered.
     pub used: u64,
     /// How many more requests of cost 1 the rate admits now.
     pub remaining: u64,
@@ -136,7 +133,7 @@ pub struct RateUsage {
 }
 
 impl Limit {
-    /// A limit of `rates`, of which there should be at least one: a limit without rates admits everything.
+    /// There should be at least one rate: a limit without rates admits everything.
     pub fn new(name: &str, rates: &[Rate]) -> Self {
         let layouts = rates.iter().map(Rate::layout).collect::<Vec<_>>();
         let shape = Fingerprint::of(layouts.join(",").as_bytes());
@@ -154,8 +151,7 @@ impl Limit {
         &self.rates
     }
 
-    /// Identifies the layout of the limit's cells, as [`Rate::is_kept_like`] compares that of a state. Limits that differ only
-    /// in quotas, bursts or edges have the same shape, so that their cells are interchangeable.
+    /// Identifies the layout of the cells. Limits that differ only in quotas, bursts or edges have interchangeable cells.
     ///
     /// ```
     /// use std::time::Duration;
@@ -171,7 +167,7 @@ impl Limit {
         self.shape
     }
 
-    /// Identifies its name and its [`Self::shape`]: limits with the same id count the same keys in the same cells.
+    /// Identifies name and [`Self::shape`]: limits with the same id count the same keys in the same cells.
     pub fn id(&self) -> Fingerprint {
         self.id
     }
@@ -181,10 +177,10 @@ impl Limit {
         self.rates.iter().map(Rate::capacity).min().unwrap_or(u64::MAX)
     }
 
-    /// What each rate has counted in the cell, in the order of the rates. It charges nothing. The cell has to be advanced to
-    /// `now` before.
+    /// What each rate has counted in the cell, in the order of the rates. The cell must be advanced to `now`.
     ///
-    /// A request of cost 1 is admitted if no rate has 0 remaining, and otherwise after the longest wait of those that have.
+    /// A request of cost 1 is admitted if every rate has some remaining, and otherwise after the longest wait of those that
+    /// have none.
     ///
     /// ```
     /// use std::time::Duration;
@@ -210,7 +206,7 @@ impl Limit {
         })
     }
 
-    /// Decides about a request of this `cost`, and charges it if it is admitted.
+    /// Decides about a request, and charges it if it is admitted.
     pub fn decide(&self, cell: &mut Cell, now: Time, cost: u64) -> Verdict {
         cell.advance(&self.rates, now);
         self.refuses(cell, now, cost).unwrap_or_else(|| {
@@ -219,9 +215,9 @@ impl Limit {
         })
     }
 
-    /// How full the limit is: the share of its capacity that the fullest rate has used, of a token bucket that of the burst, in
-    /// millionths, from 0 to [`WHOLE`](crate::base::share::WHOLE). Of what is counted so much is set `apart` for others, and
-    /// not used. The cell has to be advanced to `now` before.
+    /// How full the limit is: how much of its capacity (of a token bucket, of the burst) the fullest rate has used, in
+    /// millionths, from 0 to [`WHOLE`](crate::base::share::WHOLE). `apart` is counted but set apart for others, and does not
+    /// count as used. The cell must be advanced to `now`.
     pub fn level(&self, cell: &Cell, now: Time, apart: u64) -> u32 {
         let shares = cell
             .usages(&self.rates, now)
@@ -230,21 +226,19 @@ impl Limit {
         shares.max().unwrap_or(0)
     }
 
-    /// Whether every rate admits a request of cost `need` now. The cell has to be advanced to `now` before.
+    /// Whether every rate admits a request of cost `need` now. The cell must be advanced to `now`.
     pub fn admits(&self, cell: &Cell, now: Time, need: u64) -> bool {
         cell.usages(&self.rates, now).all(|usage| usage.remaining() >= need)
     }
 
-    /// Counts `cost` against every rate, even if that exceeds the quota. The cell has to be advanced to `now` before.
+    /// Counts `cost` against every rate, even if that exceeds the quota. The cell must be advanced to `now`.
     pub fn charge(&self, cell: &mut Cell, now: Time, cost: u64) {
         cell.charge(&self.rates, now, cost, None);
     }
 
-    /// Counts `cost` against every rate until it is known what the request really costs. The cell has to be advanced to
-    /// `now` before.
+    /// Counts `cost` against every rate until the real cost of the request is known. The cell must be advanced to `now`.
     ///
-    /// Every reservation should be ended with [`Self::give_back`], with a cost of 0 if nothing is given back, because the
-    /// cell keeps track of it until then.
+    /// Every reservation should end with [`Self::give_back`], if only of 0, because the cell tracks it until then.
     ///
     /// ```
     /// use std::time::Duration;
@@ -270,25 +264,24 @@ impl Limit {
         reservation
     }
 
-    /// Gives back `cost` of a reservation, at most what was reserved, where it was counted, as far as that still matters.
-    /// The cell has to be advanced to `now` before. Afterwards it never admits more than a cell to which that part of the
-    /// request has never been charged, and mostly it admits as much.
+    /// Gives back `cost` of a reservation (at most what was reserved) where it was counted, as far as that still matters. The
+    /// cell must be advanced to `now`. Afterwards it never admits more than if that part had never been charged, and mostly
+    /// it admits as much.
     pub fn give_back(&self, cell: &mut Cell, now: Time, reservation: &Reservation, cost: u64) {
         cell.give_back(&self.rates, now, reservation, cost, false);
     }
 
-    /// Whether cells of this limit follow reservations, as token buckets need it.
+    /// Whether cells of this limit track open reservations, as those of token buckets must.
     pub fn follows(&self) -> bool {
         self.rates.iter().any(Rate::drains)
     }
 
-    /// Whether its cells grow with every request that is charged, as sliding logs do.
+    /// Whether cells of this limit grow with every charged request, as sliding logs do.
     pub fn grows(&self) -> bool {
         self.rates.iter().any(Rate::is_logged)
     }
 
-    /// A copy of a cell by which requests can be refused, but to which nothing can be given back. `None` if it would be large, or
-    /// counts bans.
+    /// A copy of a cell that can refuse requests but take nothing back. `None` if it would be large, or counts bans.
     pub fn small_copy(&self, cell: &Cell) -> Option<Cell> {
         let log = cell.log().filter(|_| self.grows());
         let is_small = log.is_none_or(|log| log.allocation() <= SMALL) && !self.counts_bans();
@@ -296,14 +289,13 @@ impl Limit {
         is_small.then(|| Cell { states: cell.states.clone(), extension: extension() })
     }
 
-    /// The refusal of a request of cost `need`, or `None` if the limit admits it. This is what [`Self::admits`] and
-    /// [`Self::judge`] say together, at the price of one of them. The cell has to be advanced to `now` before.
+    /// [`Self::admits`] and [`Self::judge`] at the price of one: the refusal, or `None`. The cell must be advanced to `now`.
     pub fn refuses(&self, cell: &Cell, now: Time, need: u64) -> Option<Verdict> {
         self.longest(cell, now, need, |remaining| remaining < need)
     }
 
-    /// The verdict on a request of cost `need`. If it was `admitted`, it has to be charged before, so that the verdict says
-    /// what remains for others. The cell has to be advanced to `now` before.
+    /// The verdict on a request of cost `need`. An `admitted` request must be charged before, so that the verdict says what
+    /// remains for others. The cell must be advanced to `now`.
     pub fn judge(&self, cell: &Cell, now: Time, need: u64, admitted: bool) -> Verdict {
         if admitted { self.passed(cell, now) } else { self.refused(cell, now, need) }
     }
@@ -323,7 +315,7 @@ impl Limit {
         self.longest(cell, now, need, |_| true).unwrap_or(nothing)
     }
 
-    /// The refusal by the rate that takes longest to admit the request, among those for which `refuses(what remains)`.
+    /// The refusal by the rate that takes longest to admit the request, among those whose remaining amount `refuses` it.
     fn longest(&self, cell: &Cell, now: Time, need: u64, refuses: impl Fn(u64) -> bool) -> Option<Verdict> {
         let refusals = cell.usages(&self.rates, now).enumerate().filter_map(|(rate, usage)| {
             let remaining = usage.remaining();

@@ -1,7 +1,7 @@
 //! The store of counters. A decision asks about all its counters at once and gets one answer.
 //!
-//! The memory store answers immediately; Memcached answers later. A store outlives a reload that names the same
-//! place; counters in memory can outlive the process.
+//! The memory store answers immediately, Memcached later. A store outlives a reload that names the same place; counters in
+//! memory can outlive the process.
 
 mod ticket;
 mod plan;
@@ -39,13 +39,12 @@ pub struct Ask<'a> {
     pub cost: u64,
     /// Whether `cost` is only reserved until [`Store::settle`] is called with what the request really costs.
     pub settles: bool,
-    /// Whether it is given back if whoever asks has gone before the answer. Otherwise the request was let through then, and it
-    /// stays charged.
+    /// Whether the charge is given back if the asker is gone before the answer. If not, the request was let through by then.
     pub lapses: bool,
-    /// Above which level ([`Verdict::level`]) of the limit the request may be held before it is served; `None` if it never is.
-    /// Then all that it is charged is only reserved, by its other limits too, because its client may go away meanwhile.
+    /// The request may be held before it is served if the limit's level ([`Verdict::level`]) is above this; `None` if it is
+    /// never held. Then its other limits, too, only reserve what they charge, because the client may go away meanwhile.
     pub held_above: Option<u32>,
-    /// Whether the limit refuses requests. One that only stands in for others reports, and is asked for nothing.
+    /// A limit that only stands in for others reports, and is asked for nothing.
     pub role: Role,
     /// The place of the pool that stands in for the limit if it has no room; `None` if there is none.
     pub overflow: Option<usize>,
@@ -54,111 +53,94 @@ pub struct Ask<'a> {
 }
 
 impl<'a> Ask<'a> {
-    /// Asks for room for `cost`, and to be charged that. What a route adds to it is left out.
+    /// Needs and is charged `cost`. The caller sets what only a route knows.
     pub fn new(limit: &'a Arc<Limit>, key: Fingerprint, cost: u64) -> Self {
         let (settles, lapses, held_above, role, overflow) = (false, false, None, Role::Refuses, None);
         Self { limit, key, need: cost, cost, settles, lapses, held_above, role, overflow, place: 0 }
     }
 
-    /// Whether it charges nothing and only asks whether the key is banned.
+    /// Whether the ask charges nothing and only checks whether the key is banned.
     fn looks_at_bans(&self) -> bool {
         self.cost == 0 && self.limit.counts_bans()
     }
 }
 
-/// Whether a ban refuses a request for longer than anything else that is asked about it could.
+/// Whether `ban` lasts longer than any other limit of the request could refuse it.
 fn outlasts(ban: &Verdict, asks: &[Ask<'_>]) -> bool {
     let mut others = asks.iter().filter(|ask| !ask.looks_at_bans());
     others.all(|ask| !ask.settles && ask.limit.rates().iter().all(|rate| Some(rate.memory()) <= ban.wait))
 }
 
-/// All that one request asks, in the order of the route's limits.
+/// In the order of the route's limits.
 pub type Asks<'a> = SmallVec<[Ask<'a>; 2]>;
 
-/// The verdict of each limit with the place of its ask, in the order of the asks. If the request passes, the limits that admit
-/// it were charged, and pools instead of others; otherwise none was, and verdicts of limits may be missing that were not
-/// looked at because another one refuses. Of a limit that only stands in for others there is none.
+/// The verdict of each limit with the place of its ask, in the order of the asks. If the request passes, the limits that
+/// admit it are charged, and pools instead of full limits. Otherwise none is charged, and verdicts may be missing, because
+/// the store may stop at a refusal. A limit that only stands in for others has no verdict.
 pub type Verdicts = SmallVec<[(usize, Verdict); 2]>;
 
-/// The store's decision about one request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// What is known of the limits that were asked.
     pub verdicts: Verdicts,
-    /// What pools say that were to stand in for limits without room.
+    /// What the pools say that were asked to stand in for limits without room.
     pub pooled: Vec<Pooled>,
-    /// As of when it is decided, if that is later than the moment for which the store was asked.
+    /// The moment of the decision, if that is later than the moment that the caller gave.
     pub as_of: Option<Time>,
-    /// One reservation for each ask that settles and was charged, and for all that were if the request may be held.
+    /// One for each ask that settles and was charged; one for each charged ask if the request may be held.
     pub reserved: Vec<Reserved>,
 }
 
-/// What has been counted for a key, as of a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyUsage {
-    /// The limit that counts the key. It is another one than was asked for if a reload has replaced that meanwhile.
+    /// The limit that counts the key: another one than was asked for if a reload has replaced that.
     pub limit: Arc<Limit>,
-    /// One for each rate of that limit, in their order.
+    /// In the order of the limit's rates.
     pub rates: Vec<RateUsage>,
 }
 
-/// The store cannot be asked, because it is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Away;
 
-/// What a reload, or an override that is set or ends, changes about limits. Here a limit is one set of rates: its own, that
-/// of a tier, or that of an override.
+/// What a reload or an override changes about limits. A limit here is one set of rates: its own, a tier's or an override's.
 #[derive(Clone, Debug, Default)]
 pub struct LimitChanges {
-    /// All limits after the reload.
     pub in_use: Vec<Arc<Limit>>,
-    /// The names of those whose keys may get any rates at any time, from a source of quotas.
+    /// The names of limits whose keys may get any rates at any time, from a source of quotas.
     pub with_quotas: Vec<String>,
-    /// Limits that count differently afterwards.
     pub replaced: Vec<Replaced>,
 }
 
-/// A limit whose keys are counted differently by another limit after a reload.
 #[derive(Clone, Debug)]
 pub struct Replaced {
-    /// The one key to which that happens, because an override of it was set or has ended; `None` if it happens to all.
+    /// The only key concerned, because an override of it was set or has ended; `None` if all keys are.
     pub key: Option<Fingerprint>,
-    /// The old limit.
     pub from: Arc<Limit>,
-    /// The new one.
     pub to: Arc<Limit>,
 }
 
-/// A store's answer.
 #[derive(Debug)]
 pub enum Answer {
-    /// The answer is known.
     Now(Reply),
-    /// The answer is sent later. If the sender is dropped, the store is not available.
+    /// A dropped sender means that the store is unavailable.
     Later(oneshot::Receiver<Reply>),
-    /// The store is known to be unavailable.
     Away,
 }
 
-/// A store of counters, shared by all threads.
 pub struct Store {
     counters: Counters,
-    /// As of when it decides; `None` if every moment is believed.
+    /// Says as of which moment to decide; `None` if callers are believed, as in a simulation.
     timeline: Option<Timeline>,
 }
 
-/// Where the counters are.
 pub enum Counters {
-    /// In this process.
     Memory(Memory),
     /// On servers that other gateways use as well.
     Shared(Shared),
 }
 
-/// A moment at which the clock was read is replaced by the one of the store's timeline, so a request that has waited since is
-/// decided as of now.
+/// Replaces a caller's `now` by the store's timeline, so a request that has waited since is decided as of the present.
 impl Store {
-    /// Opens the store that the configuration names, for so many `workers`. Nothing is connected yet.
+    /// Does not wait for a connection.
     ///
     /// # Errors
     /// If the thread for Memcached cannot be started.
@@ -170,7 +152,7 @@ impl Store {
         Ok(Self::new(counters))
     }
 
-    /// The same store in a time of its own: it decides as of whatever moments it is told.
+    /// A store that decides as of whatever moments it is given.
     #[must_use]
     pub fn simulated(self) -> Self {
         Self { timeline: None, ..self }
@@ -180,18 +162,16 @@ impl Store {
         Self { counters, timeline: Some(Timeline::new(clock::now)) }
     }
 
-    /// Where its counters are.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The moment as of which something is decided for which the clock was read at `read`.
+    /// The moment as of which to decide, if the caller read the clock at `read`.
     fn moment(&self, read: Time) -> Time {
         self.timeline.as_ref().map_or(read, |timeline| timeline.moment(read))
     }
 
-    /// Applies a reload, or a change of overrides, that takes effect at `now`. It concerns no cell, no lease and no request of
-    /// keys whose limits are not replaced.
+    /// Cells, leases and requests of keys whose limits are not replaced stay as they are.
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
         let now = self.moment(now);
         match &self.counters {
@@ -200,9 +180,9 @@ impl Store {
         }
     }
 
-    /// Settles what was `reserved`, now that the request is known to cost `cost`. If that is less, the rest is given back where
-    /// it was counted; if it is more, the difference is charged even if there is no room for it. The `verdict` on the request
-    /// is corrected accordingly. Returns as of when it is, if that has changed.
+    /// Settles a reservation once the request is known to cost `cost`. If that is less, the rest is given back where it was
+    /// counted; if it is more, the difference is charged even if there is no room. Corrects `verdict` accordingly, and
+    /// returns its moment if that has changed.
     pub fn settle(
         &self,
         reserved: Reserved,
@@ -229,7 +209,7 @@ impl Store {
         }
     }
 
-    /// Decides about a request of this worker. It is charged to every limit that was asked or to none.
+    /// Charges the request to every limit that was asked, or to none.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
         let now = self.moment(now);
         match &self.counters {
@@ -238,8 +218,7 @@ impl Store {
         }
     }
 
-    /// The reply to a request that is refused, if that is known without asking anybody. Nothing is charged. A request of
-    /// which it is not known may be refused all the same.
+    /// A refusal that is known without asking a server. Charges nothing. `None` does not mean that the request passes.
     pub fn known_refusal(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Option<Reply> {
         let now = self.moment(now);
         match &self.counters {
@@ -248,10 +227,10 @@ impl Store {
         }
     }
 
-    /// What has been counted for a key, as of `now`. Nothing is charged.
+    /// What has been counted for a key. Charges nothing.
     ///
     /// # Errors
-    /// If Memcached does not answer. Counts that this gateway knows from before are not shown, because they may be old.
+    /// If Memcached does not answer. Counts that this gateway remembers are not shown, because they may be old.
     pub async fn peek(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<KeyUsage, Away> {
         let now = self.moment(now);
         match &self.counters {
@@ -260,12 +239,12 @@ impl Store {
         }
     }
 
-    /// Forgets what has been counted for a key, so that it begins anew: here, and at all gateways that share the store.
-    /// What was reserved before is not taken from what is counted afterwards.
+    /// Forgets what has been counted for a key, here and at all gateways that share the store. Earlier reservations are not
+    /// taken from what is counted afterwards.
     ///
     /// # Errors
-    /// If Memcached does not answer. If it was away before, nothing is reset; if the connection broke meanwhile, that is
-    /// unknown.
+    /// If Memcached does not answer. If it was away before, nothing is reset; if the connection broke meanwhile, the outcome
+    /// is unknown.
     pub async fn reset(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<(), Away> {
         match &self.counters {
             Counters::Memory(memory) => {
@@ -284,7 +263,7 @@ impl Store {
         }
     }
 
-    /// Closes the store when the last request is served; so does dropping it.
+    /// To be called after the last request. Dropping the store does the same.
     pub fn close(&self) {
         match &self.counters {
             Counters::Memory(_) => {}
@@ -292,8 +271,8 @@ impl Store {
         }
     }
 
-    /// Completes when the store is closed and all that was admitted is counted where other gateways see it, or cannot be
-    /// in time; `None` if there are no others.
+    /// Completes when the store is closed and all admissions are counted where other gateways see them, or cannot be in time;
+    /// `None` for the memory store.
     pub fn ended(&self) -> Option<impl Future<Output = ()> + use<>> {
         match &self.counters {
             Counters::Memory(_) => None,
@@ -314,19 +293,18 @@ impl Ask<'_> {
         AskTerms { demand: Demand { need, cost }, role, place, overflow }
     }
 
-    /// How full the limit is before the request is charged, if that matters. The cell has been advanced to `now`.
+    /// How full the limit is before the request is charged; 0 if it is never held. The cell must be advanced to `now`.
     fn level(&self, cell: &Cell, now: Time) -> u32 {
         self.held_above.map_or(0, |_| self.limit.level(cell, now, 0))
     }
 
-    /// Whether the request may be held, if the limit is so full.
     fn may_be_held(&self, level: u32) -> bool {
         self.held_above.is_some_and(|from| level > from)
     }
 }
 
 impl LimitChanges {
-    /// Whether a key of the limit of this name is counted differently afterwards.
+    /// Whether a key of the limit `name` counts differently afterwards.
     fn replace(&self, name: &str, key: Fingerprint) -> bool {
         let is_about = |one: &Replaced| one.key.is_none_or(|of| of == key) && one.from.name() == name;
         self.replaced.iter().any(is_about)
@@ -334,7 +312,7 @@ impl LimitChanges {
 }
 
 impl KeyUsage {
-    /// What `limit` has counted in this cell, which has been advanced to `now`.
+    /// The cell must be advanced to `now`.
     fn of(limit: Arc<Limit>, cell: &Cell, now: Time) -> Self {
         let rates = limit.usages(cell, now).collect();
         Self { limit, rates }

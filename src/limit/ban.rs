@@ -1,10 +1,8 @@
-//! The ban: a key that was refused too often is refused altogether for a while, and for twice as long each time that it
-//! comes to that again.
+//! Bans: a key that was refused too often is refused altogether for a while, and twice as long each next time.
 //!
-//! To the stores a ban is counted like requests, by a limit of its own. What it counts are the bans that have followed each
-//! other, and it counts them only while one is running. A request asks for all that there may be, so that it is refused
-//! while anything counts; to begin a ban is to ask the same and to be charged 1. So of several gateways that begin one at
-//! the same time the first does, and none of the others makes it longer.
+//! A limit of its own counts the bans of a key that follow each other, but only while one is running. A request asks for its
+//! whole capacity, so it is refused while anything counts. Beginning a ban asks for the same, and charges 1. So if several
+//! gateways begin one at the same time, only the first succeeds, and the others do not make the ban longer.
 
 use std::time::Duration;
 
@@ -14,17 +12,16 @@ use super::rate::{MAX_QUOTA, Rate, RateError, Strategy};
 use super::varint::{pull, push};
 use crate::base::clock::{Time, micros};
 
-/// The last ban of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LastBan {
-    /// In microseconds since 1970. It means nothing if there was no ban.
+    /// In microseconds since 1970; meaningless if there was no ban.
     began: u64,
-    /// How many have followed each other; 0 if there was none, or if all are forgiven.
+    /// How many bans have followed each other; 0 if there was none, or all are forgiven.
     times: u64,
 }
 
 impl LastBan {
-    /// When it ends, in microseconds since 1970.
+    /// In microseconds since 1970.
     fn until(&self, rate: &Rate) -> u64 {
         let Strategy::Ban { first } = rate.strategy() else { return self.began };
         let doublings = u32::try_from(self.times.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -47,12 +44,11 @@ impl Counting for LastBan {
         false
     }
 
-    /// A ban is forgiven when there was none for as long as the longest one lasts.
+    /// Bans are forgiven after as long without one as the longest ban lasts.
     fn is_spent(&self, StateView { rate, now, .. }: StateView<'_>) -> bool {
         self.times == 0 || now.micros() > self.until(rate).saturating_add(rate.span())
     }
 
-    /// Begins a ban, unless one is running.
     fn charge(&mut self, Context { rate, .. }: &mut Context<'_>, Charge { now, cost, .. }: Charge) {
         if cost > 0 && !self.is_running(rate, now) {
             *self = Self { began: now.micros(), times: self.times.saturating_add(1) };
@@ -74,7 +70,7 @@ impl Counting for LastBan {
     /// A ban is never reserved.
     fn give_back(&mut self, _context: &mut Context<'_>, _given: GivenBack) {}
 
-    /// A ban of which it is not known what began it stays.
+    /// If it is unknown what began a ban, the ban stays.
     fn certain_at(&self, _rate: &Rate, _cost: u64, _mark: u64, _at: Time) -> u64 {
         0
     }
@@ -105,8 +101,8 @@ impl Whole for LastBan {
 }
 
 impl Limit {
-    /// The limit that counts the bans of a limit of this name: the first one lasts `first`, each that begins within `longest`
-    /// of the end of the one before lasts twice as long as that, and none lasts longer than `longest`.
+    /// The limit that counts the bans of the limit `name`. The first ban lasts `first`. A ban that begins within `longest`
+    /// after the end of the previous one lasts twice as long as that one, but no ban is longer than `longest`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -139,7 +135,7 @@ impl Limit {
         matches!(self.rates(), [rate] if matches!(rate.strategy(), Strategy::Ban { .. }))
     }
 
-    /// How many bans have followed each other, by the verdict of a limit that counts them: 0 if none is running.
+    /// How many bans have followed each other, from the verdict of a limit that counts bans; 0 if none is running.
     pub fn times(&self, verdict: &super::Verdict) -> u64 {
         self.capacity().saturating_sub(verdict.remaining)
     }

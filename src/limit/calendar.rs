@@ -48,7 +48,7 @@ impl Unit {
         }
     }
 
-    /// The longest that it lasts, in whole days.
+    /// The longest that the unit lasts, in whole days.
     pub fn longest(self) -> Duration {
         match self {
             Self::Day => Duration::from_secs(86_400),
@@ -68,9 +68,9 @@ impl Calendar {
         Self { unit, zone: TimeZone::UTC }
     }
 
-    /// The same unit in the zone of this IANA name, like `Europe/Berlin`; `None` if there is none.
+    /// The same unit in the zone of this IANA name, like `Europe/Berlin`; `None` if the name is unknown.
     pub fn in_zone(&self, name: &str) -> Option<Self> {
-        // This name means that the zone is not known, so it would be a mistake.
+        // The database has this name for an unknown zone; in a configuration it is a mistake.
         let zone = Some(name).filter(|name| *name != "Etc/Unknown").and_then(|name| TimeZone::get(name).ok())?;
         Some(Self { unit: self.unit, zone })
     }
@@ -96,10 +96,10 @@ impl Calendar {
         self.unit.longest()
     }
 
-    /// The window that `now` lies in: its first moment and the first after it, in microseconds.
+    /// The window with `now`: its first moment and the first moment after it, in microseconds.
     ///
-    /// Where clocks are changed, a day lasts 23 to 25 hours, and if they skip midnight, it begins after that. Outside the
-    /// calendar (after the year 9998) every window has the longest length of the unit.
+    /// Where clocks change, a day lasts 23 to 25 hours; if they skip midnight, it begins after that. Outside the calendar
+    /// (after the year 9998) every window has the longest length of the unit.
     pub fn window(&self, now: Time) -> (u64, u64) {
         self.bounds(now).unwrap_or_else(|| {
             let length = u64::try_from(self.longest().as_micros()).unwrap_or(u64::MAX);
@@ -117,7 +117,7 @@ impl Calendar {
         Some((self.midnight(first)?, self.midnight(next)?))
     }
 
-    /// The first moment of a day; where midnight is skipped, the first moment after it.
+    /// In microseconds since 1970. Where midnight is skipped, the first moment after it.
     fn midnight(&self, date: Date) -> Option<u64> {
         let start = date.to_zoned(self.zone.clone()).ok()?.start_of_day().ok()?;
         u64::try_from(start.timestamp().as_microsecond()).ok()

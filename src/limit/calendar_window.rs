@@ -7,7 +7,7 @@ use super::counting::{Buckets, Charge, Context, Counting, GivenBack, StateView, 
 use super::rate::{Rate, Strategy};
 use crate::base::clock::Time;
 
-/// One window of the calendar. It has begun and ends when the calendar says so, whether requests come or not.
+/// One window of the calendar. It begins and ends when the calendar says so, whether requests come or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CalendarWindow {
     /// In microseconds since 1970.
@@ -23,12 +23,12 @@ impl CalendarWindow {
         Self { start, end, count: 0 }
     }
 
-    /// What names the window among all of its calendar: its start in seconds since 1970.
+    /// Names the window among all of its calendar: its start in seconds since 1970.
     fn bucket(&self) -> u64 {
         self.start / 1_000_000
     }
 
-    /// Raises the count to that of another state. If that is a moment ahead and its window is a later one, it takes its place.
+    /// Raises the count to that of `least`. If `least` is a moment ahead and already in a later window, copies it.
     pub(super) fn raise(&mut self, least: &Self) {
         if self.start < least.start && least.count > 0 {
             self.clone_from(least);
@@ -39,7 +39,7 @@ impl CalendarWindow {
 }
 
 impl Counting for CalendarWindow {
-    /// If the clock was set back to an earlier window, the count goes with it, since otherwise the quota could be used twice.
+    /// If the clock was set back to an earlier window, the count goes along, since otherwise the quota could be used twice.
     fn advance(&mut self, Context { rate, .. }: &mut Context<'_>, now: Time) -> bool {
         if now.micros() >= self.end {
             self.count = 0;

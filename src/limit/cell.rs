@@ -35,7 +35,7 @@ use crate::base::clock::Time;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// One for each rate, in the order of the rates.
+    /// In the order of the rates.
     pub(super) states: SmallVec<[State; 2]>,
     pub(super) extension: Option<Box<Extension>>,
 }
@@ -48,17 +48,14 @@ impl Cell {
         Self { states: rates.iter().map(|rate| State::new(rate, now)).collect(), extension: None }
     }
 
-    /// Each rate with its state.
     pub(super) fn rated<'a>(&'a self, rates: &'a [Rate]) -> impl Iterator<Item = (&'a Rate, &'a State)> {
         rates.iter().zip(&self.states)
     }
 
-    /// Each rate with its state, to be changed.
     pub(super) fn rated_mut<'a>(&'a mut self, rates: &'a [Rate]) -> impl Iterator<Item = (&'a Rate, &'a mut State)> {
         rates.iter().zip(&mut self.states)
     }
 
-    /// Changes every state.
     pub(super) fn each(&mut self, rates: &[Rate], mut change: impl FnMut(&mut dyn Counting, &mut Context<'_>)) {
         let Self { states, extension } = self;
         for (place, (rate, state)) in rates.iter().zip(states).enumerate() {
@@ -69,23 +66,23 @@ impl Cell {
     /// Moves the state of every rate on to `now`.
     ///
     /// If the clock went back by less than a second, another thread has probably read it a moment earlier, and the state
-    /// stays as it is. If it went back further, it was set, and the counts move back with it: they leave later, never
-    /// earlier, so no client can use its quota twice, and none has to wait until the clock shows the old time again.
+    /// stays as it is. If it went back further, it was set, and the counts move back along: they leave later, never earlier.
+    /// So no client can use its quota twice, and none has to wait until the clock shows the old time again.
     ///
-    /// Returns whether a counter has become the newest that was not the newest before.
+    /// Returns whether another counter has become the newest.
     pub fn advance(&mut self, rates: &[Rate], now: Time) -> bool {
         let mut has_new_counter = false;
         self.each(rates, |state, context| has_new_counter |= state.advance(context, now));
         has_new_counter
     }
 
-    /// What counts for each rate at `now`, to which the cell has been advanced.
+    /// What counts for each rate. The cell must be advanced to `now`.
     pub(super) fn usages<'a>(&'a self, rates: &'a [Rate], now: Time) -> impl Iterator<Item = StateUsage<'a>> {
         self.rated(rates).map(move |(rate, state)| StateUsage::new(state, StateView { rate, log: self.log(), now }))
     }
 
-    /// Counts `cost` at `now`, to which the cell has been advanced: against every rate, or if it came `since` only against
-    /// those whose state is kept as a whole.
+    /// Counts `cost` against every rate. With `since`, when the charge first came, counts it only for rates whose state is
+    /// kept as a whole. The cell must be advanced to `now`.
     pub(super) fn charge(&mut self, rates: &[Rate], now: Time, cost: u64, since: Option<Time>) {
         self.each(rates, |state, context| {
             if since.is_none() || !context.rate.uses_counters() {
@@ -94,18 +91,18 @@ impl Cell {
         });
     }
 
-    /// Whether nothing in it can matter at `now` or later.
+    /// Whether nothing in the cell can matter at `now` or later.
     pub fn is_spent(&self, rates: &[Rate], now: Time) -> bool {
         self.are_spent(rates, now, |_| true)
     }
 
-    /// The same for the states of these rates.
+    /// [`Self::is_spent`] for only some of the rates.
     pub(super) fn are_spent(&self, rates: &[Rate], now: Time, of: impl Fn(&Rate) -> bool) -> bool {
         let mut states = self.rated(rates).filter(|(rate, _)| of(rate));
         states.all(|(rate, state)| state.read(|state| state.is_spent(StateView { rate, log: self.log(), now })))
     }
 
-    /// The sizes of all allocations that it holds, in bytes.
+    /// The sizes of all its heap allocations, in bytes.
     pub fn allocations(&self) -> impl Iterator<Item = usize> {
         let list = self.states.spilled().then(|| self.states.capacity() * size_of::<State>());
         let states = self.states.iter().map(State::allocation);
@@ -113,13 +110,12 @@ impl Cell {
         list.into_iter().chain(states).chain(extension).filter(|bytes| *bytes > 0)
     }
 
-    /// The latest moment, in microseconds since 1970, that is noted in the state that is kept as a whole.
+    /// The latest moment, in microseconds since 1970, in any state that is kept as a whole, or in the log.
     pub(super) fn latest(&self) -> u64 {
         let states = self.states.iter().filter_map(|state| Some(state.whole()?.moment()));
         states.chain(self.log().and_then(AdmissionLog::newest)).max().unwrap_or(0)
     }
 
-    /// The log of the rates that are counted by one.
     pub(super) fn log(&self) -> Option<&AdmissionLog> {
         self.extension.as_deref().map(|extension| &extension.log)
     }

@@ -7,22 +7,20 @@ use super::rate::Rate;
 use super::varint::{pull, push};
 use crate::base::clock::Time;
 
-/// A window and its count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FixedWindow {
-    /// In microseconds since 1970. It means nothing while the count is 0, because no window has begun then.
+    /// In microseconds since 1970. Meaningless while the count is 0, because no window has begun then.
     start: u64,
     count: u64,
 }
 
 impl FixedWindow {
-    /// A window that began at `start`, in microseconds since 1970, with so many requests, of which at most
-    /// [`MAX_COUNT`] count.
+    /// `start` is in microseconds since 1970; the count is cut to [`MAX_COUNT`].
     fn begun(start: u64, count: u64) -> Self {
         Self { start, count: count.min(MAX_COUNT) }
     }
 
-    /// Raises the count to that of another window. The window then ends when the later one of both does.
+    /// Raises the count to that of another window. The window then ends at the later end of both.
     pub(super) fn raise(&mut self, least: &Self) {
         if self.count < least.count {
             self.start = if self.count == 0 { least.start } else { self.start.max(least.start) };
@@ -69,14 +67,14 @@ impl Counting for FixedWindow {
         now.micros().max(self.start)
     }
 
-    /// If the window began later, what is given back was counted in an earlier one, and nothing of it is left.
+    /// If this window began after the charge, the charge was in an earlier one, and nothing of it is left.
     fn give_back(&mut self, _context: &mut Context<'_>, GivenBack { mark, cost, .. }: GivenBack) {
         if self.start <= mark {
             self.count = self.count.saturating_sub(cost);
         }
     }
 
-    /// It is not known when the window began in which the request was counted.
+    /// It is unknown when the window began in which the request was counted.
     fn certain_at(&self, _rate: &Rate, _cost: u64, _mark: u64, _at: Time) -> u64 {
         0
     }

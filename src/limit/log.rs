@@ -1,16 +1,15 @@
-//! A log: when how much was admitted, exactly.
+//! A log of the exact moments of admissions.
 
 use std::collections::VecDeque;
 
 use crate::base::clock::JITTER;
 
-/// The most entries of a log. If there are more, the oldest is counted together with the next one, at the later moment.
+/// The most entries of a log. Beyond that, the oldest entry is merged into the next one, at the later moment.
 const MAX_ENTRIES: usize = 20_000;
 
-/// When how much was admitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AdmissionLog {
-    /// By time, oldest first.
+    /// The oldest first.
     entries: VecDeque<LogEntry>,
     /// The total before the first entry.
     before: u64,
@@ -18,24 +17,22 @@ pub(super) struct AdmissionLog {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LogEntry {
-    /// Microseconds since 1970.
+    /// In microseconds since 1970.
     time: u64,
-    /// Everything charged up to and with this entry.
+    /// The sum of all charges up to and including this entry.
     total: u64,
 }
 
 impl AdmissionLog {
-    /// The size of the allocation that holds the entries, in bytes.
     pub(super) fn allocation(&self) -> usize {
         self.entries.capacity() * size_of::<LogEntry>()
     }
 
-    /// The moment of the newest entry.
     pub(super) fn newest(&self) -> Option<u64> {
         self.entries.back().map(|entry| entry.time)
     }
 
-    /// Adds `cost` at `now`, or at the newest entry's moment if that is later.
+    /// Adds `cost` at `now`, or at the moment of the newest entry if that is later.
     pub(super) fn add(&mut self, now: u64, cost: u64) {
         if cost == 0 {
             return;
@@ -46,12 +43,12 @@ impl AdmissionLog {
             _ => self.entries.push_back(LogEntry { time: now, total }),
         }
         if self.entries.len() > MAX_ENTRIES {
-            // Its share now counts as the next one's.
+            // The next entry's total includes it.
             self.entries.pop_front();
         }
     }
 
-    /// Adds `cost` at a moment that may be earlier than other entries.
+    /// The moment may be earlier than other entries.
     pub(super) fn insert(&mut self, moment: u64, cost: u64) {
         let mut entries: Vec<_> = self.iter().chain([(moment, cost)]).collect();
         entries.sort_by_key(|(time, _)| *time);
@@ -59,9 +56,9 @@ impl AdmissionLog {
         entries.into_iter().for_each(|(time, cost)| self.add(time, cost));
     }
 
-    /// Gives back `cost` of what was added at `since`: the oldest entries of that moment or later. If it was counted together
-    /// with a later entry, or was added again to a log that another gateway wrote, another entry is reduced in its place, and
-    /// that one leaves the window sooner. By the clock of that gateway the entry may also be a little earlier.
+    /// Gives back `cost` of what was added at `since`, from the oldest entries of that moment or later. If the charge was
+    /// merged into a later entry, or added again to a log that another gateway wrote, another entry shrinks instead, and this
+    /// one leaves the window sooner. That gateway's clock may also have dated the entry a little earlier.
     pub(super) fn give_back(&mut self, since: u64, cost: u64) {
         let left = cost - self.take_from(since, cost);
         if left > 0 {
@@ -69,7 +66,7 @@ impl AdmissionLog {
         }
     }
 
-    /// Takes up to `cost` of what was added at `since` or later, the oldest first. Returns how much that is.
+    /// Takes up to `cost` from the entries at `since` or later, the oldest first. Returns how much it took.
     fn take_from(&mut self, since: u64, cost: u64) -> u64 {
         let first = self.entries.partition_point(|entry| entry.time < since);
         let mut before = self.total_before(first);
@@ -86,7 +83,7 @@ impl AdmissionLog {
         taken
     }
 
-    /// Forgets what came at `until` or before.
+    /// Forgets the entries at `until` or before.
     pub(super) fn forget(&mut self, until: u64) {
         while let Some(first) = self.entries.front()
             && first.time <= until
@@ -94,30 +91,30 @@ impl AdmissionLog {
             self.before = first.total;
             self.entries.pop_front();
         }
-        // Memory that a burst needed is freed when the burst is over.
+        // Frees the memory of a burst once it is over.
         if self.entries.capacity() > 64 && self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.len() * 2);
         }
     }
 
-    /// Moves every entry back in time by `by` microseconds.
+    /// `by` is in microseconds.
     pub(super) fn set_back(&mut self, by: u64) {
         self.entries.iter_mut().for_each(|entry| entry.time = entry.time.saturating_sub(by));
     }
 
-    /// Times and costs, oldest first.
+    /// Times and costs, the oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         let befores = std::iter::once(self.before).chain(self.entries.iter().map(|entry| entry.total));
         self.entries.iter().zip(befores).map(|(entry, before)| (entry.time, entry.total - before))
     }
 
-    /// How much of it came less than so many microseconds before `now`.
+    /// How much came less than `span` microseconds before `now`.
     pub(super) fn count(&self, span: u64, now: u64) -> u64 {
         let gone = self.entries.partition_point(|entry| entry.time.saturating_add(span) <= now);
         self.total() - self.total_before(gone)
     }
 
-    /// The moment at which all came that has to be forgotten until only `rest` is left.
+    /// The time of the last entry that must be forgotten so that at most `rest` is left.
     pub(super) fn last_before(&self, rest: u64) -> Option<u64> {
         let forgotten = self.total().saturating_sub(rest);
         let last = self.entries.partition_point(|entry| entry.total < forgotten);

@@ -1,18 +1,16 @@
 //! Migration: the cell with which a limit continues after a reload has changed how it counts.
 //!
 //! Each rate continues from the old rate of the same period. If both have the same layout of state, the state is copied.
-//! Otherwise the new rate begins as if everything that the old one counts at the moment of the reload had come at that
-//! moment. No request passes the limit because of that, since what has come before leaves the window later than it would
-//! have, and at the latest one window after the reload. A rate whose period is new begins with nothing, because nothing was
-//! counted for it.
+//! Otherwise the new rate begins as if all that the old one counts had come at the moment of the reload. That admits nothing
+//! more, since earlier requests leave the window later than they would have, but at the latest one window after the reload. A
+//! rate with a new period begins with nothing.
 //!
-//! The first request for a key may come long after the reload. The cell is nevertheless migrated as of the reload, and
-//! advanced from there. So the result does not depend on when that is done, and what was reserved before is found where it
-//! was counted.
+//! The first request for a key may come long after the reload. Its cell is migrated as of the reload and advanced from there,
+//! so the result does not depend on when that happens, and earlier reservations are found where they were counted.
 //!
-//! Gateways that share counters change their configuration at different moments, and each of them migrates what it knows. So one
-//! of them may migrate what another one has migrated already. If the sum were charged, it would then count twice. A cell that is
-//! raised to the sum twice is the same as one that is raised once.
+//! Gateways that share counters reload at different moments, and each migrates what it knows, so one may migrate what another
+//! has migrated already. Charging the sum would count it twice; raising a cell to the sum twice is the same as raising it
+//! once.
 
 use smallvec::SmallVec;
 
@@ -28,7 +26,7 @@ use super::state::State;
 use crate::base::clock::Time;
 
 impl Limit {
-    /// Whether cells of this limit can continue from those of `old`.
+    /// Whether cells of this limit can continue from cells of `old`.
     pub fn continues(&self, old: &Self) -> bool {
         self.rates.iter().any(|rate| rate.predecessor(&old.rates).is_some())
     }
@@ -39,7 +37,7 @@ impl Limit {
         carried.map(|(rate, old)| rate.memory_after(old.capacity().max(rate.quota()))).max().unwrap_or(0)
     }
 
-    /// The cell with which this limit continues for a key that `old` has counted in `cell` until it was replaced, at `at`.
+    /// The cell with which this limit continues for a key. `old` counted the key in `cell` until it was replaced at `at`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -59,7 +57,7 @@ impl Limit {
     /// # Ok::<(), gateway::limit::RateError>(())
     /// ```
     pub fn migrate(&self, old: &Self, mut cell: Cell, at: Time) -> Cell {
-        // Requests that were under way at the reload may have been counted a little after it.
+        // Requests in flight during the reload may have been counted a little after it.
         let at = Time::from_micros(at.micros().max(cell.latest()));
         cell.advance(&old.rates, at);
         let used: SmallVec<[u64; 4]> = cell.usages(&old.rates, at).map(|usage| usage.used()).collect();
@@ -87,9 +85,8 @@ impl Limit {
         migrated
     }
 
-    /// A reservation that `old` made before it was replaced at `at`, changed so that it can be given back to a cell that has
-    /// been migrated since. The part of it that did not count any more at `at`, or that cannot be distinguished from other
-    /// requests, stays charged.
+    /// Converts a reservation that `old` made before it was replaced at `at`, so that it can be given back to a migrated
+    /// cell. What did not count any more at `at`, or cannot be distinguished from other requests, stays charged.
     pub fn migrate_reservation(&self, old: &Self, reservation: &Reservation, at: Time) -> Reservation {
         let counted = |rate: &Rate| {
             let source = rate.predecessor(&old.rates)?;
@@ -118,8 +115,8 @@ impl Limit {
 
 /// For [stores that are shared](super::shared).
 impl Limit {
-    /// Raises what each rate counts in `cell` to what it counts in `least`, if that is more. Both cells belong to this limit
-    /// and have been advanced to `now`.
+    /// Raises what each rate counts in `cell` to what it counts in `least`, if that is more. Both cells must belong to this
+    /// limit and be advanced to `now`.
     ///
     /// If a rate has counted nothing in `cell`, its state is copied from `least`. Otherwise the difference is added as if it
     /// had come at `now`, so it may count for longer than in `least`.

@@ -23,10 +23,10 @@ pub const MAX_PRECISION: u32 = 60;
 /// The largest quota of a sliding log, which remembers every request.
 pub const MAX_LOG: u64 = 10_000;
 
-/// How the oldest bucket counts while the window slides out of it.
+/// How the oldest bucket counts while it leaves the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Edge {
-    /// It counts by the share of it that still lies in the window.
+    /// It counts by its share that still lies in the window.
     #[default]
     Weighted,
     /// It counts in full until it has left the window, so that no window ever has more than the quota.
@@ -55,7 +55,7 @@ pub enum Strategy {
     },
     /// Windows that begin at midnight or on the first of the month.
     Calendar(Calendar),
-    /// Not requests are counted but bans, see [`Limit::bans`]. The window is the longest that one lasts.
+    /// Counts bans instead of requests, see [`Limit::bans`]. The window is the longest that a ban lasts.
     ///
     /// [`Limit::bans`]: super::Limit::bans
     Ban {
@@ -91,7 +91,7 @@ impl Default for Strategy {
 pub struct Rate {
     quota: u64,
     window: u64,
-    /// Of a sliding window's bucket. It is kept because each decision needs it several times.
+    /// The width of a sliding window's bucket, cached because each decision needs it several times.
     width: u64,
     strategy: Strategy,
 }
@@ -149,8 +149,8 @@ impl Rate {
         Ok(Self { quota: self.quota, window, width, strategy })
     }
 
-    /// The part of the rate that each of so many gateways enforces which count apart: quota and burst are divided, rounded down,
-    /// and at least 1. So together they never admit more than the rate, or one each if it admits fewer than they are.
+    /// The part of the rate for each of `gateways` that count separately: quota and burst are divided, rounded down, but at
+    /// least 1. Together they never admit more than the rate, or one each if there are more gateways than that.
     ///
     /// ```
     /// use std::time::Duration;
@@ -185,7 +185,7 @@ impl Rate {
         }
     }
 
-    /// The window, 1 s to 31 days; of a calendar, the longest that it has.
+    /// The window, 1 s to 31 days; of a calendar, its longest window.
     pub fn window(&self) -> Duration {
         Duration::from_micros(self.window)
     }
@@ -195,29 +195,27 @@ impl Rate {
         &self.strategy
     }
 
-    /// Whether its state consists of counters, one for each bucket, to which several gateways can add. The state of other
-    /// strategies is kept as a whole.
+    /// Whether its state consists of counters, to which several gateways can add. Other states are kept as a whole.
     pub fn uses_counters(&self) -> bool {
         matches!(self.strategy, Strategy::SlidingWindow { .. } | Strategy::Calendar(_))
     }
 
-    /// Whether what is charged drains from the state, so that each reservation has to be followed as long as it is open.
+    /// Whether charges drain from the state, so that each open reservation must be tracked.
     pub(super) fn drains(&self) -> bool {
         matches!(self.strategy, Strategy::TokenBucket { .. })
     }
 
-    /// Whether it is counted by the log that all such rates of a limit share.
+    /// All such rates of a limit share one log.
     pub(super) fn is_logged(&self) -> bool {
         self.strategy == Strategy::SlidingLog
     }
 
-    /// Microseconds after which a state to which nothing more was charged equals a new one, if no more had been charged to it
-    /// than the rate admits.
+    /// Microseconds after the last charge until a state equals a new one, if it was charged no more than the rate admits.
     pub fn memory(&self) -> u64 {
         self.memory_after(0)
     }
 
-    /// The same if up to so much had been charged to it, though the rate may admit less.
+    /// [`Self::memory`] if up to `cost` was charged, which may be more than the rate admits.
     pub(super) fn memory_after(&self, cost: u64) -> u64 {
         match &self.strategy {
             Strategy::SlidingWindow { precision, .. } => self.width() * (u64::from(*precision) + 1),
@@ -226,15 +224,14 @@ impl Rate {
                 u64::try_from(full.div_ceil(u128::from(self.quota))).unwrap_or(u64::MAX)
             }
             Strategy::FixedWindow | Strategy::SlidingLog => self.window,
-            // While it runs, and until it is forgiven.
+            // While a ban runs, and until it is forgiven.
             Strategy::Ban { .. } => 2 * self.window,
             // A day lasts 25 hours where clocks are set back.
             Strategy::Calendar(_) => self.window + 3_600_000_000,
         }
     }
 
-    /// Microseconds from `now` on after which the counter of this bucket does not matter any more. A window of the calendar ends
-    /// when the calendar says so: days may last 25 hours.
+    /// Microseconds from `now` until the counter of this bucket no longer matters. A day of the calendar may last 25 hours.
     pub fn memory_of(&self, bucket: u64, now: Time) -> u64 {
         match &self.strategy {
             Strategy::Calendar(calendar) => {
@@ -245,9 +242,8 @@ impl Rate {
         }
     }
 
-    /// The latest moment, in microseconds since 1970, at which a request no longer counts at `now`, if each request counts
-    /// from its moment until exactly one window later; of a calendar, the last one before its window. `None` if there is
-    /// none since 1970.
+    /// The latest moment, in microseconds since 1970, whose requests no longer count at `now`, if each counts for exactly one
+    /// window; of a calendar, the last moment before the window. `None` if that is before 1970.
     ///
     /// ```
     /// use std::time::Duration;
@@ -266,7 +262,7 @@ impl Rate {
         }
     }
 
-    /// The index of the rate among the `old` ones from which this one continues: the one of the same period.
+    /// The index of the `old` rate from which this one continues: the one of the same period.
     pub fn predecessor(&self, old: &[Self]) -> Option<usize> {
         old.iter().position(|old| match (&self.strategy, &old.strategy) {
             (Strategy::Calendar(calendar), Strategy::Calendar(old)) => calendar.unit() == old.unit(),
@@ -283,9 +279,7 @@ impl Rate {
         self.layout() == old.layout()
     }
 
-    /// Describes the layout and the meaning of its state, which do not depend on the quota, the burst or the edge, nor on how
-    /// long bans last. Saved states
-    /// are found by it.
+    /// The layout and meaning of the state, without quota, burst, edge and length of bans. Saved states are found by it.
     pub(super) fn layout(&self) -> String {
         let span = self.window;
         match &self.strategy {
@@ -298,7 +292,6 @@ impl Rate {
         }
     }
 
-    /// How the oldest bucket of a sliding window counts.
     pub(super) fn edge(&self) -> Edge {
         match self.strategy {
             Strategy::SlidingWindow { edge, .. } => edge,
@@ -306,19 +299,18 @@ impl Rate {
         }
     }
 
-    /// The window in microseconds.
+    /// In microseconds.
     pub(super) fn span(&self) -> u64 {
         self.window
     }
 
-    /// The width of a sliding window's bucket in microseconds. It is rounded up where the window does not divide evenly:
-    /// the buckets then cover slightly more than the window, so that the window never has more than the quota.
+    /// In microseconds. Rounded up: the buckets cover at least the window, which then never has more than the quota.
     pub(super) fn width(&self) -> u64 {
         self.width
     }
 }
 
-/// Why there is no such rate, or why it cannot be counted by a strategy.
+/// Why a rate is invalid, or a strategy cannot count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateError {
     /// The quota is zero or over 2^32.
@@ -329,7 +321,7 @@ pub enum RateError {
     Precision,
     /// The burst is zero or over 2^32.
     Burst,
-    /// The quota is over 10 000, which is too much for a sliding log to remember.
+    /// The quota is over 10 000, too many requests for a sliding log to remember.
     Log,
 }
 

@@ -1,11 +1,9 @@
 //! Reservations: what is charged before the cost of a request is known, and corrected when it is.
 //!
-//! If too much was reserved, the rest is given back where it was counted, and the state is as if it had never been counted.
-//! If a request costs more, the difference is charged at the moment at which that is known. At the moment of the
-//! reservation it might not matter any more, so clients could avoid their limits with requests that take long.
-//!
-//! A request whose cost is not known is charged like any other, so that parallel requests cannot pass together. If it
-//! ends without telling its cost, what was reserved stays charged.
+//! An excess is given back where it was counted, as if it had never been counted. A shortfall is charged at the moment when
+//! the cost becomes known: at the moment of the reservation it might not matter any more, so clients could avoid their limits
+//! with requests that take long. Parallel requests of unknown cost cannot pass together, since each is charged. If a request
+//! ends without telling its cost, the reservation stays charged.
 
 use smallvec::SmallVec;
 
@@ -20,13 +18,12 @@ use crate::base::clock::Time;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
     pub(super) cost: u64,
-    /// For each rate what names the place: for rates that use counters the bucket, for others the moment in microseconds
-    /// since 1970.
+    /// Names the place for each rate: the bucket for rates that use counters, else the moment in microseconds since 1970.
     pub(super) marks: SmallVec<[u64; 2]>,
-    /// For how many microseconds after the charge it was not followed.
+    /// For how many microseconds after the charge nobody tracked it.
     pub(super) lag: u64,
-    /// For each rate of a cell that was migrated since: how much of the reservation is in the sum that was carried over, or
-    /// `None` if the state was copied. It is empty before a migration.
+    /// After a migration, for each rate: how much of the reservation is in the sum that was carried over, or `None` if the
+    /// state was copied. Empty before a migration.
     carried: SmallVec<[Option<u64>; 2]>,
 }
 
@@ -35,20 +32,19 @@ impl Reservation {
         Self { cost, marks: marks.collect(), lag: 0, carried: SmallVec::new() }
     }
 
-    /// The same in a cell that was migrated to other rates. For each rate, `places` has the mark, and how much of the
-    /// reservation was carried over if only a sum was.
+    /// The reservation in a migrated cell. For each rate: the mark, and how much was carried over if only a sum was.
     pub(super) fn migrated(&self, places: impl Iterator<Item = (u64, Option<u64>)>) -> Self {
         let (marks, carried) = places.unzip();
         Self { cost: self.cost, marks, lag: self.lag, carried }
     }
 
-    /// How much of the sum of the rate at `place` is of this reservation; `None` if it was not migrated as a sum.
+    /// How much of the sum of the rate at `place` is of this reservation; `None` if no sum was carried over.
     fn carried(&self, place: usize) -> Option<u64> {
         self.carried.get(place).copied().flatten()
     }
 
-    /// How much is taken from the rate at `place` for `cost` that is given back. The part that was not carried over is given
-    /// back first, because it is not known which part of the cost it was.
+    /// How much the rate at `place` returns if `cost` is given back. The part that was not carried over is given back first,
+    /// because it is unknown which part of the cost it was.
     fn returnable(&self, place: usize, cost: u64) -> u64 {
         cost.saturating_sub(self.carried(place).map_or(0, |carried| self.cost - carried.min(self.cost)))
     }
@@ -60,12 +56,10 @@ impl Reservation {
 }
 
 impl Cell {
-    /// Where `cost`, which has just been charged at `now`, was counted.
     pub(super) fn place_of(&self, rates: &[Rate], now: Time, cost: u64) -> Reservation {
         Reservation::new(cost, self.rated(rates).map(|(_, state)| state.read(|state| state.mark(now))))
     }
 
-    /// Follows a reservation until it is given back, so that it is known how much of it has drained then.
     pub(super) fn follow(&mut self, reservation: &mut Reservation) {
         let Reservation { marks, lag, .. } = reservation;
         for (place, (state, mark)) in self.states.iter().zip(marks).enumerate() {
@@ -77,8 +71,8 @@ impl Cell {
         }
     }
 
-    /// Gives back `cost` of a reservation where it was counted, as far as that still matters at `now`, to which the cell
-    /// has been advanced: to every rate, or only to those whose state is kept as a whole.
+    /// Gives back `cost` of a reservation where it was counted, as far as that still matters: to every rate, or only to those
+    /// whose state is kept as a whole. The cell must be advanced to `now`.
     pub(super) fn give_back(
         &mut self,
         rates: &[Rate],
@@ -107,17 +101,17 @@ impl Cell {
 
 /// For [stores that are shared](super::shared).
 impl Limit {
-    /// Where `cost`, which has just been charged at `now`, was counted. Nothing of it is followed yet: see [`Self::follow`].
+    /// Where `cost`, which has just been charged at `now`, was counted. Nothing is tracked before [`Self::follow`].
     pub fn place_of(&self, cell: &Cell, now: Time, cost: u64) -> Reservation {
         cell.place_of(&self.rates, now, cost)
     }
 
-    /// Follows a reservation from now on, so that it is known how much of it has drained when it is given back.
+    /// Tracks a reservation from now on, so that its drained part is known when it is given back.
     pub fn follow(&self, cell: &mut Cell, reservation: &mut Reservation) {
         cell.follow(reservation);
     }
 
-    /// The same as [`Self::give_back`], but only for the rates whose state is kept as a whole.
+    /// [`Self::give_back`], but only for the rates whose state is kept as a whole.
     pub fn give_back_whole(&self, cell: &mut Cell, now: Time, reservation: &Reservation, cost: u64) {
         cell.give_back(&self.rates, now, reservation, cost, true);
     }
@@ -125,22 +119,22 @@ impl Limit {
 
 /// For [stores that are shared](super::shared).
 impl Reservation {
-    /// Says that another cost was counted at the same place.
+    /// Sets the cost that was counted at the same place.
     pub fn set_cost(&mut self, cost: u64) {
         self.cost = cost;
     }
 
-    /// What was counted of the rates whose state is kept as a whole: in windows at the moment `mark`, and in buckets such that
-    /// it may have drained since the moment `from`.
+    /// A charge to the rates whose state is kept as a whole: windows counted it at the moment `mark`; from buckets it may
+    /// have drained since the moment `from`.
     pub(super) fn of_whole(rates: &[Rate], cost: u64, mark: Time, from: Time) -> Self {
         let moment = |rate: &Rate| if rate.drains() { from.micros() } else { mark.micros() };
         Self::new(cost, rates.iter().map(moment))
     }
 
-    /// The same if it is given back at `now`, before it can have drained from a bucket: somebody was charged and not admitted.
+    /// The reservation of a request that was charged but not admitted, given back before it can have drained from a bucket.
     #[must_use]
     pub fn not_admitted(&self, rates: &[Rate], now: Time) -> Self {
-        // No reservation that is followed has a later moment than now.
+        // No tracked reservation has a later moment than now.
         let later = now.micros().saturating_add(1);
         let marks = rates.iter().zip(&self.marks).map(|(rate, mark)| if rate.drains() { later } else { *mark });
         Self::new(self.cost, marks)
@@ -152,7 +146,7 @@ impl Reservation {
         rates.iter().any(|rate| !rate.uses_counters()).then(|| mark.max(from))
     }
 
-    /// When it was charged, as windows remember that, and since when it may have drained from buckets; 0 if it has none.
+    /// When it was charged, as windows remember it, and since when it may have drained from buckets; 0 without such rates.
     pub(super) fn moments(&self, rates: &[Rate]) -> (Time, Time) {
         let (mut mark, mut from) = (0, 0);
         for (rate, moment) in rates.iter().zip(&self.marks).filter(|(rate, _)| !rate.uses_counters()) {
@@ -162,7 +156,7 @@ impl Reservation {
         (Time::from_micros(mark), Time::from_micros(from))
     }
 
-    /// The counters to which it was added: the index of the rate, and what names the bucket.
+    /// The counters to which it was added: the index of the rate, and the name of the bucket.
     pub fn buckets<'a>(&'a self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64)> {
         let marked = rates.iter().zip(&self.marks).enumerate();
         marked.filter(|(_, (rate, _))| rate.uses_counters()).map(|(place, (_, mark))| (place, *mark))

@@ -1,6 +1,4 @@
-//! The sliding log: the exact log of what was admitted. One log serves all rates of a limit that use this strategy.
-//!
-//! A request counts from the moment it was admitted until exactly one window later.
+//! The sliding log: the exact log of admissions. A request counts from its admission until exactly one window later.
 
 use smallvec::SmallVec;
 
@@ -9,12 +7,11 @@ use super::log::AdmissionLog;
 use super::rate::Rate;
 use crate::base::clock::Time;
 
-/// The state of a rate that uses the log. All such rates of a cell share one log, which the first of them changes.
+/// All such rates of a cell share one log, which the first of them changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlidingLog;
 
 impl SlidingLog {
-    /// Raises what each rate counts in the log to what it counts in another one.
     pub(super) fn raise(context: &mut Context<'_>, least: Option<&AdmissionLog>, now: Time) {
         let Some(least) = least.filter(|_| is_first(context)) else { return };
         let log = &mut context.extension.get_or_insert_default().log;
@@ -51,13 +48,12 @@ impl Counting for SlidingLog {
         log.map_or(0, |log| log.count(rate.span(), now.micros()))
     }
 
-    /// Until enough of the log has left the window.
     fn wait(&self, StateView { rate, log, now }: StateView<'_>, need: u64) -> u64 {
         let last = log.and_then(|log| log.last_before(rate.quota() - need));
         last.map_or(0, |last| last.saturating_add(rate.span()).saturating_sub(now.micros()))
     }
 
-    /// The log may count it at the moment of a later entry, but never at an earlier one.
+    /// The log may count a request at the moment of a later entry, but never at an earlier moment.
     fn mark(&self, now: Time) -> u64 {
         now.micros()
     }
@@ -93,8 +89,8 @@ fn changed<'a>(context: &'a mut Context<'_>) -> Option<&'a mut AdmissionLog> {
     context.extension.as_deref_mut().filter(|_| is_first).map(|extension| &mut extension.log)
 }
 
-/// Adds to the log what is `used` of each rate beyond what the log has. What a window counts beyond the next shorter one is
-/// entered at the moment at which it has just left the shorter one.
+/// Adds to the log what each rate has `used` beyond it. What a window counts beyond the next shorter one is entered at the
+/// moment when it has just left the shorter one.
 pub(super) fn fill(log: &mut AdmissionLog, rates: &[Rate], used: impl Fn(&Rate) -> Option<u64>, at: Time) {
     for (rate, shorter) in by_window(rates) {
         let used = used(rate).unwrap_or(0).min(MAX_COUNT);
@@ -105,8 +101,7 @@ pub(super) fn fill(log: &mut AdmissionLog, rates: &[Rate], used: impl Fn(&Rate) 
     }
 }
 
-/// The rates that use the log, beginning with the shortest window, each with the next shorter window, which is 0 for the
-/// first.
+/// The rates that use the log, the shortest window first, each with the next shorter window (0 for the first).
 pub(super) fn by_window(rates: &[Rate]) -> impl Iterator<Item = (&Rate, u64)> {
     let mut logged: SmallVec<[&Rate; 4]> = rates.iter().filter(|rate| rate.is_logged()).collect();
     logged.sort_unstable_by_key(|rate| rate.span());

@@ -1,13 +1,13 @@
-//! The sliding window counter: the buckets inside the window count in full, and the oldest one, which the window is
-//! leaving, counts by the share that is still inside.
+//! The sliding window counter: the buckets inside the window count in full, and the oldest one, which the window is leaving,
+//! counts by its share that is still inside.
 //!
-//! With `elapsed` of the newest bucket gone, the share of the oldest that still lies in the window is
-//! `(width - elapsed) / width`; its requests are assumed to have come at a fixed rate. The method is the
-//! one that Cloudflare described in 2017 ("How we built rate limiting capable of scaling to millions of domains").
+//! With `elapsed` of the newest bucket gone, that share is `(width - elapsed) / width`; the requests of the bucket are
+//! assumed to have come at a fixed rate. Cloudflare described the method in 2017 ("How we built rate limiting capable of
+//! scaling to millions of domains").
 //!
-//! Buckets are aligned to the Unix clock, so that all gateways use the same names for them. If the length of a window
-//! is not a multiple of its number of buckets, the length of a bucket is rounded up: then the buckets cover slightly
-//! more than the window, and the limit holds all the same.
+//! Buckets are aligned to the Unix clock, so that all gateways use the same names for them. If a window is not a multiple of
+//! its number of buckets, their length is rounded up: then they cover slightly more than the window, and the limit still
+//! holds.
 
 use std::cmp::Ordering;
 
@@ -15,15 +15,14 @@ use super::counting::{Buckets, Charge, Context, Counting, GivenBack, StateView, 
 use super::rate::{Edge, Rate};
 use crate::base::clock::Time;
 
-/// The counts of the buckets that lie in the window, in full or in part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlidingWindow {
-    /// The index of the newest bucket: how many buckets lie between 1970 and its begin.
+    /// The index of the newest bucket since 1970.
     newest: u64,
     counts: BucketCounts,
 }
 
-/// Counts, the newest first: one more than the rate has buckets.
+/// The newest first: one more than the rate has buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum BucketCounts {
     /// A window of one bucket is the common case, so its counts need no allocation.
@@ -48,7 +47,6 @@ impl BucketCounts {
 }
 
 impl SlidingWindow {
-    /// A window of `precision` buckets in which nothing has been counted at `now`.
     pub(super) fn new(rate: &Rate, precision: u32, now: Time) -> Self {
         let counts = match precision {
             1 => BucketCounts::Two([0; 2]),
@@ -57,7 +55,6 @@ impl SlidingWindow {
         Self { newest: now.micros() / rate.width(), counts }
     }
 
-    /// The size of its own allocation in bytes, or 0.
     pub(super) fn allocation(&self) -> usize {
         match &self.counts {
             BucketCounts::Two(_) => 0,
@@ -71,14 +68,14 @@ impl SlidingWindow {
         }
     }
 
-    /// Raises what counts at `now` to what counts in another window. What is lacking is added to the newest bucket, unless
-    /// nothing has been counted: then all buckets are copied.
+    /// Raises what counts at `now` to what counts in another window. The difference is added to the newest bucket; if nothing
+    /// has been counted, all buckets are copied instead.
     pub(super) fn raise(&mut self, rate: &Rate, least: &Self, now: Time) {
         if self.counts.as_slice().iter().any(|count| *count > 0) {
             let view = StateView { rate, log: None, now };
             return self.add(least.used(view).saturating_sub(self.used(view)));
         }
-        // The other one may be a moment ahead, and its newest bucket is in the window as well.
+        // The other window may be a moment ahead; then its newest bucket is in this window as well.
         self.newest = self.newest.max(least.newest);
         for (age, count) in (0..).zip(least.counts.as_slice()) {
             if let Some(own) = self.counter_mut(least.newest.saturating_sub(age)) {
@@ -94,8 +91,7 @@ impl SlidingWindow {
 }
 
 impl Counting for SlidingWindow {
-    /// If the clock was set back, all counts move back with it: they leave the window later than they would have, never
-    /// earlier.
+    /// If the clock was set back, all counts move back along: they leave the window later, never earlier.
     fn advance(&mut self, Context { rate, .. }: &mut Context<'_>, now: Time) -> bool {
         let begun = self.newest.saturating_mul(rate.width());
         if now.micros().checked_sub(begun).is_some_and(|elapsed| elapsed < rate.width()) {
@@ -126,7 +122,6 @@ impl Counting for SlidingWindow {
         self.add(cost);
     }
 
-    /// It stays at the largest number instead of wrapping.
     fn used(&self, StateView { rate, now, .. }: StateView<'_>) -> u64 {
         let (oldest, inside) = self.counts.as_slice().split_last().unwrap_or((&0, &[]));
         let inside = inside.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
@@ -137,9 +132,9 @@ impl Counting for SlidingWindow {
         inside.saturating_add(share)
     }
 
-    /// The estimate only falls while nothing comes, also from one bucket to the next, so the first moment
-    /// that fits is the answer: bucket by bucket, and inside the bucket by solving
-    /// `full + floor(oldest * (width - e) / width) + need <= quota` for the smallest `e`.
+    /// While nothing comes, the estimate only falls, also from one bucket to the next. So the answer is the first moment that
+    /// fits: bucket by bucket, and inside a bucket by solving `full + floor(oldest * (width - e) / width) + need <= quota`
+    /// for the smallest `e`.
     fn wait(&self, StateView { rate, now, .. }: StateView<'_>, need: u64) -> u64 {
         let (counts, width, elapsed) = (self.counts.as_slice(), rate.width(), self.elapsed(rate, now));
         let mut full = counts.iter().fold(0, |sum: u128, count| sum + u128::from(*count));
@@ -193,8 +188,8 @@ impl Buckets for SlidingWindow {
     }
 }
 
-/// `(a * b - less) / of`, for an `a * b` of at least `less` and a result that a u64 holds. Division by 64 bits is much
-/// cheaper than by 128, and mostly enough.
+/// `(a * b - less) / of`. `a * b` must be at least `less`, and the result must fit a u64. Division by 64 bits is much cheaper
+/// than by 128, and mostly enough.
 fn scaled(a: u64, b: u64, less: u64, of: u64) -> u64 {
     match a.checked_mul(b) {
         Some(product) => (product - less) / of,
@@ -202,7 +197,7 @@ fn scaled(a: u64, b: u64, less: u64, of: u64) -> u64 {
     }
 }
 
-/// A number that a u64 holds.
+/// The number must fit a u64.
 fn narrow(wide: u128) -> u64 {
     u64::try_from(wide).unwrap_or(u64::MAX)
 }

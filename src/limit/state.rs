@@ -1,5 +1,4 @@
-//! The state of one rate for one key: one variant for each strategy. Each strategy says in its own file what it does with
-//! its state ([`Counting`]); here it is only found.
+//! The state of one rate for one key: one variant for each strategy, which implements [`Counting`] in its own file.
 
 use super::ban::LastBan;
 use super::calendar_window::CalendarWindow;
@@ -12,7 +11,7 @@ use super::sliding_window::SlidingWindow;
 use super::token_bucket::TokenBucket;
 use crate::base::clock::Time;
 
-/// What a rate has counted for one key. The size matters, because there are millions of them: two fit into a [`Cell`]
+/// What a rate has counted for one key. Its size matters, because there are millions of states: two fit into a [`Cell`]
 /// without an allocation.
 ///
 /// [`Cell`]: super::Cell
@@ -29,7 +28,6 @@ pub(super) enum State {
 const _: () = assert!(size_of::<State>() == 32, "a state takes more memory than documented");
 
 impl State {
-    /// A state in which nothing has been counted at `now`.
     pub(super) fn new(rate: &Rate, now: Time) -> Self {
         match rate.strategy() {
             Strategy::SlidingWindow { precision, .. } => Self::SlidingWindow(SlidingWindow::new(rate, *precision, now)),
@@ -41,7 +39,7 @@ impl State {
         }
     }
 
-    /// Reads the state. What reads it is compiled once for each strategy, so its calls are not virtual.
+    /// `read` is compiled once for each strategy, so its calls are not virtual.
     pub(super) fn read<'a, T>(&'a self, read: impl FnOnce(&'a dyn Counting) -> T) -> T {
         match self {
             Self::SlidingWindow(window) => read(window),
@@ -53,7 +51,6 @@ impl State {
         }
     }
 
-    /// Changes the state, in the same way.
     pub(super) fn change<'a, T>(&'a mut self, change: impl FnOnce(&'a mut dyn Counting) -> T) -> T {
         match self {
             Self::SlidingWindow(window) => change(window),
@@ -65,7 +62,6 @@ impl State {
         }
     }
 
-    /// The counters of a state that has some.
     pub(super) fn buckets(&self) -> Option<&dyn Buckets> {
         match self {
             Self::SlidingWindow(window) => Some(window),
@@ -74,7 +70,6 @@ impl State {
         }
     }
 
-    /// The same, to be changed.
     pub(super) fn buckets_mut(&mut self) -> Option<&mut dyn Buckets> {
         match self {
             Self::SlidingWindow(window) => Some(window),
@@ -83,7 +78,7 @@ impl State {
         }
     }
 
-    /// A state that is kept as a whole, and is not in the log.
+    /// A state that is kept as a whole; `None` for the log, which belongs to the cell.
     pub(super) fn whole(&self) -> Option<&dyn Whole> {
         match self {
             Self::FixedWindow(window) => Some(window),
@@ -93,7 +88,6 @@ impl State {
         }
     }
 
-    /// The same, to be changed.
     pub(super) fn whole_mut(&mut self) -> Option<&mut dyn Whole> {
         match self {
             Self::FixedWindow(window) => Some(window),
@@ -103,7 +97,7 @@ impl State {
         }
     }
 
-    /// The size of its own allocation in bytes, or 0.
+    /// In bytes, without the state itself.
     pub(super) fn allocation(&self) -> usize {
         match self {
             Self::SlidingWindow(window) => window.allocation(),
@@ -111,7 +105,7 @@ impl State {
         }
     }
 
-    /// Raises what counts at `now` to what counts in another state of the same rate, which belongs to that log.
+    /// Raises what counts at `now` to what counts in another state of the same rate, whose cell has this log.
     pub(super) fn raise(&mut self, context: &mut Context<'_>, least: &Self, log: Option<&AdmissionLog>, now: Time) {
         match (self, least) {
             (Self::SlidingWindow(window), Self::SlidingWindow(least)) => window.raise(context.rate, least, now),
@@ -124,7 +118,6 @@ impl State {
     }
 }
 
-/// What counts of a state at a moment.
 #[derive(Clone, Copy)]
 pub(super) struct StateUsage<'a> {
     state: &'a State,
@@ -139,12 +132,10 @@ impl<'a> StateUsage<'a> {
         Self { state, view, used: state.read(|state| state.used(view)) }
     }
 
-    /// How much counts now. For a token bucket, the tokens that are missing in full or in part.
     pub(super) fn used(&self) -> u64 {
         self.used
     }
 
-    /// How much more fits now.
     pub(super) fn remaining(&self) -> u64 {
         self.view.rate.capacity().saturating_sub(self.used)
     }

@@ -1,5 +1,4 @@
-//! The published examples, the promises of the sliding window as properties, and the naive model beside the real
-//! thing; the other strategies stand beside an oracle.
+//! The published examples, and properties of the sliding window beside a naive model; oracles for the other strategies.
 
 mod appended;
 mod bans;
@@ -28,7 +27,7 @@ fn at(micros: u64) -> Time {
     Time::from_micros(micros)
 }
 
-/// A cell of a limit with one rate, holding `counts`, newest first.
+/// `counts` has the newest first.
 fn cell(limit: &Limit, now: Time, counts: &[u64]) -> Cell {
     let mut cell = Cell::new(limit.rates(), now);
     let newest = now.micros() / limit.rates()[0].width();
@@ -47,7 +46,6 @@ fn edge(rate: &Rate) -> Edge {
     }
 }
 
-/// How many counters stand for a sliding rate.
 fn slots(rate: &Rate) -> usize {
     usize::try_from(rate.memory() / rate.width()).unwrap()
 }
@@ -56,7 +54,7 @@ fn estimate(limit: &Limit, cell: &Cell, now: Time) -> u64 {
     cell.usages(limit.rates(), now).next().unwrap().used()
 }
 
-/// All counts, in the order of the rates, newest first.
+/// In the order of the rates, newest first.
 fn counts(cell: &mut Cell) -> Vec<u64> {
     cell.counts_mut().map(|(_, _, count)| *count).collect()
 }
@@ -151,7 +149,7 @@ fn states() -> impl Strategy<Value = (Rate, Vec<u64>, u64)> {
     })
 }
 
-/// The formula as it is written down, in integers that cannot overflow.
+/// The formula as documented, in integers that cannot overflow.
 fn naive_estimate(rate: &Rate, counts: &[u64], now: u64) -> u128 {
     let width = u128::from(rate.width());
     let elapsed = u128::from(now) % width;
@@ -163,14 +161,14 @@ fn naive_estimate(rate: &Rate, counts: &[u64], now: u64) -> u128 {
     inside.iter().map(|count| u128::from(*count)).sum::<u128>() + share
 }
 
-/// Something that was admitted: when, at what cost, and what the oldest bucket held then.
+/// `oldest` is the count of the oldest bucket at that moment.
 struct Admitted {
     time: u64,
     cost: u64,
     oldest: u64,
 }
 
-/// Runs `schedule` (gaps in microseconds, and costs) and returns what was admitted.
+/// `schedule` has gaps in microseconds, and costs.
 fn admitted(rate: &Rate, schedule: &[(u64, u64)]) -> Vec<Admitted> {
     let limit = Limit::new("test", std::slice::from_ref(rate));
     let mut cell = Cell::new(limit.rates(), at(0));
@@ -186,7 +184,7 @@ fn admitted(rate: &Rate, schedule: &[(u64, u64)]) -> Vec<Admitted> {
     all
 }
 
-/// No exact window of the rate sees more than it may: the quota, and with a weighted edge what the oldest bucket held.
+/// No window of the rate exceeds the quota, or with a weighted edge the quota and the count of the oldest bucket.
 fn check_windows(rate: &Rate, admitted: &[Admitted]) -> Result<(), TestCaseError> {
     let window = u64::try_from(rate.window().as_micros()).unwrap();
     let (mut first, mut seen) = (0, 0);
@@ -248,7 +246,7 @@ proptest! {
                 prop_assert_eq!(wait == 0, fits(&mut cell.clone(), now));
                 prop_assert!(fits(&mut cell.clone(), now + wait));
                 prop_assert!(wait == 0 || !fits(&mut cell.clone(), now + wait - 1));
-                // What the client is told: rejected one second earlier, admitted at that second.
+                // The `Retry-After` in seconds: refused one second earlier, admitted at that second.
                 let seconds = wait.div_ceil(SECOND);
                 prop_assert!(fits(&mut cell.clone(), now + seconds * SECOND));
                 prop_assert!(seconds == 0 || !fits(&mut cell, now + (seconds - 1) * SECOND));
@@ -273,8 +271,7 @@ proptest! {
         check_windows(&rate, &admitted(&rate, &schedule))?;
     }
 
-    // The worst clients know the clock: they wait for an edge of a bucket, or for just before or after it,
-    // and send all they have.
+    // The worst clients know the clock: they wait for the edge of a bucket, or just before or after, and send all they have.
     #[test]
     fn bursts_at_the_edges_of_buckets_stay_within_the_bound(rate in small_rate(), bursts in prop::collection::vec(
         (0..3u64, 0..5u64, 0..20usize, 1..=3u64), 1..60)) {

@@ -1,8 +1,8 @@
-//! The token bucket, as the generic cell rate algorithm computes it (ITU-T I.371): the state is not how many tokens there
-//! are but how much of the bucket was used at some moment, and that drains at the rate.
+//! The token bucket, as the generic cell rate algorithm computes it (ITU-T I.371): the state is how much of the bucket was
+//! used at some moment, and that drains at the rate.
 //!
-//! A request of cost 1 uses as many units as the window has microseconds, and in each microsecond as many units drain
-//! as the quota has requests. All numbers are whole, so nothing is rounded, and a raised quota drains faster at once.
+//! A request of cost 1 uses as many units as the window has microseconds, and in each microsecond as many units drain as the
+//! quota has requests. All numbers are whole, so nothing is rounded, and a raised quota drains faster at once.
 
 use super::counting::{Charge, Context, Counting, GivenBack, MAX_COUNT, StateView, Whole};
 use super::extension::Extension;
@@ -11,31 +11,26 @@ use super::rate::Rate;
 use super::varint::{pull, push};
 use crate::base::clock::Time;
 
-/// How much of a bucket was used at a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TokenBucket {
     /// In microseconds since 1970.
     moment: u64,
-    /// The units, the higher half first. As a `u128` they would have to lie at a multiple of 16 bytes, which would make
-    /// every state larger.
+    /// In units, the higher half first. A `u128` would be aligned to 16 bytes, which would make every state larger.
     used: [u64; 2],
 }
 
 impl TokenBucket {
-    /// A full bucket.
     pub(super) fn new(now: Time) -> Self {
         Self { moment: now.micros(), used: [0; 2] }
     }
 
-    /// A bucket of which so many units were used at `moment`, in microseconds since 1970. At most those of [`MAX_COUNT`]
-    /// requests count.
+    /// `moment` is in microseconds since 1970; the units are cut to those of [`MAX_COUNT`] requests.
     fn with_used(rate: &Rate, moment: u64, used: u128) -> Self {
         let mut bucket = Self { moment, used: [0; 2] };
         bucket.set_used(used.min(units(rate, MAX_COUNT)));
         bucket
     }
 
-    /// The units that were used at its moment.
     fn units(&self) -> u128 {
         let [high, low] = self.used;
         u128::from(high) << 64 | u128::from(low)
@@ -46,8 +41,8 @@ impl TokenBucket {
         self.used = [(used >> 64) as u64, used as u64];
     }
 
-    /// How many of the `units` that were used at `since` cannot have drained since then, because the rate does not drain as
-    /// much. None are certain if the clock was set back in between.
+    /// How many of the `units` that were used at `since` cannot have drained since, because the rate drains less than that.
+    /// None are certain if the clock was set back in between.
     fn certain(&self, rate: &Rate, units: u128, since: u64) -> u128 {
         if Time::from_micros(self.moment).is_set_back_from(Time::from_micros(since)) {
             return 0;
@@ -55,14 +50,14 @@ impl TokenBucket {
         drained(rate, units, self.moment.saturating_sub(since))
     }
 
-    /// Raises what is used to what is used of another bucket at about the same moment.
+    /// `least` is a bucket at about the same moment.
     pub(super) fn raise(&mut self, least: &Self) {
         if self.units() < least.units() {
             *self = Self { moment: self.moment.max(least.moment), used: least.used };
         }
     }
 
-    /// Follows a reservation that was charged just now to the bucket at this place among the rates. Returns since which moment.
+    /// Tracks a reservation that was just charged to the bucket of the rate at index `place`. Returns since which moment.
     pub(super) fn follow(&self, extension: &mut Extension, place: usize) -> u64 {
         extension.low_water_or_new(place).open(self.moment);
         self.moment
@@ -79,7 +74,7 @@ impl Counting for TokenBucket {
         self.set_used(drained(context.rate, self.units(), now.micros().saturating_sub(self.moment)));
         if now.is_set_back_from(Time::from_micros(self.moment)) {
             self.moment = now.micros();
-            // It is not known any more how long the reservations have been open.
+            // It is unknown now how long the reservations have been open.
             context.extension.as_deref_mut().into_iter().for_each(|extension| extension.low_water.clear());
         }
         self.moment = self.moment.max(now.micros());
@@ -91,7 +86,7 @@ impl Counting for TokenBucket {
     }
 
     fn charge(&mut self, context: &mut Context<'_>, Charge { cost, since, .. }: Charge) {
-        // What is charged again was in the bucket all the while.
+        // A charge that is made again was in the bucket all the time.
         if since.is_none()
             && let Some(low_water) = low_water(context)
         {
@@ -101,12 +96,10 @@ impl Counting for TokenBucket {
         self.set_used(used.min(units(context.rate, MAX_COUNT)));
     }
 
-    /// The tokens that are not there in full.
     fn used(&self, StateView { rate, .. }: StateView<'_>) -> u64 {
         u64::try_from(self.units().div_ceil(u128::from(rate.span()))).unwrap_or(u64::MAX)
     }
 
-    /// Until little enough of the bucket is used.
     fn wait(&self, StateView { rate, .. }: StateView<'_>, need: u64) -> u64 {
         draining(rate, self.units().saturating_sub(units(rate, rate.capacity() - need)))
     }
@@ -115,7 +108,7 @@ impl Counting for TokenBucket {
         self.moment
     }
 
-    /// In the state that was charged, a reservation that is not followed any more has drained. In another one, what cannot
+    /// In the state that was charged, a reservation that is not tracked any more has drained. In another state, what cannot
     /// have drained is still certain.
     fn give_back(&mut self, context: &mut Context<'_>, given: GivenBack) {
         let GivenBack { mark, cost, lag, is_elsewhere, .. } = given;
@@ -161,17 +154,14 @@ impl Whole for TokenBucket {
     }
 }
 
-/// What is kept about the bucket's open reservations.
 fn low_water<'a>(context: &'a mut Context<'_>) -> Option<&'a mut LowWater> {
     context.extension.as_deref_mut()?.low_water(context.place)
 }
 
-/// The units that are used after `elapsed` microseconds of draining.
 fn drained(rate: &Rate, used: u128, elapsed: u64) -> u128 {
     used.saturating_sub(u128::from(rate.quota()) * u128::from(elapsed))
 }
 
-/// The units that `cost` requests use.
 fn units(rate: &Rate, cost: u64) -> u128 {
     u128::from(cost) * u128::from(rate.span())
 }

@@ -2,7 +2,6 @@
 
 use integer_encoding::VarInt;
 
-/// Appends a number.
 pub(super) fn push(number: u64, bytes: &mut Vec<u8>) {
     let mut digits = [0; 10];
     let length = number.encode_var(&mut digits);

@@ -1,15 +1,9 @@
-//! The counters in this process: one cell for each limit and key, under short locks, bounded in number and in bytes.
+//! The counters in this process: one cell for each limit and key, in shards with short locks, bounded in number and in bytes.
 //!
-//! Keys are spread over shards. Each shard is a least-recently-used map with its own lock. A decision takes the locks
-//! of its shards in ascending order, so it is atomic and cannot deadlock. Eviction from another shard only tries its
-//! lock.
-//!
-//! The size of cells is counted as the allocator rounds it. One number holds the sum of all shards, which changes only
-//! when a cell is created, dropped or grows. If it becomes too large, the shards drop their least recently used cells
-//! in turn, an eighth of a shard at a time, because the nodes of a map are freed only together.
-//!
-//! A new key that is refused gets no cell, so a flood of new keys behind a global limit evicts no other key. A sweep
-//! visits all shards every half minute and drops cells that have no effect any more.
+//! A decision locks its shards in ascending order, so it is atomic and cannot deadlock; eviction from another shard only
+//! tries its lock. If the bytes of all shards exceed the bound, shards evict in turn, an eighth of a shard at a time, because
+//! a map frees its nodes only together. A new key that is refused gets no cell, so a flood of new keys behind a global limit
+//! evicts no other key.
 
 mod shard;
 mod bans;
@@ -41,7 +35,6 @@ pub use saved::{NAME as SAVED_NAME, NotRestored, RestoredCounters};
 const KEYS_PER_SHARD: usize = 1024;
 const MAX_SHARDS: usize = 8192;
 
-/// The memory store.
 #[derive(Debug)]
 pub struct Memory {
     /// Their number is a power of two.
@@ -49,20 +42,17 @@ pub struct Memory {
     sharding: Sharding,
     keys_per_shard: usize,
     max_bytes: usize,
-    /// The bytes that all shards take.
     bytes: AtomicUsize,
     next_sweep: AtomicU64,
-    /// The shard from which cells are evicted next.
     next_evicted: AtomicUsize,
     evicted: AtomicU64,
-    /// The number of the next cell; it may wrap.
+    /// It may wrap.
     next_cell: AtomicU32,
     reloads: ReloadsSoFar,
 }
 
 impl Memory {
-    /// A store of at most `max_keys` keys that take at most `max_bytes` of memory. The least recently used are evicted
-    /// for new ones.
+    /// At most `max_keys` keys, which take at most `max_bytes` of memory. New keys evict the least recently used.
     pub fn new(max_keys: usize, max_bytes: usize) -> Self {
         let wanted = (max_keys / KEYS_PER_SHARD).clamp(1, MAX_SHARDS);
         let shards = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
@@ -82,7 +72,7 @@ impl Memory {
         }
     }
 
-    /// Decides under the locks of all shards concerned: every cell is checked, then all are charged if the request passes.
+    /// Locks all shards concerned: checks every cell, then charges all if the request passes.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time) -> Reply {
         if let [ask] = asks {
             let mut reserved = Vec::new();
@@ -104,7 +94,7 @@ impl Memory {
         self.judge_all(asks, now, lookup)
     }
 
-    /// The reply to a request that is refused. Nothing is charged.
+    /// The reply if the request is refused. Charges nothing.
     pub fn refusal(&self, asks: &[Ask<'_>], now: Time) -> Option<Reply> {
         let free: Asks<'_> = asks.iter().map(|ask| Ask { cost: 0, settles: false, held_above: None, ..*ask }).collect();
         let reply = self.decide(&free, now);
@@ -132,7 +122,6 @@ impl Memory {
         let DecisionLookup { places, mut shards, plan, .. } = lookup;
         let mut reply = Reply::default();
         let mut level = |(ask, (shard, key)): (&Ask<'_>, &(usize, Fingerprint))| {
-            // Of a limit that holds no requests it does not matter.
             let entry = ask.held_above.and_then(|_| shards.of(*shard)?.peek_mut(key));
             entry.map_or(0, |entry| ask.level(&entry.cell, now))
         };
@@ -158,8 +147,7 @@ impl Memory {
         reply
     }
 
-    /// Decides for a route with one limit, with a single lookup if the key has a cell. `None` if it has none but may
-    /// have one from before a reload.
+    /// For a route with one limit: a single lookup. `None` if the key has no cell, but may have one from before a reload.
     fn decide_alone(&self, ask: &Ask<'_>, now: Time, reserved: &mut Vec<Reserved>) -> Option<Verdict> {
         let (shard, key) = self.place(ask.limit, ask.key);
         let shard = &mut *self.shards[shard].lock();
@@ -188,9 +176,8 @@ impl Memory {
         Some(verdict)
     }
 
-    /// Settles a ticket in the cell of its number. If the request costs less, the rest is given back, unless
-    /// the cell is gone; if it costs more, the difference is charged even if there is no room. The verdict is the one
-    /// afterwards.
+    /// Settles a ticket in its cell. If the request costs less, gives back the rest, unless the cell is gone; if it costs
+    /// more, charges the difference even if there is no room. Returns the verdict afterwards.
     fn settle_here(&self, ticket: &Ticket, cost: u64, now: Time) -> Verdict {
         let Ticket { limit, cell, reservation, .. } = ticket;
         let more = cost.saturating_sub(ticket.cost());
@@ -205,14 +192,13 @@ impl Memory {
         self.judge(shard, key, &ask, now, true, &mut Vec::new())
     }
 
-    /// Where the cell of this key is: the index of its shard, and its key there.
+    /// The index of the cell's shard, and its key there.
     fn place(&self, limit: &Limit, key: Fingerprint) -> (usize, Fingerprint) {
         let key = key.with(limit.shape());
         (self.shard(key), key)
     }
 
-    /// The verdict of one limit that does or does not admit a request, which is charged what the ask costs. If there is a cell,
-    /// it has been advanced to `now`.
+    /// The verdict of one limit, after the cost of the ask is charged. If there is a cell, it must be advanced to `now`.
     fn judge(
         &self,
         shard: &mut Shard,
@@ -242,7 +228,7 @@ impl Memory {
         verdict
     }
 
-    /// Adds the entry of a key that has none. If the shard is full, its least recently used entry is evicted.
+    /// The key must have no entry. A full shard evicts its least recently used entry.
     fn insert(&self, shard: &mut Shard, key: Fingerprint, entry: CellEntry, now: Time) {
         if shard.len() >= self.keys_per_shard && shard.remove_oldest(now) {
             self.evicted.fetch_add(1, Ordering::Relaxed);
@@ -250,7 +236,7 @@ impl Memory {
         shard.insert(key, entry);
     }
 
-    /// Adds the cell of a key, by its key in its shard, unless it has one.
+    /// Adds the cell of a key, unless it has one. `key` is the key in its shard.
     fn put(&self, key: Fingerprint, cell: Cell, limit: &Arc<Limit>, now: Time) {
         let shard = &mut *self.shards[self.shard(key)].lock();
         if shard.contains_key(&key) {
@@ -261,7 +247,7 @@ impl Memory {
         self.bound(shard, now);
     }
 
-    /// Drops expired cells in `1/parts` of the shards; call it regularly.
+    /// Drops cells without effect in `1/parts` of the shards. Has to be called regularly.
     pub fn sweep(&self, parts: usize, now: Time) {
         self.expire_migrations(now);
         let reloads = self.reloads.load();
@@ -277,22 +263,19 @@ impl Memory {
         }
     }
 
-    /// How many keys have cells.
     pub fn keys(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// How many keys there may be.
     pub fn max_keys(&self) -> usize {
         self.shards.len() * self.keys_per_shard
     }
 
-    /// How much memory the cells may take.
     pub fn max_bytes(&self) -> usize {
         self.max_bytes
     }
 
-    /// How many keys were evicted while still in use.
+    /// How many keys were evicted while their counts mattered.
     pub fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }
@@ -304,8 +287,7 @@ impl Memory {
     /// Reports the size of a shard, and evicts cells if the store has become too large.
     fn bound(&self, shard: &mut Shard, now: Time) {
         if let Some(mut total) = shard.report_to(&self.bytes).filter(|total| *total > self.max_bytes) {
-            // Shards take turns, since old cells are in all of them. Their locks are only tried, since this thread
-            // holds one.
+            // Shards take turns, since old cells are in all of them. Only try their locks, since this thread holds one.
             for _ in 0..self.shards.len() {
                 let next = self.next_evicted.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
                 let Some(mut other) = self.shards[next].try_lock() else { continue };
@@ -326,13 +308,12 @@ impl Memory {
         self.evicted.fetch_add(evicted, Ordering::Relaxed);
     }
 
-    /// The bytes of all counters.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 }
 
-/// The entry of this key, if there is one, advanced to `now`. It becomes the most recently used.
+/// The entry of this key, advanced to `now`. It becomes the most recently used.
 fn entry<'s>(shard: &'s mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -> Option<&'s mut CellEntry> {
     let entry = shard.get_mut(&key)?;
     entry.cell.advance(ask.limit.rates(), now);
@@ -343,16 +324,13 @@ fn entry<'s>(shard: &'s mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -
     Some(entry)
 }
 
-/// What a decision about several limits has found.
 struct DecisionLookup<'a> {
     places: SmallVec<[(usize, Fingerprint); 4]>,
     shards: Locked<'a>,
     plan: Plan,
-    /// Whether a key has no cell.
     is_missing: bool,
 }
 
-/// The shards of one decision, locked.
 struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>);
 
 impl<'a> Locked<'a> {

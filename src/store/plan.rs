@@ -1,10 +1,9 @@
-//! Who is charged for a request, and who refuses it. Only this file interprets the roles of limits and their pools: every
-//! store, and whoever reads its reply, asks here.
+//! Who is charged for a request, and who refuses it. Only this file interprets the roles of limits and their pools.
 //!
 //! A request is charged to all of its limits or to none. A limit that only reports is charged if it has room, and otherwise
-//! lets the request pass. A limit that has a pool and no room is replaced by its pool, if that has room for what the limit
-//! needs. A pool is charged once: with the largest cost of the limits that it replaces, and of the request itself if the
-//! pool is one of its limits.
+//! lets the request pass. A full limit with a pool is replaced by its pool if that has room for what the limit needs. A pool
+//! is charged once: the largest cost of the limits that it replaces, and of the request itself if the pool is one of its
+//! limits.
 
 use smallvec::SmallVec;
 
@@ -13,82 +12,64 @@ use crate::base::clock::Time;
 use crate::config::Role;
 use crate::limit::Verdict;
 
-/// What is asked of one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// How much room there has to be.
     pub need: u64,
-    /// What is charged.
     pub cost: u64,
 }
 
-/// What the plan has to know of an ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AskTerms {
-    /// What the request asks of the limit itself: nothing, if the limit only stands in for others.
+    /// What the request asks of the limit itself: nothing if the limit only stands in for others.
     pub(super) demand: Demand,
     pub(super) role: Role,
-    /// The place of the ask, and that of the ask of its pool.
     pub(super) place: usize,
     pub(super) overflow: Option<usize>,
 }
 
-/// What a decision does with one of its asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AskPlan {
-    /// Whether the limit has room for what the request asks of the limit itself.
     pub(super) has_room: bool,
-    /// What it is asked in all, if it is to stand in for others, and whether it has room for that.
+    /// All that the limit is asked as a pool, and whether it has room for that.
     pub(super) pooled: Option<(Demand, bool)>,
-    /// What it is charged; 0 if it is not.
     pub(super) charged: u64,
 }
 
-/// What a decision does with each of its asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) parts: SmallVec<[AskPlan; 2]>,
-    /// Whether the request passes.
     pub(super) admits: bool,
 }
 
-/// What a pool says about a request for which it is to stand in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pooled {
-    /// The place of the pool.
     pub place: usize,
-    /// What it is asked in all.
     pub demand: Demand,
     pub verdict: Verdict,
 }
 
-/// A limit that refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedAsk {
-    /// The place of the limit.
     pub place: usize,
-    /// Its own verdict.
     pub verdict: Verdict,
-    /// What its pool says, which has no room either.
+    /// The answer of its pool, which has no room either.
     pub pooled: Option<Pooled>,
 }
 
 impl AskTerms {
-    /// Whether nothing is asked of the limit itself: it only stands in for others.
     pub(super) fn is_idle(&self) -> bool {
         self.role == Role::Reports && self.demand == Demand::default()
     }
 }
 
 impl AskPlan {
-    /// Whether the limit has room for all that it is asked.
     pub(super) fn fits(&self) -> bool {
         self.pooled.map_or(self.has_room, |(_, fits)| fits)
     }
 }
 
 impl Plan {
-    /// The plan for these asks. `has_room` says of the limit with an index whether it has room for a demand.
+    /// `has_room` says whether the limit with this index has room for a demand.
     pub(super) fn new(
         asks: &(impl Iterator<Item = AskTerms> + Clone),
         mut has_room: impl FnMut(usize, Demand) -> bool,
@@ -130,7 +111,7 @@ impl Plan {
 }
 
 impl Reply {
-    /// The same as of a later moment.
+    /// The reply as of a later moment: waits are shorter by the time that has passed.
     #[must_use]
     pub fn later(mut self, now: Time) -> Self {
         let passed = self.as_of.map_or(0, |as_of| now.micros_since(as_of));
@@ -141,7 +122,7 @@ impl Reply {
         Self { as_of: Some(now), ..self }
     }
 
-    /// This reply and a later one about other limits of the same request.
+    /// Adds a later reply about other limits of the same request.
     #[must_use]
     pub fn joined(mut self, mut later: Self) -> Self {
         self.verdicts.append(&mut later.verdicts);
@@ -150,18 +131,16 @@ impl Reply {
         self
     }
 
-    /// What the pool at this place says, if it was asked to stand in for another limit.
     pub fn pooled(&self, place: usize) -> Option<Pooled> {
         self.pooled.iter().find(|pooled| pooled.place == place).copied()
     }
 
-    /// The verdict of the limit at this place on what was asked of the limit itself, if it is known.
+    /// The verdict of the limit at this place on its own demand, if known.
     pub fn verdict(&self, place: usize) -> Option<Verdict> {
         self.verdicts.iter().find(|(of, _)| *of == place).map(|(_, verdict)| *verdict)
     }
 
-    /// The limits that refuse the request about which these `asks` are. Of a limit whose pool may have room this is not known,
-    /// and then another limit refuses the request.
+    /// The limits that refuse the request. One whose pool may have room is left out; then another limit refuses the request.
     pub fn refusals<'a>(&'a self, asks: &'a [Ask<'_>]) -> impl Iterator<Item = RefusedAsk> + 'a {
         let refusing = asks.iter().filter(|ask| ask.role == Role::Refuses);
         refusing.filter_map(|Ask { place, overflow, .. }| {
@@ -176,7 +155,7 @@ impl Reply {
 }
 
 impl RefusedAsk {
-    /// What its pool says, if that has room before the limit itself.
+    /// The answer of its pool, if the pool has room before the limit itself.
     pub fn sooner(&self) -> Option<Pooled> {
         let wait = |verdict: Verdict| verdict.wait.unwrap_or(u64::MAX);
         self.pooled.filter(|pooled| wait(pooled.verdict) < wait(self.verdict))
@@ -194,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    /// What is asked, and how much room each limit has.
+    /// Each ask with the room of its limit.
     type Case = Vec<(AskTerms, u64)>;
 
     fn plan(case: &Case) -> Plan {
@@ -202,13 +181,12 @@ mod tests {
         Plan::new(&case.iter().enumerate().map(placed), |index, demand| demand.need <= case[index].1)
     }
 
-    /// The same, slowly: of all ways to replace limits by their pools, the one that replaces just those that are full. Returns
-    /// what each is charged; `None` if the request is refused.
+    /// Replaces just the full limits by their pools. Returns what each limit is charged; `None` if the request is refused.
     fn oracle(case: &Case) -> Option<Vec<u64>> {
         let fits = |index: usize| case[index].0.demand.need <= case[index].1;
         let full = |index: &usize| !fits(*index);
         let refuses = |index: &usize| case[*index].0.role == Role::Refuses;
-        // Whoever is full must be replaced, and every pool must have room for each of those that it replaces, and for itself.
+        // Each full limit must be replaced, and each pool must have room for each limit that it replaces, and for itself.
         for index in (0..case.len()).filter(full).filter(refuses) {
             let pool = case[index].0.overflow?;
             let asked = case[index].0.demand.need.max(case[pool].0.demand.need);
@@ -223,7 +201,7 @@ mod tests {
         Some((0..case.len()).map(|index| own(index).max(most(index).unwrap_or(0))).collect())
     }
 
-    /// A few limits, then pools that may or may not be limits of the request themselves. The rest overflow into these.
+    /// A few limits, then the pools into which they overflow; a pool may be a limit of the request itself.
     fn cases() -> impl Strategy<Value = Case> {
         let limit = (0..5_u64, any::<bool>(), prop::option::of(0..3_usize), 0..6_u64);
         let pool = (0..5_u64, 0..6_u64);

@@ -1,13 +1,8 @@
 //! What reloads and overrides have changed about limits: which limits exist, and which limit continues the counts of which.
 //!
-//! A limit is identified by its name and the layout of its cells. A replaced limit is remembered for as long as its
-//! counts can matter, so that each of its keys can be migrated when it is used next.
-//!
-//! A change of overrides is a reload of single keys. A key whose cells get another layout is migrated at its next
-//! request, nobody waits for it, and of other keys nothing is forgotten or given back.
-//!
-//! A limit with a source of quotas may get cells of any layout at any time. So none of its cells is dropped for its
-//! layout, but only when it has no effect any more.
+//! A limit is identified by its name and the layout of its cells. A replaced limit is remembered while its counts can matter,
+//! so that each of its keys can be migrated at its next request. A change of overrides is a reload of single keys. A limit
+//! with a source of quotas may have cells of any layout, so none of its cells is dropped for its layout.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -22,25 +17,22 @@ use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, Rate, Verdict};
 use crate::store::{LimitChanges, Replaced, Reply};
 
-/// The most migrations that are remembered for one name, and for one key. A key with an older cell begins again from
-/// zero.
+/// The most migrations that are remembered for one name or one key. A key with an older cell begins at zero.
 const MOST: usize = 16;
-/// The most keys and names of which migrations are remembered: more than there are overrides of the admin API at a time.
+/// The most keys and names with migrations: more than the admin API allows overrides at a time.
 const MOST_LISTS: usize = 1 << 14;
 
-/// A limit whose counts another limit continues.
 #[derive(Clone, Debug)]
 pub(super) struct Migration {
     pub(super) from: Arc<Limit>,
     pub(super) to: Arc<Limit>,
-    /// When the reload took effect.
     pub(super) at: Time,
-    /// When it expires, because no count of the old limit matters any longer.
+    /// When no count of the old limit matters any longer.
     until: Time,
-    /// The number of the reload because of which it is needed. That is later than `at` if it joins two others.
+    /// The number of the reload that made it necessary. If it joins two migrations, that reload is later than `at`.
     pub(super) reload: u32,
-    /// Whether the old limit counts the key of an override no more. It still does for keys without a tier if it has the layout
-    /// of the limit's own rates, and the other way round.
+    /// Whether the old limit no longer counts the key of an override. It still does for keys without a tier if it has the
+    /// layout of the limit's own rates, and the other way round.
     is_left: bool,
 }
 
@@ -52,12 +44,11 @@ impl Migration {
         is_needed.then(|| Self { from: from.clone(), to: to.clone(), at, until, reload, is_left: true })
     }
 
-    /// Whether counts of the old limit may still matter.
     pub(super) fn is_open(&self, now: Time) -> bool {
         self.until > now
     }
 
-    /// What tells which of two took effect later. Overrides may follow each other within a microsecond.
+    /// Tells which of two took effect later. Overrides may follow each other within a microsecond.
     fn order(&self) -> (Time, u32) {
         (self.at, self.reload)
     }
@@ -67,22 +58,20 @@ impl Migration {
     }
 }
 
-/// Everything that reloads have changed, up to a moment. Overrides that were set or have ended are reloads of their keys.
+/// Everything that reloads have changed so far. An override that is set or ends is a reload of its key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reloads {
-    /// Those of all keys of a limit, by what stands for its name, and those of single keys; each the latest first.
+    /// Under [`all_of`] for all keys of a limit, under the key for single keys; each list has the latest first.
     migrations: HashMap<Fingerprint, Vec<Migration>, RandomState>,
-    /// The limits of the configuration, and for each the lowest of the rates that its keys may have; `None` before the first
-    /// reload.
+    /// The limits of the configuration, with the lowest rates that their keys may have; `None` before the first reload.
     in_use: Option<HashMap<Fingerprint, Vec<Rate>, RandomState>>,
-    /// The names of those whose keys may have any rates.
     with_quotas: HashSet<String, RandomState>,
-    /// How many reloads there were; it may wrap.
+    /// The number of reloads; it may wrap.
     count: u32,
 }
 
 impl Reloads {
-    /// Notes another reload, at `now`. Returns whether there are cells to be dropped because of it, now or later.
+    /// Returns whether cells must be dropped because of this reload, now or later.
     pub(super) fn add(&mut self, changes: &LimitChanges, now: Time) -> bool {
         self.count = self.count.wrapping_add(1);
         let names: HashSet<&str, RandomState> = changes.in_use.iter().map(|limit| limit.name()).collect();
@@ -110,12 +99,12 @@ impl Reloads {
         has_lost || !changes.replaced.is_empty()
     }
 
-    /// The migrations that a reload at `now` makes necessary, and in which list each belongs.
+    /// The migrations that a reload at `now` makes necessary, each with the key of its list.
     fn migrations_for(&self, replaced: &[Replaced], now: Time) -> Vec<(Fingerprint, Migration)> {
         let mut by_id: HashMap<Fingerprint, Vec<&Replaced>, RandomState> = HashMap::default();
         let changed = replaced.iter().filter(|one| one.from.id() != one.to.id());
         changed.for_each(|one| by_id.entry(one.from.id()).or_default().push(one));
-        // A limit of the key of an override that counts it from now on, or goes on with that.
+        // Limits that begin or continue to count the key of an override.
         let counts: HashSet<_, RandomState> = replaced.iter().map(|one| (one.key, one.to.id())).collect();
         let mut added = Vec::new();
         // A key that was not used since an earlier reload is migrated to the newest limit in one step.
@@ -138,7 +127,7 @@ impl Reloads {
         added
     }
 
-    /// If there are too many lists, forgets the half of them that has changed longest ago, but none of all keys of a limit.
+    /// If there are too many lists, forgets the half that has not changed for longest, but no list of all keys of a limit.
     fn bound(&mut self) {
         if self.migrations.len() > MOST_LISTS {
             let mut changed: Vec<Time> =
@@ -156,7 +145,7 @@ impl Reloads {
         });
     }
 
-    /// Without the migrations that have expired at `now`; `None` if none has.
+    /// A copy without the migrations that have expired; `None` if none has.
     pub(super) fn expired(&self, now: Time) -> Option<Self> {
         if self.migrations.values().flatten().all(|migration| migration.is_open(now)) {
             return None;
@@ -166,12 +155,10 @@ impl Reloads {
         Some(rest)
     }
 
-    /// How many reloads there were; it may wrap.
     pub(super) fn count(&self) -> u32 {
         self.count
     }
 
-    /// When the last migration expires.
     pub(super) fn until(&self) -> Time {
         let until = self.migrations.values().flatten().map(|migration| migration.until);
         until.max().unwrap_or(Time::from_micros(0))
@@ -187,8 +174,8 @@ impl Reloads {
         self.of(limit, key, |migration| &migration.from)
     }
 
-    /// The migration to the limit that counts the key now, if this one does not any more. If it may be one of several, because
-    /// the key may have a tier, it is the one of which a cell `is_known`.
+    /// The migration to the limit that counts the key now, if `limit` does not any more. If there are several, because the
+    /// key may have a tier, prefers the one whose cell `is_known`.
     pub(super) fn successor(
         &self,
         limit: &Limit,
@@ -220,7 +207,7 @@ impl Reloads {
         in_use.contains_key(&limit.id()) || self.with_quotas.contains(limit.name())
     }
 
-    /// Whether the limit may count this key: there is such a limit, and no change of overrides has replaced it for the key.
+    /// Whether the limit exists, and no override has replaced it for this key.
     pub(super) fn is_in_use(&self, limit: &Limit, key: Fingerprint) -> bool {
         let mut of_key = self.migrations.get(&key).into_iter().flatten();
         let left = of_key.find(|migration| migration.is_left && migration.from.id() == limit.id());
@@ -228,27 +215,25 @@ impl Reloads {
         left.is_none_or(is_back) && self.has(limit)
     }
 
-    /// Whether nothing of a cell of this limit matters any more at `now`. Its key may have another limit by now than the one
-    /// by which it was used last, and a lower rate takes longer until nothing counts.
+    /// Whether nothing in a cell of this limit matters any more. The key may have other rates by now than at its last
+    /// request, and with a lower rate counts matter for longer.
     pub(super) fn is_spent(&self, limit: &Limit, cell: &Cell, now: Time) -> bool {
         let lowest = self.in_use.as_ref().and_then(|in_use| in_use.get(&limit.id()));
         cell.is_spent(limit.rates(), now) && lowest.is_none_or(|rates| cell.is_spent(rates, now))
     }
 
-    /// Whether the cell of a key of this limit may still be used.
     pub(super) fn is_needed(&self, limit: &Limit, key: Fingerprint) -> bool {
         self.is_in_use(limit, key) || self.after(limit, key).next().is_some()
     }
 }
 
-/// What stands for all keys of a limit: its name.
+/// Stands for all keys of a limit: the fingerprint of its name.
 fn all_of(limit: &Limit) -> Fingerprint {
     // Combining a value twice removes it again, since XOR cancels.
     limit.id().with(limit.shape())
 }
 
 impl Reply {
-    /// Makes the verdicts of the limit that was asked at this place from those of the limit that counts the key.
     pub(super) fn translate(&mut self, place: usize, requested: &Limit, counted: &Limit) {
         let own = self.verdicts.iter_mut().filter(|(of, _)| *of == place).map(|(_, verdict)| verdict);
         let pooled = self.pooled.iter_mut().filter(|pooled| pooled.place == place).map(|pooled| &mut pooled.verdict);
@@ -256,8 +241,7 @@ impl Reply {
     }
 }
 
-/// The verdict of the limit that was asked, from that of the limit that counts the key. Rates correspond by their
-/// periods.
+/// Converts a verdict to the limit that was asked. Rates correspond by their periods.
 pub(super) fn translated(requested: &Limit, counted: &Limit, verdict: Verdict) -> Verdict {
     let rate = counted.rates().get(verdict.rate).and_then(|rate| rate.predecessor(requested.rates()));
     Verdict { rate: rate.unwrap_or(0), ..verdict }

@@ -1,7 +1,7 @@
 //! Counters on servers that any number of gateways share.
 //!
-//! All decisions of this process pass through one coordinator, in order. Those that wait together share one exchange; a
-//! refusal is remembered until it might end; and while a server is away the counting goes on from what was known last.
+//! All decisions of this process pass through one coordinator, in order. Decisions that wait together share one exchange, and
+//! a refusal is remembered until it might end. While a server is away, counting continues from its last known counts.
 
 pub mod protocol;
 mod counters;
@@ -51,29 +51,27 @@ use refusals::RefusalCache;
 
 pub use health::{Health, Server};
 
-/// Microseconds for which a refusal is remembered if counters shrink: others may give back what it rests on.
+/// Microseconds for which a refusal is remembered if counters shrink: other gateways may give back the charges behind it.
 const BRIEFLY: u64 = 20_000;
 
-/// The shared store.
 pub struct Shared {
     common: Common,
-    /// The driver, until the only worker runs it.
+    /// The driver's parts, until the only worker runs it.
     setup: Mutex<Option<Setup>>,
     /// Closed when the driver has ended.
     done: watch::Receiver<()>,
-    /// Ends the thread that asks servers for statistics.
+    /// Dropping it ends the thread that asks servers for statistics.
     _probing: std::sync::mpsc::Sender<()>,
 }
 
-/// Runs the driver on this thread.
 fn run(setup: Setup) {
-    // Only name lookups block; a lookup that hangs must not delay those of other servers.
+    // Only name lookups block; one that hangs must not delay those of other servers.
     let threads = 2 * setup.config.servers.len();
     let mut builder = Builder::new_current_thread();
     match builder.enable_all().max_blocking_threads(threads).build_local(LocalOptions::default()) {
         Ok(runtime) => {
             runtime.block_on(setup.run());
-            // This does not wait for name lookups.
+            // Unlike a drop, does not wait for name lookups.
             runtime.shutdown_background();
         }
         Err(error) => tracing::error!(%error, "nothing talks to {}", setup.protocol.name()),
@@ -89,16 +87,16 @@ struct OwnedAsk {
     settles: bool,
     lapses: bool,
     held_above: Option<u32>,
-    /// How full the limit was before the request was charged, once that is known and if it matters.
+    /// How full the limit was before the request was charged; 0 if that is not known yet, or does not matter.
     level: u32,
     role: Role,
     overflow: Option<usize>,
     place: usize,
     /// The limit that was asked, if another one has replaced it and counts the key.
     requested: Option<Arc<Limit>>,
-    /// What the request asks of the limit itself, if `need` and `cost` are what it is asked to stand in for others.
+    /// What the request asks of the limit itself, if `need` and `cost` include what it is asked as a pool.
     own_demand: Option<Demand>,
-    /// Whether it is known to have no room for this request: that is remembered, or others were faster.
+    /// Whether it is known to have no room for this request: by a remembered refusal, or because others were faster.
     is_full: bool,
 }
 
@@ -132,7 +130,7 @@ impl OwnedAsk {
         Ask { limit, key, need, cost, settles, lapses, held_above, role, overflow, place }
     }
 
-    /// What is asked of the limit: in all, if it stands in for others.
+    /// All that the limit is asked, also as a pool.
     fn demand(&self) -> Demand {
         Demand { need: self.need, cost: self.cost }
     }
@@ -142,7 +140,7 @@ impl OwnedAsk {
         AskTerms { demand: self.own_demand.unwrap_or(self.demand()), role, place, overflow }
     }
 
-    /// Asks for as much as the plan does.
+    /// Sets `need` and `cost` to what the plan asks of the limit.
     fn follow_plan(&mut self, part: &AskPlan) {
         let own_demand = self.terms().demand;
         (self.own_demand, Demand { need: self.need, cost: self.cost }) = match part.pooled {
@@ -151,18 +149,15 @@ impl OwnedAsk {
         };
     }
 
-    /// Whether it charges nothing and only asks whether the key is banned.
     fn looks_at_bans(&self) -> bool {
         self.borrowed().looks_at_bans()
     }
 
-    /// What its cell is found by.
     fn cell(&self) -> Fingerprint {
         self.key.with(self.limit.shape())
     }
 }
 
-/// What the workers and the driver have in common.
 #[derive(Clone)]
 struct Common {
     mailboxes: Arc<Mailboxes>,
@@ -182,12 +177,12 @@ impl Common {
         }
     }
 
-    /// Whether the server cannot be asked, and nothing is decided without it.
+    /// Whether the server is away, and nothing is decided without it.
     fn is_lost(&self) -> bool {
         !self.is_local && self.health.is_away()
     }
 
-    /// Answers from remembered refusals, or sends the decision off, unless nobody could answer.
+    /// Answers from remembered refusals, or else sends the decision to the driver, unless the server is lost.
     fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize, asked: impl FnOnce() -> Instant) -> Answer {
         let is_lost = self.is_lost();
         self.health.decisions.of(worker).one();
@@ -207,9 +202,8 @@ impl Common {
 }
 
 impl Shared {
-    /// Prepares for so many `workers`, each of which runs [`Self::carry`]. A thread of its own talks to the server,
-    /// apart from those that serve requests. A single worker does that itself: two threads would only take turns, and
-    /// each switch costs more than the work.
+    /// Each of the `workers` must run [`Self::carry`]. A separate thread talks to the server. A single worker does that
+    /// itself: two threads would only take turns, and each switch costs more than the work.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -230,12 +224,10 @@ impl Shared {
         Ok(Self { common, setup: Mutex::new(setup), done: is_done, _probing: probing })
     }
 
-    /// Sends the decision off, unless a refusal still holds or the server is known to be away.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
         self.common.decide(asks, now, worker, Instant::now)
     }
 
-    /// The reply to a request that a remembered refusal refuses.
     pub fn known_refusal(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Option<Reply> {
         let Common { health, refusals, .. } = &self.common;
         let reply = refusals.find(asks, now, self.common.is_lost())?;
@@ -244,22 +236,20 @@ impl Shared {
         Some(reply)
     }
 
-    /// Applies a reload, or a change of overrides, that takes effect at `now`: the cells of removed limits are dropped. What is
-    /// remembered of refusals by limits from before the reload is of no use to other limits.
+    /// Cells of removed limits are dropped. Refusals that were remembered before do not apply to other limits.
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
         let reload = Reload { changes: changes.clone(), now, asked: Instant::now() };
         self.common.mailboxes.send(Message::Reload(Box::new(reload)), usize::MAX);
     }
 
-    /// Sends off what settles a reservation: what is given back, or what is charged in addition.
     pub fn settle(&self, ticket: Ticket, cost: u64, now: Time, worker: usize) {
-        // A request that asks from now on is decided after this, and there may be room then.
+        // A later request is decided after this settlement, and there may be room then.
         self.common.refusals.forget(ticket.key.with(ticket.limit.shape()));
         let settlement = Settlement { ticket, now, asked: Instant::now(), cost };
         self.common.mailboxes.send(Message::Settle(Box::new(settlement)), worker);
     }
 
-    /// What is counted for a key, as all gateways have told the server so far.
+    /// What is counted for a key, as far as gateways have told the server.
     ///
     /// # Errors
     /// If the server does not answer.
@@ -269,10 +259,10 @@ impl Shared {
         usage.await.map_err(|_| Away)
     }
 
-    /// Lets a key begin anew, at all gateways.
+    /// Forgets the counts of a key at all gateways.
     ///
     /// # Errors
-    /// If the server does not answer. If it was away before, nothing is reset; if the connection broke meanwhile, that
+    /// If the server does not answer. If it was away before, nothing is reset; if the connection broke meanwhile, the outcome
     /// is unknown.
     pub async fn reset(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<(), Away> {
         let (reply, done) = oneshot::channel();
@@ -282,12 +272,11 @@ impl Shared {
 
     fn inspect(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time, task: Task) {
         let inspection = Inspection { limit: limit.clone(), key, now, asked: Instant::now(), task };
-        // It comes from none of the workers.
+        // Belongs to no worker.
         self.common.mailboxes.send(Message::Inspect(Box::new(inspection)), usize::MAX);
     }
 
-    /// Carries the messages of a worker to the driver, and its replies back, until the store is closed. It has to be in a
-    /// local runtime. The only worker runs the driver as well.
+    /// Carries a worker's messages and replies until the store is closed, in a local runtime. A single worker runs the driver.
     pub fn carry(&self, worker: usize) -> impl Future<Output = ()> + use<> {
         let (setup, mailboxes) = (self.setup.lock().take(), self.common.mailboxes.clone());
         async move {
@@ -298,22 +287,19 @@ impl Shared {
         }
     }
 
-    /// Decides nothing more.
     pub fn close(&self) {
         self.common.mailboxes.close();
-        // If the driver was never run, it is not needed any more.
+        // A driver that never ran is not needed any more.
         drop(self.setup.lock().take());
     }
 
-    /// Completes when the store is closed and the server has all that was admitted, or after as long as a request would
-    /// wait for it.
+    /// Completes when the store is closed and the server has all admissions, at the latest after the timeout of requests.
     pub fn ended(&self) -> impl Future<Output = ()> + use<> {
         let mut done = self.done.clone();
-        // It fails once the driver has ended, which is what is waited for.
+        // An error means that the driver has ended, as expected.
         async move { _ = done.changed().await }
     }
 
-    /// How the exchanges go.
     pub fn health(&self) -> &Health {
         &self.common.health
     }

@@ -89,7 +89,7 @@ fn nobody_is_pushed_out_by_keys_that_are_chosen_for_it() {
     let (logins, other) = (limit("logins", &["3/h"]), limit("other", &["5/h"]));
     let victim = key(0);
     assert_eq!((0..9).filter(|_| admitted(&memory, &[ask(&logins, victim)], NOW)).count(), 3);
-    // Whatever bits of the hash of a key somebody relies on.
+    // Whatever bits of a key's hash an attacker relies on.
     let like_it = [|key: Fingerprint| key.high() & 63, |key: Fingerprint| key.high() >> 58];
     for bits in like_it {
         let chosen = (1..400_000).map(key).filter(|key| bits(*key) == bits(victim));
@@ -148,15 +148,14 @@ fn nothing_is_given_back_to_a_cell_that_was_begun_anew() {
     assert_eq!(memory.settle(&reserved, 3, NOW).remaining, 3, "what is charged in addition begins it anew");
 }
 
-/// The bytes that this process has allocated and holds, from the system. The code, of which more is read with each test, is
-/// not among them.
+/// The bytes that this process has allocated and holds, from the system, without code, of which each test loads more.
 fn resident() -> u64 {
     let maps = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = maps.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// What the test below counts by, in turn: every strategy, with cells small and large.
+/// Every strategy in turn, with cells small and large.
 fn counted_by(strategy: &str) -> Arc<Limit> {
     let sliding = |precision| Strategy::SlidingWindow { precision, edge: Edge::Weighted };
     let rates = match strategy {
@@ -171,11 +170,11 @@ fn counted_by(strategy: &str) -> Arc<Limit> {
     Arc::new(Limit::new("a", &rates))
 }
 
-/// Fills a store with clients of one strategy, of which one comes back all the time, and holds it to its bytes.
+/// Fills a store with clients of one strategy, of which one comes back all the time, and checks its bytes.
 fn fill(strategy: &str) {
     // A hundredth without optimisation, which takes twenty times as long.
     let (keys, room) = if cfg!(debug_assertions) { (100_000, 8 << 20) } else { (10_000_000, 256 << 20) };
-    // Of moving windows the requests take the room, not the keys: the least for which 512 entries are allocated.
+    // In moving windows the requests take the room, not the keys: 257 is the least for which 512 entries are allocated.
     let (keys, each) = if strategy == "large" { (keys / 80, 257) } else { (keys, 1) };
     let pause = 1000 / each;
     let memory = Memory::new(usize::try_from(keys).unwrap(), room);
@@ -201,8 +200,8 @@ fn fill(strategy: &str) {
     assert!(!admitted(&memory, &[limit], now) || each > 1, "a client that kept coming was forgotten");
 }
 
-/// Ten million clients of each strategy against room for some: the bound holds, and what is hot stays. Each is a process
-/// of its own, so that nothing else takes memory meanwhile.
+/// Ten million clients of each strategy with room for some: the bound holds, and hot keys stay. Each strategy has its own
+/// process, so that nothing else takes memory meanwhile.
 #[test]
 fn memory_is_bounded_whatever_is_counted() {
     const CHOSEN: &str = "GATEWAY_TEST_STRATEGY";

@@ -7,8 +7,8 @@ use super::super::calendar::{Calendar, Unit};
 use super::{Rate, RateError, Strategy};
 use crate::base::units::{self, DurationError};
 
-/// Reads `N/PERIOD`, where PERIOD is a unit (`s`, `m`, `h`, `d`), a duration (`10m`), or `day` or `month` of the
-/// calendar in UTC; `N/PERIOD burst B` is a token bucket.
+/// Reads `N/PERIOD`, where PERIOD is a unit (`s`, `m`, `h`, `d`), a duration (`10m`), or `day` or `month` of the calendar in
+/// UTC; `N/PERIOD burst B` is a token bucket.
 impl FromStr for Rate {
     type Err = RateTextError;
 
@@ -38,7 +38,7 @@ impl FromStr for Rate {
     }
 }
 
-/// Writes the rate as the configuration spells it: `10/s`, `3000/10m`, `10/s burst 50`, `5000/day`.
+/// As in the configuration, but without a burst that equals the quota.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.quota(), self.period())?;
@@ -59,7 +59,7 @@ impl Rate {
     }
 }
 
-/// A number in digits alone; `None` if there are too many of them.
+/// A number of digits only; `None` if it is too large.
 fn number(text: &str) -> Result<Option<u64>, RateTextError> {
     let digits = text.trim();
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

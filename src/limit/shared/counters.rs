@@ -1,7 +1,7 @@
 //! Counters that several gateways add to.
 //!
-//! A store has one counter for each bucket of a rate. The index of the rate and a number name the bucket: of a sliding window
-//! its index since 1970, of a calendar the start of its window in seconds since 1970.
+//! A store has one counter for each bucket of a rate, named by the index of the rate and a number: for a sliding window the
+//! index of the bucket since 1970, for a calendar the start of its window in seconds since 1970.
 
 use smallvec::SmallVec;
 
@@ -11,10 +11,9 @@ use super::super::counting::{Buckets, MAX_COUNT};
 use super::super::state::State;
 use crate::base::clock::Time;
 
-/// For [stores that are shared](super).
 impl Cell {
-    /// All counters: the index of the rate, what names the bucket (its index since 1970, or the start of a calendar's window in
-    /// seconds since 1970), and the count. The first one of each rate is the newest, to which requests are added.
+    /// The index of the rate, the name of the bucket, and the count of each counter. The newest of each rate, to which
+    /// requests are added, comes first.
     pub fn counts_mut(&mut self) -> impl Iterator<Item = (usize, u64, &mut u64)> {
         self.states.iter_mut().enumerate().flat_map(|(place, state)| {
             let (newest, counts) = state.buckets_mut().map_or((0, &mut [] as &mut [u64]), Buckets::counters_mut);
@@ -22,7 +21,7 @@ impl Cell {
         })
     }
 
-    /// The newest counter of each rate that uses counters: the index of the rate, and what names the bucket.
+    /// The newest counter of each rate that uses counters: the index of the rate, and the name of the bucket.
     pub fn newest(&self) -> impl Iterator<Item = (usize, u64)> {
         self.states.iter().enumerate().filter_map(|(place, state)| Some((place, state.buckets()?.counters().0)))
     }
@@ -64,9 +63,8 @@ impl Cell {
     }
 }
 
-/// For [stores that are shared](super).
 impl Limit {
-    /// Whether a request of cost `need` is admitted now by the rates that use counters.
+    /// Whether the rates that use counters admit a request of cost `need` now.
     pub fn admits_by_counters(&self, cell: &Cell, now: Time, need: u64) -> bool {
         let mut counted = cell.usages(&self.rates, now).zip(&self.rates).filter(|(_, rate)| rate.uses_counters());
         counted.all(|(usage, _)| usage.remaining() >= need)
@@ -86,7 +84,7 @@ impl Limit {
         }
     }
 
-    /// What each rate that uses counters counts now beyond its capacity; of others 0.
+    /// 0 for rates that do not use counters.
     fn beyond<'a>(&'a self, cell: &'a Cell, now: Time) -> impl Iterator<Item = u64> + 'a {
         cell.usages(&self.rates, now).zip(&self.rates).map(|(usage, rate)| match rate.uses_counters() {
             true => usage.used().saturating_sub(rate.capacity()),

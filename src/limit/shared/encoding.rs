@@ -1,28 +1,27 @@
-//! The state of a cell as bytes, for stores that keep it as one value.
-//!
-//! The first byte is the version. Numbers of variable length (LEB128) follow:
+//! The state of a cell as bytes, for stores that keep it as one value. The first byte is the version. Numbers of variable
+//! length (LEB128) follow:
 //!
 //! - for each fixed window, in the order of the rates, its start and its count;
 //! - for each token bucket, in the same order, its moment and the higher and lower half of the units that are used;
 //! - of bans, when the last one began, and how many have followed each other;
 //! - for each entry of the log, the microseconds since the entry before, and its cost;
-//! - for each group of operations that was appended: 0, 0, the number of its writer, its sequence number, how many operations
-//!   there are, and for each of these (`operations.rs`): 0, a moment, how many microseconds before that the first part came,
-//!   and a cost that is charged; or 1, the moment of a reservation in a window, that in a bucket, and a cost that is given
-//!   back; or 2, a moment, the room that is needed, the cost, how many such requests there are, and the capacity of each rate.
+//! - for each group of operations that was appended: 0, 0, the number of its writer, its sequence number, the number of
+//!   operations, and for each of these (`operations.rs`): 0, a moment, how many microseconds earlier the first part came, and
+//!   a cost that is charged; or 1, the moment of a reservation in a window, that in a bucket, and a cost that is given back;
+//!   or 2, a moment, the room that is needed, the cost, the number of such requests, and the capacity of each rate.
 //!
-//! Counters are not part of it. No entry of the log begins with two zeros, since its cost is never 0. Of version 2, which had
-//! other operations, the state is read without what was appended to it.
+//! Counters are not included. No entry of the log begins with two zeros, since its cost is never 0. Version 2 had other
+//! operations, so its state is read without what was appended.
 //!
-//! A state has a time of its own: that of the fastest clock among the gateways that have written it. A reader whose
-//! clock is behind that reads the state as of its latest moment and remembers the difference, and what it writes is as
-//! much ahead of its own clock. So a state never goes back in time. If it did, a reader whose clock is faster would
-//! believe that what was counted a moment ago is old, and would admit as much again. Gateways that write in turns would
-//! then make it older with every turn, and two seconds between their clocks would make any limit ineffective.
+//! A state has its own time: the fastest clock among the gateways that have written it. A reader whose clock is behind reads
+//! the state as of its latest moment and remembers the difference; what it writes is as much ahead of its own clock. So a
+//! state never goes back in time. Otherwise a reader with a faster clock would take counts of a moment ago for old, and admit
+//! as much again. Gateways that write in turns would then age the state with every turn, and two seconds between their clocks
+//! would make any limit ineffective.
 //!
-//! This works for any difference, so no maximum has to be configured. At the first read a gateway does not know the age
-//! of a state, up to the difference. So it may refuse for that much longer, but at most for one window, after which the
-//! server has dropped the state.
+//! This works for any difference, so no maximum is configured. At its first read a gateway does not know the age of a state,
+//! up to the difference. So it may refuse for that much longer, but at most for one window, after which the server has
+//! dropped the state.
 
 use super::super::cell::Cell;
 use super::super::log::AdmissionLog;
@@ -32,25 +31,23 @@ use super::super::varint::{pull, push};
 use super::operations::{Appended, OperationGroup};
 use crate::base::clock::Time;
 
-/// The version of the layout. Bytes of versions before 2 are not read.
+/// Versions before 2 are not read.
 pub(in super::super) const VERSION: u8 = 3;
 
 /// What [`Cell::restore`] reads.
 #[derive(Clone, Debug)]
 pub struct Restored {
-    /// The cell, in the time of the reader's clock and as of the last moment that is noted in it: it has to be advanced. All
-    /// counters are 0.
+    /// The cell, in the time of the reader's clock and as of its own last moment: it must be advanced. All counters are 0.
     pub cell: Cell,
     /// What was appended to the state, in that order.
     pub groups: Vec<OperationGroup>,
-    /// By how many microseconds the state is ahead of the clock of the reader.
+    /// By how many microseconds the state is ahead of the reader's clock.
     pub ahead: u64,
 }
 
-/// For [stores that are shared](super).
 impl Cell {
-    /// Encodes what is kept as a whole, for [`Cell::restore`]. The encoded state is `ahead` microseconds ahead of the clock by
-    /// which the cell was charged.
+    /// Encodes what is kept as a whole, for [`Cell::restore`]. The encoded state is `ahead` microseconds ahead of the clock
+    /// by which the cell was charged.
     ///
     /// ```
     /// use std::time::Duration;
@@ -87,8 +84,7 @@ impl Cell {
         bytes
     }
 
-    /// Decodes a state and what was appended to it, as of `now`. `None` if the bytes are of another version or are not a state
-    /// of these rates.
+    /// Decodes a state and what was appended to it, as of `now`. `None` if the bytes are no such state of these rates.
     pub fn restore(rates: &[Rate], now: Time, bytes: &[u8]) -> Option<Restored> {
         let (version, mut rest) = bytes.split_first()?;
         if !(2..=VERSION).contains(version) {
@@ -128,7 +124,6 @@ impl Cell {
         Some(Restored { cell, groups, ahead })
     }
 
-    /// Replaces the counters by new ones of `now`, all of which are 0.
     fn reset_counters(&mut self, rates: &[Rate], now: Time) {
         for (rate, state) in self.rated_mut(rates).filter(|(rate, _)| rate.uses_counters()) {
             *state = State::new(rate, now);

@@ -1,11 +1,9 @@
 //! What gateways append to a state in a shared store, instead of replacing it.
 //!
-//! A gateway appends a group of operations at once. Whoever reads the state folds them into it in their order, by the same
-//! rule, so all readers agree which requests were admitted: one that does not fit is skipped by everybody, is charged
-//! nowhere and need not be taken back. Each group has the number of its writer and a sequence number, by which the writer
-//! finds it again if it got no answer.
-//!
-//! If gateways replaced the state instead, one that is far from the server would come too late every time.
+//! A gateway appends a group of operations at once. Every reader folds the groups into the state in their order, by the same
+//! rule, so all agree which requests were admitted: one that does not fit is skipped by all, and charged nowhere. A group has
+//! the number of its writer and a sequence number, by which the writer finds it again if it got no answer. If gateways
+//! replaced the state instead, one that is far from the server would come too late every time.
 
 use smallvec::SmallVec;
 
@@ -16,11 +14,11 @@ use super::super::reservation::Reservation;
 use super::super::varint::{pull, push};
 use crate::base::clock::Time;
 
-/// How many of the appended parts of reservations are given back at most; the others stay charged. Each takes time in
+/// How many of the appended operations that give back are executed at most; the rest stays charged. Each takes time in
 /// proportion to the length of the log, and any program that can write to the store could append any number of them.
 pub(in super::super) const MOST_GIVEN_BACK: usize = 4096;
 
-/// A change of the state that is kept as a whole. Moments are those of the clock of the gateway that makes it.
+/// A change of the state that is kept as a whole. Moments are by the clock of the gateway that makes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Counts a cost even if there is no room for it, because it is admitted already.
@@ -29,10 +27,10 @@ pub enum Operation {
         at: Time,
         /// When the first part of it came.
         since: Time,
-        /// How much it is.
+        /// Its sum.
         cost: u64,
     },
-    /// Admits requests as long as there is room for them.
+    /// Admits requests while there is room for them.
     Attempt(Attempt),
     /// Gives back a part of what was counted.
     GiveBack {
@@ -45,7 +43,7 @@ pub enum Operation {
     },
 }
 
-/// Requests that are admitted one after the other as long as there is room for them.
+/// Requests that are admitted one after the other while there is room for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// When the last of them came.
@@ -54,42 +52,41 @@ pub struct Attempt {
     pub since: Time,
     /// How much room each needs to be admitted.
     pub need: u64,
-    /// What each is charged if it is admitted. It is more than 0.
+    /// What each is charged if it is admitted: more than 0.
     pub cost: u64,
     /// How many there are.
     pub times: u64,
-    /// The capacity of each rate whose state is kept as a whole, in the order of the rates. Gateways may know different
-    /// quotas of a limit while its configuration changes, and still have to agree on what was admitted.
+    /// The capacity of each rate whose state is kept as a whole, in the order of the rates. While a configuration changes,
+    /// gateways may know different quotas of a limit, and still have to agree on what was admitted.
     pub capacities: SmallVec<[u64; 2]>,
 }
 
-/// What names a group of operations.
+/// Names a group of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Writing {
     /// The number of the gateway that appends it.
     pub writer: u32,
-    /// The number of the group. It grows from one group of a writer to the next, and may wrap.
+    /// The number of the group. It grows with each group of the writer, and may wrap.
     pub sequence: u32,
 }
 
 /// A group of operations that was read with a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationGroup {
-    /// What names it.
+    /// Names the group.
     pub writing: Writing,
     /// How many requests of each [`Attempt`] were admitted.
     pub admitted: SmallVec<[u64; 2]>,
 }
 
-/// For [stores that are shared](super).
 impl Limit {
-    /// Attempts to count requests of this `cost`, each of which needs so much room.
+    /// Attempts to count a request of this `cost`, which needs so much room.
     pub fn attempt(&self, at: Time, need: u64, cost: u64) -> Attempt {
         let whole = self.rates().iter().filter(|rate| !rate.uses_counters());
         Attempt { at, since: at, need, cost, times: 1, capacities: whole.map(Rate::capacity).collect() }
     }
 
-    /// Does an operation to `cell`, and advances it to the moment of that. What is given back is so as of `now`. Returns how many
+    /// Applies an operation to `cell`, and advances it to the operation's moment. Gives back as of `now`. Returns how many
     /// requests of an [`Attempt`] were admitted.
     pub fn operate(&self, cell: &mut Cell, now: Time, operation: &Operation) -> Option<u64> {
         cell.operate(self.rates(), now, operation)
@@ -97,7 +94,7 @@ impl Limit {
 }
 
 impl Attempt {
-    /// Adds another request, if it differs only in its moment. Returns whether it does.
+    /// Adds another request if it differs only in its moment. Returns whether it does.
     pub fn join(&mut self, other: &Self) -> bool {
         let is_alike = (self.need, self.cost, &self.capacities) == (other.need, other.cost, &other.capacities);
         if is_alike {
@@ -130,7 +127,7 @@ impl Operation {
         self.moments().into_iter().for_each(|time| set_back(time, by));
     }
 
-    /// Moves it forward.
+    /// By so many microseconds.
     fn set_ahead(&mut self, by: u64) {
         self.moments().into_iter().for_each(|time| *time = Time::from_micros(time.micros().saturating_add(by)));
     }
@@ -146,7 +143,7 @@ impl Operation {
     fn at(&self) -> u64 {
         match self {
             Self::Charge { at, .. } | Self::Attempt(Attempt { at, .. }) => at.micros(),
-            // What is given back before it can have drained is said to drain from the next microsecond on.
+            // If nothing can have drained yet, `from` is the next microsecond.
             Self::GiveBack { from, .. } => from.micros().saturating_sub(1),
         }
     }
@@ -163,7 +160,7 @@ impl Operation {
         }
     }
 
-    /// Removes one from the beginning of `rest`, for a state of so many rates. `None` if there is none.
+    /// Removes an operation from the beginning of `rest`, for a state of so many rates. `None` if there is none.
     fn decode(whole: usize, rest: &mut &[u8]) -> Option<Self> {
         let mut number = || pull(rest);
         Some(match number()? {
@@ -186,19 +183,18 @@ impl Operation {
     }
 }
 
-/// A moment, and the one so many microseconds before it.
+/// `lead` is in microseconds.
 fn span(at: u64, lead: u64) -> (Time, Time) {
     (Time::from_micros(at), Time::from_micros(at.saturating_sub(lead)))
 }
 
-/// A group of operations as it was read.
 pub(super) struct Appended {
     writing: Writing,
     operations: SmallVec<[Operation; 1]>,
 }
 
 impl Appended {
-    /// Removes one from the beginning of `rest`, for a state of these rates. `None` if there is none.
+    /// Removes a group from the beginning of `rest`. `None` if there is none.
     pub(super) fn decode(rates: &[Rate], rest: &mut &[u8]) -> Option<Self> {
         let whole = rates.iter().filter(|rate| !rate.uses_counters()).count();
         let (writer, sequence, count) = (pull(rest)?, pull(rest)?, pull(rest)?);
@@ -207,12 +203,11 @@ impl Appended {
         Some(Self { writing, operations })
     }
 
-    /// The latest moment to which it moves the state on.
     pub(super) fn latest(&self) -> u64 {
         self.operations.iter().map(Operation::at).max().unwrap_or(0)
     }
 
-    /// Folds it into a state that is read at the moment `read`, and of which so many parts were given back before.
+    /// Folds the group into a state that is read at the moment `read`. `given_back` counts the operations that gave back.
     pub(super) fn fold(self, rates: &[Rate], cell: &mut Cell, read: Time, given_back: &mut usize) -> OperationGroup {
         let mut admitted = SmallVec::new();
         for operation in &self.operations {
@@ -228,10 +223,9 @@ impl Appended {
     }
 }
 
-/// For [stores that are shared](super).
 impl Cell {
-    /// Adds the bytes that do these operations when they are appended to a state, which is `ahead` microseconds ahead of the
-    /// clock by which they were made. Without any the group only tells that its writer has come so far.
+    /// Appends the bytes of these operations for a state that is `ahead` microseconds ahead of the clock by which they were
+    /// made. An empty group only tells that its writer has come so far.
     pub fn append(
         Writing { writer, sequence }: Writing,
         operations: impl ExactSizeIterator<Item = Operation>,
@@ -247,10 +241,9 @@ impl Cell {
         }
     }
 
-    /// Does an operation, and gives back as of the moment `read`. Returns how many requests of an attempt were admitted.
     fn operate(&mut self, rates: &[Rate], read: Time, operation: &Operation) -> Option<u64> {
-        // What is older than the state is counted at the moment of the state. To go back to its own moment would look as if the
-        // clock had been set back, and move back what others have charged since.
+        // An operation older than the state counts at the moment of the state. Going back to its own moment would look as if
+        // the clock had been set back, and would move back what others have charged since.
         let at = Time::from_micros(operation.at().max(self.latest()));
         self.advance(rates, at);
         match *operation {
@@ -270,11 +263,10 @@ impl Cell {
         None
     }
 
-    /// How many of the requests there is room for.
     fn fit(&self, rates: &[Rate], at: Time, attempt: &Attempt) -> u64 {
         let Attempt { need, cost, times, ref capacities, .. } = *attempt;
         let whole = self.usages(rates, at).zip(rates).filter(|(_, rate)| !rate.uses_counters());
-        // What one of them is charged is taken from the room of the next.
+        // The charge of one request reduces the room of the next.
         let fit = whole.zip(capacities).map(|((usage, _), capacity)| {
             let spare = capacity.saturating_sub(usage.used()).checked_sub(need);
             spare.map_or(0, |spare| spare.checked_div(cost).map_or(u64::MAX, |more| more.saturating_add(1)))

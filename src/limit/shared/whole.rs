@@ -6,29 +6,26 @@ use super::super::rate::Rate;
 use super::super::state::State;
 use crate::base::clock::Time;
 
-/// For [stores that are shared](super).
 impl Limit {
-    /// Whether it has a rate whose state is kept as a whole, so that counters are not enough for it.
+    /// Whether a rate of the limit keeps its state as a whole, so that counters are not enough.
     pub fn is_whole(&self) -> bool {
         !self.rates.iter().all(Rate::uses_counters)
     }
 
-    /// Counts `cost`, of which the first part came at `since`, again against the rates whose state is kept as a whole. That
-    /// is needed when their state was read anew and does not contain it.
+    /// Counts `cost`, whose first part came at `since`, again in a state that was read anew and does not contain it.
     pub fn charge_whole(&self, cell: &mut Cell, now: Time, cost: u64, since: Time) {
         cell.charge(&self.rates, now, cost, Some(since));
     }
 }
 
-/// For [stores that are shared](super).
 impl Cell {
     /// Whether nothing of the state that is kept as a whole can matter at `now` or later.
     pub fn is_whole_spent(&self, rates: &[Rate], now: Time) -> bool {
         self.are_spent(rates, now, |rate| !rate.uses_counters())
     }
 
-    /// Microseconds after which an encoded state does not matter any more, if nothing is appended to it. Token buckets count as
-    /// if they had been used up, since others may charge them.
+    /// Microseconds until an encoded state no longer matters, if nothing is appended to it. Token buckets count as used up,
+    /// since others may charge them.
     pub fn memory(&self, rates: &[Rate]) -> u64 {
         let full = rates.iter().filter(|rate| !rate.uses_counters()).map(Rate::memory);
         // They may have been charged more than they hold.
@@ -39,8 +36,8 @@ impl Cell {
         full.chain(excess).max().unwrap_or(0)
     }
 
-    /// By how many microseconds the state that is kept as a whole is ahead of a clock that was set back. It is 0 for less
-    /// than a second, which is explained by threads that read the clock at different moments.
+    /// By how many microseconds the state that is kept as a whole is ahead of a clock that was set back. 0 for less than a
+    /// second, since threads read the clock at different moments.
     pub fn lead(&self, now: Time) -> u64 {
         let latest = Time::from_micros(self.latest());
         if now.is_set_back_from(latest) { latest.micros_since(now) } else { 0 }

@@ -21,7 +21,7 @@ fn limit_of(kind: usize) -> Limit {
 
 #[test]
 fn bytes_of_an_older_version_say_nothing() {
-    // Charges had a word less when they were appended. Of what follows one, the moment would be read as a cost.
+    // In an older version an appended charge had a word less. Then the next moment would be read as a cost.
     let limit = limit_of(0);
     let now = 1_800_000_000 * SECOND;
     let mut bytes = vec![1];
@@ -47,7 +47,7 @@ fn what_any_number_of_appended_words_give_back_is_bounded() {
     assert_eq!(left, MOST_GIVEN_BACK as u64);
 }
 
-/// Bytes that do this when they are appended.
+/// The bytes that append this operation to a saved state.
 fn appended(operation: Operation, ahead: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     Cell::append(Writing { writer: 300, sequence: 5 }, [operation].into_iter(), ahead, &mut bytes);
@@ -118,7 +118,7 @@ proptest! {
         prop_assert_eq!(restored.cell.save(0), cell.save(0));
     }
 
-    /// Whoever folds attempts admits the same requests, and as many as a gateway that is asked for one after the other.
+    /// Every reader of attempts admits the same requests, and as many as a gateway that is asked one by one.
     #[test]
     fn an_attempt_admits_what_fits(
         kind in 0..4_usize,
@@ -149,8 +149,8 @@ proptest! {
         prop_assert_eq!(restored.cell.save(0), cell.save(0));
     }
 
-    /// Whatever others have written: it is counted without an overflow, what it gives back creates nothing, and but for the
-    /// debts of a bucket nobody waits for longer than a window.
+    /// Whatever others have written, nothing overflows, giving back creates nothing, and except for the debts of a bucket
+    /// nobody waits for longer than a window.
     #[test]
     fn words_of_any_size_count_like_others(
         kind in 0..4_usize,

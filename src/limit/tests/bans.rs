@@ -3,14 +3,12 @@
 use super::super::shared::Restored;
 use super::*;
 
-/// When the last ban ends, and how many have followed each other.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     until: u64,
     times: u32,
 }
 
-/// What a key was banned by, written down as it is defined.
 #[derive(Debug)]
 struct Oracle {
     first: u64,
@@ -84,11 +82,11 @@ fn they_double_up_to_the_longest_and_are_forgiven() {
     for (times, length) in [(1, 10), (2, 20), (3, 40), (4, 60), (5, 60)] {
         assert!(begin(&bans, &mut cell, at(now)));
         assert!(!begin(&bans, &mut cell, at(now + SECOND)), "one that is running becomes no longer");
-        // Nor does it by what a gateway has begun that could not know of it.
+        // Nor longer by a ban of a gateway that could not know of it.
         bans.charge(&mut cell, at(now + SECOND), 1);
         let verdict = bans.judge(&cell, at(now), bans.capacity(), false);
         assert_eq!((verdict.wait, bans.times(&verdict)), (Some(length * SECOND), times));
-        // The last moment at which the next one still follows.
+        // The last moment at which a ban still follows this one.
         now += (length + 60) * SECOND;
         cell.advance(bans.rates(), at(now));
     }

@@ -9,7 +9,6 @@ const WINDOW: u64 = 60 * SECOND;
 const QUOTA: u64 = 100;
 const BURST: u64 = 20;
 
-/// A limit of a hundred a minute by each strategy whose state is one value.
 fn limits() -> [Limit; 3] {
     [Counting::SlidingLog, Counting::FixedWindow, Counting::TokenBucket { burst: BURST }].map(|counting| {
         let rate = Rate::new(QUOTA, Duration::from_secs(60)).unwrap().with_strategy(counting).unwrap();
@@ -17,7 +16,7 @@ fn limits() -> [Limit; 3] {
     })
 }
 
-/// The most that the limit lets through in so many microseconds.
+/// `time` is in microseconds.
 fn most(limit: &Limit, time: u64) -> u64 {
     match limit.rates()[0].strategy() {
         Counting::TokenBucket { burst } => burst + time * QUOTA / WINDOW + 1,
@@ -50,8 +49,7 @@ fn gateways_in_turns_keep_a_limit_whatever_their_clocks_say() {
 }
 
 proptest! {
-    /// However gateways take turns, they admit together what one would in a time that is longer by the difference between
-    /// their clocks.
+    /// Gateways that take turns admit together what one would in a time that is longer by the difference of their clocks.
     #[test]
     fn clocks_that_differ_cost_no_more_than_the_difference(
         kind in 0..3_usize,
@@ -71,7 +69,7 @@ proptest! {
         }
     }
 
-    /// Whatever a state says of its time, it is read as of no later than now, and nobody waits for longer than a window.
+    /// Whatever time a state claims, it is read as of no later than now, and nobody waits for longer than a window.
     #[test]
     fn a_state_from_the_future_lasts_no_longer_than_one_from_now(
         kind in 0..3_usize,

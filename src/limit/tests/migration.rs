@@ -1,4 +1,4 @@
-//! Limits that a reload has changed: what they go on with is what was counted, whatever counts before and after.
+//! Limits that a reload has changed continue from the earlier counts, however the old and the new limit count.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::*;
 const DAY: u64 = 86_400 * SECOND;
 const BEGIN: u64 = 1_000 * DAY - 90 * SECOND;
 
-/// A period: so many microseconds, or the day of the calendar.
+/// `period` is in microseconds; `None` is the day of the calendar.
 fn rate_of(period: Option<u64>, quota: u64, counting: Counting) -> Rate {
     match period {
         Some(micros) => Rate::new(quota, Duration::from_micros(micros)).unwrap().with_strategy(counting).unwrap(),
@@ -42,7 +42,6 @@ pub(super) fn rates() -> impl Strategy<Value = Vec<Rate>> {
     })
 }
 
-/// Two rates of one period.
 fn pairs() -> impl Strategy<Value = (Rate, Rate)> {
     let one = || (1..=9u64, countings());
     (prop::sample::select(PERIODS.to_vec()), one(), one())
@@ -57,7 +56,6 @@ pub(super) fn schedules() -> impl Strategy<Value = Schedule> {
     prop::collection::vec((gap, prop_oneof![3 => Just(1u64), 1 => 1..=5u64]), 0..40)
 }
 
-/// A cell after that traffic, and its moment.
 pub(super) fn run(limit: &Limit, schedule: &Schedule) -> (Cell, u64) {
     let mut now = BEGIN;
     let mut cell = Cell::new(limit.rates(), at(now));
@@ -68,7 +66,6 @@ pub(super) fn run(limit: &Limit, schedule: &Schedule) -> (Cell, u64) {
     (cell, now)
 }
 
-/// What each rate counts at `now`.
 fn used(limit: &Limit, cell: &Cell, now: u64) -> Vec<u64> {
     let mut cell = cell.clone();
     cell.advance(limit.rates(), at(now));
@@ -79,7 +76,7 @@ fn most(rate: &Rate) -> u64 {
     if matches!(rate.strategy(), Counting::TokenBucket { .. }) { rate.quota().max(rate.capacity()) } else { u64::MAX }
 }
 
-/// Whether the state is the same, and seen in another way: an edge changes without a migration, too.
+/// Whether the state is the same, but read differently: an edge also changes without a migration.
 fn is_seen_otherwise(old: &Rate, new: &Rate) -> bool {
     new.is_kept_like(old) && new.strategy() != old.strategy() && !matches!(new.strategy(), Counting::TokenBucket { .. })
 }
@@ -89,7 +86,6 @@ fn is_moving(rate: &Rate) -> bool {
 }
 
 proptest! {
-    /// Every rate counts what the one of the same period has counted, no less, and hardly more.
     #[test]
     fn sums_of_the_same_period_are_carried_over(old in rates(), new in rates(), schedule in schedules(), later in 0..2 * SECOND) {
         let (old, new) = (Limit::new("l", &old), Limit::new("l", &new));
@@ -98,7 +94,7 @@ proptest! {
         let before = used(&old, &cell, then);
         let migrated = new.migrate(&old, cell, at(then));
         let after = used(&new, &migrated, then);
-        // What a shorter moving window has seen is in the log that the longer ones see as well.
+        // What a shorter moving window has seen is in the log that the longer ones share.
         let moved = old.rates().iter().zip(&before).filter(|(rate, _)| is_moving(rate) || new.grows());
         let most_moved = moved.map(|(_, used)| *used).sum::<u64>();
         for (rate, after) in new.rates().iter().zip(after) {
@@ -113,7 +109,6 @@ proptest! {
         }
     }
 
-    /// A rate that counts in another way goes on as if all had come just at the reload: exactly so, at any time after it.
     #[test]
     fn a_sum_counts_as_if_it_had_come_at_the_reload((old, new) in pairs(), schedule in schedules(), later in 0..2 * SECOND,
         steps in prop::collection::vec((0..70 * SECOND, 0..3u64), 0..6)) {
@@ -144,7 +139,6 @@ proptest! {
         }
     }
 
-    /// What is left of a change and its reversal is what was counted before both.
     #[test]
     fn there_and_back_nothing_is_lost((old, new) in pairs(), schedule in schedules()) {
         let (old, new) = (Limit::new("l", &[old]), Limit::new("l", &[new]));
@@ -157,8 +151,8 @@ proptest! {
         prop_assert!((cut..=before).contains(&after), "{after} of {before}");
     }
 
-    /// What was reserved before and is given back after the migration never leaves less than if it had been given back
-    /// before, and just as much where it can be told from the rest.
+    /// Giving back an earlier reservation after the migration never leaves less than giving it back before, and just as much
+    /// where the reservation can be told from the rest.
     #[test]
     fn what_is_given_back_afterwards_creates_nothing((old, new) in pairs(), schedule in schedules(), later in 0..2 * SECOND,
         chosen in prop::collection::vec(any::<bool>(), 40), wait in prop_oneof![Just(0), 0..3 * SECOND]) {
@@ -241,8 +235,8 @@ fn a_quota_that_is_lowered_as_well_refuses_for_one_period_only() {
 }
 
 proptest! {
-    /// Every rate counts as much as it does in the fuller one of both cells, although that may be a moment ahead. Doing that
-    /// twice changes nothing, and nothing leaves earlier because of it.
+    /// Every rate counts as much as in the fuller cell, even if that is a moment ahead. Raising twice changes nothing, and
+    /// nothing leaves earlier because of it.
     #[test]
     fn a_raised_cell_counts_what_the_fuller_one_counts(rates in rates(), one in schedules(), other in schedules(),
         (later, ahead) in (0..2 * SECOND, ahead()), gaps in prop::collection::vec(0..70 * SECOND, 0..6)) {
@@ -257,9 +251,9 @@ proptest! {
         let later = used(&limit, &cell, now + ahead);
         for (place, rate) in limit.rates().iter().enumerate() {
             let [cell, least, raised] = [0, 1, 2].map(|of| counted[of][place]);
-            // What a shorter moving window lacks is in the log that the longer ones see as well.
+            // What a shorter moving window lacks is in the log that the longer ones share.
             let most = if is_moving(rate) { cell + least } else { cell.max(least) };
-            // A day that has begun at the other cell's moment takes the place of the one before.
+            // A day that has begun at the other cell's moment replaces the previous one.
             let is_calendar = matches!(rate.strategy(), Counting::Calendar(_));
             let cell = if is_calendar { cell.min(later[place]) } else { cell };
             prop_assert!((cell.max(least)..=most).contains(&raised), "{rate}: {cell} and {least} become {raised}");
@@ -275,7 +269,6 @@ proptest! {
         }
     }
 
-    /// Where nothing was counted, the other cell is copied, although that may be a moment ahead.
     #[test]
     fn an_empty_cell_becomes_the_other_one(rates in rates(), schedule in schedules(),
         (later, ahead) in (0..2 * SECOND, ahead()), gaps in prop::collection::vec(0..70 * SECOND, 0..6)) {

@@ -1,7 +1,5 @@
-//! What every strategy is by definition, written without regard to cost: the log of all that was admitted, walked again
-//! for every question.
+//! Every strategy by its definition, without regard to cost: a log of all admissions, walked again for every question.
 
-/// How a rate counts, in the words of its definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A request counts from its moment until exactly one window later.
@@ -14,16 +12,14 @@ pub(super) enum Kind {
     Day,
 }
 
-/// A rate and everything that was ever admitted under it.
 #[derive(Clone, Debug)]
 pub(super) struct Oracle {
     pub(super) kind: Kind,
     pub(super) quota: u64,
-    /// Microseconds.
     pub(super) window: u64,
-    /// When how much was admitted.
+    /// Moments and costs of admissions.
     log: Vec<(u64, u64)>,
-    /// How long it remembers what was admitted.
+    /// How long it remembers admissions, in microseconds.
     memory: u64,
     /// The latest moment that was asked about, since the clock was last set back.
     clock: u64,
@@ -37,20 +33,19 @@ impl Oracle {
         Self { kind, quota, window, memory: window, log: Vec::new(), clock: 0 }
     }
 
-    /// Remembers for at least this long: moving rates of one limit share what they remember.
+    /// Remembers for at least this long: moving rates of one limit share their log.
     pub(super) fn remember(&mut self, window: u64) {
         self.memory = self.memory.max(window);
     }
 
-    /// The clock says `now`. One that went back by up to a second is waited for; one that went back by more takes
-    /// along what counted: what was admitted a while ago was admitted that while before the new now. What no longer
-    /// counted is not remembered.
+    /// A clock that went back by up to a second is waited for. If it went back further, the counts go along: an admission
+    /// from a while ago is then as long before the new now. What no longer counted is not remembered.
     pub(super) fn tick(&mut self, now: u64) {
         let latest = self.latest();
         if latest > now.saturating_add(SECOND) {
             let back = latest - now;
             for (time, _) in &mut self.log {
-                // All that a day knows is that it was today.
+                // A day knows only that it was today.
                 *time = if self.kind == Kind::Day { now } else { time.saturating_sub(back) };
             }
             self.clock = now;
@@ -67,8 +62,8 @@ impl Oracle {
         }
     }
 
-    /// The moment by which a step back is measured: a log knows when something last came, a fixed window when it
-    /// began, a bucket when it was last looked at, a day when it began.
+    /// The moment by which a step back is measured: a log knows the last admission, a fixed window its beginning, a bucket
+    /// when it was last looked at, a day its beginning.
     fn latest(&self) -> u64 {
         match self.kind {
             Kind::SlidingLog => self.log.last().map_or(0, |(time, _)| *time),
@@ -88,12 +83,11 @@ impl Oracle {
         start
     }
 
-    /// The most that it admits at once.
     pub(super) fn capacity(&self) -> u64 {
         if let Kind::TokenBucket { burst } = self.kind { burst } else { self.quota }
     }
 
-    /// How much more fits at `now`, after a tick.
+    /// Call [`Self::tick`] first.
     pub(super) fn remaining(&self, now: u64) -> u64 {
         let sum = |counts: &dyn Fn(u64) -> bool| -> u64 {
             self.log.iter().filter(|(time, _)| counts(*time)).map(|(_, cost)| cost).sum()
@@ -109,7 +103,7 @@ impl Oracle {
         }
     }
 
-    /// Whole tokens in the bucket. Counted in parts of a token, of which a window's microseconds make a whole one.
+    /// Whole tokens in the bucket, computed in parts of a token: as many parts per token as the window has microseconds.
     fn tokens(&self, burst: u64, now: u64) -> u64 {
         let (parts, full) = (i128::from(self.window), i128::from(burst) * i128::from(self.window));
         let (mut tokens, mut last) = (full, 0);
@@ -121,7 +115,7 @@ impl Oracle {
         u64::try_from(tokens.div_euclid(parts)).unwrap_or(0)
     }
 
-    /// Admits it. Returns when that counts as having been.
+    /// Returns the moment at which it counts.
     pub(super) fn charge(&mut self, now: u64, cost: u64) -> u64 {
         let here = match self.kind {
             Kind::SlidingLog | Kind::FixedWindow => now.max(self.log.last().map_or(0, |(time, _)| *time)),
@@ -131,8 +125,8 @@ impl Oracle {
         here
     }
 
-    /// Of what was admitted at `then` so much turns out not to have been, after a tick. A fixed window that it began stays
-    /// begun as long as there is anything else in it.
+    /// An admission at `then` turns out to have cost so much less. A fixed window that it began goes on as long as anything
+    /// else is in it. Call [`Self::tick`] first.
     pub(super) fn give_back(&mut self, then: u64, cost: u64) {
         let mut left = cost;
         for (_, held) in self.log.iter_mut().filter(|(time, _)| *time == then) {

@@ -1,5 +1,4 @@
-//! Requests whose cost is known only later: after they give something back, a cell is as if that had never been
-//! counted.
+//! Requests whose cost is known only later: after they give something back, a cell is as if that had never been counted.
 
 use proptest::prelude::*;
 use proptest::strategy::Strategy;
@@ -11,14 +10,12 @@ use super::*;
 const DAY: u64 = 86_400 * SECOND;
 const BEGIN: u64 = 1_000 * DAY - 5 * SECOND;
 
-/// What happens, so many microseconds after what happened before.
 #[derive(Clone, Debug)]
 enum Event {
-    /// A request of this cost comes and is charged if it is admitted.
     Charge(u64),
-    /// A request comes whose cost is known later; until then this much is reserved.
+    /// A request that reserves this much until its cost is known.
     Reserve(u64),
-    /// Of the open reservations this one is settled: that many parts of four are kept.
+    /// Settles this open reservation: so many quarters are kept.
     Settle(usize, u64),
 }
 
@@ -34,21 +31,19 @@ fn schedule() -> impl Strategy<Value = Vec<(u64, Event)>> {
     prop::collection::vec((gap, event), 1..80)
 }
 
-/// Something that was charged: when, and how much of it stays.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     time: u64,
     cost: u64,
-    /// What the oldest bucket of the first rate held then.
+    /// The count of the oldest bucket of the first rate at that moment.
     oldest: u64,
 }
 
-/// A cell, its open reservations, and what was charged to it.
 struct Run {
     limit: Limit,
     cell: Cell,
     now: u64,
-    /// Each with its index among what was counted.
+    /// Each with its index in `counted`.
     open: Vec<(Reservation, usize)>,
     counted: Vec<Counted>,
 }
@@ -65,7 +60,6 @@ impl Run {
         self.cell.advance(self.limit.rates(), at(self.now));
     }
 
-    /// Whether it is admitted.
     fn ask(&mut self, cost: u64, is_open: bool) -> bool {
         let now = at(self.now);
         if !self.limit.admits(&self.cell, now, cost) {
@@ -83,7 +77,7 @@ impl Run {
         true
     }
 
-    /// Settles an open reservation, if there is one: which of what was counted, and how much is given back.
+    /// Settles an open reservation, if there is one. Returns its index in `counted`, and how much is given back.
     fn settle(&mut self, which: usize, kept: u64) -> Option<(usize, u64)> {
         let (reservation, index) = self.open.swap_remove(which.checked_rem(self.open.len())?);
         let given = reservation.cost() - reservation.cost() * kept / 4;
@@ -92,7 +86,7 @@ impl Run {
         Some((index, given))
     }
 
-    /// A cell that has seen nothing but what stayed counted, or is open.
+    /// A cell that has seen only what stayed counted, or is open.
     fn twin(&self) -> Cell {
         let mut twin = Cell::new(self.limit.rates(), at(BEGIN));
         for counted in self.counted.iter().filter(|counted| counted.cost > 0) {
@@ -108,11 +102,9 @@ fn built(rates: &[(Kind, u64, u64)]) -> Vec<Rate> {
     rates.iter().map(|(kind, quota, window)| rate_of(*kind, *quota, *window)).collect()
 }
 
-/// A cell, and an oracle for each of its rates that sees the same events.
 struct Compared {
     run: Run,
     oracles: Vec<Oracle>,
-    /// For each charge, the time that each oracle gave it.
     times: Vec<Vec<u64>>,
 }
 
@@ -127,7 +119,6 @@ impl Compared {
         self.oracles.iter_mut().for_each(|oracle| oracle.tick(self.run.now));
     }
 
-    /// Whether the cell admits a request, which is then charged to the oracles too.
     fn ask(&mut self, cost: u64, is_open: bool) -> bool {
         let is_admitted = self.run.ask(cost, is_open);
         if is_admitted {
@@ -144,15 +135,14 @@ impl Compared {
         }
     }
 
-    /// What the oracles say is left.
     fn remaining(&self) -> u64 {
         self.oracles.iter().map(|oracle| oracle.remaining(self.run.now)).min().unwrap()
     }
 }
 
 proptest! {
-    /// Every decision is what the definition says of what is open and what stayed counted: nothing is created, nothing
-    /// is lost, and no more than the strategy allows is ever counted.
+    /// Every decision is as defined for what is open and what stayed counted: nothing is created, nothing is lost, and never
+    /// more is counted than the strategy allows.
     #[test]
     fn decide_as_if_what_was_given_back_had_never_been(rates in limits(), schedule in schedule()) {
         let mut compared = Compared::new(&rates);
@@ -181,7 +171,6 @@ proptest! {
         }
     }
 
-    /// The same for what counts in buckets of time, beside a cell that has never seen what was given back.
     #[test]
     fn sliding_windows_are_as_if_they_had_never_seen_it(rate in small_rate(), schedule in schedule()) {
         let mut run = Run::new(std::slice::from_ref(&rate));
@@ -202,7 +191,6 @@ proptest! {
         check_windows(&rate, &kept)?;
     }
 
-    /// Reserved and given back at the same moment is as good as never.
     #[test]
     fn what_is_given_back_at_once_leaves_no_trace(rates in limits(), schedule in schedule(), cost in 1..=9u64) {
         let mut run = Run::new(&built(&rates));
@@ -227,7 +215,7 @@ proptest! {
         }
     }
 
-    /// A gateway that has read another's state follows no reservations: it gives back less rather than more.
+    /// A gateway that has read another's state tracks no reservations: it gives back less rather than more.
     #[test]
     fn what_is_not_followed_creates_nothing(rates in limits(), schedule in schedule()) {
         let mut compared = Compared::new(&rates);
@@ -249,7 +237,6 @@ proptest! {
         }
     }
 
-    /// What is appended to a saved state gives back as much as the gateway that replaces the state would.
     #[test]
     fn what_is_appended_gives_back_the_same(rates in limits(), schedule in schedule(), later in 0..2 * SECOND) {
         let mut run = Run::new(&built(&rates));
@@ -270,7 +257,7 @@ proptest! {
             let give_back = Operation::give_back(rates, reservation, 1);
             Cell::append(Writing { writer: 1, sequence: 1 }, [give_back].into_iter(), 0, &mut appended);
         }
-        // Of a bucket what has drained by the time of the saved state is what matters: that is less.
+        // A bucket gives back less: it has drained until the time of the saved state.
         let left = |cell: &Cell| run.limit.judge(cell, now, 1, true).remaining;
         prop_assert!(left(&restored(&appended)) >= left(&direct));
         if !run.limit.follows() {
@@ -314,7 +301,7 @@ fn what_is_kept_of_reservations_that_nobody_settles_is_bounded() {
     );
 }
 
-/// Reserves 100 so often, and settles all of that with a cost of 0, in the order of these indexes.
+/// Reserves 100 each time, and settles all with a cost of 0, in the order of these indexes. Returns what stays charged.
 fn all_given_back(count: usize, gap: u64, order: impl Iterator<Item = usize>) -> u64 {
     let limit = Limit::new("l", &["1/d burst 10000000".parse().unwrap()]);
     let mut cell = Cell::new(limit.rates(), at(DAY));
@@ -336,7 +323,7 @@ fn however_many_reservations_are_open_what_did_not_drain_is_given_back() {
         assert_eq!(all_given_back(count, gap, 0..count), 0, "{count}, {gap}");
         assert_eq!(all_given_back(count, gap, (0..count).rev()), 0, "{count}, {gap}");
     }
-    // Those that are followed together share what was used since the first of them.
+    // Reservations that are tracked together share the least use since the first of them.
     for count in [5_000, 20_000] {
         let mut random: Vec<_> = (0..count).collect();
         fastrand::Rng::with_seed(7).shuffle(&mut random);

@@ -22,7 +22,6 @@ pub(super) fn rate_of(kind: Kind, quota: u64, window: u64) -> Rate {
     rate.with_strategy(counting).unwrap()
 }
 
-/// What is sent, and when.
 #[derive(Clone, Debug)]
 struct Step {
     gap: Gap,
@@ -34,13 +33,12 @@ struct Step {
 
 #[derive(Clone, Debug)]
 enum Gap {
-    /// This many microseconds later.
+    /// In microseconds.
     After(u64),
     /// At this offset from the next multiple of the window of this rate.
     Edge(usize, i64),
-    /// This many after the last refusal could first have been admitted.
+    /// At this offset from when the last refused request could first have been admitted.
     Wait(i64),
-    /// The clock is set back.
     Back(u64),
 }
 
@@ -58,7 +56,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step.prop_map(|(gap, client, cost, times)| Step { gap, client, cost, times }), 1..60)
 }
 
-/// One to three rates of one kind, or of any with days beside them.
+/// One to three rates of one kind, or of any kind with days beside them.
 pub(super) fn limits() -> impl Strategy<Value = Vec<(Kind, u64, u64)>> {
     let kind = prop_oneof![
         Just(Kind::SlidingLog),
@@ -128,7 +126,7 @@ proptest! {
                 }
                 let bytes = cell.save(0);
                 let restored = Cell::restore(limit.rates(), at(now), &bytes).unwrap();
-                // A clock that has just been read a moment later is waited for.
+                // A clock that was just read a moment later is waited for.
                 if restored.ahead == 0 {
                     prop_assert_eq!(restored.cell.save(0), bytes);
                 }
@@ -189,7 +187,7 @@ proptest! {
             limit.charge(&mut spent, at(now), passed.remaining);
         }
         prop_assert!(!limit.admits(&spent, at(now), 1));
-        // A cell that is spent decides as one that never was.
+        // A spent cell decides like a new one.
         let later = now + 1_000 * SECOND;
         if cell.is_spent(limit.rates(), at(later)) {
             let (mut old, mut new) = (cell.clone(), Cell::new(limit.rates(), at(later)));
@@ -242,7 +240,7 @@ proptest! {
     }
 }
 
-/// Asks at a second of the hour.
+/// Seconds count from the hour.
 fn at_second(limit: &Limit, cell: &mut Cell, second: u64) -> bool {
     ask(limit, cell, at(DAY + second * SECOND), 1)
 }

@@ -1,4 +1,4 @@
-//! What is told about each rate is what the limit decides by.
+//! The usages of rates are what the limit decides by.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ proptest! {
     fn a_usage_tells_what_is_admitted_and_when_more_is(rates in rates(), schedule in schedules(), beyond in 0..9u64) {
         let limit = Limit::new("l", &rates);
         let (mut cell, now) = run(&limit, &schedule);
-        // What is charged afterwards is charged whether it fits or not.
+        // Later charges need not fit.
         limit.charge(&mut cell, at(now), beyond);
         let usages: Vec<_> = limit.usages(&cell, at(now)).collect();
         prop_assert_eq!(usages.len(), rates.len());

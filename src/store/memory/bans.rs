@@ -1,4 +1,4 @@
-//! Decisions that look whether their key is banned. Hardly any key is, and of one that is nothing else needs to be looked at.
+//! Decisions about limits that ban. Hardly any key is banned, and a ban alone decides about its key.
 
 use super::{Memory, entry};
 use crate::base::clock::Time;
@@ -6,8 +6,7 @@ use crate::limit::Verdict;
 use crate::store::{Ask, Asks, Reply, Verdicts, outlasts};
 
 impl Memory {
-    /// The reply to a request of limits that ban, if it is known without a look at everything together: none of its keys was
-    /// banned lately, or a ban refuses it for longer than anything else could.
+    /// The reply if bans alone decide: no key of the request has a ban, or a ban outlasts anything else that could refuse it.
     pub(super) fn decide_by_bans(&self, asks: &[Ask<'_>], now: Time) -> Option<Reply> {
         let (mut verdicts, mut was_banned) = (Verdicts::new(), false);
         for ask in asks.iter().filter(|ask| ask.looks_at_bans()) {

@@ -1,7 +1,7 @@
-//! What an operator asks about one key: to see what was counted for it, and to forget that.
+//! What an operator does with one key: see its counts, and reset them.
 //!
-//! After a reload the counts of a key may be in the cell of another limit than the one that counts the key now. Both
-//! functions therefore lock every cell that the key may have, so that no thread migrates one of them meanwhile.
+//! After a reload the counts of a key may be in the cell of another limit than the one that counts the key now. So both
+//! functions lock every cell that the key may have, and no thread migrates one of them meanwhile.
 
 use std::iter;
 use std::sync::Arc;
@@ -16,8 +16,7 @@ use crate::store::KeyUsage;
 use crate::store::reloads::Reloads;
 
 impl Memory {
-    /// What has been counted for a key, as of `now`. Nothing changes: the key becomes neither more recently used nor
-    /// migrated.
+    /// Changes nothing: the key is neither moved to the front nor migrated.
     pub fn peek(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> KeyUsage {
         let (limit, mut cell) = self.with_cells(limit, key, |reloads, cells| {
             if let Some(cell) = cells.find(limit) {
@@ -36,8 +35,7 @@ impl Memory {
         KeyUsage::of(limit, &cell, now)
     }
 
-    /// Forgets what has been counted for a key, so that it begins anew. What was reserved before is not taken from what is
-    /// counted afterwards.
+    /// Forgets the counts of a key. Earlier reservations are not taken from what is counted afterwards.
     pub fn reset(&self, limit: &Arc<Limit>, key: Fingerprint) {
         self.with_cells(limit, key, |reloads, cells| {
             for limit in related(reloads, limit, key) {
@@ -49,7 +47,6 @@ impl Memory {
         });
     }
 
-    /// Calls `act` while all cells are locked that the key may have.
     fn with_cells<T>(
         &self,
         limit: &Arc<Limit>,
@@ -60,7 +57,7 @@ impl Memory {
             let reloads = self.reloads.load();
             let places: SmallVec<[_; 4]> = related(&reloads, limit, key).map(|limit| self.place(limit, key)).collect();
             let mut cells = KeyCells { memory: self, key, shards: Locked::take(&self.shards, &places) };
-            // A reload that came first may have led to a cell that is not locked.
+            // A reload before the locks may have led to a cell that is not locked.
             if Arc::ptr_eq(&reloads, &self.reloads.load()) {
                 return act(&reloads, &mut cells);
             }
@@ -68,15 +65,13 @@ impl Memory {
     }
 }
 
-/// The limits in whose cells a key of `limit` may have counts: that limit and those that have replaced it, each with
-/// those that it has replaced.
+/// The limits in whose cells a key of `limit` may have counts: that limit and its successors, each with its predecessors.
 fn related<'a>(reloads: &'a Reloads, limit: &'a Arc<Limit>, key: Fingerprint) -> impl Iterator<Item = &'a Arc<Limit>> {
     let successors = reloads.after(limit, key).map(|migration| &migration.to);
     let counting = iter::once(limit).chain(successors);
     counting.flat_map(move |to| iter::once(to).chain(reloads.before(to, key).map(|migration| &migration.from)))
 }
 
-/// All cells of one key, locked.
 struct KeyCells<'a> {
     memory: &'a Memory,
     key: Fingerprint,
@@ -84,13 +79,11 @@ struct KeyCells<'a> {
 }
 
 impl KeyCells<'_> {
-    /// A copy of the cell of this limit, if the key has one.
     fn find(&mut self, limit: &Limit) -> Option<Cell> {
         let (shard, key) = self.memory.place(limit, self.key);
         Some(self.shards.of(shard)?.peek_mut(&key)?.cell.clone())
     }
 
-    /// Removes the cell of this limit, if the key has one.
     fn remove(&mut self, limit: &Limit) {
         let (shard, key) = self.memory.place(limit, self.key);
         if let Some(shard) = self.shards.of(shard) {

@@ -1,14 +1,11 @@
 //! Reloads that change how a limit counts: the cell of a key is migrated when the key is used next.
 //!
-//! A reload may replace the limit of a request in flight. Its reservation is then given back to the migrated cell. If
-//! it was held and asks again, it is decided by the limit that counts its key now.
-//!
-//! A reload itself does not touch cells, because a million of them would take too long. If a key has no cell, the store
-//! looks for its cell of the previous limit, and moves it with both shards locked. To detect that such a cell may exist
-//! takes one comparison of times, only for keys without a cell, and only until the longest period is over.
-//!
-//! Several reloads are applied together, from the oldest to the newest, so that a rate that is missing in between is
-//! not lost. The sweep drops the cells of removed limits.
+//! A reload touches no cell, because a million would take too long. If a key has no cell, the store looks for its cell of the
+//! previous limit, and moves it with both shards locked. One comparison of times tells whether such a cell may exist, only
+//! for keys without a cell, and only until the longest period is over.
+//! The reservation of a request in flight is given back to the migrated cell. A held request that asks again is decided by
+//! the limit that counts its key now. Several reloads are applied from the oldest to the newest, so that a rate that is
+//! missing in between is not lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,14 +22,13 @@ use crate::limit::{Limit, Verdict};
 use crate::store::reloads::{Migration, Reloads, translated};
 use crate::store::{Ask, Asks, LimitChanges, Reply, Reserved, Ticket};
 
-/// What reloads have changed. Any thread may read it and change it: changes are made one after the other, each from what the one
-/// before has left.
+/// What reloads have changed. Any thread may read or change it; a lock orders the changes.
 #[derive(Debug, Default)]
 pub(super) struct ReloadsSoFar {
     newest: ArcSwap<Reloads>,
-    /// Until this moment a key without a cell may have one from before a reload.
+    /// In microseconds since 1970. Until then a key without a cell may have one from before a reload.
     migrating_until: AtomicU64,
-    /// Whoever changes it holds this.
+    /// Held during each change.
     changing: Mutex<()>,
 }
 
@@ -41,7 +37,7 @@ impl ReloadsSoFar {
         self.newest.load()
     }
 
-    /// Replaces it by what `change` makes of it, if that is another one.
+    /// `change` returns `None` to change nothing.
     fn change(&self, change: impl FnOnce(&Reloads) -> Option<Reloads>) {
         let _alone = self.changing.lock();
         if let Some(changed) = change(&self.newest.load()) {
@@ -53,8 +49,7 @@ impl ReloadsSoFar {
 }
 
 impl Memory {
-    /// Applies a reload, or a change of overrides: from now on cells of removed limits are dropped, and cells of limits that
-    /// count differently are migrated.
+    /// From now on, cells of removed limits are dropped, and cells of limits that count differently are migrated.
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
         self.reloads.change(|reloads| {
             let mut reloads = reloads.clone();
@@ -63,7 +58,6 @@ impl Memory {
         });
     }
 
-    /// Forgets migrations that have expired.
     pub(super) fn expire_migrations(&self, now: Time) {
         self.reloads.change(|reloads| reloads.expired(now));
     }
@@ -73,7 +67,6 @@ impl Memory {
         now.micros() < self.reloads.migrating_until.load(Ordering::Relaxed)
     }
 
-    /// Decides if a cell is missing that may have to be migrated first.
     pub(super) fn decide_migrating(&self, asks: &[Ask<'_>], now: Time) -> Reply {
         let reloads = self.reloads.load();
         let successors: SmallVec<[Option<Arc<Limit>>; 2]> = asks
@@ -102,7 +95,7 @@ impl Memory {
         self.shards[shard].lock().contains_key(&key)
     }
 
-    /// Settles a reservation in the cell that has it now. The verdict is the one afterwards.
+    /// Settles a reservation in the cell that has it now. Returns the verdict afterwards.
     pub fn settle(&self, Reserved { ticket, requested, .. }: &Reserved, cost: u64, now: Time) -> Verdict {
         let is_there = |limit: &Limit| {
             let (shard, key) = self.place(limit, ticket.key);
@@ -122,12 +115,12 @@ impl Memory {
         translated(requested, &to, verdict)
     }
 
-    /// Migrates the cells of all keys that were not used since their limit was replaced for all of them: overrides of the admin
-    /// API end with the process.
+    /// Migrates all keys that were not used since a reload replaced their limit, but no overrides: these end with the
+    /// process.
     pub(super) fn migrate_all(&self, now: Time) {
         let reloads = self.reloads.load();
         for shard in &self.shards {
-            // The shape of its limit is part of the key of a cell. Combining it twice removes it again, since XOR cancels.
+            // The key of a cell includes the limit's shape. Combining the shape a second time removes it, since XOR cancels.
             let of = |(key, entry): (&Fingerprint, &CellEntry)| (key.with(entry.limit.shape()), entry.limit.clone());
             let is_old = |(_, limit): &(Fingerprint, Arc<Limit>)| !reloads.has(limit);
             let old: Vec<_> = shard.lock().iter().map(of).filter(is_old).collect();
@@ -140,7 +133,7 @@ impl Memory {
         }
     }
 
-    /// Migrates the cell of a key that has one of a replaced limit and none of this one.
+    /// If the key has no cell of this limit, but one of a replaced limit, migrates that.
     fn migrate(&self, reloads: &Reloads, ask: &Ask<'_>, now: Time) {
         let place = self.place(ask.limit, ask.key);
         for Migration { from, at, .. } in reloads.before(ask.limit, ask.key) {

@@ -1,6 +1,6 @@
-//! The counters as bytes, so that they outlive the process.
+//! The counters as bytes, so that they outlive the process. The format:
 //!
-//! - a line that says what it is, with the version;
+//! - a line with the name and the version;
 //! - when it was saved, in microseconds since 1970;
 //! - any number of items, each of which begins with its kind: 1 for a limit, with its id (16 bytes), how many rates it has,
 //!   and the quota and the capacity of each; 2 and more for a cell of the first, second, ... limit, with its key (16 bytes),
@@ -8,11 +8,9 @@
 //!   its rate, its bucket and its count; 0 for the end;
 //! - the BLAKE3 hash of everything before it (32 bytes).
 //!
-//! Numbers are of variable length (LEB128). Every cell is as of the moment of saving. It is restored as of that moment,
-//! and advanced when it is used next, just as if the process had gone on: so counts leave when they would have left. A
-//! clock that was set back meanwhile is dealt with by the same code. Keys are found by fingerprints, which are the same
-//! in every process, and limits by their ids, so a quota may differ. Keys that were not used since a reload are
-//! migrated before they are saved.
+//! Numbers are of variable length (LEB128). Every cell is as of the moment of saving. It is restored as of that moment, and
+//! advanced at its next use, as if the process had never stopped. Limits are found by their ids, so a quota may differ. Keys
+//! that were not used since a reload are migrated before they are saved.
 
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::collections::{BTreeMap, HashMap};
@@ -28,34 +26,27 @@ use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 
-/// How saved counters begin.
 pub const NAME: &[u8] = b"gateway counters, version ";
 const VERSION: &[u8] = b"1\n";
 const END: u64 = 0;
 const LIMIT: u64 = 1;
-/// The kind of a cell of the first limit.
+/// The kind of a cell of the first limit; the next limits follow.
 const CELL: u64 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestoredCounters {
-    /// When the counters were saved.
     pub saved: Time,
-    /// How many keys have their counters back, if there is room for them.
+    /// Keys whose counters are restored, as far as there is room.
     pub keys: usize,
-    /// How many keys have none, because nothing of what was counted matters any more.
     pub spent: usize,
-    /// How many keys have none, because no limit counts in this way any more.
+    /// Keys whose limit exists no longer, or counts differently now.
     pub unknown: usize,
 }
 
-/// Why nothing was restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotRestored {
-    /// These are no counters.
     Foreign,
-    /// Another version of the gateway has written them.
     Version,
-    /// They are not as they were written.
     Broken,
 }
 
@@ -72,7 +63,7 @@ impl fmt::Display for NotRestored {
 impl std::error::Error for NotRestored {}
 
 impl Memory {
-    /// Writes all counters that matter at `now`. Returns of how many keys they are.
+    /// Writes all counters that matter at `now`. Returns the number of keys.
     ///
     /// # Errors
     /// Those of `out`.
@@ -89,7 +80,7 @@ impl Memory {
                 write_cell(*key, entry, now, &mut limits, &mut items)?;
                 keys += 1;
             }
-            // The shard is not locked any more, since this may take a while.
+            // The shard is unlocked by now, since writing may take a while.
             out.write_all(&items)?;
         }
         out.write_varint(END)?;
@@ -97,10 +88,10 @@ impl Memory {
         Ok(keys)
     }
 
-    /// Adds the counters of these limits that [`Self::save`] has written. Keys that have counters keep these.
+    /// Adds the saved counters of these limits. Keys that have counters already keep theirs.
     ///
     /// # Errors
-    /// If the bytes are not those that were written. Then nothing was restored.
+    /// If the bytes are not as they were written. Then nothing is restored.
     pub fn restore(&self, limits: &[Arc<Limit>], bytes: &[u8], now: Time) -> Result<RestoredCounters, NotRestored> {
         let rest = bytes.strip_prefix(NAME).ok_or(NotRestored::Foreign)?;
         if !rest.starts_with(VERSION) {
@@ -114,7 +105,7 @@ impl Memory {
         let mut rest = written.get(NAME.len() + VERSION.len()..).ok_or(NotRestored::Broken)?;
         let mut by_id: HashMap<Fingerprint, Vec<&Arc<Limit>>> = HashMap::new();
         limits.iter().for_each(|limit| by_id.entry(limit.id()).or_default().push(limit));
-        // What makes no sense although its checksum is right was not written by `save`.
+        // The checksum is right, so bytes that make no sense were not written by `save`.
         let (restored, cells) = read(&by_id, &mut rest, now).ok_or(NotRestored::Broken)?;
         for (key, cell, limit) in cells {
             self.put(key, cell, limit, now);
@@ -123,10 +114,8 @@ impl Memory {
     }
 }
 
-/// A cell with its key and its limit.
 type RestoredCell<'l> = (Fingerprint, Cell, &'l Arc<Limit>);
 
-/// Reads all items: what is restored, and its cells.
 fn read<'l>(
     limits: &HashMap<Fingerprint, Vec<&'l Arc<Limit>>>,
     rest: &mut &[u8],
@@ -167,21 +156,21 @@ fn read<'l>(
     rest.is_empty().then_some((restored, cells))
 }
 
-/// The quota and the capacity of each rate of a limit. Limits that differ only in them have the same id, such as that of a
-/// tier, but what was counted stops to matter earlier where the quota of a token bucket is larger.
+/// The quota and the capacity of each rate. Limits that differ only in these, such as tiers, have the same id. But the larger
+/// the quota of a token bucket, the earlier its counts stop to matter.
 type Quotas = Vec<(u64, u64)>;
 
 fn quotas(limit: &Limit) -> Quotas {
     limit.rates().iter().map(|rate| (rate.quota(), rate.capacity())).collect()
 }
 
-/// The limit with these quotas; if there is none, the one with the lowest, which forgets nothing too early.
+/// The limit with these quotas, or else the one with the lowest, which forgets nothing too early.
 fn nearest<'l>(limits: &[&'l Arc<Limit>], wanted: &Quotas) -> Option<&'l Arc<Limit>> {
     let same = limits.iter().find(|limit| quotas(limit) == *wanted);
     same.or_else(|| limits.iter().min_by_key(|limit| quotas(limit))).copied()
 }
 
-/// Writes a cell as of `now`, after its limit if that is not among the `limits` that were written.
+/// Writes a cell as of `now`, after its limit if that is not in `limits` yet.
 fn write_cell(
     key: Fingerprint,
     entry: &CellEntry,
@@ -214,8 +203,7 @@ fn write_cell(
     Ok(())
 }
 
-/// The limits that were written, by their addresses, and the kind of their cells. They are kept, so that no other limit gets
-/// the address of one.
+/// The limits that were written, by address, with the kind of their cells. The `Arc` keeps the address from being reused.
 type WrittenLimits = HashMap<*const Limit, (u64, Arc<Limit>)>;
 
 fn write_limit(limit: &Limit, items: &mut Vec<u8>) -> io::Result<()> {
@@ -230,7 +218,6 @@ fn write_limit(limit: &Limit, items: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes, and hashes what it writes.
 struct Hashing<'a, W> {
     out: &'a mut W,
     hasher: blake3::Hasher,
@@ -248,7 +235,6 @@ impl<W: Write> Write for Hashing<'_, W> {
     }
 }
 
-/// Reads a number and removes it from the beginning of `rest`.
 fn number(rest: &mut &[u8]) -> Option<u64> {
     rest.read_varint().ok()
 }

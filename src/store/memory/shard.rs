@@ -1,4 +1,4 @@
-//! A part of the memory store: cells in the order of their use, and the bytes that they take.
+//! A shard of the memory store: cells in the order of their use, and the bytes that they take.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,31 +11,30 @@ use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 use crate::store::{Ask, Reserved, Ticket};
 
-/// The bytes of a cell besides its own allocations: a node of the map with two links.
+/// The bytes of a cell without its own allocations: a node of the map with two links.
 const NODE: usize = allocated(size_of::<(Fingerprint, CellEntry)>() + 2 * size_of::<usize>());
-/// One in so many cells is dropped at a time, since dropping single cells frees no memory.
+/// At most one in so many cells is evicted at a time, since dropping single cells frees no memory.
 const EVICTED_FRACTION: usize = 8;
 
-/// The estimated bytes of an allocation: with a word for the allocator, in steps of 16, at least 32.
+/// The estimated size of an allocation: with a word for the allocator, in steps of 16, at least 32.
 const fn allocated(bytes: usize) -> usize {
     let taken = (bytes + 8).next_multiple_of(16);
     if taken < 32 { 32 } else { taken }
 }
 
-/// The bytes of the map's table for so many cells: a pointer and a byte for each slot. The number of slots is a power
-/// of two, and an eighth of them stays empty.
+/// The size of the map's table for so many cells: a pointer and a byte for each slot. The number of slots is a power of two,
+/// and an eighth of them stays empty.
 fn table(cells: usize) -> usize {
     if cells == 0 { 0 } else { allocated((cells * 8 / 7 + 1).next_power_of_two() * (size_of::<usize>() + 1) + 16) }
 }
 
-/// The cell of one key.
 #[derive(Debug)]
 pub(super) struct CellEntry {
     pub(super) cell: Cell,
     pub(super) limit: Arc<Limit>,
     /// Identifies the cell: no other cell of the store has this number, or had it recently.
     pub(super) number: u32,
-    /// The bytes of the cell's own allocations as the shard has counted them. They always fit.
+    /// The bytes of the cell's own allocations, as counted in the shard's `heap`. They always fit.
     counted: u32,
 }
 
@@ -48,7 +47,7 @@ impl CellEntry {
         self.cell.is_spent(self.limit.rates(), now)
     }
 
-    /// Measures the cell again. Returns by how many bytes it has grown.
+    /// Returns by how many bytes the cell has grown since it was measured last.
     pub(super) fn measure(&mut self) -> isize {
         let bytes: usize = self.cell.allocations().map(allocated).sum();
         let before = self.counted();
@@ -60,7 +59,6 @@ impl CellEntry {
         self.counted as usize
     }
 
-    /// Charges or reserves the cost of an ask.
     pub(super) fn charge(&mut self, ask: &Ask<'_>, now: Time, reserved: &mut Vec<Reserved>) {
         if ask.settles {
             let reservation = ask.limit.reserve(&mut self.cell, now, ask.cost);
@@ -72,26 +70,24 @@ impl CellEntry {
     }
 }
 
-/// Cells in the order of their last use. The hasher has a new seed in every process, so that clients cannot prepare
-/// keys that collide.
+/// Cells in the order of their last use. The hasher's seed is new in every process, so clients cannot prepare collisions.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     cells: LinkedHashMap<Fingerprint, CellEntry, RandomState>,
-    /// The number of the map's nodes. The map keeps those of dropped cells for new ones.
+    /// The number of the map's nodes, with those of dropped cells, which the map keeps for new ones.
     nodes: usize,
-    /// The bytes that the cells have allocated themselves.
+    /// The bytes of the cells' own allocations.
     heap: usize,
-    /// The bytes of this shard that the total of the store includes.
+    /// The bytes of this shard that the store's total includes.
     reported: usize,
 }
 
 impl Shard {
-    /// The entry of this key, if there is one, which becomes the most recently used.
+    /// The entry becomes the most recently used.
     pub(super) fn get_mut(&mut self, key: &Fingerprint) -> Option<&mut CellEntry> {
         self.cells.to_back(key)
     }
 
-    /// The entry of this key, if there is one.
     pub(super) fn peek_mut(&mut self, key: &Fingerprint) -> Option<&mut CellEntry> {
         self.cells.get_mut(key)
     }
@@ -100,7 +96,7 @@ impl Shard {
         self.cells.contains_key(key)
     }
 
-    /// All entries, the least recently used first.
+    /// The least recently used first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Fingerprint, &CellEntry)> {
         self.cells.iter()
     }
@@ -109,7 +105,7 @@ impl Shard {
         self.cells.len()
     }
 
-    /// Adds the entry of a key that has none.
+    /// The key must have no entry.
     pub(super) fn insert(&mut self, key: Fingerprint, mut entry: CellEntry) {
         let grown = entry.measure();
         self.cells.insert(key, entry);
@@ -117,28 +113,25 @@ impl Shard {
         self.grow(grown);
     }
 
-    /// Removes the entry of this key, if there is one.
     pub(super) fn remove(&mut self, key: &Fingerprint) -> Option<CellEntry> {
         let entry = self.cells.remove(key)?;
         self.heap = self.heap.saturating_sub(entry.counted());
         Some(entry)
     }
 
-    /// Counts the bytes by which an entry has grown.
     pub(super) fn grow(&mut self, by: isize) {
         self.heap = self.heap.saturating_add_signed(by);
     }
 
-    /// Drops the least recently used entry. Returns whether it was still in use.
+    /// Returns whether the dropped entry was still in use.
     pub(super) fn remove_oldest(&mut self, now: Time) -> bool {
         let Some((_, entry)) = self.cells.pop_front() else { return false };
         self.heap = self.heap.saturating_sub(entry.counted());
         !entry.is_spent(now)
     }
 
-    /// Drops the least recently used entries, but none of the last `kept`, until `bytes` are free or an eighth of the
-    /// entries is dropped: their nodes are freed only by going through the whole map. Returns how many were still in
-    /// use.
+    /// Drops the least recently used entries, but none of the last `kept`, until `bytes` are free or an eighth of the entries
+    /// is dropped. Only a pass through the whole map frees their nodes. Returns how many were still in use.
     pub(super) fn evict(&mut self, bytes: usize, kept: usize, now: Time) -> u64 {
         let wanted = self.bytes().saturating_sub(bytes);
         let most = (self.len() / EVICTED_FRACTION + 1).min(self.len().saturating_sub(kept));
@@ -170,7 +163,6 @@ impl Shard {
         }
     }
 
-    /// Frees the nodes that are not in use.
     fn release(&mut self) {
         if self.nodes > self.len() {
             self.cells.shrink_to_fit();
@@ -178,12 +170,11 @@ impl Shard {
         }
     }
 
-    /// The bytes of the shard.
     fn bytes(&self) -> usize {
         self.nodes * NODE + table(self.nodes) + self.heap
     }
 
-    /// Updates the `total` of all shards by the change since the last call. Returns the total if it has grown.
+    /// Adds the change since the last call to the `total` of all shards. Returns the total if it has grown.
     pub(super) fn report_to(&mut self, total: &AtomicUsize) -> Option<usize> {
         let bytes = self.bytes();
         let before = std::mem::replace(&mut self.reported, bytes);

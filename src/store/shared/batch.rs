@@ -1,10 +1,8 @@
 //! The queues of one server: which cells are part of its next exchange, and when that is due.
 //!
-//! A request that waits, or a charge that other gateways have to see soon, wants an exchange. Other charges are
-//! pending: they are written with the next exchange that is wanted, or after a moment if there is none.
-//!
-//! Each server has one connection, on which exchanges are pipelined. Another exchange begins while one is in flight
-//! only if enough cells wait, because fewer are cheaper in the next exchange.
+//! A request that waits, or a charge that other gateways have to see soon, wants an exchange. Other charges are pending: they
+//! go along with the next wanted exchange, or after a moment without one. Exchanges are pipelined on one connection, but one
+//! begins while another is in flight only if enough cells wait, because fewer are cheaper in the next exchange.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,66 +12,57 @@ use super::cells::{CellPlace, Cells};
 use super::protocol::Commands;
 use super::targets::{CommandRanges, Targets};
 
-/// The most cells in an exchange for which requests wait. With more of them they would wait for each other rather than
-/// for the server. The exchange has twice as many cells at most, with those that are only pending.
+/// The most cells in an exchange for which requests wait. With more, they would wait for each other rather than for the
+/// server. With pending cells, the exchange has at most twice as many.
 const BATCH: usize = 128;
-/// The most exchanges in flight on one connection.
 const IN_FLIGHT: usize = 4;
-/// With this many wanted cells or more, an exchange is due although another one is in flight.
+/// If this many cells are wanted, an exchange is due although another one is in flight.
 pub(super) const WORTHWHILE: usize = 64;
-/// With this many pending cells or more, an exchange is due although no request waits.
+/// If this many cells are pending, an exchange is due although no request waits.
 const HEAVY: usize = 4 * BATCH;
 
-/// How many counters of a cell are mostly written or read: those of two rates.
+/// The usual number of counters of a cell: those of two rates.
 const COUNTERS: usize = 2;
 
-/// The queues of one server, and what is in flight.
 #[derive(Default)]
 pub(super) struct ServerQueue {
     pub(super) state: ServerState,
     /// Cells for which a request waits, or whose charges other gateways have to see soon.
     wanted: VecDeque<CellPlace>,
-    /// Cells with charges that have to be written.
     pending: VecDeque<CellPlace>,
     in_flight: VecDeque<Exchange>,
-    /// How long the last exchange took.
     pub(super) round_trip: Duration,
 }
 
-/// Whether a server answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ServerState {
-    /// It is being connected to for the first time, and requests may wait for that.
+    /// The first connection is being made, and requests may wait for that.
     #[default]
     New,
     Up,
     Away,
 }
 
-/// When the next exchange is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// At once, because it is wanted.
     Now,
-    /// After a moment, unless an exchange is wanted before that which can carry what is pending.
+    /// After a moment, unless a wanted exchange can carry the pending cells before.
     Soon,
-    /// There is nothing to do, or it can be done once what is in flight has been answered.
+    /// There is nothing to do, or it can wait for the answers to what is in flight.
     Never,
 }
 
-/// What is in flight: the cells of one batch of commands.
 pub(super) struct Exchange {
     pub(super) cells: Vec<(CellPlace, CommandRanges)>,
     pub(super) targets: Targets,
 }
 
 impl ServerQueue {
-    /// Whether the server has all that was admitted, or is away.
+    /// Whether the server has all admissions, or is away.
     pub(super) fn is_written(&self) -> bool {
         self.state == ServerState::Away || self.wanted.len() + self.pending.len() + self.in_flight.len() == 0
     }
 
-    /// When the next exchange is due.
     pub(super) fn due(&self) -> Due {
         match (self.wanted.len(), self.pending.len(), self.in_flight.len()) {
             _ if self.state != ServerState::Up => Due::Never,
@@ -89,7 +78,7 @@ impl ServerQueue {
         self.state == ServerState::Up && !self.in_flight.is_empty()
     }
 
-    /// Lets a decision wait for this cell, unless the server is away.
+    /// Makes a decision wait for this cell, unless the server is away.
     pub(super) fn want(&mut self, cell: CellPlace, cached: &mut CachedCell, decision: u64) {
         if self.state == ServerState::Away {
             return;
@@ -101,17 +90,16 @@ impl ServerQueue {
         cached.waiting.push(decision);
     }
 
-    /// Queues a cell if an exchange with it is wanted or, unless writing it has just failed (`may_write`), if it has
-    /// something pending.
+    /// Queues a cell that wants an exchange, or has something pending and `may_write`: false after a failed write.
     pub(super) fn queue(&mut self, cell: CellPlace, cached: &mut CachedCell, may_write: bool) {
-        // A cell that was only pending is wanted from the first on who waits for it: what is only pending goes on waiting
-        // when its server is away, for as long as that lasts.
+        // A pending cell becomes wanted with the first request that waits for it. Otherwise that request would wait as long
+        // as the server is away, as pending cells do.
         let who_wait = cached.provisional.len() + cached.inspections;
         let is_first = cached.stage == ExchangeStage::Queued && cached.waiting.is_empty() && who_wait == 1;
         if cached.stage != ExchangeStage::Idle && !is_first {
             return;
         }
-        // The next exchange carries what is only pending as well, if it is wanted anyway.
+        // If an exchange is wanted anyway, it also carries pending cells.
         let may_be_urgent = may_write && self.state == ServerState::Up && self.wanted.is_empty();
         let is_urgent = || may_be_urgent && cached.has_pending() && cached.is_urgent();
         if !cached.waiting.is_empty() || !cached.provisional.is_empty() || cached.inspections > 0 || is_urgent() {
@@ -124,8 +112,8 @@ impl ServerQueue {
         cached.stage = ExchangeStage::Queued;
     }
 
-    /// Keeps the queue of pending cells from growing while the server is away: the place of a cell that was evicted is
-    /// in it once more for the cell that has it now.
+    /// Bounds the queue of pending cells while the server is away: an evicted cell leaves its place in the queue, and the
+    /// next cell there is queued again.
     pub(super) fn tidy(&mut self, cells: &mut Cells) {
         if self.pending.len() > 4 * cells.len().max(BATCH) {
             self.pending.retain(|cell| cells.at(*cell).stage == ExchangeStage::Queued);
@@ -135,7 +123,7 @@ impl ServerQueue {
         }
     }
 
-    /// Collects the commands of the next exchange with this `server`. Returns whether there are any.
+    /// Collects the commands of the next exchange with `server`. Returns whether there are any.
     pub(super) fn write(
         &mut self,
         server: usize,
@@ -151,7 +139,7 @@ impl ServerQueue {
                 && let Some(cell) = queue.pop_front()
             {
                 let cached = cells.at(cell);
-                // It may have been in both queues, or may have been replaced by another cell, even of another server.
+                // It may have been in both queues, or another cell, even of another server, may have its place now.
                 if cached.stage == ExchangeStage::Queued && cached.server == server {
                     let ranges = exchange.targets.added_by(|targets| cached.compose(targets, commands, strict));
                     exchange.cells.push((cell, ranges));
@@ -165,12 +153,10 @@ impl ServerQueue {
         is_any
     }
 
-    /// Takes the exchange that was begun first: it has been answered.
     pub(super) fn answered(&mut self) -> Option<Exchange> {
         self.in_flight.pop_front()
     }
 
-    /// The server is away. Returns the exchanges that were in flight.
     pub(super) fn fail(&mut self) -> VecDeque<Exchange> {
         self.state = ServerState::Away;
         std::mem::take(&mut self.in_flight)
@@ -184,7 +170,6 @@ impl ServerQueue {
 
 #[cfg(test)]
 impl ServerQueue {
-    /// The cells that are part of an exchange.
     pub(super) fn in_flight(&self) -> impl Iterator<Item = CellPlace> {
         self.in_flight.iter().flat_map(|exchange| exchange.cells.iter().map(|(place, _)| *place))
     }
@@ -204,7 +189,6 @@ mod tests {
 
     const NOW: Time = Time::from_micros(1_800_000_000_000_000);
 
-    /// A server that answers, and cells that are not queued.
     struct Setup {
         queue: ServerQueue,
         cells: Cells,
@@ -223,7 +207,6 @@ mod tests {
             self.cells.of(&self.limit, key, NOW, &Counter::default()).0
         }
 
-        /// Queues so many cells for which a request waits.
         fn want(&mut self, count: u64) {
             for decision in 0..count {
                 let cell = self.cell();
@@ -231,7 +214,6 @@ mod tests {
             }
         }
 
-        /// Queues so many cells that have only pending charges.
         fn charge(&mut self, count: usize) {
             for _ in 0..count {
                 let cell = self.cell();
@@ -241,7 +223,6 @@ mod tests {
             }
         }
 
-        /// Writes an exchange; returns how many cells are in it.
         fn write(&mut self) -> usize {
             assert!(self.queue.write(0, &mut self.cells, &mut *Memcached.commands(), false));
             self.queue.in_flight.back().unwrap().cells.len()

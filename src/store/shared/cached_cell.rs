@@ -1,9 +1,8 @@
-//! The state machine of a cell: what the server has of a key and a limit as far as this process knows, and what it has
-//! yet to be told.
+//! The state machine of a cell: what the server has of a key and a limit as far as is known here, and what it must be sent.
 //!
 //! # Progress
-//! A cell is part of at most one exchange at a time, so its increments and reads reach the server in order. What is
-//! charged while it is in flight is noted, and sent with the next exchange.
+//! A cell is part of at most one exchange at a time, so its increments and reads reach the server in order. A charge while it
+//! is in flight is noted, and sent with the next exchange.
 //!
 //! ```text
 //!            a read is wanted, or a charge is pending              the exchange is written
@@ -15,11 +14,11 @@
 //! ```
 //!
 //! # What is written
-//! Each sum is clean, pending, in flight or unacknowledged: see `counters.rs`. So is the value in which the states of
-//! all other rates are kept, and besides it is of a known version or of none: see `versioned.rs`.
+//! Each sum is clean, pending, in flight or unacknowledged: see `counters.rs`. So is the one value with the states of all
+//! other rates, whose version is also known or unknown: see `versioned.rs`.
 //!
-//! What this process knows to be on the server is never created by an increment. So if it is missing, because it was
-//! evicted or the server was restarted, the increment tells that, and the next one restores all that is known.
+//! An increment never creates a counter that this process knows to be on the server. So if the counter is missing, because it
+//! was evicted or the server was restarted, the increment fails, and the next one restores all that is known.
 //!
 //! # What a decision does with a cell
 //! ```text
@@ -28,18 +27,18 @@
 //!   read before, and plenty of room   is charged provisionally; the exchange that writes it also reads, and confirms or rejects
 //!   its server is away                is decided from what is known, or not at all, as `on_error` says
 //! ```
-//! Whether a key is banned is looked at without charging anything. It is read with whatever else the decision reads or
-//! writes, and only if it was not read lately (`coordinator/confirmation.rs`).
+//! Whether a key is banned is read without a charge, with whatever else the decision reads or writes, and only if it was not
+//! read lately (`coordinator/confirmation.rs`).
 //!
-//! With `strict`, whatever is admitted is charged provisionally (`provisional.rs`). So is, while its server answers, what is
-//! charged to a state that is kept as one value, whether it was read or not: the exchange that writes it says if it fits.
+//! With `strict`, every admission is charged provisionally (`provisional.rs`). So is, while the server answers, every charge
+//! to a state that is kept as one value, read or not: the exchange that writes it says whether it fits.
 //!
 //! # Why a count that was just read is used again
 //!
-//! The increments of other gateways may arrive a millisecond late anyway, so a read of the last millisecond is good
-//! enough where there is plenty of room, no bucket has begun since, and little was charged. A key of a large quota that is
-//! asked for all the time then costs one exchange per millisecond instead of one per round trip, and most of its requests
-//! do not wait. Near the limit, of small quotas, and with `strict`, every decision waits for a read.
+//! The increments of other gateways may arrive a millisecond late anyway, so a read of the last millisecond is good enough if
+//! there is plenty of room, no bucket has begun since, and little was charged. A busy key with a large quota then costs one
+//! exchange per millisecond instead of one per round trip, and most of its requests do not wait. Near the limit, with small
+//! quotas, and with `strict`, every decision waits for a read.
 
 mod confirmation;
 mod exchange;
@@ -71,80 +70,71 @@ pub(super) use leases::{FAR, LEASE};
 use leases::{Lease, LeaseDemand};
 use reset::Resets;
 
-/// How long one gateway may know what another does not. What is pending may wait so long for an exchange that can carry
-/// it, and as long as there is plenty of room, what was read is good enough for further decisions.
+/// How long one gateway may not know what another does. So long a pending charge may wait for an exchange that can carry it,
+/// and, with plenty of room, a read is good enough for further decisions.
 pub(super) const MOMENT: Duration = Duration::from_millis(1);
-/// How long it is relied on that a key is not banned. All gateways have to know of a ban within a second, and a read takes a
-/// moment.
+/// How long a read without a ban is relied on. All gateways must know of a ban within a second, and a read takes a moment.
 pub(super) const BAN_READ: Duration = Duration::from_millis(900);
-/// How many microseconds after another gateway has charged a key it is assumed to charge it again.
+/// Microseconds for which another gateway that has charged a key is assumed to charge it again.
 const SHARED: u64 = 1_000_000;
-/// One read is good enough for one part in so many of the quota. While a read and an exchange are in flight, each gateway
-/// may admit twice as much. For seven gateways that is less than the room that has to be left (see `has_plenty`). So of a
-/// quota below this, each request is decided by a read of its own, or by that of those with which it waits.
+/// One read is good enough for one part in so many of the quota. While a read and an exchange are in flight, each gateway may
+/// admit twice as much. For seven gateways that is less than the room that has to be left (see `has_plenty`). With a smaller
+/// quota, each request waits for its own read, or shares one with requests that wait.
 const BY_ONE_READ: u64 = 128;
-/// For how many microseconds it is expected that others give back what they have charged beyond the quota.
+/// Microseconds in which other gateways are expected to give back what they have charged beyond the quota.
 const GIVING_BACK: u64 = 1_000_000;
-/// What was charged is written at once if it is more than one part in so many of what is left.
+/// A charge is written at once if it exceeds one part in so many of what is left.
 const UNWRITTEN: u64 = 32;
-/// A decision that was asked for longer ago than this before another one, and comes after it, is made as of the other
-/// one.
+/// A decision that was asked for longer than this before another one, but comes after it, is made as of the other one.
 pub(super) const OVERTAKEN: Duration = Duration::from_millis(500);
 
-/// A cell, and the decisions that wait for it.
 #[derive(Debug)]
 pub(super) struct CachedCell {
-    /// Its number among all that were ever known; they begin anew after 2^32.
+    /// Unique among all cells that were ever known; it wraps after 2^32.
     pub(super) number: u32,
     pub(super) names: Rc<Names>,
     pub(super) key: Fingerprint,
     pub(super) server: usize,
     pub(super) cell: Cell,
-    /// As of when the last decision was made by it, and when the last of all was asked for.
+    /// The moment of the last decision, and when the latest request came.
     pub(super) now: Time,
     asked: Option<Instant>,
-    /// What the server has yet to confirm of its sums.
     pub(super) counters: UnconfirmedCounters,
-    /// The state of the rates that are kept as a whole, if there are any.
+    /// The state of the rates that are kept as a whole; `None` if there are none.
     pub(super) versioned: Option<Box<VersionedState>>,
     /// The number of the last reload that it knows of.
     pub(super) reload: u32,
-    /// The numbers of the decisions that wait for it to be read.
+    /// The decisions that wait for a read, by number.
     pub(super) waiting: SmallVec<[u64; 2]>,
-    /// What was charged and is to be confirmed, in the order in which it was charged.
+    /// Charges to be confirmed, in the order in which they were charged.
     pub(super) provisional: Provisionals,
     /// What may be admitted without an exchange, and how much that should be.
     pub(super) lease: Option<Box<Lease>>,
     pub(super) demand: LeaseDemand,
     pub(super) stage: ExchangeStage,
-    /// Whether it was used since it was last looked at.
+    /// Whether it was used since the hand of `Cells` last passed.
     pub(super) used: bool,
-    /// Whether all of it was read in the last exchange, and no bucket has begun since: only to the newest counters do
-    /// others add.
+    /// Whether the last exchange read all of it, and no bucket has begun since. Others add only to the newest counters.
     fresh: bool,
-    /// Whether all of it was ever read.
     pub(super) was_read: bool,
-    /// When the server was asked for what is known now, if that is what a decision needs.
+    /// When the read was sent that gave the current counts, if these are good enough for a decision.
     read: Option<Instant>,
-    /// What was charged since something was read.
+    /// What was charged since the last read.
     since_read: u64,
-    /// When it was last seen that another gateway has charged it.
+    /// When another gateway was last seen to charge it.
     pub(super) shared: Option<Time>,
-    /// Since when others are seen to have charged more than fits, with `strict`.
+    /// With `strict`: since when other gateways are seen to have charged more than fits.
     overfull: Option<Time>,
-    /// How many operators wait for it to be read or reset.
+    /// How many operators wait for its read or reset.
     pub(super) inspections: usize,
     pub(super) resets: Resets,
 }
 
-/// Whether a cell is part of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExchangeStage {
-    /// Nothing is to be read or written, or the last write has failed: then it is tried again when a request asks.
+    /// Nothing is to be read or written, or the last write has failed and is retried with the next request.
     Idle,
-    /// It will be part of one of the next exchanges.
     Queued,
-    /// It is part of an exchange that was sent and has not been answered yet.
     InFlight,
 }
 
@@ -182,14 +172,13 @@ impl CachedCell {
         }
     }
 
-    /// What it is found by.
     pub(super) fn id(&self) -> Fingerprint {
         self.key.with(self.names.limit.shape())
     }
 
-    /// Moves it on to the moment of a job, for the rates of this limit; returns when it is to be decided. One that was
-    /// asked before others and comes after them, because it had to wait for longer, is decided as of then if its moment is
-    /// far from theirs: otherwise it would look as if the clock had been set.
+    /// Advances the cell to the moment of a job; returns that moment. A job that came before others but is decided after
+    /// them, because it waited longer, is decided as of their moment if its own is far from it: otherwise the clock would
+    /// seem to have been set.
     pub(super) fn advance_for(&mut self, limit: &Limit, now: Time, asked: Instant) -> Time {
         let is_last = self.asked.is_none_or(|last| asked >= last);
         if is_last {
@@ -201,7 +190,6 @@ impl CachedCell {
         now
     }
 
-    /// Moves it on to `now`, for the rates of this limit.
     pub(super) fn advance(&mut self, limit: &Limit, now: Time) {
         self.now = now;
         if let Some(state) = &mut self.versioned {
@@ -212,10 +200,9 @@ impl CachedCell {
         }
     }
 
-    /// Whether it was read a moment before somebody asks who is `asking`, and no bucket has begun since. Who comes
-    /// after others that wait, waits with them: what they are charged comes first. Only a little may be admitted before it
-    /// is read again: other gateways may begin to charge the key at any moment, and what they do not know of each other
-    /// adds up.
+    /// Whether it was read at most a moment before `asking`, and no bucket has begun since. A request after others that wait,
+    /// waits with them, since their charges come first. Only a little may be admitted before the next read: other gateways
+    /// may begin to charge the key at any moment, and what they do not know of each other adds up.
     pub(super) fn was_just_read(&self, asking: Instant) -> bool {
         self.versioned.is_none()
             && self.waiting.is_empty()
@@ -223,23 +210,19 @@ impl CachedCell {
             && self.since_read < self.names.limit.capacity() / BY_ONE_READ
     }
 
-    /// Whether it was read so shortly before somebody asks that no ban can have been missed for long.
     pub(super) fn was_read_for_bans(&self, asking: Instant) -> bool {
         self.read.is_some_and(|read| asking < read + BAN_READ)
     }
 
-    /// Whatever has been read is not enough for a decision any more.
     pub(super) fn must_be_read(&mut self) {
         (self.fresh, self.was_read, self.read) = (false, false, None);
     }
 
-    /// Whether other gateways have charged it lately.
     fn is_shared(&self) -> bool {
         self.shared.is_some_and(|shared| self.now.micros_since(shared) < SHARED)
     }
 
-    /// What counts for a refusal: what others have charged beyond what fits they mostly give back in a moment, because they ask
-    /// for confirmation as well.
+    /// The counts that matter for a refusal: gateways mostly give back in a moment what they have charged beyond the limit.
     pub(super) fn lasting(&self, limit: &Limit, at: Time) -> Cow<'_, Cell> {
         let mut cell = Cow::Borrowed(&self.cell);
         if self.overfull.is_some_and(|since| at.micros_since(since) < GIVING_BACK) {
@@ -248,36 +231,34 @@ impl CachedCell {
         cell
     }
 
-    /// Whether what is pending is to be sent at once: it is much of what is left, or other gateways charge the key as well,
-    /// and they either have little room left, or replace the same value.
+    /// Whether to send pending charges at once: they are much of what is left, or other gateways charge the key as well and
+    /// have little room left or replace the same value.
     pub(super) fn is_urgent(&self) -> bool {
         let limit = &self.names.limit;
         !limit.admits(&self.cell, self.now, self.since_read.saturating_mul(UNWRITTEN))
             || self.is_shared() && (self.versioned.is_some() || !self.has_plenty(limit, 1))
     }
 
-    /// Charges `cost`, which is pending then. The cell has been advanced to `now`.
+    /// Charges `cost`, which is then pending. The cell must be advanced to `now`.
     pub(super) fn charge(&mut self, limit: &Limit, now: Time, cost: u64) {
         self.count(limit, now, cost);
         self.versioned.iter_mut().for_each(|state| state.charge(cost, now));
     }
 
-    /// Charges what is set apart for requests that may come. Nothing of it is admitted yet.
+    /// Charges a lease, of which nothing is admitted yet.
     pub(super) fn charge_apart(&mut self, limit: &Limit, cost: u64) {
         let since_read = self.since_read;
         self.charge(limit, self.now, cost);
         self.since_read = since_read;
     }
 
-    /// Charges what is asked, and the server is to charge it only if it fits, as far as the state is kept as a whole. Returns
-    /// its number if some is.
+    /// Charges an ask, to the state that is kept as a whole only if it fits there; returns the number of that attempt.
     pub(super) fn attempt(&mut self, ask: &OwnedAsk, now: Time) -> Option<Number> {
         self.count(&ask.limit, now, ask.cost);
         let state = self.versioned.as_mut()?;
         Some(state.attempt(ask.limit.attempt(now, ask.need, ask.cost)))
     }
 
-    /// Counts `cost` here, and has it added to the sums on the server.
     fn count(&mut self, limit: &Limit, now: Time, cost: u64) {
         limit.charge(&mut self.cell, now, cost);
         self.since_read = self.since_read.saturating_add(cost);
@@ -291,7 +272,7 @@ impl CachedCell {
         }
     }
 
-    /// Whether somebody waits for it or for what it was charged, or it is part of an exchange.
+    /// Whether somebody waits for it or for its charges, or it is part of an exchange.
     pub(super) fn is_needed(&self) -> bool {
         self.stage == ExchangeStage::InFlight
             || !self.waiting.is_empty()
@@ -300,22 +281,20 @@ impl CachedCell {
             || self.inspections > 0
     }
 
-    /// Has the next exchange read all of it.
+    /// Makes the next exchange read all of it.
     pub(super) fn read_in_full(&mut self) {
         self.fresh = false;
     }
 
-    /// Whether the server is to be told something.
     pub(super) fn has_pending(&self) -> bool {
         self.counters.is_open() || self.versioned.as_ref().is_some_and(|state| state.has_pending())
     }
 
-    /// Whether it can be forgotten without anybody noticing.
     pub(super) fn is_spent(&self, reloads: &Reloads, now: Time) -> bool {
         reloads.is_spent(&self.names.limit, &self.cell, now)
     }
 
-    /// What was sent may or may not have arrived: the exchange was not answered.
+    /// The exchange was not answered, so what was sent may or may not have arrived.
     pub(super) fn lose_replies(&mut self) {
         self.counters.lose_replies();
         if let Some(state) = &mut self.versioned {
@@ -326,7 +305,6 @@ impl CachedCell {
 
 #[cfg(test)]
 impl CachedCell {
-    /// Checks what holds of every cell at any time.
     pub(super) fn check(&self) {
         let Self { stage, waiting, provisional, counters, versioned, cell, .. } = self;
         let has_sent = counters.has_sent() || versioned.as_ref().is_some_and(|state| state.has_sent());

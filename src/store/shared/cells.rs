@@ -1,10 +1,8 @@
-//! All cells that this process knows, bounded in number: those that nobody has used lately go first.
+//! All cells that this process knows, bounded in number.
 //!
-//! They stand side by side and are given out by their place, since finding and reordering would cost more than all else
-//! that is done with them. Which one makes room is found by a hand that goes round and spares, once, whoever was used
-//! since it last came by: the clock algorithm.
-//!
-//! A list in the order of use would write to neighbouring cells for every decision.
+//! Cells stand side by side and are given out by place, since finding and reordering them would cost more than all other work
+//! with them. The clock algorithm makes room: a hand goes round and spares, once, each cell that was used since its last
+//! visit. A list in the order of use would write to neighbouring cells for every decision.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,32 +20,28 @@ use crate::base::metrics::Counter;
 use crate::limit::Limit;
 use crate::store::reloads::Reloads;
 
-/// The most cells that are known: some 40 MB of them. Who is forgotten is asked for.
+/// The most cells, about 40 MB. A forgotten cell is read from the server again.
 pub(super) const MOST: usize = 1 << 17;
 
-/// How many cells are looked at to make room for a new one. If none of them can go, there is one more for now.
+/// How many cells are examined to make room for a new one. If none of them can go, there is one more for now.
 const LOOKS: usize = 128;
 
-/// The place of a cell. It stays the same while somebody waits for the cell or it is part of an exchange.
+/// It stays the same while somebody waits for the cell or it is part of an exchange.
 pub(super) type CellPlace = u32;
 
 #[derive(Debug)]
 pub(super) struct Cells {
     places: HashMap<Fingerprint, CellPlace, RandomState>,
     cells: Vec<CachedCell>,
-    /// The places of cells that were forgotten: what stands there is nobody's.
+    /// The places of forgotten cells, which hold a cell of `nobody`.
     free: Vec<usize>,
-    /// What stands there.
     nobody: Rc<Names>,
-    /// Where the hand stands.
     hand: usize,
-    /// The number of the next cell.
     next: u32,
-    /// The number of the latest of those that were forgotten before the server knew what they had been charged.
+    /// The number of the latest cell that was forgotten before the server knew all its charges.
     forgotten: Option<u32>,
     names: AllNames,
     servers: Vec<String>,
-    /// What reloads have changed.
     pub(super) reloads: Reloads,
     /// Until this moment a limit may have been replaced whose counts still matter.
     pub(super) migrating_until: Time,
@@ -59,7 +53,7 @@ impl Cells {
         Self {
             nobody: names.of(&Arc::new(Limit::new("", &[]))),
             free: Vec::new(),
-            // Memory is used when it is written to; growing would copy it in the middle of a decision.
+            // Reserved memory is used only when it is written to; growing would copy it in the middle of a decision.
             places: HashMap::with_capacity_and_hasher(MOST, RandomState::default()),
             cells: Vec::with_capacity(MOST),
             hand: 0,
@@ -72,12 +66,11 @@ impl Cells {
         }
     }
 
-    /// How many there are.
+    /// Includes places of forgotten cells.
     pub(super) fn len(&self) -> usize {
         self.cells.len()
     }
 
-    /// How many of them are those of a key.
     pub(super) fn keys(&self) -> usize {
         self.places.len()
     }
@@ -86,13 +79,11 @@ impl Cells {
         &mut self.cells[place as usize]
     }
 
-    /// The same, only to look at.
     pub(super) fn peek(&self, place: CellPlace) -> &CachedCell {
         &self.cells[place as usize]
     }
 
-    /// The cell of a key by a limit, and its place. `forgotten` counts those that had to make room while something of
-    /// them was pending.
+    /// The cell of a key of a limit, and its place. `forgotten` counts cells that make room while they have pending charges.
     pub(super) fn of(
         &mut self,
         limit: &Arc<Limit>,
@@ -113,8 +104,7 @@ impl Cells {
         (place, cached)
     }
 
-    /// The cell that was at `place` when it was asked for. One that nobody waits for, because its server is away or it
-    /// has just been read, may have had to make room since: then it is begun anew.
+    /// The cell that was at `place` when it was asked for; created anew if nobody waited for it and it had to make room.
     pub(super) fn again(
         &mut self,
         place: &mut CellPlace,
@@ -129,19 +119,16 @@ impl Cells {
         self.at(*place)
     }
 
-    /// The place of a cell, if it is known.
     pub(super) fn find(&self, cell: Fingerprint) -> Option<CellPlace> {
         self.places.get(&cell).copied()
     }
 
-    /// Whether a cell that is not there any more may have been forgotten before the server knew what it had been
-    /// charged.
+    /// Whether a cell that is gone may have been forgotten before the server knew all its charges.
     pub(super) fn may_have_forgotten(&self, number: u32) -> bool {
         self.forgotten.is_some_and(|forgotten| !is_newer(number, forgotten))
     }
 
-    /// Gives a cell that was reset a new number: what was reserved before must not be given back to what is counted
-    /// since.
+    /// Gives a cell that was reset a new number, so that earlier reservations are not given back to later counts.
     pub(super) fn renumber(&mut self, place: CellPlace) {
         let cached = &mut self.cells[place as usize];
         let before = std::mem::replace(&mut cached.number, self.next);
@@ -149,7 +136,7 @@ impl Cells {
         self.note_forgotten(before);
     }
 
-    /// Notes that what was charged to the cell with this number is perhaps not counted on the server.
+    /// Notes that charges to the cell with this number may be missing on the server.
     fn note_forgotten(&mut self, number: u32) {
         let newest = self.forgotten.filter(|other| is_newer(*other, number));
         self.forgotten = Some(newest.unwrap_or(number));
@@ -174,14 +161,13 @@ impl Cells {
                 self.cells.len() - 1
             }
         };
-        // There are never more than can be counted so.
+        // There are at most [`MOST`] and a few more, so it fits.
         let place = CellPlace::try_from(place).unwrap_or(CellPlace::MAX);
         self.places.insert(key.with(limit.shape()), place);
         place
     }
 
-    /// Forgets cells at these places whose limit a reload has removed, and that nobody needs; returns how many such are
-    /// needed, or `None` if there are no such places.
+    /// Forgets the unneeded cells here of limits that a reload removed. Returns how many stay; `None` beyond the last place.
     pub(super) fn forget(&mut self, places: Range<usize>, now: Time) -> Option<usize> {
         let Self { places: cached, cells, free, nobody, reloads, .. } = self;
         let range = places.start..places.end.min(cells.len());
@@ -190,7 +176,7 @@ impl Cells {
             if reloads.is_needed(&cell.names.limit, cell.key) || Rc::ptr_eq(&cell.names, nobody) {
                 continue;
             }
-            // Whoever is in line has yet to be told something.
+            // A queued cell still has something to send.
             if cell.stage != ExchangeStage::Idle
                 || cell.is_needed()
                 || cell.has_pending() && !cell.is_spent(reloads, now)
@@ -205,7 +191,6 @@ impl Cells {
         (places.start < cells.len()).then_some(stay)
     }
 
-    /// Forgets a cell and returns its place, if one is found that nobody needs.
     fn make_room(&mut self, now: Time, forgotten: &Counter) -> Option<usize> {
         for _ in 0..LOOKS {
             let place = self.hand;
@@ -227,7 +212,7 @@ impl Cells {
     }
 }
 
-/// Whether a cell was made after another one. Numbers begin anew, but long after what they stand for is gone.
+/// Whether a cell was created after another one. Numbers wrap, but long after old ones have lost their meaning.
 fn is_newer(number: u32, other: u32) -> bool {
     number != other && number.wrapping_sub(other) < 1 << 31
 }
@@ -266,7 +251,7 @@ mod tests {
             for client in 0..10 {
                 cells.of(&goes, key(number * 10 + client), NOW, &forgotten);
             }
-            // One is being asked about, and its place must stay.
+            // A cell in flight must keep its place.
             let busy = ask(&goes, number * 10);
             let (place, cached) = cells.of(&busy.limit, busy.key, NOW, &forgotten);
             cached.stage = ExchangeStage::InFlight;
@@ -282,7 +267,7 @@ mod tests {
         assert_eq!((cells.places.len(), cells.len() - cells.free.len()), (1, 1));
         assert_eq!(cells.of(&stays, key(0), NOW, &forgotten).0, kept);
         assert_eq!(cells.forget(MOST..2 * MOST, NOW), None);
-        // Whoever knows the place of one that is gone finds that it is another's.
+        // An old place now belongs to another cell.
         let mut place = (kept + 1) % 2;
         let again = ask(&limit("limit-1"), 10);
         assert_eq!(cells.again(&mut place, &again, NOW, &forgotten).id(), again.cell());
@@ -295,7 +280,7 @@ mod tests {
         let (mut cells, forgotten) = (Cells::new("gw", &["a:1".to_owned()]), Counter::default());
         cells.of(&fast, Fingerprint::of(b"k"), NOW, &forgotten).1.charge(&fast, NOW, 60);
         cells.reload(&LimitChanges { in_use: vec![fast, slow], ..LimitChanges::default() }, NOW);
-        // It is full again by the rate of before, but perhaps not by the one that its key has now.
+        // The bucket is full again by its first rate, but perhaps not by the rate that its key has now.
         let later = NOW.after(std::time::Duration::from_secs(120));
         assert_eq!((cells.make_room(later, &forgotten), forgotten.get()), (Some(0), 1));
     }

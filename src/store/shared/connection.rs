@@ -1,4 +1,4 @@
-//! The connection to one server, and the only owner of its socket: it connects, writes bytes, and reads those that come.
+//! The connection to one server. It alone owns the socket, connects, reads and writes.
 
 use std::pin::Pin;
 
@@ -9,33 +9,30 @@ use tokio::net::TcpStream;
 use super::link::Failure;
 use super::protocol::Greeting;
 
-/// Bytes that can be read at once: in most cases the replies to a full exchange.
+/// Bytes per read: in most cases the replies to a full exchange.
 const INPUT: usize = 64 << 10;
 
-/// A connection, as far as there is one.
 pub(super) enum Connection {
     Closed,
     Connecting(Pin<Box<dyn Future<Output = Result<Socket, Failure>>>>),
     Open(Socket),
 }
 
-/// A socket to a server that answers.
+/// A socket to a server that has answered the greeting.
 pub(super) struct Socket {
     stream: TcpStream,
-    /// The bytes that are being written, and how many of them have been.
+    /// The bytes to be written, and how many of them have been.
     output: Vec<u8>,
     written: usize,
     input: BytesMut,
 }
 
 impl Connection {
-    /// A connection that is made by [`Self::proceed`] and begins with this greeting.
-    /// The name is looked up each time, because its address may have changed.
+    /// [`Self::proceed`] makes the connection. The name is looked up each time, because its address may have changed.
     pub(super) fn open(address: String, greeting: Greeting) -> Self {
         Self::Connecting(Box::pin(Socket::open(address, greeting)))
     }
 
-    /// Adds bytes that are to be written.
     pub(super) fn write(&mut self, bytes: Vec<u8>) {
         match self {
             Self::Open(Socket { output, .. }) if output.is_empty() => *output = bytes,
@@ -44,8 +41,7 @@ impl Connection {
         }
     }
 
-    /// Goes on until the connection is made, which returns `None`, or until something has been read: all that has not been
-    /// taken. If this future is dropped, nothing is lost.
+    /// Until the connection is made (`None`), or something was read: returns all that is not taken yet. Cancel-safe.
     ///
     /// # Errors
     /// If the server cannot be connected to or does not answer as it should, or if the connection is closed or broken.
@@ -54,7 +50,7 @@ impl Connection {
             Self::Closed => std::future::pending().await,
             Self::Connecting(connecting) => {
                 let opened = connecting.await;
-                // What has ended must not be asked again.
+                // A completed future must not be polled again.
                 *self = Self::Closed;
                 *self = Self::Open(opened?);
                 Ok(None)
@@ -65,7 +61,6 @@ impl Connection {
 }
 
 impl Socket {
-    /// Connects, and checks that the server answers as it should.
     async fn open(address: String, greeting: Greeting) -> Result<Self, Failure> {
         let mut stream = TcpStream::connect(&address).await?;
         stream.set_nodelay(true)?;
@@ -78,7 +73,6 @@ impl Socket {
         Ok(Self { stream, output: Vec::new(), written: 0, input: BytesMut::with_capacity(INPUT) })
     }
 
-    /// Writes what there is to write, until something has been read.
     async fn transfer(&mut self) -> Result<(), Failure> {
         let Self { stream, output, written, input } = self;
         let (mut read, mut write) = stream.split();

@@ -1,10 +1,9 @@
-//! The coordinator: it makes all decisions of the process, one after the other. So each sees every admission before it,
-//! and a burst for one key gets exactly its limit. Decisions that wait for the same cell share one read, and their
-//! charges become one increment.
+//! The coordinator makes all decisions of the process, one after the other, so each sees every admission before it. Decisions
+//! that wait for the same cell share one read, and their charges become one increment.
 //!
-//! It is pure, without connections and without a clock. Its inputs are what was asked (`submit`), what was answered
-//! (`answered`), which servers answer (`up`, `down`) and that time has passed (`on_timer`). Its outputs are the
-//! commands of the next exchange with a server (`write`) and what was decided (`take_replies`).
+//! It is pure, without connections and without a clock. Its inputs are requests (`submit`), replies (`answered`), the state
+//! of servers (`up`, `down`) and time (`on_timer`). Its outputs are commands for a server (`write`) and decisions
+//! (`take_replies`).
 
 mod admission;
 mod confirmation;
@@ -37,7 +36,6 @@ use crate::store::plan::{AskPlan, Plan};
 use admission::{Admit, Admits};
 use inspection::Inspections;
 
-/// All that is known of cells, decisions and servers.
 pub(super) struct Coordinator {
     cells: Cells,
     waiting: DecisionQueue,
@@ -46,12 +44,10 @@ pub(super) struct Coordinator {
     strict: bool,
     health: Arc<Health>,
     refusals: Arc<RefusalCache>,
-    /// What is to be dropped after a reload.
     sweep: Option<Sweep>,
-    /// For each worker, the replies that have not been taken yet.
     replies: Vec<PendingDecisions>,
     inspections: Inspections,
-    /// When leases that were asked for or granted end, and of which cells.
+    /// When requested or granted leases end, and of which cells.
     leases: VecDeque<(Instant, CellPlace)>,
 }
 
@@ -77,7 +73,7 @@ impl Coordinator {
         }
     }
 
-    /// Accepts a message. A decision is made by `deadline`.
+    /// A decision is made by `deadline` at the latest.
     pub(super) fn submit(&mut self, message: Message, deadline: Instant) {
         match message {
             Message::Decide(decision) => self.decide(decision, deadline),
@@ -87,8 +83,7 @@ impl Coordinator {
         }
     }
 
-    /// Applies a reload of the configuration, or a change of overrides. Nobody waits for it: each cell continues from the counts
-    /// before when it is used next.
+    /// Nobody waits for a reload: each cell continues from the earlier counts at its next use.
     fn reload(&mut self, Reload { changes, now, asked }: &Reload) {
         self.withdraw_leases(changes);
         if self.cells.reload(changes, *now) {
@@ -97,7 +92,7 @@ impl Coordinator {
         }
     }
 
-    /// Does what is due by now: ends waits that have lasted long enough, and goes on sweeping after a reload.
+    /// Ends waits that have lasted long enough, returns leases, and continues the sweep after a reload.
     pub(super) fn on_timer(&mut self, now: Instant, time: Time) {
         self.expire(now);
         self.return_leases(now);
@@ -106,35 +101,30 @@ impl Coordinator {
         }
     }
 
-    /// When [`Self::on_timer`] has something to do.
+    /// When [`Self::on_timer`] must be called next.
     pub(super) fn next_timer(&mut self) -> Option<Instant> {
         let sweep = self.sweep.as_ref().map(|sweep| sweep.at);
         self.waiting.deadline().into_iter().chain(sweep).chain(self.end_of_lease()).min()
     }
 
-    /// Whether every server has yet to answer.
     pub(super) fn is_busy(&self) -> bool {
         self.servers.iter().all(ServerQueue::is_busy)
     }
 
-    /// Whether every server has all that was admitted, or is away.
     pub(super) fn is_written(&self) -> bool {
         self.leases.is_empty() && self.servers.iter().all(ServerQueue::is_written)
     }
 
-    /// When an exchange with this server is due.
     pub(super) fn due(&self, server: usize) -> Due {
         self.servers[server].due()
     }
 
-    /// Collects the commands of the next exchange with this server. Returns whether there are any.
     pub(super) fn write(&mut self, server: usize, commands: &mut dyn Commands) -> bool {
         let Self { servers, cells, inspections, strict, .. } = self;
         inspections.composed(cells, |cells| servers[server].write(server, cells, commands, *strict))
     }
 
-    /// Takes the replies to the exchange with this server that was begun first, at `begun`, and has `ended` now. False if
-    /// the server has done nothing of what it was asked.
+    /// Takes the replies to the oldest exchange with this server. False if the server refused all of it.
     pub(super) fn answered(
         &mut self,
         server: usize,
@@ -151,17 +141,16 @@ impl Coordinator {
         }
         let is_good = !replies.is_failure;
         if !is_good {
-            // The server counts as away, and what is pending waits until it is back.
+            // The server now counts as away, and pending charges wait until it is back.
             exchange.cells.iter().for_each(|(cell, _)| self.queue(*cell, true));
         }
         is_good
     }
 
-    /// Takes the answer about one cell and makes the decisions that waited for it.
     fn fill(&mut self, cell: CellPlace, answer: &CellAnswer<'_>, begun: Instant, now: Time) {
         let cached = self.cells.at(cell);
-        // A provisional charge may have waited for long. And the last decision may be long ago: as of then, what others
-        // have counted since would look as if their clocks were ahead.
+        // Provisional charges may have waited for long, and the last decision may be long ago: as of that, later counts of
+        // other gateways would look as if their clocks were ahead.
         if now > cached.now && (cached.versioned.is_some() || self.strict && !cached.provisional.is_empty()) {
             cached.advance(&cached.names.limit.clone(), now);
         }
@@ -180,9 +169,8 @@ impl Coordinator {
             true => cached.confirm(is_confirmed),
             false => cached.reject_what_did_not_fit(filled.writes != Writes::Unacknowledged),
         };
-        // If another gateway was faster to replace the state, this one tries again before it admits anything: with each
-        // admission that others do not know of, the gateways would be further apart. A new bucket that has begun
-        // meanwhile is read first as well.
+        // If another gateway replaced the state first, this one retries before it admits anything: each admission that others
+        // do not know of would move the gateways further apart. A bucket that has begun meanwhile is read first, too.
         let is_decidable = has_failed || !filled.must_retry;
         let waiting = match filled.is_current && is_decidable {
             true => std::mem::take(&mut cached.waiting),
@@ -191,8 +179,8 @@ impl Coordinator {
         if !is_good {
             self.drop_provisional(cell, filled.writes == Writes::Unacknowledged);
         }
-        // What is leased is left for others, and the verdicts say so. And what is not wanted any more is given back before
-        // anything continues from the cell.
+        // Leases come first: they are not for these requests, and the verdicts say so. And a lease that is not wanted any
+        // more is given back before anything continues from the cell.
         confirmations.sort_by_key(|confirmation| !confirmation.charge.is_leased());
         for confirmation in confirmations {
             match confirmation.charge.number {
@@ -207,8 +195,8 @@ impl Coordinator {
             }
             self.look_at_ban(cell, number);
             if let Some(mut decision) = self.waiting.count_down(number) {
-                // A request that has waited for long is decided as of the answer: what others have counted since would
-                // look as if the clock had been set back.
+                // A request that has waited for long is decided as of the answer: otherwise later counts of other gateways
+                // would look as if the clock had been set back.
                 if decision.now.after(OVERTAKEN) < now {
                     decision.now = now;
                     decision.result.as_of = Some(now);
@@ -219,12 +207,10 @@ impl Coordinator {
         if self.cells.at(cell).inspections > 0 {
             self.answer_inspections(cell, answer.is_read(), &filled);
         }
-        // What could not be written is tried again with the next request for the cell, and not at once again and again.
+        // A failed write is retried with the next request for the cell, not in a loop.
         self.queue(cell, is_good);
     }
 
-    /// Queues a cell if an exchange with it is wanted or, unless writing it has just failed (`may_write`), if it has
-    /// something pending.
     fn queue(&mut self, cell: CellPlace, may_write: bool) {
         let cached = self.cells.at(cell);
         let server = &mut self.servers[cached.server];
@@ -232,7 +218,6 @@ impl Coordinator {
         server.tidy(&mut self.cells);
     }
 
-    /// Decides from what was just read.
     fn decide_by_read(&mut self, decision: Box<PendingDecision>) {
         if !decision.standings.is_empty() {
             // It is charged already, and only waited to learn whether its key is banned.
@@ -245,19 +230,17 @@ impl Coordinator {
         self.judge(decision, true);
     }
 
-    /// Whether the server of this cell is away.
     fn is_away(&self, cell: CellPlace) -> bool {
         let server = self.cells.peek(cell).server;
         self.servers[server].state == ServerState::Away
     }
 
-    /// Decides from the cells as all decisions before it have left them. What is charged may be provisional if the server
-    /// answers.
+    /// Decides from the cells as all earlier decisions have left them. Charges may be provisional if the server `answers`.
     fn judge(&mut self, mut decision: Box<PendingDecision>, answers: bool) {
         let mut admits = Admits::new();
         let PendingDecision { asks, places, now, asked, .. } = &mut *decision;
         for (ask, place) in asks.iter_mut().zip(places.iter_mut()) {
-            // A reload may have come while it waited.
+            // There may have been a reload while it waited.
             self.cells.follow(ask, *now);
             let cached = self.cells.again(place, ask, *now, &self.health.forgotten);
             let now = cached.advance_for(&ask.limit, *now, *asked);
@@ -280,7 +263,7 @@ impl Coordinator {
         self.carry_out(decision, &plan, &admits);
     }
 
-    /// Charges a decision as it is planned. Replies, or lets it wait until provisional charges are confirmed.
+    /// Charges a decision as planned. Replies at once, or after provisional charges are confirmed.
     fn carry_out(&mut self, mut decision: Box<PendingDecision>, plan: &Plan, admits: &Admits) {
         let is_provisional = plan.admits && admits.iter().any(|admit| admit.is_provisional);
         if plan.admits {
@@ -314,7 +297,7 @@ impl Coordinator {
                     open += 1;
                     Standing::Open
                 } else {
-                    // It is given back if another one is rejected.
+                    // It is given back if another charge is rejected.
                     Standing::Confirmed(charge)
                 });
             } else if plan.admits && is_open && ask.looks_at_bans() {
@@ -345,7 +328,6 @@ impl Coordinator {
 
 #[cfg(test)]
 impl Coordinator {
-    /// Checks what holds of all cells at any time.
     pub(super) fn check(&self) {
         let mut sent: Vec<CellPlace> = self.servers.iter().flat_map(ServerQueue::in_flight).collect();
         sent.sort_unstable();

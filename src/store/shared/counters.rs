@@ -1,6 +1,6 @@
-//! How the sums of one cell stand to those on the server, counter by counter.
+//! How the sums of one cell differ from those on the server, counter by counter.
 //!
-//! A counter is in one of these states, by what is noted of it here:
+//! A counter is in one of these states:
 //!
 //! ```text
 //!            charge, give back              an exchange is written         it is answered
@@ -12,8 +12,8 @@
 //!     +----------------------------+   +-------------------- Unacknowledged --- a read shows that it has arrived --> Clean
 //! ```
 //!
-//! Of a clean counter nothing is noted. While a counter is unacknowledged it is only read: what is added to it then
-//! could not be told from what may have arrived.
+//! Nothing is stored about a clean counter. An unacknowledged counter is only read: a charge added to it then could not be
+//! distinguished from what may have arrived.
 
 use smallvec::SmallVec;
 
@@ -26,65 +26,59 @@ pub(super) struct CounterId {
     pub(super) bucket: u64,
 }
 
-/// A cost as it is added to a counter; less than 0 it is given back.
+/// A cost as a change of a counter; giving back is negative.
 pub(super) fn signed(cost: u64) -> i64 {
     i64::try_from(cost).unwrap_or(i64::MAX)
 }
 
-/// What the server has yet to confirm of one counter. Amounts are less than 0 where something is given back.
+/// What the server has yet to confirm of one counter. Amounts that are given back are negative.
 #[derive(Clone, Copy, Debug)]
 struct UnconfirmedCounter {
     id: CounterId,
-    /// What has not been sent yet.
     pending: i64,
     sent: SentAmount,
-    /// Whether the counter is to be written even if nothing is pending, because the server does not have it.
+    /// Whether to write the counter even if nothing is pending, because the server does not have it.
     restore: bool,
 }
 
-/// How an amount is added to a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Add,
-    /// The server has lost the counter, or never had it, so it is created with its count.
+    /// The server has lost the counter, or never had it, so the counter is created with its count.
     Create,
 }
 
-/// What has been sent of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SentAmount {
     Nothing,
-    /// This is part of the exchange that is under way.
     InFlight(i64),
-    /// This was sent, and nobody knows whether it has arrived.
+    /// Sent, but without an answer that tells whether it has arrived.
     Unacknowledged(i64),
 }
 
-/// The counters of one cell that are not clean.
 #[derive(Debug, Default)]
 pub(super) struct UnconfirmedCounters {
     unconfirmed: SmallVec<[UnconfirmedCounter; 2]>,
-    /// What this gateway has counted itself and not given back, if it or another ever gives anything back. Then counters shrink,
-    /// so what was read before says nothing of what is there now. But no counter is below what one gateway alone has
-    /// counted in it, unless it was lost and begun anew by another. What continues from a replaced limit is part of it.
+    /// What this gateway has counted itself and not given back; `None` while no gateway ever gives anything back. Where
+    /// gateways do, counters shrink, so an earlier read says nothing about the present. But no counter is below what one
+    /// gateway alone has counted in it, unless the counter was lost and another gateway has created it anew. Counts that
+    /// continue from a replaced limit are included.
     counted_here: Option<Box<CountedHere>>,
 }
 
 type CountedHere = SmallVec<[(CounterId, u64); 2]>;
 
-/// What a reading means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LearnedCount {
-    /// What counts now: what the server has, and what it has yet to be told.
+    /// The count on the server, and what the server has yet to be told.
     pub(super) count: u64,
-    /// Whether the server has lost what it had.
+    /// Whether the server has lost a count that it had.
     pub(super) is_lost: bool,
-    /// Whether another gateway has added to it.
     pub(super) is_shared: bool,
 }
 
 impl UnconfirmedCounters {
-    /// Charges a counter, or gives back if `amount` is less than 0.
+    /// A negative `amount` is given back.
     pub(super) fn add(&mut self, id: CounterId, amount: i64) {
         let at = self.entry(id);
         let counter = &mut self.unconfirmed[at];
@@ -103,14 +97,12 @@ impl UnconfirmedCounters {
         self.counted_here.get_or_insert_default();
     }
 
-    /// From now on other gateways may give back, which are seen to count for the first time: until then all that was `known` of
-    /// this counter was counted here.
+    /// From now on other gateways may give back. They are seen for the first time, so all of `known` was counted here.
     pub(super) fn may_shrink_by_others(&mut self, id: CounterId, known: u64) {
         self.counted_here.get_or_insert_with(|| Box::new(SmallVec::from_iter([(id, known)])));
     }
 
-    /// From now on this counter is no lower than `count`, which continues from a replaced limit. If the server has none, it is
-    /// created.
+    /// From now on at least `count`, which continues from a replaced limit. A counter that the server lacks is created.
     pub(super) fn hold(&mut self, id: CounterId, count: u64) {
         let counted = self.counted_here.get_or_insert_default();
         match counted.iter_mut().find(|(of, _)| *of == id) {
@@ -120,7 +112,6 @@ impl UnconfirmedCounters {
         self.create(id);
     }
 
-    /// Whether something may be given back, so that counts may become lower.
     pub(super) fn shrinks(&self) -> bool {
         self.counted_here.is_some()
     }
@@ -135,24 +126,22 @@ impl UnconfirmedCounters {
         self.unconfirmed.iter().any(|counter| counter.unacknowledged() > 0)
     }
 
-    /// Whether something of this counter is part of the exchange that is under way.
     pub(super) fn is_in_flight(&self, id: CounterId) -> bool {
         self.of(id).is_some_and(|counter| matches!(counter.sent, SentAmount::InFlight(_)))
     }
 
-    /// Whether something is noted of this counter.
     pub(super) fn has(&self, id: CounterId) -> bool {
         self.of(id).is_some()
     }
 
-    /// Whether `amount` can be given back to this counter: what may never have arrived would be taken from others.
+    /// False if the charge may never have arrived: then `amount` would be taken from others.
     pub(super) fn can_give_back(&self, id: CounterId, amount: u64) -> bool {
         self.of(id).is_none_or(|counter| {
             counter.unacknowledged() == 0 || u64::try_from(counter.pending).is_ok_and(|later| later >= amount)
         })
     }
 
-    /// Sends what is pending and can be sent: `write(counter, amount, how)` for each.
+    /// Sends what is pending and can be sent: calls `write(counter, amount, how)` for each.
     pub(super) fn send(&mut self, mut write: impl FnMut(CounterId, i64, Change)) {
         for counter in &mut self.unconfirmed {
             if counter.is_pending() && counter.sent == SentAmount::Nothing {
@@ -164,18 +153,17 @@ impl UnconfirmedCounters {
         }
     }
 
-    /// What counts here and the server has yet to be told, or is being told. Less than 0 if it is to be given back.
+    /// What counts here, but not on the server yet, in flight or not. Negative if it is to be given back.
     pub(super) fn pending(&self, id: CounterId) -> i64 {
         self.of(id).map_or(0, |counter| counter.pending.saturating_add(counter.in_flight()))
     }
 
-    /// The counter is missing, and is to be created.
     fn create(&mut self, id: CounterId) {
         let at = self.entry(id);
         self.unconfirmed[at].restore = true;
     }
 
-    /// What came of what was sent, before it is learned what was read after it.
+    /// Learns the result of the write. What was read after it is learned later.
     pub(super) fn acknowledge(&mut self, id: CounterId, written: Written) {
         let Some(at) = self.position(id) else { return };
         let counter = &mut self.unconfirmed[at];
@@ -183,7 +171,7 @@ impl UnconfirmedCounters {
         counter.sent = SentAmount::Nothing;
         match written {
             Written::Done | Written::Count(_) => {}
-            // There was nothing to add to, or to take from.
+            // There was no counter to add to, or to take from.
             Written::Missing => {
                 counter.pending = counter.pending.saturating_add(amount.max(0));
                 counter.restore = amount > 0;
@@ -197,7 +185,6 @@ impl UnconfirmedCounters {
         self.tidy(at);
     }
 
-    /// All that was sent is done.
     pub(super) fn acknowledge_all(&mut self) {
         for counter in &mut self.unconfirmed {
             if let SentAmount::InFlight(_) = counter.sent {
@@ -217,25 +204,24 @@ impl UnconfirmedCounters {
         self.unconfirmed.retain(|counter| !counter.is_clean());
     }
 
-    /// Learns that the server has this `count`, or no such counter, where `known` counts here, all that it was sent
-    /// included. With `shrink` a lower count is believed, because gateways give back what they cannot use, but none
-    /// below what was counted here.
+    /// Learns that the server has this `count`, or no such counter. `known` counts here, with all that was sent. With
+    /// `shrink` a lower count is believed, because gateways give back what they cannot use, but none below what was counted
+    /// here.
     pub(super) fn learn(&mut self, id: CounterId, known: u64, count: Option<u64>, shrink: bool) -> LearnedCount {
         let at = self.position(id);
         let (pending, unacknowledged) = at.map_or((0, 0), |at| {
             let counter = &self.unconfirmed[at];
             (counter.pending.saturating_add(counter.in_flight()), counter.unacknowledged())
         });
-        // Others only add. So if there is less than what was there before and what is unacknowledged, that has not
-        // arrived.
+        // Others only add. So a count below the earlier one plus what is unacknowledged means that this has not arrived.
         let before = known.saturating_add_signed(-pending.saturating_add(unacknowledged));
         let has_arrived = count.is_some_and(|count| count >= before.saturating_add_signed(unacknowledged));
         let pending = if has_arrived { pending } else { pending.saturating_add(unacknowledged) };
         let confirmed = known.saturating_add_signed(-pending);
         let there = match count {
-            // If it is less than what was counted here, it was lost, and begun anew by another gateway.
+            // A count below what was counted here means that the counter was lost, and another gateway has created it anew.
             Some(count) if shrink => count.max(self.counted_here(id).saturating_add_signed(-pending)),
-            // Counters only grow. One that has shrunk was lost, and begun anew by another gateway.
+            // Counters only grow. One that has shrunk was lost, and another gateway has created it anew.
             Some(count) => count.max(confirmed),
             None => confirmed,
         };
@@ -257,8 +243,7 @@ impl UnconfirmedCounters {
         LearnedCount { count: there.saturating_add_signed(pending), is_lost, is_shared }
     }
 
-    /// Forgets all but what the server has yet to be told, because the key was reset. What is to be given back was
-    /// charged before that.
+    /// The key was reset: forgets all but pending charges. What was to be given back was charged before the reset.
     pub(super) fn forget_confirmed(&mut self) {
         for counter in &mut self.unconfirmed {
             counter.pending = counter.pending.max(0);
@@ -276,7 +261,6 @@ impl UnconfirmedCounters {
         }
     }
 
-    /// Forgets counters that matter to nobody any more.
     pub(super) fn retain(&mut self, matters: impl Fn(CounterId) -> bool) {
         self.unconfirmed.retain(|counter| matters(counter.id));
         if let Some(counted) = &mut self.counted_here {
@@ -324,8 +308,7 @@ impl UnconfirmedCounter {
         if let SentAmount::Unacknowledged(amount) = self.sent { amount } else { 0 }
     }
 
-    /// What was sent may or may not have arrived. What was given back so is not given back again, since to take it
-    /// twice could let too much pass.
+    /// What was sent may or may not have arrived. It is not given back a second time, since that could let too much pass.
     fn unacknowledge(&mut self, amount: i64) {
         self.sent = if amount > 0 { SentAmount::Unacknowledged(amount) } else { SentAmount::Nothing };
         self.restore |= amount == 0;
@@ -338,12 +321,11 @@ impl UnconfirmedCounter {
 
 #[cfg(test)]
 impl UnconfirmedCounters {
-    /// Whether something is part of the exchange that is under way.
     pub(super) fn has_sent(&self) -> bool {
         self.unconfirmed.iter().any(|counter| matches!(counter.sent, SentAmount::InFlight(_)))
     }
 
-    /// What the server has yet to confirm of each counter, if it is more than 0.
+    /// What the server has yet to confirm of each counter; 0 if that is negative.
     pub(super) fn open(&self) -> impl Iterator<Item = (CounterId, u64)> {
         let open = |counter: &UnconfirmedCounter| counter.pending + counter.in_flight() + counter.unacknowledged();
         self.unconfirmed.iter().map(move |counter| (counter.id, u64::try_from(open(counter)).unwrap_or(0)))
@@ -362,7 +344,6 @@ mod tests {
         counters.learn(ID, known, count, false)
     }
 
-    /// What is sent now.
     fn sent(counters: &mut UnconfirmedCounters) -> Vec<i64> {
         let mut sent = Vec::new();
         counters.send(|id, amount, _| {
@@ -389,7 +370,7 @@ mod tests {
         counters.add(ID, 4);
         counters.acknowledge(ID, Written::Done);
         assert!(counters.is_open());
-        // 9 by others, 2 and 4 by this gateway.
+        // Other gateways have counted 9, this one 2 and 4.
         let learned = learn(&mut counters, 6, Some(11));
         assert_eq!(learned, LearnedCount { count: 15, is_lost: false, is_shared: true });
         assert_eq!(sent(&mut counters), [4]);
@@ -401,7 +382,7 @@ mod tests {
     fn what_has_arrived_is_not_sent_again_and_what_has_not_is() {
         for (count, again) in [(Some(10), vec![4]), (Some(12), vec![6]), (None, vec![6]), (Some(13), vec![4])] {
             let mut counters = UnconfirmedCounters::default();
-            // 10 were there, as far as was known.
+            // As far as was known, 10 were there.
             counters.add(ID, 2);
             sent(&mut counters);
             counters.lose_replies();
@@ -441,7 +422,7 @@ mod tests {
         assert_eq!(learned, LearnedCount { count: 7, is_lost: true, is_shared: false });
         counters.send(|_, amount, change| assert_eq!((amount, change), (2, Change::Create)));
         counters.acknowledge(ID, Written::Missing);
-        // Another gateway has begun it anew since.
+        // Another gateway has created it anew.
         assert_eq!(learn(&mut counters, 7, Some(1)), LearnedCount { count: 7, is_lost: false, is_shared: false });
         counters.send(|_, amount, change| assert_eq!((amount, change), (2, Change::Add)));
     }
@@ -509,16 +490,14 @@ mod tests {
         assert!(!counters.is_open() && !counters.is_unacknowledged() && counters.unconfirmed.is_empty());
     }
 
-    /// One counter of a gateway, and the same on the server.
     #[derive(Default)]
     struct Pair {
         counters: UnconfirmedCounters,
         /// What counts here, and what should.
         known: u64,
         total: u64,
-        /// What the server has.
         there: Option<u64>,
-        /// What was to be given back and may not have been.
+        /// What was to be given back, but may not have been.
         dropped: u64,
     }
 
@@ -534,7 +513,7 @@ mod tests {
             self.total = self.total.saturating_add_signed(amount);
         }
 
-        /// An exchange that the server carries out or not, and answers or not.
+        /// An exchange that the server executes or not, and answers or not.
         fn exchange(&mut self, (is_executed, is_answered): (bool, bool)) {
             let mut written = None;
             self.counters.send(|_, amount, change| written = Some((amount, change == Change::Create)));
@@ -576,7 +555,6 @@ mod tests {
             for (charged, how) in steps {
                 match (charged, how) {
                     (Some(amount), _) => pair.charge(amount),
-                    // The server is restarted.
                     (None, (false, true)) => pair.there = None,
                     (None, how) => pair.exchange(how),
                 }

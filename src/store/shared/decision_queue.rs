@@ -6,24 +6,23 @@ use tokio::time::Instant;
 
 use super::message::PendingDecision;
 
-/// All decisions that wait. A number that was given to a decision is never given again.
+/// Numbers of decisions are never reused.
 #[derive(Debug, Default)]
 pub(super) struct DecisionQueue {
-    /// The number of the first in the queue.
     first: u64,
     queue: VecDeque<Slot>,
 }
 
 #[derive(Debug)]
 struct Slot {
-    /// It waits no longer than until then. All wait equally long, so the first in the queue is the first to end.
+    /// All wait equally long, so the first in the queue is the first to end.
     deadline: Instant,
-    /// The decision, if it still waits, and for how many answers.
+    /// `None` if it no longer waits; otherwise with the number of missing answers.
     waiting: Option<(Box<PendingDecision>, usize)>,
 }
 
 impl DecisionQueue {
-    /// Adds a decision, which waits for so many answers. Returns the number that it gets.
+    /// Returns the number of the decision.
     pub(super) fn push(&mut self, mut decision: Box<PendingDecision>, answers: usize, deadline: Instant) -> u64 {
         let number = self.first + self.queue.len() as u64;
         decision.number = number;
@@ -31,7 +30,7 @@ impl DecisionQueue {
         number
     }
 
-    /// Lets a decision that was just taken wait for so many answers more, no longer than before. Returns its number.
+    /// Makes a decision that was just taken wait for more answers, until its deadline. Returns its number.
     pub(super) fn put_back(&mut self, decision: Box<PendingDecision>, answers: usize) -> u64 {
         let number = decision.number;
         if let Some(slot) = self.slot(number) {
@@ -40,30 +39,26 @@ impl DecisionQueue {
         number
     }
 
-    /// The decision with this number, if it still waits.
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut PendingDecision> {
         self.slot(number)?.waiting.as_mut().map(|(decision, _)| &mut **decision)
     }
 
-    /// One of the answers is there: returns the decision if it was the last.
+    /// One answer has come: returns the decision if it was the last.
     pub(super) fn count_down(&mut self, number: u64) -> Option<Box<PendingDecision>> {
         let (_, answers) = self.slot(number)?.waiting.as_mut()?;
         *answers = answers.saturating_sub(1);
         if *answers == 0 { self.take(number) } else { None }
     }
 
-    /// Takes a decision out of the queue, if it still is in it.
     pub(super) fn take(&mut self, number: u64) -> Option<Box<PendingDecision>> {
         self.slot(number)?.waiting.take().map(|(decision, _)| decision)
     }
 
-    /// Takes the first decision, if its time is over.
     pub(super) fn take_overdue(&mut self, now: Instant) -> Option<Box<PendingDecision>> {
         self.deadline().filter(|deadline| *deadline <= now)?;
         self.take(self.first)
     }
 
-    /// When the first decision has waited for long enough.
     pub(super) fn deadline(&mut self) -> Option<Instant> {
         while self.queue.front()?.waiting.is_none() {
             self.queue.pop_front();

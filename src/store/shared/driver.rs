@@ -1,7 +1,5 @@
-//! The driver: the owner of the engine. It gives it the time and what servers send, hands out its replies, and has the
-//! connections that it asks for.
-//!
-//! All of it runs on one thread: one task for each connection, and one for the rest.
+//! The driver owns the engine: it provides the time, the servers' bytes and the connections, and hands out replies. All of it
+//! runs on one thread: one task for each connection, and one for the rest.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -23,10 +21,10 @@ use crate::base::clock;
 use crate::base::deadline::Deadline;
 use crate::config;
 
-/// How often it is checked, before the process ends, whether everything is written.
+/// How often to check, before the process ends, whether everything is written.
 const LAST_CHECKS: Duration = Duration::from_millis(1);
 
-/// What the driver is made of. It may be sent to the thread on which the driver is to run.
+/// The parts of the driver. They may be sent to the thread on which the driver will run.
 pub(super) struct Setup {
     pub(super) config: config::SharedStore,
     pub(super) protocol: &'static dyn Protocol,
@@ -35,23 +33,22 @@ pub(super) struct Setup {
     pub(super) _done: watch::Sender<()>,
 }
 
-/// However the driver ends, and if it never begins, nobody waits for it in vain.
+/// However the driver ends, even if it never begins, nobody waits for it in vain.
 impl Drop for Setup {
     fn drop(&mut self) {
         self.common.mailboxes.clear();
     }
 }
 
-/// What the tasks share.
 struct Driver {
     engine: RefCell<Engine>,
     mailboxes: Arc<Mailboxes>,
-    /// For each server, that something is to be done with its connection.
+    /// For each server: wakes the task of its connection.
     outputs: Vec<Notify>,
 }
 
 impl Setup {
-    /// Runs until the mailboxes are closed, and then until the servers have all that was admitted or `timeout` has passed.
+    /// Runs until the mailboxes are closed, and then until the servers have all admissions or `timeout` has passed.
     pub(super) async fn run(self) {
         let Self { config, protocol, common, .. } = &self;
         let engine = Engine::new(config, *protocol, common.clone(), Instant::now());
@@ -60,7 +57,7 @@ impl Setup {
             mailboxes: common.mailboxes.clone(),
             outputs: config.servers.iter().map(|_| Notify::new()).collect(),
         });
-        // They end when this ends.
+        // Dropping the set ends the tasks.
         let mut connections = JoinSet::new();
         for (server, address) in config.servers.iter().cloned().enumerate() {
             let (driver, greeting) = (driver.clone(), protocol.greeting());
@@ -76,14 +73,13 @@ impl Setup {
 }
 
 impl Driver {
-    /// Passes messages on and does what is due at a certain time, until the mailboxes are closed.
     async fn run(&self) {
         let mut timer = Deadline::now();
         let mut is_open = true;
         while is_open {
             let next = self.wake();
             if next.is_some_and(|next| next <= Instant::now()) {
-                // The connections have their turn first.
+                // Let the connections run first.
                 yield_now().await;
                 continue;
             }
@@ -96,13 +92,13 @@ impl Driver {
         self.wake();
     }
 
-    /// Does what is due by now; returns when there will be more to do.
+    /// Does what is due by now; returns when it must be called next.
     fn wake(&self) -> Option<Instant> {
         self.apply(|engine| engine.wake(Instant::now(), clock::now()));
         self.engine.borrow_mut().next_wake()
     }
 
-    /// Tells the engine something, hands out its replies, and wakes the connections with which something is to be done.
+    /// Tells the engine something, hands out its replies, and wakes the tasks of connections that have outputs.
     fn apply<T>(&self, tell: impl FnOnce(&mut Engine) -> T) -> T {
         let engine = &mut *self.engine.borrow_mut();
         let before = engine.next_wake();
@@ -119,7 +115,6 @@ impl Driver {
         result
     }
 
-    /// Has the connection to a server, for ever.
     async fn serve(&self, server: usize, address: String, greeting: Greeting) {
         let mut connection = Connection::Closed;
         loop {
@@ -162,7 +157,6 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
-    /// A store whose server is never reached.
     fn store(workers: usize) -> Shared {
         let config = config::SharedStore {
             servers: vec!["127.0.0.1:1".to_owned()],

@@ -1,9 +1,9 @@
-//! The engine: everything that a gateway does with shared counters, but for sockets, threads and clocks.
+//! The engine: everything that a gateway does with shared counters, but for sockets, threads and clocks. So the driver and
+//! simulated gateways behave alike.
 //!
-//! Its inputs are the mailboxes, what became of connections ([`Engine::connected`], [`Engine::failed`]), the bytes that servers
-//! have sent ([`Engine::received`]) and that time has passed ([`Engine::wake`]). Its outputs are what is to be done with
-//! connections ([`Engine::take_outputs`]) and what was decided ([`Engine::take_replies`]). So the driver, which has sockets, and
-//! a gateway in virtual time do the same.
+//! Inputs: the mailboxes, events of connections ([`Engine::connected`], [`Engine::failed`]), bytes of servers
+//! ([`Engine::received`]), and time ([`Engine::wake`]). Outputs: what to do with connections ([`Engine::take_outputs`]), and
+//! decisions ([`Engine::take_replies`]).
 
 use std::collections::VecDeque;
 use std::mem;
@@ -22,18 +22,14 @@ use super::protocol::{Commands, Protocol};
 use crate::base::clock::{Time, micros};
 use crate::config;
 
-/// What is to be done with the connection to a server.
 #[derive(Debug)]
 pub enum Output {
-    /// It is to be made.
     Connect,
-    /// These bytes are to be written to it.
     Write(Vec<u8>),
-    /// It is to be closed, or not to be made any more.
+    /// Also stops an attempt to connect.
     Close,
 }
 
-/// A gateway's side of all servers.
 pub(super) struct Engine {
     coordinator: Coordinator,
     mailboxes: Arc<Mailboxes>,
@@ -50,7 +46,7 @@ struct Server {
 }
 
 impl Engine {
-    /// An engine that begins to connect when it is woken for the first time.
+    /// The engine begins to connect at the first [`Self::wake`].
     pub(super) fn new(config: &config::SharedStore, protocol: &dyn Protocol, common: Common, now: Instant) -> Self {
         let Common { mailboxes, health, refusals, .. } = common;
         let server = || Server { link: Link::new(config.timeout, now), outputs: VecDeque::new() };
@@ -78,13 +74,12 @@ impl Engine {
         self.go_on(now);
     }
 
-    /// When [`Self::wake`] has something to do, if no message comes.
+    /// When [`Self::wake`] must be called next, if no message comes.
     pub(super) fn next_wake(&mut self) -> Option<Instant> {
         let links = self.servers.iter().filter_map(|server| server.link.next_timer()).min();
         links.into_iter().chain(self.coordinator.next_timer()).min()
     }
 
-    /// A server is connected and answers.
     pub(super) fn connected(&mut self, server: usize, now: Instant) {
         let Server { link, .. } = &mut self.servers[server];
         if link.is_connecting() {
@@ -95,7 +90,6 @@ impl Engine {
         }
     }
 
-    /// The connection to a server has broken, or could not be made.
     pub(super) fn failed(&mut self, server: usize, failure: &Failure, now: Instant) {
         let Server { link, .. } = &self.servers[server];
         if link.is_connecting() || link.is_up() {
@@ -104,7 +98,7 @@ impl Engine {
         }
     }
 
-    /// A server has sent these bytes, after those that were taken before. Returns how many of them are taken now.
+    /// `input` is what the server has sent and the engine has not taken yet. Returns how many bytes it takes now.
     pub(super) fn received(&mut self, server: usize, input: &[u8], now: Instant, time: Time) -> usize {
         let mut taken = 0;
         while self.servers[server].link.is_up() {
@@ -131,46 +125,41 @@ impl Engine {
         taken
     }
 
-    /// What is to be done with the connection to a server, in this order.
     pub(super) fn take_outputs(&mut self, server: usize) -> VecDeque<Output> {
         mem::take(&mut self.servers[server].outputs)
     }
 
-    /// Whether something is to be done with the connection to a server.
     pub(super) fn has_outputs(&self, server: usize) -> bool {
         !self.servers[server].outputs.is_empty()
     }
 
-    /// What was decided, by worker.
     pub(super) fn take_replies(&mut self) -> impl Iterator<Item = (usize, PendingDecisions)> {
         self.coordinator.take_replies()
     }
 
-    /// Whether every server has all that was admitted, or is away.
     pub(super) fn is_written(&self) -> bool {
         self.coordinator.is_written()
     }
 
-    /// Closes a connection, if there is one, and has it made again after a pause.
+    /// Closes the connection, if there is one, to be made again after a pause.
     fn give_up(&mut self, server: usize, failure: &Failure, now: Instant) {
         self.servers[server].link.failed(now);
         self.servers[server].outputs.push_back(Output::Close);
         self.down(server, failure);
     }
 
-    /// The server is away. Requests never find that out for themselves: it is known here.
+    /// The server is away. Requests learn that from here, and do not have to wait to find out.
     fn down(&mut self, server: usize, failure: &Failure) {
         self.health.down(server, failure);
         self.coordinator.down(server);
     }
 
-    /// Takes the messages, and begins the exchanges that are due.
     fn go_on(&mut self, now: Instant) {
         self.pass_messages();
         self.health.know(self.coordinator.keys());
         let Self { coordinator, servers, commands, .. } = self;
         for (server, Server { link, outputs }) in servers.iter_mut().enumerate() {
-            // The coordinator is asked each time: what has begun changes what is due.
+            // Ask the coordinator each time: a begun exchange changes what is due.
             while link.begins(coordinator.due(server), now) {
                 if coordinator.write(server, &mut **commands) {
                     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! How it goes with the servers: what the metrics tell, and the log.
+//! The health of the servers, for the metrics and the log.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,63 +11,55 @@ use crate::base::clock::{self, Time};
 use crate::base::metrics::{Counter, Histogram, PerWorker};
 use crate::base::repeated_event::RepeatedEvent;
 
-/// How often servers are asked.
+/// How often servers are asked for statistics.
 const EVERY: Duration = Duration::from_secs(10);
-/// A server tells whole seconds, and counts them itself once a second.
+/// In seconds. A server reports whole seconds, and updates its clock once a second.
 const TICK: i64 = 2;
 
-/// How the exchanges with the servers go.
 #[derive(Debug)]
 pub struct Health {
-    /// Exchanges begun.
     pub round_trips: Counter,
-    /// Exchanges that failed in whole or in part, and attempts to connect that failed.
+    /// Exchanges that failed in whole or in part, and failed attempts to connect.
     pub errors: RepeatedEvent,
-    /// Decisions that were asked for.
     pub decisions: PerWorker<Counter>,
-    /// Decisions that needed no exchange, because a refusal still held.
+    /// Decisions without an exchange, because a remembered refusal still held.
     pub remembered: PerWorker<Counter>,
     /// Decisions made from the last known counts, because a server did not answer.
     pub local: Counter,
-    /// Counters that were known and that a server had lost: evicted, or gone with a restart.
+    /// Known counters that a server had lost: evicted, or gone with a restart.
     pub lost: Counter,
-    /// Keys that had to make room before a server knew what they had been admitted.
+    /// Keys that had to make room before a server knew their admissions.
     pub forgotten: Counter,
-    /// How long exchanges took.
+    /// Duration of exchanges, in microseconds.
     pub latency: Histogram,
-    /// The keys that the coordinator knows.
     keys: AtomicUsize,
-    /// The servers, in the order of the configuration.
     pub servers: Box<[Server]>,
-    /// What the servers are called in messages.
+    /// The name of the servers in messages.
     name: &'static str,
 }
 
-/// How it goes with one server.
 #[derive(Debug)]
 pub struct Server {
-    /// As configured.
     pub address: String,
-    /// Whether it answers. One that was never asked is taken for one that does.
+    /// True before the first attempt to connect.
     up: AtomicBool,
-    /// How many seconds its clock is ahead of ours (behind if below 0), and what it has evicted, as it said last.
+    /// From its last statistics: seconds by which its clock is ahead of ours (negative if behind), and items evicted.
     skew: AtomicI64,
     evictions: AtomicU64,
 }
 
 impl Server {
-    /// Whether it answers.
     pub fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed)
     }
 
-    /// How many seconds its clock was ahead of ours when it was asked last.
+    /// How many seconds its clock was ahead of ours at the last statistics.
     #[expect(clippy::cast_precision_loss, reason = "seconds that matter are few")]
     pub fn skew(&self) -> f64 {
         self.skew.load(Ordering::Relaxed) as f64
     }
 
-    /// How many items it had evicted when it was asked last.
+    /// How many items it had evicted at the last statistics.
     pub fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
     }
@@ -96,22 +88,18 @@ impl Health {
         }
     }
 
-    /// How many keys this process knows the counters of.
     pub fn keys(&self) -> usize {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// So many keys are known now.
     pub(super) fn know(&self, keys: usize) {
         self.keys.store(keys, Ordering::Relaxed);
     }
 
-    /// Whether no server answers.
     pub(super) fn is_away(&self) -> bool {
         self.servers.iter().all(|server| !server.is_up())
     }
 
-    /// Notes what a server says of itself.
     pub(super) fn said(&self, server: usize, skew: i64, evictions: u64) {
         let Server { address, skew: before, evictions: evicted, .. } = &self.servers[server];
         evicted.store(evictions, Ordering::Relaxed);
@@ -132,7 +120,7 @@ impl Health {
         self.failed(server, failure);
     }
 
-    /// Counts a failure, and says so if nothing was said for a while.
+    /// Counts a failure, and logs it if none was logged for a while.
     pub(super) fn failed(&self, server: usize, failure: impl fmt::Display) {
         if self.errors.add(clock::now()).is_some() {
             tracing::warn!(server = self.servers[server].address, %failure, "{} does not answer", self.name);
@@ -140,8 +128,8 @@ impl Health {
     }
 }
 
-/// Asks servers what they say of themselves, now and then, until the other end of `end` is gone: how late it is, because buckets
-/// are named by the clock and gateways that share them should agree, and what was evicted, because it may have been counted.
+/// Asks servers for statistics now and then, until the sender of `end` is dropped: their clocks, because buckets are named by
+/// the clock and gateways should agree, and their evictions, because counters may have been evicted.
 pub(super) fn watch(protocol: &dyn Protocol, health: &Arc<Health>, end: &Receiver<()>) {
     loop {
         for (place, server) in health.servers.iter().enumerate().filter(|(_, server)| server.is_up()) {
@@ -155,7 +143,7 @@ pub(super) fn watch(protocol: &dyn Protocol, health: &Arc<Health>, end: &Receive
     }
 }
 
-/// How many seconds a clock that shows `time` is ahead of `now`, as far as can be told.
+/// How many seconds a clock that shows `time` is ahead of `now`, as far as that can be known.
 fn skew(time: u64, now: Time) -> i64 {
     let ahead = i64::try_from(time).unwrap_or(i64::MAX).saturating_sub_unsigned(now.micros() / 1_000_000);
     match ahead {

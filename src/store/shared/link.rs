@@ -1,7 +1,7 @@
-//! How a gateway stands with one server: whether it is connected, and which exchanges have not been answered.
+//! The link to one server: whether it is connected, and which exchanges have not been answered.
 //!
-//! It is pure, with neither sockets nor a clock, so that the driver, gateways in virtual time and tests keep to the same
-//! rules: when a server is connected to, when it is given up, and when exchanges begin.
+//! It is pure, with neither sockets nor a clock, so the driver, simulated gateways and tests follow the same rules: when to
+//! connect, when to give up a server, and when exchanges begin.
 //!
 //! ```text
 //!                 the pause is over                  it answers
@@ -24,24 +24,19 @@ use super::cached_cell::MOMENT;
 use super::protocol::{Garbage, Reader};
 use crate::base::back_off::BackOff;
 
-/// The longest time that the lookup of the address, connecting and the first answer may take, unless requests wait for longer.
+/// The longest time for the lookup of the address, connecting and the first answer, unless requests wait for longer.
 const CONNECT: Duration = Duration::from_secs(1);
-/// The pauses from the second failure in a row to connect on: after the first there is none. A connection that lasted as long as
-/// the longest of them was no failure.
+/// The pauses after the second failure in a row and later ones; after the first there is none. A connection that lasted for
+/// the longest pause was no failure.
 const PAUSES: BackOff = BackOff { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
 
-/// Why a server does not answer.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It cannot be connected to, or the connection broke.
     Io(io::Error),
-    /// It closed the connection.
     Closed,
-    /// It did not answer in time.
     Silent,
-    /// Its answer is not what its protocol says.
     Garbage,
-    /// It answered, but did nothing of what it was asked.
+    /// The server answered, but refused all that it was asked.
     Failed(String),
 }
 
@@ -69,20 +64,18 @@ impl From<Garbage> for Failure {
     }
 }
 
-/// How a gateway stands with one server.
 pub(super) struct Link {
     /// The longest time that requests wait for a connection, and that the server may take to answer an exchange.
     timeout: Duration,
     state: LinkState,
-    /// How many connections in a row have failed.
     failures: u32,
     /// When the next exchange begins at the latest, if that is known.
     departure: Option<Instant>,
-    /// The exchanges that have not been answered.
+    /// Without an answer yet, the oldest first.
     in_flight: VecDeque<InFlight>,
 }
 
-/// What reads the replies to an exchange, and when that was begun.
+/// The reader of the replies to an exchange, and when that was begun.
 pub(super) type InFlight = (Box<dyn Reader>, Instant);
 
 #[derive(Debug)]
@@ -97,15 +90,12 @@ enum LinkState {
     },
     Up {
         since: Instant,
-        /// Whether any exchange has succeeded.
         was_good: bool,
     },
 }
 
-/// What is to be done because time has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkEvent {
-    /// The server is to be connected to.
     Connect,
     /// Requests that have waited for the connection so far need not go on.
     Late,
@@ -114,13 +104,13 @@ pub(super) enum LinkEvent {
 }
 
 impl Link {
-    /// A link to a server that is to be connected to now.
+    /// The server is to be connected to at once.
     pub(super) fn new(timeout: Duration, now: Instant) -> Self {
         let state = LinkState::Pausing { until: now };
         Self { timeout, state, failures: 0, departure: None, in_flight: VecDeque::new() }
     }
 
-    /// What is due by now, one after the other.
+    /// An event that is due by now, if any. Call it again for the next one.
     pub(super) fn on_timer(&mut self, now: Instant) -> Option<LinkEvent> {
         if self.next_timer().is_none_or(|next| next > now) {
             return None;
@@ -139,7 +129,6 @@ impl Link {
         }
     }
 
-    /// When something is due, or an exchange.
     pub(super) fn next_timer(&self) -> Option<Instant> {
         match self.state {
             LinkState::Pausing { until } => Some(until),
@@ -149,7 +138,6 @@ impl Link {
         }
     }
 
-    /// When the exchange that was begun first has to be answered.
     fn answer_by(&self) -> Option<Instant> {
         self.in_flight.front().map(|(_, begun)| *begun + self.timeout)
     }
@@ -162,12 +150,11 @@ impl Link {
         matches!(self.state, LinkState::Up { .. })
     }
 
-    /// The server is connected and answers.
     pub(super) fn connected(&mut self, now: Instant) {
         self.state = LinkState::Up { since: now, was_good: false };
     }
 
-    /// The connection has failed, or could not be made. It is tried again after a pause.
+    /// The connection has failed, or could not be made. The next attempt comes after a pause.
     pub(super) fn failed(&mut self, now: Instant) {
         let is_restarted = match self.state {
             LinkState::Up { since, was_good } => was_good || now - since >= PAUSES.longest,
@@ -181,8 +168,8 @@ impl Link {
         self.in_flight.clear();
     }
 
-    /// Whether an exchange begins now, if it is `due` so. What is only pending waits for a moment, whether a request waits for
-    /// an exchange or not.
+    /// Whether an exchange that is `due` begins now. Pending charges wait for a moment, whether a request waits for an
+    /// exchange or not.
     pub(super) fn begins(&mut self, due: Due, now: Instant) -> bool {
         let begins = match due {
             Due::Now => true,
@@ -195,26 +182,25 @@ impl Link {
         begins
     }
 
-    /// An exchange was begun, whose replies are read by this.
+    /// An exchange was begun; `reader` reads its replies.
     pub(super) fn begun(&mut self, reader: Box<dyn Reader>, now: Instant) {
         self.in_flight.push_back((reader, now));
     }
 
-    /// Reads on in `input`, which begins with the first reply that was not received yet. Returns an exchange that has
-    /// been answered in full, and how many bytes that takes.
+    /// Reads on in `input`, which begins with the first byte that is not taken yet. Returns an exchange that has been
+    /// answered in full, and the length of its replies.
     ///
     /// # Errors
-    /// If the input is not what is replied to the exchanges that were begun.
+    /// If the input is no reply to the exchanges that were begun.
     pub(super) fn receive(&mut self, input: &[u8]) -> Result<Option<(InFlight, usize)>, Garbage> {
         let Some((reader, _)) = self.in_flight.front_mut() else {
-            // What is left was not asked for.
+            // Nobody has asked for these bytes.
             return if input.is_empty() { Ok(None) } else { Err(Garbage) };
         };
         let Some(length) = reader.read(input)? else { return Ok(None) };
         Ok(self.in_flight.pop_front().map(|exchange| (exchange, length)))
     }
 
-    /// An exchange has succeeded.
     pub(super) fn succeeded(&mut self) {
         if let LinkState::Up { was_good, .. } = &mut self.state {
             *was_good = true;
@@ -230,7 +216,6 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_millis(50);
 
-    /// A link that has just been connected.
     fn connected(now: Instant) -> Link {
         let mut link = Link::new(TIMEOUT, now);
         assert_eq!(link.on_timer(now), Some(LinkEvent::Connect));

@@ -1,9 +1,9 @@
 //! How workers and the driver pass messages and replies to each other: in batches.
 //!
-//! To wake another thread costs a system call, and often a switch of threads. So a worker announces once, at the end of
-//! a turn of its runtime, what it has sent in that turn. While all servers have yet to answer it announces nothing,
-//! because nothing could be sent to them; the driver takes the messages when an answer arrives. The replies of one turn
-//! of the driver wake each worker once as well.
+//! Waking another thread costs a system call, and often a switch of threads. So a worker announces its messages once, at the
+//! end of a turn of its runtime. While all servers have yet to answer it announces nothing, because nothing could be sent to
+//! them; the driver takes the messages when an answer arrives. The replies of one turn of the driver wake each worker once as
+//! well.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,43 +16,38 @@ use super::batch::WORTHWHILE;
 use super::message::{Message, PendingDecisions};
 use crate::base::clock;
 
-/// The mailboxes of all workers.
 #[derive(Debug)]
 pub(super) struct Mailboxes {
     /// One for each worker, and the last one for all other threads.
     mailboxes: Box<[Mailbox]>,
-    /// Whether the driver takes the messages before long without being woken.
+    /// Whether the driver will soon take the messages without being woken.
     busy: AtomicBool,
     closed: AtomicBool,
     /// Wakes the driver.
     driver: Notify,
 }
 
-/// What one worker has sent, and what it is to receive.
 #[derive(Debug, Default)]
 struct Mailbox {
     messages: Mutex<Vec<Message>>,
     /// Wakes the worker at the end of a turn in which it has sent something.
     sent: Notify,
     replies: Mutex<PendingDecisions>,
-    /// Wakes the worker when there are replies.
     replied: Notify,
 }
 
 impl Mailboxes {
-    /// Mailboxes for so many workers.
     pub(super) fn new(workers: usize) -> Self {
         let mailboxes = (0..=workers).map(|_| Mailbox::default()).collect();
         Self { mailboxes, busy: AtomicBool::new(false), closed: AtomicBool::new(false), driver: Notify::new() }
     }
 
-    /// For how many workers they are.
     pub(super) fn workers(&self) -> usize {
         self.mailboxes.len() - 1
     }
 
-    /// Sends a message from this worker, which announces it at the end of its turn. Once the mailboxes are closed, the
-    /// message is dropped, and so is the sender of its reply, which tells whoever waits for it.
+    /// The worker announces it at the end of its turn. Closed mailboxes drop it with its reply's sender, which tells the
+    /// caller.
     pub(super) fn send(&self, message: Message, worker: usize) {
         let last = self.workers();
         let index = worker.min(last);
@@ -62,8 +57,7 @@ impl Mailboxes {
         }
     }
 
-    /// Announces the messages of a worker and delivers its replies, until the mailboxes are closed. The worker does this
-    /// beside its requests.
+    /// Announces a worker's messages and delivers its replies, beside its requests, until the mailboxes are closed.
     pub(super) async fn carry(&self, worker: usize) {
         let Some(mailbox) = self.mailboxes.get(worker) else { return };
         while !self.closed.load(Ordering::Relaxed) {
@@ -86,7 +80,6 @@ impl Mailboxes {
         }
     }
 
-    /// Whether the driver has to be woken for so many messages of one worker.
     fn needs_driver(&self, waiting: usize) -> bool {
         waiting >= WORTHWHILE || waiting > 0 && !self.busy.load(Ordering::SeqCst)
     }
@@ -96,7 +89,6 @@ impl Mailboxes {
         self.mailboxes.get(worker).is_some_and(|mailbox| self.needs_driver(mailbox.messages.lock().len()))
     }
 
-    /// Wakes the driver.
     pub(super) fn wake(&self) {
         self.driver.notify_one();
     }
@@ -107,18 +99,15 @@ impl Mailboxes {
         !self.closed.load(Ordering::Relaxed)
     }
 
-    /// Says that the driver takes the messages before long without being woken.
     pub(super) fn set_busy(&self) {
         self.busy.store(true, Ordering::SeqCst);
     }
 
-    /// Takes all messages, in the order in which they were sent. `busy` says whether the driver takes them again before
-    /// long without being woken.
+    /// In the order in which they were sent. `busy`: the driver will soon take messages again without being woken.
     ///
-    /// That is said before the messages are taken. A worker does it the other way round: it adds a message, and then it
-    /// reads whether the driver is busy. If it reads that the driver still is busy, it has added the message before
-    /// they are taken here, so the message is among them. If they were taken first, a message that is added after that
-    /// would not be announced, and would not be taken either.
+    /// `busy` is stored before the messages are taken. A worker does the reverse: it adds a message, and then reads `busy`.
+    /// If it reads true, it added the message before the driver takes them here, so the message is among them. In the other
+    /// order, a message could be added after the driver took the others, and be neither announced nor taken.
     pub(super) fn take(&self, busy: bool) -> Vec<Message> {
         self.busy.store(busy, Ordering::SeqCst);
         let taken = self.mailboxes.iter().map(|mailbox| mem::take(&mut *mailbox.messages.lock()));
@@ -134,7 +123,7 @@ impl Mailboxes {
         messages
     }
 
-    /// Hands replies to a worker. If it is gone, so is whoever waits for them.
+    /// Hands replies to a worker. If the worker is gone, so are its requests.
     pub(super) fn reply(&self, worker: usize, replies: PendingDecisions) {
         if let Some(mailbox) = self.mailboxes.get(worker) {
             let mut waiting = mailbox.replies.lock();
@@ -148,14 +137,14 @@ impl Mailboxes {
         }
     }
 
-    /// Accepts no further messages. The driver takes those that are there.
+    /// Accepts no further messages. The driver still takes the present ones.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.wake();
         self.mailboxes.iter().for_each(|mailbox| mailbox.sent.notify_one());
     }
 
-    /// Accepts no further messages and drops those that are there, which tells whoever waits for a reply.
+    /// Accepts no further messages and drops the present ones, which tells the requests that wait for them.
     pub(super) fn clear(&self) {
         self.close();
         drop(self.take(false));
@@ -163,10 +152,10 @@ impl Mailboxes {
 }
 
 impl Mailbox {
-    /// Returns how many messages there are now.
+    /// Returns the number of messages.
     fn push(&self, message: Message, closed: &AtomicBool) -> usize {
         let mut messages = self.messages.lock();
-        // This is read under the lock, so that nothing is added after the mailbox was cleared.
+        // Read under the lock, so that nothing is added after the mailbox was cleared.
         if closed.load(Ordering::Relaxed) {
             return 0;
         }
@@ -202,7 +191,6 @@ mod tests {
 
     const NOW: Time = Time::from_micros(1);
 
-    /// Counts how often a task is woken.
     #[derive(Default)]
     struct Wakes(AtomicUsize);
 
@@ -278,17 +266,17 @@ mod tests {
         assert!(receivers.iter_mut().all(|receiver| receiver.try_recv().is_ok()));
     }
 
-    /// The steps of a worker and those of the driver, in every order that is possible: no message is left behind.
     #[test]
     fn no_message_is_left_behind() {
-        // Whose step it is: the worker adds a message and announces it; the driver says that it is not busy, and takes.
+        // The steps of a worker (it adds a message and announces it) and of the driver (it stores that it is not busy, and
+        // takes) in every possible order.
         for worker_at in [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]] {
             let mailboxes = Mailboxes::new(1);
             mailboxes.set_busy();
             let (mut added, mut said, mut taken) = (0, false, Vec::new());
             for step in 0..4 {
                 if !worker_at.contains(&step) {
-                    // The two steps of `take`, in the order in which the next test finds them.
+                    // The two steps of `take`; the next test checks their order.
                     match mem::replace(&mut said, true) {
                         false => mailboxes.busy.store(false, Ordering::SeqCst),
                         true => taken = mem::take(&mut *mailboxes.mailboxes[0].messages.lock()),

@@ -1,8 +1,7 @@
-//! Memcached: its text protocol, as far as counting needs it.
+//! Memcached: as much of its text protocol as counting needs.
 //!
-//! Decisions use a client of this project, whose commands of an exchange are written and read together (`commands.rs`,
-//! `replies.rs`). The crate `memcache` asks for statistics. It allocates for each operation, so it is used for nothing
-//! else.
+//! Decisions use a client of our own, which writes and reads all commands of an exchange together (`commands.rs`,
+//! `replies.rs`). The crate `memcache` asks for statistics only, since it allocates for each operation.
 
 mod replies;
 mod commands;
@@ -15,10 +14,9 @@ use super::protocol::{Commands, Greeting, Protocol, Statistics};
 use commands::TextCommands;
 pub use notes::Notes;
 
-/// Seconds that a server may take to connect and to answer when it is asked about itself.
+/// In seconds: to connect for statistics, and to wait for them.
 const TIMEOUT: u32 = 1;
 
-/// Memcached's protocol.
 pub struct Memcached;
 
 impl Protocol for Memcached {
@@ -27,7 +25,7 @@ impl Protocol for Memcached {
     }
 
     fn greeting(&self) -> Greeting {
-        // A command that does nothing.
+        // The no-op of the meta commands.
         Greeting { question: b"mn\r\n", answer: b"MN\r\n" }
     }
 
@@ -36,13 +34,13 @@ impl Protocol for Memcached {
     }
 
     fn statistics(&self, address: &str) -> Option<Statistics> {
-        // That a server does not answer is noticed elsewhere.
+        // Other code notices that a server does not answer.
         statistics(address).ok()
     }
 }
 
-/// Asks a server about itself, on a connection of its own. One that takes only the text protocol says nothing: of the answer
-/// in text, the crate reads the first line alone.
+/// Asks a server for statistics, on a separate connection. A server with only the text protocol gives none, because the crate
+/// reads just the first line of such an answer.
 fn statistics(address: &str) -> Result<Statistics, MemcacheError> {
     let url = format!("memcache://{address}?timeout={TIMEOUT}&connect_timeout={TIMEOUT}");
     let client = Client::with_pool_size(url, 1)?;

@@ -1,5 +1,4 @@
-//! What is sent to the coordinator: requests to decide, costs that are known now, reloads, and what operators ask about
-//! keys.
+//! Messages to the coordinator: decisions, settlements, reloads, and what operators do with keys.
 
 use std::sync::Arc;
 
@@ -15,56 +14,42 @@ use crate::base::fingerprint::Fingerprint;
 use crate::limit::Limit;
 use crate::store::{KeyUsage, LimitChanges, Reply, Reserved, Ticket};
 
-/// Something for the coordinator.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// A request is to be decided.
     Decide(Box<PendingDecision>),
     /// A reservation ends. Nobody waits for that.
     Settle(Box<Settlement>),
-    /// Limits were changed.
     Reload(Box<Reload>),
-    /// A key is looked at or reset.
     Inspect(Box<Inspection>),
 }
 
-/// One request, from the moment when it is asked about until its verdicts are back. It is allocated once: worker and
-/// coordinator pass it to each other.
+/// One request, from its asks to its verdicts. It is allocated once: worker and coordinator pass it to each other.
 #[derive(Debug)]
 pub(super) struct PendingDecision {
     pub(super) asks: SmallVec<[OwnedAsk; 2]>,
     pub(super) now: Time,
-    /// When it began to wait.
     pub(super) asked: Instant,
     pub(super) reply: Option<oneshot::Sender<Reply>>,
-    /// Which worker waits.
     pub(super) worker: usize,
-    /// Where the cells of its asks are.
     pub(super) places: SmallVec<[CellPlace; 2]>,
-    /// How it was decided.
     pub(super) result: Reply,
-    /// How its charges stand, once it is charged and waits for a confirmation.
+    /// The state of its charges while it waits for confirmations.
     pub(super) standings: Standings,
-    /// Its number among all.
     pub(super) number: u64,
 }
 
-/// Decisions on their way back to a worker.
 pub(super) type PendingDecisions = Vec<Box<PendingDecision>>;
 
-/// The end of a reservation.
 #[derive(Debug)]
 pub(super) struct Settlement {
-    /// What was reserved.
     pub(super) ticket: Ticket,
     pub(super) now: Time,
-    /// When its cost was known.
+    /// When the cost became known.
     pub(super) asked: Instant,
-    /// What it costs. If that is less, the rest is given back; if it is more, the difference is charged.
+    /// The real cost. If it is less than what was reserved, the rest is given back; if it is more, the difference is charged.
     pub(super) cost: u64,
 }
 
-/// A reload that has changed limits.
 #[derive(Debug)]
 pub(super) struct Reload {
     pub(super) changes: LimitChanges,
@@ -72,7 +57,6 @@ pub(super) struct Reload {
     pub(super) asked: Instant,
 }
 
-/// What an operator asks about one key.
 #[derive(Debug)]
 pub(super) struct Inspection {
     pub(super) limit: Arc<Limit>,
@@ -82,17 +66,14 @@ pub(super) struct Inspection {
     pub(super) task: Task,
 }
 
-/// What is to be done for an operator. If the sender is dropped, the server is away.
+/// What to do for an operator. A dropped sender means that the server is away.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// To say what is counted for the key.
     Peek(oneshot::Sender<KeyUsage>),
-    /// To forget that.
     Reset(oneshot::Sender<()>),
 }
 
 impl Message {
-    /// When it was sent.
     pub(super) fn asked(&self) -> Instant {
         match self {
             Self::Decide(decision) => decision.asked,
@@ -104,7 +85,6 @@ impl Message {
 }
 
 impl PendingDecision {
-    /// A decision for this worker.
     pub(super) fn new(
         asks: SmallVec<[OwnedAsk; 2]>,
         now: Time,
@@ -116,8 +96,8 @@ impl PendingDecision {
         Box::new(Self { asks, now, asked, reply, worker, places, result, standings, number: 0 })
     }
 
-    /// Sends the reply. If the receiver is gone, the request has stopped waiting and was let through, so it is right
-    /// that it is counted, unless it lapses. Nobody else will settle its reservations then: returns what settles them.
+    /// Sends the reply. If the receiver is gone, the request has stopped waiting and was let through, so its charges rightly
+    /// stay, unless they lapse. Nobody else will settle its reservations then: returns the messages that settle them.
     pub(super) fn answer(self, now: Time, asked: Instant) -> impl Iterator<Item = Message> {
         let Self { asks, mut result, reply, .. } = self;
         for OwnedAsk { place, limit, requested, .. } in &asks {
@@ -132,12 +112,10 @@ impl PendingDecision {
         })
     }
 
-    /// How its charge for this ask stands, if it waits for a confirmation.
     pub(super) fn standing(&mut self, index: usize) -> Option<&mut Standing> {
         self.standings.get_mut(index)
     }
 
-    /// Whether nobody waits for it any more.
     pub(super) fn is_given_up(&self) -> bool {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }

@@ -1,15 +1,13 @@
 //! Cells after a reload: which cell counts a key now, and what it continues from.
 //!
 //! A limit that counts in another way has counters with other names. At its first use its cell continues from what this
-//! gateway knows of the cells of the limits that it replaces, migrated ([`Limit::migrate`]). The old counters are not read:
-//! what only other gateways know of a key is not known here.
+//! gateway knows of the replaced limits' cells, migrated ([`Limit::migrate`]). The old counters are not read, so what only
+//! other gateways know is lost. A request in flight, or a held one that asks again, is decided by the limit that counts the
+//! key now.
 //!
-//! A counter that is missing is created with that count. If another gateway was faster, the larger one goes on: here, while
-//! the counter stays as it is, and what is added to it is counted as usual. To add the difference would count twice what
-//! both gateways know. A state that is one value is replaced by the larger one.
-//!
-//! A reload may replace the limit of a request that is under way, or of one that is held and asks again. Then the limit decides
-//! that counts the key now.
+//! A missing counter is created with that count. If another gateway was faster, the larger count goes on here, while the
+//! counter stays as it is and later charges are added as usual. Adding the difference would count twice what both gateways
+//! know. A state that is one value is replaced by the larger one.
 
 use std::mem;
 use std::sync::Arc;
@@ -26,15 +24,14 @@ use crate::store::LimitChanges;
 use crate::store::reloads::Migration;
 
 impl Cells {
-    /// Applies a reload, or a change of overrides, that takes effect at `now`. Returns whether there are cells to be dropped
-    /// because of it, now or later.
+    /// Applies a reload or a change of overrides. Returns whether cells must be dropped because of it, now or later.
     pub(super) fn reload(&mut self, changes: &LimitChanges, now: Time) -> bool {
         let has_dropped = self.reloads.add(changes, now);
         self.migrating_until = self.reloads.until();
         has_dropped
     }
 
-    /// Forgets migrations that have expired. Returns how long it takes until the last one does, if there is one.
+    /// Forgets expired migrations. Returns the time until the last one expires, if any.
     pub(super) fn expire_migrations(&mut self, now: Time) -> Option<Duration> {
         if let Some(rest) = self.reloads.expired(now) {
             self.reloads = rest;
@@ -51,7 +48,7 @@ impl Cells {
         self.reloads.successor(limit, key, |to| self.find(key.with(to.shape())).is_some())
     }
 
-    /// Asks the limit that counts the key now, if a reload has replaced the one that is asked.
+    /// If a reload has replaced the limit, asks the limit that counts the key now.
     pub(super) fn follow(&self, ask: &mut OwnedAsk, now: Time) {
         if let Some(Migration { to, .. }) = self.successor(&ask.limit, ask.key, now) {
             let replaced = mem::replace(&mut ask.limit, to.clone());
@@ -65,8 +62,8 @@ impl Cells {
         *now < self.migrating_until && !self.reloads.is_in_use(&names.limit, *key)
     }
 
-    /// Sees whether a cell is used for the first time after a reload. If its limit has replaced another one since it
-    /// was used last, it continues from that, as far as it is known here.
+    /// If the cell is used for the first time after a reload, and its limit has replaced another one since its last use, the
+    /// cell continues from that limit's cell, as far as it is known here.
     pub(super) fn see_reload(&mut self, place: CellPlace, limit: &Arc<Limit>, now: Time) {
         let (count, CachedCell { key, reload, .. }) = (self.reloads.count(), self.peek(place));
         let key = *key;
@@ -87,14 +84,14 @@ impl Cells {
 }
 
 impl CachedCell {
-    /// What a limit continues from that replaces its own: all but leases that are given back when they are granted.
+    /// The counts from which a replacing limit continues: all but leases that are given back as soon as they are granted.
     fn counted(&self) -> Cell {
         let mut counted = self.cell.clone();
         self.correct_withdrawn(&mut counted, u64::saturating_sub);
         counted
     }
 
-    /// Corrects in a copy of its cell by how much such leases are counted.
+    /// Corrects, in a copy of its cell, what such leases have counted.
     fn correct_withdrawn(&self, cell: &mut Cell, correct: fn(u64, u64) -> u64) {
         for charge in self.withdrawn() {
             let cost = charge.ticket.cost();
@@ -102,15 +99,14 @@ impl CachedCell {
         }
     }
 
-    /// From now on it counts no less than a cell of a replaced limit that was `migrated` to this one. Nothing that was read
-    /// before is enough for a decision.
+    /// Counts no less than a replaced limit's cell that was `migrated` to this limit. Earlier reads do not suffice any more.
     fn continue_from(&mut self, mut migrated: Cell, limit: &Limit) {
         let (rates, now) = (limit.rates(), self.now);
         migrated.advance(rates, now);
         if migrated.is_spent(rates, now) {
             return;
         }
-        // What will be given back comes on top.
+        // What will be given back is added on top.
         let mut raised = self.counted();
         limit.raise(&mut raised, &migrated, now);
         self.correct_withdrawn(&mut raised, u64::saturating_add);

@@ -1,9 +1,9 @@
 //! How counters are named, how long they live, and on which server.
 //!
-//! A counter is `{prefix}:{limit}:{fingerprint}#{window}.{bucket}`, for example
-//! `gw:per-client:3f…#10m.2966667`; with several buckets a window their number follows it: `#10mx6.17800002`; days
-//! and months are named by the second they begin, and by their time zone unless that is UTC: `#month.1764547200`,
-//! `#day@Europe/Berlin.1792879200`. State that is kept as one value is at `#=` and what stands for its layout.
+//! A counter is `{prefix}:{limit}:{fingerprint}#{window}.{bucket}`, for example `gw:per-client:3f…#10m.2966667`. With several
+//! buckets per window, their number follows the window: `#10mx6.17800002`. Days and months are named by the second when they
+//! begin, and by their time zone unless that is UTC: `#month.1764547200`, `#day@Europe/Berlin.1792879200`. State that is kept
+//! as one value is at `#=` and a hash of its layout.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -19,32 +19,29 @@ use crate::base::fingerprint::Fingerprint;
 use crate::limit::shared::Writing;
 use crate::limit::{Limit, Rate, Strategy};
 
-/// The digits of a key, as they stand in the names of its counters.
 pub(super) type Digits = [u8; 32];
 
-/// Seconds that a counter outlives its use, so that clocks may differ a little.
+/// Seconds that a counter outlives its use, because clocks may differ a little.
 const GRACE: u64 = 5;
 
-/// How the counters of one limit are named.
 #[derive(Debug)]
 pub(super) struct Names {
     pub(super) limit: Arc<Limit>,
     /// What comes before the key.
     head: String,
-    /// For each rate, what comes between the key and the bucket.
+    /// For each rate: what comes between key and bucket.
     infixes: Box<[String]>,
     /// What follows the key in the name of the state that is kept as a whole.
     state: String,
-    /// By what this gateway knows the states that it has written.
+    /// Identifies the states that this gateway has written.
     pub(super) writer: Rc<Writer>,
 }
 
-/// What names the writings of a gateway.
 #[derive(Debug)]
 pub(super) struct Writer {
-    /// Drawn by chance: gateways have nothing else that differs for sure.
+    /// Random: nothing else is sure to differ between gateways.
     number: u32,
-    /// How many writings there were; it may wrap.
+    /// The number of writings; it may wrap.
     count: Cell<u32>,
 }
 
@@ -53,7 +50,6 @@ impl Writer {
         Rc::new(Self { number: fastrand::u32(1 << 27..1 << 28), count: Cell::new(0) })
     }
 
-    /// The name of the next writing.
     pub(super) fn next(&self) -> Writing {
         self.count.set(self.count.get().wrapping_add(1));
         Writing { writer: self.number, sequence: self.count.get() }
@@ -64,7 +60,7 @@ impl Names {
     fn new(prefix: &str, writer: &Rc<Writer>, limit: &Arc<Limit>) -> Self {
         let infix = |rate: &Rate| match rate.strategy() {
             Strategy::SlidingWindow { precision, .. } if *precision > 1 => format!("#{}x{precision}.", rate.period()),
-            // Days of two time zones may begin at the same moment, and are counted apart all the same.
+            // Days of two time zones may begin at the same moment, but are counted separately.
             Strategy::Calendar(calendar) if calendar.zone() != "UTC" => {
                 format!("#{}@{}.", rate.period(), calendar.zone())
             }
@@ -79,14 +75,12 @@ impl Names {
         }
     }
 
-    /// Writes the name of a counter.
     pub(super) fn counter(&self, key: &Digits, CounterId { rate, bucket }: CounterId, out: &mut Vec<u8>) {
         self.base(key, out);
         out.extend_from_slice(self.infixes[rate].as_bytes());
         out.extend_from_slice(itoa::Buffer::new().format(bucket).as_bytes());
     }
 
-    /// How long a counter is kept from `now` on.
     pub(super) fn lifetime(&self, CounterId { rate, bucket }: CounterId, now: Time) -> Lifetime {
         lifetime(self.limit.rates()[rate].memory_of(bucket, now), now)
     }
@@ -97,13 +91,11 @@ impl Names {
         out.extend_from_slice(self.state.as_bytes());
     }
 
-    /// Writes what the names of all counters of a key begin with.
     fn base(&self, key: &Digits, out: &mut Vec<u8>) {
         out.extend_from_slice(self.head.as_bytes());
         out.extend_from_slice(key);
     }
 
-    /// Which server all counters of a key are on.
     pub(super) fn server(&self, key: Fingerprint, servers: &[String]) -> usize {
         if servers.len() <= 1 {
             return 0;
@@ -114,24 +106,23 @@ impl Names {
     }
 }
 
-/// How long an item is kept from `now` on that says something for so many microseconds.
+/// The lifetime of an item whose value matters for `memory` microseconds from `now` on.
 pub(super) fn lifetime(memory: u64, now: Time) -> Lifetime {
     Lifetime { seconds: memory.div_ceil(1_000_000).saturating_add(GRACE), from: now.seconds_up() }
 }
 
-/// So few names are kept, whether cells need them or not.
+/// So few names are kept even if no cell needs them.
 const FEW: usize = 64;
 
-/// The names of all limits in use, made once for each, and of few others.
+/// The names of all limits in use, made once for each, and of few other limits.
 #[derive(Debug)]
 pub(super) struct AllNames {
     prefix: String,
     writer: Rc<Writer>,
-    /// By the limit's address, which nothing else can have while it is held here.
+    /// By the limit's address, which nothing else can have while `Names` holds the limit.
     of: HashMap<*const Limit, Rc<Names>, RandomState>,
-    /// With this many of them, those that no cell needs any more are dropped.
+    /// At so many names, those that no cell needs are dropped.
     most: usize,
-    /// How many names were looked at to find those that can go.
     #[cfg(test)]
     looks: usize,
 }
@@ -155,7 +146,7 @@ impl AllNames {
                 self.looks += self.of.len();
             }
             self.of.retain(|_, names| Rc::strong_count(names) > 1);
-            // A source of quotas may have other rates for every key, and all of them cannot be looked at for each.
+            // A source of quotas may give every key its own rates; examining all names for each would take too long.
             self.most = FEW.max(2 * self.of.len());
         }
         let Self { prefix, writer, of, .. } = self;
@@ -163,9 +154,9 @@ impl AllNames {
     }
 }
 
-/// Rendezvous hashing of the part of a name before `#`, so that all counters of a key live on one server, every gateway
-/// agrees which, and a new server takes over only its share. The score is the first half of BLAKE3 of the server as
-/// configured, a space, and that part; the highest wins.
+/// Rendezvous hashing of the part of a name before `#`. So all counters of a key live on one server, every gateway agrees
+/// which, and a new server takes over only its share. The score is the first half of BLAKE3 of the server as configured, a
+/// space, and that part; the highest score wins.
 pub(super) fn place(base: &[u8], servers: &[String]) -> usize {
     let score = |server: &String| Fingerprint::of(&[server.as_bytes(), b" ", base].concat());
     (0..servers.len()).max_by_key(|index| score(&servers[*index])).unwrap_or(0)
@@ -188,7 +179,6 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// A rate per day or month in this time zone.
     fn of_zone(text: &str, zone: &str) -> Rate {
         let Strategy::Calendar(utc) = rate(text).strategy().clone() else { panic!("{text}") };
         rate(text).with_strategy(Strategy::Calendar(utc.in_zone(zone).unwrap())).unwrap()
@@ -239,7 +229,7 @@ mod tests {
     fn counters_of_the_calendar_live_to_the_end_of_their_window() {
         let hour = 3_600;
         let names = names("gw", "l", &["5/day", "5/month"].map(|text| of_zone(text, "Europe/Berlin")));
-        // The 25th of October 2026 begins at 22:00 of the day before in UTC, and ends at 23:00: clocks are set back.
+        // In Berlin the 25th of October 2026 lasts from 22:00 UTC of the day before to 23:00 UTC: clocks are set back.
         let (day, month) = (1_792_879_200, 1_790_805_600);
         let at = |seconds: u64| Time::from_micros(seconds * 1_000_000);
         let left = |rate, bucket, now| names.lifetime(CounterId { rate, bucket }, at(now)).seconds;
@@ -286,7 +276,7 @@ mod tests {
     fn every_build_places_a_key_alike() {
         let servers = ["a:1", "b:1", "c:1"].map(str::to_owned);
         let placed: Vec<usize> = (0..8).map(|key| place(format!("gw:l:{key}").as_bytes(), &servers)).collect();
-        // By an implementation of BLAKE3 in another language.
+        // From an implementation of BLAKE3 in another language.
         assert_eq!(placed, [2, 2, 0, 1, 1, 0, 0, 1]);
     }
 }

@@ -1,10 +1,10 @@
-//! Refusals that hold for a while: until a key could be admitted again, the server need not be asked about it. A flood
-//! of refused requests costs it nothing.
+//! Remembered refusals: until a key could be admitted again, the server need not be asked, so a flood of refused requests
+//! costs the server nothing.
 //!
-//! Whatever others do meanwhile, a count only falls with time, or when somebody gives something back: where that is
-//! done, a refusal is remembered briefly. A limit that was changed is another limit, so a raised quota holds at once.
-//! But a key may be reset by another gateway, so the server is asked about it now and then all the same. And it may be banned
-//! by another one: a refusal by a limit with bans holds only as long as a look at these would.
+//! Whatever other gateways do, a count falls only with time, or when something is given back: where that happens, a refusal
+//! is remembered briefly. A changed limit is another limit, so a raised quota applies at once. But another gateway may reset
+//! a key, so the server is asked again now and then. And another gateway may ban a key, so a refusal by a limit with bans
+//! holds only as long as a read of these.
 
 use std::sync::Arc;
 
@@ -24,14 +24,13 @@ use crate::store::{Ask, Demand, Pooled, Reply, outlasts};
 
 /// Enough that workers seldom meet.
 const SHARDS: usize = 64;
-/// The most keys remembered: who is forgotten is asked for.
+/// The most keys remembered. The server is asked about forgotten ones.
 const KEYS: usize = 1 << 16;
 
-/// Microseconds after which a refusal is not relied on any more while the server can be asked, because another gateway
-/// may have reset the key. So a flood of refused requests costs one read for each key and such a span.
+/// Microseconds after which a refusal is not relied on any more while the server can be asked, because another gateway may
+/// have reset the key. So a flood of refused requests costs one read per key in that time.
 pub(super) const RECHECK: u64 = 5_000_000;
 
-/// What is remembered, by cell.
 pub(super) struct RefusalCache {
     /// Microseconds for which a refusal is remembered at most.
     longest: u64,
@@ -44,40 +43,39 @@ type RefusalShard = LruCache<Fingerprint, Refusal, RandomState>;
 struct Refusal {
     limit: Arc<Limit>,
     need: u64,
-    /// A clock that was set back to before it makes it void.
+    /// Void if the clock is set back to before this moment.
     since: Time,
-    /// From when on it is not to be relied on.
+    /// When it is no longer relied on.
     stale: u64,
-    /// When it was the first moment that might be admitted.
+    /// The moment, as of the refusal, when the request might be admitted.
     until: u64,
     verdict: Verdict,
-    /// What was counted then, by which requests of other costs are refused; `None` if that is too much to be remembered.
+    /// The counts then, by which requests of other costs are refused; `None` if they were too large to be remembered.
     counts: Option<Cell>,
 }
 
-/// What is known of the cell of an ask that is refused.
 #[derive(Default)]
 pub(super) struct Seen {
-    /// Whether others may give back in a moment what the refusal rests on.
+    /// Whether other gateways may soon give back the charges behind the refusal.
     pub(super) is_brief: bool,
-    /// What it counts, unless that is too much to be remembered.
+    /// `None` if the counts are too large to be remembered.
     pub(super) counts: Option<Cell>,
 }
 
 impl RefusalCache {
-    /// Remembers nothing yet, and nothing for more than `longest` microseconds.
+    /// `longest` is in microseconds.
     pub(super) fn new(longest: u64) -> Self {
         let shard = |_| Mutex::new(LruCache::with_hasher(KEYS / 64, RandomState::default()));
         Self { longest, shards: (0..SHARDS).map(shard).collect(), sharding: Sharding::default() }
     }
 
-    /// Remembers what was decided at `now`, as far as it refuses: briefly where others may give back what it rests on.
+    /// Remembers the refusals of a decision: briefly if other gateways may give back the charges behind them.
     pub(super) fn note(&self, asks: &[OwnedAsk], reply: &Reply, now: Time, seen: impl Fn(&OwnedAsk, usize) -> Seen) {
-        // What was not looked at, or was given back, is no news.
+        // A full ask was not looked at, or was given back, so it is no news.
         for (index, ask) in asks.iter().enumerate().filter(|(_, ask)| !ask.is_full) {
-            // What refuses the request itself also refuses it where the limit is to stand in for others.
+            // A refusal of the request itself also refuses what overflows into the limit.
             let own = reply.verdict(ask.place).map(|verdict| (ask.terms().demand.need, verdict));
-            // A ban that this has begun refuses what comes next.
+            // A ban that this request has begun refuses the next ones.
             let begins_ban = ask.cost > 0 && ask.limit.counts_bans();
             let refuses = |(_, verdict): &(u64, Verdict)| !verdict.admitted || begins_ban;
             let pooled = || reply.pooled(ask.place).map(|pooled| (pooled.demand.need, pooled.verdict));
@@ -86,7 +84,7 @@ impl RefusalCache {
             let verdict = Verdict { admitted: false, ..verdict };
             let cell = ask.cell();
             let until = now.micros().saturating_add(wait);
-            // What was reserved may be given back at any time, by other gateways too.
+            // A reservation may be given back at any time, by other gateways, too.
             let Seen { is_brief, counts } = seen(ask, index);
             let longest = if ask.settles || is_brief { self.longest.min(BRIEFLY) } else { self.longest };
             let stale = until.min(now.micros().saturating_add(longest));
@@ -95,13 +93,11 @@ impl RefusalCache {
         }
     }
 
-    /// Remembers nothing about this cell any more.
     pub(super) fn forget(&self, cell: Fingerprint) {
         self.shard(cell).lock().remove(&cell);
     }
 
-    /// The reply to a request that is refused by what is remembered, without verdicts of limits of which nothing is known.
-    /// If the server `is_lost`, it cannot be asked.
+    /// The reply if a remembered refusal refuses the request, with the known verdicts only. A lost server cannot be asked.
     pub(super) fn find(&self, asks: &[Ask<'_>], now: Time, is_lost: bool) -> Option<Reply> {
         let looks = || asks.iter().filter(|ask| ask.looks_at_bans());
         let banned = looks().find_map(|ask| Some((ask.place, self.of(ask, ask.need, now, is_lost)?.0)));
@@ -109,7 +105,7 @@ impl RefusalCache {
             return Some(Reply { verdicts: [banned].into_iter().collect(), ..Reply::default() });
         }
         let must_be_recent = !is_lost && banned.is_none() && looks().next().is_some();
-        // What is there at a first look may be gone at a second.
+        // A refusal that the first lookup finds may be gone at the second.
         let mut known: SmallVec<[(usize, Demand, Verdict); 2]> = SmallVec::new();
         let plan = Plan::new(&asks.iter().map(Ask::terms), |index, demand| {
             let found = self.of(&asks[index], demand.need, now, is_lost);
@@ -131,7 +127,7 @@ impl RefusalCache {
         Some(reply)
     }
 
-    /// Whether it is remembered that the limit has no room for what the request asks of it.
+    /// Whether a remembered refusal says that the limit has no room for the request.
     pub(super) fn knows(&self, ask: &OwnedAsk, now: Time) -> bool {
         self.of(&ask.borrowed(), ask.terms().demand.need, now, false).is_some()
     }
@@ -139,7 +135,7 @@ impl RefusalCache {
     /// The verdict on this ask with this need, and since when it is known.
     fn of(&self, ask: &Ask<'_>, need: u64, now: Time, is_lost: bool) -> Option<(Verdict, Time)> {
         if ask.overflow.is_some() && need > ask.limit.capacity() {
-            // Without a pool such a request is answered before.
+            // Without a pool such a request is answered earlier.
             return Some((Verdict { admitted: false, rate: 0, remaining: 0, wait: None, level: 0 }, now));
         }
         let cell = ask.key.with(ask.limit.shape());
@@ -162,7 +158,7 @@ impl RefusalCache {
                 Some((ask.limit.refuses(&counts, now, need)?, refusal.since))
             }
             None if is_less => None,
-            // Who needs more is refused as well, at least for as long.
+            // A larger need is refused for at least as long.
             _ => Some((Verdict { wait: Some(refusal.until - now.micros()), ..refusal.verdict }, refusal.since)),
         }
     }

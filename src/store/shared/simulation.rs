@@ -1,14 +1,10 @@
 //! A gateway's side of shared counters in virtual time, for simulations of whole fleets.
 //!
-//! [`SimulatedGateway`] decides with the same code as the store: the engine, the remembered refusals and the mailboxes. What is
-//! missing are sockets, threads and clocks: whoever simulates carries [`Output`]s to servers and their replies back, says what
-//! time it is, and calls [`SimulatedGateway::wake`] when [`SimulatedGateway::next_wake`] says so.
-//!
-//! It stands for a gateway whose worker ends its turn after each request, and whose code takes no time.
-//!
-//! A model of the gateway would only show what its author believes. The simulation that replays a log found that
-//! gateways read too few counters after a pause. What is promised of a fleet's limits is a list of assertions
-//! (`benches/fleet/bounds.rs`), which tests check with six gateways and the bench with up to 32.
+//! [`SimulatedGateway`] decides with the same code as the store: engine, remembered refusals and mailboxes, without sockets,
+//! threads and clocks. The simulation carries [`Output`]s to servers and their replies back, provides the time, and calls
+//! [`SimulatedGateway::wake`] when [`SimulatedGateway::next_wake`] says so. The worker ends its turn after each request, and
+//! the code takes no time. A model of the gateway would only show what its author believes. The promises about a fleet's
+//! limits are assertions (`benches/fleet/bounds.rs`), which tests check with six gateways and the bench with up to 32.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -33,33 +29,29 @@ use crate::store::{Answer, Ask, Reply};
 
 pub use super::engine::Output;
 
-/// Which of the servers, by its index, has all counters of a key of a limit.
 pub fn server_of(prefix: &str, limit: &Arc<Limit>, key: Fingerprint, servers: &[String]) -> usize {
     AllNames::new(prefix).of(limit).server(key, servers)
 }
 
-/// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decided {
-    /// The `place` with which it was asked.
+    /// The `place` of its ask.
     pub place: usize,
-    /// Whether it is admitted; `None` if the server is away and `on_error` decides.
+    /// `None` if the server is away and `on_error` decides.
     pub admitted: Option<bool>,
 }
 
-/// One gateway. Moments are given as the time since the simulation began.
+/// Moments are given as the time since the simulation began.
 pub struct SimulatedGateway {
     engine: Engine,
     common: Common,
-    /// When the simulation began, and what the gateway's clock said then.
+    /// When the simulation began, and what the gateway's clock showed then.
     begun: (Instant, Time),
-    /// The requests that wait, by place.
     waiting: BTreeMap<usize, Receiver<Reply>>,
     decided: Vec<Decided>,
 }
 
 impl SimulatedGateway {
-    /// A gateway that is just started. `clock` is what its clock says when the simulation begins.
     pub fn new(config: &config::SharedStore, protocol: &dyn Protocol, clock: Time) -> Self {
         let (common, now) = (Common::new(config, protocol, 1), Instant::now());
         Self {
@@ -71,7 +63,7 @@ impl SimulatedGateway {
         }
     }
 
-    /// A request asks. Its `place` identifies it in [`Decided`]: no other request that waits has the same one.
+    /// The `place` of a request identifies it in [`Decided`]: no other waiting request has the same one.
     pub fn ask(&mut self, ask: &Ask<'_>, at: Duration) {
         let (now, time) = self.moment(at);
         match self.common.decide(std::slice::from_ref(ask), time, 0, || now) {
@@ -86,48 +78,43 @@ impl SimulatedGateway {
         }
     }
 
-    /// A server has accepted the connection and answers.
     pub fn connected(&mut self, server: usize, at: Duration) {
         self.engine.connected(server, self.moment(at).0);
         self.collect();
     }
 
-    /// A connection has broken, or could not be made.
     pub fn failed(&mut self, server: usize, at: Duration) {
         self.engine.failed(server, &Failure::Closed, self.moment(at).0);
         self.collect();
     }
 
-    /// A server has sent all replies to some exchanges.
+    /// `replies` are all replies to some exchanges.
     pub fn answered(&mut self, server: usize, replies: &[u8], at: Duration) {
         let (now, time) = self.moment(at);
         self.engine.received(server, replies, now, time);
         self.collect();
     }
 
-    /// Does what is due by now.
     pub fn wake(&mut self, at: Duration) {
         let (now, time) = self.moment(at);
         self.engine.wake(now, time);
         self.collect();
     }
 
-    /// When [`Self::wake`] has something to do.
+    /// When [`Self::wake`] must be called next.
     pub fn next_wake(&mut self) -> Option<Duration> {
         self.engine.next_wake().map(|next| next.saturating_duration_since(self.begun.0))
     }
 
-    /// What is to be done with the connection to a server, in this order.
     pub fn take_outputs(&mut self, server: usize) -> VecDeque<Output> {
         self.engine.take_outputs(server)
     }
 
-    /// What was decided since it was asked last.
     pub fn take_decided(&mut self) -> impl Iterator<Item = Decided> {
         self.decided.drain(..)
     }
 
-    /// How many decisions were asked for, made from remembered refusals, and made without the servers.
+    /// How many decisions there were, how many from remembered refusals, and how many without the servers.
     pub fn counts(&self) -> [u64; 3] {
         let Health { decisions, remembered, local, .. } = &*self.common.health;
         let sum = |counters: &PerWorker<Counter>| counters.iter().map(Counter::get).sum();
@@ -138,7 +125,7 @@ impl SimulatedGateway {
         (self.begun.0 + at, self.begun.1.after(at))
     }
 
-    /// Takes what was decided, and finds out which requests are decided by `on_error`.
+    /// Takes the decisions, and finds out which requests `on_error` decides.
     fn collect(&mut self) {
         let Self { engine, waiting, decided, .. } = self;
         for decision in engine.take_replies().flat_map(|(_, replies)| replies) {

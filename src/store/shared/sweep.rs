@@ -1,5 +1,5 @@
-//! The sweep after a reload: cells of limits that were removed are dropped, some at a time. On the server their
-//! counters expire by themselves. Whatever was charged to them is written first.
+//! The sweep after a reload drops the cells of removed limits, some at a time. Pending charges to them are written first; on
+//! the server their counters expire.
 
 use std::time::Duration;
 
@@ -8,33 +8,26 @@ use tokio::time::Instant;
 use super::cells::Cells;
 use crate::base::clock::Time;
 
-/// So many cells are looked at before others have their turn: some tens of microseconds.
+/// The number of cells per step: some tens of microseconds.
 const STEP: usize = 1024;
-/// Cells that are still needed, for example because a server is away that has yet to be told of their charges, are
-/// looked at again after so long.
+/// When to examine needed cells again, for example while a server is away that has yet to get their charges.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// What the sweep has yet to do.
 #[derive(Debug)]
 pub(super) struct Sweep {
-    /// The cell to look at next.
     next: usize,
-    /// How many cells were still needed.
     needed: usize,
-    /// When to go on.
     pub(super) at: Instant,
 }
 
 impl Sweep {
-    /// A sweep that begins then.
     pub(super) fn new(at: Instant) -> Self {
         Self { next: 0, needed: 0, at }
     }
 
-    /// Looks at some cells. Returns the sweep if it is to go on.
     pub(super) fn step(mut self, cells: &mut Cells, at: Instant, now: Time) -> Option<Self> {
         if self.next == 0 {
-            // Cells of replaced limits stay until their counts matter no more.
+            // Cells of replaced limits stay until their counts no longer matter.
             cells.expire_migrations(now);
         }
         match cells.forget(self.next..self.next + STEP, now) {
@@ -64,7 +57,6 @@ mod tests {
     use crate::store::shared::tests::ask;
     use crate::store::{LimitChanges, Replaced};
 
-    /// How many cells there are of the limit of this name.
     fn of_limit(cells: &mut Cells, name: &str) -> usize {
         let places = 0..u32::try_from(cells.len()).unwrap();
         places.filter(|place| cells.at(*place).names.limit.name() == name).count()

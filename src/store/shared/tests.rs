@@ -1,4 +1,4 @@
-//! The coordinator against a model of Memcached, under random schedules of requests, exchanges and failures.
+//! The coordinator with a model of Memcached, under random schedules of requests, exchanges and failures.
 
 mod model;
 mod steps;
@@ -36,15 +36,12 @@ use world::World;
 
 const LOCAL: (OnError, bool) = (OnError::Local, false);
 const STRICT: (OnError, bool) = (OnError::Reject, true);
-/// More than is ever counted.
 const PLENTY: u64 = 10_000;
-/// How many ways to count there are.
 const KINDS: usize = 9;
 const FIXED: usize = 3;
 const LOG: usize = 4;
 const BUCKET: usize = 5;
 
-/// Limits of `quota`, by every way to count.
 fn limit(kind: usize, quota: u64) -> Arc<Limit> {
     limit_with_burst(kind, quota, quota)
 }
@@ -72,48 +69,42 @@ fn is_whole(kind: usize) -> bool {
     limit(kind, 1).is_whole()
 }
 
-/// Whether all of the state is one value.
 fn is_only_whole(kind: usize) -> bool {
     limit(kind, 1).rates().iter().all(|rate| !rate.uses_counters())
 }
 
-/// What may stay counted of what was charged and not admitted: less than one, and a part of one counts as one. What others have
-/// charged to a bucket meanwhile may have let a little of it drain.
+/// How much of charges without admission may stay counted: less than one, which counts as one. Charges of others to a bucket
+/// may have let a little of it drain meanwhile.
 fn slack(kind: usize) -> u64 {
     u64::from(kind == BUCKET)
 }
 
-/// The same where time passes: of each charge that is given back, what may have drained meanwhile stays counted.
+/// With time passing: of each charge that is given back, what may have drained meanwhile stays counted.
 fn slack_in_time(kind: usize, decided: &[Decided]) -> u64 {
     let given_back = |decided: &Decided| if decided.admitted() { decided.given } else { decided.cost() };
     if kind == BUCKET { decided.iter().map(given_back).sum::<u64>().max(slack(kind)) } else { 0 }
 }
 
-/// A request with a cost of 1.
 pub(super) fn ask(limit: &Arc<Limit>, key: Fingerprint) -> OwnedAsk {
     OwnedAsk::from(&Ask::new(limit, key, 1))
 }
 
-/// A key on the server with this number.
 pub(super) fn key_on(server: usize, servers: usize, limit: &Arc<Limit>) -> Fingerprint {
     let (mut names, all) = (AllNames::new("gw"), world::servers(servers));
     let keys = (0..1000_u32).map(|number| Fingerprint::of(&number.to_be_bytes()));
     keys.into_iter().find(|key| names.of(limit).server(*key, &all) == server).unwrap()
 }
 
-/// One key on each server.
 fn keys(servers: usize, limit: &Arc<Limit>) -> Vec<Fingerprint> {
     (0..servers).map(|server| key_on(server, servers, limit)).collect()
 }
 
-/// All that was admitted on this key and not given back.
 fn admitted(decided: &[Decided], key: Fingerprint) -> u64 {
     let admitted = decided.iter().filter(|decided| decided.admitted());
     let costs = admitted.flat_map(|decided| decided.asks.iter().map(|ask| (ask.key, ask.cost - decided.given)));
     costs.filter(|(of, _)| *of == key).map(|(_, cost)| cost).sum()
 }
 
-/// The most that one gateway admits of one key in these steps.
 fn most_at_one_gateway((gateways, servers, kind, quota): (usize, usize, usize, u64), steps: &[Step]) -> u64 {
     let limit = limit(kind, quota);
     let keys = keys(servers, &limit);
@@ -127,7 +118,7 @@ fn most_at_one_gateway((gateways, servers, kind, quota): (usize, usize, usize, u
     (0..gateways).filter_map(most).max().unwrap_or(0)
 }
 
-/// What somebody who knows nothing learns from Memcached of a key's count.
+/// The count of a key that a new gateway learns from Memcached.
 fn counted(world: &mut World, kind: usize, key: Fingerprint) -> u64 {
     world.join(LOCAL);
     world.settle();
@@ -136,9 +127,9 @@ fn counted(world: &mut World, kind: usize, key: Fingerprint) -> u64 {
     taken
 }
 
-/// What a gateway takes for a key's count.
+/// The count of a key that a gateway knows.
 fn taken(world: &mut World, gateway: usize, kind: usize, key: Fingerprint) -> u64 {
-    // How much is left of a reservation depends on how fast a bucket drains, so that is as it was.
+    // How fast a bucket drains decides how much is left of a reservation, so the quota is kept.
     let quota = world.quota();
     let limit = if kind == BUCKET { limit_with_burst(kind, quota, PLENTY) } else { limit(kind, PLENTY) };
     let look = OwnedAsk { need: 1, cost: 0, ..ask(&limit, key) };
@@ -147,8 +138,7 @@ fn taken(world: &mut World, gateway: usize, kind: usize, key: Fingerprint) -> u6
     PLENTY - world.decided.pop().unwrap().reply.unwrap().verdicts[0].1.remaining
 }
 
-/// Sees that strict gateways do not admit too much together, and that only what was unacknowledged is counted without
-/// need.
+/// Checks that strict gateways do not admit too much together, and that only unacknowledged charges are counted in vain.
 fn strictly((gateways, servers, kind, quota): (usize, usize, usize, u64), steps: &[Step]) -> TestCaseResult {
     strictly_leased((gateways, servers, kind, quota), steps, 0)
 }
@@ -197,14 +187,12 @@ fn charge() -> impl Strategy<Value = Step> {
     (0..3_usize, 0..3_usize, 0..9_u64).prop_map(|(gateway, what, cost)| Step::Charge { gateway, what, cost })
 }
 
-/// What is asked for: each key alone, and all of them at once.
 fn each_and_all(limit: &Arc<Limit>, keys: &[Fingerprint]) -> Vec<Vec<OwnedAsk>> {
     let each = keys.iter().map(|key| vec![ask(limit, *key)]);
     each.chain([keys.iter().map(|key| ask(limit, *key)).collect()]).collect()
 }
 
 proptest! {
-    /// Whoever asks is answered or dropped, and it all comes to rest.
     #[test]
     fn nobody_waits_for_ever(
         steps in schedule(prop_oneof![9 => passing(lossy()), 1 => charge()].boxed(), 150),
@@ -232,14 +220,13 @@ proptest! {
         steps.iter().for_each(|step| world.run(step));
         world.settle();
         if is_whole(kind) {
-            // A request that is admitted is charged when it is asked for, and decided when that is confirmed: those who are
-            // refused because of it may be decided before.
+            // An admitted request is charged when it comes, and decided when that is confirmed: requests that are refused
+            // because of it may be decided before.
             world.decided.sort_by_key(|decided| decided.asked);
         }
         compare(&world.decided, is_whole(kind))?;
     }
 
-    /// Whatever fails, in the end Memcached knows exactly what a gateway on its own has admitted.
     #[test]
     fn one_gateway_is_counted_exactly(
         steps in schedule(lossy(), 150),
@@ -251,7 +238,7 @@ proptest! {
         steps.iter().for_each(|step| world.run(step));
         world.settle();
         for key in keys {
-            // What is lost while nobody asks is noticed by the next who does, a moment later.
+            // A loss while nobody asks is noticed by the next request, a moment later.
             world.run(&Step::Moment);
             world.ask(0, vec![OwnedAsk { need: 1, cost: 0, ..ask(&limit, key) }]);
             world.settle();
@@ -261,8 +248,8 @@ proptest! {
         }
     }
 
-    /// While Memcached keeps what it knows, only what was unacknowledged is counted wrong: sums may lack what never
-    /// arrived though others added as much meanwhile, and values may hold twice what arrived before others replaced
+    /// While Memcached keeps what it knows, only unacknowledged charges are counted wrong: sums may lack a charge that never
+    /// arrived if others added as much meanwhile, and values may have twice a charge that arrived before others replaced
     /// them. The value of a fixed window is a sum as well.
     #[test]
     fn gateways_together_are_counted(
@@ -291,8 +278,7 @@ proptest! {
         }
     }
 
-    /// However their exchanges interleave and break, strict gateways admit together no more than one would; and only
-    /// what was unacknowledged is counted without need.
+    /// Strict gateways admit together no more than one would, and only unacknowledged charges are counted in vain.
     #[test]
     fn strict_gateways_never_admit_too_much(
         steps in schedule(lasting(broken()), 200),
@@ -301,8 +287,7 @@ proptest! {
         strictly((gateways, servers, kind, quota), &steps)?;
     }
 
-    /// However often counters are lost and begun anew by others, a gateway forgets nothing of what it has admitted
-    /// itself.
+    /// However often counters are lost and created anew by others, a gateway forgets nothing that it has admitted itself.
     #[test]
     fn no_gateway_admits_too_much_itself(
         steps in schedule(lossy(), 150),
@@ -312,9 +297,9 @@ proptest! {
         prop_assert!(most_at_one_gateway((gateways, servers, kind, quota), &steps) <= quota);
     }
 
-    /// Strict gateways that keep asking for one at a time get together what one would get, and provisional charges that
-    /// are rejected are given back. Where a limit has both sums and a state, two may take the last place from each
-    /// other, one in each, and both go without.
+    /// Strict gateways that keep asking for one at a time get together what one would get, and rejected provisional charges
+    /// are given back. If a limit has both sums and a state, two gateways may take the last place from each other, one in
+    /// each, and both go without.
     #[test]
     fn strict_gateways_admit_all_there_is(
         steps in schedule(reliable(), 200),
@@ -340,8 +325,8 @@ proptest! {
         prop_assert_eq!(admitted(&world.decided, key), (asked + gateways as u64).min(quota));
     }
 
-    /// Gateways that are not strict give rejected provisional charges back, too. Another gateway may have read such a
-    /// charge and go on counting it: that is the cost of one request for each gateway.
+    /// Gateways that are not strict give rejected provisional charges back, too. Another gateway may have read such a charge
+    /// and go on counting it: the cost of one request for each gateway.
     #[test]
     fn gateways_together_waste_little(
         steps in schedule(reliable(), 200),

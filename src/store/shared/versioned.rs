@@ -1,11 +1,10 @@
-//! How the state of all rates that are kept as one value stands to that on the server.
+//! How the one value with the state of all rates that are kept as a whole differs from the one on the server.
 //!
-//! What is charged is told in one of two ways. If no other gateway charges the key, the value is replaced, on condition that
-//! it still is what was read. Otherwise what has changed is appended to it, which always succeeds. Whether a request fits is
-//! decided by its place in the value (`limit/shared/operations.rs`): what was appended is read in the same exchange, and all
-//! gateways understand it alike. A value to which much was appended is made short in passing, before something else is
-//! appended, if it still is what was read; and if nobody ever comes to that, everybody replaces the value, so that the first
-//! one does.
+//! If no other gateway charges the key, the value is replaced, on condition that it has not changed. Otherwise the change is
+//! appended, which always succeeds. A request fits or not by its place in the value (`limit/shared/operations.rs`): appended
+//! changes are read in the same exchange, and all gateways understand them alike. A value to which much was appended is
+//! shortened before the next append, if it has not changed. If nobody succeeds with that, all gateways replace the value, and
+//! the first one succeeds.
 //!
 //! ```text
 //!   Unread --- read: none ----> Missing ---- sent: created, or appended to what others have begun --+--> Of(version)
@@ -13,8 +12,8 @@
 //!                                            +-- sent: replaced -----------------------------------+
 //!                                                       +--> another gateway was faster: appended by the next exchange
 //! ```
-//! If an exchange is not answered, the next one only reads. Each writing has a number, which stays in the value for a
-//! while, so it is known then whether it has arrived.
+//! If an exchange is not answered, the next one only reads. Each writing has a number, which stays in the value for a while
+//! and so tells whether the writing has arrived.
 
 mod change;
 mod sent;
@@ -33,50 +32,45 @@ pub(super) use change::{AttemptOutcomes, Number};
 pub(super) use sent::StateWriting;
 use sent::{SentState, Version, stand_in};
 
-/// A state is made short when something has been appended to it so often.
+/// A state is shortened after so many appends.
 const LONG: usize = 8;
-/// It is replaced when that was so often, but a gateway that was not fast enough for that may append for a while.
+/// A state is replaced after so many appends, but a gateway that was too slow for that may append for a while.
 const TOO_LONG: usize = 2 * LONG;
 const LONGEST: usize = 4 * TOO_LONG;
-/// Of so many other gateways the last writing stays known when the state is replaced.
+/// When the state is replaced, the last writings of so many other gateways stay in it.
 const WRITERS: usize = 8;
 
-/// How a cell's state stands to the one on the server.
 #[derive(Debug, Default)]
 pub(super) struct VersionedState {
     version: Version,
-    /// What was changed since; `None` if the server knows all.
+    /// What has changed here; `None` if the server knows all.
     pending: Option<StateChange>,
-    /// What is part of the exchange that is under way.
+    /// Part of the exchange in flight.
     sent: Option<SentState>,
-    /// What was sent without an answer.
+    /// Sent, but without an answer that tells whether it has arrived.
     unacknowledged: Option<SentState>,
     /// Whether another gateway has replaced the state first.
     overtaken: bool,
-    /// How often something has been appended to the state since it was replaced.
+    /// The number of appends since the state was replaced.
     appended: usize,
-    /// The value that makes it short, if it is long and still has the version that was read.
+    /// A short value for it, if the state is long and still has the version that was read.
     short: Option<Vec<u8>>,
-    /// The last writings of other gateways.
     writings: SmallVec<[Writing; 2]>,
     /// By how many microseconds the state is ahead of the clock here.
     ahead: u64,
-    /// For how many microseconds it was kept when something was written last.
+    /// The lifetime of the last write, in microseconds.
     kept: u64,
-    /// The number of the next request that is charged if it fits.
     next: Number,
-    /// What became of requests since that was taken.
+    /// The results of attempts since they were taken last.
     outcomes: AttemptOutcomes,
-    /// What continues from a replaced limit, until a state of another gateway is seen to count as much.
+    /// What continues from a replaced limit, until another gateway's state counts as much.
     least: Option<Box<Cell>>,
 }
 
-/// What was learned from an exchange.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LearnedState {
-    /// How many states that should be there the server has lost: one at most.
+    /// How many states the server has lost that should be there: at most one.
     pub(super) lost: u64,
-    /// Whether another gateway has written the state.
     pub(super) is_foreign: bool,
 }
 
@@ -85,14 +79,13 @@ impl VersionedState {
         self.pending.is_some() || self.unacknowledged.is_some()
     }
 
-    /// Whether it is unknown if something has arrived: nothing is written before that is known.
+    /// Whether it is unknown if something has arrived. Nothing is written before that is known.
     pub(super) fn is_unacknowledged(&self) -> bool {
         self.unacknowledged.is_some()
     }
 
-    /// Sees whether the clock was set back. The state on the server stays in its own time, so that other gateways do not
-    /// take what was counted for old; here it goes back with the clock, so that nobody waits for the old time to come
-    /// again.
+    /// Notices whether the clock was set back. The state on the server stays in its own time, so that other gateways do not
+    /// take its counts for old. Here it moves back with the clock, so that nobody waits for the old time to come again.
     pub(super) fn follow_clock(&mut self, cell: &mut Cell, now: Time) {
         let by = cell.lead(now);
         if by > 0 {
@@ -103,12 +96,12 @@ impl VersionedState {
         }
     }
 
-    /// Has `cost` charged. With 0 the state is only written.
+    /// With a `cost` of 0, the state is only written.
     pub(super) fn charge(&mut self, cost: u64, now: Time) {
         self.pending.get_or_insert_default().charge(cost, now);
     }
 
-    /// Has a request charged if it fits. Returns its number.
+    /// Charges a request if it fits. Returns the number of the attempt.
     pub(super) fn attempt(&mut self, attempt: Attempt) -> Number {
         let number = self.next;
         self.next += 1;
@@ -116,36 +109,37 @@ impl VersionedState {
         number
     }
 
-    /// Whether the exchange that is under way tells of this request.
+    /// Whether the exchange in flight contains this attempt.
     pub(super) fn is_sent(&self, number: Number) -> bool {
         self.sent.as_ref().is_some_and(|sent| sent.change.attempts(number))
     }
 
-    /// This request does not wait any longer, and was admitted: it is charged whether it fits or not.
+    /// This request was admitted without waiting any longer: it is charged whether it fits or not.
     pub(super) fn admit(&mut self, number: Number) {
         let sent = self.sent.as_mut().map(|sent| &mut sent.change).filter(|change| change.attempts(number));
         sent.or(self.pending.as_mut()).into_iter().for_each(|change| change.admit(number));
     }
 
-    /// No request waits any longer for what has not been sent: all were admitted.
+    /// All unsent requests were admitted without waiting any longer.
     pub(super) fn admit_pending(&mut self) {
         self.pending.iter_mut().for_each(StateChange::admit_all);
     }
 
-    /// From now on it counts no less than `least`, which continues from a replaced limit and has been advanced to `now`. The
-    /// server is told unless it has a state that counts as much.
+    /// From now on the state counts no less than `least`, which continues from a replaced limit and must be advanced to
+    /// `now`. That is written to the server, unless its state counts as much.
     pub(super) fn hold(&mut self, mut least: Cell, limit: &Limit, now: Time) {
         if let Some(mut before) = self.least.take() {
             before.advance(limit.rates(), now);
             limit.raise(&mut least, &before, now);
         }
-        // Counters are told apart from it.
+        // Counters are handled separately.
         least.fill(|_, _| 0);
         self.least = Some(Box::new(least));
         self.charge(0, now);
     }
 
-    /// Raises the state of another gateway to what continues from a replaced limit. The server is told if that is more.
+    /// Raises another gateway's state to what continues from a replaced limit. If that changes it, the result must be
+    /// written.
     fn raise(&mut self, theirs: &mut Cell, limit: &Limit, now: Time) {
         let Some(mut least) = self.least.take() else { return };
         theirs.advance(limit.rates(), now);
@@ -157,12 +151,11 @@ impl VersionedState {
         }
     }
 
-    /// What became of requests since this was asked last.
     pub(super) fn take_outcomes(&mut self) -> AttemptOutcomes {
         std::mem::take(&mut self.outcomes)
     }
 
-    /// Takes back what a reservation was too much, in the cell and later on the server.
+    /// Gives back the excess of a reservation, in the cell and later on the server.
     pub(super) fn give_back(
         &mut self,
         cell: &mut Cell,
@@ -177,7 +170,7 @@ impl VersionedState {
         }
     }
 
-    /// Makes pending again what could not be done, or what another gateway was faster than.
+    /// Makes pending again what failed, or what another gateway was faster than.
     fn add_again(&mut self, mut sent: StateChange) {
         sent.append(self.pending.take().unwrap_or_default());
         self.pending = Some(sent);
@@ -191,7 +184,7 @@ impl VersionedState {
         }
     }
 
-    /// Writes the state if a change is pending, and reads it. If the change is appended, whatever else differs is lost.
+    /// Writes a pending change, and reads the state. If the change is appended, other differences here are lost.
     pub(super) fn compose(
         &mut self,
         cell: &mut Cell,
@@ -202,10 +195,10 @@ impl VersionedState {
     ) {
         let StateWriting { key, now, number, is_shared } = *writing;
         let name = |out: &mut Vec<u8>| names.state(key, out);
-        // What continues from a replaced limit is only told with the whole state.
+        // What continues from a replaced limit is only written with the whole state.
         let may_append = self.least.is_none();
         let is_any = |pending: &mut StateChange| match self.version {
-            // What is unacknowledged has to be read first, and so has what may be there.
+            // Unacknowledged changes have to be read first, and so has an unknown state.
             _ if self.unacknowledged.is_some() => false,
             Version::Unread => may_append && !pending.is_nothing(),
             Version::Missing | Version::Of(..) => true,
@@ -237,7 +230,7 @@ impl VersionedState {
                 bytes = self.whole(cell);
                 Cell::append(writing, [].into_iter(), 0, &mut bytes);
                 let condition = condition.map_or(Condition::Missing, Condition::Version);
-                // Who has not read it since the key was reset is to learn of that.
+                // Tells gateways that have not read the state since the key was reset.
                 commands.store(&name, &bytes, condition, lifetime, number);
                 targets.write_state();
             }
@@ -249,14 +242,12 @@ impl VersionedState {
         targets.read_state();
     }
 
-    /// A value that says all that is known.
     fn whole(&self, cell: &Cell) -> Vec<u8> {
         let mut bytes = cell.save(self.ahead);
         self.writings.iter().for_each(|writing| Cell::append(*writing, [].into_iter(), 0, &mut bytes));
         bytes
     }
 
-    /// Takes over what the server answered.
     pub(super) fn fill(&mut self, cell: &mut Cell, limit: &Limit, now: Time, answer: &CellAnswer<'_>) -> LearnedState {
         let mut learned = LearnedState::default();
         match answer.state_written() {
@@ -269,7 +260,7 @@ impl VersionedState {
             Some(Written::Unknown) => self.lose_replies(),
         }
         match answer.state() {
-            // What is there is not known.
+            // The state on the server is unknown.
             _ if !answer.is_read() => self.lose_replies(),
             None => learned.lost = self.miss(cell, limit.rates(), now),
             Some(item) => learned.is_foreign = self.learn(cell, limit, now, item),
@@ -277,7 +268,7 @@ impl VersionedState {
         learned
     }
 
-    /// There is no state; returns how many states that should be there the server has lost.
+    /// There is no state. Returns how many states the server has lost that should be there.
     fn miss(&mut self, cell: &Cell, rates: &[Rate], now: Time) -> u64 {
         let before = std::mem::replace(&mut self.version, Version::Missing);
         self.writings.clear();
@@ -288,9 +279,9 @@ impl VersionedState {
         if let Some(sent) = self.unacknowledged.take() {
             self.tell_again(sent);
         }
-        // Nothing can be taken from what is gone, nor from what others begin in its place.
+        // Nothing can be given back to a lost state, nor to one that other gateways begin in its place.
         self.pending.iter_mut().for_each(StateChange::forget_given);
-        // A state that nobody needs any more leaves the server by itself.
+        // A state that nobody needs any more has expired on the server.
         if cell.is_whole_spent(rates, now) {
             // The next one begins by the clock here.
             self.ahead = 0;
@@ -303,21 +294,21 @@ impl VersionedState {
         0
     }
 
-    /// Notes what became of what was sent, of whose attempts so many requests each were `admitted`: all where that is not known.
+    /// Notes the result of what was sent. `admitted`: how many requests of each attempt were admitted; without an entry, all.
     fn conclude(&mut self, sent: &SentState, admitted: &[u64]) {
         let pending = &mut self.pending;
         let later = |charge| pending.get_or_insert_default().add_charge(charge);
         self.outcomes.append(sent.change.outcomes(admitted, later));
     }
 
-    /// Tells once more what has not arrived, and for which nobody waits any longer.
+    /// Makes pending again what has not arrived. Nobody waits for it any longer.
     fn tell_again(&mut self, sent: SentState) {
         let mut change = sent.change;
         change.admit_all();
         self.add_again(change);
     }
 
-    /// Learns the state that is there now; returns whether another gateway has left it.
+    /// Learns the state that is on the server; returns whether another gateway has written it.
     fn learn(&mut self, cell: &mut Cell, limit: &Limit, now: Time, Item { value, version, .. }: Item<'_>) -> bool {
         let rates = limit.rates();
         let before = std::mem::replace(&mut self.version, Version::Of(version, stand_in(value)));
@@ -326,7 +317,7 @@ impl VersionedState {
         let last = sent.as_ref().or(unacknowledged.as_ref());
         let has_arrived = last.is_some_and(|last| last.explains(value, before));
         let is_unchanged = has_arrived || was_there && sent.is_none();
-        // What was appended is counted as of other moments than here.
+        // The server's state counts appended changes as of other moments.
         if is_unchanged && !(has_arrived && last.is_some_and(|last| last.is_appended)) {
             match sent.or(unacknowledged) {
                 Some(last) if has_arrived => {
@@ -349,12 +340,12 @@ impl VersionedState {
         let is_sent = sent.is_some();
         let own = sent.as_ref().or(unacknowledged.as_ref()).map(|sent| sent.writing.writer);
         self.note_writings(&groups, own);
-        // What was to be given back was lost before others began this state.
+        // The charges that were to be given back were lost before other gateways began this state.
         if before == Version::Missing && own.is_none() {
             self.pending.iter_mut().for_each(StateChange::forget_given);
         }
         if let Some(sent) = sent {
-            // It was done, so that if it is not there, it has been lost since.
+            // The write succeeded, so if it is not there, it has been lost since.
             self.conclude(&sent, sent.found(&groups).unwrap_or_default());
         }
         if let Some(sent) = unacknowledged {
@@ -365,13 +356,13 @@ impl VersionedState {
         }
         self.short = (self.appended >= LONG).then(|| self.whole(&theirs));
         self.raise(&mut theirs, limit, now);
-        // It was so long ago that it matters no more.
+        // Charges from so long ago matter no more.
         let is_over = cell.is_whole_spent(rates, now);
         self.pending.take_if(|pending| is_over && pending.only_charges());
         if let Some(pending) = &mut self.pending {
             self.outcomes.append(pending.apply(limit, &mut theirs, now));
         }
-        // It was only to be told what is not true any more.
+        // The write had no other purpose than to correct what is no longer there.
         self.pending.take_if(|pending| pending.is_nothing());
         theirs.advance(rates, now);
         theirs.fill(|place, bucket| cell.count(place, bucket).unwrap_or(0));
@@ -383,7 +374,7 @@ impl VersionedState {
         !is_unchanged
     }
 
-    /// Notes the last writings of other gateways than this one, of those that have written last.
+    /// Notes the last writing of each other gateway, the latest first.
     fn note_writings(&mut self, groups: &[OperationGroup], own: Option<u32>) {
         self.writings.clear();
         let writings = groups.iter().rev().map(|group| group.writing);
@@ -397,7 +388,6 @@ impl VersionedState {
 
 #[cfg(test)]
 impl VersionedState {
-    /// Whether something is part of the exchange that is under way.
     pub(super) fn has_sent(&self) -> bool {
         self.sent.is_some()
     }
@@ -419,7 +409,7 @@ mod tests {
         Limit::new("l", &[rate])
     }
 
-    /// A state to which 1 was charged at each moment.
+    /// A state with a charge of 1 at each moment.
     fn charged(limit: &Limit, moments: &[u64]) -> Cell {
         let mut cell = Cell::new(limit.rates(), at(moments[0]));
         for moment in moments {
@@ -429,7 +419,7 @@ mod tests {
         cell
     }
 
-    /// What a gateway learns from what another one has left of the same key, at this moment.
+    /// Learns what another gateway has left of the same key at this moment.
     fn learn(state: &mut VersionedState, cell: &mut Cell, limit: &Limit, now: u64, theirs: &Cell) {
         cell.advance(limit.rates(), at(now));
         let value = theirs.save(0);
@@ -447,7 +437,7 @@ mod tests {
         let limit = three_a_second();
         let mut cell = charged(&limit, &[0, 950]);
         let mut state = VersionedState { version: Version::Of(3, 0), ..VersionedState::default() };
-        // The first charge is known, is given back, and another request is charged before that is told.
+        // The server has the first charge. It is given back, and another request is charged before that is sent.
         give_back(&mut state, &mut cell, &limit, (0, 950));
         state.charge(1, at(950));
         learn(&mut state, &mut cell, &limit, 1005, &charged(&limit, &[1001, 1002, 1003]));

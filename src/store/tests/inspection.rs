@@ -21,7 +21,7 @@ fn who_looks_at_a_key_changes_nothing() {
         assert!(admitted(&memory, &[ask(&limit, key(2))], NOW));
         let (bytes, before) = (memory.bytes(), memory.peek(&limit, key(1), NOW));
         assert_eq!((before.rates[0].used, before.rates[0].remaining), (7, 2));
-        // Also a later moment is only looked at.
+        // A look at a later moment changes nothing, either.
         assert_eq!(used(&memory, &limit, key(1), later(30 * 86_400)), 0);
         assert_eq!(memory.peek(&limit, key(1), NOW), before);
         assert_eq!((memory.bytes(), memory.keys()), (bytes, 2));
@@ -42,11 +42,11 @@ fn a_key_whose_limit_was_replaced_shows_what_the_new_one_continues_from() {
         let seen = [2, 1800].map(|seconds| memory.peek(&new, key(1), later(seconds)));
         assert_eq!(seen[0].rates[0].remaining, 2, "{}", between());
         assert_eq!(memory.peek(&old, key(1), later(2)).limit, old, "nobody has migrated it");
-        // Somebody does, without a cost.
+        // This migrates it, without a cost.
         let verdict = memory.decide(&[Ask { need: 1, cost: 0, ..ask(&new, key(1)) }], later(2)).verdicts[0].1;
         assert_eq!(verdict.remaining, 2, "{}", between());
         assert_eq!([2, 1800].map(|seconds| memory.peek(&new, key(1), later(seconds))), seen, "{}", between());
-        // Who still asks for the old limit is shown the one that counts now.
+        // A look at the old limit shows the one that counts now.
         assert_eq!(memory.peek(&old, key(1), later(2)), seen[0], "{}", between());
     }
 }
@@ -116,7 +116,7 @@ fn a_reset_leaves_nothing_to_migrate() {
     assert_eq!(used(&memory, &a, key(1), later(2)), 0);
 }
 
-/// Others migrate the key while it is reset: what was counted before is gone, whoever came first.
+/// Others migrate the key during the reset: earlier counts are gone, whoever came first.
 #[test]
 fn a_reset_during_a_reload_misses_nothing() {
     let [a, b] = [None, Some(Strategy::SlidingLog)].map(|way| counted("a", &["9/h"], way.as_ref()));

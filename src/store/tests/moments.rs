@@ -1,4 +1,4 @@
-//! Requests that are decided about long after the clock was read for them.
+//! Requests that are decided long after the clock was read for them.
 
 use std::cell::Cell as Local;
 
@@ -22,13 +22,10 @@ fn read() -> Time {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Time passes.
+    /// In microseconds.
     Pass(u64),
-    /// A request comes, and is decided about later.
     Come,
-    /// So many requests come and are decided about at once.
     Burst(u64),
-    /// One of those that came before is decided about.
     End(prop::sample::Index),
 }
 
@@ -46,7 +43,7 @@ fn steps() -> impl Generate<Value = Vec<Step>> {
 /// The most that is admitted in so many microseconds.
 type Most = fn(u64) -> u64;
 
-/// A limit of ten in ten seconds by each strategy that is exact, and the most that it admits in so many microseconds.
+/// A limit of ten in ten seconds by each exact strategy, and the most that it admits in so many microseconds.
 fn limits() -> [(Arc<Limit>, Most); 4] {
     let of = |strategy| {
         let rate = Rate::new(QUOTA, Duration::from_micros(WINDOW)).unwrap().with_strategy(strategy).unwrap();
@@ -90,7 +87,7 @@ proptest! {
             }
             for (first, begin) in admitted.iter().enumerate() {
                 for (count, end) in (1..).zip(&admitted[first..]) {
-                    // What is a moment old is believed.
+                    // A clock that was read a moment ago is believed.
                     let most = most(end - begin + clock::UNCHECKED);
                     prop_assert!(count <= most, "{count} in {} us, at most {most}: {:?}", end - begin, limit);
                 }

@@ -1,8 +1,8 @@
-//! Reloads that change limits: what was counted goes on, what is gone leaves, and nothing stays for ever.
+//! Reloads that change limits: counts continue, removed limits are forgotten, and nothing stays for ever.
 
 use super::*;
 
-/// A limit of these rates, counted in this way where they do not say how.
+/// `strategy` replaces the strategies of the rates.
 pub(super) fn counted(name: &str, rates: &[&str], strategy: Option<&Strategy>) -> Arc<Limit> {
     let rate = |text: &&str| {
         let rate: Rate = text.parse().unwrap();
@@ -14,7 +14,6 @@ pub(super) fn counted(name: &str, rates: &[&str], strategy: Option<&Strategy>) -
     Arc::new(Limit::new(name, &rates.iter().map(rate).collect::<Vec<_>>()))
 }
 
-/// Reloads from one limit to another.
 pub(super) fn reload(memory: &Memory, old: &Arc<Limit>, new: &Arc<Limit>, now: Time) {
     let replaced = if old.id() == new.id() {
         Vec::new()
@@ -61,7 +60,7 @@ fn what_was_counted_goes_on_whatever_counts() {
     }
 }
 
-/// One ask of each limit, of which each has its own key for a client.
+/// One ask for each limit; each has its own key for a client.
 fn asks(limits: &[Arc<Limit>; 2]) -> [Ask<'_>; 2] {
     [ask(&limits[0], key(1)), ask(&limits[1], key(2))]
 }
@@ -156,7 +155,7 @@ fn cells_of_limits_that_are_gone_leave() {
         for client in 0..10 {
             assert!(admitted(&memory, &[ask(&limit, key(1000 + number * 10 + client))], NOW));
         }
-        // One that was under way uses the one before once more.
+        // A request in flight uses the previous limit once more.
         assert!(admitted(&memory, &[ask(&before, key(100_000 + number))], NOW));
         before = limit;
         memory.sweep(1, NOW);
@@ -169,7 +168,7 @@ fn cells_of_limits_that_are_gone_leave() {
 #[test]
 fn what_was_reserved_is_given_back_to_what_its_cell_has_become() {
     let counts_anew = |old: &Limit, new: &Limit| {
-        // When a fixed window began is not known afterwards, and of a bucket it has drained.
+        // It is unknown when a fixed window began, and a bucket has drained.
         let is = |limit: &Limit, way: &Strategy| limit.rates()[0].strategy() == way;
         let (fixed, bucket) = (Strategy::FixedWindow, Strategy::TokenBucket { burst: 9 });
         old.id() != new.id() && (is(old, &fixed) || is(old, &bucket))
@@ -189,7 +188,7 @@ fn what_was_reserved_is_given_back_to_what_its_cell_has_become() {
             let most = if is_seen && counts_anew(&old, &new) { 5..=8 } else { 8..=8 };
             assert!(most.contains(&left), "{left} after {:?} to {:?}, seen: {is_seen}", old.rates(), new.rates());
             assert_eq!(verdict.remaining, left);
-            // What it costs more is charged to it as well.
+            // An additional cost is charged to it as well.
             let reserved = memory.decide(&[Ask { limit: &new, ..reserving }], later(2)).reserved.pop().unwrap();
             memory.settle(&reserved, 5, later(2));
             assert_eq!(remaining(&memory, &new, later(2)), left - 5);
@@ -238,7 +237,7 @@ fn what_costs_what_was_reserved_is_followed_no_longer_by_the_bucket_that_has_rep
     assert!(admitted(&memory, &[ask(&new, key(1))], later(1)));
     let store = Store::from(memory).simulated();
     let Counters::Memory(memory) = store.counters() else { unreachable!() };
-    // A request that was under way asks the limit of before.
+    // A request in flight asks the previous limit.
     let (asked, before) = (Ask { settles: true, ..ask(&old, key(1)) }, memory.bytes());
     let reserved = memory.decide(&[asked], later(1)).reserved.pop().unwrap();
     assert!(memory.bytes() > before, "the bucket follows it");
@@ -247,7 +246,6 @@ fn what_costs_what_was_reserved_is_followed_no_longer_by_the_bucket_that_has_rep
     assert_eq!(memory.bytes(), before);
 }
 
-/// Gives a key another limit by an override, or lets that end.
 fn override_key(memory: &Memory, key: Fingerprint, [from, to]: [&Arc<Limit>; 2], now: Time) {
     let replaced = vec![Replaced { key: Some(key), from: from.clone(), to: to.clone() }];
     let in_use = vec![from.clone(), to.clone()];
@@ -267,9 +265,9 @@ fn an_override_takes_along_what_its_key_has_counted_and_nothing_of_others() {
         memory.sweep(1, later(2));
         assert_eq!(remaining(&memory, &other, later(2)), 4, "{:?} to {:?}", own.rates(), other.rates());
         assert_eq!(memory.keys(), 3, "it is the same cell");
-        // A request of it that was under way asks the limit of before.
+        // A request in flight asks the previous limit for it.
         assert_eq!(count(&own, key(1), later(2)), 4, "{:?} to {:?}", own.rates(), other.rates());
-        // Other keys are counted as ever, and have counted nothing by the other limit.
+        // Other keys count as ever, and have counted nothing by the other limit.
         assert_eq!((count(&own, key(2), later(2)), memory.keys()), (7, 3));
         assert_eq!(count(&other, key(2), later(2)), 9);
         // At the end it takes its counts back, and its limit counts it again.
@@ -313,14 +311,14 @@ fn an_override_takes_along_what_the_tier_of_its_key_has_counted() {
             change(vec![[&own, &granted], [&tier, &granted]], later(1));
             assert_eq!(remaining(&memory, &granted, later(2)), 5);
             assert!(admitted(&memory, &[ask(&granted, key(1))], later(2)));
-            // A request that was on its way asks what it had before.
+            // A request in flight asks the previous limit.
             assert!(admitted(&memory, &[ask(asked, key(1))], later(2)));
             assert_eq!(remaining(&memory, &granted, later(2)), 3);
             change(vec![[&granted, &own], [&granted, &tier]], later(3));
             assert_eq!(remaining(&memory, asked, later(4)), 3, "{:?}", asked.rates());
             assert!(admitted(&memory, &[ask(asked, key(1))], later(4)));
             assert_eq!(remaining(&memory, asked, later(4)), 2);
-            // Once more, and without a request meanwhile.
+            // Once more, without a request meanwhile.
             change(vec![[&own, &granted], [&tier, &granted]], later(5));
             change(vec![[&granted, &own], [&granted, &tier]], later(6));
             assert_eq!(remaining(&memory, asked, later(7)), 2);
@@ -363,7 +361,7 @@ fn threads_that_reload_at_different_moments_admit_no_more_together() {
         count.fetch_add(passed, std::sync::atomic::Ordering::Relaxed);
     };
     std::thread::scope(|scope| {
-        // Two of them have been held, and know the old one only. The others learn of the new one by the reload.
+        // Two threads hold requests and know only the old limit. The others learn of the new one by the reload.
         (0..2).for_each(|_| drop(scope.spawn(|| ask_all(&old, 400))));
         scope.spawn(|| {
             ask_all(&old, 50);

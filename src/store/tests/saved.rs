@@ -1,4 +1,4 @@
-//! Counters that are saved and restored: limits go on as if nothing had happened.
+//! Counters that are saved and restored: limits continue as if nothing had happened.
 
 use std::slice::from_ref;
 
@@ -15,7 +15,7 @@ fn save(memory: &Memory, now: Time) -> Vec<u8> {
     bytes
 }
 
-/// Another store with what this one has saved.
+/// A new store with what this one has saved.
 fn restarted(memory: &Memory, limits: &[Arc<Limit>], (saved, now): (Time, Time)) -> (Memory, RestoredCounters) {
     let new = Memory::new(100_000, usize::MAX);
     let restored = new.restore(limits, &save(memory, saved), now).unwrap();
@@ -134,7 +134,7 @@ fn limits_that_differ_only_in_their_quotas_keep_their_cells_apart() {
         restored.sweep(1, later(1200));
         let (restored, _) = restarted(&restored, &limits, (later(1800), later(1800)));
         assert!(!admitted(&restored, &[ask(&slow, key(1))], later(1800)));
-        // If there is none with these quotas, the one that forgets last takes its place.
+        // If no limit has these quotas, the one that forgets last takes its place.
         let other = [limit("a", &["20000000/d burst 10"]), limit("a", &["9/d burst 10"])];
         let (restored, _) = restarted(&memory, &other, (NOW, later(600)));
         restored.sweep(1, later(1200));

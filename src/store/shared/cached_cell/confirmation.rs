@@ -1,25 +1,22 @@
-//! How provisional charges of a cell are confirmed or given back: with `strict` all charges are provisional, otherwise
-//! some where there is plenty of room.
+//! How provisional charges of a cell are confirmed or given back. With `strict` all charges are provisional, otherwise some,
+//! where there is plenty of room.
 //!
-//! A provisional charge is added to the counters first; the answer is the count of all gateways. If others were faster
-//! to take the room, it is given back and the request is refused. So if all charges are provisional, any number of
-//! gateways admit no more together than the limit allows: of those that add to a counter at the same time, only those
-//! admit that find their own charge within the limit. It takes one exchange, where to read first and to add later takes
-//! two.
+//! A provisional charge is added to the counters first; the answer is the count of all gateways. If others took the room
+//! first, the charge is given back and the request is refused. So if all charges are provisional, any number of gateways
+//! together admit no more than the limit allows: of those that add to a counter at the same time, only those admit that find
+//! their own charge within the limit. This takes one exchange; reading first and adding later takes two.
 //!
-//! With `strict` a charge is confirmed by an exchange that also read the newest bucket after the charge was made. When
-//! a new bucket begins, a charge to the old one is late: a gateway that counts in the new one may have read the old one
-//! before. So the charge is checked again after the new bucket was read; then at least one of the two gateways knows of
-//! the other.
+//! With `strict` a charge is confirmed by an exchange that also reads the newest bucket after the charge. When a new bucket
+//! begins, a charge to the old one is late: a gateway that counts in the new one may have read the old one before. So the
+//! charge is checked again after the new bucket was read; then at least one of the two gateways knows of the other.
 //!
-//! Where there is plenty of room, that exchange is the one which a decision needs anyway, and no second one has to
-//! write the increment. Near the limit the counters are read first, because a flood of refused requests would otherwise
-//! inflate them. If a decision is about several limits, either all of its charges are confirmed or all are given back.
-//! The latest charge is given back first.
+//! Where there is plenty of room, the decision needs that exchange anyway, and no second one has to write the increment. Near
+//! the limit the counters are read first, because a flood of refused requests would otherwise inflate them. If a decision has
+//! several limits, all of its charges are confirmed or all are given back. The latest charge is given back first.
 //!
-//! Without `strict` a key has at most one provisional charge at a time, and only after it was read. Gateways then
-//! assume that counts only grow, unless the key may be leased. So a charge that is given back remains in the known
-//! counts of others, and must be small.
+//! Without `strict` a key has at most one provisional charge at a time, and only after it was read. Gateways then assume that
+//! counts only grow, unless the key may be leased. So a charge that is given back stays in the counts that others know, and
+//! must be small.
 
 use smallvec::SmallVec;
 
@@ -31,7 +28,6 @@ use crate::store::shared::provisional::{Confirmation, Provisional, Provisionals}
 use crate::store::shared::versioned::Number;
 
 impl CachedCell {
-    /// The provisional charge that was made just now.
     pub(in crate::store::shared) fn provisional(
         &self,
         number: u64,
@@ -43,9 +39,9 @@ impl CachedCell {
         Provisional { number, index, ticket, at: self.now, sent: false, attempt }
     }
 
-    /// Whether a charge may be provisional without `strict`. A gateway that sees it in a sum before it is given back takes it
-    /// for an admission for as long as it counts. So there it is the cost of one request at a time, and only of a cell that
-    /// was read.
+    /// Whether a charge may be provisional without `strict`. A gateway that sees the charge in a sum before it is given back
+    /// takes it for an admission for as long as it counts. So only the cost of one request at a time may be provisional
+    /// there, and only in a cell that was read.
     pub(in crate::store::shared) fn may_reserve(&self) -> bool {
         self.has_no_sums()
             || self.was_read
@@ -54,10 +50,10 @@ impl CachedCell {
                 && self.provisional.is_empty()
     }
 
-    /// Whether there is so much room that what others have charged in the last moment hardly matters, and that a
-    /// provisional charge need not read first: a flood of refused requests must not inflate the counters. What does not fit
-    /// into a state that is kept as a whole is not charged, so there any room will do. While something is unacknowledged,
-    /// nothing is added to it, so nothing would be confirmed.
+    /// Whether there is so much room that the charges of others in the last moment hardly matter, and that a provisional
+    /// charge need not read first: a flood of refused requests must not inflate the counters. A state that is kept as a whole
+    /// is only charged what fits, so any room suffices there. False while something is unacknowledged: then nothing is added,
+    /// and so nothing would be confirmed.
     pub(in crate::store::shared) fn has_plenty(&self, limit: &Limit, need: u64) -> bool {
         let margin = if self.has_no_sums() { 0 } else { limit.capacity() / 8 };
         !self.counters.is_unacknowledged()
@@ -70,22 +66,21 @@ impl CachedCell {
         self.cell.newest().next().is_none()
     }
 
-    /// What became of the provisional charges that were part of the exchange that was just answered. If it confirms
-    /// none, those that are not rejected go on waiting.
+    /// The results of the charges in the answered exchange. If it confirms none, those that are not rejected go on waiting.
     pub(in crate::store::shared) fn confirm(&mut self, is_confirmed: bool) -> SmallVec<[Confirmation; 2]> {
         let mut rejected = self.reject_what_did_not_fit(true);
         let sent = self.provisional.iter().position(|charge| !charge.sent).unwrap_or(self.provisional.len());
         let has_room = |charge: &Provisional| charge.ticket.limit.admits_by_counters(&self.cell, charge.at, 1);
         if is_confirmed && self.provisional[..sent].iter().all(|charge| has_room(charge)) {
-            // With all of them there is room for more.
+            // There is room even with all of them.
             rejected.extend(self.provisional.drain(..sent).map(|charge| Confirmation { charge, is_confirmed: true }));
             return rejected;
         }
         let mut charges = std::mem::take(&mut self.provisional);
         let later: Provisionals = charges.drain(sent..).collect();
-        // What was charged later is not on the server yet.
+        // Later charges are not on the server yet.
         later.iter().for_each(|charge| self.take_from_counters(charge));
-        // What is leased is for requests that may come, so that it goes first.
+        // Leases are for future requests, so they go first.
         charges.sort_by_key(|charge| charge.is_leased());
         while let Some(charge) = charges.pop() {
             self.take_from_counters(&charge);
@@ -109,8 +104,8 @@ impl CachedCell {
         rejected
     }
 
-    /// Rejects those that did not fit into the state that is kept as a whole, and notes which others wait for that. If it is not
-    /// certain that what was sent has arrived, it stays in the sums.
+    /// Rejects the charges that did not fit into the state that is kept as a whole, and notes which others still wait for
+    /// that. If it is uncertain whether a sent charge has arrived, it stays in the sums.
     pub(in crate::store::shared) fn reject_what_did_not_fit(
         &mut self,
         is_certain: bool,
@@ -137,7 +132,7 @@ impl CachedCell {
         rejected
     }
 
-    /// No longer waits for the provisional charge of a decision for this ask. It stays charged.
+    /// Stops waiting for a decision's provisional charge for this ask. It stays charged.
     pub(in crate::store::shared) fn withdraw(&mut self, number: u64, index: usize) {
         let Self { provisional, versioned, .. } = self;
         provisional.retain(|charge| {
@@ -149,7 +144,7 @@ impl CachedCell {
         });
     }
 
-    /// No longer waits for any provisional charge. All that is not known to be rejected stays charged.
+    /// Stops waiting for any provisional charge. All that are not known to be rejected stay charged.
     pub(in crate::store::shared) fn withdraw_all(&mut self) -> Provisionals {
         self.versioned.iter_mut().for_each(|state| state.admit_pending());
         std::mem::take(&mut self.provisional)

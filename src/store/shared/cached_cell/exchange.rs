@@ -10,37 +10,31 @@ use crate::store::shared::protocol::{Commands, Echo, Initial, Item, Written};
 use crate::store::shared::targets::{CellAnswer, Targets};
 use crate::store::shared::versioned::StateWriting;
 
-/// What came of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::store::shared) struct Filled {
     pub(in crate::store::shared) writes: Writes,
-    /// How many counts that were known the server has lost.
+    /// The number of known counts that the server has lost.
     pub(in crate::store::shared) lost: u64,
-    /// Whether something has to be written again before anything is admitted: another gateway has replaced the state
-    /// first, or there was no count to add to.
+    /// Whether to write again before anything is admitted: another gateway replaced the state first, or a count was missing.
     pub(in crate::store::shared) must_retry: bool,
-    /// Whether what is known now is what a decision needs.
+    /// Whether the counts suffice for a decision.
     pub(in crate::store::shared) is_current: bool,
-    /// What is known of resets of the key.
     pub(in crate::store::shared) reset: ResetOutcome,
 }
 
-/// What came of the writes of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::store::shared) enum Writes {
     /// All are done, or another gateway was faster.
     #[default]
     Done,
-    /// Some could not be done.
     Failed,
     /// It is unknown whether some are done.
     Unacknowledged,
 }
 
 impl CachedCell {
-    /// Writes what is pending and reads what a decision needs. What `strict` has to confirm is counted by commands that
-    /// tell the count after them: of several gateways that take the last place at once, all others have to see who was
-    /// first.
+    /// Writes what is pending and reads what a decision needs. Charges that `strict` has to confirm are added by commands
+    /// that return the count: if several gateways take the last place at once, all but the first must see that.
     pub(in crate::store::shared) fn compose(
         &mut self,
         targets: &mut Targets,
@@ -54,7 +48,7 @@ impl CachedCell {
         let is_shared = self.is_shared();
         let Self { names, key, cell, counters, versioned, now, provisional, inspections, resets, .. } = self;
         let key = key.digits();
-        // What has left the window is not read, so it would stay unacknowledged for ever.
+        // Counters that have left the window are not read, so they would stay unacknowledged for ever.
         counters.retain(|id| cell.count(id.rate, id.bucket).is_some());
         let echo = if strict && !provisional.is_empty() { Echo::Count } else { Echo::Quiet };
         counters.send(|id, amount, change| {
@@ -64,7 +58,7 @@ impl CachedCell {
                 (Change::Add, Err(_)) => commands.subtract(&name, amount.unsigned_abs(), echo),
                 (_, amount) => {
                     let amount = amount.unwrap_or(0);
-                    // What should be there is not created, so that it is noticed if it is lost.
+                    // A counter that should be there is not created, so that its loss is noticed.
                     let is_new = change == Change::Create || count <= amount;
                     let lifetime = || names.lifetime(id, *now);
                     let initial = is_new.then(|| Initial { count: count.max(amount), lifetime: lifetime() });
@@ -74,7 +68,7 @@ impl CachedCell {
             targets.write_counter(id);
         });
         let is_sent = |(rate, bucket)| counters.is_in_flight(CounterId { rate, bucket });
-        // If all was read a moment ago, what is added to will do.
+        // If all was read a moment ago, reading what is added to suffices.
         let reads_all = !std::mem::take(&mut self.fresh)
             || versioned.is_some()
             || strict && !provisional.is_empty()
@@ -98,11 +92,10 @@ impl CachedCell {
         }
     }
 
-    /// Takes over what the server answered to what it was asked then. If gateways are `strict`, a lower count is believed,
-    /// because they give back what they cannot use.
+    /// Learns from the answer. With `strict`, lower counts are believed, because gateways give back what they cannot use.
     pub(in crate::store::shared) fn fill(&mut self, answer: &CellAnswer<'_>, asked: Instant, strict: bool) -> Filled {
         let shrink = strict || self.counters.shrinks();
-        // What is known from before a reset must not be what the replies are understood by.
+        // Counts from before a reset must not be used to interpret the replies.
         let mut filled = Filled { reset: self.apply_resets(answer), ..Filled::default() };
         for (id, written) in answer.written() {
             self.counters.acknowledge(id, written);
@@ -133,7 +126,7 @@ impl CachedCell {
         }
         filled.is_current = self.cell.newest().all(was_asked);
         if filled.reset.is_reset {
-            // What the older ones were before the reset says nothing.
+            // After a reset, earlier values of older counters mean nothing.
             filled.is_current &= self.cell.counts_mut().all(|(rate, bucket, _)| was_asked((rate, bucket)));
         }
         let is_good = answer.is_read() && filled.writes == Writes::Done && !filled.must_retry;
@@ -147,7 +140,7 @@ impl CachedCell {
         filled
     }
 
-    /// Notes since when others are seen to have charged more than fits, after something was learned.
+    /// Updates, after a read, since when others are seen to have charged more than fits.
     fn note_overfull(&mut self) {
         let Self { cell, names, now, shared, .. } = self;
         let is_overfull = names.limit.exceeds_by_counters(cell, *now);
@@ -155,7 +148,7 @@ impl CachedCell {
         self.overfull = since.filter(|_| is_overfull);
     }
 
-    /// Learns what a counter says that was read, `None` if there is none; returns 1 if there should be one.
+    /// Learns a counter that was read; `None` if it is missing. Returns 1 if it should not be.
     fn learn_item(&mut self, id: CounterId, item: Option<Item<'_>>, shrink: bool) -> u64 {
         let count = item.map(|item| item.count());
         if let Some(item) = item.filter(|item| self.resets.is_certain(item)) {
@@ -165,7 +158,7 @@ impl CachedCell {
         self.learn(id, count, shrink)
     }
 
-    /// Learns what a counter says, `None` if there is none; returns 1 if there should be one.
+    /// Learns a count; `None` if it is missing. Returns 1 if it should not be.
     fn learn(&mut self, id: CounterId, count: Option<u64>, shrink: bool) -> u64 {
         let Self { cell, counters, names, now, shared, .. } = self;
         let (mut known, mut learned) = (0, LearnedCount::default());

@@ -1,18 +1,18 @@
-//! Leases: of the quota of a busy key, a gateway charges a share in advance, spends it for some milliseconds without
-//! the server, and gives back the rest.
+//! Leases: a gateway charges a share of a busy key's quota in advance, spends it for some milliseconds without the server,
+//! and gives back the rest.
 //!
-//! All counters of a key are on one server. Without leases every gateway has an exchange with that server each
-//! millisecond, and with `strict` one after the other, so that a key which many gateways charge very often takes a large
-//! part of what the server can do.
+//! All counters of a key are on one server. Without leases every gateway has an exchange with that server each millisecond,
+//! and with `strict` one after the other, so a key that many gateways charge very often takes a large part of the server's
+//! capacity.
 //!
-//! A lease is a provisional charge like any other (`cached_cell/confirmation.rs`): it is added to the counters first, and the answer
-//! has to show that it fits. What is spent of it was counted before, so `strict` holds as without leases. Other gateways
-//! take a lease for admissions until its rest is given back; therefore it is no more than what the gateway has admitted in
-//! as long a time before, and a small part of what is left. If the exchange of a lease is not answered, nobody knows
-//! whether it was charged: like any such charge it stays so, and nobody spends it.
+//! A lease is a provisional charge (`cached_cell/confirmation.rs`): it is added to the counters first, and the answer must
+//! show that it fits. What is spent of it was counted before, so `strict` holds as without leases. Other gateways take a
+//! lease for admissions until its rest is given back; so it is no more than what the gateway has admitted in the same time
+//! before, and a small part of what is left. A lease without an answer stays charged, like any such charge, and nobody spends
+//! it.
 //!
-//! A gateway that leases a key, or sees that others charge one that can be leased, believes lower counts, as with
-//! reservations. It remembers a refusal only briefly if others have just charged the key.
+//! A gateway that leases a key, or sees others charge a key that can be leased, believes lower counts, as with reservations.
+//! It remembers a refusal only briefly if others have just charged the key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,31 +27,30 @@ use crate::store::shared::provisional::{NO_DECISION, Provisional, WITHDRAWN};
 use crate::store::shared::{BRIEFLY, OwnedAsk};
 use crate::store::{Demand, Pooled, Reply, Ticket};
 
-/// How long a lease may be spent. For so long at most others see what may never be admitted.
+/// How long a lease may be spent, and at most how long others count what may never be admitted.
 pub(in crate::store::shared) const LEASE: Duration = Duration::from_millis(10);
-/// A server whose exchanges take as long as this confirms a lease too late for it to be worth its commands.
+/// If the exchanges of a server take as long as this, a lease is confirmed too late to be worth its commands.
 pub(in crate::store::shared) const FAR: Duration = Duration::from_millis(5);
-/// The least cost that a key was charged in the time of a lease, so that it is busy enough for a lease.
+/// A key is busy enough for a lease if it was charged at least this cost in the time of a lease.
 pub(in crate::store::shared) const BUSY: u64 = 4;
-/// There is a lease only if it is at most one part in so many of what is left.
+/// A lease is at most one part in so many of what is left.
 pub(in crate::store::shared) const SHARE: u64 = 64;
 
-/// What this gateway may admit without an exchange.
 #[derive(Debug)]
 pub(in crate::store::shared) struct Lease {
-    /// What was charged; the cost of its ticket is what is not spent yet.
+    /// The charge; the cost of its ticket is what is not spent yet.
     pub(in crate::store::shared) charge: Box<Provisional>,
-    /// It may be spent by requests that came before.
+    /// Requests that came before this moment may spend it.
     pub(in crate::store::shared) until: Instant,
 }
 
-/// How much a key is charged here in the time of a lease.
+/// How much this gateway charges a key in the time of a lease.
 #[derive(Debug, Default)]
 pub(in crate::store::shared) struct LeaseDemand {
-    /// When the current time began, and what was charged in it.
+    /// When the current span began, and what was charged in it.
     begun: Option<Instant>,
     charged: u64,
-    /// What was charged in the time before.
+    /// What was charged in the previous span.
     before: u64,
 }
 
@@ -70,7 +69,6 @@ impl LeaseDemand {
     }
 }
 
-/// The most that a lease of this limit can be.
 pub(in crate::store::shared) fn most_leased(limit: &Limit) -> u64 {
     limit.capacity() / SHARE
 }
@@ -81,7 +79,7 @@ pub(in crate::store::shared) fn is_leasable(limit: &Limit) -> bool {
 }
 
 impl CachedCell {
-    /// Whether the lease has enough for what is asked. A new bucket needs a new lease.
+    /// Whether the lease covers the ask. A new bucket needs a new lease.
     pub(in crate::store::shared) fn is_leased(
         &self,
         ask: &OwnedAsk,
@@ -94,20 +92,18 @@ impl CachedCell {
             && self.lease.as_ref().is_some_and(|lease| asked < lease.until && self.has_begun_no_bucket(lease))
     }
 
-    /// Whether another gateway may have leased some of what is counted, and may give it back in a moment: it was just seen
-    /// to charge the key.
+    /// Whether another gateway was just seen to charge the key: it may have leased some of the count, and may soon give it
+    /// back.
     pub(in crate::store::shared) fn may_be_leased(&self, now: Time) -> bool {
         is_leasable(&self.names.limit) && self.shared.is_some_and(|shared| now.micros_since(shared) < BRIEFLY)
     }
 
-    /// What the lease of this limit has left.
     fn unspent(&self, limit: &Arc<Limit>) -> u64 {
         let lease = self.lease.as_ref().map(|lease| &lease.charge.ticket);
         let lease = lease.filter(|ticket| Arc::ptr_eq(&ticket.limit, limit) && ticket.cell == self.number);
         lease.map_or(0, Ticket::cost)
     }
 
-    /// Whether a lease that it has asked for is not confirmed yet.
     pub(in crate::store::shared) fn has_asked_for_lease(&self) -> bool {
         self.asked_for().is_some()
     }
@@ -121,7 +117,7 @@ impl CachedCell {
         self.cell.newest().eq(lease.charge.buckets())
     }
 
-    /// Takes what is asked from the lease, which has enough.
+    /// The lease must have enough.
     pub(in crate::store::shared) fn spend(&mut self, cost: u64) {
         if let Some(lease) = &mut self.lease {
             let ticket = &mut lease.charge.ticket;
@@ -129,8 +125,8 @@ impl CachedCell {
         }
     }
 
-    /// Notes that a request was admitted. If the key is busy and its lease will not last, the next one is charged: then
-    /// the next exchange confirms it. Returns whether that is so. The cell has been advanced to now.
+    /// Notes an admission. If the key is busy and its lease will not last, charges the next lease, which the next exchange
+    /// confirms, and returns true. The cell must be advanced to the present.
     pub(in crate::store::shared) fn lease_if_busy(&mut self, ask: &OwnedAsk, asked: Instant) -> bool {
         self.demand.note(ask.cost, asked);
         let wanted = self.demand.most();
@@ -155,8 +151,7 @@ impl CachedCell {
         true
     }
 
-    /// A lease is confirmed, by an exchange that was begun then. Returns until when it may be spent, and the lease before
-    /// it if that is to be given back.
+    /// A lease was confirmed. Returns until when it may be spent, and the previous lease if that must be given back.
     pub(in crate::store::shared) fn grant(
         &mut self,
         mut charge: Box<Provisional>,
@@ -176,7 +171,7 @@ impl CachedCell {
         (until, before)
     }
 
-    /// Gives back the lease, and asks for none. One that an exchange asks for already is given back when it is granted.
+    /// Gives back the lease. One that an exchange already asks for is given back when it is granted.
     pub(in crate::store::shared) fn withdraw_lease(&mut self) {
         let asked_for = self.provisional.iter().position(|charge| charge.number == NO_DECISION);
         let unsent = match asked_for {
@@ -190,17 +185,16 @@ impl CachedCell {
         lease.into_iter().chain(unsent).for_each(|charge| self.give_back(&charge));
     }
 
-    /// What an exchange has charged for leases that are not wanted any more.
+    /// Leases that an exchange has charged, but that are not wanted any more.
     pub(in crate::store::shared) fn withdrawn(&self) -> impl Iterator<Item = &Provisional> {
         self.provisional.iter().filter(|charge| charge.number == WITHDRAWN).map(|charge| &**charge)
     }
 
-    /// What is left of a lease whose time is over.
     pub(in crate::store::shared) fn end_lease(&mut self, now: Instant) -> Option<Box<Provisional>> {
         self.lease.take_if(|lease| lease.until <= now).map(|lease| lease.charge)
     }
 
-    /// Adds the verdict on a request for which there is room or not, and that on what it is asked to stand in for.
+    /// Adds the verdict on the request itself, and the verdict on what overflows into the limit.
     pub(in crate::store::shared) fn judge(&self, ask: &OwnedAsk, at: Time, plan: &AskPlan, result: &mut Reply) {
         let (terms, place, has_room) = (ask.terms(), ask.place, plan.has_room);
         if !terms.is_idle() {
@@ -214,7 +208,7 @@ impl CachedCell {
         }
     }
 
-    /// The verdict on a request. What is charged for further requests is left for them.
+    /// What is set apart for further requests counts as remaining.
     fn verdict(&self, limit: &Arc<Limit>, need: u64, at: Time, admitted: bool) -> Verdict {
         if !admitted {
             return limit.judge(&self.lasting(limit, at), at, need, false);
@@ -224,12 +218,11 @@ impl CachedCell {
         verdict
     }
 
-    /// How full the limit is before the request is charged, if that matters. What is charged for further requests is not used.
+    /// How full the limit is before the charge; 0 if the request is never held. What is set apart is not used.
     pub(in crate::store::shared) fn level(&self, ask: &OwnedAsk, at: Time) -> u32 {
         ask.held_above.map_or(0, |_| ask.limit.level(&self.cell, at, self.set_apart(&ask.limit)))
     }
 
-    /// What is charged for further requests.
     fn set_apart(&self, limit: &Arc<Limit>) -> u64 {
         let asked_for = self.asked_for().map_or(0, |charge| charge.ticket.cost());
         self.unspent(limit).saturating_add(asked_for)

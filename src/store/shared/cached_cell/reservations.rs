@@ -1,7 +1,6 @@
-//! Reservations: what is charged until it is known what a request costs, and what is given back then.
-//!
-//! It is given back where it was counted, as an increment that is negative. Where it is unknown whether increments have
-//! arrived, no more is than was added since: what never was there would be taken from others.
+//! Reservations: charges whose cost is corrected later. What is given back is a negative increment where the charge was
+//! counted. While it is unknown whether increments have arrived, no more is given back than was added since: otherwise it
+//! might be taken from others.
 
 use super::CachedCell;
 use crate::base::clock::Time;
@@ -11,8 +10,8 @@ use crate::store::shared::counters::{CounterId, signed};
 use crate::store::{Reserved, Ticket};
 
 impl CachedCell {
-    /// What is settled later: it was just charged, and before that the verdict was `refunded`. If the charge is final and not
-    /// provisional, the reservation follows it from now on.
+    /// The reservation of a charge made just now; `refunded` was the verdict before it. A final charge is tracked from now
+    /// on.
     pub(in crate::store::shared) fn reserve(
         &mut self,
         ask: &OwnedAsk,
@@ -29,14 +28,13 @@ impl CachedCell {
         Reserved { place: *place, ticket, requested, refunded: Some(refunded) }
     }
 
-    /// The ticket of what this ask was charged just now.
     pub(in crate::store::shared) fn ticket(&self, ask: &OwnedAsk, now: Time) -> Ticket {
         let limit = ask.limit.clone();
         let reservation = limit.place_of(&self.cell, now, ask.cost);
         Ticket { limit, key: self.key, cell: self.number, reservation }
     }
 
-    /// Settles what was reserved, which costs so much in the end. It has been advanced to the moment of that.
+    /// `cost` is the real cost. The cell must be advanced to the present.
     pub(in crate::store::shared) fn settle(&mut self, ticket: &Ticket, cost: u64) {
         let Ticket { limit, reservation, .. } = ticket;
         let (given, more) = (ticket.cost().saturating_sub(cost), cost.saturating_sub(ticket.cost()));
@@ -49,8 +47,8 @@ impl CachedCell {
         }
     }
 
-    /// Takes back `cost` of what was charged, where that was counted; with 0 a reservation only ends. This is the only way in
-    /// which a charge is undone: of a request that is refused in the end, of a reservation, and of a lease.
+    /// Takes back `cost` of a charge where it was counted; with 0 a reservation only ends. Every charge is undone here: of a
+    /// request that is refused in the end, of a reservation, and of a lease.
     pub(in crate::store::shared) fn take_back(&mut self, limit: &Limit, reservation: &Reservation, cost: u64) {
         self.take_back_sums(limit, reservation, cost);
         if let Some(state) = &mut self.versioned {
@@ -58,7 +56,7 @@ impl CachedCell {
         }
     }
 
-    /// The same, but only from sums: what is kept as a whole was never charged.
+    /// [`Self::take_back`], but only from sums: the state that is kept as a whole was never charged.
     pub(in crate::store::shared) fn take_back_sums(&mut self, limit: &Limit, reservation: &Reservation, cost: u64) {
         let Self { cell, counters, .. } = self;
         for (rate, bucket) in reservation.buckets(limit.rates()).filter(|_| cost > 0) {

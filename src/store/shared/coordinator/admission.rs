@@ -13,36 +13,32 @@ use crate::store::shared::cached_cell::CachedCell;
 use crate::store::shared::cells::CellPlace;
 use crate::store::shared::message::PendingDecision;
 
-/// What one limit of a decision says.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Admit {
-    /// The moment as of which it is decided.
     pub(super) now: Time,
-    /// Whether the charge is provisional: the server has yet to confirm it.
     pub(super) is_provisional: bool,
-    /// Whether it is taken from the lease of the key, so that it is charged already.
+    /// Whether the lease of the key covers it, so that it is charged already.
     pub(super) is_leased: bool,
 }
 
-/// What each limit of a decision says.
 pub(super) type Admits = SmallVec<[Admit; 2]>;
 
 impl Coordinator {
-    /// Accepts a decision, unless nobody waits for it any more.
+    /// Ignores a decision for which nobody waits any more.
     pub(super) fn decide(&mut self, decision: Box<PendingDecision>, deadline: Instant) {
         if !decision.is_given_up() {
             self.begin(decision, Some(deadline));
         }
     }
 
-    /// Decides at once if all servers are away, or if all counters were just read and have plenty of room. Otherwise it
-    /// decides when the servers have answered, or at the deadline. If there was plenty of room, the decision is charged
-    /// at once, and the exchange that confirms this is the only one; to read first and write later would take two.
+    /// Decides at once if all servers are away, or if all counters were just read and have plenty of room; otherwise when the
+    /// servers have answered, or at the deadline. With plenty of room, it charges at once and needs only the exchange that
+    /// confirms the charge; to read first and write later would take two.
     ///
-    /// A limit of which it is remembered that it has no room is not looked at if it has a pool: that is asked instead, and has
-    /// an exchange of its own only if it needs one.
+    /// A limit with a pool that is known to have no room is not looked at: the pool is asked instead, and has its own
+    /// exchange only if it needs one.
     ///
-    /// A decision that has waited before keeps its deadline.
+    /// A decision that has waited before keeps its deadline (`None`).
     pub(super) fn begin(&mut self, mut decision: Box<PendingDecision>, deadline: Option<Instant>) {
         let mut admits = Admits::new();
         let PendingDecision { asks, places, now, asked, .. } = &mut *decision;
@@ -62,12 +58,12 @@ impl Coordinator {
             true => ask.limit.admits(&cached.cell, admits[index].now, need),
             false => cached.has_plenty(&ask.limit, need),
         });
-        // If a request is not decided here when a server fails, a charge that is sent before that would be for nothing.
+        // Without a decision here when a server fails, a charge that was sent before would be for nothing.
         let mut may_be_provisional = self.strict || self.on_error == OnError::Local;
         let mut is_reachable = true;
         let is_scarce = plan.parts.iter().any(|part| !part.has_room);
         let is_any_full = asks.iter().any(|ask| ask.is_full);
-        // The cells that have to be read, and whose servers are not away.
+        // Cells that must be read, and whose servers are not away.
         let mut unread: SmallVec<[CellPlace; 2]> = SmallVec::new();
         for (((ask, place), admit), part) in asks.iter_mut().zip(&*places).zip(&mut admits).zip(&plan.parts) {
             ask.follow_plan(part);
@@ -82,7 +78,7 @@ impl Coordinator {
                 true => (cached.was_read_for_bans(*asked), has_plenty),
                 false => (
                     admit.is_leased || has_plenty && !self.strict && cached.was_just_read(*asked),
-                    // How full the limit is must be known before the request is charged, so it is read first.
+                    // With `held_above`, the level before the charge must be known, so the cell is read first.
                     has_plenty && ask.cost > 0 && ask.held_above.is_none() && (self.strict || cached.may_reserve()),
                 ),
             };
@@ -108,7 +104,7 @@ impl Coordinator {
         if is_reachable && may_be_provisional {
             self.waiting.take(number).into_iter().for_each(|decision| self.carry_out(decision, &plan, &admits));
         } else if !is_reachable && self.on_error != OnError::Local {
-            // This drops the sender of the reply, which tells whoever waits.
+            // Drops the sender of the reply, which tells the request.
             self.waiting.take(number);
         } else if unread.is_empty() {
             self.give_up(number);
@@ -120,8 +116,7 @@ impl Coordinator {
         }
     }
 
-    /// The plan for these asks, in whose cells there is room for what is leased, or as `has_room` says of an ask, its cell, its
-    /// index and a need.
+    /// A cell has room for what is leased; otherwise `has_room` decides by ask, cell, index and need.
     pub(super) fn plan(
         &self,
         asks: &[OwnedAsk],
@@ -135,7 +130,7 @@ impl Coordinator {
         })
     }
 
-    /// Notes how full the limits are before the request is charged. If it may be held, all that it is charged is reserved.
+    /// Notes how full the limits are before the charge. If the request may be held, all its charges are reserved.
     pub(super) fn note_levels(&mut self, decision: &mut PendingDecision, plan: &Plan, admits: &Admits) {
         let PendingDecision { asks, places, .. } = decision;
         if asks.iter().all(|ask| ask.held_above.is_none()) {

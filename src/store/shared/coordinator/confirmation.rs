@@ -1,8 +1,8 @@
-//! Decisions with provisional charges: each charge is confirmed, or is rejected and given back, or gets no answer.
+//! Decisions with provisional charges: each charge is confirmed, or rejected and given back, or gets no answer.
 //!
-//! Whether a key is banned is looked at in a cell of its own, which hardly ever changes. It was mostly read less than a second
-//! ago, and then it is not read again. Otherwise it is read by the exchange that the decision needs anyway: what is charged
-//! meanwhile is provisional, and given back if the key turns out to be banned.
+//! Bans are in a separate cell, which hardly ever changes. Mostly it was read less than a second ago, and is not read again.
+//! Otherwise the exchange that the decision needs anyway reads it; charges meanwhile are provisional, and given back if the
+//! key turns out to be banned.
 
 use super::Coordinator;
 use crate::config::OnError;
@@ -14,7 +14,7 @@ use crate::store::shared::message::PendingDecision;
 use crate::store::shared::provisional::{Confirmation, Standing, Standings};
 
 impl Coordinator {
-    /// Tells a decision whether its key is banned, if it is charged already and waits for that: the cell was just read.
+    /// The cell of bans was just read: if a decision is charged already and waits for that, notes whether its key is banned.
     pub(super) fn look_at_ban(&mut self, cell: CellPlace, number: u64) {
         let Some(decision) = self.waiting.get_mut(number) else { return };
         let Some(index) = decision.places.iter().position(|place| *place == cell) else { return };
@@ -25,7 +25,6 @@ impl Coordinator {
         }
     }
 
-    /// One provisional charge of a decision is confirmed or rejected.
     pub(super) fn confirm(&mut self, cell: CellPlace, Confirmation { charge, is_confirmed }: Confirmation) {
         let number = charge.number;
         match self.waiting.get_mut(number).and_then(|decision| decision.standing(charge.index)) {
@@ -39,8 +38,8 @@ impl Coordinator {
         }
     }
 
-    /// Completes a decision whose provisional charges have all been confirmed or rejected, or will get no answer. If
-    /// one was rejected, all are given back. If its limit has a pool, that is asked instead.
+    /// Completes a decision whose provisional charges have been confirmed or rejected, or will get no answer. If one was
+    /// rejected, all are given back, and if its limit has a pool, the pool is asked instead.
     pub(super) fn conclude(&mut self, mut decision: Box<PendingDecision>) {
         let standings = std::mem::take(&mut decision.standings);
         for (ask, standing) in decision.asks.iter_mut().zip(&standings) {
@@ -71,8 +70,8 @@ impl Coordinator {
         self.reply(decision);
     }
 
-    /// Gives back all charges of a decision, because others were faster to take the room of a limit, and decides once more,
-    /// with the pool of that limit.
+    /// Other gateways took the room of a limit first: gives back all charges of a decision, and decides once more, with the
+    /// pool of that limit.
     fn ask_pool(&mut self, mut decision: Box<PendingDecision>, standings: Standings) {
         let is_waiting = standings.iter().any(|standing| matches!(standing, Standing::Open));
         for (index, standing) in standings.into_iter().enumerate() {
@@ -80,21 +79,20 @@ impl Coordinator {
         }
         decision.result = Reply::default();
         if is_waiting {
-            // Its time is over: a charge that is not answered yet will be given back.
+            // Its time is over: a charge without an answer will be given back.
             self.judge(decision, false);
         } else {
             self.begin(decision, None);
         }
     }
 
-    /// Drops a decision, which tells whoever waits for it. Its charges are given back if that means that it is refused.
+    /// Drops a decision, which tells the request. Gives back its charges if the request is then refused.
     pub(super) fn dismiss(&mut self, mut decision: Box<PendingDecision>) {
         for (index, standing) in std::mem::take(&mut decision.standings).into_iter().enumerate() {
             self.close(&decision, index, standing, self.on_error == OnError::Reject);
         }
     }
 
-    /// Keeps or gives back a charge of a decision that is complete.
     fn close(&mut self, decision: &PendingDecision, index: usize, standing: Standing, is_given_back: bool) {
         let place = decision.places[index];
         let cached = self.cells.at(place);
@@ -103,20 +101,19 @@ impl Coordinator {
         }
         match standing {
             Standing::Confirmed(charge) if is_given_back => cached.give_back(&charge),
-            // A charge that is in flight is given back when it is answered, because no decision waits for it then.
+            // A charge in flight is given back when it is answered, because no decision waits for it then.
             Standing::Open if !is_given_back => cached.withdraw(decision.number, index),
             _ => return,
         }
         self.queue(place, true);
     }
 
-    /// No decision waits for provisional charges of this cell any longer. Those that were sent are unacknowledged,
-    /// unless their exchange was answered.
+    /// Drops all provisional charges of this cell. Sent ones are unacknowledged, unless their exchange was answered.
     pub(super) fn drop_provisional(&mut self, cell: CellPlace, is_unacknowledged: bool) {
         for charge in self.cells.at(cell).withdraw_all() {
             let number = charge.number;
             match self.waiting.get_mut(number).and_then(|decision| decision.standing(charge.index)) {
-                // What is unacknowledged stays charged. To give back what never arrived would admit too many requests.
+                // An unacknowledged charge stays: giving back one that never arrived would admit too many requests.
                 Some(standing) if charge.sent && is_unacknowledged => *standing = Standing::Final(true),
                 Some(standing) => *standing = Standing::Confirmed(charge),
                 None if charge.sent && is_unacknowledged => {}

@@ -1,8 +1,8 @@
 //! Keys that an operator looks at or resets.
 //!
-//! Each waits until its cell has been read in full by an exchange that was written after it was asked for. A reset is
-//! then written by another exchange (`reset.rs`), in which the counters are read once more, so that it is seen whether
-//! it has been done. Nobody's time limit is needed: every exchange ends before long, answered or not.
+//! Each waits until an exchange that was written later has read its cell in full. Another exchange writes a reset
+//! (`reset.rs`) and reads the counters once more, to see whether it was done. No separate time limit is needed: every
+//! exchange ends before long, answered or not.
 
 use super::Coordinator;
 use crate::store::KeyUsage;
@@ -12,7 +12,6 @@ use crate::store::shared::cached_cell::{CachedCell, ExchangeStage, Filled};
 use crate::store::shared::cells::{CellPlace, Cells};
 use crate::store::shared::message::{Inspection, Task};
 
-/// All that operators wait for.
 #[derive(Debug, Default)]
 pub(super) struct Inspections(Vec<OpenInspection>);
 
@@ -20,14 +19,14 @@ pub(super) struct Inspections(Vec<OpenInspection>);
 struct OpenInspection {
     cell: CellPlace,
     inspection: Inspection,
-    /// The reset that is to be written, once the key has been read.
+    /// The number of the reset that is to be written, once the key has been read.
     reset_id: Option<u32>,
-    /// Whether the exchange that is under way reads the cell for it.
+    /// Whether the exchange in flight reads the cell for it.
     is_sent: bool,
 }
 
 impl Inspections {
-    /// Calls `compose`, which writes an exchange, and notes for whom it reads or resets a cell.
+    /// Calls `compose`, which writes an exchange, and notes for which inspections it reads or resets a cell.
     pub(super) fn composed<T>(&mut self, cells: &mut Cells, compose: impl FnOnce(&mut Cells) -> T) -> T {
         let Self(open) = self;
         let is_queued = |open: &OpenInspection, cells: &mut Cells| {
@@ -42,8 +41,7 @@ impl Inspections {
 }
 
 impl OpenInspection {
-    /// Goes on now that the cell was read for it. Returns itself if it has to wait for another exchange. If the reset
-    /// has failed, the sender is dropped.
+    /// Continues after a read. Returns itself to wait for another exchange. A failed reset drops the sender.
     fn go_on(self, cached: &mut CachedCell, filled: &Filled) -> Option<Self> {
         let Self { inspection, reset_id, .. } = self;
         let is_reset = reset_id.is_some_and(|id| id <= filled.reset.everywhere);
@@ -55,9 +53,9 @@ impl OpenInspection {
             return Some(Self { inspection, is_sent: false, ..self });
         }
         let Inspection { limit, key, now, asked, task } = inspection;
-        // While it waited, the cell may have been moved on to the moment of the answer.
+        // The cell may already have been advanced to the moment of the answer.
         let now = cached.advance_for(&limit, now.max(cached.now), asked);
-        // Who has given up waiting needs no answer.
+        // Nobody may be waiting for the answer any more.
         match task {
             Task::Peek(reply) => drop(reply.send(KeyUsage::of(limit, &cached.cell, now))),
             Task::Reset(reply) if is_reset => drop(reply.send(())),
@@ -71,12 +69,11 @@ impl OpenInspection {
 }
 
 impl Coordinator {
-    /// How many keys are known.
     pub(in crate::store::shared) fn keys(&self) -> usize {
         self.cells.keys()
     }
 
-    /// Takes on what an operator asks about a key. If its server is away, the sender is dropped.
+    /// If the server is away, the sender is dropped.
     pub(super) fn inspect(&mut self, mut inspection: Inspection) {
         let Inspection { limit, key, now, asked, .. } = &mut inspection;
         if let Some(Migration { to, .. }) = self.cells.successor(limit, *key, *now) {
@@ -86,15 +83,14 @@ impl Coordinator {
         if self.servers[cached.server].state == ServerState::Away {
             return;
         }
-        // As a decision does: what is read is of now, not of when the key was used last.
+        // As for a decision: the read is of now, not of the key's last use.
         cached.advance_for(limit, *now, *asked);
         cached.inspections += 1;
         self.inspections.0.push(OpenInspection { cell, inspection, reset_id: None, is_sent: false });
         self.queue(cell, true);
     }
 
-    /// Goes on with those who wait for this cell, which has just been answered about. If it could not be read, they are
-    /// dropped.
+    /// Continues the inspections of this cell, about which an answer has just come. If it could not be read, drops them.
     pub(super) fn answer_inspections(&mut self, cell: CellPlace, is_read: bool, filled: &Filled) {
         let cached = self.cells.at(cell);
         let all = std::mem::take(&mut self.inspections.0).into_iter();
@@ -104,7 +100,7 @@ impl Coordinator {
         self.inspections.0 = open;
     }
 
-    /// Drops those who wait for a cell that is not to be had, which tells them. What was not written yet is not reset.
+    /// Drops the inspections of a cell that cannot be read, which tells the operators. An unwritten reset is cancelled.
     pub(super) fn drop_inspections(&mut self, cell: CellPlace) {
         let cached = self.cells.at(cell);
         if std::mem::take(&mut cached.inspections) > 0 {

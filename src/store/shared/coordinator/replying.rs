@@ -1,4 +1,4 @@
-//! How decisions go back to those who wait, and what is remembered of them.
+//! How decisions go back to the workers, and what is remembered of them.
 
 use super::Coordinator;
 use crate::store::Asks;
@@ -7,13 +7,12 @@ use crate::store::shared::message::{PendingDecision, PendingDecisions};
 use crate::store::shared::refusals::Seen;
 
 impl Coordinator {
-    /// What was decided since they were taken last, by worker.
     pub(in crate::store::shared) fn take_replies(&mut self) -> impl Iterator<Item = (usize, PendingDecisions)> {
         self.replies.iter_mut().map(std::mem::take).enumerate().filter(|(_, replies)| !replies.is_empty())
     }
 
-    /// Whether a decision is refused by what was remembered since it was asked for. While the server is asked about a key,
-    /// nothing is remembered of it, and each request that comes meanwhile would have it asked once more.
+    /// Whether a refusal that was remembered after the request came refuses it. While the server is asked about a key,
+    /// nothing is remembered of it, and each request that comes meanwhile would ask again.
     pub(super) fn is_refused_meanwhile(&self, decision: &mut PendingDecision) -> bool {
         let asks: Asks<'_> = decision.asks.iter().map(OwnedAsk::borrowed).collect();
         let Some(reply) = self.refusals.find(&asks, decision.now, false) else { return false };
@@ -22,7 +21,6 @@ impl Coordinator {
         true
     }
 
-    /// Remembers what was refused, and sends the decision back.
     pub(super) fn reply(&mut self, decision: Box<PendingDecision>) {
         let PendingDecision { asks, result, places, now, .. } = &*decision;
         let seen = |ask: &OwnedAsk, index| match places.get(index).map(|place| self.cells.peek(*place)) {
@@ -36,7 +34,6 @@ impl Coordinator {
         self.deliver(decision);
     }
 
-    /// Sends a decision back to the worker that waits for it.
     pub(super) fn deliver(&mut self, decision: Box<PendingDecision>) {
         match self.replies.get_mut(decision.worker) {
             Some(replies) if decision.reply.is_some() => replies.push(decision),

@@ -1,4 +1,4 @@
-//! Reservations and leases: charges that are corrected when it is known what is needed of them.
+//! Reservations and leases: charges that are corrected once it is known how much of them is needed.
 
 use tokio::time::Instant;
 
@@ -13,21 +13,19 @@ use crate::store::shared::message::Settlement;
 use crate::store::shared::provisional::{Confirmation, Provisional};
 
 impl Coordinator {
-    /// Gives back what was reserved too much, or charges what was reserved too little. Nobody waits for that, and it
-    /// waits for nothing: the next request is decided after it.
+    /// Gives back or charges the difference. Nobody waits for that; the next request is decided after it.
     pub(super) fn settle(&mut self, settlement: Settlement) {
         let Settlement { mut ticket, now, asked, mut cost } = settlement;
-        // A limit that has not counted the key since a reload has yet to continue from where it was reserved.
+        // If a new limit has not counted the key since a reload, it will continue from the cell of the reservation.
         let successor = self.cells.successor(&ticket.limit, ticket.key, now).map(|migration| migration.to.clone());
         if let Some(to) = successor.filter(|to| self.cells.find(ticket.key.with(to.shape())).is_some()) {
-            // What was reserved is part of what the limit continues from, and stays charged. Only what it costs in addition is
-            // charged.
+            // The new limit's count includes the reservation, which stays charged. Only an additional cost is charged.
             cost = cost.saturating_sub(ticket.cost());
             (ticket.limit, ticket.reservation) = (to, Reservation::default());
         }
         let place = self.cells.of(&ticket.limit, ticket.key, now, &self.health.forgotten).0;
         if self.cells.at(place).number != ticket.cell && self.cells.may_have_forgotten(ticket.cell) {
-            // It may never have been written to a server. Then others would lose what is given back.
+            // It may never have been written to a server. Then giving it back would take from other gateways.
             cost = ticket.cost().max(cost);
         }
         let cached = self.cells.at(place);
@@ -38,9 +36,8 @@ impl Coordinator {
         self.queue(place, true);
     }
 
-    /// Asks for a lease of a key that was just charged, if it is busy and its server answers.
     pub(super) fn lease_if_busy(&mut self, cell: CellPlace, ask: &OwnedAsk, asked: Instant) {
-        // A request that was on its way during a reload may ask a replaced limit, from which another one continues.
+        // A request in flight during a reload may ask a replaced limit, from which another one continues.
         let is_replaced = self.cells.is_replaced(cell);
         let cached = self.cells.at(cell);
         let server = &self.servers[cached.server];
@@ -51,9 +48,9 @@ impl Coordinator {
         }
     }
 
-    /// Gives back the leases of all keys whose limit is replaced. Nobody was admitted for what is leased, so it is given back
-    /// where it was charged, before another cell continues from that. A lease that is being asked for by an exchange is given
-    /// back as soon as it is granted.
+    /// Gives back the leases of all keys whose limit is replaced. Nothing was admitted for them, so they are given back where
+    /// they were charged, before another cell continues from that. A lease that an exchange is asking for is given back as
+    /// soon as it is granted.
     pub(super) fn withdraw_leases(&mut self, changes: &LimitChanges) {
         let leased: Vec<_> = self.leases.iter().map(|(_, cell)| *cell).collect();
         for cell in leased {
@@ -65,7 +62,7 @@ impl Coordinator {
         }
     }
 
-    /// The charge of a lease is confirmed by an exchange that was begun at `begun`, or was rejected and given back.
+    /// The charge of a lease was confirmed by an exchange that was begun at `begun`, or was rejected and given back.
     pub(super) fn confirm_lease(
         &mut self,
         cell: CellPlace,
@@ -81,7 +78,6 @@ impl Coordinator {
         }
     }
 
-    /// Gives back what is left of leases whose time is over.
     pub(in crate::store::shared) fn return_leases(&mut self, now: Instant) {
         while self.leases.front().is_some_and(|(until, _)| *until <= now)
             && let Some((_, cell)) = self.leases.pop_front()
@@ -90,14 +86,14 @@ impl Coordinator {
                 self.return_lease(cell, *rest, now);
             }
             if self.cells.at(cell).has_asked_for_lease() {
-                // Its server is slow, and a reload has to know of it.
+                // Its server is slow, and a reload must find the lease.
                 self.leases.push_back((now + LEASE, cell));
             }
         }
     }
 
-    /// Gives back what is left of a lease like that of a reservation: a reload may have changed since how the limit counts.
-    /// No request comes with that, so the time is that of the last one.
+    /// Gives back the rest of a lease like that of a reservation, since a reload may have changed how the limit counts. No
+    /// request comes with it, so the moment is that of the last one.
     fn return_lease(&mut self, cell: CellPlace, rest: Provisional, asked: Instant) {
         if rest.ticket.cost() > 0 {
             let now = self.cells.peek(cell).now;
@@ -105,12 +101,10 @@ impl Coordinator {
         }
     }
 
-    /// When the next lease ends.
     pub(super) fn end_of_lease(&self) -> Option<Instant> {
         self.leases.front().map(|(until, _)| *until)
     }
 
-    /// Whether some key is leased.
     #[cfg(test)]
     pub(in crate::store::shared) fn has_leases(&self) -> bool {
         !self.leases.is_empty()

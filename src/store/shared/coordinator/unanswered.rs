@@ -1,8 +1,8 @@
-//! Decisions that get no answer, because a server is away or too slow: they are made from what was known
-//! last, or dropped. And servers that come and go.
+//! Decisions without an answer, because a server is away or too slow: they are made from the last known counts, or dropped.
+//! And servers that come and go.
 //!
-//! Requests do not discover that a server is away: its connection's task knows it, and reconnects in the background.
-//! Then what is pending is written. No key moves to another server, because each gateway would move it at another time,
+//! Requests do not have to discover that a server is away: the task of its connection knows, and reconnects in the
+//! background. Then pending charges are written. No key moves to another server: each gateway would move it at another time,
 //! and they would count separately.
 
 use tokio::time::Instant;
@@ -15,12 +15,11 @@ use crate::store::shared::cells::CellPlace;
 use crate::store::shared::message::PendingDecision;
 
 impl Coordinator {
-    /// The server answers.
     pub(in crate::store::shared) fn up(&mut self, server: usize) {
         self.servers[server].state = ServerState::Up;
     }
 
-    /// The server is away. What was in flight may have arrived or not.
+    /// What was in flight may have arrived or not.
     pub(in crate::store::shared) fn down(&mut self, server: usize) {
         for exchange in self.servers[server].fail() {
             for (cell, _) in exchange.cells {
@@ -32,7 +31,7 @@ impl Coordinator {
             }
         }
         for cell in self.servers[server].give_up() {
-            // Nobody may have waited for the one that stood there, and another one has its place now.
+            // The cell for which requests waited may be gone, and another one has its place now.
             let cached = self.cells.peek(cell);
             if cached.stage == ExchangeStage::Queued && cached.server == server {
                 self.abandon(cell);
@@ -42,7 +41,6 @@ impl Coordinator {
         }
     }
 
-    /// No decision waits for this cell any longer.
     pub(super) fn abandon(&mut self, cell: CellPlace) {
         self.drop_provisional(cell, true);
         self.drop_inspections(cell);
@@ -51,7 +49,6 @@ impl Coordinator {
         }
     }
 
-    /// The server of one cell of a decision does not answer.
     pub(super) fn give_up(&mut self, number: u64) {
         if self.on_error != OnError::Local {
             self.waiting.take(number).into_iter().for_each(|decision| self.dismiss(decision));
@@ -60,7 +57,6 @@ impl Coordinator {
         }
     }
 
-    /// Ends the waits that have lasted long enough.
     pub(in crate::store::shared) fn expire(&mut self, now: Instant) {
         while let Some(decision) = self.waiting.take_overdue(now) {
             match self.on_error {
@@ -70,13 +66,12 @@ impl Coordinator {
         }
     }
 
-    /// Decides from what is known, because the server does not answer.
     pub(super) fn decide_from_memory(&mut self, decision: Box<PendingDecision>) {
         self.health.local.one();
         if decision.standings.is_empty() {
             self.judge(decision, false);
         } else {
-            // It was charged, and that stays so without a confirmation.
+            // It is charged, and stays so without a confirmation.
             self.conclude(decision);
         }
     }
@@ -110,7 +105,7 @@ mod tests {
         let (time, asks) = (Time::from_micros(1_800_000_000_000_000), ask(&limit, key_on(1, 2, &limit)));
         let decision = PendingDecision::new([asks].into_iter().collect(), time, now, None, 0);
         coordinator.submit(Message::Decide(decision), now + timeout);
-        // The cell that stood there before was queued at the other server, and nobody waited for it.
+        // The previous cell at that place was queued at the other server, and nobody waited for it.
         let (other, _) = coordinator.cells.of(&limit, key_on(0, 2, &limit), time, &coordinator.health.forgotten);
         let place = (0..2).find(|place| *place != other).unwrap();
         let Coordinator { cells, servers, .. } = &mut coordinator;

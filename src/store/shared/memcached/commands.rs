@@ -1,20 +1,20 @@
-//! The commands of Memcached's protocol that counting takes.
+//! The commands of Memcached's protocol that counting needs.
 //!
 //! An exchange is written in this order, and Memcached replies in it:
 //!
 //! 1. The writes: `ma` adds to a count or takes from it, `ms` stores a value or appends to it. They are quiet and carry a
-//!    tag, so a write that is done as expected has no reply. Every reply names its tag.
-//! 2. `version`, if there are any. Its reply tells errors of the writes from errors of the reads. (`mn` would do, but
+//!    tag, so an expected success has no reply. Every reply names its tag.
+//! 2. `version`, if there are any. Its reply separates errors of the writes from errors of the reads. (`mn` would do, but
 //!    Memcached sends its reply at once.)
-//! 3. The reads: `gets` with the names of all that is read. One command reads any number of items, while Memcached serves
-//!    only 20 commands of a connection at a time (`-R`) and sends what it has so far after each such turn, and after each
-//!    `gets`. Items come in the order of their names; those that are missing are left out.
+//! 3. The reads: `gets` with all names. One command reads any number of items, while Memcached serves only 20 commands of a
+//!    connection at a time (`-R`), and sends what it has so far after each such turn and after each `gets`. Items come in
+//!    the order of their names, without the missing ones.
 //!
-//! If each write had a reply, an exchange about 64 or 128 keys would cost Memcached 17 to 27 % more, because it sends
+//! If each write had a reply, an exchange about 64 or 128 keys would cost Memcached 17 to 27 % more, because it would send
 //! the replies in several pieces.
 //!
-//! An error has no tag. So when a write failed, it is often unknown which one, and what became of the other quiet
-//! writes: they are treated like writes that got no answer.
+//! An error has no tag. So after an error it is often unknown which write failed and what became of the other quiet writes:
+//! they are treated like writes without an answer.
 //!
 //! Source: <https://github.com/memcached/memcached/blob/master/doc/protocol.txt>.
 
@@ -25,24 +25,22 @@ use memchr::memchr;
 use super::super::protocol::{Commands, Condition, Echo, Initial, Lifetime, Name, Reader, Written};
 use super::replies::TextReader;
 
-/// The longest line with names in bytes, but for one name: Memcached reads into 16 KiB and has to grow that for longer
-/// lines.
+/// The longest line of names in bytes, up to one more name: Memcached reads into 16 KiB, and must grow that for longer lines.
 const LONGEST_READ: usize = 14 << 10;
 
-/// Longer lifetimes than this are moments in the protocol, in seconds since 1970.
+/// The protocol takes longer lifetimes than this as moments, in seconds since 1970.
 const LONGEST_RELATIVE: u64 = 30 * 86_400;
-/// The latest moment that Memcached can read: it takes 32 bits and a sign.
+/// The latest moment that Memcached can read: 32 bits with a sign.
 const LATEST: u64 = (1 << 31) - 1;
 
-/// The commands of one exchange while they are collected.
 #[derive(Debug, Default)]
 pub(super) struct TextCommands {
     /// The writes, and what is known of each so far.
     writes: Vec<u8>,
     written: Vec<Written>,
-    /// How many commands have no reply at all.
+    /// The number of commands that never have a reply.
     silent: usize,
-    /// The names of what is read: each is followed by a space.
+    /// The names to be read, each followed by a space.
     names: Vec<u8>,
     reads: usize,
 }
@@ -91,7 +89,7 @@ impl Commands for TextCommands {
         self.writes.extend_from_slice(b" MA");
         self.end(b" q", Written::Unknown);
         self.block(more);
-        // To append does not let it live for longer.
+        // Appending does not extend the lifetime.
         self.begin(b"touch ", name);
         self.number(b" ", wire(lifetime));
         self.writes.extend_from_slice(b" noreply\r\n");
@@ -129,7 +127,7 @@ impl TextCommands {
         self.writes.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
 
-    /// Ends a write, of which `expected` is known if nothing is replied.
+    /// Ends a write; `expected` is its result if no reply comes.
     fn end(&mut self, flag: &[u8], expected: Written) {
         self.writes.extend_from_slice(flag);
         self.number(b" O", self.written.len() as u64);
@@ -143,18 +141,17 @@ impl TextCommands {
     }
 }
 
-/// How long an item is kept, in the words of the protocol.
 fn wire(Lifetime { seconds, from }: Lifetime) -> u64 {
     let wire = if seconds > LONGEST_RELATIVE { from.saturating_add(seconds) } else { seconds };
     wire.min(LATEST)
 }
 
-/// Writes the commands that read these names; returns how many there are.
+/// Writes the commands that read these names; returns their number.
 fn write_reads(names: &[u8], out: &mut Vec<u8>) -> usize {
     let (mut rest, mut lines) = (names, 0);
     while !rest.is_empty() {
         let cut = rest.len().min(LONGEST_READ);
-        // The line ends with the name in which that is, and the last name ends with a space as well.
+        // The line ends after the name that contains `cut`; the last name, too, is followed by a space.
         let length = cut + memchr(b' ', &rest[cut - 1..]).unwrap_or(0);
         out.extend_from_slice(b"gets ");
         out.extend_from_slice(rest[..length].trim_ascii_end());
@@ -175,7 +172,6 @@ mod tests {
         move |out| out.extend_from_slice(name.as_bytes())
     }
 
-    /// What is written for these commands.
     fn written(collect: impl FnOnce(&mut TextCommands)) -> String {
         let (mut commands, mut out) = (TextCommands::default(), Vec::new());
         collect(&mut commands);

@@ -1,5 +1,5 @@
-//! Short texts that gateways leave for each other, such as the answers to challenges of an authority. They are rare, so each is
-//! asked for on a connection of its own, by any thread.
+//! Short texts that gateways leave for each other, such as the answers to an authority's challenges. They are rare, so each
+//! has its own connection, from any thread.
 
 use std::io;
 use std::time::Duration;
@@ -13,10 +13,8 @@ use crate::config::SharedStore;
 
 /// The longest time that a server may take to connect and to answer.
 const LIMIT: Duration = Duration::from_secs(1);
-/// The most bytes of an answer.
 const LONGEST: u64 = 4096;
 
-/// The notes of the gateways that use the same servers.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Notes {
     servers: Vec<String>,
@@ -28,7 +26,7 @@ impl Notes {
         Self { servers: config.servers.clone(), prefix: config.prefix.clone() }
     }
 
-    /// Writes the note of this subject for so long, if there is none. Returns whether there was none.
+    /// Writes the note of this subject, unless there is one. Returns whether there was none.
     ///
     /// # Errors
     /// When the server does not answer.
@@ -37,7 +35,7 @@ impl Notes {
         Ok(answer == "STORED")
     }
 
-    /// Writes the note of this subject, whatever there is.
+    /// Writes the note of this subject, and replaces an earlier one.
     ///
     /// # Errors
     /// When the server does not answer, or does not take it.
@@ -46,7 +44,7 @@ impl Notes {
         if answer == "STORED" { Ok(()) } else { Err(io::Error::other(answer)) }
     }
 
-    /// The note of this subject; `None` if there is none, or nothing in it.
+    /// `None` if there is no note, or an empty one.
     ///
     /// # Errors
     /// When the server does not answer.
@@ -55,22 +53,20 @@ impl Notes {
         Ok(text.filter(|text| !text.is_empty()))
     }
 
-    /// Removes the note of this subject.
-    ///
     /// # Errors
     /// When the server does not answer.
     pub async fn remove(&self, subject: &str) -> io::Result<()> {
         self.ask("delete", subject, None).await.map(|_| ())
     }
 
-    /// Sends a command; returns the first line of its answer, and the text that follows it, if one does.
+    /// Returns the first line of the answer, and the text that follows it, if any.
     async fn ask(
         &self,
         verb: &str,
         subject: &str,
         value: Option<(&str, Duration)>,
     ) -> io::Result<(String, Option<String>)> {
-        // Names of hosts may be longer than those of Memcached.
+        // Host names may be too long for names of Memcached.
         let name = format!("{}#note:{}", self.prefix, blake3::hash(subject.as_bytes()).to_hex());
         let command = match value {
             Some((text, lifetime)) => format!("{verb} {name} 0 {} {}\r\n{text}\r\n", lifetime.as_secs(), text.len()),

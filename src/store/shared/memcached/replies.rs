@@ -1,7 +1,7 @@
 //! The replies of Memcached to one exchange, read in place and each only once, in whatever pieces they arrive.
 //!
-//! A write that was done as expected has no reply, and errors do not tell which write they are about. So what became of
-//! the writes is known when all replies are there.
+//! An expected success has no reply, and an error does not name its write. So the results of the writes are known only when
+//! all replies are there.
 
 use std::ops::Range;
 
@@ -9,57 +9,48 @@ use memchr::memchr;
 
 use super::super::protocol::{Garbage, Item, Place, Reader, Replies, Written, count, digits};
 
-/// The longest line of a reply in bytes. What goes on for longer is no reply.
+/// The longest line of a reply in bytes; anything longer is no reply.
 const LONGEST_LINE: usize = 2048;
-/// The largest value in bytes; Memcached itself refuses more than 1 MiB unless told otherwise.
+/// The largest value in bytes; by default Memcached itself refuses more than 1 MiB.
 const LARGEST_VALUE: usize = 64 << 20;
 
-/// One reply of Memcached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reply<'a> {
-    /// What came of the write with this tag.
     Written(usize, Written),
-    /// An item that was read, and its name.
     Item(&'a [u8], Item<'a>),
-    /// There are no more items of one command.
     EndOfItems,
-    /// All writes are done, as far as they can be.
+    /// No more replies to writes follow.
     EndOfWrites,
-    /// Some command was not carried out, and this is what Memcached says about it.
     Failed(&'a str),
 }
 
-/// Reads the replies to one exchange as they come, each once.
 #[derive(Debug, Default)]
 pub(super) struct TextReader {
-    /// What came of each write, by its tag. What is unknown has no reply so far.
+    /// The result of each write, by tag; `Unknown` while there is no reply.
     written: Vec<Written>,
-    /// How many other commands have no reply at all.
+    /// The number of other commands that never have a reply.
     silent: usize,
-    /// The names of all that is read, each followed by a space, and how many there are.
+    /// The names to be read, each followed by a space, and their number.
     names: Vec<u8>,
     reads: usize,
     /// How many commands read them, and how many of those are over.
     lines: usize,
     ended: usize,
-    /// Whether the replies to the writes are over.
     is_written: bool,
-    /// The items that have come, and those that were skipped.
+    /// The items that have come, and `None` for those that were skipped.
     items: Vec<Option<Place>>,
-    /// The bytes of `names` that belong to `items`.
+    /// The length of the names in `names` of all `items`.
     matched: usize,
-    /// How many writes and how many reads failed, and where it stands what was said of the first.
+    /// How many writes and how many reads failed, and the place of the first message in the input.
     failed_writes: usize,
     failed_reads: usize,
     failure: Option<Range<usize>>,
-    /// How many bytes have been read.
     length: usize,
 }
 
 impl TextReader {
-    /// Reads the replies to an exchange with so many writes, of which it is known what is `written` if there is no
-    /// reply, and so many that have no reply at all; which reads so many `names`, each followed by a space, by so many
-    /// commands.
+    /// `written` has the result of each write if no reply comes; `silent` other commands never have a reply. `names` has
+    /// `reads` names, each followed by a space, which are read by `lines` commands.
     pub(super) fn new(written: Vec<Written>, silent: usize, names: Vec<u8>, reads: usize, lines: usize) -> Self {
         let (is_written, items) = (written.is_empty(), Vec::with_capacity(reads));
         Self { written, silent, names, reads, lines, is_written, items, ..Self::default() }
@@ -79,12 +70,11 @@ impl TextReader {
         }
     }
 
-    /// Says of each write without a reply what that means.
     fn judge_silence(&mut self) {
         let is_open = |written: &&Written| matches!(written, Written::Unknown | Written::Failed);
         let meaning = match self.failed_writes {
             0 => Written::Done,
-            // As many errors as there are writes without a reply: so all of those failed.
+            // As many errors as there are writes without a reply: all of these failed.
             failed if failed == self.written.iter().filter(is_open).count() + self.silent => Written::Failed,
             _ => Written::Unknown,
         };
@@ -103,7 +93,7 @@ impl Reader for TextReader {
                 Reply::EndOfWrites if !self.is_written => self.is_written = true,
                 Reply::Item(name, Item { value, number, version }) if self.is_written => {
                     self.skip_to(name)?;
-                    // The end of a line follows the value.
+                    // A line end follows the value.
                     let end = self.length + length - 2;
                     self.items.push(Some(Place { value: end - value.len()..end, number, version }));
                 }
@@ -139,7 +129,7 @@ impl Reader for TextReader {
     }
 }
 
-/// The first reply in `input` and its length; `None` while it has not come in full.
+/// The first reply in `input` and its length; `None` while it is incomplete.
 ///
 /// # Errors
 /// When the bytes are no reply.
@@ -164,7 +154,7 @@ fn reply(input: &[u8]) -> Result<Option<(Reply<'_>, usize)>, Garbage> {
             let Some((value, length)) = block(input, length, size)? else { return Ok(None) };
             return Ok(Some((Reply::Written(tag, Written::Count(count(value))), length)));
         }
-        // Memcached before 1.6.40 says so of what it created. It is done like any other.
+        // Memcached before 1.6.40 replies so when it has created an item, even to a quiet command.
         b"HD" => Reply::Written(tag(words)?, Written::Done),
         b"NF" => Reply::Written(tag(words)?, Written::Missing),
         b"EX" | b"NS" => Reply::Written(tag(words)?, Written::Refused),
@@ -176,13 +166,12 @@ fn reply(input: &[u8]) -> Result<Option<(Reply<'_>, usize)>, Garbage> {
     Ok(Some((reply, length)))
 }
 
-/// The tag of a reply.
 fn tag<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<usize, Garbage> {
     let tag = words.find_map(|word| word.strip_prefix(b"O")).and_then(digits).ok_or(Garbage)?;
     usize::try_from(tag).map_err(|_| Garbage)
 }
 
-/// The bytes that follow the line which ends at `line`, and where they end; `None` while they have not come in full.
+/// The block after the line that ends at `line`, and where it ends; `None` while it is incomplete.
 fn block(input: &[u8], line: usize, size: u64) -> Result<Option<(&[u8], usize)>, Garbage> {
     let size = usize::try_from(size).ok().filter(|size| *size <= LARGEST_VALUE).ok_or(Garbage)?;
     let length = line + size + 2;
@@ -205,7 +194,7 @@ mod tests {
     const MINUTE: Lifetime = Lifetime { seconds: 60, from: 0 };
     const INITIAL: Option<Initial> = Some(Initial { count: 1, lifetime: MINUTE });
 
-    /// What reads the replies to so many increments, and to reads of these names.
+    /// The reader for so many increments, and for reads of these names.
     fn asked(writes: usize, names: &[&str]) -> Box<dyn Reader> {
         let mut commands = TextCommands::default();
         (0..writes).for_each(|_| commands.add(&named("w"), 1, INITIAL, Echo::Quiet));
@@ -291,7 +280,7 @@ mod tests {
         }
     }
 
-    /// What became of two quiet writes and one that is not, with one read after them, if this is replied.
+    /// The results of two quiet writes and one with an echo, and one read, after these replies.
     fn after(input: &[u8]) -> (Vec<Written>, bool, bool) {
         let mut commands = TextCommands::default();
         commands.add(&named("a"), 1, INITIAL, Echo::Quiet);

@@ -1,4 +1,4 @@
-//! Decisions that look whether their key is banned.
+//! Decisions that check whether their key is banned.
 
 use super::schedules::exchange;
 use super::*;
@@ -13,7 +13,6 @@ fn bans() -> Arc<Limit> {
     Arc::new(Limit::bans("l", Duration::from_secs(600), Duration::from_secs(86_400)).unwrap())
 }
 
-/// A limit that bans, by some way to count.
 struct Banning {
     limit: Arc<Limit>,
     bans: Arc<Limit>,
@@ -27,18 +26,16 @@ impl Banning {
         Self { limit, bans: bans(), key }
     }
 
-    /// What a request asks.
     fn request(&self, cost: u64) -> Vec<OwnedAsk> {
         let look = OwnedAsk { need: self.bans.capacity(), cost: 0, place: 1, ..ask(&self.bans, self.key) };
         vec![OwnedAsk { need: cost, cost, ..ask(&self.limit, self.key) }, look]
     }
 
-    /// What the refusal asks that is one too many.
+    /// What the refusal asks that crosses the threshold.
     fn begin(&self) -> Vec<OwnedAsk> {
         vec![OwnedAsk { need: self.bans.capacity(), cost: 1, ..ask(&self.bans, self.key) }]
     }
 
-    /// Gateways on one server, which is there.
     fn world(&self, gateways: usize, how: (OnError, bool)) -> World {
         let mut world = World::new(0, 1, how, vec![self.request(1)]);
         world.remembered = u64::MAX;
@@ -48,7 +45,7 @@ impl Banning {
     }
 }
 
-/// Asks a gateway, and lets it have exchanges until it has decided. Returns whether it admits, and how many that were.
+/// Asks a gateway, and runs exchanges until it has decided. Returns whether it admits, and the number of exchanges.
 fn decide(world: &mut World, gateway: usize, asks: Vec<OwnedAsk>) -> (bool, usize) {
     let before = world.decided.len();
     world.ask(gateway, asks);
@@ -77,7 +74,7 @@ fn a_key_that_is_not_banned_costs_no_exchange_and_nothing_is_stored() {
             }
             let plain = vec![banning.request(1).swap_remove(0)];
             let (decided, expected) = (decide(&mut with, 0, banning.request(1)), decide(&mut without, 0, plain));
-            // Where nothing else has to be read, it is read every now and then.
+            // If nothing else has to be read, it is read now and then.
             let is_read = (true, expected.1.max(usize::from(pause >= SECOND || pause == 0)));
             assert_eq!(decided, if is_read.1 > expected.1 { is_read } else { expected }, "{how:?} {kind} {pause}");
         }
@@ -228,7 +225,7 @@ proptest! {
         let bans = Limit::bans("l", Duration::from_micros(first), Duration::from_micros(longest)).unwrap();
         let banning = Banning { bans: Arc::new(bans), ..Banning::new(kind, PLENTY) };
         let mut world = banning.world(2, if strict { STRICT } else { LOCAL });
-        // The gateway that has begun the last ban, when, when it ends, and how long it lasts.
+        // The gateway that has begun the last ban, when, until when, and for how long.
         let mut last: Option<(usize, u64, u64, u64)> = None;
         for (gateway, what, micros) in steps {
             pass(&mut world, micros);

@@ -20,7 +20,7 @@ impl Two {
         Self { world: World::new(2, 1, mode, vec![vec![ask(&limit, key)]]), key }
     }
 
-    /// Asks this gateway for one, and lets everything arrive; whether it is admitted.
+    /// Asks this gateway for one, and lets everything arrive; returns whether it is admitted.
     fn ask(&mut self, gateway: usize) -> bool {
         self.world.run(&Step::Ask { gateway, what: 0, cost: 1 });
         self.world.settle();
@@ -37,14 +37,13 @@ impl Two {
     }
 }
 
-/// The most that two gateways in turns let through in so many microseconds. Those that are a plain sum may count in
-/// different buckets, so each of the gateways may let through as much.
+/// The most that two gateways in turns let through in `time` microseconds. With plain sums they may count in different
+/// buckets, so each of them may let through as much.
 fn most((kind, quota): (usize, u64), time: u64) -> u64 {
     let windows = time / MINUTE + 1;
     let of_one = match kind {
         BUCKET => quota + time * quota / MINUTE + 1,
         FIXED | 4 => quota * windows,
-        // Until midnight.
         6..KINDS => quota,
         _ => 2 * quota * (windows + 1),
     };
@@ -99,7 +98,7 @@ fn a_clock_that_is_set_back_stops_nobody_for_longer_than_a_window_and_lets_nobod
                     let most = most((kind, 20), time) + if kind == BUCKET { 0 } else { 20 };
                     assert!(two.admitted() <= most, "{} admitted, way to count {kind}", two.admitted());
                 }
-                // A sliding window takes two to forget.
+                // A sliding window takes two windows to forget.
                 let longest = if is_whole(kind) { 66 } else { 125 };
                 let waited = waited.unwrap_or(u64::MAX);
                 assert!(waited <= longest, "waited {waited} s, way to count {kind}, other asked: {is_other_asked}");
@@ -111,9 +110,8 @@ fn a_clock_that_is_set_back_stops_nobody_for_longer_than_a_window_and_lets_nobod
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Gateways that take turns admit together what one would in a time that is longer by the difference between their
-    /// clocks. A state that nobody has changed for a window and five seconds is gone, and the next begins by another
-    /// clock.
+    /// Gateways that take turns admit together what one would in a time that is longer by the difference of their clocks. A
+    /// state that nobody has changed for a window and five seconds is gone, and the next begins by another clock.
     #[test]
     fn clocks_that_differ_cost_no_more_than_the_difference(
         kind in 0..KINDS,

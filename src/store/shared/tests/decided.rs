@@ -1,4 +1,4 @@
-//! What a gateway has decided, as schedules look at it, beside what the memory store decides.
+//! Decisions of a gateway in schedules, beside what the memory store decides.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -8,7 +8,6 @@ use crate::store::memory::Memory;
 use crate::store::shared::OwnedAsk;
 use crate::store::{Reply, Reserved};
 
-/// What was decided.
 #[derive(Debug)]
 pub(super) struct Decided {
     pub(super) gateway: usize,
@@ -19,23 +18,22 @@ pub(super) struct Decided {
     /// What is yet to be settled, and what was given back.
     pub(super) reserved: Vec<Reserved>,
     pub(super) given: u64,
-    /// `None` if whoever waited was dropped.
+    /// `None` if the request was dropped.
     pub(super) reply: Option<Reply>,
 }
 
 impl Decided {
-    /// What it would have been charged, each time.
+    /// What each limit would have charged.
     pub(super) fn cost(&self) -> u64 {
         self.asks.iter().map(|ask| ask.cost).max().unwrap_or(0)
     }
 
-    /// How much it was told remains.
     pub(super) fn remaining(&self) -> u64 {
         let verdicts = self.reply.iter().flat_map(|reply| &reply.verdicts);
         verdicts.map(|(_, verdict)| verdict.remaining).min().unwrap_or(0)
     }
 
-    /// How many microseconds it was told to wait.
+    /// In microseconds, as the reply says.
     pub(super) fn wait(&self) -> Option<u64> {
         let asks: Vec<_> = self.asks.iter().map(OwnedAsk::borrowed).collect();
         self.reply.iter().flat_map(|reply| reply.refusals(&asks)).filter_map(|refusal| refusal.wait()).max()
@@ -58,11 +56,10 @@ fn decide(memory: &Memory, decided: &Decided, is_late: bool, cost: Option<u64>) 
     is_yes(&memory.decide(&borrowed, if is_late { decided.decided } else { decided.asked }), &asks)
 }
 
-/// Sees that every decision is one that the memory store would have made, either when it was asked for or when it was
-/// decided.
+/// Checks that the memory store would have made every decision, either when it was asked for or when it was decided.
 pub(super) fn compare(all: &[Decided], is_whole: bool) -> TestCaseResult {
     let memory = Memory::new(1000, usize::MAX);
-    // Who is decided together is counted as of the last of them: of a bucket, nothing drains between them.
+    // Decisions that are made together count as of the last of them: of a bucket, nothing drains between them.
     let mut apart = 0;
     for together in all.chunk_by(|one, next| one.decided == next.decided) {
         let asked = || together.iter().map(|decided| decided.asked.micros());
@@ -75,7 +72,7 @@ pub(super) fn compare(all: &[Decided], is_whole: bool) -> TestCaseResult {
                 let looks = [false, true].map(|is_late| decide(&memory, decided, is_late, Some(0)));
                 let until = decided.asked.micros() + decided.wait().unwrap_or(u64::MAX / 2);
                 let is_close = until <= decided.decided.micros() + apart;
-                // It may be refused because of another one that was charged, and dropped before that was confirmed.
+                // It may be refused because of another request that was charged, and dropped before that was confirmed.
                 let is_dropped = |other: &Decided| other.reply.is_none() && other.asked <= decided.asked;
                 let may_be_charged = is_whole && all.iter().any(is_dropped);
                 prop_assert!(

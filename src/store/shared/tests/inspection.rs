@@ -6,7 +6,6 @@ use super::*;
 use crate::store::KeyUsage;
 use crate::store::shared::message::{Inspection, Message, Task};
 
-/// What an operator waits for.
 #[derive(Debug)]
 pub(super) enum Inspected {
     Shown(oneshot::Receiver<KeyUsage>),
@@ -14,7 +13,6 @@ pub(super) enum Inspected {
 }
 
 impl Inspected {
-    /// Sees that nobody waits for ever.
     pub(super) fn assert_over(self) {
         let error = match self {
             Self::Shown(mut shown) => shown.try_recv().err(),
@@ -25,7 +23,6 @@ impl Inspected {
 }
 
 impl World {
-    /// Does this step for an operator.
     pub(super) fn inspect(&mut self, step: &Step) {
         let (Step::Peek(gateway, what) | Step::Reset(gateway, what)) = *step else { panic!("{step:?}") };
         let gateway = gateway % self.gateways.len();
@@ -37,14 +34,12 @@ impl World {
         self.inspected.push(inspected);
     }
 
-    /// Has a gateway show a key.
     pub(super) fn peek(&mut self, gateway: usize, ask: OwnedAsk) -> oneshot::Receiver<KeyUsage> {
         let (reply, shown) = oneshot::channel();
         self.submit(gateway, ask, Task::Peek(reply));
         shown
     }
 
-    /// Has a gateway reset a key.
     pub(super) fn reset(&mut self, gateway: usize, ask: OwnedAsk) -> oneshot::Receiver<()> {
         let (reply, reset) = oneshot::channel();
         self.submit(gateway, ask, Task::Reset(reply));
@@ -58,29 +53,27 @@ impl World {
     }
 }
 
-/// Resets a key by this gateway.
 fn reset(world: &mut World, gateway: usize, ask: &OwnedAsk) {
     let mut reset = world.reset(gateway, ask.clone());
     world.settle();
     assert_eq!(reset.try_recv(), Ok(()));
 }
 
-/// What a gateway shows of the first rate of a key.
+/// The use of a key's first rate.
 pub(super) fn shown(world: &mut World, gateway: usize, ask: &OwnedAsk) -> u64 {
     let mut shown = world.peek(gateway, ask.clone());
     world.settle();
     shown.try_recv().unwrap().rates[0].used
 }
 
-/// Has every gateway write what it could not write before, because an exchange failed. Otherwise that is counted after
-/// the next reset.
+/// Makes every gateway write what a failed exchange has left; otherwise that counts after the next reset.
 fn write_all(world: &mut World, ask: &OwnedAsk) {
     for gateway in 0..world.gateways.len() {
         shown(world, gateway, ask);
     }
 }
 
-/// A world with one key, of which each of so many gateways has admitted this much, and all know the total.
+/// A world with one key, of which each gateway has admitted `cost`, and all know the total.
 fn charged(gateways: usize, kind: usize, cost: u64) -> (World, OwnedAsk) {
     let limit = limit(kind, 30);
     let ask = ask(&limit, key_on(0, 1, &limit));
@@ -95,7 +88,6 @@ fn charged(gateways: usize, kind: usize, cost: u64) -> (World, OwnedAsk) {
     (world, ask)
 }
 
-/// One exchange of a gateway with the only server.
 fn exchange(world: &mut World, gateway: usize) {
     [Step::Send(gateway, 0), Step::Execute(gateway, 0), Step::Answer(gateway, 0)]
         .iter()
@@ -152,7 +144,7 @@ fn who_resets_a_key_is_told_that_the_connection_broke() {
 fn a_key_whose_server_is_away_is_neither_shown_nor_reset() {
     for kind in 0..KINDS {
         let (mut world, ask) = charged(2, kind, 3);
-        // One waits for an exchange that is never answered, the other comes when it is known that none will be.
+        // The first waits for an exchange that is never answered; the second comes when that is known.
         let mut before = (world.peek(0, ask.clone()), world.reset(0, ask.clone()));
         world.run(&Step::Break(0, 0, 0));
         let mut later = (world.peek(0, ask.clone()), world.reset(0, ask.clone()));
@@ -198,7 +190,7 @@ fn a_reset_that_fails_is_told_and_can_be_repeated() {
 fn a_gateway_whose_clock_is_behind_resets_a_key_as_well() {
     for kind in [0, 6, 7] {
         let (mut world, ask) = charged(2, kind, 3);
-        // For both it is the same bucket.
+        // Both count in the same bucket.
         world.run(&Step::Tick(40_000_000));
         world.gateways[1].behind = 2_000_000;
         reset(&mut world, 0, &ask);
@@ -206,7 +198,6 @@ fn a_gateway_whose_clock_is_behind_resets_a_key_as_well() {
         world.settle();
         reset(&mut world, 1, &ask);
         assert_eq!((shown(&mut world, 0, &ask), shown(&mut world, 1, &ask)), (0, 0), "{kind}");
-        // In the same second.
         world.run(&Step::Ask { gateway: 1, what: 0, cost: 4 });
         world.settle();
         reset(&mut world, 0, &ask);
@@ -218,7 +209,7 @@ fn a_gateway_whose_clock_is_behind_resets_a_key_as_well() {
 fn who_sees_one_counter_reset_before_the_others_sees_those_later() {
     for kind in [0, 1, 2] {
         let (mut world, ask) = charged(2, kind, 3);
-        // What was counted is in an earlier bucket now.
+        // The count is in an earlier bucket now.
         world.run(&Step::Tick(60_000_000 / [1, 7, 60][kind]));
         world.run(&Step::Ask { gateway: 1, what: 0, cost: 2 });
         world.settle();
@@ -230,7 +221,7 @@ fn who_sees_one_counter_reset_before_the_others_sees_those_later() {
         for (counter, most) in counters.iter().zip([6, 0]) {
             let now = world.now;
             world.models[0].execute(format!("ms {counter} 1 T300 F1900000000 q O0\r\n0\r\n").as_bytes(), now);
-            // Who reads it now must not take for granted what is reset a moment later.
+            // A gateway that reads it now must not rely on what is reset a moment later.
             for _ in 0..2 {
                 assert!(shown(&mut world, 1, &ask) <= most, "{kind}");
             }
@@ -264,7 +255,7 @@ fn a_reset_leaves_nothing_to_carry_over() {
         let limit = world.ways[next].clone();
         let ask = ask(&limit, key_on(0, 1, &limit));
         world.run(&Step::Tick(1_000_000));
-        // One has carried the counts over, and one has not.
+        // One gateway has carried the counts over, and one has not.
         shown(&mut world, 1, &ask);
         reset(&mut world, 0, &ask);
         for gateway in [2, 1, 0] {
@@ -286,7 +277,7 @@ fn a_key_is_reset_again_after_a_restart_of_memcached() {
     world.run(&Step::Ask { gateway: 0, what: 0, cost: 1 });
     world.settle();
     write_all(&mut world, &ask);
-    // The number of the second reset has to be higher than that of the first one, which Memcached has forgotten.
+    // The number of the second reset must be higher than that of the first one, which Memcached has forgotten.
     world.run(&Step::Tick(1_000_000));
     reset(&mut world, 1, &ask);
     assert_eq!([0, 1].map(|gateway| shown(&mut world, gateway, &ask)), [0; 2]);
@@ -295,7 +286,7 @@ fn a_key_is_reset_again_after_a_restart_of_memcached() {
 /// Two gateways reset a key at the same time, and the one with the lower number writes last.
 #[test]
 fn a_reset_with_a_lower_number_that_comes_last_is_seen_as_well() {
-    // With `strict` a limit that has one counter is only told its count, not the number, until somebody has to be refused.
+    // With `strict`, a limit with one counter learns only the count, not the number, until somebody has to be refused.
     let is_told = |(kind, strict): &(usize, bool)| !(*strict && *kind == 6);
     for (kind, strict) in (0..KINDS).flat_map(|kind| [(kind, false), (kind, true)]).filter(is_told) {
         let limit = limit(kind, 9);
@@ -304,7 +295,7 @@ fn a_reset_with_a_lower_number_that_comes_last_is_seen_as_well() {
         let steps =
             [Step::Connect(0, 0), Step::Reset(0, 0), Step::Connect(1, 0), Step::Reset(1, 0), Step::Tick(1_000_000)];
         steps.iter().for_each(|step| world.run(step));
-        // The first one is used once more, so its number is that of another second. And it goes on to count.
+        // The first gateway is used once more, so its number is of another second. And it goes on counting.
         for _ in 0..2 {
             world.run(&Step::Reserve { gateway: 0, what: 0, cost: 1 });
             world.settle();
@@ -316,8 +307,7 @@ fn a_reset_with_a_lower_number_that_comes_last_is_seen_as_well() {
 }
 
 proptest! {
-    /// Whatever went on before, nothing is left of a key that is reset, whoever resets it, and all gateways together
-    /// admit its quota, whatever they knew.
+    /// Whatever went on before, nothing is left of a reset key, and all gateways together admit its quota.
     #[test]
     fn a_key_that_is_reset_begins_anew_at_every_gateway(
         steps in schedule(inspected(passing(settling(lossy()))), 150),
@@ -347,7 +337,6 @@ proptest! {
         }
     }
 
-    /// What was reserved before a reset is given back to nobody, wherever that was.
     #[test]
     fn what_was_reserved_before_a_reset_is_given_back_to_nobody(
         steps in schedule(inspected(settling(lossy())), 150),
@@ -359,7 +348,7 @@ proptest! {
         let mut world = World::new(gateways, servers, (OnError::Local, strict), each_and_all(&limit, &keys));
         steps.iter().for_each(|step| world.run(step));
         world.settle();
-        // After a restart of Memcached, a reset in the same second has the number of one that some gateway knows.
+        // After a restart of Memcached, a reset in the same second would have a number that some gateway knows.
         world.run(&Step::Tick(1_000_000));
         let asks: Vec<_> = keys.iter().map(|key| ask(&limit, *key)).collect();
         for ask in &asks {
@@ -379,8 +368,7 @@ proptest! {
         }
     }
 
-    /// With every reset a gateway may admit the quota once more, and besides that only what is given back before it is
-    /// known that the key was reset.
+    /// Each reset admits the quota once more, besides what is given back before the reset is known.
     #[test]
     fn no_gateway_admits_more_than_a_quota_for_each_reset(
         steps in schedule(inspected(lossy()), 150),

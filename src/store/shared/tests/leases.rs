@@ -6,10 +6,9 @@ use crate::base::share::WHOLE;
 use crate::store::shared::BRIEFLY;
 use crate::store::shared::cached_cell::{BUSY, FAR, LEASE};
 
-/// The kinds of limits that are leased.
 const LEASED: [usize; 5] = [0, 1, 2, 6, 7];
 
-/// Each request costs so much that one makes a key busy.
+/// Raises costs so that one request makes a key busy.
 fn costly(steps: &[Step]) -> Vec<Step> {
     let costly = |step: &Step| match *step {
         Step::Ask { gateway, what, cost } => Step::Ask { gateway, what, cost: cost * 16 },
@@ -22,7 +21,6 @@ fn exchange(gateway: usize) -> [Step; 3] {
     [Step::Send(gateway, 0), Step::Execute(gateway, 0), Step::Answer(gateway, 0)]
 }
 
-/// Gateways on one server, and the key that they are asked for.
 fn world(gateways: usize, how: (OnError, bool), limit: &Arc<Limit>) -> (World, Fingerprint) {
     let key = key_on(0, 1, limit);
     let mut world = World::new(gateways, 1, how, vec![vec![ask(limit, key)]]);
@@ -30,7 +28,7 @@ fn world(gateways: usize, how: (OnError, bool), limit: &Arc<Limit>) -> (World, F
     (world, key)
 }
 
-/// One request of the cost [`BUSY`], and a whole exchange.
+/// One request of the cost [`BUSY`], and two exchanges.
 fn busy(world: &mut World, gateway: usize) {
     world.run(&Step::Ask { gateway, what: 0, cost: BUSY });
     (0..2).flat_map(|_| exchange(gateway)).for_each(|step| world.run(&step));
@@ -61,7 +59,7 @@ fn what_is_leased_and_not_spent_makes_a_limit_no_fuller() {
         world.whats.iter_mut().flatten().for_each(|ask| ask.held_above = Some(WHOLE));
         (0..2).for_each(|_| busy(&mut world, 0));
         world.run(&Step::Ask { gateway: 0, what: 0, cost: 1 });
-        // If they are held, they take what is leased all the same.
+        // Held requests use the lease as well.
         world.whats.iter_mut().flatten().for_each(|ask| ask.held_above = Some(0));
         (0..2).for_each(|_| world.run(&Step::Ask { gateway: 0, what: 0, cost: 1 }));
         let level = |decided: &Decided| decided.reply.as_ref().unwrap().verdicts[0].1.level;
@@ -162,7 +160,7 @@ fn a_refusal_that_rests_on_the_lease_of_another_gateway_is_remembered_briefly() 
     world.run(&Step::Ask { gateway: 1, what: 0, cost: 1 });
     world.settle();
     assert_eq!(admitted(&world.decided, key), 2 * BUSY + rest + 1, "it was given back");
-    // What nobody has charged meanwhile is leased by nobody.
+    // A key that nobody has charged meanwhile is not leased.
     world.run(&Step::Ask { gateway: 1, what: 0, cost: 99 });
     world.settle();
     world.run(&Step::Tick(BRIEFLY));
@@ -195,7 +193,7 @@ fn an_override_concerns_the_lease_and_the_requests_of_its_key_alone() {
         world.settle();
         let of = |world: &mut World, way: usize, key| shown(world, 0, &ask(&ways[way], key));
         assert_eq!((of(&mut world, 0, key), of(&mut world, 1, other)), (2 * BUSY + 2, 2 * BUSY + 1), "{how:?}");
-        // It was never counted by the other limit.
+        // The other limit never counted it.
         assert_eq!(of(&mut world, 1, key), 0);
     }
 }
@@ -212,14 +210,14 @@ fn nobody_waits_for_a_reload_because_a_key_is_leased() {
             let before = world.decided.len();
             world.run(&Step::Ask { gateway: 0, what: 0, cost: 1 });
             if is_answered {
-                // The one that creates the counters with what was counted before the reload.
+                // The exchange that creates the counters with the count before the reload.
                 exchange(0).iter().for_each(|step| world.run(step));
             } else {
                 world.run(&Step::Tick(world.patience));
             }
             assert_eq!(world.decided.len(), before + 1);
             world.settle();
-            // One that has waited too long is rejected by `STRICT`.
+            // `STRICT` rejects a request that has waited too long.
             let admitted = admitted(&world.decided, key);
             assert_eq!(admitted, 2 * BUSY + u64::from(is_answered || how == LOCAL));
             assert_eq!(shown(&mut world, 0, &ask(&ways[1], key)), admitted, "{how:?}, answered: {is_answered}");
@@ -228,8 +226,8 @@ fn nobody_waits_for_a_reload_because_a_key_is_leased() {
 }
 
 proptest! {
-    /// Reloads forget nothing that was admitted, and give back what is leased, if it is not being asked for at that moment. All
-    /// these limits know the minute.
+    /// Reloads forget no admission, and give back leases that are not being asked for then. All limits have a rate per
+    /// minute.
     #[test]
     fn what_is_leased_does_not_stay_charged_after_reloads(
         steps in schedule(reloading(reliable()), 200),
@@ -256,7 +254,7 @@ proptest! {
             let before = world.ways[world.gateways[0].way].clone();
             world.run(&step);
             for _ in 0..late {
-                // A request that was on its way asks the limit of before.
+                // A request in flight asks the previous limit.
                 world.ask(0, vec![OwnedAsk { need: BUSY, cost: BUSY, ..ask(&before, key) }]);
                 (0..3).flat_map(|_| exchange(0)).for_each(|step| world.run(&step));
             }
@@ -267,7 +265,6 @@ proptest! {
         prop_assert!((admitted..=admitted + most).contains(&shown), "{shown} of {admitted}");
     }
 
-    /// However their exchanges interleave and break, strict gateways with leases admit together no more than one would.
     #[test]
     fn strict_gateways_never_admit_too_much(
         steps in schedule(lasting(broken()), 300),
@@ -277,7 +274,6 @@ proptest! {
         strictly_leased((gateways, servers, kind, quota), &costly(&steps), most_leased(&limit(kind, quota)))?;
     }
 
-    /// All of a lease is spent or given back.
     #[test]
     fn nothing_is_charged_for_ever_that_was_not_admitted(
         steps in schedule(prop_oneof![19 => reliable(), 1 => (0..9_000_u64).prop_map(Step::Tick)].boxed(), 300),
@@ -291,7 +287,6 @@ proptest! {
         prop_assert_eq!(counted(&mut world, kind, key), admitted(&world.decided, key));
     }
 
-    /// A gateway on its own never admits too much, whatever Memcached loses.
     #[test]
     fn one_gateway_never_admits_too_much(
         steps in schedule(lossy(), 200),

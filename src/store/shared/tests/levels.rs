@@ -1,12 +1,10 @@
-//! How full limits are that may hold requests, before these are charged, and what is reserved of them.
+//! How full limits are before a request is charged, and what is reserved of requests that may be held.
 
 use super::*;
 use crate::base::share::WHOLE;
 
-/// The level above which requests are held.
 const HALF: u32 = WHOLE / 2;
 
-/// Requests for this key that are held above the half.
 fn slowed(limit: &Arc<Limit>, key: Fingerprint) -> Vec<Vec<OwnedAsk>> {
     vec![vec![OwnedAsk { held_above: Some(HALF), ..ask(limit, key) }]]
 }
@@ -33,7 +31,7 @@ fn requests_side_by_side_see_each_other_and_only_those_above_are_reserved() {
             }
         }
         world.settle();
-        // One is refused, and may be told so before others are.
+        // One is refused, and may be answered before others.
         let (mut found, levels) = (levels(&world), levels(&world));
         found.sort_unstable();
         let expected: Vec<u32> = [0].into_iter().chain((0..10).map(|used| used * WHOLE / 10)).collect();
@@ -41,7 +39,7 @@ fn requests_side_by_side_see_each_other_and_only_those_above_are_reserved() {
         for (decided, level) in world.decided.iter().zip(levels) {
             assert_eq!(!decided.reserved.is_empty(), level > HALF, "way to count {kind}, {how:?}");
         }
-        // The clients of all that are held go away.
+        // The clients of all held requests go away.
         (0..4).for_each(|_| world.settle_one(0, 0));
         world.settle();
         assert_eq!(counted(&mut world, kind, key), 6, "way to count {kind}, {how:?}");
@@ -54,7 +52,7 @@ fn what_other_gateways_have_used_counts() {
         let limit = limit(kind, 10);
         let key = key_on(0, 1, &limit);
         let mut world = World::new(2, 1, how, slowed(&limit, key));
-        // Each knows of the key what it was before the other one has charged it.
+        // Each knows the count before the other's last charge.
         for gateway in [0, 1, 0, 1] {
             world.run(&Step::Moment);
             world.run(&Step::Ask { gateway, what: 0, cost: 2 });
@@ -67,7 +65,7 @@ fn what_other_gateways_have_used_counts() {
 #[test]
 fn all_that_a_held_request_is_charged_is_reserved() {
     let (full, other) = (limit(0, 10), Arc::new(Limit::new("other", limit(0, 20).rates())));
-    // Cells are found by keys, which have the name of their limit in them, and by the way to count.
+    // Cells are found by keys, which include the name of their limit, and by the way to count.
     let [first, second] = ["full", "other"].map(|name| Fingerprint::of(name.as_bytes()));
     for how in [LOCAL, STRICT] {
         let both = vec![

@@ -1,4 +1,4 @@
-//! Reloads that change how a limit counts: a gateway goes on with what it knows, whoever reloads when.
+//! Reloads that change how a limit counts: a gateway continues from what it knows, whoever reloads when.
 
 use super::*;
 use crate::base::clock::Time;
@@ -7,14 +7,13 @@ use crate::store::shared::message::{Message, Reload};
 use crate::store::{LimitChanges, Replaced};
 
 impl World {
-    /// Reloads a gateway, which then has this way to count.
     pub(super) fn reload(&mut self, gateway: usize, way: usize) {
         let before = std::mem::replace(&mut self.gateways[gateway].way, way);
         let [from, to] = [before, way].map(|way| self.ways[way].clone());
         let is_same = from.id() == to.id();
         let replaced = if is_same { Vec::new() } else { vec![Replaced { key: self.overridden, from, to: to.clone() }] };
         let (now, asked) = (self.clock(gateway), self.instant());
-        // Other keys may have any of them if this is an override.
+        // If this is an override, other keys may have any of them.
         let in_use = if self.overridden.is_some() { self.ways.clone() } else { vec![to] };
         let changes = LimitChanges { in_use, replaced, ..LimitChanges::default() };
         let reload = Message::Reload(Box::new(Reload { changes, now, asked }));
@@ -22,13 +21,12 @@ impl World {
     }
 }
 
-/// Every way to count that knows the minute.
+/// Every way to count that has a rate per minute.
 fn ways(quota: u64) -> Vec<Arc<Limit>> {
     (0..KINDS).filter(|kind| *kind != 6).map(|kind| limit(kind, quota)).collect()
 }
 
-/// Some of them. Only so many changes between the limits of one name are remembered, and all that are possible between
-/// these are.
+/// Some of them, so few that all changes between them are remembered.
 fn some_ways() -> impl Strategy<Value = Vec<usize>> {
     prop::sample::subsequence((0..KINDS).filter(|kind| *kind != 6).collect::<Vec<_>>(), 2..=4).prop_shuffle()
 }
@@ -42,7 +40,6 @@ fn pairs(quota: u64) -> impl Iterator<Item = [Arc<Limit>; 2]> {
     all.clone().into_iter().flat_map(move |old| all.clone().into_iter().map(move |new| [old.clone(), new]))
 }
 
-/// Whether both count something in the same counters.
 fn share_counters([old, new]: &[Arc<Limit>; 2]) -> bool {
     let is_shared = |rate: &Rate| rate.uses_counters() && old.rates().iter().any(|old| rate.is_kept_like(old));
     old.id() == new.id() || new.rates().iter().any(is_shared)
@@ -61,7 +58,6 @@ fn key() -> Fingerprint {
     Fingerprint::of(b"key")
 }
 
-/// Gateways on one Memcached that have the first of these ways.
 fn world(gateways: usize, how: (OnError, bool), ways: &[Arc<Limit>]) -> World {
     let mut world = World::new(gateways, 1, how, vec![vec![ask(&ways[0], key())]]);
     world.ways = ways.to_vec();
@@ -69,7 +65,7 @@ fn world(gateways: usize, how: (OnError, bool), ways: &[Arc<Limit>]) -> World {
     world
 }
 
-/// The same, once where reloads and once where overrides change what the key has.
+/// The same, once with reloads and once with overrides.
 fn worlds(gateways: usize, how: (OnError, bool), ways: &[Arc<Limit>]) -> [World; 2] {
     [None, Some(key())].map(|overridden| {
         let mut world = world(gateways, how, ways);
@@ -80,7 +76,7 @@ fn worlds(gateways: usize, how: (OnError, bool), ways: &[Arc<Limit>]) -> [World;
 
 const ONE: Step = Step::Ask { gateway: 0, what: 0, cost: 1 };
 
-/// How many of so many requests to a gateway pass, one after the other.
+/// How many of `times` requests to a gateway pass, one after the other.
 fn pass(world: &mut World, gateway: usize, times: usize) -> usize {
     let passes = |_: &usize| {
         world.run(&Step::Moment);
@@ -91,14 +87,13 @@ fn pass(world: &mut World, gateway: usize, times: usize) -> usize {
     (0..times).filter(passes).count()
 }
 
-/// How many of one request pass at a second gateway, which begins now with the second way and knows what Memcached has.
+/// Whether one request passes at a second gateway, which starts now with the second way and knows what Memcached has.
 fn pass_at_another(world: &mut World, how: (OnError, bool)) -> usize {
     world.join(how);
     world.gateways[1].way = 1;
     pass(world, 1, 1)
 }
 
-/// From which way to which one, for messages.
 fn named(ways: &[Arc<Limit>; 2]) -> String {
     format!("{:?} to {:?}", ways[0].rates(), ways[1].rates())
 }
@@ -128,7 +123,7 @@ fn what_goes_on_takes_no_exchange_of_its_own() {
         [ONE, Step::Send(0, 0), Step::Execute(0, 0), Step::Answer(0, 0)].iter().for_each(|step| world.run(step));
         assert_eq!(world.decided.len(), before + 1, "{}", named(&ways));
         assert!(!world.decided[before].admitted());
-        // Though nothing was admitted since, others learn of it from Memcached.
+        // Nothing was admitted since, but others learn of it from Memcached.
         world.settle();
         assert_eq!(pass_at_another(&mut world, STRICT), 0, "{}", named(&ways));
     }
@@ -198,7 +193,7 @@ fn a_burst_that_waits_at_a_reload_is_counted_on_top() {
         let mut world = world(1, how, &ways);
         assert_eq!(pass(&mut world, 0, 6), 6);
         world.join(how);
-        // Another gateway is faster to begin the new counters.
+        // Another gateway is faster to create the new counters.
         world.gateways[1].way = 1;
         if !share_counters(&ways) {
             assert_eq!(pass(&mut world, 1, 1), 1);
@@ -280,7 +275,7 @@ fn what_was_reserved_before_stays_charged_once_the_key_is_used() {
             }
             world.settle_one(0, 0);
             world.settle();
-            // Before that it is given back where it was counted.
+            // Before that, it is given back where it was counted.
             let is_given_back = !is_seen || ways[0].id() == ways[1].id();
             let left = if is_given_back { 9 - 2 } else { 9 - 3 - 2 } - usize::from(is_seen);
             let passed = pass(&mut world, 0, 9);
@@ -298,14 +293,14 @@ fn what_a_request_costs_in_addition_is_charged_after_a_reload() {
         world.settle();
         world.run(&Step::Reload(0, 1));
         assert_eq!(pass(&mut world, 0, 1), 1);
-        // Eight parts of four are kept.
+        // It costs twice as much.
         world.settle_one(0, 8);
         world.settle();
         assert_eq!(pass(&mut world, 0, 9), 2, "{}", named(&ways));
     }
 }
 
-/// Runs the steps; returns how much was admitted of the key.
+/// Returns how much was admitted of the key.
 fn run(world: &mut World, steps: &[Step]) -> u64 {
     let before = world.decided.len();
     steps.iter().for_each(|step| world.run(step));
@@ -313,13 +308,12 @@ fn run(world: &mut World, steps: &[Step]) -> u64 {
     world.decided[before..].iter().filter(|decided| decided.admitted()).map(Decided::cost).sum()
 }
 
-/// How much of a quota a token bucket has regained since then.
+/// How much of a quota a token bucket has regained since `begun`.
 fn drained(world: &World, begun: Time, quota: u64) -> u64 {
     (world.now.micros() - begun.micros()).div_ceil(60_000_000 / quota)
 }
 
 proptest! {
-    /// Whatever fails and however often it reloads, a gateway on its own admits no more than the quota.
     #[test]
     fn a_gateway_that_reloads_admits_no_more(
         steps in schedule(reloading(lasting(lossy())), 150),
@@ -334,7 +328,7 @@ proptest! {
         prop_assert!(admitted <= quota + drained(&world, begun, quota), "{admitted} of {quota}");
     }
 
-    /// A gateway that reloads while nothing is under way wastes nothing: as many pass as if it had not.
+    /// If a gateway reloads while nothing is in flight, as many pass as without the reload.
     #[test]
     fn a_gateway_that_reloads_admits_all_there_is(
         steps in schedule(reloading(reliable()), 150),
@@ -358,7 +352,7 @@ proptest! {
         prop_assert_eq!(admitted as u64, (world.decided.len() as u64).min(quota));
     }
 
-    /// Whoever reloads when, no gateway admits more than the quota, because it knows what it has admitted itself.
+    /// Whoever reloads when, no gateway admits more than the quota, because it knows its own admissions.
     #[test]
     fn no_gateway_that_reloads_admits_more_than_the_quota(
         steps in schedule(reloading(lasting(broken())), 200),
@@ -390,7 +384,7 @@ fn who_waits_is_counted_by_the_last_of_overrides_that_follow_each_other_at_once(
     assert_eq!(admitted, 3);
 }
 
-/// The first who asks after a reload has come before it, in the second before: the new limit counts in seconds.
+/// The first request after a reload came one second earlier: the new limit counts in seconds.
 #[test]
 fn who_comes_late_from_the_bucket_before_a_reload_forgets_nothing() {
     let mut world = world(1, (OnError::Local, false), &limits(&[8, 2], 2));

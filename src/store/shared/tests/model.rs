@@ -1,19 +1,18 @@
-//! A Memcached in memory: it executes the commands that the coordinator writes, and loses what it is told to lose.
+//! A Memcached in memory: it executes the coordinator's commands, and loses what it is told to lose.
 
 use std::collections::BTreeMap;
 
 use crate::base::clock::Time;
 use crate::store::shared::protocol::{Replies, Written};
 
-/// Longer lifetimes are moments.
+/// In seconds; longer lifetimes are moments.
 const LONGEST_RELATIVE: u64 = 30 * 86_400;
 
-/// The items, by name.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     items: BTreeMap<String, Item>,
     versions: u64,
-    /// Which of the next commands fail: the lowest bit stands for the first.
+    /// Which of the next commands fail; the lowest bit is the first.
     failing: u64,
 }
 
@@ -27,33 +26,29 @@ struct Item {
 }
 
 impl Model {
-    /// Loses everything, and begins its version numbers anew.
+    /// Loses everything, also its version numbers.
     pub(super) fn restart(&mut self) {
         *self = Self::default();
     }
 
-    /// Loses one of its items.
     pub(super) fn evict(&mut self, number: usize) {
         let name = self.items.keys().cycle().nth(number % self.items.len().max(1)).cloned();
         name.into_iter().for_each(|name| drop(self.items.remove(&name)));
     }
 
-    /// The bytes of its largest value.
     pub(super) fn largest(&self) -> usize {
         self.items.values().map(|item| item.value.len()).max().unwrap_or(0)
     }
 
-    /// The names of all items.
     pub(super) fn names(&self) -> Vec<String> {
         self.items.keys().cloned().collect()
     }
 
-    /// Lets some of the next commands fail.
+    /// The lowest bit is the next command.
     pub(super) fn fail(&mut self, failing: u64) {
         self.failing = failing;
     }
 
-    /// Executes every command and returns the replies.
     pub(super) fn execute(&mut self, mut commands: &[u8], now: Time) -> Vec<u8> {
         self.items.retain(|_, item| item.end > now.micros());
         let mut replies = Vec::new();
@@ -73,7 +68,7 @@ impl Model {
                 "ms" => {
                     let value = cut_line_of(flags[0].parse().unwrap(), &mut commands);
                     if failing {
-                        // Where there is no room for the new value, the old one goes.
+                        // If there is no room for the new value, the old one goes, too.
                         self.items.remove(name);
                     } else {
                         self.set(name, value, &flags[1..], now, &mut replies);
@@ -171,7 +166,6 @@ impl Item {
     }
 }
 
-/// Replies this, with the tag of the command.
 fn tell(what: &str, flags: &[&str], replies: &mut Vec<u8>) {
     let tag = flags.iter().find(|word| word.starts_with('O')).unwrap();
     replies.extend_from_slice(format!("{what} {tag}\r\n").as_bytes());
@@ -184,14 +178,13 @@ pub(super) fn changes(commands: &[u8]) -> u64 {
     words.filter_map(|word| word.strip_prefix('D')?.parse::<u64>().ok()).sum()
 }
 
-/// Whether these replies leave it open what some write has done: one of them may have failed.
+/// Whether the result of some write is unknown.
 pub(super) fn is_in_doubt(commands: &[u8], replies: Replies<'_>) -> bool {
     let is_write = |line: &&[u8]| line.starts_with(b"ma ") || line.starts_with(b"ms ");
     let writes = commands.split(|byte| *byte == b'\n').filter(is_write).count();
     (0..writes).any(|tag| replies.written(tag) == Written::Unknown)
 }
 
-/// The number that follows this flag.
 fn number(flags: &[&str], flag: &str) -> Option<u64> {
     flags.iter().find_map(|word| word.strip_prefix(flag)?.parse().ok())
 }

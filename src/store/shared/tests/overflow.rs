@@ -6,7 +6,7 @@ use super::*;
 use crate::limit::Limit;
 use crate::store::shared::Demand;
 
-/// The same ask, whose limit has the pool of the ask at this index.
+/// `pool` is the index of the pool's ask.
 fn into(ask: OwnedAsk, pool: usize) -> OwnedAsk {
     OwnedAsk { overflow: Some(pool), ..ask }
 }
@@ -32,12 +32,11 @@ impl Setup {
         Self { keys: [key_on(0, servers, &one), other], limits: [one.clone(), one], pool, of_pool }
     }
 
-    /// One limit with its pool.
     fn one(&self) -> Vec<OwnedAsk> {
         vec![into(ask(&self.limits[0], self.keys[0]), 1), idle(&self.pool, self.of_pool)]
     }
 
-    /// Both, with their pool before them.
+    /// Both limits, with their pool before them.
     fn both(&self) -> Vec<OwnedAsk> {
         let limits = self.limits.iter().zip(&self.keys).map(|(limit, key)| into(ask(limit, *key), 0));
         [idle(&self.pool, self.of_pool)].into_iter().chain(limits).collect()
@@ -53,7 +52,7 @@ impl Setup {
     }
 }
 
-/// All that was charged to a key, by what the gateways have answered.
+/// All that was charged to a key, according to the answers.
 fn charged(decided: &[Decided], key: Fingerprint) -> u64 {
     let charged = |decided: &Decided| {
         let index = decided.asks.iter().position(|ask| ask.key == key)?;
@@ -65,7 +64,7 @@ fn charged(decided: &[Decided], key: Fingerprint) -> u64 {
     decided.iter().filter(|decided| decided.admitted()).filter_map(charged).sum()
 }
 
-/// What somebody who knows nothing learns of the count of a key.
+/// The count of a key that a new gateway learns.
 fn counted_by(world: &mut World, (kind, quota): (usize, u64), key: Fingerprint) -> u64 {
     world.join(LOCAL);
     world.settle();
@@ -114,7 +113,7 @@ fn two_full_limits_charge_their_pool_once_with_the_larger_cost() {
                 world.ask(0, both.clone());
                 world.settle();
             }
-            // The second is never large enough for what it costs. The first has room for one request.
+            // The second never has room for its cost. The first has room for one request.
             assert_eq!(world.decided.iter().filter(|decided| decided.admitted()).count(), 4, "{kind}");
             assert_eq!(charged(&world.decided, setup.of_pool), 12);
             let [first, second] = setup.keys.map(|key| counted_by(&mut world, (kind, 2), key));
@@ -146,7 +145,7 @@ fn who_comes_too_late_for_the_limit_gets_the_pool() {
         let setup = Setup::new((kind, 1), (kind, 5), 1);
         let mut world = World::new(2, 1, STRICT, vec![setup.one()]);
         let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), request(0, 0, 1), request(1, 0, 1)];
-        // Both charge the limit, and one finds that the other was faster.
+        // Both charge the limit, and one learns that the other was faster.
         steps.extend([Step::Send(0, 0), Step::Send(1, 0)]);
         steps.extend([Step::Execute(0, 0), Step::Execute(1, 0), Step::Answer(0, 0), Step::Answer(1, 0)]);
         steps.extend(exchange(1, 0, 3));
@@ -170,7 +169,7 @@ fn one_exchange_reads_both_and_a_limit_that_is_known_to_be_full_is_not_read() {
         world.run(&request(0, 0, 1));
         exchange(0, 0, 2).iter().for_each(|step| world.run(step));
         assert_eq!(world.decided.len(), 1);
-        // It is read that the limit is full, and the pool beside it. What is kept as a whole is charged by another exchange.
+        // A read shows that the limit is full, and reads the pool. A state that is kept as a whole takes another exchange.
         world.run(&Step::Moment);
         world.run(&request(0, 0, 1));
         exchange(0, 0, if is_whole(kind) { 2 } else { 1 }).iter().for_each(|step| world.run(step));
@@ -242,13 +241,11 @@ fn a_lease_is_spent_for_others_too() {
     assert_eq!(counted_by(&mut world, (0, PLENTY / 2), setup.of_pool), 36);
 }
 
-/// Ways to count of a limit and its pool, and what both allow.
 fn kinds() -> impl Strategy<Value = ((usize, u64), (usize, u64))> {
     ((0..KINDS, 1..12_u64), (0..KINDS, 1..12_u64))
 }
 
 proptest! {
-    /// Whatever fails, a gateway on its own decides as if it counted in memory.
     #[test]
     fn one_gateway_with_a_pool_is_exact(
         steps in schedule(passing(broken()), 120),
@@ -261,14 +258,15 @@ proptest! {
         let is_any_whole = is_whole(own.0) || is_whole(pool.0);
         for step in &steps {
             match step {
-                // One that costs more than the limit ever has room for need not wait until others know whether it is full.
+                // A request that costs more than the limit ever has room for is refused without waiting.
                 Step::Ask { gateway, what, .. } if is_any_whole => world.run(&request(*gateway, *what, 1)),
                 step => world.run(step),
             }
         }
         world.settle();
-        // What is kept as a whole is charged when it is asked for, and sums when it is decided. Who comes while others wait for
-        // the pool may get the place in the limit before them, so they are refused by all that came before their decision.
+        // States that are kept as a whole are charged when a request comes, and sums when it is decided. A request that comes
+        // while others wait for the pool may get the place in the limit before them, so they are refused by all that came
+        // before their decision.
         if is_any_whole {
             let when = |one: &Decided| if one.admitted() { (one.asked, 0) } else { (one.decided, 1) };
             world.decided.sort_by_key(when);
@@ -278,7 +276,6 @@ proptest! {
         }
     }
 
-    /// In the end Memcached knows exactly what a gateway on its own has charged to which.
     #[test]
     fn one_gateway_is_counted_exactly_on_limit_and_pool(
         steps in schedule(lossy(), 120),
@@ -302,7 +299,6 @@ proptest! {
         }
     }
 
-    /// However their exchanges interleave and break, strict gateways charge neither a limit nor its pool too much.
     #[test]
     fn strict_gateways_never_admit_more_than_limit_and_pool(
         steps in schedule(lasting(broken()), 200),
@@ -329,7 +325,6 @@ proptest! {
         }
     }
 
-    /// Strict gateways that keep asking for one at a time get together what the limit and its pool have.
     #[test]
     fn strict_gateways_admit_all_there_is_of_limit_and_pool(
         steps in schedule(reliable(), 200),
@@ -352,7 +347,6 @@ proptest! {
         prop_assert_eq!(counted_by(&mut world, (kind_of_pool, room), setup.of_pool), pooled);
     }
 
-    /// Whoever asks is answered or dropped, and it all comes to rest.
     #[test]
     fn nobody_waits_for_ever_for_a_pool(
         steps in schedule(settling(passing(lossy())), 150),
@@ -368,7 +362,6 @@ proptest! {
         prop_assert_eq!(world.decided.len(), steps.iter().filter(is_asked).count());
     }
 
-    /// What is reserved is settled where it was charged.
     #[test]
     fn what_is_reserved_is_given_back_where_it_was_charged(
         steps in schedule(settling(reliable()), 150),

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Runs the steps, and sees after each that `holds`; then settles all that is still open, and lets it all arrive.
+/// Runs the steps, and checks after each that `holds`; then settles all that is open, and lets it arrive.
 fn run(world: &mut World, steps: &[Step], mut holds: impl FnMut(&World) -> TestCaseResult) -> TestCaseResult {
     for step in steps {
         world.run(step);
@@ -17,19 +17,19 @@ fn run(world: &mut World, steps: &[Step], mut holds: impl FnMut(&World) -> TestC
     Ok(())
 }
 
-/// What is asked for: each key alone, and all of them at once, by a limit whose costs are known later.
+/// Asks for each key alone, and for all of them at once, by a limit whose costs are known later.
 fn settling_each_and_all(limit: &Arc<Limit>, keys: &[Fingerprint]) -> Vec<Vec<OwnedAsk>> {
     let mut whats = each_and_all(limit, keys);
     whats.iter_mut().flatten().for_each(|ask| ask.settles = true);
     whats
 }
 
-/// Nothing of this kind leaves by itself while these tests last.
+/// Whether no count of this kind leaves by itself during these tests.
 fn lasts(kind: usize) -> bool {
     kind != BUCKET
 }
 
-/// Has the only gateway send a charge that it reserves. Where there are sums, it reads them before.
+/// Makes the only gateway send a charge that it reserves. Sums are read first.
 fn write_one(world: &mut World, kind: usize) {
     let mut steps = vec![Step::Connect(0, 0), Step::Reserve { gateway: 0, what: 0, cost: 1 }, Step::Send(0, 0)];
     if in_doubt(kind) > 0 {
@@ -38,8 +38,8 @@ fn write_one(world: &mut World, kind: usize) {
     steps.iter().for_each(|step| world.run(step));
 }
 
-/// How much of a charge in doubt that was given back stays counted: of what is kept as a whole it becomes known whether it has
-/// arrived.
+/// How much of a charge in doubt that was given back stays counted: for a state that is kept as a whole it becomes known
+/// whether it has arrived.
 fn in_doubt(kind: usize) -> u64 {
     u64::from(!is_only_whole(kind))
 }
@@ -72,7 +72,7 @@ fn what_is_in_doubt_is_not_given_back() {
         let key = key_on(0, 1, &limit);
         let mut world = World::new(1, 1, LOCAL, settling_each_and_all(&limit, &[key]));
         write_one(&mut world, kind);
-        // It has been written, and nobody has heard of that.
+        // It has been written, but the answer is lost.
         world.run(&Step::Break(0, 0, 1));
         world.settle_one(0, 0);
         world.settle();
@@ -89,7 +89,7 @@ fn one_exchange_in_doubt_does_not_stop_what_comes_later_from_being_given_back() 
         let reserve = Step::Reserve { gateway: 0, what: 0, cost: 1 };
         write_one(&mut world, kind);
         world.run(&Step::Break(0, 0, executed));
-        // While Memcached is away, request after request turns out to cost nothing.
+        // While Memcached is away, many requests turn out to cost nothing.
         for _ in 0..20 {
             world.settle_one(0, 0);
             world.run(&reserve);
@@ -107,7 +107,7 @@ fn what_was_forgotten_before_it_was_counted_is_not_taken_from_others() {
         let limit = limit(kind, 20);
         let key = key_on(0, 1, &limit);
         let mut world = World::new(2, 1, LOCAL, settling_each_and_all(&limit, &[key]));
-        // The first gateway is alone, and what it admits has not arrived when it has to forget it.
+        // The first gateway is alone, and its admission has not arrived when it has to forget it.
         world.run(&Step::Break(0, 0, 0));
         world.run(&Step::Reserve { gateway: 0, what: 0, cost: 3 });
         world.connect(1, 0);
@@ -213,8 +213,7 @@ proptest! {
         run(&mut world, &steps, |_| Ok(()))?;
     }
 
-    /// A gateway on its own never lets through more than there is room for, counting what is open; and in the end no
-    /// counter says more or less than what the requests turned out to cost.
+    /// A gateway on its own never exceeds the room, counting what is open; in the end every counter has just the real costs.
     #[test]
     fn one_gateway_settles_exactly(
         steps in schedule(settling(lossy()), 150),
@@ -241,7 +240,6 @@ proptest! {
         }
     }
 
-    /// Strict gateways never let through more together than there is room for, counting what is open.
     #[test]
     fn strict_gateways_settle_and_never_admit_too_much(
         steps in schedule(lasting(settling(broken())), 200),
@@ -271,8 +269,8 @@ proptest! {
         }
     }
 
-    /// Whatever is lost of answers while others give back, a charge is counted at most once more for each answer that is lost, and
-    /// what may never have arrived is not given back.
+    /// If answers are lost while others give back, a charge is counted at most once more for each lost answer, and what may
+    /// never have arrived is not given back.
     #[test]
     fn what_is_counted_twice_where_costs_are_known_later_is_bounded(
         steps in schedule(settling(broken()), 150),
@@ -292,8 +290,7 @@ proptest! {
         }
     }
 
-    /// While nothing fails, what gateways give back is counted by none of them any more, however their exchanges
-    /// interleave.
+    /// While nothing fails, no gateway counts any more what others give back, however their exchanges interleave.
     #[test]
     fn what_gateways_give_back_is_counted_by_none(
         steps in schedule(settling(reliable()), 200),

@@ -12,7 +12,7 @@ fn what_another_gateway_writes_in_the_same_microsecond_is_told_from_what_was_sen
         let mut world = World::new(3, 1, LOCAL, vec![vec![ask(&limit, key)]]);
         world.run(&request(2, 0, 1));
         world.settle();
-        // Both read the same state, charge it with the same cost, and replace it by what has the same meaning.
+        // Both read the same state, charge it with the same cost, and replace it by a value with the same meaning.
         [request(0, 0, 1), request(1, 0, 1)].iter().for_each(|step| world.run(step));
         for step in [Step::Send, Step::Execute, Step::Answer, Step::Send] {
             (0..2).for_each(|gateway| world.run(&step(gateway, 0)));

@@ -7,7 +7,6 @@ pub(super) fn request(gateway: usize, what: usize, cost: u64) -> Step {
     Step::Ask { gateway, what, cost }
 }
 
-/// A whole exchange, `times` over.
 pub(super) fn exchange(gateway: usize, server: usize, times: usize) -> Vec<Step> {
     let once = [Step::Send(gateway, server), Step::Execute(gateway, server), Step::Answer(gateway, server)];
     once.iter().cycle().take(3 * times).cloned().collect()
@@ -41,7 +40,7 @@ fn a_request_that_stops_waiting_before_it_is_taken_in_is_not_charged() {
 fn a_state_is_given_back_to_once() {
     let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), request(0, 0, 1)];
     steps.extend(exchange(0, 0, 1));
-    // It is charged provisionally, and nobody waits for it any more when that is confirmed.
+    // It is charged provisionally, but nobody waits any more when that is confirmed.
     steps.extend([Step::Send(0, 0), Step::Tick(100_000), Step::Execute(0, 0), Step::Answer(0, 0), Step::Send(0, 0)]);
     steps.extend([Step::Break(0, 0, 1), request(1, 0, 1)]);
     steps.extend(exchange(1, 0, 3));
@@ -121,7 +120,6 @@ fn what_a_server_did_not_do_is_written_when_it_is_back() {
     }
 }
 
-/// How many of those who asked a gateway have been answered.
 fn answered(world: &World) -> usize {
     world.decided.iter().filter(|decided| decided.reply.is_some()).count()
 }
@@ -180,7 +178,7 @@ fn who_was_on_the_way_while_another_was_refused_asks_nobody() {
             world.settle();
             assert_eq!(world.decided.last().unwrap().admitted(), is_admitted);
         }
-        // A worker found nothing when this one came, and it is taken in after the answer.
+        // The worker found no remembered refusal when this request came, but the coordinator takes it in after the answer.
         world.run(&Step::Moment);
         world.run(&request(0, 0, 1));
         assert_eq!(world.decided.len() - 2, decided);
@@ -235,7 +233,7 @@ fn a_provisional_charge_is_judged_by_the_quota_that_it_was_made_by() {
 fn a_counter_that_cannot_be_written_keeps_no_server_away() {
     let (mut world, key) = two_gateways(6, &[request(0, 0, 1)]);
     [Step::Moment, request(0, 0, 1), Step::Send(0, 0)].iter().for_each(|step| world.run(step));
-    // Nothing of this exchange is done; of the next one only what reads.
+    // This exchange does nothing; the next one only reads.
     [Step::Fail(0, 0b11), Step::Execute(0, 0), Step::Answer(0, 0)].iter().for_each(|step| world.run(step));
     assert!(!world.is_up(0, 0));
     [Step::Connect(0, 0), Step::Send(0, 0), Step::Fail(0, 0b01)].iter().for_each(|step| world.run(step));
@@ -253,7 +251,7 @@ fn a_state_that_was_written_and_could_not_be_read_is_known_again() {
     let mut world = World::new(1, 1, LOCAL, vec![vec![ask(&limit, key_on(0, 1, &limit))]]);
     let mut steps = vec![Step::Connect(0, 0), request(0, 0, 2)];
     steps.extend(exchange(0, 0, 1));
-    // The first of the next two commands is done and the second is not; meanwhile more is admitted, and drains.
+    // The first of the next two commands succeeds, the second fails; meanwhile more is admitted, and drains.
     steps.extend([Step::Send(0, 0), Step::Fail(0, 2), request(0, 0, 2), Step::Tick(22_500_000)]);
     steps.extend([Step::Execute(0, 0), Step::Answer(0, 0), request(0, 0, 7)]);
     steps.extend(exchange(0, 0, 1));
@@ -355,8 +353,7 @@ fn what_has_drained_meanwhile_is_not_taken_back() {
     let key = key_on(0, 1, &limit);
     let mut world = World::new(2, 1, STRICT, vec![vec![ask(&limit, key)]]);
     let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), request(0, 0, 1)];
-    // It is charged provisionally, and nobody waits for it any more when that is confirmed. It cannot be taken back
-    // before it has drained.
+    // It is charged provisionally, but nobody waits for the confirmation. It cannot be taken back before it has drained.
     steps.extend([Step::Send(0, 0), Step::Tick(100_000), Step::Execute(0, 0), Step::Answer(0, 0)]);
     steps.extend([Step::Break(0, 0, 0), Step::Tick(30_000_000)]);
     steps.iter().for_each(|step| world.run(step));
@@ -376,7 +373,7 @@ fn what_has_drained_meanwhile_is_not_taken_back() {
 fn who_is_alone_knows_when_it_was_charged_though_an_exchange_breaks() {
     let limit = limit(LOG, 4);
     let mut world = World::new(1, 1, LOCAL, vec![vec![ask(&limit, key_on(0, 1, &limit))]]);
-    // The first is written, and its exchange breaks. Nobody answers the next ones.
+    // The first is written, and its exchange breaks. The next ones get no answer.
     let mut steps = vec![request(0, 0, 1), Step::Connect(0, 0), Step::Send(0, 0), Step::Break(0, 0, 1)];
     steps.extend([Step::Connect(0, 0), Step::Send(0, 0), request(0, 0, 1), Step::Tick(18_000_000), request(0, 0, 2)]);
     steps.extend([Step::Tick(42_000_000 - 10), request(0, 0, 1), Step::Tick(20), request(0, 0, 1)]);

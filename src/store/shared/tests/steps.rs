@@ -1,38 +1,35 @@
-//! What schedules are made of.
+//! The steps of schedules.
 
 use proptest::prelude::*;
 
 use super::world::TIMEOUT;
 
-/// One step of a schedule. Numbers of gateways and servers are taken modulo how many there are.
+/// Numbers of gateways and servers are taken modulo how many there are.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    /// Asks for this cost.
     Ask {
         gateway: usize,
         what: usize,
         cost: u64,
     },
-    /// Reserves this cost.
     Reserve {
         gateway: usize,
         what: usize,
         cost: u64,
     },
-    /// Settles one of those that were reserved and admitted: so many parts of four are kept.
+    /// Settles an admitted reservation: so many quarters are kept.
     Settle(usize, u64),
-    /// Charges what a reservation turns out to cost in addition.
+    /// Charges what a reservation costs in addition.
     Charge {
         gateway: usize,
         what: usize,
         cost: u64,
     },
-    /// Reloads a gateway, which has this way to count then.
+    /// Reloads a gateway; it then counts in this way.
     Reload(usize, usize),
-    /// Looks at the key of the first that is asked for, or resets it.
+    /// Looks at the first key of a request, or resets it.
     Peek(usize, usize),
     Reset(usize, usize),
-    /// Writes an exchange if one is due.
     Send(usize, usize),
     /// Executes the first exchange that has not been executed yet.
     Execute(usize, usize),
@@ -40,21 +37,18 @@ pub(super) enum Step {
     Answer(usize, usize),
     /// Breaks the connection after so many more exchanges were executed.
     Break(usize, usize, usize),
-    /// Connects.
     Connect(usize, usize),
-    /// Restarts a server.
     Restart(usize),
-    /// Loses one of a server's items.
     Evict(usize, usize),
-    /// Lets some of a server's next commands fail.
+    /// Makes some of a server's next commands fail.
     Fail(usize, u64),
-    /// Lets what was read grow old, by no clock that counts.
+    /// Makes reads outdated, without passing time on clocks.
     Moment,
-    /// Lets so many microseconds pass.
+    /// Passes so many microseconds.
     Tick(u64),
 }
 
-/// Schedules of exchanges alone.
+/// Schedules of exchanges without failures.
 pub(super) fn reliable() -> BoxedStrategy<Step> {
     let pair = || (0..3_usize, 0..2_usize);
     prop_oneof![
@@ -68,14 +62,14 @@ pub(super) fn reliable() -> BoxedStrategy<Step> {
     .boxed()
 }
 
-/// Schedules in which connections break as well.
+/// Connections break, too.
 pub(super) fn broken() -> BoxedStrategy<Step> {
     let broken =
         (0..3_usize, 0..2_usize, 0..3_usize).prop_map(|(gateway, server, done)| Step::Break(gateway, server, done));
     prop_oneof![18 => reliable(), 2 => broken].boxed()
 }
 
-/// Schedules in which servers lose what they know and refuse to work as well.
+/// Servers also lose what they know and refuse to work.
 pub(super) fn lossy() -> BoxedStrategy<Step> {
     prop_oneof![
         40 => broken(),
@@ -86,7 +80,7 @@ pub(super) fn lossy() -> BoxedStrategy<Step> {
     .boxed()
 }
 
-/// The same with requests whose cost is known later.
+/// With requests whose cost is known later, too.
 pub(super) fn settling(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
     let ask = (0..3_usize, 0..3_usize, 1..4_u64);
     let reserve = ask.prop_map(|(gateway, what, cost)| Step::Reserve { gateway, what, cost });
@@ -95,7 +89,7 @@ pub(super) fn settling(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
     prop_oneof![5 => steps, 2 => reserve, 2 => settle].boxed()
 }
 
-/// The same with operators who look at keys and reset them.
+/// With operators who look at keys and reset them, too.
 pub(super) fn inspected(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
     let one = || (0..3_usize, 0..3_usize);
     let peek = one().prop_map(|(gateway, what)| Step::Peek(gateway, what));
@@ -103,18 +97,17 @@ pub(super) fn inspected(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
     prop_oneof![12 => steps, 1 => peek, 1 => reset].boxed()
 }
 
-/// The same while time passes.
+/// Time passes, up to 70 s at once.
 pub(super) fn passing(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
     let gap = prop_oneof![4 => 0..TIMEOUT / 2, 1 => 0..2_000_000_u64, 1 => 0..70_000_000_u64];
     prop_oneof![8 => steps, 1 => gap.prop_map(Step::Tick)].boxed()
 }
 
-/// The same while moments pass.
+/// Time passes, up to four timeouts at once.
 pub(super) fn lasting(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
     prop_oneof![9 => steps, 1 => (0..4 * TIMEOUT).prop_map(Step::Tick)].boxed()
 }
 
-/// The same while gateways reload.
 pub(super) fn reloading(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
     prop_oneof![15 => steps, 1 => (0..3_usize, 0..9_usize).prop_map(|(gateway, way)| Step::Reload(gateway, way))]
         .boxed()

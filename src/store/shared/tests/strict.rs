@@ -1,11 +1,11 @@
-//! What strict gateways tell those whom they refuse, while each sees what others have charged and are about to give back.
+//! What strict gateways tell refused clients, while each sees charges that others are about to give back.
 
 use super::*;
 
 const QUOTA: u64 = 20;
 const MINUTE: u64 = 60_000_000;
 
-/// Gateways that are all asked for so many at once, and do all else side by side.
+/// Each gateway gets `each` requests at once, and all act side by side.
 fn at_once(kind: usize, gateways: usize, each: usize) -> World {
     let limit = limit(kind, QUOTA);
     let mut world = World::new(gateways, 1, STRICT, vec![vec![ask(&limit, key_on(0, 1, &limit))]]);
@@ -51,7 +51,7 @@ fn what_stays_beyond_the_quota_is_told_in_the_end() {
         world.settle();
         world.run(&Step::Tick(1_000_000));
     }
-    // Of the 80 in the bucket before at most 19 count when three quarters of the next one are over.
+    // Of the 80 in the previous bucket at most 19 count after three quarters of the next one.
     let wait = world.decided.last().unwrap().wait().unwrap();
     assert!(wait > 100_000_000 - 5_000_000 && wait < 110_000_000, "{wait} us");
 }

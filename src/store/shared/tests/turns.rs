@@ -1,5 +1,4 @@
-//! Gateways that are asked in turns, by a client that sends one request after another, over networks whose delays are
-//! known to the microsecond.
+//! Gateways that a client asks one after another, over networks with delays that are known to the microsecond.
 
 use std::collections::VecDeque;
 
@@ -9,12 +8,11 @@ use crate::store::shared::batch::Due;
 use crate::store::shared::cached_cell::MOMENT;
 
 const QUOTA: u64 = 200;
-/// Microseconds that a request and its answer take between client and gateway.
+/// Microseconds for a request and its answer between client and gateway.
 const CLIENT: u64 = 50;
 /// Microseconds from a gateway to Memcached.
 const NEAR: u64 = 30;
 
-/// Gateways that share one Memcached, and how long it takes them to reach it.
 struct Network {
     world: World,
     lanes: Vec<Lane>,
@@ -22,13 +20,12 @@ struct Network {
     key: Fingerprint,
 }
 
-/// The way of one gateway to Memcached.
 struct Lane {
     /// Microseconds for one direction.
     way: u64,
-    /// When each exchange that is under way was sent, and whether it has been executed.
+    /// When each exchange in flight was sent, and whether it has been executed.
     under_way: VecDeque<(u64, bool)>,
-    /// When what is pending is sent.
+    /// When pending charges are sent.
     departure: Option<u64>,
 }
 
@@ -53,7 +50,6 @@ impl Network {
         admitted(&self.world.decided, self.key)
     }
 
-    /// Sends what is due.
     fn send(&mut self) {
         let now = self.now();
         for (gateway, lane) in self.lanes.iter_mut().enumerate() {
@@ -78,7 +74,7 @@ impl Network {
         [executed, answered, lane.departure].into_iter().flatten().min()
     }
 
-    /// Lets time pass until then, or until one more is decided; returns whether that is so.
+    /// Passes time until `until`, or until one more is decided; returns whether that is so.
     fn pass(&mut self, until: u64) -> bool {
         let decided = self.world.decided.len();
         loop {
@@ -107,19 +103,17 @@ impl Network {
         }
     }
 
-    /// Lets so many microseconds pass.
     fn pass_all(&mut self, micros: u64) {
         let until = self.now() + micros;
         while self.pass(until) {}
     }
 
-    /// Asks this gateway for one, and waits for the answer.
     fn turn(&mut self, gateway: usize) {
         self.pass(self.now() + CLIENT);
         self.ask(gateway);
     }
 
-    /// The same without any way between them.
+    /// The same without the way between client and gateway.
     fn ask(&mut self, gateway: usize) {
         self.world.ask(gateway, vec![ask(&self.limit, self.key)]);
         let is_answered = self.world.decided.last().is_some_and(|last| last.asked == self.world.now)
@@ -132,8 +126,8 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap()
 }
 
-/// One more for each gateway but the one that is asked: what it has admitted last may not have arrived. What is kept as a whole
-/// is exact, but for what drains from a bucket meanwhile.
+/// One more for each gateway but the one that is asked: its last admission may not have arrived. States that are kept as a
+/// whole are exact, but for what drains from a bucket meanwhile.
 fn most(kind: usize, gateways: usize, (begun, now): (u64, u64)) -> u64 {
     match kind {
         BUCKET => QUOTA + (now - begun) * QUOTA / 60_000_000 + 1,
@@ -209,7 +203,7 @@ fn of_small_quotas_no_gateway_admits_more_than_one_that_the_others_do_not_know()
         for (gateways, block) in [2, 4].into_iter().flat_map(|count| [1, 3].map(|block| (count, block))) {
             let mut sequence = Sequence::new(&limit(kind, quota), gateways);
             for number in 0..2 * usize::try_from(quota).unwrap() + 20 {
-                // Of the others nothing leaves meanwhile, and nothing arrives.
+                // Meanwhile nothing leaves the other gateways, and nothing arrives there.
                 sequence.ask(number / block % gateways);
             }
             sequence.check().unwrap();
@@ -223,7 +217,7 @@ fn of_a_small_quota_an_admission_leaves_at_once() {
         let mut network = Network::new((kind, quota), LOCAL, &[NEAR; 4]);
         (0..2 * quota + 8).for_each(|turn| {
             network.turn(usize::try_from(turn).unwrap() % 4);
-            // So long it takes until what was admitted has arrived.
+            // The time until the admission has arrived.
             network.pass_all(2 * NEAR);
         });
         assert_eq!(network.admitted(), quota, "way to count {kind}");
@@ -238,13 +232,13 @@ fn of_a_large_quota_one_answer_is_good_for_many_requests() {
         network.pass_all(10_000);
         network.turn(0);
         let before = network.world.decided.len();
-        // No time passes, and so no exchange.
+        // No time passes, so there is no exchange.
         (0..50).for_each(|_| network.world.ask(0, vec![ask(&network.limit, network.key)]));
         assert_eq!(network.world.decided.len(), before + 50, "way to count {kind}");
     }
 }
 
-/// What others have admitted in a bucket since a gateway has read it is read again when the next bucket has begun.
+/// Admissions of others since the last read are read again when the next bucket has begun.
 #[test]
 fn nothing_is_decided_by_what_was_read_in_an_earlier_bucket() {
     const WINDOW: u64 = 4_000_000;
@@ -262,14 +256,13 @@ fn nothing_is_decided_by_what_was_read_in_an_earlier_bucket() {
     assert!(times.windows(31).all(|times| times[30] - times[0] >= WINDOW), "more than 30 in 4 s: {times:?}");
 }
 
-/// While there is plenty of room, requests need not wait for Memcached. So a client that is fast enough could use up
-/// the rest at one gateway before the others know.
+/// With plenty of room nobody waits for Memcached, so a fast client could use up the rest before other gateways know.
 #[test]
 fn who_is_faster_than_the_gateways_learn_gets_little_more() {
     for kind in [0, 1, 2, 6, 7] {
         for requests in [10, 50, 150] {
             let mut network = Network::new((kind, QUOTA), LOCAL, &[NEAR; 8]);
-            // They all know that others charge the key as well.
+            // All know that others charge the key as well.
             (0..32).for_each(|turn| network.turn(turn % 8));
             for gateway in (0..8).cycle().take(400 * 8 / requests) {
                 (0..requests).for_each(|_| network.ask(gateway));
@@ -283,7 +276,7 @@ fn who_is_faster_than_the_gateways_learn_gets_little_more() {
     }
 }
 
-/// Gateways that are near replace the state all the time; one that is far would always come second.
+/// Near gateways replace the state all the time; one that is far would always come second.
 #[test]
 fn a_gateway_that_is_far_away_does_not_come_second_for_ever() {
     const FAR: u64 = 4_000;
@@ -292,7 +285,7 @@ fn a_gateway_that_is_far_away_does_not_come_second_for_ever() {
             let mut network = Network::new((kind, PLENTY), mode, &[FAR, NEAR, NEAR]);
             let mut largest = 0;
             for at in 0..2_000 {
-                // Each of those that are near is asked once in 80 microseconds, and the other one now and then.
+                // Each near gateway is asked once in 80 microseconds, the far one now and then.
                 let gateway = if at % 50 == 0 { 0 } else { 1 + at % 2 };
                 network.world.ask(gateway, vec![ask(&network.limit, network.key)]);
                 network.pass_all(40);
@@ -305,13 +298,13 @@ fn a_gateway_that_is_far_away_does_not_come_second_for_ever() {
             let longest = waits.map(|decided| decided.decided.micros() - decided.asked.micros()).max();
             let exchanges = if is_only_whole(kind) { 3 } else { of_sums };
             assert!(longest <= Some(exchanges * 2 * FAR), "{longest:?}, {mode:?}, way to count {kind}");
-            // What is appended does not make it grow, but for a log, which does.
+            // Appended operations do not make it grow, except for a log.
             assert!(largest < 500 || kind != FIXED && kind != BUCKET, "{largest} bytes, way to count {kind}");
         }
     }
 }
 
-/// Somebody's choice of a gateway, how many requests it gets, and the pauses after each.
+/// Gateways, how many requests each gets, and the pauses after that.
 fn turns() -> impl Strategy<Value = Vec<(usize, usize, u64)>> {
     let pause = prop_oneof![4 => Just(0_u64), 2 => 0..300_u64, 2 => 0..3_000_u64];
     prop::collection::vec((0..8_usize, prop_oneof![3 => Just(1_usize), 1 => 1..40_usize], pause), 30..400)
@@ -320,7 +313,6 @@ fn turns() -> impl Strategy<Value = Vec<(usize, usize, u64)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// However a client that sends one request after another picks gateways and moments, and however far they are.
     #[test]
     fn no_choice_of_gateways_and_moments_gets_more(
         kind in 0..KINDS,
@@ -339,7 +331,7 @@ proptest! {
         prop_assert!(admitted <= most(kind, ways.len(), (begun, network.now())), "{admitted} admitted");
     }
 
-    /// Whatever order exchanges have, of which those of other gateways may end at any time.
+    /// In any order of exchanges; those of other gateways may end at any time.
     #[test]
     fn no_order_of_exchanges_gets_more_of_small_quotas(
         kind in prop::sample::select(SUMS.to_vec()),
@@ -360,8 +352,8 @@ proptest! {
         sequence.check()?;
     }
 
-    /// Clients that all send without a pause, to gateways that know of each other: what waits together at each of the
-    /// others may pass too much, and where nobody has to wait a 128th of the quota twice.
+    /// All clients send without a pause, to gateways that know of each other: the requests that wait together at each other
+    /// gateway may pass too much, and where nobody has to wait, twice a 128th of the quota.
     #[test]
     fn at_once_each_gateway_admits_no_more_than_what_waits_at_the_others(
         kind in 0..KINDS,

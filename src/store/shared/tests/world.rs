@@ -28,51 +28,46 @@ use crate::store::shared::refusals::RefusalCache;
 use crate::store::shared::{Health, OwnedAsk};
 use crate::store::{Reply, Reserved, Ticket};
 
-/// The longest that a decision waits.
+/// The longest that a decision waits, in microseconds.
 pub(super) const TIMEOUT: u64 = 50_000;
-/// Rounds of exchanges after which everything that was pending has arrived.
+/// Rounds of exchanges after which everything pending has arrived.
 const ENOUGH: usize = 200;
 
-/// Everything there is.
 pub(super) struct World {
     pub(super) models: Vec<Model>,
     pub(super) gateways: Vec<Gateway>,
-    /// What is asked for.
     pub(super) whats: Vec<Vec<OwnedAsk>>,
-    /// The limits that a gateway may have instead of that which is asked, if reloads change it.
+    /// The limits that a gateway may have instead of the asked one, if reloads change it.
     pub(super) ways: Vec<Arc<Limit>>,
-    /// The one key for which they change that, if these are overrides and no reloads.
+    /// The only key whose limit changes, if these are overrides and no reloads.
     pub(super) overridden: Option<Fingerprint>,
     pub(super) now: Time,
     begun: (Instant, Time),
     /// The longest that a decision waits, in microseconds.
     pub(super) patience: u64,
-    /// The longest that a gateway that joins will rely on a refusal, in microseconds. Of 0, each request is decided.
+    /// How long a gateway that joins relies on a refusal, in microseconds. With 0, each request is decided.
     pub(super) remembered: u64,
-    /// All decisions, in their order.
     pub(super) decided: Vec<Decided>,
     /// Changes of sums that were sent and not executed.
     pub(super) vanished: u64,
     /// Changes of sums that were executed and not answered.
     pub(super) unheard: u64,
     pub(super) inspected: Vec<Inspected>,
-    /// Exchanges that were not answered, and of those the ones that were executed.
+    /// Exchanges that were not answered, and how many of those were executed.
     pub(super) unanswered: u64,
     pub(super) doubtful: u64,
 }
 
-/// A gateway.
 pub(super) struct Gateway {
     pub(super) coordinator: Coordinator,
     connections: Vec<Connection>,
     /// By how many microseconds its clock is behind.
     pub(super) behind: u64,
-    /// Which of the ways it has.
+    /// The index of its limit in `ways`.
     pub(super) way: usize,
     waiting: Vec<(oneshot::Receiver<Reply>, Vec<OwnedAsk>, Time)>,
 }
 
-/// A connection to a server, and the exchanges that were sent on it.
 struct Connection {
     link: Link,
     under_way: VecDeque<Exchange>,
@@ -83,7 +78,6 @@ struct Exchange {
     answers: Option<Vec<u8>>,
 }
 
-/// The servers of the configuration.
 pub(super) fn servers(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("server-{number}:11211")).collect()
 }
@@ -117,7 +111,6 @@ impl World {
         world
     }
 
-    /// Another gateway, which knows nothing.
     pub(super) fn join(&mut self, (on_error, strict): (OnError, bool)) {
         let config = config::SharedStore {
             servers: servers(self.models.len()),
@@ -128,23 +121,20 @@ impl World {
         };
         let health = Arc::new(Health::new(&config.servers, 1, Memcached.name()));
         let coordinator = Coordinator::new(&config, 1, health, Arc::new(RefusalCache::new(self.remembered)));
-        // What breaks is what the schedule says.
+        // Nothing breaks but what the schedule says.
         let link = || Link::new(Duration::MAX / 4, self.instant());
         let connections = self.models.iter().map(|_| Connection { link: link(), under_way: VecDeque::new() }).collect();
         self.gateways.push(Gateway { coordinator, connections, behind: 0, way: 0, waiting: Vec::new() });
     }
 
-    /// What the limit allows that is asked for.
     pub(super) fn quota(&self) -> u64 {
         self.whats[0][0].limit.rates()[0].quota()
     }
 
-    /// What the clock of a gateway says.
     pub(super) fn clock(&self, gateway: usize) -> Time {
         Time::from_micros(self.now.micros() - self.gateways[gateway].behind)
     }
 
-    /// When that is for those who wait.
     pub(super) fn instant(&self) -> Instant {
         self.begun.0 + Duration::from_micros(self.now.micros() - self.begun.1.micros())
     }
@@ -184,7 +174,7 @@ impl World {
             Step::Evict(server, number) => self.models[server % servers].evict(number),
             Step::Fail(server, failing) => self.models[server % servers].fail(failing),
             Step::Moment => self.begun.0 += MOMENT,
-            // Who waits does so for no longer than the timeout.
+            // No request waits for longer than the timeout.
             Step::Tick(micros) => {
                 self.pass(micros.min(TIMEOUT));
                 self.pass(micros.saturating_sub(TIMEOUT));
@@ -193,7 +183,6 @@ impl World {
         self.gateways.iter().for_each(|gateway| gateway.coordinator.check());
     }
 
-    /// What a gateway is asked for.
     fn asks(&self, gateway: usize, what: usize) -> impl Iterator<Item = OwnedAsk> + use<> {
         let limit = self.ways.get(self.gateways[gateway].way).cloned();
         let asks = self.whats[what % self.whats.len()].clone();
@@ -210,7 +199,6 @@ impl World {
         }
     }
 
-    /// Settles one of those that are open, if there are any.
     pub(super) fn settle_one(&mut self, which: usize, kept: u64) {
         let asked = self.instant();
         let mut open: Vec<_> = self.decided.iter_mut().filter(|decided| !decided.reserved.is_empty()).collect();
@@ -241,19 +229,18 @@ impl World {
         self.collect(gateway);
     }
 
-    /// Lets everybody go who waits for a gateway.
     pub(super) fn leave(&mut self, gateway: usize) {
         self.gateways[gateway].waiting.clear();
     }
 
-    /// Asks a gateway, but stops waiting before the gateway takes the question in.
+    /// Asks a gateway, but stops waiting before the gateway takes the request in.
     pub(super) fn give_up(&mut self, gateway: usize) {
         let (asked, asks, (reply, _)) = (self.instant(), self.whats[0].iter().cloned().collect(), oneshot::channel());
         let decision = PendingDecision::new(asks, self.clock(gateway), asked, Some(reply), 0);
         self.gateways[gateway].coordinator.submit(Message::Decide(decision), asked);
     }
 
-    /// Lets a gateway whose servers are away look at so many other keys that it forgets those that it knew.
+    /// Makes a gateway whose servers are away look at so many other keys that it forgets those that it knew.
     pub(super) fn crowd_out(&mut self, gateway: usize) {
         for number in 0..MOST + MOST / 16 {
             let key = Fingerprint::of(&number.to_be_bytes());
@@ -297,7 +284,7 @@ impl World {
         let ((reader, begun), length) = link.receive(&bytes).unwrap().unwrap();
         assert_eq!(length, bytes.len());
         let replies = reader.replies(&bytes);
-        // If a command failed, it may be as unknown what a write has done as without an answer.
+        // If a command failed, the result of a write may be as unknown as without an answer.
         self.unanswered += u64::from(is_in_doubt(&commands, replies));
         let good = coordinator.answered(server, replies, begun, ended, now);
         self.collect(gateway);
@@ -341,7 +328,6 @@ impl World {
         }
     }
 
-    /// Hands out what was decided, in that order, and sees who was dropped.
     fn collect(&mut self, gateway: usize) {
         let Gateway { coordinator, waiting, .. } = &mut self.gateways[gateway];
         let replies: Vec<_> = coordinator.take_replies().flat_map(|(_, replies)| replies).collect();
@@ -370,7 +356,7 @@ impl World {
         });
     }
 
-    /// Lets everybody connect, and everything arrive. Nobody waits then, and nothing is pending.
+    /// Connects all, and lets everything arrive. Then nobody waits, and nothing is pending.
     pub(super) fn settle(&mut self) {
         self.models.iter_mut().for_each(|model| model.fail(0));
         let connections: Vec<(usize, usize)> =

@@ -1,4 +1,4 @@
-//! What the server is to be told of a state that is one value.
+//! The pending changes of a state that is one value.
 
 use smallvec::SmallVec;
 
@@ -6,32 +6,31 @@ use crate::base::clock::Time;
 use crate::limit::shared::{Attempt, Operation, Writing, set_back};
 use crate::limit::{Cell, Limit, Reservation};
 
-/// The numbers of requests that wait until it is known whether they are admitted, among all of a cell.
+/// Numbers the attempts of a cell: requests that wait until it is known whether they are admitted.
 pub(in crate::store::shared) type Number = u64;
 
-/// What has changed since the server was told. Nothing in it means that only the state is to be written.
+/// What has changed since the last write. If it is empty, only the state is to be written.
 #[derive(Debug, Default)]
 pub(super) struct StateChange {
-    /// What is charged in any case.
+    /// Charged in any case.
     charge: Option<TotalCharge>,
-    /// What was given back of what the server knows of.
+    /// What was given back of charges that the server knows.
     given: Vec<Operation>,
-    /// What is charged if it fits, and the number of the first request of each.
+    /// Charged only if they fit; each with the number of its first request.
     attempts: SmallVec<[(Number, Attempt); 1]>,
-    /// The requests of these that were admitted without waiting any longer.
+    /// Requests of `attempts` that were admitted without waiting any longer.
     admitted: SmallVec<[Number; 2]>,
 }
 
-/// Several charges together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TotalCharge {
-    /// When the first and the last of them came.
+    /// The moments of the first and the last of them.
     since: Time,
     until: Time,
     cost: u64,
 }
 
-/// What became of an attempt: the number of its first request, how many there are, and how many are admitted.
+/// The result of an attempt: the number of its first request, the number of its requests, and how many of these are admitted.
 #[derive(Clone, Copy, Debug)]
 struct AttemptOutcome {
     first: Number,
@@ -39,7 +38,6 @@ struct AttemptOutcome {
     admitted: u64,
 }
 
-/// Whether this is the number of one of so many requests.
 fn is_among(number: Number, first: Number, times: u64) -> bool {
     (first..first + times).contains(&number)
 }
@@ -50,12 +48,11 @@ impl AttemptOutcome {
     }
 }
 
-/// What became of requests.
 #[derive(Debug, Default)]
 pub(in crate::store::shared) struct AttemptOutcomes(SmallVec<[AttemptOutcome; 1]>);
 
 impl AttemptOutcomes {
-    /// Whether this request is admitted; `None` if it is not known.
+    /// `None` if it is unknown.
     pub(in crate::store::shared) fn of(&self, number: Number) -> Option<bool> {
         let outcome = self.0.iter().find(|outcome| outcome.is_about(number))?;
         Some(number - outcome.first < outcome.admitted)
@@ -71,7 +68,7 @@ impl StateChange {
         self.charge.is_none() && self.only_charges()
     }
 
-    /// What is charged by it, and when the first of that came.
+    /// The sum of all charges, and the moment of the first of them.
     pub(super) fn charged(&self) -> Option<(u64, Time)> {
         let attempts =
             self.attempts.iter().map(|(_, attempt)| (attempt.cost.saturating_mul(attempt.times), attempt.since));
@@ -92,7 +89,6 @@ impl StateChange {
         }
     }
 
-    /// Charges a request if it fits.
     pub(super) fn attempt(&mut self, number: Number, attempt: Attempt) {
         let last = self.attempts.last_mut().filter(|(first, last)| first + last.times == number);
         if !last.is_some_and(|(_, last)| last.join(&attempt)) {
@@ -100,7 +96,7 @@ impl StateChange {
         }
     }
 
-    /// Whether it charges this request if it fits.
+    /// Whether this request is charged only if it fits.
     pub(super) fn attempts(&self, number: Number) -> bool {
         self.attempts.iter().any(|(first, attempt)| is_among(number, *first, attempt.times))
     }
@@ -118,13 +114,13 @@ impl StateChange {
         self.admitted.clear();
     }
 
-    /// The same, but what is sent already stays as it is.
+    /// All requests were admitted in any case, but what was sent already stays as it is.
     pub(super) fn admit_all_attempts(&mut self) {
         self.admitted = self.attempts.iter().flat_map(|(first, attempt)| *first..first + attempt.times).collect();
     }
 
-    /// What became of its attempts, of which so many requests each were `admitted`: all where that is not known. What did not fit
-    /// and was admitted in any case is charged to what is told next, `later`.
+    /// The results of its attempts. `admitted` has the number of requests that each admitted; all if that is unknown.
+    /// Requests that did not fit but were admitted in any case are charged `later`, with the next write.
     pub(super) fn outcomes(&self, admitted: &[u64], mut later: impl FnMut(TotalCharge)) -> AttemptOutcomes {
         let outcome = |(index, (first, attempt)): (usize, &(Number, Attempt))| {
             let admitted = admitted.get(index).copied().unwrap_or(attempt.times);
@@ -140,7 +136,7 @@ impl StateChange {
         outcomes
     }
 
-    /// Gives back what a reservation was too much. What the server has not been told of, nobody has to know of.
+    /// Gives back the excess of a reservation. If the server does not know the charge yet, just reduces it.
     pub(super) fn give_back(&mut self, reservation: &Reservation, given: u64, limit: &Limit) {
         match &mut self.charge {
             Some(charge) if charge.cost >= given && reservation.moment(limit.rates()) >= Some(charge.since) => {
@@ -151,17 +147,16 @@ impl StateChange {
         }
     }
 
-    /// Gives nothing back: what was charged is not there any more.
+    /// Gives nothing back: the charges are gone.
     pub(super) fn forget_given(&mut self) {
         self.given.clear();
     }
 
-    /// Whether nothing is given back by it, and nobody waits for it.
+    /// Whether it gives nothing back, and nobody waits for it.
     pub(super) fn only_charges(&self) -> bool {
         self.given.is_empty() && self.attempts.is_empty()
     }
 
-    /// Adds what came later.
     pub(super) fn append(&mut self, later: Self) {
         later.charge.into_iter().for_each(|charge| self.add_charge(charge));
         self.given.extend(later.given);
@@ -169,7 +164,7 @@ impl StateChange {
         self.admitted.extend(later.admitted);
     }
 
-    /// Moves it back in time with a clock that was set back by so many microseconds.
+    /// Moves all moments back by `by` microseconds, because the clock was set back.
     pub(super) fn set_back(&mut self, by: u64) {
         let charge = self.charge.iter_mut().flat_map(|charge| [&mut charge.since, &mut charge.until]);
         charge.for_each(|time| set_back(time, by));
@@ -177,15 +172,14 @@ impl StateChange {
         self.attempts.iter_mut().for_each(|(_, attempt)| attempt.set_back(by));
     }
 
-    /// The operations that it consists of.
     fn operations(&self) -> impl Iterator<Item = Operation> {
         let charge = self.charge.map(|TotalCharge { since, until, cost }| Operation::Charge { at: until, since, cost });
         let attempts = self.attempts.iter().map(|(_, attempt)| Operation::Attempt(attempt.clone()));
         charge.into_iter().chain(self.given.iter().cloned()).chain(attempts)
     }
 
-    /// Changes a state that was read anew and does not contain it, as of its last moment. Returns what became of requests that do
-    /// not fit, which it attempts to charge no longer.
+    /// Applies the changes to a state that was read anew and does not contain them, as of its last moment. Returns the
+    /// results of requests that do not fit, and drops their attempts.
     pub(super) fn apply(&mut self, limit: &Limit, cell: &mut Cell, now: Time) -> AttemptOutcomes {
         let admitted: SmallVec<[u64; 2]> =
             self.operations().filter_map(|operation| limit.operate(cell, now, &operation)).collect();
@@ -208,14 +202,14 @@ impl StateChange {
         outcomes
     }
 
-    /// Charges what it charges to a state in which nothing is counted.
+    /// Charges the same to a state in which nothing is counted.
     pub(super) fn charge_to(&self, limit: &Limit, cell: &mut Cell, now: Time) {
         if let Some((cost, since)) = self.charged() {
             limit.charge_whole(cell, now, cost, since);
         }
     }
 
-    /// Appends it to a state, which is `ahead` microseconds ahead of the clock here.
+    /// Appends the changes to a state, which is `ahead` microseconds ahead of the clock here.
     pub(super) fn encode(&self, writing: Writing, ahead: u64, bytes: &mut Vec<u8>) {
         let operations: SmallVec<[Operation; 2]> = self.operations().collect();
         Cell::append(writing, operations.into_iter(), ahead, bytes);
