@@ -337,17 +337,17 @@ impl RateSelector {
     }
 }
 
-/// By what the refusals and the bans of a limit are counted: two limits besides its own.
+/// The two limits that count the bans and the refusals of a limit.
 #[derive(Clone, Debug)]
 pub struct BanLimits {
-    /// Its bans, in the store.
+    /// Counts bans, in the store.
     pub bans: Arc<Limit>,
-    /// Its refusals, in this process: a key may have so many within a time.
+    /// Counts refusals, in this process: how many a key may have within a time.
     pub strikes: Arc<Limit>,
 }
 
 impl BanLimits {
-    /// Those of a limit, if it bans keys.
+    /// `None` if the limit bans no keys.
     pub fn new(limit: &config::Limit) -> Option<Self> {
         let ban = limit.ban.as_ref()?;
         let bans = Limit::bans(&limit.name, ban.first, ban.longest).ok()?;
