@@ -75,15 +75,13 @@ use local_answer::{Finish, fill};
 use tunnel::Waits;
 
 pub struct Worker {
-    /// From 0.
     pub index: usize,
     pub snapshots: WorkerSnapshots,
     pub pools: Rc<ConnectionPools>,
     pub tokens: RefCell<TokenCache>,
-    /// The memory of bodies that are read before the decision.
+    /// For bodies that are read before the decision.
     pub body_memory: BodyMemory,
     pub random: Random,
-    /// Answers the challenges of certificate authorities.
     pub challenges: Arc<Challenges>,
     /// Whether load balancers should send requests.
     pub readiness: Arc<Readiness>,

@@ -40,7 +40,6 @@ impl Weights {
     }
 }
 
-/// The most that a token may cost.
 pub const MAX_WEIGHT: u32 = 1000;
 
 /// A decimal from 0 to [`MAX_WEIGHT`], in millionths. It is parsed from text, since most decimals have no exact

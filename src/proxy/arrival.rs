@@ -23,7 +23,7 @@ pub(super) struct Arrival<'a> {
     pub(super) id: RequestId,
     /// Whether it is a HEAD request, whose answer has no body.
     pub(super) is_head: bool,
-    /// How another proxy asks about the request, if one does.
+    /// How another proxy asks about the request; `None` without one.
     pub(super) via: Option<&'static str>,
     pub(super) guard: RequestGuard,
 }

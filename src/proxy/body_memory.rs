@@ -61,7 +61,6 @@ impl BodyMemory {
     }
 }
 
-/// The largest body of the client whose bodies take most.
 fn largest_of_greediest(bodies: &Slab<Reading>) -> Option<usize> {
     let mut clients: HashMap<IpAddr, (usize, usize, usize)> = HashMap::new();
     for (place, body) in bodies.iter().filter(|(_, body)| !body.is_given_up) {
@@ -75,7 +74,6 @@ fn largest_of_greediest(bodies: &Slab<Reading>) -> Option<usize> {
 }
 
 impl BodyShare<'_> {
-    /// Sets how many bytes the body takes now.
     pub(super) fn set(&mut self, bytes: usize) {
         let BodyMemory { bodies, used } = self.memory;
         let client = self.client;

@@ -16,7 +16,7 @@ use crate::sources::acme::Challenges;
 const PATH: &str = "/.well-known/acme-challenge/";
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// The token of a challenge; `None` except on a plain listener, and while such challenges are answered.
+/// The token of a challenge; `None` unless the listener is plain and such challenges are answered.
 pub(super) fn token<'a>(connection: &ConnectionContext, head: &'a Parts) -> Option<&'a str> {
     let is_plain = connection.tls.is_none() && connection.traffic == Traffic::Requests;
     if !is_plain || !connection.worker.challenges.answer(Challenge::Http01) {

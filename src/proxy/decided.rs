@@ -39,7 +39,6 @@ pub(super) fn record(
     }
 }
 
-/// How many more requests each limit admits, if known.
 fn remaining<'r>(
     route: &'r CompiledRoute,
     outcomes: &[LimitOutcome<'_>],
@@ -69,7 +68,6 @@ fn span(
     });
 }
 
-/// The name of a decision in metrics.
 fn name(decision: Decision) -> &'static str {
     match decision {
         Decision::Admitted => "admitted",

@@ -27,7 +27,6 @@ pub(super) struct Deciding<'a, 'r> {
     pub(super) route: &'a CompiledRoute,
     /// The attributes from which keys are read, without tokens.
     pub(super) attributes: RequestAttributes<'r>,
-    /// The last reading of the clock.
     pub(super) now: Time,
     pub(super) asker: Option<Asker>,
     /// Whether the peer also speaks for other clients.

@@ -110,7 +110,6 @@ pub(super) async fn serve(
     }
 }
 
-/// A message, or an error, and the outcome.
 type Answered = Result<(Outcome, Response<ObservedBody>), (Outcome, LocalResponse)>;
 
 async fn message(body: &mut Option<ClientBody>, limit: Option<Duration>) -> Result<Bytes, Rejection> {
@@ -199,7 +198,6 @@ async fn decide(
     Ok((outcome, written(&answer)))
 }
 
-/// Checks that a decision about the call is possible.
 fn check(call: &RateLimitRequest) -> Result<(), Rejection> {
     if call.domain.is_empty() {
         return Err(wrong("The domain is empty."));
@@ -224,7 +222,6 @@ fn written(message: &impl Message) -> Response<ObservedBody> {
     MessageBody::response(message).map(ObservedBody::from)
 }
 
-/// The error for a service or procedure that does not exist.
 fn unknown(code: Code, why: &'static str) -> (Outcome, Response<ObservedBody>) {
     (Outcome::Unrouted, grpc::failed(code, why).map(ObservedBody::from))
 }

@@ -174,7 +174,7 @@ impl UpstreamCall<'_> {
     }
 }
 
-/// Turns an accepted WebSocket whose server has not read the key into an error.
+/// Turns the response into an error if it accepts a WebSocket but does not prove that its server read the key.
 #[inline]
 fn with_handshake(
     key: Option<String>,

@@ -164,7 +164,6 @@ fn begin<'a>(
     inspector.begin(head, body).map_err(|problem| refusal(&problem))
 }
 
-/// The body with these changes, which are in order of their places.
 fn patched(body: &[u8], patches: &[Patch]) -> Bytes {
     let added: usize = patches.iter().map(|patch| patch.with.len()).sum();
     let (mut bytes, mut from) = (Vec::with_capacity(body.len() + added), 0);
@@ -185,7 +184,6 @@ pub(super) fn adapt(head: &mut Parts, asks_for_usage: bool) {
     }
 }
 
-/// Other bodies need the memory of this one.
 struct GivenUp;
 
 /// All of a body, of at most `most` bytes: a larger one is refused for the reason `bound`. The bytes so far count in `share`,

@@ -7,7 +7,6 @@ use super::ResponseChanges;
 use crate::proxy::respond::{self, LocalResponse, grpc};
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseContent};
 
-/// Fills `response` with an answer of the gateway itself.
 pub(super) fn fill(response: &mut Response<ObservedBody>, record: &RequestRecord, answer: LocalResponse) {
     let (head, body) = respond::finish(answer, record.request_id()).into_parts();
     *response.status_mut() = head.status;

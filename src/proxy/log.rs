@@ -42,9 +42,7 @@ pub struct DroppedLines {
 #[derive(Debug)]
 pub enum LogError {
     Twice(TryInitError),
-    /// The system cannot start a thread.
     System(io::Error),
-    /// The file of the access log cannot be opened.
     AccessFile(PathBuf, io::Error),
 }
 
@@ -99,7 +97,6 @@ pub fn start(config: &Log) -> Result<Logging, LogError> {
 }
 
 impl Logging {
-    /// Writes a text after all lines so far.
     pub fn write(&self, text: &str) {
         // Writing to the queue cannot fail: it accepts a line or drops it.
         let _ = (&*self.queue).write_all(text.as_bytes());

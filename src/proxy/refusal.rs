@@ -24,7 +24,6 @@ pub(super) fn outcome(decision: Decision, route: &CompiledRoute) -> Outcome {
     }
 }
 
-/// How to answer a request whose key the limit at this place has banned.
 pub(super) fn respond_to_banned(route: &CompiledRoute, place: usize) -> BanResponse {
     let rule = route.limits.get(place).and_then(|route_limit| route_limit.ban.as_ref());
     rule.map_or(BanResponse::Reject, |rule| rule.respond)

@@ -36,7 +36,6 @@ pub enum LocalBody {
 }
 
 impl LocalBody {
-    /// The body without the identifier of a request.
     pub fn into_bytes(self) -> Bytes {
         let (Self::Fixed(bytes) | Self::Problem(bytes)) = self;
         bytes
@@ -54,7 +53,6 @@ impl LocalBody {
     }
 }
 
-/// The response as it is sent, with the identifier of its request.
 pub fn finish(mut response: LocalResponse, id: &RequestId) -> Response<Full<Bytes>> {
     let mut headers = response.headers_mut().iter_mut();
     // A refusal already has a place for the identifier, and a scan for it costs less than a lookup.
@@ -98,7 +96,7 @@ pub fn problem(status: StatusCode, detail: &str) -> LocalResponse {
     problem_with(status, detail, &[])
 }
 
-/// A problem document with a list of details. An empty list is left out.
+/// An empty list of problems is left out.
 pub fn problem_with(status: StatusCode, detail: &str, problems: &[Value]) -> LocalResponse {
     let document = Problem { problems, ..Problem::new(status, "about:blank", detail) }.write();
     with_all(status, HeaderMap::from_iter([(header::CONTENT_TYPE, PROBLEM)]), LocalBody::Problem(document))
@@ -134,7 +132,6 @@ pub fn refused(why: &Rejection) -> LocalResponse {
     if why.ends_connection { closing(answer) } else { answer }
 }
 
-/// The same response, after which the connection is closed.
 pub fn closing(mut response: LocalResponse) -> LocalResponse {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response

@@ -29,11 +29,9 @@ pub struct Shedding {
 
 #[derive(Debug)]
 pub struct RouteShedding {
-    /// The priority of its requests.
     pub priority: u8,
     /// The priorities of tiers: the place of the limit on the route, the index of the tier and its priority.
     pub tiers: Vec<(usize, usize, u8)>,
-    /// Counts the requests for the upstream of the route.
     pub meter: Arc<Meter>,
 }
 
@@ -49,7 +47,6 @@ impl Shedding {
 }
 
 impl RouteShedding {
-    /// `meter` counts the requests of the route.
     pub fn new(config: &Config, route: &config::Route, meter: Arc<Meter>) -> Self {
         let limits = route.limits.iter().filter_map(|index| config.limits.get(*index)).enumerate();
         let tiers = limits.filter_map(|(place, limit)| Some((place, limit.tiers.as_ref()?)));
@@ -76,7 +73,6 @@ impl RouteShedding {
         self.priority
     }
 
-    /// Whether a request of this priority that came at `now` passes.
     pub fn admits(&self, priority: u8, attributes: &RequestAttributes<'_>, now: Time, worker: usize) -> bool {
         self.meter.admits(level::rank(priority, attributes.client, now.seconds()), worker)
     }

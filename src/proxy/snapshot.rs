@@ -45,16 +45,12 @@ pub struct Snapshot {
     pub resolver: Resolver,
     /// The routes, by the index that the resolver finds, and then the compiled rules about descriptors.
     pub served: Vec<CompiledRoute>,
-    /// Finds the rule for a descriptor.
     pub descriptors: DescriptorRules,
-    /// The rates of all limits of the configuration.
     pub limits: Vec<Arc<RateTable>>,
     pub unrouted: Arc<RouteMetrics>,
     pub upstreams: Vec<Arc<Upstream>>,
-    /// The keys of the issuers of tokens.
     pub key_sources: Vec<Arc<KeySource>>,
     pub quota_sources: Vec<LimitSource>,
-    /// Whether upstreams get the header Forwarded.
     pub forwarded: bool,
     /// The longest time for which a client may send nothing of an incomplete body.
     pub body_timeout: Option<Duration>,
@@ -73,17 +69,14 @@ pub struct Snapshot {
     pub tracing: Option<Tracing>,
 }
 
-/// Which requests are traced, and where their spans go.
 #[derive(Clone, Debug)]
 pub struct Tracing {
-    /// The share of requests that are traced.
     pub share: SampleShare,
     pub exporter: Arc<Exporter>,
 }
 
 pub struct CompiledRoute {
     pub metrics: Arc<RouteMetrics>,
-    /// As in the configuration.
     pub path: String,
     /// The sources of its keys and costs, which a request may have only once.
     pub single: Arc<SingleSources>,
@@ -107,7 +100,6 @@ pub struct CompiledRoute {
     pub cors: Option<Box<CorsPolicy>>,
     /// The key by which its upstream chooses a server, if it does so by keys.
     pub balance_key: Option<KeyExtractor>,
-    /// Counts the failures of its upstream, if it has one.
     pub failures: Option<Arc<UpstreamFailures>>,
     /// `None` if its requests are never shed.
     pub shedding: Option<Box<RouteShedding>>,
@@ -131,9 +123,7 @@ pub enum Action {
 
 pub struct Forwarding {
     pub upstream: Arc<Upstream>,
-    /// The path that the upstream gets.
     pub path: SentPath,
-    /// Whether the upstream gets the client's Host header.
     pub preserve_host: bool,
     /// The upstream's URLs, which are replaced in Location; `None` if they are not.
     pub own_origins: Option<OwnOrigins>,
@@ -289,12 +279,10 @@ impl Snapshot {
         }
     }
 
-    /// The compiled rule about descriptors with this index.
     pub fn rule(&self, index: usize) -> Option<&CompiledRoute> {
         self.served.get(self.rule_index(index))
     }
 
-    /// The index in `served` of the rule with this index.
     pub fn rule_index(&self, index: usize) -> usize {
         self.resolver.rules.len() + index
     }
@@ -316,7 +304,6 @@ impl Snapshot {
     }
 }
 
-/// What changes about limits when `new` replaces `old`.
 pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
     let replaced = new.limits.iter().filter_map(|rate_table| {
         let before = old.limits.iter().find(|before| before.name() == rate_table.name())?;

@@ -47,7 +47,6 @@ pub enum Outcome {
     /// The request cannot be served: it is malformed, or lacks a key that a limit requires.
     Refused,
     Unrouted,
-    /// The upstream did not answer.
     Failed,
     /// Answered before anything was done for it, because of overload.
     Shed,
@@ -78,7 +77,6 @@ impl Outcome {
         matches!(self, Self::Limited | Self::Silenced | Self::Blocked | Self::Refused | Self::Unrouted | Self::Shed)
     }
 
-    /// The name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Forwarded => "forwarded",
@@ -110,7 +108,7 @@ pub struct RouteMetrics {
 pub struct RequestMetrics {
     /// By outcome, in the order of [`Outcome::ALL`], and class of method, in that of [`MethodClass::ALL`].
     ended: [[ByStatus; MethodClass::ALL.len()]; Outcome::ALL.len()],
-    /// Failed requests by reason, in the order of [`Reason::ALL`].
+    /// By reason, in the order of [`Reason::ALL`].
     pub failed: [Counter; Reason::ALL.len()],
     /// From the head of the request to the end of the response, by outcome.
     pub latency: [Histogram; Outcome::ALL.len()],
@@ -128,7 +126,6 @@ impl RequestMetrics {
 #[derive(Debug)]
 pub struct RouteRecorder {
     route: Arc<RouteMetrics>,
-    /// Counts the failures of the route's upstream.
     upstream: Option<Arc<UpstreamFailures>>,
     worker: usize,
     /// Chooses which refusals are logged; `None` if all are.
@@ -140,7 +137,6 @@ pub struct RouteRecorder {
 pub struct RequestEnd {
     pub method: MethodClass,
     pub outcome: Outcome,
-    /// Why the request failed.
     pub reason: Option<Reason>,
     pub status: Option<StatusCode>,
 }
@@ -191,7 +187,6 @@ pub struct RequestRecord {
     entry: Option<Box<AccessLogEntry>>,
     /// `None` if they are not recorded.
     spans: Option<Box<RequestSpans>>,
-    /// The permits of limits on requests in flight, held until the end.
     permits: Option<Box<[ConcurrencyPermit]>>,
     /// Charges the tokens that the response states, if limits count them.
     meter: Option<Box<TokenMeter>>,
@@ -200,7 +195,6 @@ pub struct RequestRecord {
     /// The outcome if the body is sent completely.
     expected: Outcome,
     outcome: Outcome,
-    /// Why the request failed.
     reason: Option<Reason>,
     method: MethodClass,
     /// Whether this is a HEAD request, so the body of its answer is neither sent nor polled.
@@ -254,7 +248,6 @@ impl RequestRecord {
         self.reason = Some(reason);
     }
 
-    /// Records for the access log which limit refused the request.
     pub fn refused_by(&mut self, limit: Option<&Arc<LimitMetrics>>) {
         if let Some(entry) = &mut self.entry {
             entry.limit = limit.cloned();
@@ -285,14 +278,12 @@ impl RequestRecord {
         }
     }
 
-    /// Takes these permits, and keeps them until the record is closed.
     pub fn hold(&mut self, permits: &mut Vec<ConcurrencyPermit>) {
         if !permits.is_empty() {
             self.permits = Some(mem::take(permits).into_boxed_slice());
         }
     }
 
-    /// Meters the tokens of the response until the record is closed.
     pub fn meter(&mut self, meter: TokenMeter) {
         self.meter = Some(Box::new(meter));
     }

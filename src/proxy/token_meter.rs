@@ -101,7 +101,6 @@ enum End {
     Broken,
     /// For lack of room.
     Cut,
-    /// The client has left.
     Abandoned,
 }
 
@@ -150,7 +149,6 @@ impl TokenMeter {
         }
     }
 
-    /// Whether the stream was cut for lack of room.
     pub fn was_cut(&self) -> bool {
         self.end == Some(End::Cut)
     }
@@ -160,12 +158,10 @@ impl TokenMeter {
         self.end.is_some() && self.ready.is_empty() && self.trailers.is_none()
     }
 
-    /// Whether the body keeps its length.
     pub fn keeps_length(&self) -> bool {
         matches!(self.reading, Reading::Plain(_))
     }
 
-    /// The next frame of `content` that may be sent.
     pub fn poll_frame<B>(
         &mut self,
         content: &mut B,
@@ -269,7 +265,6 @@ impl TokenMeter {
         }
     }
 
-    /// Adds the weights of the model that has answered.
     fn weigh(&mut self) {
         let Some(model) = self.reading.reader().model().filter(|model| **model != *self.model) else { return };
         self.model = model.into();
@@ -291,7 +286,6 @@ impl TokenMeter {
         self.used(End::Abandoned)
     }
 
-    /// The usage if the response ends like this.
     fn used(&self, end: End) -> Usage {
         let reader = self.reading.reader();
         let (said, is_said) = (reader.usage().unwrap_or_default(), self.is_said(end));

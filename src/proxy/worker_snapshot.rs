@@ -34,7 +34,6 @@ pub struct WorkerSnapshot {
     unrouted: Rc<RouteRecorder>,
     /// Whether lines of the access log have a place for headers.
     pub logs_headers: bool,
-    /// The compiled combinations of limits about which calls have asked.
     combinations: RefCell<LruCache<Combination, Rc<CompiledRoute>, RandomState>>,
 }
 
@@ -80,7 +79,6 @@ impl WorkerSnapshot {
         Self { gateway, recorders, unrouted, logs_headers: logger.needs_headers(), combinations }
     }
 
-    /// The compiled limits of these descriptors; `None` without limits.
     pub fn of_descriptors(&self, combination: &Combination) -> Option<Rc<CompiledRoute>> {
         let combinations = &mut self.combinations.borrow_mut();
         if let Some(compiled) = combinations.get(combination) {
@@ -92,7 +90,6 @@ impl WorkerSnapshot {
         Some(compiled)
     }
 
-    /// The recorder of requests of this route, or of those without a route.
     pub fn recorder(&self, route: Option<usize>) -> &Rc<RouteRecorder> {
         route.and_then(|index| self.recorders.get(index)).unwrap_or(&self.unrouted)
     }

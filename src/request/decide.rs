@@ -81,7 +81,6 @@ pub struct RouteLimit {
     pub stage: Stage,
 }
 
-/// Everything that a decision depends on.
 pub struct DecisionInput<'a, 'r> {
     pub limits: &'a [RouteLimit],
     /// Which of the limits are asked now.
@@ -96,7 +95,6 @@ pub struct DecisionInput<'a, 'r> {
     pub wait_queues: &'a Arc<WaitQueues>,
     /// When the decision is made. The clock was read after everything that was waited for.
     pub now: Time,
-    /// The index of the worker that serves the request.
     pub worker: usize,
     /// Whether to admit the request if the store does not answer.
     pub fail_open: bool,
@@ -119,7 +117,7 @@ pub struct DecisionState<'a> {
     /// The outcomes that clients may see, in the order of the route's limits.
     pub outcomes: LimitOutcomes<'a>,
     pub asks: Asks<'a>,
-    /// The places of the limits that only report, and over which the request is.
+    /// The places of the limits that only report, and that the request exceeds.
     pub shadowed: SmallVec<[usize; 2]>,
     /// The places of the limits that refuse the request.
     pub over: SmallVec<[usize; 2]>,
@@ -127,12 +125,10 @@ pub struct DecisionState<'a> {
     pub overflowed: SmallVec<[usize; 2]>,
     /// The verdicts of pools of limits without room.
     pub pooled: Vec<Pooled>,
-    /// The charges that the response may correct.
     pub reservations: Reservations<'a>,
     pub permits: Vec<ConcurrencyPermit>,
     /// The limits of `permits`, if the request may be held.
     in_flight: Vec<RateCheck<'a>>,
-    /// When the request began to be held.
     pub held_since: Option<Time>,
     /// Whether something was waited for since the decision began.
     has_waited: bool,
@@ -163,7 +159,6 @@ const MOST_EXCHANGES: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     Admitted,
-    /// At least one limit refuses it.
     Rejected,
     /// The request is over the limit at this place, whose answer pretends success.
     Silenced(usize),

@@ -54,7 +54,6 @@ impl DescriptorRules {
         self.0.get(rule).is_some_and(|rule| rule.reports)
     }
 
-    /// The index of the first rule of this domain.
     pub fn of_domain(&self, domain: &[u8]) -> Option<usize> {
         self.0.iter().position(|rule| rule.domain.as_bytes() == domain)
     }

@@ -72,7 +72,6 @@ pub fn read(question: &Parts) -> Result<Parts, &'static str> {
     Ok(asked)
 }
 
-/// Whether headers of a question name a target in either way.
 pub fn names_target(headers: &HeaderMap) -> bool {
     headers.contains_key(FORWARDED_URI) || headers.contains_key(ORIGINAL_URI)
 }

@@ -50,16 +50,13 @@ pub struct RequestAttributes<'a> {
     pub descriptors: &'a [Descriptor<'a>],
 }
 
-/// Reads the key of one limit from the requests of one route.
 #[derive(Clone)]
 pub struct KeyExtractor {
     domain: Domain,
     parts: Vec<Vec<Reader>>,
-    /// See [`Self::shared`].
     shared: Fingerprint,
 }
 
-/// The value by which an override or a tier is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject<'a> {
     Text(&'a [u8]),
@@ -72,7 +69,6 @@ const VALUE_HEADER: usize = 16;
 /// Stands for a missing part of a key. No value is so long that this could be its header.
 const ABSENT: [u8; VALUE_HEADER] = [u8::MAX; VALUE_HEADER];
 
-/// Reads the value of one source.
 #[derive(Clone)]
 struct Reader {
     /// A hash of the source as the configuration spells it.
@@ -88,7 +84,6 @@ struct Reader {
 /// cheaper than hashing it.
 #[derive(Debug, Default)]
 pub struct KeyCache {
-    /// A buffer for the bytes of one key.
     bytes: Vec<u8>,
     /// By the index of the limit on its route.
     last: Vec<CachedKey>,
@@ -338,7 +333,6 @@ fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, [u8]>> {
     })
 }
 
-/// The token of `Authorization: Bearer`.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     after_bearer(headers.get(header::AUTHORIZATION)?.as_bytes())
 }

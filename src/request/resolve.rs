@@ -40,17 +40,14 @@ pub struct RouteRules {
     /// In bytes.
     pub max_body_size: u64,
     forwards: bool,
-    /// Whether its paths are compared without regard to case.
     ignore_case: bool,
     /// Whether the route has `cors`, which answers preflights.
     has_cors: bool,
 }
 
-/// A request whose head has arrived.
 #[derive(Clone, Copy)]
 pub struct ArrivedRequest<'a> {
     pub head: &'a Parts,
-    /// The address of the connection.
     pub peer: IpAddr,
     pub uses_tls: bool,
     /// The subject of the client's certificate.
@@ -85,7 +82,6 @@ pub enum NextStep {
 
 pub struct Rejection {
     pub status: StatusCode,
-    /// As logs and metrics name it.
     pub reason: Option<Reason>,
     /// A sentence for the client.
     pub detail: Cow<'static, str>,

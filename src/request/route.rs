@@ -30,7 +30,6 @@ pub use header_values::{CurrentChanges, PreparedChanges, TemplateInput};
 pub use mismatch::{Mismatch, mismatch};
 pub use tree::RouteConditions;
 
-/// All routes in lookup tables.
 #[derive(Debug, Default)]
 pub struct Routes {
     exact: HashMap<String, Node>,
@@ -108,7 +107,6 @@ impl Routes {
     }
 }
 
-/// The routes with their indices, the most specific first.
 pub fn order(routes: &[Route]) -> Vec<(usize, &Route)> {
     let mut ordered: Vec<_> = routes.iter().enumerate().collect();
     ordered.sort_by_cached_key(|(index, route)| specificity(route, *index));

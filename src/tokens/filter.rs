@@ -40,7 +40,6 @@ impl StreamFilter {
         !self.has_passed && self.reader.parts().is_some()
     }
 
-    /// Reads the next piece, and returns what passes now.
     pub fn push(&mut self, piece: &Bytes) -> impl Iterator<Item = Bytes> + use<> {
         let mut passing = SmallVec::<[Bytes; 2]>::new();
         let Self { reader, hides_usage, held, has_passed, took_out } = self;
@@ -76,7 +75,6 @@ impl StreamFilter {
         passing.into_iter().filter(|part| !part.is_empty())
     }
 
-    /// Ends the stream. Returns what was held.
     pub fn finish(&mut self) -> Bytes {
         self.held.split().freeze()
     }

@@ -19,7 +19,6 @@ const MAX_TOKEN: usize = MAX_NAME / 3;
 pub struct Pointer(Box<str>);
 
 impl Pointer {
-    /// The names and indexes that lead to the place.
     fn tokens(&self) -> impl Iterator<Item = String> {
         self.0.split('/').skip(1).map(|token| token.replace("~1", "/").replace("~0", "~"))
     }
@@ -47,7 +46,6 @@ impl fmt::Display for Pointer {
     }
 }
 
-/// Why a text is not a pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PointerError {
     Start,
@@ -207,7 +205,7 @@ fn chars(name: &[u8]) -> impl Iterator<Item = char> {
     })
 }
 
-/// Follows a reader through a document, as far as pointers need it. It has to be called for all names and values.
+/// Follows a reader through a document, as far as pointers need it. Its methods have to be called for all names and values.
 #[derive(Debug, Default)]
 pub struct Follower {
     /// The innermost array or object that leads to places.
@@ -229,7 +227,6 @@ struct Inside {
 }
 
 impl Follower {
-    /// How many arrays and objects are around the reader.
     #[inline]
     pub fn depth(&self) -> usize {
         self.depth

@@ -22,7 +22,6 @@ use usage_asking::{Asking, UsageAsking};
 pub use known::BodyPointers;
 pub use size::{AskedOutput, InputSize};
 
-/// What a body says.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Inspected {
     /// If this is not JSON, nothing is found in the body, and all of it is text.
@@ -50,7 +49,6 @@ pub enum Form {
     Other,
 }
 
-/// The target of a pointer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PointedTo {
     /// Nothing, or neither a string nor a number.
@@ -64,7 +62,6 @@ pub enum PointedTo {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Patch {
-    /// The bytes that are replaced.
     pub at: Range<usize>,
     pub with: &'static str,
 }
@@ -75,7 +72,7 @@ pub fn has_other_encoding(body: &[u8]) -> bool {
     body.starts_with(b"\xff\xfe") || body.starts_with(b"\xfe\xff") || body.iter().take(4).any(|byte| *byte == 0)
 }
 
-/// The most bytes that are read at once. A worker takes so long for them that it serves other requests before the next piece.
+/// The most bytes that are read at once. They take a worker so long that it serves other requests before the next piece.
 const PIECE: usize = 1 << 16;
 
 /// The pieces in which a body is read, cut between characters.
@@ -96,7 +93,6 @@ pub fn inspect(body: &[u8], pointers: &BodyPointers) -> Inspected {
     inspection.finish(body.len() as u64)
 }
 
-/// The reading of one body, in [`pieces`].
 pub struct Inspection<'a> {
     reader: Reader,
     said: Said<'a>,

@@ -20,7 +20,6 @@ use crate::base::{event_stream, json};
 use findings::Findings;
 use report::Field;
 
-/// Where a response states its usage.
 #[derive(Clone, Debug, Default)]
 pub enum Source {
     /// Where the providers state it, recognized by the names of members.
@@ -44,7 +43,6 @@ pub struct UsagePointers {
 #[derive(Debug)]
 pub struct CompiledPointers {
     pointers: Pointers,
-    /// The field that each pointer points to.
     fields: Vec<Field>,
 }
 
@@ -69,7 +67,6 @@ pub enum Provider {
     /// The stream of OpenAI's Responses API, which has its own events.
     OpenAiResponses,
     Anthropic,
-    /// Google.
     Gemini,
 }
 
@@ -102,7 +99,6 @@ enum Format {
 }
 
 impl ResponseReader {
-    /// Begins a response of this content type, as in its header.
     pub fn new(content_type: &str, source: &Source) -> Self {
         let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         let format = match essence.as_str() {
@@ -175,7 +171,6 @@ impl ResponseReader {
         Some(&*self.findings.model).filter(|model| !model.is_empty())
     }
 
-    /// The number of the last event, if the events have numbers.
     pub fn sequence_number(&self) -> Option<u64> {
         self.findings.sequence_number
     }
@@ -185,12 +180,10 @@ impl ResponseReader {
         self.findings.report.usage()
     }
 
-    /// How many bytes of text have passed.
     pub fn text(&self) -> u64 {
         self.findings.text()
     }
 
-    /// The API of the response, once it is recognized.
     pub fn provider(&self) -> Option<Provider> {
         self.findings.provider
     }
@@ -201,7 +194,6 @@ impl ResponseReader {
         self.findings.report.ignored()
     }
 
-    /// The reader of events, if the response has events.
     pub(super) fn events(&self) -> Option<&event_stream::Reader> {
         match &self.format {
             Format::Events(events) => Some(events),

@@ -13,7 +13,6 @@ use crate::request::descriptors::messages::{
     Code, DescriptorStatus, Duration, HeaderValue, RateLimit, RateLimitRequest, RateLimitResponse, Unit,
 };
 
-/// The answer to a call without limits.
 pub(super) fn unlimited(call: &RateLimitRequest) -> RateLimitResponse {
     let statuses = call
         .descriptors
@@ -59,7 +58,6 @@ pub(super) fn decided(
     }
 }
 
-/// The status of a descriptor whose limits have this outcome.
 fn status(outcome: Option<&LimitOutcome<'_>>, is_over: bool, now: Time) -> DescriptorStatus {
     let rate = outcome.and_then(|outcome| match outcome.verdict {
         LimitVerdict::Rates(verdict) => Some((outcome, outcome.limit.rates().get(verdict.rate)?)),

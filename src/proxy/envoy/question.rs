@@ -47,7 +47,6 @@ impl<'c> Question<'c> {
         asked
     }
 
-    /// Returns the place.
     fn add(
         &mut self,
         gateway: &WorkerSnapshot,

@@ -53,13 +53,11 @@ impl LineWriter {
         self.reopens.as_ref().map(|reopens| reopens.store(true, Ordering::Relaxed)).is_some()
     }
 
-    /// How many lines of the file were dropped so far.
     pub(super) fn dropped(&self) -> u64 {
         // The log counts its own lines.
         self.reopens.as_ref().map_or(0, |_| self.queue.dropped())
     }
 
-    /// Waits until all lines are written, as long as the disk makes progress.
     pub(super) fn close(&self) {
         if self.reopens.is_some() {
             self.queue.close();

@@ -20,7 +20,7 @@ const ROOM: usize = 4 << 20;
 const KEPT: usize = 256 << 10;
 /// How long `close` waits for a writer that makes no progress.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The pause before a non-blocking writer is tried again.
+/// The pause before another try with a writer that would block.
 const PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
@@ -69,7 +69,6 @@ impl Queue {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Adds a line, or drops it if the queue is full.
     fn push(&self, line: &[u8]) {
         let mut state = self.state.lock();
         if line.len() > self.room.saturating_sub(state.waiting.len()) {

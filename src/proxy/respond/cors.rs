@@ -100,7 +100,6 @@ impl CorsPolicy {
         with_headers(StatusCode::NO_CONTENT, headers)
     }
 
-    /// The value of Access-Control-Allow-Origin for the origin of the request.
     fn allowed_origin(&self, request: &HeaderMap) -> Option<HeaderValue> {
         if self.allows_all() {
             return Some(ANY);

@@ -29,10 +29,8 @@ pub const OUTCOME: [HeaderName; 3] = [STATUS, MESSAGE, DETAILS];
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 /// The most bytes of a text that become a message, because headers have to stay small.
 const MOST_TEXT: usize = 1024;
-/// The type of google.rpc.RetryInfo in a google.protobuf.Any.
 const RETRY_INFO: &[u8] = b"type.googleapis.com/google.rpc.RetryInfo";
 
-/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     Unknown = 2,
@@ -188,7 +186,6 @@ fn number(field: u8, value: u64) -> Vec<u8> {
     [&[field << 3][..], &value.encode_var_vec()].concat()
 }
 
-/// A field with bytes, a text or a message.
 fn bytes(field: u8, value: &[u8]) -> Vec<u8> {
     [&[field << 3 | 2][..], &value.len().encode_var_vec(), value].concat()
 }

@@ -28,7 +28,6 @@ pub(super) struct Policies {
 pub(super) struct Policy {
     /// Its item of RateLimit up to the number of remaining requests: `"name";r=`.
     pub(super) state: String,
-    /// The most that may remain.
     pub(super) capacity: u64,
     /// Whether an empty bucket is full again within a second. Then whole seconds cannot express when the next request may
     /// come: a client that waits a second after each request would stay far below the rate.
@@ -130,12 +129,10 @@ impl Policies {
 }
 
 impl Policy {
-    /// The problem document for a request that needs room for `need` if only `remaining` is left.
     pub(super) fn refusal(&self, remaining: u64, need: u64) -> Bytes {
         if remaining == 0 { self.used_up_document.clone() } else { self.document(&self.detail(remaining, need)) }
     }
 
-    /// The sentence of that document.
     pub(super) fn detail(&self, remaining: u64, need: u64) -> String {
         if remaining == 0 {
             return format!("{}, {}.", self.allows, self.used_up);

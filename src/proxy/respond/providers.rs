@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use crate::config::HeaderStyle;
 use crate::tokens::response::{Parts, Provider};
 
-/// OpenAI's code for an exceeded limit.
 const EXCEEDED: &str = "rate_limit_exceeded";
 const RATE_LIMIT: &str = "rate_limit_error";
 
@@ -19,7 +18,6 @@ pub(crate) struct CutStream {
     pub(crate) parts: Parts,
     /// The number of its last event, if its events have numbers.
     pub(crate) sequence_number: Option<u64>,
-    /// Whether a part of it has passed.
     pub(crate) has_begun: bool,
 }
 

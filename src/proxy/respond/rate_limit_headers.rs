@@ -51,7 +51,6 @@ struct LimitHeaders {
     /// Whether a header names the limit if it only reports and the request is over it.
     shadow: bool,
     status: StatusCode,
-    /// The status for a request whose key is banned.
     banned: StatusCode,
     /// The configured body and its content type. Without one, each policy has a problem document.
     body: Option<(HeaderValue, Bytes)>,
@@ -311,7 +310,6 @@ impl RateLimitHeaders {
         }
     }
 
-    /// The policies of all limits with an outcome, in the order of the route.
     fn policy_line(&self, outcomes: &[LimitOutcome<'_>]) -> Option<HeaderValue> {
         let drafts =
             outcomes.iter().filter(|outcome| self.limits.get(outcome.place).is_some_and(LimitHeaders::has_draft));
@@ -483,7 +481,6 @@ mod tests {
         assert_eq!(sent(&[limit("a", &["10/s"], HeaderStyle::None)], &passed), Vec::<String>::new());
     }
 
-    /// A limit of tokens and one of requests, both with the headers of a provider.
     fn of_provider(style: HeaderStyle) -> [config::Limit; 2] {
         let cost = TokenCost { max_output: 10, ..TokenCost::default() };
         let tokens = config::Limit { cost: Cost::Tokens(cost.into()), ..limit("t", &["1000/m", "5000/d"], style) };

@@ -12,7 +12,6 @@ pub struct RedirectedRequest<'a> {
     pub host: &'a str,
     /// In the normal form in which routes match it.
     pub path: &'a str,
-    /// The target as the client wrote it.
     pub uri: &'a Uri,
     pub rules: PathRules,
 }

@@ -30,7 +30,6 @@ struct Reading {
 }
 
 impl CpuUse {
-    /// `workers` is the number of threads.
     pub(super) fn new(workers: usize) -> Self {
         let named = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         Self { workers: u32::try_from(workers.max(1)).unwrap_or(u32::MAX), groups: groups(&named), before: None }
@@ -91,7 +90,7 @@ fn quota(text: &str) -> Option<f64> {
     Some(quota / period).filter(|processors| processors.is_finite() && *processors > 0.0)
 }
 
-/// The time that a control group has used, in microseconds, from cpu.stat.
+/// In microseconds, from cpu.stat.
 fn used(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.trim().parse().ok()
 }

@@ -29,7 +29,6 @@ impl Default for Counts {
 }
 
 impl Meter {
-    /// `workers` is the number of threads.
     pub fn new(name: String, workers: usize) -> Self {
         Self { name, level: AtomicU32::new(0), workers: PerWorker::new(workers) }
     }
@@ -54,7 +53,6 @@ impl Meter {
         Level::from_bits(self.level.load(Ordering::Relaxed))
     }
 
-    /// How many requests were shed, by priority.
     pub fn shed(&self) -> [u64; HIGHEST_PRIORITY as usize + 1] {
         std::array::from_fn(|priority| {
             self.workers.iter().filter_map(|counts| counts.shed.get(priority)).map(Counter::get).sum()
@@ -65,7 +63,6 @@ impl Meter {
         self.level.store(level.bits(), Ordering::Relaxed);
     }
 
-    /// How many requests have arrived, by rank.
     pub(super) fn arrived(&self) -> Vec<u64> {
         let of_rank = |rank: usize| self.workers.iter().filter_map(move |counts| counts.arrived.get(rank));
         (0..RANKS).map(|rank| of_rank(rank).map(Counter::get).sum()).collect()

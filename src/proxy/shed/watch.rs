@@ -13,7 +13,6 @@ use crate::upstream::UpstreamLoad;
 use crate::upstream::overload::admission::{Admission, Window};
 use crate::upstream::overload::level::{Level, RANKS};
 
-/// The length of a window.
 const WINDOW: Duration = Duration::from_millis(250);
 
 /// Computes the levels of all upstreams that shed requests. It has to run on a thread's local runtime.
@@ -23,11 +22,9 @@ pub struct ShedWatch {
     /// The decisions about the processors, and their smoothed use.
     own: (Admission, f64),
     upstreams: Vec<Followed>,
-    /// Whether the processors cause shedding now.
     is_busy: bool,
 }
 
-/// One upstream with its previous measurement.
 #[derive(Debug)]
 struct Followed {
     meter: Arc<Meter>,

@@ -44,7 +44,6 @@ pub struct SharedState {
 }
 
 impl SharedState {
-    /// `workers` is the number of threads.
     pub fn new(workers: usize, upstream_connections: usize) -> Self {
         Self {
             workers,
@@ -78,7 +77,6 @@ impl SharedState {
         limit.iter().for_each(|limit| limit.bans.iter().for_each(|known| known.forget(key)));
     }
 
-    /// Where the built-in echo server listens, if it runs.
     pub fn echo(&self) -> Option<SocketAddr> {
         self.echo.get().copied()
     }
@@ -88,12 +86,11 @@ impl SharedState {
         let _ = self.echo.set(address);
     }
 
-    /// The file with saved counters that could not be read at the start.
+    /// The file with saved counters that could not be read at the start, if any.
     pub fn unread_counters(&self) -> &Mutex<Option<PathBuf>> {
         &self.unread_counters
     }
 
-    /// The keys of the issuers of tokens.
     pub fn key_sources(&self) -> &Arc<KeySources> {
         &self.key_sources
     }

@@ -21,28 +21,22 @@ use crate::proxy::log::LineWriter;
 use crate::request::decide::LimitMetrics;
 use crate::tokens::Usage;
 
-/// What the access log says about a request besides how it ended.
 #[derive(Clone, Debug)]
 pub struct AccessLogEntry {
     pub client: IpAddr,
-    /// `None` if unknown.
     pub method: Option<Method>,
     pub host: String,
     /// Without the query.
     pub path: String,
-    /// `None` if unknown.
     pub version: Option<Version>,
-    /// How another proxy asks about the request, if one does.
+    /// How another proxy asks about the request; `None` without one.
     pub via: Option<&'static str>,
-    /// The version of TLS.
     pub tls: Option<&'static str>,
     /// Referer and User-Agent, if the format has a place for them.
     pub referer: Option<HeaderValue>,
-    /// See `referer`.
     pub user_agent: Option<HeaderValue>,
     /// The trace of the request, if its headers are known.
     pub trace: Option<TraceId>,
-    /// The limit that refused the request.
     pub limit: Option<Arc<LimitMetrics>>,
     /// The limits that only report that the request is over them.
     pub shadowed: SmallVec<[Arc<LimitMetrics>; 1]>,
@@ -50,20 +44,16 @@ pub struct AccessLogEntry {
     pub overflowed: SmallVec<[Arc<LimitMetrics>; 1]>,
     /// How many more requests each limit that has decided admits.
     pub remaining: SmallVec<[(Arc<LimitMetrics>, u64); 2]>,
-    /// For how long a limit held the request.
     pub held_micros: Option<u64>,
-    /// The server that has responded.
     pub server: Option<String>,
     /// Until the head of the response arrived.
     pub upstream_micros: Option<u64>,
-    /// The tokens of a language model that the request has used, if limits count them.
     pub tokens: Option<Usage>,
     /// The bytes of the response's body that were sent so far.
     pub bytes: u64,
 }
 
 impl AccessLogEntry {
-    /// The entry of a request of which only the client is known.
     pub fn new(client: IpAddr) -> Self {
         Self {
             client,
@@ -261,7 +251,6 @@ impl Display for Value<'_> {
     }
 }
 
-/// Writes items with spaces between them.
 fn separated(f: &mut fmt::Formatter<'_>, items: impl Iterator<Item = impl Display>) -> fmt::Result {
     items.enumerate().try_for_each(|(at, item)| write!(f, "{}{item}", if at == 0 { "" } else { " " }))
 }

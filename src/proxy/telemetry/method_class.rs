@@ -24,7 +24,6 @@ impl MethodClass {
         }
     }
 
-    /// The name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",

@@ -11,7 +11,6 @@ use foldhash::fast::RandomState;
 
 use crate::net::network_of;
 
-/// How many refusals of a client are logged each second.
 const LOGGED: u64 = 5;
 /// How many clients are counted separately each second.
 const MAX_CLIENTS: usize = 256;

@@ -21,7 +21,7 @@ pub struct Failure<'a> {
 #[derive(Debug)]
 pub struct UpstreamFailures {
     pub name: String,
-    /// The counters of each worker, in the order of [`Reason::ALL`].
+    /// In the order of [`Reason::ALL`].
     pub workers: PerWorker<[Counter; Reason::ALL.len()]>,
     all: RepeatedEvent,
     /// The reason of the last failure, by its number.

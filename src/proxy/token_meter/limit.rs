@@ -16,7 +16,6 @@ const STEP: u64 = 256;
 pub struct MeteredRequest {
     /// The tokens of its text, and of its parts that are not text.
     pub input: u64,
-    /// The model that the request names.
     pub model: Option<Box<[u8]>>,
     /// Whether the gateway made the request ask for its usage, which the client did not.
     pub hides_usage: bool,
@@ -24,13 +23,11 @@ pub struct MeteredRequest {
     pub is_error: bool,
 }
 
-/// The reservation of one limit for a request.
 pub struct MeteredLimit {
     /// The costs that are reserved: several if the limit is the pool of others.
     pub costs: SmallVec<[Arc<TokenCost>; 1]>,
     /// The weights of tokens for the model of the request and for that of the response. The largest cost counts.
     pub weights: SmallVec<[Weights; 1]>,
-    /// The least cost of the request.
     pub least: u64,
     /// Whether a stream is cut if there is no room.
     pub cuts: bool,

@@ -101,9 +101,7 @@ enum Broken {
 struct Direction {
     /// What was read but not taken by the target. Has no memory if empty.
     waiting: Vec<u8>,
-    /// How much of `waiting` was written.
     written: usize,
-    /// How many bytes the target took.
     passed: u64,
     /// Whether the source has ended.
     has_ended: bool,
@@ -309,7 +307,6 @@ mod tests {
             tokio::time::sleep(3 * LIMIT).await;
             assert!(!running.is_finished());
 
-            // Any byte counts.
             let (mut client, mut upstream, running) = tunnel(Waits { idle: Some(LIMIT), ..NONE }, 10);
             for _ in 0..5 {
                 tokio::time::sleep(LIMIT / 2).await;

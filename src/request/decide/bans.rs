@@ -66,7 +66,6 @@ impl Default for Strikes {
 }
 
 impl Strikes {
-    /// Counts a refusal of a key. Returns whether it crosses the threshold.
     fn add(&self, strikes: &Arc<Limit>, key: Fingerprint, now: Time) -> bool {
         self.0.decide(&[Ask::new(strikes, key, 1)], now).verdicts.iter().any(|(_, verdict)| !verdict.admitted)
     }

@@ -85,7 +85,7 @@ impl<'a> DecisionState<'a> {
                 || pooled.is_some_and(|pooled| !pooled.verdict.admitted)
                 || has_no_room && route_limit.overflow.is_none();
             if is_banned(place) {
-                // A ban is counted below as a ban, not as a refusal.
+                // The ask about the ban comes later and counts this.
             } else if is_over {
                 self.over(input, place);
                 if banned.is_none() && is_refused && input.reported(place).is_none() {

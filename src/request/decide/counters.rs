@@ -6,20 +6,16 @@ use super::token_metrics::TokenMetrics;
 use crate::base::clock::Time;
 use crate::base::metrics::{Counter, Peak, PerWorker};
 
-/// The decisions of one limit on all routes.
 #[derive(Debug)]
 pub struct LimitMetrics {
     pub name: String,
     pub workers: PerWorker<DecisionCounters>,
-    /// The most frequent keys.
     pub keys: PerWorker<KeyActivity>,
-    /// The bans that the worker knows.
     pub bans: PerWorker<KnownBans>,
     /// Stays empty if requests do not cost tokens.
     pub tokens: TokenMetrics,
 }
 
-/// The decisions of one limit on one worker.
 #[derive(Debug, Default)]
 pub struct DecisionCounters {
     /// Admitted by this limit and by all others of the route.
@@ -35,11 +31,8 @@ pub struct DecisionCounters {
     pub overflowed: Counter,
     /// Refused by another limit, so not charged. This limit may or may not have admitted the request.
     pub not_charged: Counter,
-    /// Not counted because the key is exempt.
     pub exempt: Counter,
-    /// Refused because the key is blocked.
     pub blocked: Counter,
-    /// Refused because the key is banned.
     pub banned: Counter,
     /// Not counted because the request has no key.
     pub skipped: Counter,
@@ -53,7 +46,6 @@ pub struct DecisionCounters {
 
 pub type DecisionCounter = fn(&DecisionCounters) -> &Counter;
 
-/// The names of all decisions, each with its counter.
 pub const DECISIONS: [(&str, DecisionCounter); 13] = [
     ("admitted", |counters| &counters.admitted),
     ("rejected", |counters| &counters.rejected),
@@ -81,7 +73,6 @@ impl LimitMetrics {
         }
     }
 
-    /// The sum over all workers.
     pub fn decisions(&self, count: DecisionCounter) -> u64 {
         self.workers.iter().map(|worker| count(worker).get()).sum()
     }

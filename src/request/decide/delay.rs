@@ -104,7 +104,7 @@ fn must_queue(input: &DecisionInput<'_, '_>, ask: &Ask<'_>) -> bool {
     delay(input, ask.place).is_some() && input.wait_queues.has_waiters(ask.key)
 }
 
-/// Whether requests of this limit, or of its pool, may give back a part of what they reserve.
+/// Whether requests of this limit, or of its pool, may give back a part of their reservations.
 fn settles(state: &DecisionState<'_>, place: usize) -> bool {
     let asks = state.unasked();
     let of_pool = |ask: &Ask<'_>| asks.iter().any(|pool| ask.overflow == Some(pool.place) && pool.settles);

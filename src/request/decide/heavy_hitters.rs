@@ -17,7 +17,6 @@ use crate::base::fingerprint::Fingerprint;
 
 pub use ranking::{HeavyHitter, Ranking};
 
-/// The number of places of a sketch.
 pub const CAPACITY: usize = 128;
 
 /// The most bytes of a key's text that are kept.
@@ -131,7 +130,6 @@ impl Place {
     }
 }
 
-/// The part of the text of a key that is kept: its beginning and its end if it is long.
 pub fn kept_text(text: &str) -> String {
     let mut kept = String::new();
     push_kept(&mut kept, text);

@@ -134,7 +134,6 @@ pub fn shown_since(now: Time) -> Time {
 }
 
 impl TopKeys {
-    /// The keys of all workers, at most `most` of each kind.
     pub fn of(workers: &PerWorker<KeyActivity>, now: Time, most: usize) -> Self {
         let (mut requests, mut refusals) = (Ranking::default(), Ranking::default());
         for worker in workers.iter() {

@@ -56,7 +56,6 @@ pub fn binding<'o, 'a: 'o>(outcomes: impl Iterator<Item = &'o LimitOutcome<'a>>)
 }
 
 impl LimitVerdict {
-    /// Whether the limit admits the request, as far as known.
     pub fn admitted(&self) -> bool {
         match *self {
             Self::Rates(Verdict { admitted, .. }) | Self::InFlight { admitted, .. } => admitted,

@@ -11,7 +11,6 @@ use crate::config::{Missing, Role};
 use crate::limit::Limit;
 use crate::store::Ask;
 
-/// The key and the rates of one limit that apply to a request.
 #[derive(Clone, Copy)]
 pub(super) struct RateCheck<'a> {
     place: usize,

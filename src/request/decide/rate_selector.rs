@@ -36,7 +36,6 @@ pub struct RateTable {
     ban: Option<BanLimits>,
 }
 
-/// Selects the rates of a limit for the requests of one route.
 #[derive(Clone)]
 pub struct RateSelector {
     rate_table: Arc<RateTable>,
@@ -347,7 +346,6 @@ pub struct BanLimits {
 }
 
 impl BanLimits {
-    /// `None` if the limit bans no keys.
     pub fn new(limit: &config::Limit) -> Option<Self> {
         let ban = limit.ban.as_ref()?;
         let bans = Limit::bans(&limit.name, ban.first, ban.longest).ok()?;

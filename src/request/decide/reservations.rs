@@ -30,7 +30,6 @@ fn initial_cost(cost: &Cost, headers: &HeaderMap, body: Option<&InspectedBody<'_
     }
 }
 
-/// The tokens that are reserved for a request: its input, and the most output that it may get.
 pub fn reserved_tokens(cost: &TokenCost, body: Option<&InspectedBody<'_>>) -> Usage {
     let input = body.map_or(0, |body| body.input(cost.part));
     Usage { input, cached: 0, output: body.map_or(cost.max_output, |body| body.output(cost.max_output)) }
@@ -41,7 +40,6 @@ pub fn estimated_input(body: Option<&InspectedBody<'_>>) -> u64 {
     body.map_or(0, InspectedBody::most_input)
 }
 
-/// The first charge by a limit that allows `most` at once.
 pub fn initial_cost_within(cost: &Cost, most: u64, attributes: &RequestAttributes<'_>) -> u64 {
     let initial = initial_cost(cost, attributes.headers, attributes.body);
     match cost {

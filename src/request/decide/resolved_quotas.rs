@@ -17,7 +17,7 @@ use crate::sources::quotas::{CacheAnswer, Quota, QuotaSource};
 /// By the place of the limit; `None` if no source is asked. Places at the end may be missing.
 pub type ResolvedQuotas = SmallVec<[Option<ResolvedQuota>; 2]>;
 
-/// What a source grants a key that has no override.
+/// Found for a key that has no override.
 #[derive(Clone, Debug)]
 pub struct ResolvedQuota {
     /// The key by which the limit counts the request, kept because reading it again would cost more.
@@ -26,7 +26,6 @@ pub struct ResolvedQuota {
     pub quota: Option<Arc<Quota>>,
 }
 
-/// The lookups that a request waits for.
 pub struct QuotaWaits<'a>(Vec<QuotaWait<'a>>);
 
 struct QuotaWait<'a> {

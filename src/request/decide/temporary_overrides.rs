@@ -29,7 +29,6 @@ pub const MAX_TEMPORARY: usize = 10_000;
 pub struct TemporaryOverrides {
     /// By the name of the limit. No list is empty.
     by_limit: BTreeMap<String, LimitOverrides>,
-    /// How often any of the lists has changed.
     changes: u64,
 }
 
@@ -68,7 +67,6 @@ impl Granted {
     }
 }
 
-/// An override, as the admin API lists it.
 pub struct ListedOverride<'a> {
     /// The parts of the key. An empty one is missing.
     pub key: &'a [Vec<u8>],

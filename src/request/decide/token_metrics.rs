@@ -25,16 +25,15 @@ pub struct TokenCounts {
     pub reserved: u64,
     /// What requests were charged in the end.
     pub settled: u64,
-    /// How many responses did not state their use.
+    /// How many responses did not state their use of tokens.
     pub estimated: u64,
-    /// How many streams were cut.
     pub cut: u64,
     /// How many numbers in responses were not counts of tokens.
     pub ignored: u64,
 }
 
 impl TokenMetrics {
-    /// Counts a response. `model` is named only if it has answered.
+    /// Counts a response to a request that names `model`.
     pub fn record(&self, model: Option<&[u8]>, counts: TokenCounts) {
         let name = model.and_then(|model| std::str::from_utf8(model).ok());
         let is_shown = |name: &&str| name.len() <= LONGEST_NAME && name.bytes().all(|byte| byte.is_ascii_graphic());

@@ -41,7 +41,6 @@ impl WaitQueues {
         self.queues.lock().get(&key).is_some_and(|queue| queue.len() >= max_delayed)
     }
 
-    /// Joins the end of the queue; `None` if it already has `max_delayed` requests.
     pub fn join(self: &Arc<Self>, key: Fingerprint, max_delayed: usize) -> Option<QueueSlot> {
         let mut queues = self.queues.lock();
         let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
@@ -61,7 +60,6 @@ impl WaitQueues {
 }
 
 impl QueueSlot {
-    /// Waits until this slot is the first of its queue.
     pub async fn wait_until_first(&mut self) {
         if let Some(became_first) = &mut self.became_first {
             // The sender is dropped only together with this slot.

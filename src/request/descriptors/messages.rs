@@ -52,7 +52,6 @@ pub struct RateLimitResponse {
     /// One for each descriptor, in the same order.
     #[prost(message, repeated, tag = "2")]
     pub statuses: Vec<DescriptorStatus>,
-    /// Headers for the client.
     #[prost(message, repeated, tag = "3")]
     pub response_headers_to_add: Vec<HeaderValue>,
     /// The body for a refused client.
@@ -63,7 +62,6 @@ pub struct RateLimitResponse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum Code {
-    /// Nothing was decided.
     Unknown = 0,
     Ok = 1,
     OverLimit = 2,
@@ -73,13 +71,11 @@ pub enum Code {
 pub struct DescriptorStatus {
     #[prost(enumeration = "Code", tag = "1")]
     pub code: i32,
-    /// The rate that decides; `None` if no rule limits the descriptor.
+    /// The deciding rate; `None` if no rule limits the descriptor.
     #[prost(message, optional, tag = "2")]
     pub current_limit: Option<RateLimit>,
-    /// How much more the rate admits.
     #[prost(uint32, tag = "3")]
     pub limit_remaining: u32,
-    /// How long until the rate admits more.
     #[prost(message, optional, tag = "4")]
     pub duration_until_reset: Option<Duration>,
 }
@@ -90,7 +86,6 @@ pub struct RateLimit {
     pub requests_per_unit: u32,
     #[prost(enumeration = "Unit", tag = "2")]
     pub unit: i32,
-    /// The name of the limit.
     #[prost(string, tag = "3")]
     pub name: String,
 }
@@ -109,7 +104,6 @@ pub enum Unit {
     Week = 7,
 }
 
-/// `google.protobuf.Duration`
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Duration {
     #[prost(int64, tag = "1")]
@@ -145,6 +139,5 @@ pub struct HealthCheckResponse {
 pub enum Serving {
     Unknown = 0,
     Serving = 1,
-    /// The gateway drains.
     NotServing = 2,
 }

@@ -38,7 +38,6 @@ struct SourceRule {
     has_spellings: bool,
 }
 
-/// Why a source does not identify the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ambiguity<'a> {
     Repeated(&'a Source),
@@ -67,7 +66,6 @@ impl fmt::Display for Ambiguity<'_> {
 }
 
 impl SingleSources {
-    /// The sources of the keys, tiers and costs of these limits, and these others.
     pub fn new<'c>(limits: impl IntoIterator<Item = &'c Limit>, others: impl IntoIterator<Item = &'c Source>) -> Self {
         let mut rules: Vec<SourceRule> = Vec::new();
         let mut add = |source: &Source| {
@@ -136,7 +134,7 @@ impl SourceRule {
                 (significant(name).map(without_case).map(folded).collect(), true)
             }
             Source::Bearer => (String::new(), false),
-            // The Host header is checked for every request, and clients do not choose how the others are named.
+            // The Host header is checked for every request, and clients do not write names for the others.
             Source::ClientIp { .. }
             | Source::Path
             | Source::Capture(_)

@@ -16,7 +16,6 @@ use declared::{charsets_are_known, is_compressed, is_json};
 /// What to read of the bodies of one route's requests.
 #[derive(Debug)]
 pub struct BodyInspector {
-    /// The most bytes that a body may have.
     pub most: u64,
     /// The bound that a larger body exceeds: that on inspection, or that on all bodies of the route.
     pub bound: Reason,
@@ -32,7 +31,6 @@ pub struct BodyInspector {
     sends_completions: bool,
     pointers: Vec<Pointer>,
     compiled: BodyPointers,
-    /// The index in `pointers` of the model.
     model: Option<usize>,
 }
 
@@ -80,7 +78,6 @@ impl fmt::Display for BodyProblem {
     }
 }
 
-/// Where requests name their model.
 const MODEL: &str = "/model";
 
 impl BodyInspector {
@@ -186,7 +183,6 @@ impl BodyInspector {
         Ok((InspectedBody { inspector: self, said }, patches))
     }
 
-    /// Whether limits count the tokens that the known APIs state.
     fn counts_usage(&self) -> bool {
         matches!(self.usage, Some(usage::Source::Auto))
     }

@@ -16,7 +16,6 @@ pub struct Client {
     pub via_trusted: bool,
     /// Whether the trusted proxy reports two clients, so that the client is unknown. Then `address` is the peer's.
     pub is_contradicted: bool,
-    /// What the trusted proxy reports in Forwarded.
     pub forwarded: Reported,
 }
 
@@ -189,7 +188,6 @@ mod tests {
         assert_eq!(address_by_both("192.0.2.1", &[], &["for=1.1.1.1"]), "192.0.2.1");
     }
 
-    /// Uses a connection without TLS.
     fn scheme_by(listed: &[&str], forwarded: &[&str]) -> Scheme {
         let mut headers = HeaderMap::new();
         for line in listed {

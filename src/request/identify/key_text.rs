@@ -13,7 +13,6 @@ use crate::config::{Limit, PathPattern, Source};
 /// The most readings of a key. Limits hardly ever have more than two.
 const MAX_READINGS: usize = 16;
 
-/// One reading of a written key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrittenKey<'a> {
     /// Finds the counters of the key.
@@ -31,7 +30,6 @@ pub struct WrittenKey<'a> {
 #[derive(Clone, Default)]
 struct Unfinished<'a> {
     bytes: Vec<u8>,
-    /// The length of the first part in `bytes`.
     first: usize,
     subject: Option<Subject<'a>>,
     /// Whether one of its parts is a text that could be an address.

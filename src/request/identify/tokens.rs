@@ -53,7 +53,7 @@ pub struct JwtMetrics {
 
 #[derive(Debug, Default)]
 pub struct TokenCounters {
-    /// Valid tokens that were verified.
+    /// Valid tokens that had to be verified.
     pub verified: Counter,
     /// Valid tokens known from an earlier request.
     pub cached: Counter,
@@ -68,7 +68,6 @@ pub struct ValidToken<'a> {
     claims: Rc<Claims>,
 }
 
-/// The result of verifying the tokens of a request.
 pub struct CheckedTokens<'a> {
     pub valid: ValidTokens<'a>,
     /// Whether an invalid token is ignored.
@@ -83,7 +82,6 @@ pub enum TokenProblem {
     Invalid(Rejection),
 }
 
-/// A sentence for the client.
 impl fmt::Display for TokenProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -93,14 +91,12 @@ impl fmt::Display for TokenProblem {
     }
 }
 
-/// The valid tokens that one worker has seen most recently.
 pub struct TokenCache {
     entries: LruCache<Fingerprint, CachedToken, RandomState>,
 }
 
 struct CachedToken {
     claims: Rc<Claims>,
-    /// The keys with which the token was verified.
     keys: Fingerprint,
 }
 
@@ -111,7 +107,6 @@ impl Default for TokenCache {
 }
 
 impl<'a> ValidToken<'a> {
-    /// The value of a claim of the token with this name.
     pub(super) fn claim(tokens: &'a [Self], name: &str, claim: &str) -> Option<&'a str> {
         tokens.iter().find(|token| token.name == name)?.claims.get(claim)
     }
@@ -133,7 +128,6 @@ impl TokenReader {
         }
     }
 
-    /// The name of the `[jwt.*]`.
     pub fn name(&self) -> &str {
         &self.name
     }

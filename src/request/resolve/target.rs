@@ -83,7 +83,6 @@ impl<'a> Target<'a> {
         Ok(Self { host, path, key: PathKey::Whole })
     }
 
-    /// The path as limits count by it.
     pub(super) fn key(&self) -> &str {
         match &self.key {
             PathKey::Whole => &self.path,

@@ -26,12 +26,9 @@ pub struct TemplateInput<'a> {
     pub request_id: &'a [u8],
 }
 
-/// The changes of a route, prepared before a request comes.
 #[derive(Debug)]
 pub enum PreparedChanges {
-    /// The changes are the same for every request.
     Fixed(HeaderChanges<HeaderValue>),
-    /// At least one value has placeholders.
     Templates(HeaderChanges<HeaderText>),
 }
 

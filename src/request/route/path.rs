@@ -248,7 +248,6 @@ fn slashed(path: &str, rules: PathRules) -> Cow<'_, str> {
     Cow::Borrowed(path)
 }
 
-/// What begins the parameters of a segment.
 const PARAMETER_SIGNS: [&str; 3] = [";", "%3B", "%3b"];
 
 fn is_removed(segment: &str, rules: PathRules) -> bool {

@@ -19,7 +19,6 @@ pub(super) struct Node {
 /// The conditions of a route besides its host and its path.
 #[derive(Debug)]
 pub(super) struct RouteEntry {
-    /// Index into the routes of the configuration.
     pub(super) index: usize,
     /// Empty if the route takes all methods.
     methods: Vec<Method>,
@@ -103,7 +102,6 @@ impl RouteRequest<'_> {
         Some(first)
     }
 
-    /// The methods of the entries whose other conditions the request meets.
     pub(super) fn methods<'e>(&self, entries: &'e [RouteEntry]) -> impl Iterator<Item = &'e str> {
         let methods = entries.iter().filter(|entry| self.meets(entry)).flat_map(|entry| &entry.methods);
         methods.flat_map(|method| {
@@ -112,7 +110,7 @@ impl RouteRequest<'_> {
         })
     }
 
-    /// Whether the request meets all conditions of the route except that on the method.
+    /// Ignores the method.
     fn meets(&self, entry: &RouteEntry) -> bool {
         entry.headers.iter().all(|(name, wanted)| has(self.conditions.headers, name, wanted))
             && entry.scheme.is_none_or(|wanted| wanted == self.conditions.scheme)

@@ -67,7 +67,6 @@ impl Amount {
     }
 }
 
-/// The number if the text has only digits.
 fn digits(text: &[u8]) -> Option<u64> {
     text.iter().try_fold(0_u64, |number, byte| {
         let digit = byte.wrapping_sub(b'0');

@@ -13,7 +13,6 @@ pub struct BodyPointers {
     by_place: Vec<Option<Known>>,
 }
 
-/// A member with a meaning to the gateway.
 #[derive(Debug)]
 pub(super) struct KnownMember {
     pub(super) place: usize,

@@ -22,7 +22,7 @@ enum Role {
     Prompt,
     /// The data of a part, or where the data is.
     Data,
-    /// The type of an object, or a media type.
+    /// The type of an object, a media type, or a status.
     Type,
     Id,
     /// The input of the Responses API: messages, and references to them.
@@ -78,7 +78,7 @@ impl Role {
     }
 }
 
-/// Counts the parts of one request. It has to be called for everything that a reader of JSON reads.
+/// Counts the parts of one request. Its methods have to be called for everything that a reader of JSON reads.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     pub(super) count: u64,
@@ -98,7 +98,6 @@ pub(super) struct Parts {
     kind: SmallVec<[u8; MAX_KIND]>,
     /// The item of `input` around the reader.
     item: Item,
-    /// Whether the reader is in `input`.
     is_in_input: bool,
 }
 
@@ -122,7 +121,6 @@ enum PartForm {
     Item,
 }
 
-/// The string that is being read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum PartString {
     #[default]
@@ -287,7 +285,7 @@ impl Parts {
         }
     }
 
-    /// A value without parts ends, or a part. The former has no known values in it.
+    /// A part ends, or a value without parts, in which nothing is recognized.
     #[inline(never)]
     fn end_known(&mut self) {
         if std::mem::take(&mut self.aside) == 0 {
@@ -330,7 +328,6 @@ impl Parts {
 /// The depth of the members of an item of `input`.
 const ITEM_DEPTH: usize = 3;
 
-/// The most bytes of a type that are kept.
 const MAX_KIND: usize = 32;
 /// The longest beginning of a URL before its data.
 const MAX_PREFIX: u64 = 256;

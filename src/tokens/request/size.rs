@@ -25,7 +25,7 @@ pub struct AskedOutput {
     pub most: Option<u64>,
     /// Whether `most` may also have another meaning.
     pub is_uncertain: bool,
-    /// The number of answers to all prompts together.
+    /// For all prompts together.
     pub answers: u64,
 }
 

@@ -12,7 +12,7 @@ use crate::base::json::Kind;
 const OPTIONS: &[u8] = b"stream_options";
 const INCLUDE: &[u8] = b"include_usage";
 
-/// The options seen so far. It has to be called for what is in the outermost object, and in each of the options.
+/// The options seen so far. Its methods have to be called for what is in the outermost object, and in each of the options.
 #[derive(Debug, Default)]
 pub(super) struct UsageAsking {
     patches: SmallVec<[Patch; 2]>,
@@ -33,7 +33,6 @@ struct OpenOptions {
     includes: bool,
 }
 
-/// A value that has begun and is replaced.
 #[derive(Debug)]
 struct Replaced {
     at: usize,
@@ -67,7 +66,7 @@ impl UsageAsking {
         }
     }
 
-    /// Whether it has to be called where values end.
+    /// Whether [`Self::end`] has to be called.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.open.is_some() || self.replaced.is_some()

@@ -60,7 +60,6 @@ struct Document {
     has_ended: bool,
     /// For each class, the depth at which it begins, and the class around it.
     classes: [(usize, Class); 4],
-    /// The class of the string that is being read.
     string: Class,
     has_usage: bool,
     has_no_choices: bool,

@@ -24,15 +24,12 @@ pub(super) enum Member {
     /// Why the answer has finished, from others.
     FinishReason,
     Object,
-    /// The model that has answered.
     Model,
     /// The type of an event.
     Type,
     /// Whether a response of OpenAI is complete.
     Status,
-    /// Why the provider has failed.
     Error,
-    /// The number of an event of OpenAI.
     SequenceNumber,
     /// New text.
     Delta,
@@ -96,7 +93,6 @@ pub(super) enum Class {
 }
 
 impl Class {
-    /// The class of a member in a value of this class.
     pub(super) fn of(self, member: Member) -> Self {
         match member {
             Member::Delta => self.max(Self::Delta),

@@ -64,7 +64,6 @@ impl Report {
         self.ignored
     }
 
-    /// Whether the amount of input is stated.
     pub(super) fn has_input(&self) -> bool {
         [Field::Prompt, Field::Input, Field::Total].iter().any(|field| self.counts[*field as usize].is_some())
     }

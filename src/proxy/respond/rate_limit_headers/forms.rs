@@ -20,7 +20,6 @@ pub(super) enum CountedUnit {
 }
 
 impl CountedUnit {
-    /// The name of the unit in the headers of providers.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Requests => "requests",
@@ -32,7 +31,7 @@ impl CountedUnit {
 pub(super) struct ReportedRate {
     pub(super) allowed: u64,
     pub(super) remaining: u64,
-    /// When more becomes available, if known.
+    /// When more becomes available; `None` if unknown.
     pub(super) until: Option<Time>,
 }
 
@@ -95,12 +94,10 @@ const fn names(limit: &'static str, remaining: &'static str, reset: &'static str
 }
 
 impl Form {
-    /// Whether limits of this style use this form.
     pub(super) fn is_of(&self, style: HeaderStyle) -> bool {
         style == self.style || style == HeaderStyle::Both && self.style == HeaderStyle::Github
     }
 
-    /// Whether this form describes a rate with this unit, of a limit of this style.
     pub(super) fn tells(&self, style: HeaderStyle, unit: CountedUnit) -> bool {
         self.is_of(style) && self.unit.is_none_or(|own| own == unit)
     }
@@ -120,12 +117,12 @@ impl Form {
     }
 }
 
-/// The whole seconds from `now` until `until`, rounded up.
+/// Rounded up.
 pub(super) fn seconds(now: Time, until: Time) -> u64 {
     until.micros_since(now).div_ceil(SECOND)
 }
 
-/// The whole milliseconds from `now` until `until`, rounded up.
+/// Rounded up.
 pub(super) fn millis(now: Time, until: Time) -> u64 {
     until.micros_since(now).div_ceil(MILLISECOND)
 }

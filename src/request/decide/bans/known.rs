@@ -28,7 +28,6 @@ pub struct KnownBans {
 pub struct KnownBan {
     /// The text of the key, or its beginning and its end if it is long.
     pub text: String,
-    /// When the ban ends.
     pub until: Time,
     /// How many bans of the key have followed each other.
     pub times: u64,

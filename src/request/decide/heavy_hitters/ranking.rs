@@ -22,7 +22,6 @@ pub struct HeavyHitter {
 #[derive(Debug, Default)]
 pub struct Ranking {
     sums: HashMap<Fingerprint, Sum, RandomState>,
-    /// How often a key that is in none of the sketches may have come.
     unseen: u64,
     missed: u64,
 }

@@ -11,7 +11,6 @@ pub(super) fn is_compressed(headers: &HeaderMap) -> bool {
     headers.get_all(header::CONTENT_ENCODING).iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
-/// Whether the head declares JSON.
 pub(super) fn is_json(headers: &HeaderMap) -> bool {
     let is_json = |kind: &[u8]| {
         let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
