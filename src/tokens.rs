@@ -42,8 +42,7 @@ impl Weights {
 
 pub const MAX_WEIGHT: u32 = 1000;
 
-/// A decimal from 0 to [`MAX_WEIGHT`], in millionths. It is parsed from text, since most decimals have no exact
-/// floating-point number.
+/// A decimal from 0 to [`MAX_WEIGHT`], in millionths. Most decimals are no floating-point numbers, so it is read from text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Weight(u32);
 

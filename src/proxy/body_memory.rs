@@ -1,11 +1,8 @@
 //! Bounds the memory of the bodies that one worker reads before it decides about their requests.
 //!
-//! A client may hold back the end of as many bodies as it has requests in flight, and their bytes so far stay in memory. If
-//! all bodies together take too much, the client whose bodies take most loses the largest of its bodies. So no client waits
-//! for another one, and a client with one body keeps it, however many bodies another one holds back.
-//!
-//! A body that has arrived completely when it is first looked at is not counted: `inspect_body` bounds it, and it is gone
-//! soon.
+//! A client may hold back the end of as many bodies as it has requests in flight. If all bodies together take too much, the
+//! client whose bodies take most loses the largest of them. So no client waits for another one, and a client with one body
+//! keeps it. A body that has arrived at the first look is not counted: `inspect_body` bounds it, and it is gone soon.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

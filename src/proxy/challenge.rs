@@ -1,5 +1,5 @@
 //! The request of a certificate authority that checks whether the gateway answers for a name: http-01 (RFC 8555, section
-//! 8.3). It reaches no route and no limit, and gets only the answer of this challenge.
+//! 8.3). It reaches no route and no limit, and gets only the answer of its challenge.
 
 use bytes::Bytes;
 use http::request::Parts;

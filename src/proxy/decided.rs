@@ -13,8 +13,7 @@ use crate::proxy::snapshot::CompiledRoute;
 use crate::proxy::telemetry::RequestRecord;
 use crate::request::decide::{CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome};
 
-/// Records the decision about a request. `begun` is when it began, if the request is traced. Without limits, there was no
-/// decision.
+/// Records the decision about a request, unless it has no limits. `begun` is when it began, if the request is traced.
 pub(super) fn record(
     record: &mut RequestRecord,
     route: &CompiledRoute,
@@ -80,8 +79,7 @@ fn name(decision: Decision) -> &'static str {
     }
 }
 
-/// The `answer` to a request that is not served although its limits so far admit it: its token is invalid, or its body
-/// unusable. These limits charge it.
+/// The `answer` to a request that its limits so far admit, and charge, but whose token or body cannot be used.
 pub(super) fn charged(
     record: &mut RequestRecord,
     route: &CompiledRoute,

@@ -1,7 +1,6 @@
 //! Reads the body of a request before the decision, on routes whose limits need it.
 //!
-//! If a client has not sent all of its body, it is charged before the gateway waits for the rest: see
-//! [`decide::charge_first`].
+//! A client whose body has not come is charged before the gateway waits for it: see [`decide::charge_first`].
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -186,8 +185,7 @@ pub(super) fn adapt(head: &mut Parts, asks_for_usage: bool) {
 
 struct GivenUp;
 
-/// All of a body, of at most `most` bytes: a larger one is refused for the reason `bound`. The bytes so far count in `share`,
-/// if the memory is bounded.
+/// All of a body of at most `most` bytes; a larger one exceeds `bound`. The bytes so far count in `share`.
 pub(super) async fn collect(
     body: &mut ClientBody,
     most: u64,

@@ -23,8 +23,8 @@ pub(super) struct Finish<'a, 'r> {
 }
 
 impl<'a, 'r> Finish<'a, 'r> {
-    /// For the request with this head. `changes` are the header changes of its route. `refused_status` tells another proxy,
-    /// which only asks about the request, that a limit refuses it.
+    /// For the request with this head. `refused_status` tells a proxy that only asks about the request that a limit refuses
+    /// it.
     pub(super) fn new(
         changes: Option<&'a ResponseChanges<'r>>,
         head: &'a Parts,

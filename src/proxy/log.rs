@@ -1,7 +1,6 @@
 //! Logging to standard error, either for people or as JSON. A separate thread writes the lines.
 //!
-//! If the reader of standard error stops, as in `gateway 2>&1 | less`, requests must not wait, so lines are dropped and
-//! counted.
+//! If the reader of standard error stops, as in `gateway 2>&1 | less`, lines are dropped and counted, and no request waits.
 
 mod level;
 mod line_writer;

@@ -24,8 +24,7 @@ pub(super) fn request(
     Some(MeteredRequest { input, model, hides_usage, is_error: false })
 }
 
-/// Gives the reservations of the request to the meter of its response, if the response tells the cost. Otherwise they stay
-/// charged.
+/// Gives the reservations of the request to the meter of its response. If no response tells the cost, they stay charged.
 pub(super) fn begin(
     gateway: &WorkerSnapshot,
     route: &CompiledRoute,

@@ -1,5 +1,5 @@
 //! Replaces the URLs of an upstream's servers in its responses. An application that is asked under the name of its server
-//! writes that name into Location, where clients cannot reach it.
+//! writes that name into Location, but clients cannot reach it.
 
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 

@@ -6,8 +6,7 @@ use crate::proxy::snapshot::CompiledRoute;
 use crate::request::decide::{self, ResolvedQuotas, StageRange};
 use crate::request::identify::RequestAttributes;
 
-/// Puts the quotas for the limits of `part` into `quotas`. Waits only if nothing is known about a key, and then updates
-/// `now`.
+/// Puts the quotas for the limits of `part` into `quotas`. Waits, and then updates `now`, only if a key is unknown.
 pub(super) async fn resolve(
     route: &CompiledRoute,
     part: StageRange,

@@ -1,5 +1,4 @@
-//! The snapshot: everything that is built from one configuration to serve requests. It is immutable, and a reload replaces it
-//! as a whole.
+//! The snapshot: everything that serves requests by one configuration. Immutable; a reload replaces it as a whole.
 
 mod descriptors;
 mod pools;
@@ -287,8 +286,7 @@ impl Snapshot {
         self.resolver.rules.len() + index
     }
 
-    /// Which traces are sampled, if requests are traced. Only a trusted proxy decides by its flags, because anybody can send
-    /// flags with every request.
+    /// Which traces are sampled. Only a trusted proxy decides by its flags, because anybody can send flags.
     pub fn sampling(&self, via_trusted: bool) -> Option<Sampling> {
         self.tracing.as_ref().map(|tracing| Sampling { share: tracing.share, follows_parent: via_trusted })
     }

@@ -29,8 +29,7 @@ pub(super) fn name_host(uri: &Uri, headers: &mut HeaderMap) {
     }
 }
 
-/// Whether the client asks this gateway and not its upstream (RFC 9110, section 7.6.2). Otherwise decrements Max-Forwards for
-/// the upstream.
+/// Whether the client asks this gateway itself (RFC 9110, section 7.6.2). Otherwise decrements Max-Forwards.
 pub(super) fn is_last_hop(method: &Method, headers: &mut HeaderMap) -> bool {
     if !matches!(*method, Method::OPTIONS | Method::TRACE) {
         return false;

@@ -104,15 +104,14 @@ pub struct DecisionInput<'a, 'r> {
     pub traced_since: Option<Time>,
 }
 
-/// A proxy that asks about a request. A proxy that stops waiting for the answer may let the request pass. So a dropped
-/// request stays charged, and no request is held for longer than the proxy waits.
+/// A proxy that asks about a request, and may let it pass once it stops waiting. So a dropped request stays charged, and no
+/// request is held for longer than the proxy waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
     pub longest_hold: Duration,
 }
 
-/// What a decision produces besides its [`Decision`]. The caller creates the state and `decide` fills it in place, because it
-/// is too large to move for every request.
+/// What a decision produces besides its [`Decision`]. `decide` fills it in place, because it is too large to move.
 pub struct DecisionState<'a> {
     /// The outcomes that clients may see, in the order of the route's limits.
     pub outcomes: LimitOutcomes<'a>,

@@ -11,8 +11,7 @@ pub struct Descriptor<'a> {
     pub entries: &'a [Entry],
     /// The cost. With 0, the limit is only asked whether it has room for 1.
     pub hits: u64,
-    /// Whether `hits` have been used already, so that they are charged in any case. Then, too, the limit is asked whether it
-    /// has room for 1.
+    /// Whether `hits` have been used already, so they are charged in any case. Then the limit is asked about room for 1, too.
     pub is_report: bool,
 }
 

@@ -1,7 +1,6 @@
 //! Reads the key of a limit from a request and hashes it to a fingerprint.
 //!
-//! Each value is hashed together with its source and its length, so no two different keys have the same bytes, whatever
-//! clients send.
+//! Each value is hashed with its source and its length, so different keys never have the same bytes.
 
 mod pieces;
 pub mod ambiguity;
@@ -254,8 +253,7 @@ impl KeyExtractor {
         self.shared
     }
 
-    /// Whether all clients that send no key of their own share this `key`: one of its parts is missing, and no other part
-    /// identifies the sender.
+    /// Whether clients without a key of their own share this `key`: a part is missing, and no other part identifies them.
     pub fn is_of_strangers(&self, key: Fingerprint, attributes: &RequestAttributes<'_>) -> bool {
         if self.parts.len() == 1 || key == self.shared {
             return key == self.shared;

@@ -65,8 +65,7 @@ impl Routes {
         built
     }
 
-    /// The index of the route that takes a request. `host` is in lower case without a port, `path` as [`path::normal`]
-    /// returns it.
+    /// The index of the route that takes a request. `host` is in lower case without a port, `path` is from [`path::normal`].
     pub fn find(&self, host: &str, path: &str, conditions: RouteConditions<'_>) -> Option<usize> {
         let request = RouteRequest { path: path.strip_prefix('/')?, conditions };
         self.walk(host, request.path, |entries| request.choose(entries)).map(|entry| entry.index)
@@ -87,8 +86,7 @@ impl Routes {
         allowed
     }
 
-    /// Visits the entries for a host and a path without its first slash, the most specific first, until `visit` returns a
-    /// value.
+    /// Visits the entries for a host and a path without its first slash, the most specific first, until `visit` succeeds.
     fn walk<'a, T>(
         &'a self,
         host: &'a str,

@@ -176,8 +176,7 @@ impl Pointers {
     }
 }
 
-/// The ASCII letter that equals the first letter of a name without regard to case, and the length of that first letter in
-/// UTF-8.
+/// The ASCII letter that the first letter of a name equals without regard to case, and the UTF-8 length of that letter.
 fn in_ascii(name: &[u8]) -> Option<(u8, usize)> {
     match name {
         // ſ, ı and the Kelvin sign.

@@ -1,5 +1,4 @@
-//! Reads a response of a language model while it passes: the usage that it states, and how much text it has. Nothing of it is
-//! kept.
+//! Reads a response of a language model while it passes, without keeping it: its stated usage, and how much text it has.
 //!
 //! The usage may come in parts, so each of its members counts with its greatest value. An event or a line that is not JSON
 //! has no effect on the next one.

@@ -1,7 +1,6 @@
 //! The least severe level that is logged, which can change while the process runs.
 //!
-//! A change makes the log library ask again which places in the code are logged. So a line costs no more than with a fixed
-//! level.
+//! After a change, the log library asks again which places are logged, so lines cost no more than with a fixed level.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};

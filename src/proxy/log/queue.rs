@@ -1,8 +1,6 @@
-//! A queue of lines for a writer that may block. Adding a line never waits: if the queue is full, the line is dropped and
-//! counted.
+//! A queue of lines for a writer that may block, because a reader that stops must not block workers.
 //!
-//! Lines go into one buffer, and a thread writes all of it at once. Without the queue, a reader that stops would block every
-//! worker, which is worse than missing lines.
+//! Lines go into one buffer, and a thread writes all of it at once. A line that finds the buffer full is dropped and counted.
 
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;

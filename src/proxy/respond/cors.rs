@@ -127,8 +127,7 @@ impl CorsHeaders<'_> {
         self.policy
     }
 
-    /// Replaces the upstream's headers of CORS. Caches learn that the response depends on the origin, even if the request has
-    /// none.
+    /// Replaces the upstream's headers of CORS. Caches learn in any case that the response depends on the origin.
     pub fn apply(&self, headers: &mut HeaderMap) {
         for name in &OF_RESPONSES {
             headers.remove(name);

@@ -24,8 +24,7 @@ const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 /// The headers that contain the outcome of a call in a response without messages.
 pub const OUTCOME: [HeaderName; 3] = [STATUS, MESSAGE, DETAILS];
 
-/// The characters that are percent-encoded in `grpc-message`: the percent sign, and everything that is neither visible ASCII
-/// nor a space.
+/// What is percent-encoded in `grpc-message`: the percent sign, and everything but visible ASCII and the space.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 /// The most bytes of a text that become a message, because headers have to stay small.
 const MOST_TEXT: usize = 1024;

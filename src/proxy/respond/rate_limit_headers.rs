@@ -4,8 +4,7 @@
 //! OpenAI and Anthropic. All policies are listed, but each form has only one state: that of the policy with the least
 //! remaining, or of the one that refuses the request for longest. Limits that are silent or only report send nothing.
 //!
-//! A repeated refusal gets a copy of the previous response (`repeated.rs`): the headers have a place for the identifier of
-//! the request, and a problem document ends with it, so both are copied once.
+//! A repeated refusal gets a copy of the previous response (`repeated.rs`), with the identifier of its own request.
 
 mod forms;
 mod repeated;
@@ -75,8 +74,7 @@ impl RateLimitHeaders {
         Self { limits, forms }
     }
 
-    /// The headers that tell clients about limits, and when to try again. Those of providers are among them if these limits
-    /// have them.
+    /// The headers that tell clients about limits, and when to try again, including those of providers if limits have them.
     pub fn names(&self) -> Vec<HeaderName> {
         let mut names = vec![RETRY_AFTER, LIMIT, POLICY];
         let is_sent =
@@ -94,8 +92,7 @@ impl RateLimitHeaders {
         self.forms.iter().any(|form| form.is_of(HeaderStyle::OpenAi))
     }
 
-    /// Adds the headers for these outcomes, and the header that names the limits at the places `shadowed`, which only report
-    /// that the request is over them.
+    /// Adds the headers for these outcomes, and the header with the names of the limits `shadowed`, which only report.
     pub fn add_headers(&self, headers: &mut HeaderMap, outcomes: &[LimitOutcome<'_>], shadowed: &[usize], now: Time) {
         self.write(headers, outcomes, now);
         if shadowed.is_empty() {

@@ -95,8 +95,7 @@ fn used(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.trim().parse().ok()
 }
 
-/// The ticks in use and all ticks, from /proc/stat. Time that a hypervisor gives to others counts as in use, since this
-/// machine cannot use it.
+/// The ticks in use and all ticks, from /proc/stat. Time that a hypervisor gives to others counts as in use.
 fn machine(text: &str) -> Option<(u64, u64)> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();

@@ -30,8 +30,7 @@ impl<'c> Pools<'c> {
         (0..self.named).filter(move |user| self.of(*user) == Some(place))
     }
 
-    /// What happens to a request over the limit at this place. A limit that is only a pool on this route holds no request,
-    /// but its users may.
+    /// What happens to a request over the limit at this place. A limit that is only a pool on this route holds no request.
     pub(super) fn on_limit(&self, place: usize) -> OnLimit {
         match self.limits[place].on_limit {
             OnLimit::Delay { .. } if !self.is_of_route(place) => OnLimit::Reject,

@@ -1,5 +1,4 @@
-//! What outlives a reload: the counters of routes, limits and upstreams, which never decrease, and the connections in their
-//! pools.
+//! What outlives a reload: the counters of routes, limits and upstreams, and the connections in their pools.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

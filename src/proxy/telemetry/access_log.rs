@@ -1,4 +1,4 @@
-//! Writes lines of the access log. They contain no headers and no query, which may have keys and tokens, except for two
+//! Writes lines of the access log. Queries and headers may have keys and tokens, so lines contain no query, and only two
 //! headers in the Combined Log Format.
 
 use std::fmt::{self, Display};

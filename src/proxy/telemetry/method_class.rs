@@ -1,5 +1,4 @@
-//! The classes of methods by which requests are counted, because clients could create a time series with each invented
-//! method.
+//! The classes of methods by which requests are counted, since each method that a client invents would be a time series.
 
 use http::Method;
 

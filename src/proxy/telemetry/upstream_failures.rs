@@ -44,8 +44,7 @@ impl UpstreamFailures {
         }
     }
 
-    /// Logs the failures that are not logged yet. Has to be called every second: otherwise the last failures of a burst would
-    /// be logged only with the next failure.
+    /// Logs the failures that are not logged yet. Has to be called every second: a burst may end without another failure.
     pub fn report(&self, now: Time) {
         if let Some(failures) = self.all.due(now) {
             let reason = Reason::ALL.get(self.last.load(Ordering::Relaxed)).map(|last| last.name());

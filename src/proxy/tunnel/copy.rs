@@ -220,8 +220,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(400);
     const NONE: Waits = Waits { idle: None, client: None, upstream: None };
 
-    /// A tunnel with pipes of this size: its client, its upstream, and a task that returns its end with the number of bytes
-    /// sent to the client.
+    /// A tunnel with pipes of this size: its client, its upstream, and its end with the number of bytes sent to the client.
     fn tunnel(waits: Waits, size: usize) -> (DuplexStream, DuplexStream, JoinHandle<(TunnelEnd, usize)>) {
         let ((client, near), (far, upstream)) = (duplex(size), duplex(size));
         let running = spawn_local(async move {

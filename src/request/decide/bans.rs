@@ -19,8 +19,8 @@ use crate::store::{Answer, Ask, Verdicts};
 
 pub use known::{KnownBan, KnownBans};
 
-/// The most keys whose refusals are counted, over all limits, and the most bytes for them. The keys that were refused least
-/// recently are forgotten first.
+/// The most keys whose refusals are counted, over all limits, and their most bytes. Beyond, the key that was refused least
+/// recently is forgotten.
 const MOST_KEYS: usize = 1 << 16;
 const MOST_BYTES: usize = 32 << 20;
 
@@ -76,8 +76,7 @@ impl Strikes {
 }
 
 impl<'a> DecisionState<'a> {
-    /// Asks the store also whether the key of this limit is banned. The place of a ban is the place of its limit plus the
-    /// number of limits.
+    /// Also asks whether the key of this limit is banned. The place of a ban is that of its limit plus the number of limits.
     pub(super) fn prepare_ban(
         &mut self,
         input: &DecisionInput<'a, '_>,

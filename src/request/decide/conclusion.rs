@@ -41,8 +41,7 @@ impl<'a> DecisionState<'a> {
         }
     }
 
-    /// Makes a decision of the reply and counts it, with the charges from before the body of the request was read. The
-    /// request is no longer held.
+    /// Makes a decision of the reply, and counts it with the charges from before the body was read. Ends the hold.
     pub(super) fn conclude(&mut self, input: &DecisionInput<'a, '_>, mut reply: Reply) -> Decision {
         let as_of = reply.as_of.unwrap_or(input.now);
         let banned = bans::banned(input, &reply.verdicts, as_of);
@@ -109,8 +108,7 @@ impl<'a> DecisionState<'a> {
         }
         self.pooled.append(&mut reply.pooled);
         if !self.permits.is_empty() || input.part != StageRange::ALL {
-            // Outcomes of earlier stages and of bounds on requests in flight were added first. Restore the order of the
-            // route.
+            // Outcomes of earlier stages and of requests in flight were added first. Restore the order of the route.
             self.outcomes.sort_by_key(|outcome| outcome.place);
         }
         decision
@@ -126,8 +124,7 @@ impl<'a> DecisionState<'a> {
         self.asks.iter().filter(is_for).map(|ask| (&limits[ask.place].cost, ask.cost))
     }
 
-    /// Keeps each reservation with the limits whose costs it covers: the one that was charged, or those whose pool was
-    /// charged.
+    /// Keeps each reservation with the limits whose costs it covers: the one charged, or those whose pool was charged.
     pub(super) fn reserve(&mut self, input: &DecisionInput<'a, '_>, reply: &mut Reply) {
         for reserved in std::mem::take(&mut reply.reserved) {
             let place = reserved.place();

@@ -38,8 +38,7 @@ impl Default for ConcurrencyLimiter {
 }
 
 impl ConcurrencyLimiter {
-    /// Counts a request of this key if fewer than `max_in_flight` are in flight. Returns its permit and the number of places
-    /// that are still free.
+    /// Counts a request of this key if there is room. Returns its permit and the number of places that are still free.
     pub fn acquire(self: &Arc<Self>, key: Fingerprint, max_in_flight: u64) -> Option<(ConcurrencyPermit, u64)> {
         let mut shard = self.shard(key).lock();
         let in_flight = shard.entry(key).or_insert(0);

@@ -72,8 +72,7 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
     }
 }
 
-/// How long the limit at this place holds a request that was already held for `held`. `None` if that is too long: then the
-/// request is refused at once.
+/// How long the limit holds a request that was already held for `held`. `None` refuses it, because that would be too long.
 fn hold(
     input: &DecisionInput<'_, '_>,
     state: &DecisionState<'_>,
@@ -117,8 +116,7 @@ fn delay(input: &DecisionInput<'_, '_>, place: usize) -> Option<(Duration, usize
     input.reported(place).is_none().then_some((max_delay.min(input.longest_hold()), max_delayed))
 }
 
-/// Joins the queue of this limit and waits until the request is the first. `None` if the queue is full or the wait would last
-/// beyond `until`.
+/// Joins the queue of this limit and waits for the turn of the request. `None` if the queue is full, or at `until`.
 async fn queue(
     input: &DecisionInput<'_, '_>,
     state: &mut DecisionState<'_>,
@@ -144,8 +142,7 @@ fn longest_delay(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, reply
 }
 
 impl<'a> DecisionState<'a> {
-    /// The current time, if the clock said `read` when the decision began. Reads the clock again only if something was waited
-    /// for since.
+    /// The current time, if the clock said `read` when the decision began. Reads it again only after a wait.
     pub fn now(&self, read: Time) -> Time {
         if self.has_waited { clock::now() } else { read }
     }
@@ -170,8 +167,7 @@ impl<'a> DecisionState<'a> {
         self.reservations.charge_if_dropped([].into_iter());
     }
 
-    /// Refuses a request that was queued for too long or found the queue full. The requests before it are gone after
-    /// `max_delay`.
+    /// Refuses a request that found the queue full or waited for too long. The requests before it are gone by `max_delay`.
     pub(super) fn give_up(&mut self, input: &DecisionInput<'a, '_>, place: usize, max_delay: Duration) -> Decision {
         let decision = self.over(input, place);
         let found = self.asks.iter().zip(&self.profiles).find(|(ask, _)| ask.place == place);

@@ -1,16 +1,13 @@
 //! In which order limits decide, and what a request is charged before all of it is known.
 //!
-//! Verifying a signature takes longer than all other steps of a request together. So a request whose token would have to be
-//! verified is refused before that if the limits that need no token are known to refuse it. If its token is not valid, these
-//! limits charge it whatever the decision, since wrong tokens would otherwise cost their clients nothing. A request with a
-//! valid token is charged as any other, to all limits or to none, in one exchange with the store.
-//!
-//! Charging these limits before each verification, and giving back if another limit refuses, would need a second exchange
-//! with Memcached for each new token. So only the knowledge of this process is used before it.
+//! Verifying a signature takes longer than all other steps together. So the limits that need no token may refuse first, by
+//! what this process knows: asking Memcached would be a second exchange for each new token. They charge a request whose token
+//! proves invalid, since wrong tokens would otherwise cost nothing. A request with a valid token is charged in one exchange,
+//! by all limits or by none.
 //!
 //! A client decides how long its body takes. If the body has not come with the head, the limits that need none charge the
-//! request before the gateway waits for the body. If a limit that needs the body refuses the request, they give the charge
-//! back. If the body cannot be used, or never comes, the charge stays.
+//! request before the gateway waits for the body. They give the charge back if a limit that needs the body refuses, but not
+//! if the body cannot be used or never comes.
 
 use std::ops::ControlFlow;
 
@@ -25,8 +22,7 @@ use super::{Decision, DecisionInput, DecisionState, RouteLimit, delay};
 pub enum Stage {
     /// The head. Such a limit tells clients apart without a verified token.
     Head,
-    /// The tokens. A limit that all clients share also waits for them: otherwise a client with wrong tokens could use up the
-    /// quota of all others.
+    /// The tokens. A limit that all clients share waits for them too: wrong tokens must not use up the quota of others.
     Tokens,
     Body,
 }

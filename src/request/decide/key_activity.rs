@@ -3,9 +3,8 @@
 //! Each worker counts in its own sketches, which are added up for display. A worker never waits: while its sketches are being
 //! read, it only counts how many keys it could not record, and this count becomes part of the error.
 //!
-//! A key that has a place in a sketch costs about 100 instructions, a new one in a flood of new keys about 250. The text of a
-//! key is read from the request when the key gets a place in a sketch with room, or when it comes again, because most
-//! invented keys come once.
+//! A key with a place costs about 100 instructions, a new one in a flood of new keys about 250. Its text is read from the
+//! request when it gets a place in a sketch with room, or when it comes again, because most invented keys come once.
 
 use parking_lot::Mutex;
 
@@ -96,8 +95,7 @@ impl Periods {
         Self { number, current: Sketches::default(), last: Sketches::default() }
     }
 
-    /// Begins a period. Nothing changes if `number` is the previous period, because the request was held or the clock was set
-    /// back a little.
+    /// Begins a period. Ignores the previous period, which comes after a hold or if the clock was set back a little.
     fn begin(&mut self, number: u64) {
         if number + 1 == self.number {
             return;

@@ -45,8 +45,7 @@ pub fn longest_refusal<'o, 'a>(outcomes: &'o [LimitOutcome<'a>]) -> Option<&'o L
     refusals.max_by_key(|outcome| outcome.until().unwrap_or(Time::MAX))
 }
 
-/// The outcome that tells a client most: the refusal with the longest wait, otherwise the outcome with the least remaining.
-/// Unknown outcomes come last.
+/// The outcome that tells a client most: the refusal with the longest wait, otherwise that with the least remaining.
 pub fn binding<'o, 'a: 'o>(outcomes: impl Iterator<Item = &'o LimitOutcome<'a>>) -> Option<&'o LimitOutcome<'a>> {
     outcomes.min_by_key(|outcome| match (outcome.verdict.admitted(), outcome.verdict.remaining()) {
         (false, _) => (0, u64::MAX - outcome.until().unwrap_or(Time::MAX).micros()),

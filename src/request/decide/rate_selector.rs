@@ -280,8 +280,7 @@ impl RateSelector {
         1 + tiers.len() + granted.len() + temporary.as_ref().map_or(0, |temporary| temporary.allowances())
     }
 
-    /// Selects what applies to a request whose `key` is counted. `extractor` reads the limit's key, and `has_key` says
-    /// whether the request has one.
+    /// Selects what applies to a request whose `key` is counted. `has_key` says whether the request has a key of its own.
     pub fn select<'a>(
         &'a self,
         extractor: &KeyExtractor,
@@ -311,8 +310,7 @@ impl RateSelector {
         }
     }
 
-    /// What an override grants a key: one in the file, otherwise one from the admin API. The arguments are those of
-    /// [`Self::select`].
+    /// What an override grants a key: one in the file, otherwise one from the admin API. See [`Self::select`].
     pub fn overridden(
         &self,
         extractor: &KeyExtractor,

@@ -43,8 +43,7 @@ pub fn estimated_input(body: Option<&InspectedBody<'_>>) -> u64 {
 pub fn initial_cost_within(cost: &Cost, most: u64, attributes: &RequestAttributes<'_>) -> u64 {
     let initial = initial_cost(cost, attributes.headers, attributes.body);
     match cost {
-        // A tier or an override may allow less than the limit's own rates, for which the reservation was configured, and a
-        // request may name any maximum of output.
+        // A tier or an override may allow less than the limit's own rates, and a request may name any maximum of output.
         Cost::ResponseHeader { .. } | Cost::Tokens(_) => initial.min(most),
         _ => initial,
     }
@@ -54,8 +53,7 @@ pub fn is_settled(cost: &Cost) -> bool {
     matches!(cost, Cost::ResponseHeader { .. } | Cost::OnStatus(..) | Cost::Tokens(_))
 }
 
-/// The cost that a header states. `None` if the header is missing, repeated or not a number. A number that does not fit
-/// becomes `u64::MAX`.
+/// The cost in a header. `None` if it is missing, repeated or not a number; `u64::MAX` if the number does not fit.
 fn cost_header(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().filter(|_| values.next().is_none())?.to_str().ok()?.trim();
@@ -63,8 +61,7 @@ fn cost_header(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     digits.then(|| value.parse().unwrap_or(u64::MAX))
 }
 
-/// The cost of a request for error messages. If the request states it, these are the digits as sent, which may not fit in a
-/// `u64`; only the first 30 are shown.
+/// The cost of a request for error messages: a cost that the request states as its digits, at most 30 of them.
 pub fn stated_cost(cost: &Cost, headers: &HeaderMap) -> String {
     const MOST: usize = 30;
     let stated = match cost {
@@ -92,13 +89,10 @@ pub fn response_cost(cost: &Cost, status: StatusCode, headers: &HeaderMap) -> Op
 ///
 /// | how the request ended | who answers | its cost |
 /// |---|---|---|
-/// | the head of a response came from the upstream, whatever happens to its body | upstream | by that head; in tokens by its
-/// body |
-/// | no server got a part of it: no connection, no room, an earlier deadline, a server that refused it unprocessed | gateway
-/// | by that status |
+/// | the head of a response came from the upstream, whatever becomes of its body | upstream | by that head; in tokens by its body |
+/// | no server got a part of it: no connection, no room, an earlier deadline, a server that refused it unprocessed | gateway | by that status |
 /// | a route without an upstream | gateway | by that status |
-/// | a server may have got a part of it: the server closed, was too slow, sent no HTTP; the client broke off its body, sent
-/// too much of it or none, or its deadline was over | gateway | what was reserved |
+/// | a server may have got a part of it: the server closed, was too slow, sent no HTTP; the client broke off its body, sent too much of it or none, or its deadline was over | gateway | what was reserved |
 /// | the client left before an answer | nobody | what was reserved |
 ///
 /// So no ending that a client can choose gives back a cost that may already have arisen.

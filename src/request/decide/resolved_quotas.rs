@@ -35,8 +35,7 @@ struct QuotaWait<'a> {
     end: watch::Receiver<()>,
 }
 
-/// Looks up the keys of a request in the caches of limits of `part`, and requests lookups for the others. Returns the lookups
-/// that are worth waiting for.
+/// Looks up the keys of a request in the caches of limits of `part`. Requests the others, and returns those worth a wait.
 pub fn resolve_quotas<'a>(
     limits: &'a [RouteLimit],
     part: StageRange,

@@ -1,17 +1,14 @@
 //! Holds requests that all their limits admit, for longer the fuller a limit is.
 //!
-//! A request is charged when it comes, and held afterwards, so that concurrent requests see each other's charges. Only the
-//! longest hold counts, from the arrival of the request: time that a limit with `on_limit = "delay"` has held it is
-//! subtracted. If the client leaves meanwhile, all charges are given back.
+//! A request is charged when it comes and held afterwards, so concurrent requests see each other's charges. Only the longest
+//! hold counts, from the arrival of the request, so time that `on_limit = "delay"` has held it is subtracted. If its client
+//! leaves meanwhile, its charges are given back.
 //!
-//! Requests of a key leave in the order of their arrival, even if a later one finds the limit less full: otherwise a client
-//! whose requests build on each other would see them served out of order. No request waits longer than `up_to` because of
-//! that, since those before it came earlier.
+//! Requests of a key leave in order of arrival, even if a later one finds the limit less full, since they may build on each
+//! other. None waits longer than `up_to` for that, because those before it came earlier.
 //!
-//! A held request is not in flight: it takes its places of `max_in_flight` when the hold ends. If no place is free then, the
-//! request is refused and its charges are given back.
-//!
-//! Held requests have queues of their own: in the queue of requests that wait for room, they would keep those from asking.
+//! A held request is not in flight: if no place of `max_in_flight` is free when its hold ends, it is refused and its charges
+//! are given back. Held requests have queues of their own, since they would keep requests that wait for room from asking.
 
 use std::ops::ControlFlow;
 use std::time::Duration;

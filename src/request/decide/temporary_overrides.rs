@@ -1,14 +1,10 @@
-//! Overrides that the admin API has set, for one key of a limit, until a moment. They end with the process.
+//! Overrides that the admin API has set, for one key of a limit, until a moment of the monotonic clock. They end with the
+//! process.
 //!
-//! A key is kept as written, together with all its fingerprints: if a reload changes a limit, the keys and rates of its
-//! overrides are read again for the new limit.
-//!
-//! Overrides are part of the snapshot. A request borrows its rates from the snapshot, so a change makes a new snapshot with
-//! other rate tables, which replaces the old one as in a reload. No file is read, and upstreams, connections and metrics stay
-//! the same. The control thread makes one snapshot for all waiting changes, and one when an override ends.
-//!
-//! Overrides are found by the fingerprint of the counted key, so a limit without any pays one branch, and one with ten
-//! thousand pays one lookup. They end by the monotonic clock.
+//! A key is kept as written, together with its fingerprints, because a reload reads keys and rates again for the new limits.
+//! A request borrows its rates from the snapshot, so a change makes a new snapshot with other rate tables, without reading
+//! files or touching upstreams, connections and metrics. The control thread makes one for all waiting changes, and one when
+//! an override ends. Overrides are found by the fingerprint of the key, so a limit without any pays one branch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -127,8 +123,8 @@ impl TemporaryOverrides {
         self.retain(|_, one| one.ends > now)
     }
 
-    /// Applies a reload: removes the overrides that their limit no longer allows, because the limit is gone, or its `key`,
-    /// its `known_keys` or its rates have changed. Returns the names of the limits, and how many each lost.
+    /// Applies a reload: removes overrides whose limit is gone, or has another `key`, and those that its `known_keys` or
+    /// rates no longer allow. Returns the names of the limits, and how many each lost.
     pub fn reload(&mut self, config: &Config) -> Vec<(String, usize)> {
         let limits: HashMap<_, _, RandomState> = config.limits.iter().map(|limit| (&*limit.name, limit)).collect();
         // An allowance that many overrides share is read once.

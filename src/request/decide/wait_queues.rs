@@ -1,5 +1,4 @@
-//! Queues of requests that are held until their limit has room: first come, first served. Only the first request of a queue
-//! asks the store.
+//! Queues of requests that are held until their limit has room. Only the first request of a queue asks the store.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,8 +17,7 @@ pub struct WaitQueues {
     next_ticket: AtomicU64,
 }
 
-/// Requests by their tickets, in order of arrival. Any of them may leave at any time. The sender wakes a request that has
-/// become the first; `None` if the request knows that.
+/// Requests by their tickets, in order of arrival. The sender wakes a request that becomes the first; `None` if it knows.
 type Queue = BTreeMap<u64, Option<oneshot::Sender<()>>>;
 
 /// A place in a queue. Dropping it leaves the queue.

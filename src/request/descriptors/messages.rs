@@ -1,12 +1,10 @@
-//! The messages of `envoy.service.ratelimit.v3` and `grpc.health.v1` that the gateway reads and writes, with the fields that
-//! it knows. Unknown fields are skipped, as Protocol Buffers require.
+//! The messages of `envoy.service.ratelimit.v3` and `grpc.health.v1` with the fields that the gateway reads or writes, from
+//! `rls.proto`, `ratelimit.proto`, `base.proto` and `health.proto` in `envoy/service/ratelimit/v3`,
+//! `envoy/extensions/common/ratelimit/v3`, `envoy/config/core/v3` and `grpc/health/v1`. Unknown fields are skipped, as
+//! Protocol Buffers require.
 //!
 //! Texts in calls are read as bytes: Envoy copies what clients send into them, and would let the request pass if the call
 //! failed because a text is not UTF-8.
-//!
-//! The messages are defined in `envoy/service/ratelimit/v3/rls.proto`,
-//! `envoy/extensions/common/ratelimit/v3/ratelimit.proto`,
-//! `envoy/config/core/v3/base.proto` and `grpc/health/v1/health.proto`.
 
 use bytes::Bytes;
 

@@ -2,11 +2,8 @@
 //! client could get a new counter for every request.
 //!
 //! A key is unambiguous if the request has it exactly once, in exactly its own spelling. The behavior of servers, not a
-//! standard, decides which other spellings count: see the tables in the tests.
-//!
-//! If a header is repeated, some servers read the first and others the last. The gateway cannot know how an upstream reads,
-//! so it refuses a request that any known server reads differently. The checks are computed per route when the configuration
-//! is built. If no limit reads a header, cookie, parameter or token, requests pay nothing for them.
+//! standard, decides which other spellings count: see the tables in the tests. The checks are computed per route when the
+//! configuration is built, so requests pay nothing if no limit reads a header, cookie, parameter or token.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,5 +1,4 @@
-//! Reads the body of a request on routes whose limits need it: for costs in tokens, and for keys from JSON. Pure: the proxy
-//! has received the body before.
+//! Reads the body of a request if limits of its route need it: for costs in tokens, and for keys from JSON. Pure.
 
 mod declared;
 

@@ -25,8 +25,7 @@ pub struct Reported {
     pub scheme: Option<Scheme>,
     /// Whether the header is valid and names the node from which a proxy got the request.
     pub names_node: bool,
-    /// Whether X-Forwarded-For is missing. A proxy that writes X-Forwarded-For may pass on Forwarded as its client wrote it,
-    /// and clients know their own address.
+    /// Whether X-Forwarded-For is missing. A proxy that writes it may pass on Forwarded as its client wrote that header.
     pub is_alone: bool,
 }
 
@@ -34,8 +33,7 @@ pub struct Reported {
 const CONTRADICTED: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 impl Client {
-    /// The address by which the client is counted. A client that makes a trusted proxy report two clients must not use up
-    /// what the proxy itself may use.
+    /// The address that is counted. A client that makes a proxy report two clients must not use up the quota of the proxy.
     pub fn counted(self) -> IpAddr {
         if self.is_contradicted { CONTRADICTED } else { self.address }
     }

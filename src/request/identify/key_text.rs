@@ -1,8 +1,6 @@
-//! The key of a limit as a text, such as `partner-7` or `192.0.2.1|GET`: as the gateway shows it, and as an operator writes
-//! it.
+//! The key of a limit as a text, such as `partner-7` or `192.0.2.1|GET`: as the gateway shows and an operator writes it.
 //!
-//! A part may have several sources, and a written part does not say from which one it comes. So a key may have several
-//! readings, each with its own fingerprint.
+//! A written part does not say from which of its sources it comes, so a key may have several readings and fingerprints.
 
 use std::net::IpAddr;
 
@@ -115,8 +113,7 @@ pub fn value_text(source: &Source, value: &[u8]) -> String {
     }
 }
 
-/// A key in the form of the admin API: its parts, joined by `|`. A missing part is empty, and an IPv6 network is its first
-/// address.
+/// A key in the form of the admin API: its parts, joined by `|`. A missing part is empty; an IPv6 network is an address.
 pub fn written_text(parts: &[Option<(&Source, Vec<u8>)>]) -> String {
     let part = |part: &Option<(&Source, Vec<u8>)>| match part {
         Some((Source::ClientIp { .. }, value)) => network(value, 128),

@@ -1,11 +1,9 @@
 //! Finds the valid tokens of a request, so that limits can count by their claims.
 //!
-//! Verifying a signature takes longer than all other steps of a request together. So only the tokens that the limits of a
-//! route use are verified, and each worker caches the valid ones.
-//!
-//! The cache finds a token by a hash of its text and of the settings, and the token counts only with the keys that verified
-//! it. So after a reload or with new keys, nothing has to be removed: old entries are no longer found or used. Invalid tokens
-//! are not cached, because clients can invent any number of them.
+//! Verifying a signature takes longer than all other steps of a request together. So only tokens that limits of the route use
+//! are verified, and each worker caches the valid ones by a hash of their text and the settings, with the keys that verified
+//! them. After a reload or with new keys, old entries are no longer used. Invalid tokens are not cached, because clients can
+//! invent any number of them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -197,8 +195,7 @@ impl TokenReader {
     }
 }
 
-/// The valid tokens of a request that needs no verification: all its tokens were verified before, and no required one is
-/// missing.
+/// The valid tokens of a request that needs no verification: all are cached, and no required one is missing.
 pub fn known_tokens<'a>(
     readers: &'a [Arc<TokenReader>],
     headers: &HeaderMap,

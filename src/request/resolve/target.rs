@@ -32,8 +32,7 @@ enum PathKey {
 /// The most header fields of a request. The library of HTTP/1.1 itself refuses more.
 const MOST_FIELDS: usize = 100;
 
-/// The request is invalid, or can be read in two ways. The next bytes on the connection may belong to the part that could not
-/// be read.
+/// The request is invalid, or can be read in two ways. The next bytes on the connection may belong to it.
 fn bad(detail: &'static str) -> Rejection {
     Rejection { status: StatusCode::BAD_REQUEST, reason: None, detail: Cow::Borrowed(detail), ends_connection: true }
 }
@@ -100,16 +99,15 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Whether the method would be a standard one in upper case. Methods are case-sensitive (RFC 9110, section 9.1), but some
-/// servers read `post` as POST (WSGI, Rack), and the gateway would find the route of another method.
+/// Whether upper case would make it a standard method. Methods are case-sensitive (RFC 9110, section 9.1), but some servers
+/// read `post` as POST (WSGI, Rack), and the gateway would find the route of another method.
 fn is_method_in_other_case(method: &str) -> bool {
     const STANDARD: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
     method.bytes().any(|byte| byte.is_ascii_lowercase())
         && STANDARD.iter().any(|standard| standard.eq_ignore_ascii_case(method))
 }
 
-/// Whether the body has no transfer coding except chunked. The gateway writes its own chunks, so any other coding would be
-/// lost.
+/// Whether the body has no transfer coding but chunked. The gateway writes its own chunks, so others would be lost.
 fn is_plain(headers: &HeaderMap) -> bool {
     let Some(coding) = headers.get(header::TRANSFER_ENCODING) else { return true };
     coding.as_bytes().eq_ignore_ascii_case(b"chunked") && !is_repeated(headers, &header::TRANSFER_ENCODING)

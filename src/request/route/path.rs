@@ -1,13 +1,11 @@
 //! The normal form of a path, against which routes are matched.
 //!
 //! Servers read many spellings of a path as the same path. If a route missed one of them, clients could avoid its limits. So
-//! each path is normalized first, and a path that servers read differently is refused. The upstream gets the path as the
-//! client wrote it, except where servers could still read that differently ([`onward`]). docs/paths.md lists the spellings
-//! and the servers.
+//! each path is decoded as far as any server decodes it, and a path that servers read differently is refused. docs/paths.md
+//! lists the spellings and the servers.
 //!
-//! A path is decoded as far as any server decodes it. The upstream does not get the decoded path, because upstreams
-//! distinguish `/admin` from `/admin/` and use parameters. Most paths are in normal form already, which one pass over the
-//! bytes detects.
+//! The upstream gets the path as the client wrote it, except where servers could still read that differently ([`onward`]):
+//! upstreams distinguish `/admin` from `/admin/`, and use parameters.
 
 use std::borrow::Cow;
 
@@ -197,8 +195,7 @@ impl Normalizer {
     }
 }
 
-/// The path as limits count by it: paths that the route does not distinguish have the same key. `path` is as [`normal`]
-/// returns it.
+/// The path as limits count by it: the same for paths that the route does not distinguish. `path` is from [`normal`].
 pub fn key(path: &str, rules: PathRules, ignore_case: bool) -> Cow<'_, str> {
     let path = match path.strip_suffix('/') {
         Some(shorter) if rules.matching == PathMatching::Forgiving && !shorter.is_empty() => shorter,

@@ -1,7 +1,7 @@
 //! The path that the upstream gets: the client's, or that of `rewrite` in the route.
 //!
-//! A rewrite contains captures as the client has written them, since the upstream decodes the path. The result is normalized
-//! once, like every path of a client, so a path that servers read differently is refused here too.
+//! A rewrite contains captures as the client has written them, since the upstream decodes the path. The result is normalized,
+//! like every path of a client, so a path that servers read differently is refused here too.
 
 use std::borrow::Cow;
 

@@ -38,8 +38,7 @@ impl Ending {
         self.document.is_early = true;
     }
 
-    /// Ends the document, after `text` bytes of text. Returns whether a count in it is final. `is_part` says whether the
-    /// document is one of several.
+    /// Ends the document, after `text` bytes of text. `is_part` marks one of several. Returns whether a count in it is final.
     pub(super) fn document_ended(&mut self, text: u64, is_part: bool) -> bool {
         let next = Document { before: text, ..Document::default() };
         let Document { before, has_answer, is_early } = std::mem::replace(&mut self.document, next);

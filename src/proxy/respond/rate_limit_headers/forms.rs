@@ -102,8 +102,7 @@ impl Form {
         self.is_of(style) && self.unit.is_none_or(|own| own == unit)
     }
 
-    /// Writes the three values of a rate. Removes a header without a value, since the upstream's own header of this name is
-    /// about another limit.
+    /// Writes the three values. Removes a header without a value, since the upstream's own one is about another limit.
     pub(super) fn write(&self, headers: &mut HeaderMap, told: &ReportedRate, now: Time) {
         let ReportedRate { allowed, remaining, until } = *told;
         let moment = until.and_then(|until| (self.moment)(now, until));

@@ -1,5 +1,4 @@
-//! The banned keys of a limit that one worker knows: it has begun their bans, or has refused their requests. Only the admin
-//! API reads them; the store decides.
+//! The banned keys of a limit as far as one worker knows them, for the admin API only. The store decides.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

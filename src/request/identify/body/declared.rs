@@ -19,8 +19,7 @@ pub(super) fn is_json(headers: &HeaderMap) -> bool {
     types(headers).flat_map(|kind| kind.as_bytes().split(|byte| *byte == b',')).any(is_json)
 }
 
-/// Whether all named charsets are read alike by all servers. Servers differ in how they read parameters, so whatever looks
-/// like one counts.
+/// Whether all servers read all named charsets alike. Whatever looks like a parameter counts, since servers differ.
 pub(super) fn charsets_are_known(headers: &HeaderMap) -> bool {
     types(headers).all(|kind| {
         let kind = kind.as_bytes().to_ascii_lowercase();
