@@ -24,9 +24,7 @@ pub struct Usage {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weights {
-    /// For input that was not cached.
     pub input: Weight,
-    /// For input that was cached.
     pub cached: Weight,
     pub output: Weight,
 }

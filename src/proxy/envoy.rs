@@ -53,8 +53,7 @@ const MOST_BYTES: u64 = 1 << 20;
 /// The most descriptors of a call. Envoy's configuration decides how many there are.
 const MOST_DESCRIPTORS: usize = 32;
 
-/// Whether this is a gRPC call. A request that names a target, as questions in HTTP do, is never one, since its other headers
-/// may be those of a client.
+/// Whether this is a gRPC call. A request that names a target asks in HTTP, and its other headers may be its client's.
 pub(super) fn is_call(connection: &ConnectionContext, request: &IncomingRequest) -> bool {
     let IncomingRequest { head, ambiguity, .. } = request;
     connection.traffic == Traffic::Decisions

@@ -23,8 +23,7 @@ pub(super) struct Finish<'a, 'r> {
 }
 
 impl<'a, 'r> Finish<'a, 'r> {
-    /// For the request with this head. `refused_status` tells a proxy that only asks about the request that a limit refuses
-    /// it.
+    /// For the request with this head. By `refused_status`, a proxy that only asks learns that a limit refuses the request.
     pub(super) fn new(
         changes: Option<&'a ResponseChanges<'r>>,
         head: &'a Parts,

@@ -254,8 +254,8 @@ impl RequestRecord {
         }
     }
 
-    /// Records for the access log since when the request was held, which limits only report that it is over them, which were
-    /// replaced by their pools, and how many more requests each limit admits.
+    /// Records for the access log: when the hold began, the limits that only report, those whose pools were charged, and how
+    /// many more requests each limit admits.
     pub fn decided<'a>(
         &mut self,
         held_since: Option<Time>,

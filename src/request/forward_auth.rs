@@ -6,8 +6,7 @@
 //! | nginx | `X-Original-URI` | `X-Original-Method` | `Host` |
 //!
 //! These proxies pass on what their clients send. So a client can write the headers of the other way, to be counted by
-//! another path or host. Only the headers of one way count, and a question with both targets, or with one of them twice, is
-//! refused.
+//! another path or host. Only the headers of one way count, and a question with both or with repeated targets is refused.
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, header};

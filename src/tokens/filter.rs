@@ -17,7 +17,6 @@ pub struct StreamFilter {
     reader: ResponseReader,
     /// Whether to remove the event that only states the usage.
     hides_usage: bool,
-    /// The beginning of the part.
     held: BytesMut,
     /// Whether the beginning of the part has passed, because it was too long to be held.
     has_passed: bool,

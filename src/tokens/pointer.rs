@@ -116,7 +116,6 @@ impl Pointers {
         Self { places, ends }
     }
 
-    /// The number of places: targets, and those on the way to them.
     pub fn places(&self) -> usize {
         self.places.len()
     }
@@ -281,7 +280,6 @@ impl Follower {
         self.innermost = Inside { place, next_item: (kind == Kind::Array).then_some(0) };
     }
 
-    /// The innermost value ends.
     #[inline]
     pub fn end(&mut self, kind: Kind) {
         if kind != Kind::String {

@@ -240,7 +240,6 @@ impl<'a> Said<'a> {
         }
     }
 
-    /// Ends a string at a place that has a meaning.
     #[inline(never)]
     fn end_string(&mut self, place: usize) {
         if self.pointers.keys().contains(&place) {
@@ -255,7 +254,6 @@ impl<'a> Said<'a> {
         }
     }
 
-    /// Applies a word or a text.
     fn say(&mut self, known: Known, text: &[u8]) {
         let is_false = || matches!(text, b"false" | b"null" | b"0" | b"");
         match known {

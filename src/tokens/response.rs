@@ -160,7 +160,6 @@ impl ResponseReader {
         self.findings.ending.is_complete
     }
 
-    /// Whether the provider has reported a failure.
     pub fn has_failed(&self) -> bool {
         self.findings.ending.has_failed
     }
@@ -187,8 +186,7 @@ impl ResponseReader {
         self.findings.provider
     }
 
-    /// How many values were ignored because they stand in the place of a count but are none: negative, a fraction, 2^64 or
-    /// more, or text.
+    /// How many values in the place of a count were ignored: negative ones, fractions, 2^64 and more, and texts.
     pub fn ignored(&self) -> u32 {
         self.findings.report.ignored()
     }

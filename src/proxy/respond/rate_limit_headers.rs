@@ -144,7 +144,7 @@ impl RateLimitHeaders {
         response
     }
 
-    /// The status for a request whose key the limit at `place` has banned, and a response that does not say until when.
+    /// The status for a request whose key the limit at `place` has banned, and a response without the end of the ban.
     fn ban(&self, place: usize) -> (StatusCode, LocalResponse) {
         let status = self.limits.get(place).map_or(StatusCode::TOO_MANY_REQUESTS, |limit_headers| limit_headers.banned);
         let detail = |name: &str| {

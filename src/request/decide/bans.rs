@@ -19,8 +19,7 @@ use crate::store::{Answer, Ask, Verdicts};
 
 pub use known::{KnownBan, KnownBans};
 
-/// The most keys whose refusals are counted, over all limits, and their most bytes. Beyond, the key that was refused least
-/// recently is forgotten.
+/// The most keys whose refusals are counted, over all limits, and their most bytes. Least recently refused keys go first.
 const MOST_KEYS: usize = 1 << 16;
 const MOST_BYTES: usize = 32 << 20;
 

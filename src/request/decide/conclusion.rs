@@ -114,8 +114,7 @@ impl<'a> DecisionState<'a> {
         decision
     }
 
-    /// The costs for which the limit at this place was charged, each with the first charge: its own cost, and those of the
-    /// limits whose pool it is.
+    /// The costs for which the limit at this place was charged, each with the first charge: its own, and those of its users.
     pub fn costs<'l>(&self, limits: &'l [RouteLimit], place: usize) -> impl Iterator<Item = (&'l Cost, u64)> {
         let is_for = move |ask: &&Ask<'_>| match self.overflowed.contains(&ask.place) {
             true => limits[ask.place].overflow == Some(place),

@@ -23,8 +23,7 @@ pub enum BadPath {
     Control,
     /// An encoded slash or a backslash, unless the configuration says how upstreams read it.
     EscapedSlash,
-    /// A slash that is escaped twice, or a character that is, although it needs no escape. Servers that decode twice would
-    /// see another path.
+    /// A slash, or a character that needs no escape, that is escaped twice. Servers that decode twice see another path.
     EscapedTwice,
     /// UTF-8 with more bytes than the character needs (RFC 3629, section 10). Lenient decoders read it as a slash or dot.
     Overlong,

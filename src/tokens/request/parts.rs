@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 
 use crate::base::json::Kind;
 
-/// The role of a member, by its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Role {
     #[default]
@@ -218,7 +217,6 @@ impl Parts {
         self.part = OpenPart { depth, form, data: 0, is_text: false };
     }
 
-    /// The next part of a string.
     #[inline]
     pub(super) fn text(&mut self, part: &[u8]) {
         if self.string != PartString::Other {

@@ -132,7 +132,6 @@ impl Findings {
         has_input && !is_nothing && self.ending.is_final(self.visible())
     }
 
-    /// Ends a response, or a part of one.
     fn document_ended(&mut self) {
         let (is_part, visible) = (self.is_stream || self.is_list, self.visible());
         let is_final = self.ending.document_ended(visible, is_part) || matches!(self.source, Source::Pointers(_));
@@ -183,7 +182,6 @@ impl Findings {
         }
     }
 
-    /// Ends a value before this place.
     fn value_ended(&mut self, at: usize) {
         if self.document.depth == usize::from(self.is_list) || self.document.depth == 0 {
             self.part_end = Some(at);
@@ -201,7 +199,6 @@ impl Findings {
         }
     }
 
-    /// Uses a kept string that has ended.
     fn know(&mut self, member: Member, text: ShortText) {
         match (member, &*text) {
             (Member::StopReason | Member::FinishReason, _) => self.ending.is_complete = true,
@@ -233,7 +230,6 @@ impl Findings {
         member
     }
 
-    /// Counts a number or a string if its member is a count.
     fn count(&mut self, member: Member, word: Option<&[u8]>) {
         let Self { source, document, report, own, .. } = self;
         let mut set = |field| {

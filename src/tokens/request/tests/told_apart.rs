@@ -1,4 +1,4 @@
-//! Tests of what is told apart: parts that are not text, and requests that have to be made to ask for their usage.
+//! Tests of two distinctions: parts that are not text, and requests that have to be made to ask for their usage.
 
 use super::*;
 
