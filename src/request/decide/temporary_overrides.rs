@@ -1,4 +1,4 @@
-//! Overrides that the admin API has set, for one key of a limit, by the monotonic clock. None outlives the process.
+//! Overrides that the admin API has set for one key of a limit until a moment (monotonic). None outlives the process.
 //!
 //! A key is kept as written, together with its fingerprints, because a reload reads keys and rates again for the new limits.
 //! A request borrows its rates from the snapshot, so a change makes a new snapshot with other rate tables, without reading
