@@ -1,4 +1,4 @@
-//! One request through the steps, in order. Start reading here.
+//! Passes one request through the steps, in order. Start reading here.
 
 pub mod shed;
 pub mod respond;
@@ -74,38 +74,31 @@ use forward::UpstreamCall;
 use local_answer::{Finish, fill};
 use tunnel::Waits;
 
-/// What a worker needs to serve requests.
 pub struct Worker {
-    /// Its index, from 0.
     pub index: usize,
-    /// The snapshot in force.
     pub snapshots: WorkerSnapshots,
-    /// Its connections to upstreams.
     pub pools: Rc<ConnectionPools>,
-    /// The valid tokens of its clients.
     pub tokens: RefCell<TokenCache>,
-    /// The memory of the bodies that it reads before it decides.
+    /// For bodies that are read before the decision.
     pub body_memory: BodyMemory,
-    /// Where new identifiers come from.
     pub random: Random,
-    /// What authorities of certificates are answered.
     pub challenges: Arc<Challenges>,
-    /// Whether load balancers shall send requests.
+    /// Whether load balancers should send requests.
     pub readiness: Arc<Readiness>,
 }
 
-/// What the requests of one connection share: its peer, its worker, and what is cached of the last request.
+/// What the requests of one connection share: the peer, the worker, and caches from the last request.
 pub struct ConnectionContext {
     worker: Rc<Worker>,
     peer: IpAddr,
     port: u16,
-    /// The peer's address as text, which upstreams are sent with every request.
+    /// The peer's address as text, which is sent to upstreams with every request.
     address: String,
     tls: Option<Rc<TlsPeer>>,
     traffic: Traffic,
     key_cache: RefCell<KeyCache>,
     refusal_cache: RefCell<RefusalCache>,
-    /// Connections to servers that are for this one alone.
+    /// Connections to servers that only this connection uses.
     bound: Rc<BoundConnections>,
 }
 
@@ -127,12 +120,11 @@ impl ConnectionContext {
 }
 
 impl ConnectionContext {
-    /// The certificate that the client has shown.
     fn certificate(&self) -> Option<&ClientCertificate> {
         self.tls.as_ref()?.certificate.as_ref()
     }
 
-    /// By what other proxies ask on the connection, if they do.
+    /// How other proxies ask on this connection; `None` if it carries plain requests.
     fn via(&self) -> Option<&'static str> {
         match self.traffic {
             Traffic::Requests => None,
@@ -140,7 +132,7 @@ impl ConnectionContext {
         }
     }
 
-    /// A request on this connection, or one about which its peer asks. What TLS says about that peer is not about its clients.
+    /// A request on this connection, or one about which its peer asks. The TLS of that peer says nothing about its clients.
     fn arrived<'a>(
         &'a self,
         head: &'a Parts,
@@ -176,7 +168,7 @@ impl Handler for ConnectionContext {
     fn refused(&self, refusal: &HeadError) -> Vec<u8> {
         let HeadError { status, reason, took } = *refusal;
         let gateway = self.worker.snapshots.current();
-        // Nothing is known of its headers, so the client is the peer.
+        // The headers are unknown, so the client is the peer.
         let entry = (gateway.access_log != AccessLog::Off)
             .then(|| AccessLogEntry { via: self.via(), ..AccessLogEntry::new(self.peer) });
         let (method, outcome) = (MethodClass::Other, Outcome::Refused);
@@ -187,7 +179,6 @@ impl Handler for ConnectionContext {
     }
 }
 
-/// Serves one request: route, identify, decide, forward, account.
 async fn serve(
     connection: &ConnectionContext,
     request: &mut IncomingRequest,
@@ -209,7 +200,7 @@ async fn serve(
     let Resolved { client, scheme, target, route, next } = gateway.resolver.resolve(received);
     let (challenge, route) = challenge::token(connection, head).map_or((None, route), |token| (Some(token), None));
     let [id, parent] = header_list::single_lines(&head.headers, [&REQUEST_ID, &TRACEPARENT_HEADER]);
-    // Most refusals need no trace.
+    // Lazy because most refusals need no trace.
     let trace = LazyCell::new(|| TraceContext::of(parent, &worker.random, gateway.sampling(client.via_trusted)));
     let via = connection.via();
     let arrival =
@@ -242,7 +233,7 @@ async fn serve(
         NextStep::Unrouted | NextStep::Decide => {}
     }
     let attributes = received.attributes(client, &target, &route.metrics.name);
-    // What a decision borrows.
+    // Declared here because the decision borrows them.
     let mut quotas = Default::default();
     let mut state = DecisionState::new(&gateway.store, worker.index);
     let (gate, is_shared) = (refused_status.map(|_| Asker { longest_hold: Duration::MAX }), client.via_trusted);
@@ -261,7 +252,7 @@ async fn serve(
     record.hold(&mut state.permits);
 
     let (outcome, cost) = match &route.action {
-        // Another proxy forwards it, and nobody tells what it costs.
+        // Another proxy forwards the request, and its cost never becomes known.
         _ if refused_status.is_some() => {
             fill(response, &record, respond::empty(StatusCode::OK));
             (Outcome::Responded, CostKnown::Never)
@@ -299,7 +290,7 @@ async fn serve(
     Finish::new(Some(&changes), &request.head, refused_status).end(response, record, outcome);
 }
 
-/// The answer to a request that no route takes, or by which an authority looks whether the gateway answers for a name.
+/// The answer to a request that no route takes, or to the challenge of a certificate authority.
 async fn without_route(
     challenge: Option<(&str, &Challenges)>,
     next: NextStep,
@@ -320,12 +311,11 @@ async fn without_route(
     }
 }
 
-/// What values of headers can contain of a request.
+/// The parts of a request that values of headers can contain.
 fn template_input<'a>(client: Client, target: &'a Target<'_>, id: &'a RequestId) -> TemplateInput<'a> {
     TemplateInput { client_ip: client.address, host: &target.host, path: &target.path, request_id: id.as_bytes() }
 }
 
-/// The answer that sends the client elsewhere.
 pub fn redirected(redirect: &Redirect, target: &Target<'_>, uri: &Uri, rules: PathRules) -> (Outcome, LocalResponse) {
     let request = RedirectedRequest { host: &target.host, path: &target.path, uri, rules };
     match redirect::location(redirect, &request) {
@@ -337,7 +327,7 @@ pub fn redirected(redirect: &Redirect, target: &Target<'_>, uri: &Uri, rules: Pa
     }
 }
 
-/// The response to a request that its limits do not admit. The clock said `now` when they were asked.
+/// The response to a request that its limits do not admit. `now` is when they were asked.
 pub fn refuse(
     route: &CompiledRoute,
     decision: Decision,
@@ -347,7 +337,7 @@ pub fn refuse(
     last: &mut RefusalCache,
 ) -> LocalResponse {
     let answer = refusal(route, decision, state, attributes, state.now(now), last);
-    // What a token that is not valid was charged before stays charged, by what the response says.
+    // The charge of a request whose token proved invalid stays, as the response says.
     state.reservations.settle(answer.status(), answer.headers(), &mut [], clock::now);
     answer
 }

@@ -1,7 +1,7 @@
 //! What a request to a language model costs, in tokens: estimated from the body of the request, and known from the response.
 //!
-//! `request` reads the body of a request, and `response` what a response says and how much text it has, while it passes.
-//! `filter` takes out of a stream what only the gateway asked for.
+//! `request` reads the body of a request; `response` reads the usage and the amount of text of a response while it passes;
+//! `filter` removes from a stream what only the gateway asked for.
 
 pub mod filter;
 pub mod pointer;
@@ -13,25 +13,19 @@ use std::str::FromStr;
 
 use crate::limit::MAX_QUOTA;
 
-/// How many tokens a response used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Tokens of the request that were not in the provider's cache.
     pub input: u64,
-    /// Tokens of the request that were.
+    /// Tokens of the request that were in the provider's cache.
     pub cached: u64,
-    /// Tokens of the response.
     pub output: u64,
 }
 
-/// What one token costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weights {
-    /// Of the input that was not cached.
     pub input: Weight,
-    /// Of the input that was.
     pub cached: Weight,
-    /// Of the output.
     pub output: Weight,
 }
 
@@ -44,18 +38,16 @@ impl Weights {
     }
 }
 
-/// The most that a token may cost.
 pub const MAX_WEIGHT: u32 = 1000;
 
-/// A decimal from 0 to [`MAX_WEIGHT`], in millionths. It is read from text, since most decimals are no floating-point numbers.
+/// A decimal from 0 to [`MAX_WEIGHT`], in millionths. Most decimals are no floating-point numbers, so it is read from text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Weight(u32);
 
 impl Weight {
-    /// A token costs one.
     pub const ONE: Self = Self(1_000_000);
     const MAX: Self = Self(MAX_WEIGHT * Self::ONE.0);
-    /// Digits behind the point.
+    /// The most digits after the point.
     const PLACES: usize = 6;
 }
 
@@ -68,7 +60,7 @@ impl Default for Weight {
 impl FromStr for Weight {
     type Err = WeightError;
 
-    /// Reads `4`, `0.1` or `12.50`.
+    /// Parses `4`, `0.1` or `12.50`.
     fn from_str(text: &str) -> Result<Self, WeightError> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
         let fraction = fraction.trim_end_matches('0');
@@ -93,7 +85,6 @@ impl fmt::Debug for Weight {
     }
 }
 
-/// A text is no weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightError;
 
@@ -105,7 +96,7 @@ impl fmt::Display for WeightError {
 
 impl std::error::Error for WeightError {}
 
-/// An estimate of the tokens in a text of so many bytes.
+/// An estimate of the tokens in a text of this length.
 pub fn tokens_of(bytes: u64) -> u64 {
     bytes.div_ceil(4)
 }

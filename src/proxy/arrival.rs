@@ -1,4 +1,4 @@
-//! A request that has arrived, and of which no record has begun.
+//! A request that has arrived, before its record begins.
 
 use http::header;
 use http::request::Parts;
@@ -13,24 +13,23 @@ use crate::proxy::telemetry::{AccessLogEntry, RequestRecord};
 use crate::request::identify::client::Client;
 use crate::server::RequestGuard;
 
-/// One request, and what is known of it before a route is found.
+/// One request, and what is known about it before a route is found.
 pub(super) struct Arrival<'a> {
     pub(super) connection: &'a ConnectionContext,
     pub(super) head: &'a Parts,
     pub(super) now: Time,
     pub(super) client: Client,
-    /// How the client has sent the request.
     pub(super) scheme: Scheme,
     pub(super) id: RequestId,
-    /// Whether the answer has no body, since it is one to a HEAD request.
+    /// Whether it is a HEAD request, whose answer has no body.
     pub(super) is_head: bool,
-    /// By what another proxy asks about the request, if one does.
+    /// How another proxy asks about the request; `None` without one.
     pub(super) via: Option<&'static str>,
     pub(super) guard: RequestGuard,
 }
 
 impl Arrival<'_> {
-    /// Begins the record of the request on this route, if there is one. The trace is only needed for the log and for spans.
+    /// Begins the record of the request on this route. The trace is only needed for the log and for spans.
     pub(super) fn open(
         self,
         gateway: &WorkerSnapshot,
@@ -62,7 +61,6 @@ impl Arrival<'_> {
         RequestRecord::open(gateway.recorder(route).clone(), now, id, method, entry, spans, guard)
     }
 
-    /// Begins its spans.
     #[cold]
     fn spans(
         &self,

@@ -1,4 +1,4 @@
-//! The request about which another proxy asks. It takes the place of the question, and passes all steps but the last one.
+//! The request about which another proxy asks. It replaces the question, and passes all steps but the last one.
 
 use http::{Response, StatusCode};
 
@@ -8,9 +8,9 @@ use crate::proxy::telemetry::ObservedBody;
 use crate::request::forward_auth;
 use crate::server::IncomingRequest;
 
-/// The request about which this one asks; `None` if it asks about none, or must not be served itself. It has no body: proxies ask
-/// before they have read that. The `response` refuses it with this status until something else is filled in: where a client
-/// gets no answer, the proxy gets this one.
+/// The request about which `question` asks; `None` if `question` is a plain request, or is refused itself. The request has no
+/// body, since proxies ask before they have read it. `response` refuses the request with `refused_status` until it is filled:
+/// the proxy gets this where a client gets no answer.
 pub(super) fn asked(
     connection: &ConnectionContext,
     refused_status: StatusCode,

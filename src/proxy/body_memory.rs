@@ -1,10 +1,8 @@
-//! The memory of the bodies that one worker reads before it decides about their requests.
+//! Bounds the memory of the bodies that one worker reads before it decides about their requests.
 //!
-//! A client may hold back the end of as many bodies as it has requests in flight, and what has come of them stays in memory.
-//! If all of them together take too much, the client whose bodies take most gives up the largest of these. So nobody waits for
-//! another client, and a client with one body keeps it, however many bodies another one holds back.
-//!
-//! A body that is there when it is first looked at takes nothing of this: it is bounded by `inspect_body`, and gone soon.
+//! A client may hold back the end of as many bodies as it has requests in flight. If all bodies together take too much, the
+//! client whose bodies take most loses the largest of them. So no client waits for another one, and a client with one body
+//! keeps it. A body that has arrived at the first look is not counted: `inspect_body` bounds it, and it is gone soon.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -15,14 +13,13 @@ use slab::Slab;
 
 use crate::net::network_of;
 
-/// The bodies that one worker holds now, and how much memory each takes.
 #[derive(Debug, Default)]
 pub struct BodyMemory {
     bodies: RefCell<Slab<Reading>>,
     used: Cell<usize>,
 }
 
-/// A body of which a part has come.
+/// A body that has arrived in part.
 #[derive(Debug)]
 struct Reading {
     client: IpAddr,
@@ -31,23 +28,23 @@ struct Reading {
     waker: Option<Waker>,
 }
 
-/// What one body takes of it. It is free again when this is dropped.
+/// The share of one body in the memory. Dropping it frees the share.
 #[derive(Debug)]
 pub(super) struct BodyShare<'m> {
     memory: &'m BodyMemory,
     client: IpAddr,
-    /// The most that all bodies of the worker may take.
+    /// The most that all bodies of the worker may take, in bytes.
     most: usize,
     place: Option<usize>,
 }
 
 impl BodyMemory {
-    /// The share of a body of this client, which takes nothing yet, where all may take `most` bytes.
+    /// An empty share for a body of this client. All shares together may take `most` bytes.
     pub(super) fn share(&self, client: IpAddr, most: usize) -> BodyShare<'_> {
         BodyShare { memory: self, client: network_of(client), most, place: None }
     }
 
-    /// Has bodies given up until the others take no more than `most`.
+    /// Gives up bodies until the others take `most` bytes at most.
     fn bound(&self, most: usize) {
         while self.used.get() > most {
             let mut bodies = self.bodies.borrow_mut();
@@ -61,7 +58,6 @@ impl BodyMemory {
     }
 }
 
-/// The largest body of the client whose bodies take most.
 fn largest_of_greediest(bodies: &Slab<Reading>) -> Option<usize> {
     let mut clients: HashMap<IpAddr, (usize, usize, usize)> = HashMap::new();
     for (place, body) in bodies.iter().filter(|(_, body)| !body.is_given_up) {
@@ -75,7 +71,6 @@ fn largest_of_greediest(bodies: &Slab<Reading>) -> Option<usize> {
 }
 
 impl BodyShare<'_> {
-    /// The body takes so many bytes now.
     pub(super) fn set(&mut self, bytes: usize) {
         let BodyMemory { bodies, used } = self.memory;
         let client = self.client;
@@ -90,7 +85,7 @@ impl BodyShare<'_> {
         self.memory.bound(self.most);
     }
 
-    /// Whether the body has to be given up. If not, the task is woken when it has to be.
+    /// Whether the body has to be given up. If not, the task is woken when that changes.
     pub(super) fn poll_given_up(&self, cx: &Context<'_>) -> bool {
         let mut bodies = self.memory.bodies.borrow_mut();
         let Some(body) = self.place.and_then(|place| bodies.get_mut(place)) else { return false };

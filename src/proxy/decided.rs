@@ -1,4 +1,4 @@
-//! What follows from a decision: what is recorded for the access log and as a span, and what the response costs and says.
+//! What follows from a decision: records for the access log and for spans, and the costs and headers of the response.
 
 use std::sync::Arc;
 
@@ -13,8 +13,7 @@ use crate::proxy::snapshot::CompiledRoute;
 use crate::proxy::telemetry::RequestRecord;
 use crate::request::decide::{CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome};
 
-/// Records the decision about a request, which has begun at `begun` if the request is traced. Without limits, nothing was
-/// decided.
+/// Records the decision about a request, unless it has no limits. `begun` is when it began, if the request is traced.
 pub(super) fn record(
     record: &mut RequestRecord,
     route: &CompiledRoute,
@@ -39,7 +38,6 @@ pub(super) fn record(
     }
 }
 
-/// How many more requests each limit admits of which that is known.
 fn remaining<'r>(
     route: &'r CompiledRoute,
     outcomes: &[LimitOutcome<'_>],
@@ -69,7 +67,6 @@ fn span(
     });
 }
 
-/// The name of a decision, as metrics have it.
 fn name(decision: Decision) -> &'static str {
     match decision {
         Decision::Admitted => "admitted",
@@ -82,8 +79,7 @@ fn name(decision: Decision) -> &'static str {
     }
 }
 
-/// The `answer` to a request that is not served although the limits that were asked admit it: it has no valid token, or its body
-/// cannot be used. They charge it.
+/// The `answer` to a request that its limits so far admit, and charge, but whose token or body cannot be used.
 pub(super) fn charged(
     record: &mut RequestRecord,
     route: &CompiledRoute,
@@ -98,7 +94,7 @@ pub(super) fn charged(
     answer
 }
 
-/// Charges what a response says that it costs, and adds what it says about limits. The response arrives when `now` says.
+/// Charges the cost that a response states, and adds the headers about limits. `now` returns the arrival of the response.
 pub fn settle(
     route: &CompiledRoute,
     cost: CostKnown,
@@ -107,7 +103,7 @@ pub fn settle(
     state: &mut DecisionState<'_>,
     now: impl Fn() -> Time,
 ) {
-    // What stays is settled when the state is dropped, as if the client had gone away.
+    // What is not settled here is settled when the state is dropped, as if the client had left.
     match cost {
         CostKnown::FromResponse => state.reservations.settle(status, headers, &mut state.outcomes, &now),
         CostKnown::FromBody => state.reservations.settle_but_tokens(status, headers, &mut state.outcomes, &now),

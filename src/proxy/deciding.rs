@@ -1,7 +1,6 @@
-//! The step that decides: which tokens of a request are valid, what sources of quotas grant its keys, and what its limits
-//! say.
+//! The step that decides: verifies the tokens of a request, asks sources of quotas about its keys, and asks its limits.
 //!
-//! What is needed only for this is in a future of its own, which is gone when the request is forwarded.
+//! A future of its own holds what only this step needs, and is gone before the request is forwarded.
 
 use std::mem;
 
@@ -22,35 +21,31 @@ use crate::request::identify::RequestAttributes;
 use crate::request::identify::tokens::{TokenProblem, ValidTokens, known_tokens, verify_tokens};
 use crate::server::ClientBody;
 
-/// A request about which its limits decide.
 pub(super) struct Deciding<'a, 'r> {
     pub(super) connection: &'r ConnectionContext,
     pub(super) gateway: &'a WorkerSnapshot,
     pub(super) route: &'a CompiledRoute,
-    /// What keys are read from, without tokens.
+    /// The attributes from which keys are read, without tokens.
     pub(super) attributes: RequestAttributes<'r>,
-    /// When the clock was read last.
     pub(super) now: Time,
-    /// The proxy that asks about it, if one does.
     pub(super) asker: Option<Asker>,
-    /// Whether its peer speaks for other clients too.
+    /// Whether the peer also speaks for other clients.
     pub(super) is_shared: bool,
 }
 
-/// What becomes of it.
 pub(super) enum Decided {
-    /// It is served. The hash is that of the key by which the upstream chooses a server, if it does so. What is known of the
-    /// request is there if limits count the tokens of its response.
+    /// The request is served. The first value is the hash of the key by which the upstream chooses a server. The second is
+    /// present if limits count the tokens of the response.
     Passes(Option<u64>, Option<Box<MeteredRequest>>),
-    /// It gets this answer. The limit at the place refuses it, if one does.
+    /// The request gets this answer. The place is that of the limit that refuses it, if any.
     Answered(Outcome, LocalResponse, Option<usize>),
-    /// It gets no answer: its connection is closed. The limit at the place has banned its key.
+    /// The connection is closed without an answer. The limit at this place has banned the key.
     Unanswered(Outcome, usize),
 }
 
 impl<'a> Deciding<'a, '_> {
-    /// Decides. If limits need the `body`, the one that is sent on is in its place then. The `state` borrows `quotas`: those of
-    /// the limits that decide before the tokens, before the body, and those of the others or of all.
+    /// Decides. If limits need the `body`, this replaces it by the body for the upstream. `state` borrows the quotas: those
+    /// of the limits that decide before the tokens, those before the body, and those of the others or of all.
     pub(super) async fn run(
         &self,
         body: &mut Option<ClientBody>,
@@ -70,7 +65,7 @@ impl<'a> Deciding<'a, '_> {
                 part.from = Stage::Tokens;
                 quotas::resolve(route, StageRange::FIRST, attributes, connection, &mut now, head_quotas).await;
                 let input = DecisionInput { quotas: head_quotas, now, ..input };
-                // This is seldom needed, and would make the future of each request larger.
+                // Boxed because it is seldom needed and would make the future of each request larger.
                 Box::pin(before_tokens(route, &input, state, worker)).await
             }
         };
@@ -97,7 +92,7 @@ impl<'a> Deciding<'a, '_> {
                 quotas::resolve(route, part, &attributes, connection, &mut now, tokens_quotas).await;
                 input = DecisionInput { part, quotas: tokens_quotas, now, ..input };
                 let read = Box::pin(reader.read(body, &input, state)).await;
-                // The client decides how long that takes, and others were decided about meanwhile.
+                // The client decides how long reading takes, and decisions about others were made meanwhile.
                 now = clock::now();
                 read
             };
@@ -130,7 +125,7 @@ impl<'a> Deciding<'a, '_> {
                 && respond_to_banned(route, place) == BanResponse::Close
             {
                 let outcome = outcome(decision, route);
-                // Who speaks for others would take a closed connection for a failure of this gateway.
+                // A proxy that speaks for others would take a closed connection for a failure of this gateway.
                 return match is_shared {
                     true => Decided::Answered(outcome, respond::empty(StatusCode::FORBIDDEN), Some(place)),
                     false => Decided::Unanswered(outcome, place),
@@ -145,7 +140,7 @@ impl<'a> Deciding<'a, '_> {
     }
 }
 
-/// The input of a decision of the limits that come first, as long as no source of quotas was asked.
+/// The input for the limits that come first, before any source of quotas is asked.
 fn input<'a, 'r>(
     connection: &'r ConnectionContext,
     gateway: &'a WorkerSnapshot,
@@ -174,8 +169,8 @@ where
     }
 }
 
-/// What is done before the other limits decide, unless those that come first refuse the request anyway: its tokens are
-/// verified. If one is not valid, the limits that come first charge the request: then what is returned is their decision.
+/// Verifies the tokens of a request, unless the limits that come first refuse it anyway. If a token is invalid, these limits
+/// charge the request, and their decision is returned.
 async fn before_tokens<'a>(
     route: &'a CompiledRoute,
     input: &DecisionInput<'a, '_>,

@@ -1,8 +1,8 @@
-//! Calls by gRPC: `envoy.service.ratelimit.v3.RateLimitService`, by which Envoy asks whether a request may pass, and
+//! Serves gRPC calls: `envoy.service.ratelimit.v3.RateLimitService`, by which Envoy asks whether a request may pass, and
 //! `grpc.health.v1.Health`.
 //!
 //! All descriptors of a call are one decision: either all their limits are charged, or none. A call that cannot be understood
-//! fails, and then Envoy does what it is configured to do without a service (`failure_mode_deny`).
+//! fails, and Envoy then does what it is configured to do without a service (`failure_mode_deny`).
 
 mod question;
 mod answer;
@@ -44,17 +44,16 @@ use question::Question;
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
-/// The services whose health can be asked for, the empty one is the whole server.
+/// The services with a health check. The empty name is the whole server.
 const SERVICES: [&str; 3] = ["", "envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"];
 
-/// The most bytes of a message. A call of Envoy has some hundred, unless a client makes them more: then it is refused, since Envoy
-/// would let the request pass if the call failed.
+/// The most bytes of a message. A call from Envoy has some hundred, unless a client enlarges it. A call that is too large is
+/// answered with a refusal, since Envoy would let the request pass if the call failed.
 const MOST_BYTES: u64 = 1 << 20;
-/// The most descriptors of a call, whose number Envoy's configuration says.
+/// The most descriptors of a call. Envoy's configuration decides how many there are.
 const MOST_DESCRIPTORS: usize = 32;
 
-/// Whether this is a call by gRPC. A request that names another one, as those of HTTP do, never is one, since its other headers
-/// may be those of a client.
+/// Whether this is a gRPC call. A request that names a target asks in HTTP, and its other headers may be its client's.
 pub(super) fn is_call(connection: &ConnectionContext, request: &IncomingRequest) -> bool {
     let IncomingRequest { head, ambiguity, .. } = request;
     connection.traffic == Traffic::Decisions
@@ -64,7 +63,6 @@ pub(super) fn is_call(connection: &ConnectionContext, request: &IncomingRequest)
         && !forward_auth::names_target(&head.headers)
 }
 
-/// Serves one call.
 pub(super) async fn serve(
     connection: &ConnectionContext,
     gateway: &Rc<WorkerSnapshot>,
@@ -111,17 +109,14 @@ pub(super) async fn serve(
     }
 }
 
-/// What is answered with this outcome: a message, or an error.
 type Answered = Result<(Outcome, Response<ObservedBody>), (Outcome, LocalResponse)>;
 
-/// The message of a call.
 async fn message(body: &mut Option<ClientBody>, limit: Option<Duration>) -> Result<Bytes, Rejection> {
     let Some(body) = body else { return Err(wrong("There is no message in the body.")) };
     let (body, _) = collect(body, MOST_BYTES, Reason::MaxBodySize, limit, None).await?;
     grpc::message_of(body).map_err(|(status, why)| Rejection { status, ..wrong(why) })
 }
 
-/// Calls the procedure that the path names.
 async fn call(
     connection: &ConnectionContext,
     gateway: &Rc<WorkerSnapshot>,
@@ -150,7 +145,6 @@ async fn call(
     }
 }
 
-/// Decides about the descriptors of a call.
 async fn decide(
     connection: &ConnectionContext,
     gateway: &Rc<WorkerSnapshot>,
@@ -180,7 +174,7 @@ async fn decide(
     let (now, mut quotas) = (clock::now(), Default::default());
     let attributes = RequestAttributes { descriptors: &question.descriptors, ..attributes };
     let mut state = DecisionState::new(&gateway.store, connection.worker.index);
-    // The answer has to arrive in time.
+    // Three quarters of the call's timeout, so the answer arrives in time.
     let longest_hold = grpc::timeout(&head.headers).map_or(Duration::MAX, |timeout| timeout * 3 / 4);
     let asker = Some(Asker { longest_hold });
     let deciding = Deciding { connection, gateway, route: &route, attributes, now, asker, is_shared: false };
@@ -203,7 +197,6 @@ async fn decide(
     Ok((outcome, written(&answer)))
 }
 
-/// Checks that a call says what can be decided.
 fn check(call: &RateLimitRequest) -> Result<(), Rejection> {
     if call.domain.is_empty() {
         return Err(wrong("The domain is empty."));
@@ -228,7 +221,6 @@ fn written(message: &impl Message) -> Response<ObservedBody> {
     MessageBody::response(message).map(ObservedBody::from)
 }
 
-/// The answer to a call about what is not there.
 fn unknown(code: Code, why: &'static str) -> (Outcome, Response<ObservedBody>) {
     (Outcome::Unrouted, grpc::failed(code, why).map(ObservedBody::from))
 }

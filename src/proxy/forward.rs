@@ -26,22 +26,20 @@ use crate::upstream::{
     RequestHead, Unanswered, UpstreamBody, UpstreamError, UpstreamRequest,
 };
 
-/// When a client may try again if the servers have too many requests: nobody knows, but mostly soon.
+/// The Retry-After if the servers have too many requests. When they have room again is unknown, but mostly soon.
 const RETRY_SOON: HeaderValue = HeaderValue::from_static("1");
 
-/// What changes about headers, if anything does.
+/// `None` if no headers change.
 type Changes<'a> = Option<&'a HeaderChanges<HeaderValue>>;
 
-/// One request with everything that is needed to forward it.
 pub(super) struct UpstreamCall<'a> {
     pub(super) gateway: &'a WorkerSnapshot,
     pub(super) route: &'a CompiledRoute,
     pub(super) forwarding: &'a Forwarding,
-    /// What the route changes about the headers of the request and of its responses.
+    /// The changes of the headers of the request, and of those of its responses.
     pub(super) changes: (Changes<'a>, Changes<'a>),
     pub(super) connection: &'a ConnectionContext,
     pub(super) client: Client,
-    /// How the client has sent its request.
     pub(super) scheme: Scheme,
     pub(super) trace: Option<TraceContext>,
     /// The hash of the key by which the upstream chooses a server.
@@ -49,19 +47,18 @@ pub(super) struct UpstreamCall<'a> {
 }
 
 impl UpstreamCall<'_> {
-    /// The client's address, and its port if it is the peer.
+    /// The client's address, with its port if it is the peer.
     fn client_socket(&self) -> SocketAddr {
         let is_peer = self.client.address == self.connection.peer;
         SocketAddr::new(self.client.address, if is_peer { self.connection.port } else { 0 })
     }
 
-    /// What becomes of Forwarded.
     fn forwarded_header(&self) -> ForwardedHeader {
         let hop = if self.connection.tls.is_some() { Scheme::Https } else { Scheme::Http };
         ForwardedHeader { keeps: self.client.forwarded.is_to_be_kept(), hop: self.gateway.forwarded.then_some(hop) }
     }
 
-    /// Adds to the response what comes of its server, for a client with these request headers.
+    /// Adds to the response what its server determines, for a client with these request headers.
     fn receive(&self, body: &mut UpstreamBody, fields: &HeaderMap, response: &mut Response<ObservedBody>) {
         if let Some(Ok(reason)) = body.take_reason().map(ReasonPhrase::try_from) {
             response.extensions_mut().insert(reason);
@@ -71,8 +68,8 @@ impl UpstreamCall<'_> {
         }
     }
 
-    /// Forwards the request and fills `response`. A failure is recorded and becomes a response. Returns whether the response
-    /// tells what the request costs, too.
+    /// Forwards the request and fills `response`. A failure is recorded and becomes a response. Also returns whether the
+    /// response tells the cost of the request.
     pub(super) async fn forward(
         &self,
         request: &mut IncomingRequest,
@@ -137,7 +134,7 @@ impl UpstreamCall<'_> {
             body: body.as_ref().map(|_| BodyRules {
                 counted: &self.route.single,
                 timeout: self.route.body_timeout,
-                // What was inspected was measured, and may have grown since.
+                // An inspected body was measured already, and may have grown since.
                 max_size: if self.route.inspector.is_some() { UNLIMITED } else { self.route.max_body_size },
             }),
             timeout: self.route.timeout,
@@ -177,7 +174,7 @@ impl UpstreamCall<'_> {
     }
 }
 
-/// What was sent, unless a server accepts a WebSocket and has not read its key.
+/// Turns the response into an error if it accepts a WebSocket but does not prove that its server read the key.
 #[inline]
 fn with_handshake(
     key: Option<String>,
@@ -193,7 +190,6 @@ fn with_handshake(
     }
 }
 
-/// Responds to a request that got no response from its upstream.
 fn fail(record: &mut RequestRecord, response: &mut Response<ObservedBody>, unanswered: &Unanswered) -> Outcome {
     let Unanswered { endpoint, error } = unanswered;
     let reason = error.reason();
@@ -205,9 +201,9 @@ fn fail(record: &mut RequestRecord, response: &mut Response<ObservedBody>, unans
     }
     let (outcome, answer) = match reason {
         _ if reason.is_upstreams() => (Outcome::Failed, answer),
-        // The client does not wait any longer, as if it had gone away.
+        // The client has stopped waiting, as if it had left.
         Reason::GrpcTimeout => (Outcome::Abandoned, answer),
-        // The following bytes on the connection are the rest of this request's body.
+        // The next bytes on the connection are the rest of this request's body.
         _ => (Outcome::Refused, respond::closing(answer)),
     };
     fill(response, record, answer);

@@ -1,6 +1,6 @@
 //! Reads the body of a request before the decision, on routes whose limits need it.
 //!
-//! A client that has not sent all of its body is charged for that before it is waited for: see [`decide::charge_first`].
+//! A client whose body has not come is charged before the gateway waits for it: see [`decide::charge_first`].
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -26,7 +26,7 @@ use crate::request::resolve::Rejection;
 use crate::server::ClientBody;
 use crate::tokens::request::{Inspection as Reading, Patch, pieces};
 
-/// Headers about the bytes of a body, which are not true of another one.
+/// Headers that describe the bytes of a body, and are wrong for a changed one.
 const DIGESTS: [HeaderName; 4] = [
     HeaderName::from_static("content-digest"),
     HeaderName::from_static("repr-digest"),
@@ -34,32 +34,29 @@ const DIGESTS: [HeaderName; 4] = [
     HeaderName::from_static("content-md5"),
 ];
 
-/// What is known of a request when its body was read.
 pub(super) struct Inspection<'a> {
     pub(super) body: InspectedBody<'a>,
-    /// Whether the request was changed so that its response says how many tokens it has used.
+    /// Whether the request was changed so that its response states its use of tokens.
     pub(super) asks_for_usage: bool,
 }
 
-/// Why the body of a request is not known.
 pub(super) enum Unread {
     /// The limits that need no body refuse the request.
     Refused(Decision),
-    /// It cannot be used. This is what these limits say, which charge the request.
+    /// The body cannot be used. The decision is that of the limits that need no body, which charge the request.
     Unusable(Decision, Rejection),
 }
 
-/// What reads bodies of a route's requests.
 pub(super) struct BodyReader<'a, 'm> {
     pub(super) inspector: &'a BodyInspector,
     pub(super) memory: &'m BodyMemory,
     pub(super) gateway: &'a WorkerSnapshot,
-    /// For so long a client may send nothing of its body; `None` if that is not limited.
+    /// How long a client may send nothing of its body; `None` if that is not limited.
     pub(super) limit: Option<Duration>,
 }
 
 impl<'a> BodyReader<'a, '_> {
-    /// Reads the body of a request about which the limits that need no body decide by this `input`.
+    /// Reads the body of a request, about which the limits that need no body decide by this `input`.
     pub(super) async fn read<'l>(
         &self,
         body: &mut Option<ClientBody>,
@@ -70,7 +67,7 @@ impl<'a> BodyReader<'a, '_> {
             return Err(Unread::Refused(refused));
         }
         let attributes = input.attributes;
-        // A client that waits for leave to send its body gets it when the body is asked for.
+        // A client that expects 100 (Continue) gets it when the body is first polled.
         let waits_for_leave = attributes.headers.contains_key(EXPECT);
         let mut inspected = pin!(self.inspect(attributes, body));
         let arrived = match waits_for_leave {
@@ -93,7 +90,7 @@ impl<'a> BodyReader<'a, '_> {
         }
     }
 
-    /// The same of a request without a body, which nothing is waited for.
+    /// Inspects a request without a body, without waiting.
     pub(super) fn read_nothing(&self, attributes: &RequestAttributes<'_>) -> Option<Inspection<'a>> {
         let body = read(self.inspector, attributes, &[]).ok()?;
         Some(Inspection { body, asks_for_usage: false })
@@ -110,7 +107,7 @@ impl<'a> BodyReader<'a, '_> {
     }
 }
 
-/// Reads all of a body, and puts what is sent on in its place. The client may send nothing of it for `limit` at most.
+/// Reads all of a body, and replaces it by the body for the upstream. The client may send nothing of it for `limit` at most.
 async fn inspect<'a>(
     inspector: &'a BodyInspector,
     head: &RequestAttributes<'_>,
@@ -132,7 +129,7 @@ async fn inspect<'a>(
     Ok(Inspection { body: inspected, asks_for_usage })
 }
 
-/// Reads a body. Between its pieces the worker serves its other requests.
+/// Reads a body. The worker serves its other requests between the pieces.
 async fn read_in_turns<'a>(mut reading: Reading<'a>, body: &[u8]) -> Reading<'a> {
     for (index, piece) in pieces(body).enumerate() {
         if index > 0 {
@@ -143,7 +140,7 @@ async fn read_in_turns<'a>(mut reading: Reading<'a>, body: &[u8]) -> Reading<'a>
     reading
 }
 
-/// What a body says that is there.
+/// Reads a body that has arrived completely.
 pub fn read<'a>(
     inspector: &'a BodyInspector,
     head: &RequestAttributes<'_>,
@@ -166,7 +163,6 @@ fn begin<'a>(
     inspector.begin(head, body).map_err(|problem| refusal(&problem))
 }
 
-/// The body with these changes, which are in the order of their places.
 fn patched(body: &[u8], patches: &[Patch]) -> Bytes {
     let added: usize = patches.iter().map(|patch| patch.with.len()).sum();
     let (mut bytes, mut from) = (Vec::with_capacity(body.len() + added), 0);
@@ -179,7 +175,7 @@ fn patched(body: &[u8], patches: &[Patch]) -> Bytes {
     bytes.into()
 }
 
-/// Makes the head of a request one whose response the gateway can read, and which is true of the body that is sent.
+/// Adapts the head of a request to the body that is sent, and so that the gateway can read the response.
 pub(super) fn adapt(head: &mut Parts, asks_for_usage: bool) {
     head.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     if asks_for_usage {
@@ -187,11 +183,9 @@ pub(super) fn adapt(head: &mut Parts, asks_for_usage: bool) {
     }
 }
 
-/// The memory of a body is needed for others.
 struct GivenUp;
 
-/// All of a body, of at most `most` bytes: a larger one is refused for the reason `bound`. What has come of it takes its `share` of
-/// the memory, if that is bounded.
+/// All of a body of at most `most` bytes; a larger one exceeds `bound`. The bytes so far count in `share`.
 pub(super) async fn collect(
     body: &mut ClientBody,
     most: u64,
@@ -228,7 +222,7 @@ pub(super) async fn collect(
             Ok(data) if (bytes.len() + data.len()) as u64 > most => return Err(too_large(bound)),
             // Most bodies are one piece.
             Ok(data) if bytes.is_empty() && body.is_end_stream() => return Ok((data, None)),
-            // It grows with what comes, so that a length that is only stated takes no memory.
+            // The buffer grows with the arriving bytes, so a length that is only stated takes no memory.
             Ok(data) => {
                 bytes.extend_from_slice(&data);
                 share.iter_mut().for_each(|share| share.set(bytes.capacity()));
@@ -242,7 +236,7 @@ fn too_large(bound: Reason) -> Rejection {
     broken(StatusCode::PAYLOAD_TOO_LARGE, bound, "is too large")
 }
 
-/// What follows on the connection belongs to the body.
+/// The next bytes on the connection belong to the body.
 fn broken(status: StatusCode, reason: Reason, what: &str) -> Rejection {
     let detail = format!("The body of the request {what}.").into();
     Rejection { status, reason: Some(reason), detail, ends_connection: true }

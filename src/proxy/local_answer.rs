@@ -1,4 +1,4 @@
-//! Answers that the gateway itself gives to requests, in the form that those who get them understand.
+//! Answers that the gateway itself gives to requests, in the form that the receivers understand.
 
 use http::request::Parts;
 use http::{Response, StatusCode};
@@ -7,17 +7,15 @@ use super::ResponseChanges;
 use crate::proxy::respond::{self, LocalResponse, grpc};
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseContent};
 
-/// Writes an answer of the gateway itself to this request into its place.
 pub(super) fn fill(response: &mut Response<ObservedBody>, record: &RequestRecord, answer: LocalResponse) {
     let (head, body) = respond::finish(answer, record.request_id()).into_parts();
     *response.status_mut() = head.status;
     *response.headers_mut() = head.headers;
     *response.extensions_mut() = head.extensions;
-    // The box of the body is used again.
+    // The box of the body is reused.
     response.body_mut().content = ResponseContent::Own(body);
 }
 
-/// By what the response to one request is finished.
 pub(super) struct Finish<'a, 'r> {
     changes: Option<&'a ResponseChanges<'r>>,
     head: &'a Parts,
@@ -25,8 +23,7 @@ pub(super) struct Finish<'a, 'r> {
 }
 
 impl<'a, 'r> Finish<'a, 'r> {
-    /// For the request with this head. The route that takes it, if one does, makes these changes of the headers. Another proxy
-    /// that only asks about it is told by the `refused_status` that a limit refuses it.
+    /// For the request with this head. By `refused_status`, a proxy that only asks learns that a limit refuses the request.
     pub(super) fn new(
         changes: Option<&'a ResponseChanges<'r>>,
         head: &'a Parts,
@@ -35,7 +32,6 @@ impl<'a, 'r> Finish<'a, 'r> {
         Self { changes, head, refused_status }
     }
 
-    /// Answers the request.
     pub(super) fn respond(
         self,
         response: &mut Response<ObservedBody>,
@@ -47,7 +43,7 @@ impl<'a, 'r> Finish<'a, 'r> {
         self.end(response, record, outcome);
     }
 
-    /// The same for a response that is in its place, which may be a server's.
+    /// Finishes a response that is filled already, which may be a server's.
     pub(super) fn end(self, response: &mut Response<ObservedBody>, record: RequestRecord, outcome: Outcome) {
         if let Some(changes) = self.changes {
             changes.apply(response);
@@ -56,7 +52,7 @@ impl<'a, 'r> Finish<'a, 'r> {
             Some(status) if matches!(outcome, Outcome::Limited | Outcome::Silenced | Outcome::Blocked) => {
                 *response.status_mut() = status;
             }
-            // The status has to tell everything, so it is never that of an answer in gRPC, 200.
+            // The proxy reads only the status, so it never gets the status of an answer in gRPC, 200.
             Some(_) => {}
             None => translate(response, outcome, self.head),
         }
@@ -64,8 +60,8 @@ impl<'a, 'r> Finish<'a, 'r> {
     }
 }
 
-/// Gives a failure to serve a gRPC call the form that its client understands. A route has said itself what it answers, and so
-/// has a limit that does not show that it exists.
+/// Turns a failure to serve a gRPC call into the form that its client understands. Answers that a route specifies, and those
+/// of a limit that hides itself, stay as they are.
 fn translate(response: &mut Response<ObservedBody>, outcome: Outcome, head: &Parts) {
     if matches!(outcome, Outcome::Forwarded | Outcome::Responded | Outcome::Silenced) {
         return;

@@ -1,7 +1,6 @@
 //! Logging to standard error, either for people or as JSON. A separate thread writes the lines.
 //!
-//! If the reader of standard error stops, as in `gateway 2>&1 | less`, requests must not wait. So lines are then dropped and
-//! counted.
+//! If the reader of standard error stops, as in `gateway 2>&1 | less`, lines are dropped and counted, and no request waits.
 
 mod level;
 mod line_writer;
@@ -25,7 +24,7 @@ pub use level::LogLevel;
 pub use line_writer::LineWriter;
 pub use panics::text as panic_text;
 
-/// The log while it is open. When it is dropped, it writes the remaining lines, unless standard error is not read.
+/// The log while it is open. Dropping it writes the remaining lines, unless standard error is not read.
 #[derive(Debug)]
 pub struct Logging {
     queue: Arc<Queue>,
@@ -33,21 +32,16 @@ pub struct Logging {
     access: Option<LineWriter>,
 }
 
-/// Counts the lines that were dropped.
 #[derive(Clone, Debug)]
 pub struct DroppedLines {
     log: Arc<Queue>,
     access: Option<LineWriter>,
 }
 
-/// Why logging could not start.
 #[derive(Debug)]
 pub enum LogError {
-    /// It was started before.
     Twice(TryInitError),
-    /// The system cannot start a thread.
     System(io::Error),
-    /// The file of the access log cannot be opened.
     AccessFile(PathBuf, io::Error),
 }
 
@@ -102,23 +96,20 @@ pub fn start(config: &Log) -> Result<Logging, LogError> {
 }
 
 impl Logging {
-    /// Writes a text after all lines so far.
     pub fn write(&self, text: &str) {
         // Writing to the queue cannot fail: it accepts a line or drops it.
         let _ = (&*self.queue).write_all(text.as_bytes());
     }
 
-    /// The counter of dropped lines.
     pub fn dropped(&self) -> DroppedLines {
         DroppedLines { log: self.queue.clone(), access: self.access.clone() }
     }
 
-    /// Writes the lines of the access log, if they are not lines of the log.
+    /// Writes the lines of the access log; `None` if they go to the log.
     pub fn access(&self) -> Option<LineWriter> {
         self.access.clone()
     }
 
-    /// The level, to read or change it.
     pub fn level(&self) -> LogLevel {
         self.level.clone()
     }
@@ -132,7 +123,6 @@ impl Drop for Logging {
 }
 
 impl DroppedLines {
-    /// The number of lines so far.
     pub fn count(&self) -> u64 {
         self.log.dropped() + self.access.as_ref().map_or(0, LineWriter::dropped)
     }

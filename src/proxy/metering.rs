@@ -13,7 +13,7 @@ use crate::proxy::telemetry::{ObservedBody, RequestRecord};
 use crate::request::decide::{CostKnown, DecisionState, RouteLimit, SettledByBody, estimated_input};
 use crate::request::identify::RequestAttributes;
 
-/// What is known of a request whose response is metered; `None` if no limit of its route counts tokens.
+/// The data of a request whose response is metered; `None` if no limit of its route counts tokens.
 pub(super) fn request(
     route: &CompiledRoute,
     attributes: &RequestAttributes<'_>,
@@ -24,8 +24,7 @@ pub(super) fn request(
     Some(MeteredRequest { input, model, hides_usage, is_error: false })
 }
 
-/// Gives what the request has reserved to the meter of its response, if the response tells what the request costs. Else that
-/// stays charged.
+/// Gives the reservations of the request to the meter of its response. If no response tells the cost, they stay charged.
 pub(super) fn begin(
     gateway: &WorkerSnapshot,
     route: &CompiledRoute,

@@ -1,5 +1,5 @@
-//! The URLs of an upstream's servers in its responses. An application that is asked under the name of its server writes that name into
-//! Location, where clients cannot reach it.
+//! Replaces the URLs of an upstream's servers in its responses. An application that is asked under the name of its server
+//! writes that name into Location, but clients cannot reach it.
 
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
@@ -21,7 +21,7 @@ impl OwnOrigins {
         Self(upstream.servers.iter().filter_map(|server| origin(&server.address)).collect())
     }
 
-    /// Replaces one of them by what the client has asked, in Location and Content-Location.
+    /// Replaces the origin of a server by the one that the client has asked, in Location and Content-Location.
     pub fn replace<B>(&self, response: &mut Response<B>, scheme: Scheme, request: &HeaderMap) {
         // Location means nothing in a response with 200 (RFC 9110, section 10.2.2), as most are.
         if response.status() != StatusCode::OK
@@ -45,7 +45,7 @@ impl OwnOrigins {
         }
     }
 
-    /// What follows the name and the port, if these are of a server.
+    /// The rest of the URL after the origin, if that is the origin of a server.
     fn rest<'u>(&self, url: &'u str) -> Option<&'u str> {
         let begin = url.find("://")? + 3;
         let end = url[begin..].find(['/', '?', '#']).map_or(url.len(), |at| begin + at);

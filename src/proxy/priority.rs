@@ -1,4 +1,4 @@
-//! Whether a request of its priority is served now, and the answer if it is shed.
+//! Sheds requests by their priority.
 
 use http::{HeaderValue, header};
 
@@ -8,8 +8,7 @@ use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::CompiledRoute;
 use crate::request::identify::RequestAttributes;
 
-/// The longest time after which a client may try again, in seconds. Each is told another one, so that they do not come at
-/// the same moment.
+/// The longest Retry-After, in seconds. It varies between clients, so that they do not come back at the same moment.
 const LATEST_RETRY: u16 = 5;
 
 /// The answer to a request that is shed; `None` if it passes.

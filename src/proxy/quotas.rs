@@ -1,4 +1,4 @@
-//! What sources of quotas grant the keys of a request.
+//! Asks sources of quotas about the keys of a request.
 
 use super::ConnectionContext;
 use crate::base::clock::{self, Time};
@@ -6,8 +6,7 @@ use crate::proxy::snapshot::CompiledRoute;
 use crate::request::decide::{self, ResolvedQuotas, StageRange};
 use crate::request::identify::RequestAttributes;
 
-/// Puts them into `quotas`, for the limits of `part`. It waits only if nothing is known of a key; then `now` is the moment
-/// afterwards.
+/// Puts the quotas for the limits of `part` into `quotas`. Waits, and then updates `now`, only if a key is unknown.
 pub(super) async fn resolve(
     route: &CompiledRoute,
     part: StageRange,
@@ -24,7 +23,7 @@ pub(super) async fn resolve(
         decide::resolve_quotas(&route.limits, part, attributes, key_cache, *now, quotas)
     };
     if let Some(waits) = waits {
-        // This is seldom needed, and would make the future of each request larger.
+        // Boxed because it is seldom needed and would make the future of each request larger.
         Box::pin(waits.finish(quotas)).await;
         *now = clock::now();
     }

@@ -1,5 +1,4 @@
-//! The answer to a request that is refused before its limits are asked, and what a decision that does not admit a request
-//! means for its record.
+//! The answer to a request that is refused before its limits are asked, and what a refusing decision means for its record.
 
 use crate::config::BanResponse;
 use crate::proxy::respond::{self, LocalResponse};
@@ -8,13 +7,12 @@ use crate::proxy::telemetry::{Outcome, RequestRecord};
 use crate::request::decide::{self, Decision, DecisionState};
 use crate::request::resolve::Rejection;
 
-/// The answer to a request that is refused before its limits are asked. The reason is recorded.
+/// The answer to a request that is refused before its limits are asked. Records the reason.
 pub(super) fn answer(why: &Rejection, record: &mut RequestRecord) -> LocalResponse {
     why.reason.into_iter().for_each(|reason| record.refused_for(reason));
     respond::refused(why)
 }
 
-/// The outcome of a request that its limits do not admit.
 pub(super) fn outcome(decision: Decision, route: &CompiledRoute) -> Outcome {
     match decision {
         Decision::Banned { place, .. } if respond_to_banned(route, place) != BanResponse::Reject => Outcome::Blocked,
@@ -26,13 +24,11 @@ pub(super) fn outcome(decision: Decision, route: &CompiledRoute) -> Outcome {
     }
 }
 
-/// How a request is answered whose key the limit at this place has banned.
 pub(super) fn respond_to_banned(route: &CompiledRoute, place: usize) -> BanResponse {
     let rule = route.limits.get(place).and_then(|route_limit| route_limit.ban.as_ref());
     rule.map_or(BanResponse::Reject, |rule| rule.respond)
 }
 
-/// The place on the route of the limit that does not admit the request.
 pub(super) fn refusing(decision: Decision, state: &DecisionState<'_>) -> Option<usize> {
     match decision {
         Decision::Rejected => decide::longest_refusal(&state.outcomes).map(|outcome| outcome.place),

@@ -1,6 +1,5 @@
-//! The responses that the gateway generates itself, and the only place that chooses their statuses.
-//!
-//! Errors are problem documents (RFC 9457) that say what happened.
+//! The responses that the gateway generates itself, and the only place that chooses their statuses. Errors are problem
+//! documents (RFC 9457) that say what happened.
 
 pub mod providers;
 mod policy;
@@ -26,31 +25,27 @@ use crate::base::reason::Reason;
 use crate::request::identify::tokens::TokenProblem;
 use crate::request::resolve::Rejection;
 
-/// A response that the gateway generates itself. [`finish`] makes it one that can be sent.
+/// [`finish`] turns it into a response that can be sent.
 pub type LocalResponse = Response<LocalBody>;
 
-/// The body of a response that the gateway generates itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalBody {
-    /// It is sent as it is.
     Fixed(Bytes),
-    /// A problem document, which gets the identifier of the request.
+    /// A problem document, to which [`finish`] adds the identifier of the request.
     Problem(Bytes),
 }
 
 impl LocalBody {
-    /// The body without the identifier of a request.
     pub fn into_bytes(self) -> Bytes {
         let (Self::Fixed(bytes) | Self::Problem(bytes)) = self;
         bytes
     }
 
-    /// The body of the response to the request with this identifier.
     fn finish(self, id: &RequestId) -> Bytes {
         match self {
             Self::Fixed(bytes) => bytes,
             Self::Problem(document) => {
-                // The text of an identifier needs no escape.
+                // The text of an identifier needs no escapes.
                 let fields = document.strip_suffix(b"}").unwrap_or(&document);
                 [fields, b",\"request_id\":\"", id.as_bytes(), b"\"}"].concat().into()
             }
@@ -58,10 +53,9 @@ impl LocalBody {
     }
 }
 
-/// The response to the request with this identifier, as it is sent.
 pub fn finish(mut response: LocalResponse, id: &RequestId) -> Response<Full<Bytes>> {
     let mut headers = response.headers_mut().iter_mut();
-    // A refusal has a place for it: to look for that costs less than a lookup.
+    // A refusal already has a place for the identifier, and a scan for it costs less than a lookup.
     match headers.find(|(name, _)| **name == REQUEST_ID) {
         Some((_, place)) => *place = id.to_header(),
         None => _ = response.headers_mut().insert(REQUEST_ID, id.to_header()),
@@ -97,12 +91,12 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// A problem document of no special type: `detail` is a sentence for people.
+/// A problem document without a special type. `detail` is a sentence for people.
 pub fn problem(status: StatusCode, detail: &str) -> LocalResponse {
     problem_with(status, detail, &[])
 }
 
-/// A problem document with a list of what is wrong in detail. A list without entries is left out.
+/// An empty list of problems is left out.
 pub fn problem_with(status: StatusCode, detail: &str, problems: &[Value]) -> LocalResponse {
     let document = Problem { problems, ..Problem::new(status, "about:blank", detail) }.write();
     with_all(status, HeaderMap::from_iter([(header::CONTENT_TYPE, PROBLEM)]), LocalBody::Problem(document))
@@ -117,13 +111,12 @@ pub fn unrouted(allowed: &BTreeSet<&str>) -> LocalResponse {
     let list = allowed.iter().copied().collect::<Vec<_>>().join(", ");
     let why = format!("The routes for this host and path take {list}.");
     let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, &why);
-    // Methods are tokens, so their list is a header value.
+    // Methods are tokens, so their list is a valid header value.
     response.headers_mut().extend(HeaderValue::try_from(list).map(|list| (header::ALLOW, list)));
     response
 }
 
-/// The response to a request without a valid token. Only a token that is not valid is called an error (RFC 6750, section
-/// 3.1).
+/// The response to a request without a valid token. Only an invalid token is called an error (RFC 6750, section 3.1).
 pub fn unauthorized(problem_of_token: TokenProblem) -> LocalResponse {
     let challenge = match problem_of_token {
         TokenProblem::Missing => "Bearer",
@@ -134,20 +127,18 @@ pub fn unauthorized(problem_of_token: TokenProblem) -> LocalResponse {
     response
 }
 
-/// The response to a request that is refused before its limits are asked.
 pub fn refused(why: &Rejection) -> LocalResponse {
     let answer = problem(why.status, &why.detail);
     if why.ends_connection { closing(answer) } else { answer }
 }
 
-/// The same response, after which the connection is closed.
 pub fn closing(mut response: LocalResponse) -> LocalResponse {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
-/// The bytes of the response to a head that is not a valid request. The HTTP library cannot send it, since it has no
-/// request to answer. The connection is closed afterwards.
+/// The bytes of the response to a head that is not a valid request. The HTTP library cannot send the response, since it has
+/// no request to answer. The connection is closed afterwards.
 pub fn bad_head(status: StatusCode, reason: Reason, id: &RequestId, now: Time) -> Vec<u8> {
     let detail = match reason {
         Reason::HeaderTimeout => "The head of the request did not arrive in time.",
@@ -167,23 +158,21 @@ pub fn bad_head(status: StatusCode, reason: Reason, id: &RequestId, now: Time) -
     [head.as_bytes(), &body].concat()
 }
 
-/// Sends the client to another URL.
 pub fn redirection(status: StatusCode, location: HeaderValue) -> LocalResponse {
     with_headers(status, HeaderMap::from_iter([(header::LOCATION, location)]))
 }
 
-/// A response without a body or a content type.
+/// Has neither a body nor a content type.
 pub fn empty(status: StatusCode) -> LocalResponse {
     with_headers(status, HeaderMap::new())
 }
 
-/// A response without a body that has these headers.
 pub fn with_headers(status: StatusCode, headers: HeaderMap) -> LocalResponse {
     with_all(status, headers, LocalBody::Fixed(Bytes::new()))
 }
 
-/// The response to a request that goes no further (RFC 9110, section 7.6.2): for TRACE the request itself (section 9.3.8), without
-/// what proves who the client is.
+/// The response to a request that goes no further (RFC 9110, section 7.6.2): for TRACE the request itself (section 9.3.8),
+/// without the client's credentials.
 pub fn of_last_hop(head: &Parts) -> LocalResponse {
     if head.method != Method::TRACE {
         return empty(StatusCode::NO_CONTENT);
@@ -196,12 +185,10 @@ pub fn of_last_hop(head: &Parts) -> LocalResponse {
     with_body(StatusCode::OK, HeaderValue::from_static("message/http"), request.into())
 }
 
-/// A response of plain text.
 pub fn text(status: StatusCode, body: Bytes) -> LocalResponse {
     with_body(status, TEXT, body)
 }
 
-/// A response with a body of the content type `kind`.
 pub fn with_body(status: StatusCode, kind: HeaderValue, body: Bytes) -> LocalResponse {
     with_all(status, HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]), LocalBody::Fixed(body))
 }

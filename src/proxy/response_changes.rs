@@ -1,4 +1,4 @@
-//! What a route changes about the headers of every response to one request: `response_headers`, then `cors`.
+//! The changes of a route to the headers of every response to one request: `response_headers`, then `cors`.
 
 use http::{HeaderMap, HeaderValue, Response};
 
@@ -8,7 +8,6 @@ use crate::proxy::respond::cors::CorsHeaders;
 use crate::proxy::snapshot::CompiledRoute;
 use crate::request::route::{CurrentChanges, RouteConditions, TemplateInput};
 
-/// The changes for the response to one request.
 pub struct ResponseChanges<'r> {
     headers: Option<CurrentChanges<'r>>,
     cors: Option<CorsHeaders<'r>>,
@@ -16,7 +15,6 @@ pub struct ResponseChanges<'r> {
 }
 
 impl<'r> ResponseChanges<'r> {
-    /// Those for the request that meets these conditions.
     pub fn new(route: &'r CompiledRoute, request: RouteConditions<'_>, input: &TemplateInput<'_>) -> Self {
         Self {
             headers: route.response_headers.as_ref().map(|changes| changes.of(input)),
@@ -25,17 +23,15 @@ impl<'r> ResponseChanges<'r> {
         }
     }
 
-    /// The changes of `response_headers`.
     pub fn headers(&self) -> Option<&HeaderChanges<HeaderValue>> {
         self.headers.as_deref()
     }
 
-    /// The answer of `cors` to a preflight. It has all of its headers of CORS.
+    /// The answer of `cors` to a preflight, with all its headers of CORS.
     pub fn preflight(&mut self, request: &HeaderMap) -> Option<LocalResponse> {
         self.cors.take().map(|cors| cors.policy().preflight(request))
     }
 
-    /// Changes the headers of the response.
     pub fn apply<B>(&self, response: &mut Response<B>) {
         if let Some(changes) = &self.headers {
             changes.apply(response.headers_mut(), self.is_over_tls);

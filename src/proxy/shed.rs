@@ -1,6 +1,6 @@
 //! Sheds requests of low priorities while an upstream or the processors are overloaded.
 //!
-//! A request reads one level, which a thread computes again a few times a second from what workers have measured.
+//! Requests read one level. A thread updates it several times a second from the measurements of workers.
 
 mod cpu;
 mod meter;
@@ -19,29 +19,23 @@ use crate::upstream::overload::level;
 pub use meter::Meter;
 pub use watch::ShedWatch;
 
-/// What is shed by one configuration, and when.
 #[derive(Debug)]
 pub struct Shedding {
-    /// The targets.
     pub settings: Shed,
-    /// One for each upstream that a route has, and one for the routes without.
+    /// One for each upstream of a route, and one for the routes without an upstream.
     pub meters: Vec<Arc<Meter>>,
     pub upstreams: Vec<Arc<Upstream>>,
 }
 
-/// What one route needs to shed requests.
 #[derive(Debug)]
 pub struct RouteShedding {
-    /// The priority of its requests.
     pub priority: u8,
     /// The priorities of tiers: the place of the limit on the route, the index of the tier and its priority.
     pub tiers: Vec<(usize, usize, u8)>,
-    /// Counts the requests for the upstream of the route.
     pub meter: Arc<Meter>,
 }
 
 impl Shedding {
-    /// For these routes to these upstreams.
     pub fn new<'r>(
         settings: Shed,
         routes: impl Iterator<Item = &'r RouteShedding>,
@@ -53,7 +47,6 @@ impl Shedding {
 }
 
 impl RouteShedding {
-    /// For a route whose requests are counted by `meter`.
     pub fn new(config: &Config, route: &config::Route, meter: Arc<Meter>) -> Self {
         let limits = route.limits.iter().filter_map(|index| config.limits.get(*index)).enumerate();
         let tiers = limits.filter_map(|(place, limit)| Some((place, limit.tiers.as_ref()?)));
@@ -64,7 +57,7 @@ impl RouteShedding {
         Self { priority: route.priority, tiers: tiers.collect(), meter }
     }
 
-    /// The priority of a request: that of its tier in the first limit of the route that has one, or else that of the route.
+    /// The priority of a request: that of its tier in the first limit of the route that has one, otherwise that of the route.
     pub fn priority(&self, limits: &[RouteLimit], attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> u8 {
         let mut asked = None;
         for (place, tier, priority) in &self.tiers {
@@ -80,7 +73,6 @@ impl RouteShedding {
         self.priority
     }
 
-    /// Whether a request of this priority passes, which came at `now`.
     pub fn admits(&self, priority: u8, attributes: &RequestAttributes<'_>, now: Time, worker: usize) -> bool {
         self.meter.admits(level::rank(priority, attributes.client, now.seconds()), worker)
     }

@@ -1,5 +1,4 @@
-//! The snapshot: everything that is built from one configuration to serve requests. It is immutable, and a reload
-//! replaces it as a whole.
+//! The snapshot: everything that serves requests by one configuration. Immutable; a reload replaces it as a whole.
 
 mod descriptors;
 mod pools;
@@ -41,60 +40,42 @@ pub use shared_state::SharedState;
 /// The name under which requests without a route are counted.
 pub const NO_ROUTE: &str = "none";
 
-/// All routes, limits and upstreams of one configuration, ready to serve requests.
 pub struct Snapshot {
-    /// Finds the client, the target and the route of a request.
     pub resolver: Resolver,
-    /// The routes, by the index that the resolver finds, and then what the rules about descriptors are compiled to.
+    /// The routes, by the index that the resolver finds, and then the compiled rules about descriptors.
     pub served: Vec<CompiledRoute>,
-    /// Which descriptors are limited by which of the latter.
     pub descriptors: DescriptorRules,
-    /// The rates of all limits of the configuration.
     pub limits: Vec<Arc<RateTable>>,
-    /// Counts the requests without a route.
     pub unrouted: Arc<RouteMetrics>,
     pub upstreams: Vec<Arc<Upstream>>,
-    /// The keys of the issuers of tokens.
     pub key_sources: Vec<Arc<KeySource>>,
     pub quota_sources: Vec<LimitSource>,
-    /// Whether upstreams get the header Forwarded.
     pub forwarded: bool,
     /// The longest time for which a client may send nothing of an incomplete body.
     pub body_timeout: Option<Duration>,
-    /// The most memory that one worker has for bodies that it reads before a decision.
+    /// The most memory of one worker for bodies that it reads before decisions, in bytes.
     pub inspect_memory: usize,
-    /// What other proxies are answered about requests that limits refuse.
+    /// The status by which other proxies learn that a limit refuses a request.
     pub refused_status: StatusCode,
-    /// Which requests are logged.
     pub access_log: AccessLog,
-    /// The counters of its limits.
     pub store: Arc<Store>,
-    /// What happens to a request if the store does not answer.
     pub on_error: OnError,
-    /// Counts the requests in flight for limits on their number.
     pub concurrency: Arc<ConcurrencyLimiter>,
-    /// The requests that are held.
     pub wait_queues: Arc<WaitQueues>,
-    /// When requests are shed, if they are.
+    /// `None` if requests are never shed.
     pub shedding: Option<Arc<Shedding>>,
-    /// How requests are traced, if they are.
+    /// `None` if requests are not traced.
     pub tracing: Option<Tracing>,
 }
 
-/// Which requests are traced, and where their spans go.
 #[derive(Clone, Debug)]
 pub struct Tracing {
-    /// The share of requests.
     pub share: SampleShare,
-    /// Exports their spans.
     pub exporter: Arc<Exporter>,
 }
 
-/// One route, ready to serve.
 pub struct CompiledRoute {
-    /// Counts its requests.
     pub metrics: Arc<RouteMetrics>,
-    /// Its path, as the configuration has it.
     pub path: String,
     /// The sources of its keys and costs, which a request may have only once.
     pub single: Arc<SingleSources>,
@@ -103,29 +84,23 @@ pub struct CompiledRoute {
     pub limits: Vec<RouteLimit>,
     /// Whether one of its limits has a source of quotas.
     pub has_quotas: bool,
-    /// What its limits tell clients.
     pub rate_limit_headers: Arc<RateLimitHeaders>,
-    /// How its requests are answered.
     pub action: Action,
-    /// The most bytes that a request's body may have.
+    /// In bytes.
     pub max_body_size: u64,
-    /// What is read of its requests' bodies before the decision, if its limits need something of them.
+    /// Reads bodies before the decision. `None` if its limits need nothing from them.
     pub inspector: Option<Box<BodyInspector>>,
     /// The longest time in which a client sends no more of a body or reads nothing of a response; `None` is no limit.
     pub body_timeout: Option<Duration>,
     /// The longest time until the head of the response arrives, instead of that of its upstream.
     pub timeout: Option<Duration>,
-    /// What changes about the headers that the upstream gets, if anything does.
     pub request_headers: Option<Box<PreparedChanges>>,
-    /// What changes about the headers of its responses, if anything does.
     pub response_headers: Option<Box<PreparedChanges>>,
-    /// What pages of other origins may do, if the gateway says so.
     pub cors: Option<Box<CorsPolicy>>,
-    /// What its upstream chooses a server by, if it does so by keys.
+    /// The key by which its upstream chooses a server, if it does so by keys.
     pub balance_key: Option<KeyExtractor>,
-    /// Counts the failures of its upstream, if it has one.
     pub failures: Option<Arc<UpstreamFailures>>,
-    /// How its requests are shed, if they are.
+    /// `None` if its requests are never shed.
     pub shedding: Option<Box<RouteShedding>>,
 }
 
@@ -139,33 +114,22 @@ impl CompiledRoute {
     }
 }
 
-/// How the requests of a route are answered.
 pub enum Action {
     Forward(Forwarding),
-    /// The gateway responds.
-    Respond {
-        status: StatusCode,
-        body: Bytes,
-        /// The content type of the body.
-        content_type: HeaderValue,
-    },
-    /// The gateway sends the client to another URL.
+    Respond { status: StatusCode, body: Bytes, content_type: HeaderValue },
     Redirect(Redirect),
 }
 
-/// Where requests are forwarded to, and how.
 pub struct Forwarding {
     pub upstream: Arc<Upstream>,
-    /// Which path it gets.
     pub path: SentPath,
-    /// Whether it gets the client's Host header.
     pub preserve_host: bool,
-    /// Its URLs, which are replaced in Location; `None` if they are not.
+    /// The upstream's URLs, which are replaced in Location; `None` if they are not.
     pub own_origins: Option<OwnOrigins>,
 }
 
 impl Snapshot {
-    /// Builds the snapshot, whose limits are counted in `store`. It opens nothing, so it cannot fail.
+    /// Builds the snapshot, whose limits count in `store`. Opens nothing, so it cannot fail.
     pub fn build(config: &Config, shared: &SharedState, store: Arc<Store>) -> Self {
         let upstream = |upstream| Arc::new(Upstream::new(upstream, &shared.endpoints, &shared.names, shared.echo()));
         Self::assemble(
@@ -179,8 +143,8 @@ impl Snapshot {
         )
     }
 
-    /// The same with these overrides of the admin API. `config` is the configuration that it was built from, but maybe shared by
-    /// another number of gateways.
+    /// The same snapshot with these overrides from the admin API. `config` is the configuration from which the snapshot was
+    /// built, except that another number of gateways may share it.
     #[must_use]
     pub fn with_temporary(&self, config: &Config, shared: &SharedState, overrides: &TemporaryOverrides) -> Self {
         let limits = self.limits.iter().zip(&config.limits).map(|(rate_table, limit)| {
@@ -195,7 +159,7 @@ impl Snapshot {
             let limit = config.limits.iter().find(|limit| one.is_of(&limit.name));
             limit.map_or_else(|| one.clone(), |limit| one.with_terms(limit))
         };
-        // Upstreams remember whose turn it is.
+        // The same upstreams, since they remember whose turn it is.
         let quota_sources = self.quota_sources.iter().map(with_terms).collect();
         let (upstreams, key_sources) = (self.upstreams.clone(), self.key_sources.clone());
         Self::assemble(config, shared, self.store.clone(), upstreams, limits.collect(), key_sources, quota_sources)
@@ -241,7 +205,7 @@ impl Snapshot {
                 settles: pools.settles(place),
                 missing: limit.missing,
                 metrics: shared.limit(&limit.name),
-                // Only the admin listener shows them.
+                // Only the admin listener shows frequent keys.
                 counts_keys: config.admin.is_some(),
                 stage: pools.stage(place),
             };
@@ -280,7 +244,7 @@ impl Snapshot {
         let single = resolver.rules.iter().map(|rules| rules.single.clone());
         let of_descriptors = config.descriptors().iter().map(|rule| (&rule.route, Arc::default()));
         let mut served: Vec<_> = config.routes.iter().zip(single).chain(of_descriptors).map(served).collect();
-        // To shed a call costs as much as to decide, and lets its request pass.
+        // Shedding a call costs as much as deciding, and lets its request pass.
         served.iter_mut().skip(config.routes.len()).for_each(|rule| rule.shedding = None);
         Self {
             resolver,
@@ -314,23 +278,20 @@ impl Snapshot {
         }
     }
 
-    /// What the rule about descriptors with this index is compiled to.
     pub fn rule(&self, index: usize) -> Option<&CompiledRoute> {
         self.served.get(self.rule_index(index))
     }
 
-    /// The index of that among what is served.
     pub fn rule_index(&self, index: usize) -> usize {
         self.resolver.rules.len() + index
     }
 
-    /// Which traces are sampled, if requests are traced. Only a trusted proxy decides by its flags, because anybody can send
-    /// them with every request.
+    /// Which traces are sampled. Only a trusted proxy decides by its flags, because anybody can send flags.
     pub fn sampling(&self, via_trusted: bool) -> Option<Sampling> {
         self.tracing.as_ref().map(|tracing| Sampling { share: tracing.share, follows_parent: via_trusted })
     }
 
-    /// Uses what is known of the names of servers now: lookups may have ended since this was built.
+    /// Uses the current addresses of server names: lookups may have ended since the snapshot was built.
     pub fn resolve(&self) {
         self.upstreams.iter().for_each(|upstream| upstream.resolved());
     }
@@ -341,7 +302,6 @@ impl Snapshot {
     }
 }
 
-/// What changes about limits when `new` replaces `old`.
 pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
     let replaced = new.limits.iter().filter_map(|rate_table| {
         let before = old.limits.iter().find(|before| before.name() == rate_table.name())?;
@@ -384,7 +344,6 @@ mod tests {
 
     use super::*;
 
-    /// The ids of the servers.
     fn ids(gateway: &Snapshot) -> Vec<usize> {
         gateway.upstreams[0].status().iter().map(|(endpoint, ..)| endpoint.id).collect()
     }

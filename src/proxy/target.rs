@@ -1,4 +1,4 @@
-//! What the upstream is sent as the target of a request, and as its host.
+//! The target and the host of a request for the upstream.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use crate::request::route::rewrite;
 pub(super) fn onward<'a>(uri: &'a Uri, sent: &SentPath, paths: PathRules) -> Result<Cow<'a, str>, BadPath> {
     let path = rewrite::sent(sent, uri.path(), paths)?;
     Ok(match (uri.path_and_query(), uri.query()) {
-        // Nearly always it is forwarded as it came.
+        // Nearly all paths are forwarded as they came.
         (Some(whole), _) if path.len() == uri.path().len() && whole.as_str().starts_with(&*path) => {
             Cow::Borrowed(whole.as_str())
         }
@@ -21,7 +21,7 @@ pub(super) fn onward<'a>(uri: &'a Uri, sent: &SentPath, paths: PathRules) -> Res
     })
 }
 
-/// Sets the Host header to the host of a target in absolute form (RFC 9112, section 3.2.2), since it may have been empty.
+/// Sets the Host header to the host of a target in absolute form (RFC 9112, section 3.2.2), since the header may be empty.
 pub(super) fn name_host(uri: &Uri, headers: &mut HeaderMap) {
     let named = uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
     if let Some(Ok(host)) = named {
@@ -29,8 +29,7 @@ pub(super) fn name_host(uri: &Uri, headers: &mut HeaderMap) {
     }
 }
 
-/// Whether the client wants to hear from this gateway and not from its upstream (RFC 9110, section 7.6.2). Otherwise the upstream
-/// is told that there is one hop less.
+/// Whether the client asks this gateway itself (RFC 9110, section 7.6.2). Otherwise decrements Max-Forwards.
 pub(super) fn is_last_hop(method: &Method, headers: &mut HeaderMap) -> bool {
     if !matches!(*method, Method::OPTIONS | Method::TRACE) {
         return false;

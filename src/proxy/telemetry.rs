@@ -1,6 +1,6 @@
 //! Records what happened to each request: in counters by route, class of method and outcome, and as a line in the access log.
 //!
-//! A record ends when the body has been sent or the client has gone away, not when the head is sent.
+//! A record ends when the body has been sent or the client has left, not when the head is sent.
 
 mod access_log;
 mod observed_body;
@@ -33,37 +33,30 @@ pub use upstream_failures::{Failure, UpstreamFailures};
 
 use access_log::AccessLine;
 
-/// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// An upstream answered.
     Forwarded,
     /// An upstream accepted a tunnel, and both sides have ended it.
     Tunneled,
-    /// The route has a fixed response.
+    /// The gateway answered as the route says.
     Responded,
-    /// Over a limit.
     Limited,
-    /// Over a limit that answers without saying so.
+    /// Over a limit that hides itself.
     Silenced,
-    /// From a client that a limit blocks.
     Blocked,
     /// The request cannot be served: it is malformed, or lacks a key that a limit requires.
     Refused,
-    /// No route takes it.
     Unrouted,
-    /// The upstream did not answer.
     Failed,
     /// Answered before anything was done for it, because of overload.
     Shed,
-    /// The store did not answer, and the configuration says to reject requests then.
+    /// The store did not answer, and the configuration rejects requests then.
     Unavailable,
-    /// The client went away before the end, or sent or read nothing for too long.
+    /// The client left before the end, or sent or read nothing for too long.
     Abandoned,
 }
 
 impl Outcome {
-    /// All of them, in order.
     pub const ALL: [Self; 12] = [
         Self::Forwarded,
         Self::Tunneled,
@@ -84,7 +77,6 @@ impl Outcome {
         matches!(self, Self::Limited | Self::Silenced | Self::Blocked | Self::Refused | Self::Unrouted | Self::Shed)
     }
 
-    /// The name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Forwarded => "forwarded",
@@ -103,24 +95,20 @@ impl Outcome {
     }
 }
 
-/// The classes of statuses. The first is for requests that have no status: they were abandoned before they had one, or are
-/// left unanswered.
+/// The classes of statuses. The first is for requests without a status: they were abandoned earlier, or are left unanswered.
 pub const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// The requests of one route.
 #[derive(Debug)]
 pub struct RouteMetrics {
     pub name: String,
-    /// The counters of each worker.
     pub workers: PerWorker<RequestMetrics>,
 }
 
-/// The requests of one route on one worker.
 #[derive(Debug, Default)]
 pub struct RequestMetrics {
     /// By outcome, in the order of [`Outcome::ALL`], and class of method, in that of [`MethodClass::ALL`].
     ended: [[ByStatus; MethodClass::ALL.len()]; Outcome::ALL.len()],
-    /// Requests that failed, by reason, in the order of [`Reason::ALL`].
+    /// By reason, in the order of [`Reason::ALL`].
     pub failed: [Counter; Reason::ALL.len()],
     /// From the head of the request to the end of the response, by outcome.
     pub latency: [Histogram; Outcome::ALL.len()],
@@ -130,17 +118,14 @@ pub struct RequestMetrics {
 pub type ByStatus = [Counter; CLASSES.len()];
 
 impl RequestMetrics {
-    /// The requests with methods of this class that ended so.
     pub fn ended(&self, outcome: Outcome, method: MethodClass) -> &ByStatus {
         &self.ended[outcome as usize][method as usize]
     }
 }
 
-/// Records the requests of one route on one worker.
 #[derive(Debug)]
 pub struct RouteRecorder {
     route: Arc<RouteMetrics>,
-    /// Counts the failures of the route's upstream, if it has one.
     upstream: Option<Arc<UpstreamFailures>>,
     worker: usize,
     /// Chooses which refusals are logged; `None` if all are.
@@ -148,20 +133,16 @@ pub struct RouteRecorder {
     logger: AccessLogger,
 }
 
-/// How a request ended, and why if it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestEnd {
     pub method: MethodClass,
     pub outcome: Outcome,
-    /// Why it failed.
     pub reason: Option<Reason>,
-    /// The status of the response, if there was one.
     pub status: Option<StatusCode>,
 }
 
 impl RouteRecorder {
-    /// The recorder of this worker, which is the only one to use it. With a `sampler`, only the refusals that it admits
-    /// are logged. Lines of the access log go to `logger`.
+    /// Only this worker uses the recorder. With a `sampler`, only the refusals that it admits are logged.
     pub fn new(
         route: Arc<RouteMetrics>,
         upstream: Option<Arc<UpstreamFailures>>,
@@ -172,7 +153,7 @@ impl RouteRecorder {
         Self { route, upstream, worker, sampler, logger }
     }
 
-    /// Counts the request `id` that ended after so many microseconds, and logs its entry if it has one.
+    /// Counts the request `id` that ended after `micros` microseconds, and logs its entry if it has one.
     pub fn close(
         &self,
         RequestEnd { method, outcome, reason, status }: RequestEnd,
@@ -198,33 +179,31 @@ impl RouteRecorder {
     }
 }
 
-/// The record of one request, which is closed when it is dropped. It is small because it is moved with the response.
+/// The record of one request, which is closed when it is dropped. It is small because it moves with the response.
 pub struct RequestRecord {
     recorder: Rc<RouteRecorder>,
     begun: Time,
     id: RequestId,
     entry: Option<Box<AccessLogEntry>>,
-    /// Its spans, if they are recorded.
+    /// `None` if they are not recorded.
     spans: Option<Box<RequestSpans>>,
-    /// The permits of limits on requests in flight, held until the end.
     permits: Option<Box<[ConcurrencyPermit]>>,
-    /// Charges the tokens that the response says were used, if limits count them.
+    /// Charges the tokens that the response states, if limits count them.
     meter: Option<Box<TokenMeter>>,
     guard: RequestGuard,
     status: Option<StatusCode>,
     /// The outcome if the body is sent completely.
     expected: Outcome,
     outcome: Outcome,
-    /// Why it failed.
     reason: Option<Reason>,
     method: MethodClass,
-    /// Whether the answer is one to HEAD: then its body is neither sent nor polled.
+    /// Whether this is a HEAD request, so the body of its answer is neither sent nor polled.
     is_head: bool,
 }
 
 impl RequestRecord {
-    /// Begins the record of the request `id` that arrived at `begun`. `is_head` is whether its answer has no body. Without an
-    /// `entry` nothing is logged, and without `spans` nothing is traced.
+    /// Begins the record of the request `id` that arrived at `begun`. `is_head` says whether its answer has no body. Without
+    /// an `entry` nothing is logged, and without `spans` nothing is traced.
     pub fn open(
         recorder: Rc<RouteRecorder>,
         begun: Time,
@@ -257,30 +236,26 @@ impl RequestRecord {
         self.recorder = recorder;
     }
 
-    /// The identifier of the request.
     pub fn request_id(&self) -> &RequestId {
         &self.id
     }
 
-    /// Its spans, if they are recorded.
     pub fn spans(&self) -> Option<&RequestSpans> {
         self.spans.as_deref()
     }
 
-    /// Records why the request is refused.
     pub fn refused_for(&mut self, reason: Reason) {
         self.reason = Some(reason);
     }
 
-    /// Records for the access log which limit refused the request.
     pub fn refused_by(&mut self, limit: Option<&Arc<LimitMetrics>>) {
         if let Some(entry) = &mut self.entry {
             entry.limit = limit.cloned();
         }
     }
 
-    /// Records for the access log since when the request was held, if it was, which limits only report that it is over
-    /// them, which were replaced by their pools, and how many more requests each limit that has decided about it admits.
+    /// Records for the access log: when the hold began, the limits that only report, those whose pools were charged, and how
+    /// many more requests each limit admits.
     pub fn decided<'a>(
         &mut self,
         held_since: Option<Time>,
@@ -295,7 +270,7 @@ impl RequestRecord {
         }
     }
 
-    /// Records for the access log which server has responded to the request, which is sent since `begun`.
+    /// Records for the access log which server has responded. The request to it began at `begun`.
     pub fn responded(&mut self, server: impl FnOnce() -> String, begun: Option<Monotonic>) {
         if let Some(entry) = &mut self.entry {
             entry.server = Some(server());
@@ -303,20 +278,17 @@ impl RequestRecord {
         }
     }
 
-    /// Takes these permits, if there are any, and keeps them until the record is closed.
     pub fn hold(&mut self, permits: &mut Vec<ConcurrencyPermit>) {
         if !permits.is_empty() {
             self.permits = Some(mem::take(permits).into_boxed_slice());
         }
     }
 
-    /// Meters the tokens of the response until the record is closed.
     pub fn meter(&mut self, meter: TokenMeter) {
         self.meter = Some(Box::new(meter));
     }
 
-    /// Records why the request fails. If the upstream caused it, the failure is counted and logged for the upstream
-    /// too.
+    /// Records why the request fails. If the upstream caused it, the failure is also counted and logged for the upstream.
     pub fn fail(&mut self, reason: Reason, server: &dyn Display, error: &dyn Display) {
         self.reason = Some(reason);
         match &self.recorder.upstream {
@@ -330,14 +302,14 @@ impl RequestRecord {
         }
     }
 
-    /// Counts and logs for the upstream that an attempt has failed, after which the request is sent again.
+    /// Counts and logs for the upstream that an attempt has failed. The request is sent again.
     pub fn failed_attempt(&self, reason: Reason, server: &dyn Display, error: &dyn Display) {
         if let Some(upstream) = &self.recorder.upstream {
             upstream.record(self.recorder.worker, &Failure { reason, id: &self.id, server, error }, clock::now());
         }
     }
 
-    /// Gives the record to the body of the response, which closes it when it has been sent.
+    /// Gives the record to the body of the response, which closes the record when it has been sent.
     pub fn settle(mut self, outcome: Outcome, response: &mut Response<ObservedBody>) {
         self.status = Some(response.status());
         self.expected = outcome;
@@ -348,19 +320,17 @@ impl RequestRecord {
         body.record = Some(self);
     }
 
-    /// Records the status of a response that accepts a tunnel.
     pub fn accepted_tunnel(&mut self, status: StatusCode) {
         self.status = Some(status);
     }
 
-    /// Records that a tunnel has sent so many bytes to the client.
     pub fn sent(&mut self, bytes: usize) {
         if let Some(entry) = &mut self.entry {
             entry.bytes += bytes as u64;
         }
     }
 
-    /// Records how a tunnel ended, or a request that is left unanswered. Until then, its client counts as having gone away.
+    /// Records how a tunnel ended, or that a request is left unanswered. Without this call, the client counts as having left.
     pub fn ended(&mut self, outcome: Outcome) {
         self.outcome = outcome;
     }

@@ -1,11 +1,11 @@
-//! Charges the tokens that a response says were used, while it passes: what was reserved becomes that when it ends.
+//! Charges the tokens that a response states, while it passes: at its end, the reservation is replaced by the use.
 //!
-//! A success that ends without saying it, and one whose client goes away, costs what was reserved, or what has passed if that is
-//! more or the limit says so. One that breaks off, or whose provider says that it has failed, costs what has passed, and an
-//! error costs nothing unless it says a usage. All are settled before their last bytes are sent, so that the client's next
-//! request is decided after it.
+//! A success that ends without stating its usage, and one whose client leaves, costs what was reserved, or what has passed if
+//! that is more or the limit says so. A response that breaks off, or whose provider reports a failure, costs what has passed.
+//! An error costs nothing unless it states a usage. All are settled before their last bytes are sent, so the client's next
+//! request is decided afterwards.
 //!
-//! A stream of a limit that cuts asks for more while it runs. The piece for which there may be no room waits for the answer.
+//! A stream of a limit that cuts asks for more while it runs. A piece for which there may be no room waits for the reply.
 
 mod limit;
 
@@ -36,14 +36,13 @@ use limit::Extra;
 
 pub(super) use limit::{MeteredLimit, MeteredRequest};
 
-/// For how long a complete answer whose client has gone is read on for its usage, which providers send at once.
+/// For how long a complete answer whose client has left is read on for its usage, which providers send at once.
 pub(super) const READ_ON_FOR: Duration = Duration::from_secs(5);
-/// How much of it is read on. What follows an answer is its usage, with lists of what was searched and filtered.
+/// How many bytes are read on. An answer is followed by its usage, with lists of what was searched and filtered.
 const READ_ON_BYTES: usize = 256 << 10;
 
-/// Why a body has broken off.
 pub trait BrokenOff {
-    /// Whether the client has caused it, rather than the upstream.
+    /// Whether the client has caused the end, rather than the upstream.
     fn is_clients(&self) -> bool;
 }
 
@@ -53,38 +52,35 @@ impl BrokenOff for BodyError {
     }
 }
 
-/// The meter of one response.
 pub struct TokenMeter {
     store: Arc<Store>,
     worker: usize,
     limits: SmallVec<[MeteredLimit; 1]>,
     request: MeteredRequest,
-    /// The model that has answered, whose weights count too.
+    /// The model that has answered. Its weights count too.
     model: SmallVec<[u8; 32]>,
     reading: Reading,
-    /// Whether it has a length, so that all of it is there already.
+    /// Whether the response has a length, so it is complete already.
     has_length: bool,
-    /// Whether the client has gone, and only the usage is waited for.
+    /// Whether the client has left, and only the usage is awaited.
     is_abandoned: bool,
-    /// Whether anything was sent.
     has_begun: bool,
     /// What can be sent.
     ready: VecDeque<Bytes>,
-    /// What waits until there is room for it.
+    /// What waits for room.
     held: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
-    /// Bytes of text that were sent, or for which there is room.
+    /// Bytes of text that were sent, or have room.
     passed: u64,
-    /// The answer that it waits for, and how much was asked for besides what is needed.
+    /// The pending reply, and how much was asked for beyond the need.
     asked: Option<(oneshot::Receiver<Reply>, Extra)>,
     end: Option<End>,
 }
 
-/// What reads the body.
 enum Reading {
-    /// It passes as it comes.
+    /// The body passes as it comes.
     Plain(ResponseReader),
-    /// Whole parts of a stream pass, if some must not.
+    /// Only whole parts of a stream pass, because it may be cut, or an event removed.
     Filtered(StreamFilter),
 }
 
@@ -97,21 +93,19 @@ impl Reading {
     }
 }
 
-/// How a response ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// With its last byte.
+    /// With the last byte.
     Whole,
-    /// Before that.
+    /// Before the last byte.
     Broken,
-    /// For want of room.
+    /// For lack of room.
     Cut,
-    /// The client has gone.
     Abandoned,
 }
 
 impl TokenMeter {
-    /// The meter of a response with these headers, which are made true of what passes of its body. There is at least one limit.
+    /// Meters a response with these headers, which are adapted to the bytes that pass. Needs at least one limit.
     pub fn new(
         store: Arc<Store>,
         worker: usize,
@@ -155,7 +149,6 @@ impl TokenMeter {
         }
     }
 
-    /// Whether the stream was cut for want of room.
     pub fn was_cut(&self) -> bool {
         self.end == Some(End::Cut)
     }
@@ -165,12 +158,10 @@ impl TokenMeter {
         self.end.is_some() && self.ready.is_empty() && self.trailers.is_none()
     }
 
-    /// Whether the body keeps the length that it has.
     pub fn keeps_length(&self) -> bool {
         matches!(self.reading, Reading::Plain(_))
     }
 
-    /// The next frame of `content` that may be sent.
     pub fn poll_frame<B>(
         &mut self,
         content: &mut B,
@@ -199,13 +190,12 @@ impl TokenMeter {
                 }
             }
             if self.was_cut() {
-                // The upstream's request ends with it.
+                // This ends the upstream's request.
                 *content = B::default();
             }
         }
     }
 
-    /// Reads the next frame of the body, or its end.
     fn read(&mut self, frame: Option<Frame<Bytes>>, is_last: bool) {
         let is_last = is_last || frame.as_ref().is_none_or(Frame::is_trailers);
         let data =
@@ -230,8 +220,8 @@ impl TokenMeter {
         }
     }
 
-    /// Asks for room if new text of a stream needs more than is reserved and a limit cuts. What waits for it is sent otherwise.
-    /// At the end of a stream there is no new text, so what a response says only then cuts nothing.
+    /// Asks for room if new text of a stream needs more than is reserved and a limit cuts. Otherwise sends what is held. A
+    /// stream has no new text at its end, so a usage that is stated only then cuts nothing.
     fn ask(&mut self, extra: Extra) {
         let can_end = matches!(&self.reading, Reading::Filtered(filter) if filter.is_between_parts());
         let is_cut = || !self.is_abandoned && self.limits.iter().any(|limit| limit.cuts);
@@ -250,7 +240,7 @@ impl TokenMeter {
         }
     }
 
-    /// Goes on after an answer of the store. A store that does not answer cuts nothing.
+    /// Continues after a reply of the store. A store that does not answer cuts nothing.
     fn answered(&mut self, reply: Option<Reply>, extra: Extra) {
         let Some(Reply { reserved, .. }) = reply else { return self.pass() };
         for reserved in reserved {
@@ -275,21 +265,19 @@ impl TokenMeter {
         }
     }
 
-    /// Counts the weights of the model that has answered.
     fn weigh(&mut self) {
         let Some(model) = self.reading.reader().model().filter(|model| **model != *self.model) else { return };
         self.model = model.into();
         self.limits.iter_mut().for_each(|limit| limit.weigh(model));
     }
 
-    /// Lets pass what was read.
     fn pass(&mut self) {
         self.passed = self.reading.reader().text();
         self.has_begun |= !self.held.is_empty();
         self.ready.append(&mut self.held);
     }
 
-    /// Whether the response has said what was used, if it has ended so.
+    /// Whether the response has stated its usage, if it ends like this.
     fn is_said(&self, end: End) -> bool {
         end != End::Cut && self.reading.reader().says_usage()
     }
@@ -298,7 +286,6 @@ impl TokenMeter {
         self.used(End::Abandoned)
     }
 
-    /// The same, if the response has ended so.
     fn used(&self, end: End) -> Usage {
         let reader = self.reading.reader();
         let (said, is_said) = (reader.usage().unwrap_or_default(), self.is_said(end));
@@ -314,7 +301,7 @@ impl TokenMeter {
         }
     }
 
-    /// Settles what was reserved, and lets the rest pass.
+    /// Settles the reservation and lets the rest pass.
     fn finish(&mut self, end: End) {
         self.settle(if self.is_abandoned { End::Abandoned } else { end });
         self.ready.append(&mut self.held);
@@ -328,7 +315,7 @@ impl TokenMeter {
         for limit in &mut self.limits {
             let reserved = limit.reserved();
             let cost = match limit.cost(used) {
-                // What was not sent because there is no room for it is not charged.
+                // Text that was not sent for lack of room is not charged.
                 cost if end == End::Cut => cost.min(reserved),
                 cost if keeps_reserved => cost.max(limit.kept()),
                 cost => cost,
@@ -348,7 +335,7 @@ impl TokenMeter {
         }
     }
 
-    /// Gives back what it has asked for, if it has not heard the answer. If there is none yet, it lapses.
+    /// Gives back what was asked for if the reply was not read. A reply that has not come yet lapses.
     fn drop_step(&mut self) {
         let Some((mut reply, _)) = self.asked.take() else { return };
         reply.close();
@@ -356,7 +343,7 @@ impl TokenMeter {
         reserved.into_iter().for_each(|step| _ = self.store.settle(step, 0, None, clock::now(), self.worker));
     }
 
-    /// Settles what is left, if the client goes away before the end. Returns what was used.
+    /// Settles what is left if the client leaves before the end. Returns the usage.
     pub fn close(mut self) -> Usage {
         self.drop_step();
         if self.end.is_none() {
@@ -365,14 +352,14 @@ impl TokenMeter {
         self.used(self.end.unwrap_or(End::Abandoned))
     }
 
-    /// Whether only the usage is missing, so that it is waited for if the client goes away now.
+    /// Whether only the usage is missing, so it is awaited if the client leaves now.
     pub fn waits_for_usage(&self) -> bool {
         let reader = self.reading.reader();
         let is_complete = reader.is_complete() || self.has_length || self.request.is_error;
         self.end.is_none() && !reader.says_usage() && is_complete
     }
 
-    /// The client has gone: reads the rest of `content` for the usage, for so long at most.
+    /// After the client has left, reads the rest of `content` for the usage, for `limit` at most.
     pub async fn read_on<B>(mut self: Box<Self>, mut content: B, limit: Duration)
     where
         B: Body<Data = Bytes, Error: BrokenOff> + Default + Unpin,
@@ -388,7 +375,7 @@ impl TokenMeter {
             }
             Poll::Ready(())
         });
-        // What has not come then will not be known.
+        // What has not come by then stays unknown.
         let _ = timeout(limit, reading).await;
         self.close();
     }

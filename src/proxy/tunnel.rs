@@ -1,7 +1,7 @@
 //! A request that becomes a tunnel: its response, and its record, which is closed when the tunnel ends.
 //!
-//! What a client sends behind its handshake stays unread until the upstream has accepted. If it were forwarded at once,
-//! an upstream that declines would take it for a request that no limit has seen.
+//! What a client sends after its handshake stays unread until the upstream has accepted. An upstream that declines would take
+//! it for a request, which no limit has seen.
 
 mod copy;
 mod handshake;
@@ -45,7 +45,7 @@ pub(super) fn begin(
 }
 
 async fn run(client: TunnelStream, upstream: UpstreamTunnel, mut record: RequestRecord, waits: Waits) {
-    // The rest of it counts the request as in flight until the tunnel has ended.
+    // The rest of `upstream` counts the request as in flight until the tunnel has ended.
     let UpstreamTunnel { peer, stream, .. } = upstream;
     match copy(client, stream, waits, |bytes| record.sent(bytes)).await {
         TunnelEnd::Closed => record.ended(Outcome::Tunneled),

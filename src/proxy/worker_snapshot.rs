@@ -1,9 +1,7 @@
-//! The snapshot in force with each worker's own reference to it, so that requests write to no memory that other workers
-//! use.
+//! Gives each worker its own reference to the snapshot in force, so that requests write to no memory of other workers.
 //!
-//! A request reads one atomic pointer to detect a newer snapshot. Together with counters for each worker, this
-//! removed 14 of 37 locked instructions from a request that is refused from memory; some of them used cache lines that
-//! all workers shared.
+//! A request reads one atomic pointer to detect a newer snapshot. Together with counters for each worker, this removed 14 of
+//! 37 locked instructions from a request that is refused from memory; some of them used cache lines that all workers shared.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -19,7 +17,6 @@ use crate::config::AccessLog;
 use crate::proxy::snapshot::{CompiledRoute, Snapshot};
 use crate::proxy::telemetry::{AccessLogger, RouteMetrics, RouteRecorder, Sampler};
 
-/// The snapshot in force, for one worker.
 pub struct WorkerSnapshots {
     worker: usize,
     newest: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
@@ -28,7 +25,7 @@ pub struct WorkerSnapshots {
     logger: AccessLogger,
 }
 
-/// A snapshot, and where this worker counts the requests of each route.
+/// A snapshot with this worker's recorders for its routes.
 pub struct WorkerSnapshot {
     gateway: Arc<Snapshot>,
     /// By the index of the route.
@@ -36,26 +33,23 @@ pub struct WorkerSnapshot {
     unrouted: Rc<RouteRecorder>,
     /// Whether lines of the access log have a place for headers.
     pub logs_headers: bool,
-    /// Which limits calls about descriptors have asked together, and what these are compiled to.
     combinations: RefCell<LruCache<Combination, Rc<CompiledRoute>, RandomState>>,
 }
 
-/// Limits of descriptors: the index of the rule of each, and its place there.
+/// Limits of descriptors: for each the index of its rule, and its place in the rule.
 pub(super) type Combination = SmallVec<[(usize, usize); 4]>;
 
-/// The most combinations that are kept. If a proxy is configured to ask in more ways, the one that was not asked for the longest time
-/// is compiled again.
+/// The most combinations that are kept. If a proxy asks in more ways, the least recently used one is compiled again.
 const MOST_COMBINATIONS: usize = 64;
 
 impl WorkerSnapshots {
-    /// For the worker with this index, whose access log goes to `logger`.
+    /// Lines of the worker's access log go to `logger`.
     pub fn new(shared: Arc<ArcSwap<Snapshot>>, worker: usize, logger: AccessLogger) -> Self {
         let sampler = Rc::default();
         let held = RefCell::new(Rc::new(WorkerSnapshot::new(shared.load_full(), worker, &sampler, &logger)));
         Self { worker, newest: RefCell::new(Cache::new(shared)), held, sampler, logger }
     }
 
-    /// The snapshot in force.
     pub fn current(&self) -> Rc<WorkerSnapshot> {
         let mut newest = self.newest.borrow_mut();
         let newest = newest.load();
@@ -84,7 +78,6 @@ impl WorkerSnapshot {
         Self { gateway, recorders, unrouted, logs_headers: logger.needs_headers(), combinations }
     }
 
-    /// What these limits of descriptors are compiled to; `None` if there are none.
     pub fn of_descriptors(&self, combination: &Combination) -> Option<Rc<CompiledRoute>> {
         let combinations = &mut self.combinations.borrow_mut();
         if let Some(compiled) = combinations.get(combination) {
@@ -96,7 +89,6 @@ impl WorkerSnapshot {
         Some(compiled)
     }
 
-    /// Records the requests of this route, or those without a route.
     pub fn recorder(&self, route: Option<usize>) -> &Rc<RouteRecorder> {
         route.and_then(|index| self.recorders.get(index)).unwrap_or(&self.unrouted)
     }

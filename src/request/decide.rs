@@ -1,4 +1,4 @@
-//! May this request pass? All limits of its route are asked at once, and all are charged or none.
+//! Decides whether a request may pass. All limits of its route are asked at once, and all are charged or none.
 
 pub mod heavy_hitters;
 mod key_activity;
@@ -56,158 +56,131 @@ use preparation::RateCheck;
 /// One limit as one route applies it.
 #[derive(Clone)]
 pub struct RouteLimit {
-    /// Which rates apply to which key.
     pub rates: RateSelector,
-    /// Where quotas of keys come from, if there is such a source.
+    /// `None` without a source of quotas.
     pub quotas: Option<Arc<QuotaSource>>,
-    /// How many requests of a key may be in flight.
+    /// The most requests of a key in flight.
     pub max_in_flight: Option<u64>,
-    /// How the key is read from the route's requests.
     pub key: KeyExtractor,
-    /// What a request costs.
     pub cost: Cost,
-    /// What happens to a request over the limit.
     pub on_limit: OnLimit,
-    /// How it bans keys, if it does.
+    /// `None` if the limit bans no keys.
     pub ban: Option<BanRule>,
-    /// How it slows down requests that it admits, if it does.
+    /// `None` if the limit slows down no requests.
     pub slow: Option<Slow>,
-    /// The index, among the limits of the route, of the pool that stands in for the limit if it has no room.
+    /// The index, among the limits of the route, of the pool that is charged instead when this limit has no room.
     pub overflow: Option<usize>,
-    /// Whether the route names the limit. If not, it only stands in for others.
+    /// Whether the route names the limit. Otherwise it is only the pool of others.
     pub is_of_route: bool,
-    /// Whether the cost of a request that it charges may be known only from the response.
+    /// Whether the cost may be known only from the response.
     pub settles: bool,
-    /// What happens to a request without a key.
     pub missing: Missing,
-    /// Counts the decisions of the limit.
     pub metrics: Arc<LimitMetrics>,
-    /// Whether it is counted which keys come most often.
+    /// Whether to count which keys come most often.
     pub counts_keys: bool,
-    /// What has to be known of a request before it decides.
     pub stage: Stage,
 }
 
-/// Everything that a decision depends on.
 pub struct DecisionInput<'a, 'r> {
     pub limits: &'a [RouteLimit],
-    /// Which of them are asked now.
+    /// Which of the limits are asked now.
     pub part: StageRange,
     pub attributes: &'r RequestAttributes<'r>,
-    /// What sources of quotas grant the request's keys, see [`ResolvedQuotas`].
+    /// What sources of quotas grant the request's keys.
     pub quotas: &'a [Option<ResolvedQuota>],
     /// The keys of the connection's previous request.
     pub key_cache: &'r RefCell<KeyCache>,
-    /// The store of the counters.
     pub store: &'a Store,
-    /// The requests in flight.
     pub concurrency: &'a Arc<ConcurrencyLimiter>,
-    /// The requests that are held.
     pub wait_queues: &'a Arc<WaitQueues>,
-    /// When the decision is made: the clock was read after everything that was waited for.
+    /// When the decision is made. The clock was read after everything that was waited for.
     pub now: Time,
-    /// The index of the worker that serves it.
     pub worker: usize,
-    /// Whether the request is admitted if the store does not answer.
+    /// Whether to admit the request if the store does not answer.
     pub fail_open: bool,
-    /// The proxy that asks about the request, if it does not come from its client.
+    /// The proxy that asks about the request, if the request does not come from its client.
     pub asker: Option<Asker>,
     /// When the decision begins, if the request is traced. Then exchanges with the store are recorded.
     pub traced_since: Option<Time>,
 }
 
-/// A proxy that asks about a request. If it does not wait for the answer any longer, the request may pass: so it stays charged
-/// then, and is not held for longer than the proxy waits.
+/// A proxy that asks about a request, and may let it pass once it stops waiting. So a dropped request stays charged, and no
+/// request is held for longer than the proxy waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
-    /// The longest that the request may be held.
     pub longest_hold: Duration,
 }
 
-/// What a decision produces besides its [`Decision`]. The caller creates it and `decide` fills it in place, since it is
-/// too large to be moved for every request.
+/// What a decision produces besides its [`Decision`]. `decide` fills it in place, because it is too large to move.
 pub struct DecisionState<'a> {
     /// The outcomes that clients may see, in the order of the route's limits.
     pub outcomes: LimitOutcomes<'a>,
-    /// What the store was asked.
     pub asks: Asks<'a>,
-    /// The places of the limits that only report and would have refused the request.
+    /// The places of the limits that only report, and that the request exceeds.
     pub shadowed: SmallVec<[usize; 2]>,
     /// The places of the limits that refuse the request.
     pub over: SmallVec<[usize; 2]>,
-    /// The places of the limits without room instead of which their pools are charged.
+    /// The places of the limits without room whose pools are charged instead.
     pub overflowed: SmallVec<[usize; 2]>,
-    /// What pools say that were to stand in for limits without room.
+    /// The verdicts of pools of limits without room.
     pub pooled: Vec<Pooled>,
-    /// What is reserved until the response is known.
     pub reservations: Reservations<'a>,
-    /// The permits of limits on requests in flight.
     pub permits: Vec<ConcurrencyPermit>,
-    /// The limits whose permits these are, if the request may be held.
+    /// The limits of `permits`, if the request may be held.
     in_flight: Vec<RateCheck<'a>>,
-    /// When the request began to be held, if it was.
     pub held_since: Option<Time>,
     /// Whether something was waited for since the decision began.
     has_waited: bool,
     /// The first exchanges with the store, if they are recorded.
     pub exchanges: Vec<StoreExchange>,
-    /// For each ask, which of the rates of its limit it is about.
+    /// For each ask, the rates of its limit that it is about.
     profiles: SmallVec<[RateSet<'a>; 2]>,
-    /// The places of the limits that have admitted the request and have no rates, so that the store is not asked.
+    /// The places of the limits that have admitted the request and have no rates, so the store is not asked.
     without_rates: SmallVec<[usize; 2]>,
     /// The places of the limits that exempt the keys of the request.
     exempt: SmallVec<[usize; 2]>,
-    /// How many of the asks have been decided.
     decided: usize,
-    /// How many of the asks the store has answered. It is more than `decided` while the body of the request is read.
+    /// How many of the asks the store has answered: more than `decided` while the body of the request is read.
     asked: usize,
-    /// What the store has said about those that it has answered and that are not decided yet.
+    /// The store's reply to the asks that are answered but not decided.
     first: Option<Box<Reply>>,
     /// The refusals that may lead to a ban.
     refused: Vec<Refused>,
 }
 
-/// When the store was asked, and when it had answered; `None` if it did not answer.
+/// When the store was asked, and when it answered; `None` if it did not answer.
 pub type StoreExchange = (Time, Option<Time>);
 
-/// The most exchanges that are recorded of a request. A held request may ask very often.
+/// The most exchanges that are recorded of a request, since a held request may ask very often.
 const MOST_EXCHANGES: usize = 8;
 
-/// What is decided about a request. A place is the index of a limit in [`DecisionInput::limits`].
+/// The decision about a request. A place is the index of a limit in [`DecisionInput::limits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// All limits admit it.
     Admitted,
-    /// At least one limit refuses it.
     Rejected,
-    /// It is over the limit at this place, which answers as if nothing were wrong.
+    /// The request is over the limit at this place, whose answer pretends success.
     Silenced(usize),
     /// The limit at this place blocks its key.
     Blocked(usize),
-    /// A limit has refused its key too often before.
+    /// The key is banned because a limit has refused it too often.
     Banned {
-        /// The place of the limit.
         place: usize,
-        /// When the ban ends.
         until: Time,
-        /// Whether it was the refusal of this request that was one too many.
+        /// Whether the ban begins with this request.
         begins: bool,
     },
-    /// It costs more than a limit ever allows at once.
+    /// The request costs more than a limit ever allows at once.
     TooCostly {
-        /// The place of the limit.
         place: usize,
-        /// The most that the limit allows.
         most: u64,
     },
-    /// It has no key, and the limit at this place requires one.
+    /// The request has no key, and the limit at this place requires one.
     NoKey(usize),
-    /// The store does not answer.
     Unknown,
 }
 
 impl<'a> DecisionState<'a> {
-    /// The state before the decision.
     pub fn new(store: &'a Store, worker: usize) -> Self {
         let reservations = Reservations::new(store, worker);
         let (outcomes, asks, permits, profiles) = (SmallVec::new(), Asks::new(), Vec::new(), SmallVec::new());
@@ -241,7 +214,7 @@ impl<'a> DecisionState<'a> {
 }
 
 impl DecisionInput<'_, '_> {
-    /// How much room the request needs in the limit at this place, which allows `most` at once, and what it is charged at first.
+    /// How much room the request needs in the limit at this place, which allows `most` at once, and the first charge.
     fn initial_cost(&self, place: usize, most: u64) -> (u64, u64) {
         if let Some(descriptor) = self.attributes.descriptors.get(place) {
             return if descriptor.is_report { (1, 0) } else { (descriptor.hits.max(1), descriptor.hits) };
@@ -250,7 +223,7 @@ impl DecisionInput<'_, '_> {
         (cost, cost)
     }
 
-    /// What has been used of the limit at this place, if the call reports that.
+    /// The use of the limit at this place that the call reports, if it is a report.
     fn reported(&self, place: usize) -> Option<u64> {
         self.attributes
             .descriptors
@@ -259,24 +232,21 @@ impl DecisionInput<'_, '_> {
             .map(|descriptor| descriptor.hits)
     }
 
-    /// The longest that the request may be held.
     fn longest_hold(&self) -> Duration {
         self.asker.map_or(Duration::MAX, |asker| asker.longest_hold)
     }
 
-    /// Whether one of the limits may hold the request.
     fn may_hold(&self) -> bool {
         self.limits.iter().any(|limit| limit.slow.is_some() || limit.on_limit.delay().is_some())
     }
 
-    /// Whether a request about which so is decided is served.
     pub fn passes(&self, decision: Decision) -> bool {
         decision == Decision::Admitted || decision == Decision::Unknown && self.fail_open
     }
 }
 
 impl RouteLimit {
-    /// The same for the descriptor of the limit at this place.
+    /// This limit with the rates and the key read from the descriptor at this place.
     #[must_use]
     pub fn of_descriptor(&self, place: usize) -> Self {
         let (rates, key) = (self.rates.clone().of_descriptor(place), self.key.clone().of_descriptor(place));
@@ -287,7 +257,6 @@ impl RouteLimit {
         self.metrics.workers.of(worker)
     }
 
-    /// Counts the request among those of its key.
     fn record_key(&self, input: &DecisionInput<'_, '_>, key: Fingerprint, is_refused: bool) {
         if !self.counts_keys {
             return;
@@ -297,8 +266,8 @@ impl RouteLimit {
     }
 }
 
-/// Decides. With the memory store the result is ready at once unless the request is held. With Memcached it takes as
-/// long as the store takes to answer. If the request is refused, it gets back what it was charged before its body was read.
+/// With the memory store the result is ready at once unless the request is held. With Memcached it takes as long as the store
+/// takes to answer. If the request is refused, its charges from before its body was read are given back.
 pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
     if input.limits.is_empty() {
         return Decision::Admitted;
@@ -306,7 +275,7 @@ pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState
     let before = state.asks.len();
     let decision = match state.prepare(input) {
         ControlFlow::Break(decision @ Decision::NoKey(_)) if input.part == StageRange::BODY => {
-            // It is charged as one whose body cannot be used.
+            // Charge as for a request whose body cannot be used.
             Box::pin(state.decide_without_key(input, before, decision)).await
         }
         ControlFlow::Break(decision) => state.finish(input, decision),
@@ -320,12 +289,10 @@ pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState
 }
 
 impl<'a> DecisionState<'a> {
-    /// What is decided next.
     fn undecided(&self) -> &[Ask<'a>] {
         &self.asks[self.decided..]
     }
 
-    /// Asks the store what has been prepared.
     async fn decide(&mut self, input: &DecisionInput<'a, '_>) -> Decision {
         let decision = if self.unasked().is_empty() {
             self.conclude_first(input);
@@ -345,7 +312,7 @@ impl<'a> DecisionState<'a> {
         self.finish(input, decision)
     }
 
-    /// Counts the decision for the limits about which the store is not asked.
+    /// Counts the decision for the limits about which the store was not asked.
     fn finish(&mut self, input: &DecisionInput<'a, '_>, decision: Decision) -> Decision {
         input.key_cache.borrow_mut().shrink();
         if decision == Decision::Admitted && self.reservations.is_provisional() {
@@ -363,7 +330,7 @@ impl<'a> DecisionState<'a> {
         decision
     }
 
-    /// Waits for the answer of the store; `None` if there will be none.
+    /// Waits for the answer of the store. `None` if there will be none.
     async fn receive(&mut self, input: &DecisionInput<'_, '_>, reply: oneshot::Receiver<Reply>) -> Option<Reply> {
         let asked = (input.traced_since.is_some() && self.exchanges.len() < MOST_EXCHANGES).then(clock::now);
         let reply = reply.await.ok();
@@ -383,10 +350,10 @@ impl<'a> DecisionState<'a> {
         Decision::Unknown
     }
 
-    /// Makes a decision of the verdicts, after the request was held if its limits slow it down.
+    /// Turns the verdicts into a decision, after the request was held if its limits slow it down.
     async fn hold_or_conclude(&mut self, input: &DecisionInput<'a, '_>, reply: Reply) -> Decision {
         match slow::longest(input, self, &reply) {
-            // This is seldom needed, and would make the future of each request larger.
+            // Boxed because it is seldom needed and would make the future of each request larger.
             Some(longest) => Box::pin(slow::hold(input, self, longest, reply)).await,
             None => self.conclude(input, reply),
         }

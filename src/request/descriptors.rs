@@ -1,4 +1,4 @@
-//! What Envoy asks about instead of a request: descriptors, each of which is a list of entries, a key and a value.
+//! The descriptors about which Envoy asks instead of a request: lists of entries, each a key and a value.
 
 pub mod messages;
 
@@ -6,20 +6,16 @@ use crate::base::wildcard::Wildcard;
 use crate::config::DescriptorRule;
 use messages::{Entry, RateLimitDescriptor, RateLimitRequest};
 
-/// What one limit is asked about.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Descriptor<'a> {
-    /// The entries of the descriptor.
     pub entries: &'a [Entry],
-    /// What it costs. With 0, the limit is only asked whether it has room for 1.
+    /// The cost. With 0, the limit is only asked whether it has room for 1.
     pub hits: u64,
-    /// Whether that has been used already, so that it is charged in any case. Then, too, the limit is asked whether it has room
-    /// for 1.
+    /// Whether `hits` have been used already, so they are charged in any case. Then the limit is asked about room for 1, too.
     pub is_report: bool,
 }
 
 impl<'a> Descriptor<'a> {
-    /// The value of the first entry with this key.
     pub fn value(&self, key: &str) -> Option<&'a [u8]> {
         self.entries.iter().find(|entry| entry.key == key).map(|entry| &*entry.value)
     }
@@ -36,7 +32,6 @@ struct Rule {
 }
 
 impl DescriptorRules {
-    /// Those of the configuration, in its order.
     pub fn new(rules: &[DescriptorRule]) -> Self {
         let rule = |rule: &DescriptorRule| {
             let DescriptorRule { domain, entries, reports, .. } = rule.clone();
@@ -45,7 +40,7 @@ impl DescriptorRules {
         Self(rules.iter().map(rule).collect())
     }
 
-    /// The index of the first rule that fits a descriptor of this domain; `None` if nothing limits it.
+    /// The index of the first rule that fits a descriptor of this domain; `None` if no rule limits it.
     pub fn find(&self, domain: &[u8], descriptor: &RateLimitDescriptor) -> Option<usize> {
         let has = |(key, pattern): &(String, Wildcard)| {
             descriptor.entries.iter().any(|entry| entry.key == *key && pattern.matches(&entry.value))
@@ -53,19 +48,18 @@ impl DescriptorRules {
         self.0.iter().position(|rule| rule.domain.as_bytes() == domain && rule.entries.iter().all(has))
     }
 
-    /// Whether calls report what has been used of the limits of this rule.
+    /// Whether calls report past use of the limits of this rule.
     pub fn reports(&self, rule: usize) -> bool {
         self.0.get(rule).is_some_and(|rule| rule.reports)
     }
 
-    /// The index of the first rule of this domain, if it has any.
     pub fn of_domain(&self, domain: &[u8]) -> Option<usize> {
         self.0.iter().position(|rule| rule.domain.as_bytes() == domain)
     }
 }
 
 impl RateLimitRequest {
-    /// What a descriptor of the call costs: what it says itself, else what the call says for all, where 0 is 1.
+    /// The cost of a descriptor: its own, otherwise that of the call for all descriptors, in which 0 means 1.
     pub fn hits(&self, descriptor: &RateLimitDescriptor) -> u64 {
         descriptor.hits_addend.unwrap_or_else(|| u64::from(self.hits_addend.max(1)))
     }

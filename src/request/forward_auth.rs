@@ -1,13 +1,12 @@
-//! The request about which another proxy asks: what headers of the question say about it, in one of two ways.
+//! Reads the request about which another proxy asks from the headers of the question, in one of two ways.
 //!
 //! | | names the target in | and the method in | and the host in |
 //! |---|---|---|---|
 //! | Traefik, Caddy | `X-Forwarded-Uri` | `X-Forwarded-Method` | `X-Forwarded-Host`, else `Host` |
 //! | nginx | `X-Original-URI` | `X-Original-Method` | `Host` |
 //!
-//! These proxies pass on what their clients send. So a client can write the headers of the other way, in order to be counted
-//! by another path or host. Only the headers of one way count, and a question with both targets, or with one of them twice, is
-//! refused.
+//! These proxies pass on what their clients send. So a client can write the headers of the other way, to be counted by
+//! another path or host. Only the headers of one way count, and a question with both or with repeated targets is refused.
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, header};
@@ -20,8 +19,8 @@ const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method
 const ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
 const ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
 
-/// The head of the request about which the question with this head asks. It has all headers of the question but Forwarded: these
-/// proxies write X-Forwarded-For, and pass on the other as the client has written it.
+/// The head of the request about which `question` asks. It has all headers of the question but Forwarded: these proxies write
+/// X-Forwarded-For, and pass on Forwarded as the client has written it.
 ///
 /// # Errors
 /// What is wrong with the question.
@@ -61,7 +60,7 @@ pub fn read(question: &Parts) -> Result<Parts, &'static str> {
             .map_err(|_| "The X-Forwarded-Method or X-Original-Method is not a method.")?,
         None => question.method.clone(),
     };
-    // A proxy passes on no host only if its client, in HTTP/1.0, has sent none.
+    // A proxy passes on no host only if its client used HTTP/1.0 and sent none.
     let has_host = host.is_some() || headers.contains_key(header::HOST) || asked.uri.authority().is_some();
     asked.version = if has_host || original.is_none() { question.version } else { Version::HTTP_10 };
     asked.headers.clone_from(headers);
@@ -72,12 +71,10 @@ pub fn read(question: &Parts) -> Result<Parts, &'static str> {
     Ok(asked)
 }
 
-/// Whether headers of a question name a target in either way.
 pub fn names_target(headers: &HeaderMap) -> bool {
     headers.contains_key(FORWARDED_URI) || headers.contains_key(ORIGINAL_URI)
 }
 
-/// The value of a header, if there is one.
 fn single<'h>(
     headers: &'h HeaderMap,
     name: &HeaderName,
@@ -94,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// Asks with these headers. Returns the method, the target and the host that count.
+    /// Returns the method, the target and the host that count for this question.
     fn asked(question: Request<()>) -> Result<String, &'static str> {
         let asked = read(&question.into_parts().0)?;
         let host = asked.headers.get(header::HOST).map_or("", |host| host.to_str().unwrap());

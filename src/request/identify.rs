@@ -1,7 +1,6 @@
 //! Reads the key of a limit from a request and hashes it to a fingerprint.
 //!
-//! Each value is hashed together with its source and its length, so no two different keys have the same bytes, whatever
-//! clients send.
+//! Each value is hashed with its source and its length, so different keys never have the same bytes.
 
 mod pieces;
 pub mod ambiguity;
@@ -28,57 +27,47 @@ use tokens::ValidToken;
 
 pub use key_text::WrittenKey;
 
-/// What a key can be read from.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestAttributes<'a> {
     pub method: &'a Method,
     /// Lower case, without the port.
     pub host: &'a str,
-    /// In its normal form, as routes match it.
+    /// In normal form, as routes match it.
     pub path: &'a str,
     /// Without the question mark.
     pub query: Option<&'a str>,
-    /// The headers as the client sent them.
     pub headers: &'a HeaderMap,
-    /// The client's address.
     pub client: IpAddr,
-    /// The subject of the certificate that the client has shown.
+    /// The subject of the client's certificate.
     pub client_cert: Option<&'a str>,
-    /// The tokens that limits of the route use and that are valid.
+    /// The valid ones of the tokens that limits of the route use.
     pub tokens: &'a [ValidToken<'a>],
-    /// The name of the route.
     pub route: &'a str,
-    /// What the body says; `None` if no limit of the route needs it, or it was not read yet.
+    /// `None` if no limit of the route needs the body, or it was not read yet.
     pub body: Option<&'a InspectedBody<'a>>,
-    /// What each limit is asked about instead, by its place, if Envoy asks.
+    /// If Envoy asks: what each limit is asked about, by the place of the limit.
     pub descriptors: &'a [Descriptor<'a>],
 }
 
-/// How the key of one limit is read from the requests of one route.
 #[derive(Clone)]
 pub struct KeyExtractor {
     domain: Domain,
     parts: Vec<Vec<Reader>>,
-    /// See [`Self::shared`].
     shared: Fingerprint,
 }
 
-/// The value that an override or a tier is looked up by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject<'a> {
-    /// A text from the request.
     Text(&'a [u8]),
-    /// The client's address.
     Address(IpAddr),
 }
 
 /// The bytes before each value of a key: 8 for its source and 8 for its length.
 const VALUE_HEADER: usize = 16;
 
-/// Stands for a missing part of a key. It cannot be the header of a value, since none is as long as this one says.
+/// Stands for a missing part of a key. No value is so long that this could be its header.
 const ABSENT: [u8; VALUE_HEADER] = [u8::MAX; VALUE_HEADER];
 
-/// Reads the value of one source.
 #[derive(Clone)]
 struct Reader {
     /// A hash of the source as the configuration spells it.
@@ -90,11 +79,10 @@ struct Reader {
     known: Option<Arc<KnownKeys>>,
 }
 
-/// The keys of the last request on a connection. The next one mostly has the same, and comparing a key is much cheaper
-/// than hashing it.
+/// The keys of the last request on a connection. The next request mostly has the same keys, and comparing a key is much
+/// cheaper than hashing it.
 #[derive(Debug, Default)]
 pub struct KeyCache {
-    /// A buffer for the bytes of one key.
     bytes: Vec<u8>,
     /// By the index of the limit on its route.
     last: Vec<CachedKey>,
@@ -113,16 +101,15 @@ impl CachedKey {
     }
 }
 
-/// The most bytes of a key that is cached and the most keys of a connection, so that connections do not keep much
-/// memory.
+/// The most bytes of a cached key, and the most cached keys of a connection. They bound the memory of connections.
 const MAX_CACHED_KEY: usize = 256;
 const MAX_CACHED_KEYS: usize = 8;
 
-/// The most bytes that the buffer keeps after a request: enough for most tokens, so that few requests allocate.
+/// The most bytes that the buffer keeps after a request: enough for most tokens, so few requests allocate.
 const MAX_KEPT_BUFFER: usize = 2048;
 
 impl KeyCache {
-    /// Frees the buffer if a long key has enlarged it, since the connection may stay idle for long after this request.
+    /// Frees the buffer if a long key has enlarged it, since the connection may then stay idle for long.
     pub fn shrink(&mut self) {
         if self.bytes.capacity() > MAX_KEPT_BUFFER {
             self.bytes = Vec::new();
@@ -147,7 +134,7 @@ impl KeyExtractor {
         Self { shared: domain.fingerprint(b""), domain, parts }
     }
 
-    /// The same, but where clients choose the value of the first part, only known keys count as present.
+    /// The same extractor, in which only known keys count as present if clients choose the value of the first part.
     #[must_use]
     pub fn with_known_keys(mut self, known: Option<&Arc<KnownKeys>>) -> Self {
         let readers = self.parts.iter_mut().take(1).flatten();
@@ -157,7 +144,7 @@ impl KeyExtractor {
         self
     }
 
-    /// The same for the descriptor of the limit at this place.
+    /// The same extractor for the descriptor of the limit at this place.
     #[must_use]
     pub fn of_descriptor(mut self, place: usize) -> Self {
         let readers = self.parts.iter_mut().flatten();
@@ -165,7 +152,7 @@ impl KeyExtractor {
         self
     }
 
-    /// The key of a request for the limit at this place on its route; `None` if every part of the key is missing.
+    /// The key of a request for the limit at this place on its route; `None` if all parts of the key are missing.
     pub fn extract(
         &self,
         attributes: &RequestAttributes<'_>,
@@ -196,13 +183,13 @@ impl KeyExtractor {
         Some(fingerprint)
     }
 
-    /// A hash of the key of a request; `None` if every part of the key is missing.
+    /// A hash of the key of a request; `None` if all parts of the key are missing.
     pub fn hash(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> Option<u64> {
-        // No limit of a route has this place, so nothing is cached.
+        // No limit of a route has this place, so the key is not cached.
         self.extract(attributes, usize::MAX, key_cache).map(Fingerprint::high)
     }
 
-    /// The value of the first part of the key, which overrides and tiers are looked up by.
+    /// The value of the first part of the key, by which overrides and tiers are looked up.
     pub fn subject<'m>(&self, attributes: &RequestAttributes<'_>, key_cache: &'m mut KeyCache) -> Option<Subject<'m>> {
         key_cache.bytes.clear();
         let mut readers = self.parts.first()?.iter();
@@ -225,8 +212,8 @@ impl KeyExtractor {
         Some((&reader.source, &key_cache.bytes))
     }
 
-    /// The first part of the key as the admin API takes it, if a source of quotas can be asked about it: an address only
-    /// if each source of the part is one. Otherwise a client could send an address as a text and get its quota.
+    /// The first part of the key in the form of the admin API, if a source of quotas can be asked about it. An address counts
+    /// only if all sources of the part are addresses: otherwise a client could send an address as a text and get its quota.
     pub fn quota_key(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> Option<Vec<u8>> {
         let (source, bytes) = self.first(attributes, key_cache)?;
         let value = bytes.get(VALUE_HEADER..)?;
@@ -237,13 +224,12 @@ impl KeyExtractor {
         }
     }
 
-    /// Whether each source of the first part of the key is an address.
     fn asks_addresses(&self) -> bool {
         let is_address = |reader: &Reader| matches!(reader.source, Source::ClientIp { .. });
         self.parts.first().is_some_and(|part| part.iter().all(is_address))
     }
 
-    /// Every part of the key: the source that is present, and its value.
+    /// For each part of the key: the source that is present, and its value.
     pub fn parts<'s>(&'s self, attributes: &RequestAttributes<'_>) -> Vec<Option<(&'s Source, Vec<u8>)>> {
         let read = |reader: &'s Reader| {
             let mut bytes = Vec::new();
@@ -267,8 +253,7 @@ impl KeyExtractor {
         self.shared
     }
 
-    /// Whether all who send no key of their own have this `key` of a request: a part of it is missing, and no other part says who
-    /// sends the request.
+    /// Whether clients without a key of their own share this `key`: a part is missing, and no other part identifies them.
     pub fn is_of_strangers(&self, key: Fingerprint, attributes: &RequestAttributes<'_>) -> bool {
         if self.parts.len() == 1 || key == self.shared {
             return key == self.shared;
@@ -333,8 +318,8 @@ impl Reader {
     }
 }
 
-/// The first cookie of this name, percent-decoded, since most frameworks read `s%3Aone` as `s:one`. The header is
-/// searched as bytes, so that a cookie that is not UTF-8 does not hide the others.
+/// The first cookie of this name, percent-decoded, since most frameworks read `s%3Aone` as `s:one`. The header is searched as
+/// bytes, so a cookie that is not UTF-8 does not hide the others.
 fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, [u8]>> {
     let lines = headers.get_all(header::COOKIE).iter();
     let mut cookies = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
@@ -346,12 +331,11 @@ fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, [u8]>> {
     })
 }
 
-/// The token of `Authorization: Bearer`.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     after_bearer(headers.get(header::AUTHORIZATION)?.as_bytes())
 }
 
-/// What follows the scheme in `Bearer` credentials (RFC 6750, section 2.1). Some servers accept a tab after it.
+/// The token of `Bearer` credentials (RFC 6750, section 2.1). Some servers accept a tab after the scheme.
 fn after_bearer(credentials: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = credentials.trim_ascii().split_at_checked(6)?;
     let is_bearer = scheme.eq_ignore_ascii_case(b"bearer") && token.first().is_some_and(u8::is_ascii_whitespace);

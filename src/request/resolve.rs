@@ -1,7 +1,7 @@
-//! Resolves a request as far as its head and its connection tell: to its client, its target and its route, or to why it is
+//! Resolves a request from its head and its connection: to its client, its target and its route, or to the reason why it is
 //! refused before its limits are asked. Pure.
 //!
-//! The proxy, `gateway explain` and `gateway simulate` all begin with it, so that the commands say what happens.
+//! The proxy, `gateway explain` and `gateway simulate` all use this code, so the commands show what the proxy does.
 
 mod target;
 
@@ -24,93 +24,72 @@ use crate::request::route::{RouteConditions, Routes};
 
 pub use target::Target;
 
-/// What the configuration says about how requests are resolved.
 pub struct Resolver {
-    /// How paths are compared.
     pub paths: PathRules,
-    /// Finds the route of a request.
     pub routes: Routes,
-    /// What each route says, by the index that `routes` finds.
+    /// By the index that `routes` finds.
     pub rules: Vec<RouteRules>,
     /// The networks of proxies whose X-Forwarded-For and Forwarded are used.
     trusted_proxies: Vec<IpNet>,
 }
 
-/// What a route says about its requests before its limits decide.
+/// The settings of a route that apply before its limits decide.
 pub struct RouteRules {
     /// The sources of its keys and costs, which a request may have only once.
     pub single: Arc<SingleSources>,
-    /// The most bytes that a request's body may have.
+    /// In bytes.
     pub max_body_size: u64,
-    /// Whether it sends requests to an upstream.
     forwards: bool,
-    /// Whether its paths are compared without regard to case.
     ignore_case: bool,
-    /// Whether it has `cors`, which answers preflights.
+    /// Whether the route has `cors`, which answers preflights.
     has_cors: bool,
 }
 
-/// A request when its head has arrived.
 #[derive(Clone, Copy)]
 pub struct ArrivedRequest<'a> {
-    /// Everything but the body.
     pub head: &'a Parts,
-    /// The address of the connection.
     pub peer: IpAddr,
-    /// Whether the connection uses TLS.
     pub uses_tls: bool,
-    /// The subject of the certificate that the client has shown.
+    /// The subject of the client's certificate.
     pub client_cert: Option<&'a str>,
-    /// The least number of bytes that its body has; `None` if it has no body.
+    /// The least number of bytes of the body; `None` without a body.
     pub body: Option<u64>,
-    /// Why the bytes of the request can be read in two ways, if they can, or why nobody knows about which request another proxy
-    /// asks.
+    /// Why the bytes of the request can be read in two ways, or why it is unknown about which request another proxy asks.
     pub ambiguity: Option<&'static str>,
-    /// Whether another proxy asks about the request. Then it is not answered here: its server answers preflights, and what
-    /// follows on the connection are other questions.
+    /// Whether another proxy asks about the request. Then the gateway does not answer it: the proxy's server answers
+    /// preflights, and what follows on the connection are other questions.
     pub is_asked: bool,
 }
 
-/// What is known of a request without its limits.
 pub struct Resolved<'a> {
-    /// Where it comes from.
     pub client: Client,
-    /// How the client has sent it.
     pub scheme: Scheme,
-    /// What it is for; empty if it is refused before that is known.
+    /// Empty if the request is refused before its target is known.
     pub target: Target<'a>,
-    /// The index of the route that takes it, also if it is refused on that route.
+    /// The index of the route, even if the request is refused on that route.
     pub route: Option<usize>,
-    /// What becomes of it.
     pub next: NextStep,
 }
 
-/// What becomes of a request that is resolved.
 pub enum NextStep {
-    /// It is refused, and no limit charges it.
+    /// The request is refused, and no limit charges it.
     Refuse(Rejection),
-    /// No route takes it.
     Unrouted,
-    /// `cors` of the route answers it, since it is a preflight.
+    /// `cors` of the route answers the request, which is a preflight.
     Preflight,
-    /// The limits of the route decide about it.
     Decide,
 }
 
-/// Why a request is refused before its limits are asked.
 pub struct Rejection {
-    /// The status of the answer.
     pub status: StatusCode,
-    /// The reason as logs and metrics name it, if they do.
     pub reason: Option<Reason>,
     /// A sentence for the client.
     pub detail: Cow<'static, str>,
-    /// Whether the connection ends: what follows on it may belong to what was not read.
+    /// Whether the connection ends, because what follows on it may belong to the part that was not read.
     pub ends_connection: bool,
 }
 
 impl Resolver {
-    /// Builds the tables.
     pub fn new(config: &Config) -> Self {
         let rules = config.routes.iter().map(|route| {
             let limits = route.limits.iter().filter_map(|index| config.limits.get(*index));
@@ -160,8 +139,8 @@ impl Resolver {
         Resolved { client, scheme, target, route, next }
     }
 
-    /// The route that answers a request itself because it is a preflight: the one for the request about which the browser
-    /// asks, if it has `cors`.
+    /// The route that answers this request itself because it is a preflight: the route of the request that the browser plans,
+    /// if that route has `cors`.
     fn preflight_route(&self, target: &Target<'_>, conditions: RouteConditions<'_>) -> Option<usize> {
         let method = requested_method(conditions.method, conditions.headers)?;
         let found = self.routes.find(&target.host, &target.path, RouteConditions { method: &method, ..conditions })?;
@@ -170,7 +149,7 @@ impl Resolver {
 }
 
 impl RouteRules {
-    /// Why the limits of the route cannot decide about a request, if they cannot.
+    /// Why the request is refused before the limits of the route decide. `None` if it is not.
     fn refusal(&self, request: &ArrivedRequest<'_>) -> Option<Rejection> {
         if self.forwards && !request.is_asked && via::passages(&request.head.headers) >= via::MOST_PASSAGES {
             return Some(Rejection {
@@ -199,7 +178,7 @@ impl RouteRules {
 }
 
 impl<'a> ArrivedRequest<'a> {
-    /// What keys can be read from on the route of this name, as long as no token is verified.
+    /// What keys can be read from, on the route with this name, before a token is verified.
     pub fn attributes<'r>(self, client: Client, target: &'r Target<'_>, route: &'r str) -> RequestAttributes<'r>
     where
         'a: 'r,
@@ -220,7 +199,7 @@ impl<'a> ArrivedRequest<'a> {
     }
 }
 
-/// The method of the request about which a browser asks; `None` if the request is no preflight.
+/// The method of the request that a browser plans; `None` if this request is not a preflight.
 pub fn requested_method(method: &Method, headers: &HeaderMap) -> Option<Method> {
     if *method != Method::OPTIONS || !headers.contains_key(ORIGIN) {
         return None;

@@ -1,12 +1,12 @@
-//! Finds the route of a request: the most specific one that matches, independent of the order in the file.
+//! Finds the route of a request: the most specific one that matches, regardless of the order in the file.
 //!
-//! More specific is, in this order: an exact host before `*.host` (the longer first) before none; in the path,
-//! segment by segment, a literal before a capture before the final `*`; more conditions on method, scheme and headers
-//! before fewer; a header with a certain value before one with any; a route that distinguishes the case of the path
-//! before one that does not; fewer methods before more; and last the order of the file.
+//! These come first, in this order: an exact host before `*.host` (the longer first) before none; in the path, segment by
+//! segment, a literal before a capture before the final `*`; more conditions on method, scheme and headers before fewer; a
+//! header with a certain value before one with any; a route that distinguishes the case of the path before one that does not;
+//! fewer methods before more; and last the order of the file.
 //!
-//! HEAD is GET without the content of the response (RFC 9110, section 9.3.2), so it takes the routes of GET and has the
-//! same limits. A route for the same host and path that names HEAD takes precedence.
+//! HEAD is GET without the content of the response (RFC 9110, section 9.3.2), so it takes the routes of GET and has the same
+//! limits. A route for the same host and path that names HEAD takes precedence.
 
 pub mod host;
 pub mod path;
@@ -30,7 +30,6 @@ pub use header_values::{CurrentChanges, PreparedChanges, TemplateInput};
 pub use mismatch::{Mismatch, mismatch};
 pub use tree::RouteConditions;
 
-/// All routes in tables that are searched for each request.
 #[derive(Debug, Default)]
 pub struct Routes {
     exact: HashMap<String, Node>,
@@ -43,7 +42,6 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Builds the tables from the routes of a configuration.
     pub fn build(routes: &[Route], matching: PathMatching) -> Self {
         let is_lower_case = routes.iter().any(|route| route.ignore_case);
         let mut built = Self { matching, is_lower_case, ..Self::default() };
@@ -52,7 +50,7 @@ impl Routes {
                 Host::Any => &mut built.any,
                 Host::Exact(name) => built.exact.entry(name.clone()).or_default(),
                 Host::Under(name) => {
-                    // Routes come in order of specificity, so those of one name follow each other.
+                    // Routes come in order of specificity, so those of one name are adjacent.
                     if built.under.last().is_none_or(|(last, _)| last != name) {
                         built.under.push((name.clone(), Node::default()));
                     }
@@ -67,16 +65,15 @@ impl Routes {
         built
     }
 
-    /// The index of the route that a request takes. `host` is lower case without a port, `path` as [`path::normal`]
-    /// returns it.
+    /// The index of the route that takes a request. `host` is in lower case without a port, `path` is from [`path::normal`].
     pub fn find(&self, host: &str, path: &str, conditions: RouteConditions<'_>) -> Option<usize> {
         let request = RouteRequest { path: path.strip_prefix('/')?, conditions };
         self.walk(host, request.path, |entries| request.choose(entries)).map(|entry| entry.index)
     }
 
-    /// The methods of all routes for this host, this path and these conditions but the method, in alphabetical order.
-    /// They are the value of `Allow` (RFC 9110, section 10.2.1) if no route takes the method of the request. A route without methods adds
-    /// none, since [`Routes::find`] finds it for every method.
+    /// The methods of all routes that match except for the method, in alphabetical order: the value of `Allow` (RFC 9110,
+    /// section 10.2.1) if no route takes the method of the request. A route without methods adds none, since [`Routes::find`]
+    /// finds it for every method.
     pub fn allowed<'a>(&'a self, host: &'a str, path: &str, conditions: RouteConditions<'_>) -> BTreeSet<&'a str> {
         let mut allowed = BTreeSet::new();
         if let Some(path) = path.strip_prefix('/') {
@@ -89,8 +86,7 @@ impl Routes {
         allowed
     }
 
-    /// Visits the entries for a host and a path without its first slash, the most specific first, until `visit` returns
-    /// something.
+    /// Visits the entries for a host and a path without its first slash, the most specific first, until `visit` succeeds.
     fn walk<'a, T>(
         &'a self,
         host: &'a str,
@@ -109,14 +105,13 @@ impl Routes {
     }
 }
 
-/// The routes with their indices, the most specific first.
 pub fn order(routes: &[Route]) -> Vec<(usize, &Route)> {
     let mut ordered: Vec<_> = routes.iter().enumerate().collect();
     ordered.sort_by_cached_key(|(index, route)| specificity(route, *index));
     ordered
 }
 
-/// Sorts the most specific first.
+/// A sort key that puts the most specific route first.
 fn specificity(route: &Route, index: usize) -> impl Ord {
     let host = match &route.host {
         Host::Exact(name) => (0, Reverse(0), name.clone()),
@@ -133,7 +128,7 @@ fn specificity(route: &Route, index: usize) -> impl Ord {
     (host, path, Reverse((conditions, exact)), route.ignore_case, route.methods.len(), index)
 }
 
-/// How a route is named in logs and metrics.
+/// The name of a route in logs and metrics.
 pub fn label(route: &Route) -> String {
     let host = match &route.host {
         Host::Any => String::new(),
@@ -352,7 +347,7 @@ mod tests {
         assert_eq!(why("a.example.com", "/v1/x", Method::POST, &beta), None);
     }
 
-    /// Whether the pattern is for this path in this spelling, read off its definition.
+    /// Whether the pattern matches this path in this spelling, by definition.
     fn covers(route: &Route, path: &str) -> bool {
         let mut segments = path[1..].split('/');
         let matched = route.path.segments.iter().all(|wanted| match (wanted, segments.next()) {
@@ -361,11 +356,11 @@ mod tests {
             (Segment::Capture(_), Some(segment)) => !segment.is_empty(),
             (_, None) => false,
         });
-        // `/v1/*` is for `/v1` too.
+        // `/v1/*` also matches `/v1`.
         matched && (route.path.rest || segments.next().is_none())
     }
 
-    /// The same with a final slash, or without it.
+    /// Adds a final slash, or removes it.
     fn turned(path: &str) -> String {
         path.strip_suffix('/').map_or(format!("{path}/"), str::to_owned)
     }
@@ -375,7 +370,7 @@ mod tests {
         covers(route, path) || (matching == PathMatching::Forgiving && !turned.is_empty() && covers(route, &turned))
     }
 
-    /// Literals, captures and the rest, without a final slash.
+    /// The kinds of the segments, without a final slash: 0 literal, 1 capture, 2 rest.
     fn kinds(route: &Route) -> Vec<u8> {
         let (segments, rest) = (&route.path.segments[..], &route.path.rest);
         let segments = segments.strip_suffix(&[Segment::Literal(String::new())]).unwrap_or(segments);

@@ -1,5 +1,5 @@
-//! Lets only whole parts of a stream pass, which are events, lines, elements or values, so that it can be ended between two of
-//! them, and takes out the event that only says the usage, where the gateway asked for it and the client did not.
+//! Lets only whole parts of a stream pass (events, lines, elements or values), so that the stream can be ended between two
+//! parts. Removes the event that only states the usage if the gateway asked for it and the client did not.
 //!
 //! All other bytes pass unchanged, as soon as their part is complete.
 
@@ -9,24 +9,22 @@ use smallvec::SmallVec;
 use super::response::ResponseReader;
 use crate::base::event_stream::Reader;
 
-/// Of an unfinished part no more bytes are held than this. A longer one passes as it comes.
+/// The most bytes of an incomplete part that are held. A longer part passes as it comes.
 const MAX_HELD: usize = 1 << 20;
 
-/// Holds back the part of one stream that is not whole yet.
+/// Holds back the incomplete part of one stream.
 pub struct StreamFilter {
     reader: ResponseReader,
-    /// Whether the event that only says the usage is taken out.
+    /// Whether to remove the event that only states the usage.
     hides_usage: bool,
-    /// The beginning of the part.
     held: BytesMut,
     /// Whether the beginning of the part has passed, because it was too long to be held.
     has_passed: bool,
-    /// Whether the last part was taken out.
+    /// Whether the last part was removed.
     took_out: bool,
 }
 
 impl StreamFilter {
-    /// Filters what this reader reads.
     pub fn new(reader: ResponseReader, hides_usage: bool) -> Self {
         Self { reader, hides_usage, held: BytesMut::new(), has_passed: false, took_out: false }
     }
@@ -36,18 +34,17 @@ impl StreamFilter {
         &self.reader
     }
 
-    /// Whether all that has passed are whole parts of a stream.
+    /// Whether only whole parts of a stream have passed.
     pub fn is_between_parts(&self) -> bool {
         !self.has_passed && self.reader.parts().is_some()
     }
 
-    /// Reads the next piece, and returns what passes now.
     pub fn push(&mut self, piece: &Bytes) -> impl Iterator<Item = Bytes> + use<> {
         let mut passing = SmallVec::<[Bytes; 2]>::new();
         let Self { reader, hides_usage, held, has_passed, took_out } = self;
-        // A line feed may be the rest of the end of the last event.
+        // A line feed may belong to the end of the last event.
         let is_between = held.is_empty() && !*has_passed && reader.events().is_some_and(Reader::is_behind_return);
-        // What comes before `until` may pass, and what comes before `from` has passed or was taken out.
+        // What comes before `until` may pass, and what comes before `from` has passed or was removed.
         let mut until = usize::from(is_between && piece.first() == Some(&b'\n'));
         let mut from = if *took_out { until } else { 0 };
         reader.read_parts(piece, |end, only_says_usage| {
@@ -77,7 +74,6 @@ impl StreamFilter {
         passing.into_iter().filter(|part| !part.is_empty())
     }
 
-    /// The stream has ended. Returns what was held.
     pub fn finish(&mut self) -> Bytes {
         self.held.split().freeze()
     }

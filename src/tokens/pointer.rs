@@ -1,7 +1,7 @@
-//! JSON pointers (RFC 6901), and finding what several of them point to while a document is read.
+//! JSON pointers (RFC 6901), and a search for the targets of several pointers while a document is read.
 //!
-//! Servers differ in which members they take for the same. Some compare names without regard to case, as Go's `encoding/json`
-//! does, for which `K` (U+212A) is a `k`. So names are compared like that, and what is there twice can be noticed.
+//! Servers differ in which members they consider the same. Some compare names without regard to case, as Go's `encoding/json`
+//! does, for which `K` (U+212A) is a `k`. So names are compared like that, and repeated members can be noticed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,15 +11,14 @@ use smallvec::SmallVec;
 use crate::base::json::{Kind, MAX_NAME};
 use crate::base::letter_case::without_case;
 
-/// The longest name in a pointer, in bytes. A name that is the same without regard to case can be three times as long.
+/// The longest name in a pointer, in bytes. A name that differs only in case can be three times as long.
 const MAX_TOKEN: usize = MAX_NAME / 3;
 
-/// A place in a JSON document: `/usage/0/input`.
+/// A place in a JSON document, such as `/usage/0/input`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pointer(Box<str>);
 
 impl Pointer {
-    /// The names and indexes that lead to the place.
     fn tokens(&self) -> impl Iterator<Item = String> {
         self.0.split('/').skip(1).map(|token| token.replace("~1", "/").replace("~0", "~"))
     }
@@ -47,14 +46,12 @@ impl fmt::Display for Pointer {
     }
 }
 
-/// Why a text is no pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PointerError {
-    /// It does not begin with a slash.
     Start,
-    /// It has a `~` that is followed by neither 0 nor 1.
+    /// A `~` is followed by neither 0 nor 1.
     Escape,
-    /// It has this name, which is too long.
+    /// This name is too long.
     TooLong(String),
 }
 
@@ -70,12 +67,12 @@ impl fmt::Display for PointerError {
 
 impl std::error::Error for PointerError {}
 
-/// Several pointers, as a tree of the places on the way to what they point to.
+/// Several pointers, as a tree of the places on the way to their targets.
 #[derive(Debug)]
 pub struct Pointers {
     /// The first one is the document.
     places: Vec<Place>,
-    /// For each pointer its index in `places`.
+    /// For each pointer the index of its target in `places`.
     ends: Vec<usize>,
 }
 
@@ -85,18 +82,17 @@ struct Place {
     parent: Option<usize>,
     /// The folded name.
     name: String,
-    /// The index in an array that the name is, too.
+    /// The name as an index in an array, if it is one.
     index: Option<usize>,
-    /// The places of its members, by how long their names are in bytes.
+    /// The places of its members, by the length of their names in bytes.
     members: Vec<Vec<usize>>,
-    /// Whether one of the names has other letters than those of ASCII.
+    /// Whether one of the names has letters beyond ASCII.
     has_other_letters: bool,
-    /// Those of them that are items of an array, too.
+    /// Those members that may also be items of an array.
     items: Vec<usize>,
 }
 
 impl Pointers {
-    /// Prepares pointers to be found together.
     pub fn new<'a>(pointers: impl IntoIterator<Item = &'a Pointer>) -> Self {
         let mut places = vec![Place::default()];
         let mut place = |parent: usize, token: &str| {
@@ -120,17 +116,16 @@ impl Pointers {
         Self { places, ends }
     }
 
-    /// How many places there are: those that are pointed to, and those on the way.
     pub fn places(&self) -> usize {
         self.places.len()
     }
 
-    /// The place that each pointer points to, in the order in which they were given.
+    /// The target of each pointer, in the given order.
     pub fn ends(&self) -> &[usize] {
         &self.ends
     }
 
-    /// This place, and all that it is in.
+    /// This place, and all places around it.
     pub fn way(&self, place: usize) -> impl Iterator<Item = usize> {
         std::iter::successors(Some(place), |place| self.places[*place].parent)
     }
@@ -141,14 +136,14 @@ impl Pointers {
         if name.is_ascii() { self.folded_member(parent, name) } else { self.other_member(parent, name) }
     }
 
-    /// The member of a name that is folded, except for the case of ASCII letters.
+    /// Finds a member by a name that is folded, except for the case of ASCII letters.
     #[inline]
     fn folded_member(&self, parent: &Place, name: &[u8]) -> Option<usize> {
         let mut members = parent.members.get(name.len())?.iter().copied();
         members.find(|member| self.places[*member].name.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// The member of a name that is not ASCII. It is folded once, and only as far as a name begins like that.
+    /// Finds a member by a name that is not ASCII. The name is folded once, and only as far as members begin with it.
     fn other_member(&self, parent: &Place, name: &[u8]) -> Option<usize> {
         if !parent.has_other_letters {
             return self.folded_member(parent, folded_to_ascii(name, &mut [0; MAX_TOKEN])?);
@@ -167,7 +162,7 @@ impl Pointers {
         self.folded_member(parent, &start)
     }
 
-    /// Whether there are places in this array or object.
+    /// Whether places are in this array or object.
     fn leads_on(&self, place: usize, kind: Kind) -> bool {
         let Place { members, items, .. } = &self.places[place];
         if kind == Kind::Array { !items.is_empty() } else { !members.is_empty() }
@@ -180,7 +175,7 @@ impl Pointers {
     }
 }
 
-/// The ASCII letter that stands for the letter with which a name begins, if there is one, and the length of that in UTF-8.
+/// The ASCII letter that the first letter of a name equals without regard to case, and the UTF-8 length of that letter.
 fn in_ascii(name: &[u8]) -> Option<(u8, usize)> {
     match name {
         // ſ, ı and the Kelvin sign.
@@ -191,7 +186,7 @@ fn in_ascii(name: &[u8]) -> Option<(u8, usize)> {
     }
 }
 
-/// The name, folded except for the case of ASCII letters. `None` if another letter is left.
+/// The name, folded except for the case of ASCII letters. `None` if it has a letter that does not fold to ASCII.
 fn folded_to_ascii<'r>(mut name: &[u8], room: &'r mut [u8; MAX_TOKEN]) -> Option<&'r [u8]> {
     let mut length = 0;
     while let [first, ..] = name {
@@ -208,17 +203,17 @@ fn chars(name: &[u8]) -> impl Iterator<Item = char> {
     })
 }
 
-/// Where in a document the reader is, as far as pointers need it. It is told about all names and values.
+/// Follows a reader through a document, as far as pointers need it. Its methods have to be called for all names and values.
 #[derive(Debug, Default)]
 pub struct Follower {
     /// The innermost array or object that leads to places.
     innermost: Inside,
-    /// Those that it is in.
+    /// The arrays and objects around `innermost`.
     outer: SmallVec<[Inside; 4]>,
-    /// How many these are together, and how many arrays and objects the reader is in at all.
+    /// How many arrays and objects around the reader lead to places, and how many there are in total.
     leading: usize,
     depth: usize,
-    /// The place of the member that comes next.
+    /// The place of the next member.
     member: Option<usize>,
 }
 
@@ -230,19 +225,17 @@ struct Inside {
 }
 
 impl Follower {
-    /// How many arrays and objects the reader is in.
     #[inline]
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Whether the reader is in what leads to no place.
+    /// Whether the reader is in something that leads to no place.
     #[inline]
     fn is_aside(&self) -> bool {
         self.depth > self.leading
     }
 
-    /// A name was read.
     #[inline]
     pub fn name(&mut self, pointers: &Pointers, name: Option<&[u8]>) {
         if let (false, Some(name)) = (self.is_aside(), name) {
@@ -250,7 +243,7 @@ impl Follower {
         }
     }
 
-    /// A value begins that has no others in it. Returns its place.
+    /// A number or another word begins. Returns its place.
     #[inline]
     pub fn value(&mut self, pointers: &Pointers) -> Option<usize> {
         match self.innermost.next_item {
@@ -267,7 +260,7 @@ impl Follower {
         pointers.item(self.innermost.place, next)
     }
 
-    /// A value begins. Returns its place.
+    /// A string, array or object begins. Returns its place.
     #[inline]
     pub fn begin(&mut self, pointers: &Pointers, kind: Kind) -> Option<usize> {
         let place = self.value(pointers);
@@ -287,7 +280,6 @@ impl Follower {
         self.innermost = Inside { place, next_item: (kind == Kind::Array).then_some(0) };
     }
 
-    /// What began last ends.
     #[inline]
     pub fn end(&mut self, kind: Kind) {
         if kind != Kind::String {
@@ -304,7 +296,6 @@ impl Follower {
         self.innermost = self.outer.pop().unwrap_or_default();
     }
 
-    /// Begins with another document.
     pub fn reset(&mut self) {
         *self = Self::default();
     }
@@ -337,7 +328,7 @@ mod tests {
         assert_eq!(format!("/a/{long}").parse::<Pointer>(), Err(PointerError::TooLong(long)));
     }
 
-    /// The words that pointers point to.
+    /// The words at the targets of pointers.
     struct Found {
         pointers: Pointers,
         follower: Follower,

@@ -1,7 +1,7 @@
-//! Reads the body of a request to a language model: what keys point to, how large it is, and how much output it asks for.
+//! Reads the body of a request to a language model: the targets of keys, its size, and how much output it asks for.
 //!
-//! A client must not choose how it is counted with a body that servers read in another way. So what is there twice, under
-//! any spelling, is told, and what servers read in several ways counts as the most that they read.
+//! A client must not choose how it is counted with a body that servers read in another way. So repeated members, under any
+//! spelling, are reported, and what servers read in several ways counts as the most that they read.
 
 mod amount;
 mod known;
@@ -22,69 +22,60 @@ use usage_asking::{Asking, UsageAsking};
 pub use known::BodyPointers;
 pub use size::{AskedOutput, InputSize};
 
-/// What a body says.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Inspected {
-    /// What the body is. If it is no JSON, nothing is found in it, and all of it is text.
+    /// If this is not JSON, nothing is found in the body, and all of it is text.
     pub form: Form,
-    /// What each pointer points to, in the order of the pointers.
+    /// The targets of the pointers, in the order of the pointers.
     pub found: Vec<PointedTo>,
-    /// How large it is.
     pub input: InputSize,
-    /// How much output it asks for.
     pub output: AskedOutput,
-    /// Whether the response shall be a stream of events.
+    /// Whether the response is to be a stream of events.
     pub streams: bool,
-    /// Whether the response shall come later, when it is asked for again.
+    /// Whether the response comes later, in reply to another request.
     pub is_background: bool,
-    /// What makes the response to a chat or a completion say its usage; `None` if that is not possible.
+    /// The changes that make the response to a chat or a completion state its usage; `None` if that is not possible.
     pub usage_patches: Option<Vec<Patch>>,
-    /// A member with a meaning to the gateway that is there twice, under any spelling.
+    /// A member with a meaning to the gateway that is repeated, under any spelling.
     pub repeated: Option<Pointer>,
 }
 
-/// How the body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// JSON, in UTF-8.
+    /// JSON in UTF-8.
     Json,
-    /// Almost: some servers read it.
+    /// Not valid JSON, but some servers read it.
     AlmostJson,
-    /// Something else.
     Other,
 }
 
-/// What a pointer points to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PointedTo {
     /// Nothing, or neither a string nor a number.
     #[default]
     Missing,
-    /// The text of a string, in which U+FFFD stands for what is no UTF-8, or a number in its normal form.
+    /// The text of a string, in which U+FFFD replaces what is not UTF-8, or a number in its normal form.
     Value(String),
-    /// It or something on the way to it is there twice, or it is a number that is too long to be known.
+    /// The target or something on the way to it is repeated, or it is a number that is too long to be known.
     Ambiguous,
 }
 
-/// A change of the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Patch {
-    /// The bytes that are replaced.
     pub at: Range<usize>,
-    /// What stands there then.
     pub with: &'static str,
 }
 
 /// Whether a body may be JSON in UTF-16 or UTF-32: it begins with a byte order mark, or one of its first four bytes is zero,
-/// which is how servers tell it.
+/// which is how servers recognize these encodings.
 pub fn has_other_encoding(body: &[u8]) -> bool {
     body.starts_with(b"\xff\xfe") || body.starts_with(b"\xfe\xff") || body.iter().take(4).any(|byte| *byte == 0)
 }
 
-/// The most bytes that are read at once: what takes a worker so long that others may be served between two of them.
+/// The most bytes that are read at once. They take a worker so long that it serves other requests before the next piece.
 const PIECE: usize = 1 << 16;
 
-/// The pieces in which a body is read. They are cut between characters.
+/// The pieces in which a body is read, cut between characters.
 pub fn pieces(mut body: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let is_within = |at: &usize| body.get(*at).is_some_and(|byte| byte & 0xc0 == 0x80);
@@ -96,36 +87,32 @@ pub fn pieces(mut body: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Reads a whole body.
 pub fn inspect(body: &[u8], pointers: &BodyPointers) -> Inspected {
     let mut inspection = Inspection::new(pointers);
     pieces(body).for_each(|piece| inspection.read(piece));
     inspection.finish(body.len() as u64)
 }
 
-/// The reading of one body, in [`pieces`].
 pub struct Inspection<'a> {
     reader: Reader,
     said: Said<'a>,
 }
 
 impl<'a> Inspection<'a> {
-    /// Begins.
     pub fn new(pointers: &'a BodyPointers) -> Self {
         Self { reader: Reader::default(), said: Said::new(pointers) }
     }
 
-    /// Reads the next piece.
     pub fn read(&mut self, piece: &[u8]) {
         self.reader.read(piece, &mut self.said);
         self.said.is_strict &= str::from_utf8(piece).is_ok();
     }
 
-    /// All of the body was read, which has so many bytes.
+    /// Ends after the whole body, which has `length` bytes.
     pub fn finish(self, length: u64) -> Inspected {
         let Self { mut reader, mut said } = self;
         let is_whole = reader.finish(&mut said);
-        // Some servers read what is whole, and leave what is behind it.
+        // Some servers read a whole value and ignore what follows it.
         let is_begun = reader.is_trailing() && said.is_structure;
         let form = match (is_whole, is_begun) {
             (true, _) if said.is_strict => Form::Json,
@@ -140,16 +127,15 @@ impl<'a> Inspection<'a> {
     }
 }
 
-/// What was seen so far.
 #[expect(clippy::struct_excessive_bools, reason = "each is one thing that the body says")]
 struct Said<'a> {
     pointers: &'a BodyPointers,
     follower: Follower,
-    /// What was found at each place of the pointers, and how often something was there.
+    /// For each place of the pointers, what was found and how often.
     found: Vec<(PointedTo, usize)>,
-    /// Whether something was there more than once.
+    /// Whether any place occurs more than once.
     repeats: bool,
-    /// The place of the string that is being read, and its text, if something is known of it.
+    /// The place of the string that is being read, and its text if it has a meaning.
     string: Option<usize>,
     string_text: Vec<u8>,
     /// Whether the whole is an array or an object.
@@ -212,14 +198,14 @@ impl<'a> Said<'a> {
         }
     }
 
-    /// If nobody knows what servers read of it: all of it may be text.
+    /// Counts all of the body as text, since what servers read of it is unknown.
     fn text_only(self, length: u64) -> Inspected {
         let said = self.result(Form::Other);
         Inspected { input: InputSize { text: length, ..said.input }, ..said }
     }
 
-    /// A value is at this place. Returns what is known of it, and whether a key points to it; neither if one was there before,
-    /// since such a body is refused.
+    /// Notes a value at this place. Returns its meaning to the gateway, and whether a key points to it; neither for a
+    /// repeated value, since such a body is refused.
     #[inline]
     fn at(&mut self, place: usize) -> (Option<Known>, bool) {
         let count = &mut self.found[place].1;
@@ -254,7 +240,6 @@ impl<'a> Said<'a> {
         }
     }
 
-    /// A string at a place of which something is known has ended.
     #[inline(never)]
     fn end_string(&mut self, place: usize) {
         if self.pointers.keys().contains(&place) {
@@ -263,13 +248,12 @@ impl<'a> Said<'a> {
         if let Some(known) = self.pointers.known_at(place) {
             let text = std::mem::take(&mut self.string_text);
             self.say(known, &text);
-            // Some servers take the text for the value.
+            // Some servers accept a text as the value.
             self.streams |= known == Known::Stream;
             self.string_text = text;
         }
     }
 
-    /// A word or a text says something.
     fn say(&mut self, known: Known, text: &[u8]) {
         let is_false = || matches!(text, b"false" | b"null" | b"0" | b"");
         match known {
@@ -373,11 +357,11 @@ impl Visit for Said<'_> {
     fn word(&mut self, word: Option<&[u8]>, at: Range<usize>) {
         match word {
             Some(word) => {
-                // Neither a letter nor `_` is below.
+                // `-` and digits come before letters and `_` in ASCII.
                 self.numbers += u64::from(word.first() <= Some(&b'9'));
                 self.is_strict = self.is_strict && is_json(word);
             }
-            // It is a long number.
+            // The word is a long number.
             None => {
                 self.numbers += 1;
                 self.text += at.len() as u64;

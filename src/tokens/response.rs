@@ -1,8 +1,7 @@
-//! Reads a response of a language model while it passes: the tokens that it says it used, and how much text it has. Nothing
-//! of it is kept.
+//! Reads a response of a language model while it passes, without keeping it: its stated usage, and how much text it has.
 //!
-//! The usage may come in parts, so it is the greatest that each of its members said. An event, or a line, that is no JSON has
-//! no effect on the next one.
+//! The usage may come in parts, so each of its members counts with its greatest value. An event or a line that is not JSON
+//! has no effect on the next one.
 
 mod ending;
 mod findings;
@@ -20,34 +19,29 @@ use crate::base::{event_stream, json};
 use findings::Findings;
 use report::Field;
 
-/// Where a response says what was used.
 #[derive(Clone, Debug, Default)]
 pub enum Source {
-    /// Where the providers say it, recognized by the names of members.
+    /// Where the providers state it, recognized by the names of members.
     #[default]
     Auto,
     /// Elsewhere.
     Pointers(Arc<CompiledPointers>),
 }
 
-/// Where an API says what was used. Cached tokens are part of the input, and the total is that of input and output.
+/// Where an API states the usage. Cached tokens are part of the input, and the total is that of input and output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsagePointers {
-    /// The tokens of the request.
     pub input: Option<Pointer>,
-    /// How many of these were read from a cache.
+    /// The tokens of the request that were read from a cache.
     pub cached: Option<Pointer>,
-    /// The tokens of the response.
     pub output: Option<Pointer>,
-    /// The tokens of both: the response has at least what is left of these without the request.
+    /// The tokens of both: the response has at least the total without the request.
     pub total: Option<Pointer>,
 }
 
-/// [`UsagePointers`] that are ready to be found.
 #[derive(Debug)]
 pub struct CompiledPointers {
     pointers: Pointers,
-    /// What each pointer points to.
     fields: Vec<Field>,
 }
 
@@ -65,15 +59,13 @@ impl From<&UsagePointers> for Source {
     }
 }
 
-/// Whose API a response belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Provider {
-    /// OpenAI, or one of the many that have the same API: completions, and what is no stream.
+    /// OpenAI, or one of the many providers with the same API: completions, and responses that are not streams.
     OpenAi,
-    /// The stream of OpenAI's responses, which has events of its own.
+    /// The stream of OpenAI's Responses API, which has its own events.
     OpenAiResponses,
     Anthropic,
-    /// Google.
     Gemini,
 }
 
@@ -89,7 +81,6 @@ pub enum Parts {
     Values,
 }
 
-/// Reads one response, and adds up what it says.
 pub struct ResponseReader {
     format: Format,
     json: json::Reader,
@@ -103,12 +94,10 @@ enum Format {
     Events(event_stream::Reader),
     /// A value in each line.
     Lines,
-    /// Nothing but text.
     Text,
 }
 
 impl ResponseReader {
-    /// Begins with a response of this content type, as its header says it.
     pub fn new(content_type: &str, source: &Source) -> Self {
         let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         let format = match essence.as_str() {
@@ -125,13 +114,12 @@ impl ResponseReader {
         Self { format, json: json::Reader::default(), findings: Findings::new(source, is_stream) }
     }
 
-    /// Reads the next piece of the body.
     pub fn read(&mut self, piece: &[u8]) {
         self.read_parts(piece, |_, _| ());
     }
 
-    /// Reads the next piece, and tells of each part of a stream where in the piece it ends, or only of the last one, and whether
-    /// it is an event that only says the usage: it has an object `usage` and an empty array `choices`.
+    /// Reads the next piece. Calls `ended` for each part of a stream, or only for the last one, with its end in the piece and
+    /// with whether it is an event that only states the usage: one that has an object `usage` and an empty array `choices`.
     pub(super) fn read_parts(&mut self, piece: &[u8], ended: impl FnMut(usize, bool)) {
         let mut document = Document { json: &mut self.json, findings: &mut self.findings, ended };
         match &mut self.format {
@@ -142,7 +130,7 @@ impl ResponseReader {
         }
     }
 
-    /// How this stream is divided; `None` if it is none, or that is not known yet.
+    /// How this stream is divided; `None` if it is not a stream, or that is not known yet.
     pub fn parts(&self) -> Option<Parts> {
         match &self.format {
             Format::Events(_) => Some(Parts::Events),
@@ -153,12 +141,12 @@ impl ResponseReader {
         }
     }
 
-    /// Whether it may be a stream that can be divided, by its content type.
+    /// Whether the content type allows a stream that can be divided.
     pub fn may_have_parts(&self) -> bool {
         !matches!(self.format, Format::Text)
     }
 
-    /// Whether the response has said what was used, and will not say more.
+    /// Whether the response has stated its usage, and will not state more.
     pub fn says_usage(&self) -> bool {
         self.findings.says_usage()
     }
@@ -172,43 +160,37 @@ impl ResponseReader {
         self.findings.ending.is_complete
     }
 
-    /// Whether the provider has said that it has failed.
     pub fn has_failed(&self) -> bool {
         self.findings.ending.has_failed
     }
 
-    /// The model that has answered, as far as it is known.
+    /// The model that has answered, if known.
     pub fn model(&self) -> Option<&[u8]> {
         Some(&*self.findings.model).filter(|model| !model.is_empty())
     }
 
-    /// The number of the last event, if they have one.
     pub fn sequence_number(&self) -> Option<u64> {
         self.findings.sequence_number
     }
 
-    /// What was used, as far as the response has said it: of a stream that has not ended this may be too little.
+    /// The usage as stated so far, which may be too little before the end of a stream.
     pub fn usage(&self) -> Option<Usage> {
         self.findings.report.usage()
     }
 
-    /// How many bytes of text have passed.
     pub fn text(&self) -> u64 {
         self.findings.text()
     }
 
-    /// Whose API this is, once that is seen.
     pub fn provider(&self) -> Option<Provider> {
         self.findings.provider
     }
 
-    /// How many values were ignored because they are in the place of a count and none: negative, a fraction, 2^64 or more,
-    /// or text.
+    /// How many values in the place of a count were ignored: negative ones, fractions, 2^64 and more, and texts.
     pub fn ignored(&self) -> u32 {
         self.findings.report.ignored()
     }
 
-    /// The reader of events, if these are some.
     pub(super) fn events(&self) -> Option<&event_stream::Reader> {
         match &self.format {
             Format::Events(events) => Some(events),
@@ -217,7 +199,6 @@ impl ResponseReader {
     }
 }
 
-/// One value of a response.
 struct Document<'a, F> {
     json: &'a mut json::Reader,
     findings: &'a mut Findings,
@@ -260,7 +241,7 @@ impl<F: FnMut(usize, bool)> Document<'_, F> {
         self.read(&piece[from..]);
     }
 
-    /// Begins with the next value. Returns whether there was one, and it only says the usage.
+    /// Begins the next value. Returns whether there was one, and it only states the usage.
     fn finish(&mut self) -> bool {
         if self.json.is_new() {
             return false;
@@ -273,7 +254,7 @@ impl<F: FnMut(usize, bool)> Document<'_, F> {
 
 /// How many bytes come before the next line feed.
 fn line_length(rest: &[u8]) -> Option<usize> {
-    // For a short line, a call would take longer than to look for it here.
+    // For a short line, a call takes longer than a search here.
     let start = rest.len().min(16);
     let is_end = |byte: &u8| *byte == b'\n';
     rest[..start].iter().position(is_end).or_else(|| memchr(b'\n', &rest[start..]).map(|at| start + at))

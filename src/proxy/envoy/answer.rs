@@ -1,4 +1,4 @@
-//! What a call is answered: for each descriptor the rate that decides, and what the client is told.
+//! Answers a call: with the deciding rate for each descriptor, and the headers and body for the client.
 
 use bytes::Bytes;
 use http::{Response, header};
@@ -13,7 +13,6 @@ use crate::request::descriptors::messages::{
     Code, DescriptorStatus, Duration, HeaderValue, RateLimit, RateLimitRequest, RateLimitResponse, Unit,
 };
 
-/// The answer to a call that nothing limits.
 pub(super) fn unlimited(call: &RateLimitRequest) -> RateLimitResponse {
     let statuses = call
         .descriptors
@@ -28,8 +27,8 @@ pub(super) fn too_large() -> RateLimitResponse {
     RateLimitResponse { overall_code: Code::OverLimit.into(), ..RateLimitResponse::default() }
 }
 
-/// The answer to a call of which so is decided: whether it passes, and if not, the place of a limit that refuses it. `told` is
-/// what its client would be told by a gateway.
+/// The answer to a call after its decision. `refusing` is the place of a limit that refuses it. `told` is the response that a
+/// client would get from the gateway.
 pub(super) fn decided(
     question: &Question<'_>,
     passes: bool,
@@ -59,7 +58,6 @@ pub(super) fn decided(
     }
 }
 
-/// What is said about a descriptor, whose limits have this outcome.
 fn status(outcome: Option<&LimitOutcome<'_>>, is_over: bool, now: Time) -> DescriptorStatus {
     let rate = outcome.and_then(|outcome| match outcome.verdict {
         LimitVerdict::Rates(verdict) => Some((outcome, outcome.limit.rates().get(verdict.rate)?)),
@@ -79,7 +77,7 @@ fn status(outcome: Option<&LimitOutcome<'_>>, is_over: bool, now: Time) -> Descr
     }
 }
 
-/// The unit of a rate, if its window has a name in the protocol.
+/// The unit of a rate, if the protocol has a name for its window.
 fn unit(rate: &Rate) -> Unit {
     if let Strategy::Calendar(calendar) = rate.strategy() {
         return match calendar.unit() {

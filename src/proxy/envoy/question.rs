@@ -1,4 +1,4 @@
-//! What the limits of a call are asked: which limits, each about which descriptor, and what that costs.
+//! Finds what to ask about a call: the limits, their descriptors and costs.
 
 use std::sync::Arc;
 
@@ -14,20 +14,20 @@ use crate::request::identify::{KeyCache, RequestAttributes};
 /// The limits and costs that one call asks about. A place is the index of a limit.
 pub(super) struct Question<'c> {
     pub(super) limits: Combination,
-    /// What each is asked about.
+    /// By place.
     pub(super) descriptors: SmallVec<[Descriptor<'c>; 4]>,
-    /// The places of each descriptor of the call.
+    /// The places for each descriptor of the call.
     pub(super) places: Vec<SmallVec<[usize; 2]>>,
-    /// Which counters the limits are asked for, as far as several are asked by one limit.
+    /// By place: the counter that the limit is asked for, needed if one limit is asked several times.
     counters: SmallVec<[Option<CounterId>; 4]>,
 }
 
-/// Which counter of a limit a descriptor has: that of a key, if it has one, and of a tier, since each tier has its own.
+/// The counter of a descriptor within its limit: by its key, if any, and by its tier, since each tier has its own counters.
 type CounterId = (Option<Fingerprint>, Option<usize>);
 
 impl<'c> Question<'c> {
-    /// Finds what limits each descriptor. If several name the same counter, it is asked once, for what they cost together:
-    /// otherwise each of them would fit where all do not.
+    /// Finds the limits of each descriptor. If several descriptors have the same counter, it is asked once for their total
+    /// cost: otherwise each of them would fit although all together do not.
     pub(super) fn new(
         gateway: &WorkerSnapshot,
         call: &'c RateLimitRequest,
@@ -47,7 +47,6 @@ impl<'c> Question<'c> {
         asked
     }
 
-    /// Asks a limit about a descriptor. Returns its place.
     fn add(
         &mut self,
         gateway: &WorkerSnapshot,

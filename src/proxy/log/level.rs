@@ -1,7 +1,6 @@
 //! The least severe level that is logged, which can change while the process runs.
 //!
-//! A change makes the log library ask again which places in the code are logged. So a line costs no more than with a level
-//! that never changes.
+//! After a change, the log library asks again which places are logged, so lines cost no more than with a fixed level.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,22 +14,20 @@ use tracing_subscriber::layer::Context;
 
 use crate::config::LOG_LEVELS;
 
-/// The level of the log, shared by all that read or change it.
+/// The level of the log, shared by its readers and writers.
 #[derive(Clone, Debug)]
 pub struct LogLevel(Arc<AtomicU8>);
 
 impl LogLevel {
-    /// The level at the start.
     pub fn new(level: Level) -> Self {
         Self(Arc::new(AtomicU8::new(place(level))))
     }
 
-    /// The level now.
     pub fn get(&self) -> Level {
         LOG_LEVELS.get(usize::from(self.0.load(Ordering::Relaxed))).map_or(Level::INFO, |(_, level)| *level)
     }
 
-    /// Logs lines of this level and of all that are more severe from now on.
+    /// From now on logs lines of this level and of all more severe levels.
     pub fn set(&self, level: Level) {
         self.0.store(place(level), Ordering::Relaxed);
         rebuild_interest_cache();

@@ -11,24 +11,22 @@ use rustix::fs::OFlags;
 
 use super::queue::Queue;
 
-/// Who may read the file: its owner and its group.
+/// The owner and the group may read the file.
 const MODE: u32 = 0o640;
 
-/// Writes lines of the access log through a queue.
 #[derive(Clone, Debug)]
 pub struct LineWriter {
     queue: Arc<Queue>,
-    /// Whether the file is to be opened again; `None` if the lines go to the log.
+    /// Whether to open the file again; `None` if the lines go to the log.
     reopens: Option<Arc<AtomicBool>>,
 }
 
 impl LineWriter {
-    /// Writes to the log.
     pub(super) fn new(log: Arc<Queue>) -> Self {
         Self { queue: log, reopens: None }
     }
 
-    /// Appends to this file, which is created if there is none.
+    /// Appends to this file, which is created if it does not exist.
     ///
     /// # Errors
     /// When it cannot be opened, or the system cannot start a thread.
@@ -50,18 +48,16 @@ impl LineWriter {
         let _ = (&*self.queue).write_all(line);
     }
 
-    /// Lets the next line go to the file that has the path then. Returns whether there is a file.
+    /// Makes the next line go to the file that has the path then. Returns whether there is a file.
     pub fn reopen(&self) -> bool {
         self.reopens.as_ref().map(|reopens| reopens.store(true, Ordering::Relaxed)).is_some()
     }
 
-    /// How many lines of the file were dropped so far.
     pub(super) fn dropped(&self) -> u64 {
-        // Those of the log are counted there.
+        // The log counts its own lines.
         self.reopens.as_ref().map_or(0, |_| self.queue.dropped())
     }
 
-    /// Waits until all lines are written, as long as the disk makes progress.
     pub(super) fn close(&self) {
         if self.reopens.is_some() {
             self.queue.close();
@@ -69,13 +65,13 @@ impl LineWriter {
     }
 }
 
-/// A file that is opened again when that is asked for, so that it can be renamed before.
+/// A file that is opened again on request, so that it can be renamed.
 #[derive(Debug)]
 struct ReopenedFile {
     path: PathBuf,
     file: File,
     reopens: Arc<AtomicBool>,
-    /// A line is never divided between two files.
+    /// Only then is the file opened again, so no line is split between two files.
     is_at_end_of_line: bool,
 }
 
@@ -102,7 +98,7 @@ impl Write for ReopenedFile {
     }
 }
 
-/// Opens a file without blocking: to open a named pipe waits for a reader otherwise.
+/// Opens a file without blocking. Otherwise opening a named pipe would wait for a reader.
 fn open(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     OpenOptions::new().create(true).append(true).mode(MODE).custom_flags(flags).open(path)

@@ -1,12 +1,10 @@
-//! Logs panics. They go through the queue like all lines, because a direct write to standard error could block the worker
-//! that panics.
+//! Logs panics through the queue like all lines, because a direct write to standard error could block the worker that panics.
 
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic;
 use std::thread;
 
-/// Logs all panics from now on.
 pub(super) fn log() {
     panic::set_hook(Box::new(|panic| {
         let thread = thread::current();
@@ -19,7 +17,6 @@ pub(super) fn log() {
     }));
 }
 
-/// The message of a panic.
 pub fn text(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<&str>().copied();
     text.or(payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")

@@ -1,8 +1,6 @@
-//! A queue of lines for a writer that may block. Adding a line never waits: if the queue is full, the line is dropped and
-//! counted.
+//! A queue of lines for a writer that may block, because a reader that stops must not block workers.
 //!
-//! Lines go into one buffer, and a thread writes all of it at once. A reader that stops would otherwise block every
-//! worker, which is worse than missing lines.
+//! Lines go into one buffer, and a thread writes all of it at once. A line that finds the buffer full is dropped and counted.
 
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
@@ -14,17 +12,15 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::base::printable::with_escapes;
 
-/// The maximum number of bytes that wait. The writer holds at most as many again, and a buffer may be up to twice as large
-/// as its content.
+/// The most bytes that wait. The writer holds at most as many again, and a buffer may be up to twice as large as its content.
 const ROOM: usize = 4 << 20;
 /// A buffer that has grown larger than this is freed after use.
 const KEPT: usize = 256 << 10;
 /// How long `close` waits for a writer that makes no progress.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The pause before a non-blocking writer is tried again.
+/// The pause before another try with a writer that would block.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A queue of lines that implements [`Write`].
 #[derive(Debug)]
 pub(super) struct Queue {
     room: usize,
@@ -43,17 +39,15 @@ struct State {
     waiting: Vec<u8>,
     /// How many writes have succeeded.
     progress: u64,
-    /// Whether the writing thread waits for lines.
     is_idle: bool,
-    /// Whether the writing thread ends after the last line.
+    /// The writing thread ends after the last line.
     is_closed: bool,
-    /// Whether the writing thread has ended.
     is_done: bool,
 }
 
 impl Queue {
-    /// A queue with a thread that writes its lines to `writer`. If lines were dropped, `report` is called with their number
-    /// after the next successful write.
+    /// Starts a thread that writes the lines of the queue to `writer`. If lines were dropped, `report` is called with their
+    /// number after the next successful write.
     ///
     /// # Errors
     /// When the system cannot start a thread.
@@ -69,12 +63,10 @@ impl Queue {
         Ok(queue)
     }
 
-    /// How many lines were dropped so far.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Adds a line, or drops it if the queue is full.
     fn push(&self, line: &[u8]) {
         let mut state = self.state.lock();
         if line.len() > self.room.saturating_sub(state.waiting.len()) {
@@ -104,7 +96,6 @@ impl Queue {
         self.dropped.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Writes lines until the queue is closed.
     fn run(&self, mut writer: impl Write, report: fn(u64)) {
         let (mut lines, mut reported) = (Vec::new(), 0);
         while self.take(&mut lines) {
@@ -124,7 +115,7 @@ impl Queue {
         self.written.notify_one();
     }
 
-    /// Waits for lines and moves all of them to `lines`; `false` at the end.
+    /// Waits for lines and moves all of them to `lines`. `false` if the queue is closed and empty.
     fn take(&self, lines: &mut Vec<u8>) -> bool {
         let mut state = self.state.lock();
         while state.waiting.is_empty() {
@@ -139,7 +130,7 @@ impl Queue {
         true
     }
 
-    /// Writes lines piece by piece; returns whether all were written. The others are counted as dropped.
+    /// Writes lines in pieces. Returns whether all were written; the others are counted as dropped.
     fn put(&self, mut lines: &[u8], writer: &mut impl Write) -> bool {
         while !lines.is_empty() {
             match writer.write(lines) {
@@ -161,7 +152,7 @@ impl Queue {
     }
 }
 
-/// Each call must contain a complete line; the formatter of log lines does that.
+/// Each call must contain a complete line, as the formatter of log lines ensures.
 impl Write for &Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(&with_escapes(line));
@@ -186,7 +177,7 @@ mod tests {
         REPORTED.fetch_add(dropped, Ordering::Relaxed);
     }
 
-    /// A writer that writes up to `most` bytes per permission, and fails when there will be no more permissions.
+    /// Writes up to `most` bytes per permission, and fails when no permissions are left.
     struct Slow {
         most: usize,
         allowed: Receiver<()>,
@@ -230,7 +221,7 @@ mod tests {
     #[test]
     fn a_blocked_writer_delays_no_caller_and_dropped_lines_are_reported() {
         let (queue, allow, took) = slow(100, 1000, note);
-        // Each line has ten bytes: ten of them fit, besides those that the writer took before it blocked.
+        // Each line has ten bytes. Ten of them fit, besides those that the writer took before it blocked.
         let begun = Instant::now();
         (0..100_000).for_each(|_| write(&queue, "123456789\n"));
         assert!(begun.elapsed() < Duration::from_secs(20));

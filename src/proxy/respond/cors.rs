@@ -1,5 +1,5 @@
-//! The headers of CORS, by which browsers let pages of other origins use a route, and the answers to preflights: the
-//! requests by which a browser asks first (Fetch standard, section 3.3, <https://fetch.spec.whatwg.org/#http-cors-protocol>).
+//! The headers of CORS, by which browsers let pages of other origins use a route, and the answers to preflights, by which a
+//! browser asks first (Fetch standard, section 3.3, <https://fetch.spec.whatwg.org/#http-cors-protocol>).
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
@@ -16,7 +16,6 @@ use crate::base::http::request_id::REQUEST_ID;
 use crate::config::{Cors, OriginPattern};
 use crate::request::resolve::requested_method;
 
-/// The headers of CORS in responses.
 static OF_RESPONSES: [HeaderName; 7] = [
     ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_ALLOW_CREDENTIALS,
@@ -26,14 +25,13 @@ static OF_RESPONSES: [HeaderName; 7] = [
     ACCESS_CONTROL_MAX_AGE,
     HeaderName::from_static("access-control-allow-private-network"),
 ];
-/// What the answer to a preflight depends on.
+/// The request headers on which the answer to a preflight depends.
 const ASKED_BY: HeaderValue =
     HeaderValue::from_static("origin, access-control-request-method, access-control-request-headers");
 const BY_ORIGIN: HeaderValue = HeaderValue::from_static("origin");
 const TRUE: HeaderValue = HeaderValue::from_static("true");
 const ANY: HeaderValue = HeaderValue::from_static("*");
 
-/// `cors` of a route, ready to answer.
 #[derive(Debug)]
 pub struct CorsPolicy {
     origins: Vec<OriginPattern>,
@@ -44,7 +42,6 @@ pub struct CorsPolicy {
     max_age: Option<HeaderValue>,
 }
 
-/// Which headers a page may send.
 #[derive(Debug)]
 enum AllowedHeaders {
     /// Those that the preflight asks for.
@@ -53,7 +50,6 @@ enum AllowedHeaders {
     Listed(Option<HeaderValue>),
 }
 
-/// The headers of CORS in the response to one request.
 #[derive(Debug)]
 pub struct CorsHeaders<'p> {
     policy: &'p CorsPolicy,
@@ -62,10 +58,9 @@ pub struct CorsHeaders<'p> {
 }
 
 impl CorsPolicy {
-    /// Prepares the headers for a route with these limits.
     pub fn new(cors: &Cors, limits: &RateLimitHeaders) -> Self {
         let Cors { origins, methods, headers, expose, credentials, max_age } = cors;
-        // Pages need these to wait as long as they are told, to name a request that has failed, and to know why.
+        // Pages need these headers to wait as long as told, to name a failed request, and to know why it failed.
         let of_failures = [REQUEST_ID, WWW_AUTHENTICATE, DATE].into_iter().chain(grpc::OUTCOME);
         let own: Vec<_> = limits.names().into_iter().chain(of_failures).collect();
         let more = expose.iter().filter(|name| !own.contains(name));
@@ -82,15 +77,14 @@ impl CorsPolicy {
         }
     }
 
-    /// The headers in the response to this request. A preflight that is not answered by the policy of the route that it
-    /// asks about is allowed nothing by that of another one.
+    /// The headers in the response to this request. A preflight gets permissions only from the policy of the route that it
+    /// asks about, so any other policy allows it nothing.
     pub fn headers(&self, method: &Method, request: &HeaderMap) -> CorsHeaders<'_> {
         let is_preflight = requested_method(method, request).is_some();
         CorsHeaders { policy: self, origin: if is_preflight { None } else { self.allowed_origin(request) } }
     }
 
-    /// The answer to a preflight. A browser compares it with what it has asked for. An origin that is not allowed is told
-    /// nothing.
+    /// The answer to a preflight. The browser compares it with what it wants. An origin that is not allowed learns nothing.
     pub fn preflight(&self, request: &HeaderMap) -> LocalResponse {
         let mut headers = HeaderMap::from_iter([(VARY, ASKED_BY)]);
         if let Some(origin) = self.allowed_origin(request) {
@@ -106,7 +100,6 @@ impl CorsPolicy {
         with_headers(StatusCode::NO_CONTENT, headers)
     }
 
-    /// The value of Access-Control-Allow-Origin for the origin of the request.
     fn allowed_origin(&self, request: &HeaderMap) -> Option<HeaderValue> {
         if self.allows_all() {
             return Some(ANY);
@@ -130,13 +123,11 @@ impl CorsPolicy {
 }
 
 impl CorsHeaders<'_> {
-    /// The policy of the route.
     pub fn policy(&self) -> &CorsPolicy {
         self.policy
     }
 
-    /// Replaces what the upstream says about CORS. Caches learn that the response depends on the origin, also if the
-    /// request has none.
+    /// Replaces the upstream's headers of CORS. Caches learn in any case that the response depends on the origin.
     pub fn apply(&self, headers: &mut HeaderMap) {
         for name in &OF_RESPONSES {
             headers.remove(name);
@@ -151,13 +142,13 @@ impl CorsHeaders<'_> {
     }
 }
 
-/// The value of a header that is there once.
+/// The value of a header that occurs exactly once.
 fn only(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&HeaderValue> {
     let mut values = headers.get_all(name).iter();
     values.next().filter(|_| values.next().is_none())
 }
 
-/// The names of the headers that a preflight asks for, if that is what they are.
+/// The headers that a preflight asks for, if all of them are valid names.
 fn asked_headers(request: &HeaderMap) -> Option<&HeaderValue> {
     let mut names = header_list::members(request, &ACCESS_CONTROL_REQUEST_HEADERS);
     only(request, ACCESS_CONTROL_REQUEST_HEADERS).filter(|_| names.all(|name| HeaderName::from_bytes(name).is_ok()))
@@ -167,10 +158,10 @@ fn varies_by_origin(headers: &HeaderMap) -> bool {
     header_list::members(headers, &VARY).any(|name| name == b"*" || name.eq_ignore_ascii_case(b"origin"))
 }
 
-/// The value of a header that lists these names; `None` if there are none.
+/// The value of a header that lists these names; `None` without names.
 fn list<'a>(names: impl Iterator<Item = &'a str>) -> Option<HeaderValue> {
     let list = names.collect::<Vec<_>>().join(", ");
-    // Names are tokens, so their list is a header value.
+    // Names are tokens, so their list is a valid header value.
     if list.is_empty() { None } else { HeaderValue::try_from(list).ok() }
 }
 

@@ -1,8 +1,7 @@
-//! Responses that the gateway generates itself, for gRPC.
+//! The gateway's own responses in gRPC.
 //!
-//! A gRPC client expects the HTTP status 200 and the outcome of the call in `grpc-status`; a response without messages has
-//! it among its headers ("Trailers-Only" in
-//! <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>).
+//! A gRPC client expects the HTTP status 200 and the outcome of the call in `grpc-status`; a response without messages has it
+//! among its headers ("Trailers-Only" in <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>).
 
 use std::time::Duration;
 
@@ -22,17 +21,15 @@ const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
-/// The headers in which a response without messages has the outcome of a call.
+/// The headers that contain the outcome of a call in a response without messages.
 pub const OUTCOME: [HeaderName; 3] = [STATUS, MESSAGE, DETAILS];
 
-/// What is percent-encoded in `grpc-message`: the percent sign, and everything that is not visible ASCII or a space.
+/// What is percent-encoded in `grpc-message`: the percent sign, and everything but visible ASCII and the space.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
-/// The most bytes of a text that become a message. Headers have to stay small.
+/// The most bytes of a text that become a message, because headers have to stay small.
 const MOST_TEXT: usize = 1024;
-/// The type of google.rpc.RetryInfo in a google.protobuf.Any.
 const RETRY_INFO: &[u8] = b"type.googleapis.com/google.rpc.RetryInfo";
 
-/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     Unknown = 2,
@@ -64,7 +61,7 @@ impl Code {
     }
 }
 
-/// The content type of a gRPC call; `None` if the request is no gRPC call, which is always a POST.
+/// The content type of a gRPC call; `None` for any other request. A gRPC call is always a POST.
 pub fn content_type<'a>(method: &Method, headers: &'a HeaderMap) -> Option<&'a HeaderValue> {
     if *method != Method::POST {
         return None;
@@ -74,14 +71,14 @@ pub fn content_type<'a>(method: &Method, headers: &'a HeaderMap) -> Option<&'a H
     matches!(rest.first(), None | Some(b'+' | b';' | b'-')).then_some(kind)
 }
 
-/// Whether it is a call whose messages are those of Protocol Buffers, in the form of gRPC itself.
+/// Whether this is a gRPC call with messages in Protocol Buffers and the framing of gRPC itself.
 pub fn is_message(method: &Method, headers: &HeaderMap) -> bool {
     let kind = content_type(method, headers).map(HeaderValue::as_bytes);
     let kind = kind.and_then(|kind| kind.split(|byte| *byte == b';').next()).map(<[u8]>::trim_ascii);
     matches!(kind, Some(b"application/grpc" | b"application/grpc+proto"))
 }
 
-/// The same response for a gRPC call with this content type. `limited` is whether a limit has caused it.
+/// Translates a response for a gRPC call with this content type. `limited` says whether a limit has caused it.
 pub fn translate(response: Response<Bytes>, kind: &HeaderValue, limited: bool) -> Response<Full<Bytes>> {
     let (mut head, body) = response.into_parts();
     let code = if limited { Code::ResourceExhausted } else { Code::of(head.status) };
@@ -97,7 +94,6 @@ pub fn translate(response: Response<Bytes>, kind: &HeaderValue, limited: bool) -
     Response::from_parts(head, Full::default())
 }
 
-/// A response to a call that has failed, with nothing but why.
 pub fn failed(code: Code, message: &'static str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::default());
     let headers = response.headers_mut();
@@ -107,7 +103,7 @@ pub fn failed(code: Code, message: &'static str) -> Response<Full<Bytes>> {
     response
 }
 
-/// The message in the body of a request to a procedure that takes one: a length, and then so many bytes.
+/// The message in the body of a request to a procedure that takes one: a flag, the length, and that many bytes.
 ///
 /// # Errors
 /// What is wrong with the body, and the status that says so in HTTP.
@@ -124,14 +120,13 @@ pub fn message_of(mut body: Bytes) -> Result<Bytes, (StatusCode, &'static str)> 
     }
 }
 
-/// The body of a response with one message, after which the call has succeeded.
+/// The body of a successful response with one message.
 pub struct MessageBody {
     message: Option<Bytes>,
     has_trailers: bool,
 }
 
 impl MessageBody {
-    /// The head and the body of that response.
     pub fn response(message: &impl prost::Message) -> Response<Self> {
         let length = message.encoded_len();
         let mut bytes = Vec::with_capacity(5 + length);
@@ -144,7 +139,6 @@ impl MessageBody {
         response
     }
 
-    /// What is sent next.
     pub fn next_frame(&mut self) -> Option<Frame<Bytes>> {
         if let Some(message) = self.message.take() {
             return Some(Frame::data(message));
@@ -153,7 +147,6 @@ impl MessageBody {
         has_trailers.then(|| Frame::trailers(HeaderMap::from_iter([(STATUS, HeaderValue::from_static("0"))])))
     }
 
-    /// Whether all of it was sent.
     pub fn is_over(&self) -> bool {
         !self.has_trailers
     }
@@ -192,12 +185,11 @@ fn number(field: u8, value: u64) -> Vec<u8> {
     [&[field << 3][..], &value.encode_var_vec()].concat()
 }
 
-/// A field with bytes, a text or a message.
 fn bytes(field: u8, value: &[u8]) -> Vec<u8> {
     [&[field << 3 | 2][..], &value.len().encode_var_vec(), value].concat()
 }
 
-/// The time that a client gives a call, if it says so in a valid form: at most eight digits and a unit.
+/// The timeout of a call; `None` without a valid one, which has at most eight digits and a unit.
 pub fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get("grpc-timeout")?.to_str().ok()?;
     let digits = value.get(..value.len().checked_sub(1)?)?;

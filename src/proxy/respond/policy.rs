@@ -1,4 +1,4 @@
-//! The policies of a limit as clients see them: each has a name, and texts that are composed once and reused.
+//! The policies of a limit as clients see them. Each has a name, and texts that are composed once and reused.
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
@@ -12,36 +12,33 @@ use crate::request::decide::LimitVerdict;
 /// The problem type of the draft, section "Quota Exceeded".
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
-/// A parameter of our own, with a vendor's prefix as the draft requires: how many requests may come at once.
+/// A parameter of this gateway, with a vendor's prefix as the draft requires: how many requests may come at once.
 const BURST: &KeyRef = KeyRef::constant("gateway-burst");
 const SECOND: u64 = 1_000_000;
 
-/// All policies of one limit.
 #[derive(Clone, Debug)]
 pub(super) struct Policies {
     /// The items of RateLimit-Policy.
     pub(super) line: Option<HeaderValue>,
     rates: Vec<Policy>,
-    /// The policy of `max_in_flight`, if the limit has it.
     in_flight: Option<Policy>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Policy {
-    /// Its item of RateLimit up to the number of requests that remain: `"name";r=`.
+    /// Its item of RateLimit up to the number of remaining requests: `"name";r=`.
     pub(super) state: String,
-    /// The most that may remain.
     pub(super) capacity: u64,
-    /// Whether an empty bucket is full again within a second. Then whole seconds cannot say when the next request may
+    /// Whether an empty bucket is full again within a second. Then whole seconds cannot express when the next request may
     /// come: a client that waits a second after each request would stay far below the rate.
     pub(super) fills_within_a_second: bool,
     name: String,
-    /// What it allows: the beginning of a sentence.
+    /// The beginning of the sentence in a refusal.
     allows: String,
-    /// The end of that sentence if nothing is left.
+    /// The end of that sentence if nothing remains.
     used_up: String,
     status: StatusCode,
-    /// The problem document for a request that is refused because nothing is left.
+    /// The problem document of a refusal if nothing remains.
     used_up_document: Bytes,
 }
 
@@ -49,24 +46,24 @@ pub(super) struct Policy {
 struct PolicyTerms {
     name: String,
     quota: u64,
-    /// The length of the window in seconds, if it is always the same.
+    /// In seconds; `None` if the length of the window varies.
     window: Option<u64>,
-    /// How many requests may come at once, where that is not the quota.
+    /// How many requests may come at once, if that is not the quota.
     burst: Option<u64>,
     /// What is counted, if not requests.
     unit: Option<&'static StringRef>,
     fills_within_a_second: bool,
-    /// What is allowed: the beginning of a sentence.
+    /// The beginning of the sentence in a refusal.
     allows: String,
-    /// The end of that sentence if nothing is left.
+    /// The end of that sentence if nothing remains.
     used_up: String,
 }
 
 impl Policies {
-    /// The policies of the limit's rates and of `max_in_flight`. Refusals have this `status`.
+    /// `status` is that of refusals.
     pub(super) fn new(limit: &Limit, max_in_flight: Option<u64>, status: StatusCode) -> Self {
         let alone = limit.rates().len() + usize::from(max_in_flight.is_some()) == 1;
-        // Policies need different names, so a limit with several adds a suffix to each.
+        // Policies need different names, so each name of a limit with several has a suffix.
         let name = |suffix: &str| if alone { limit.name().to_owned() } else { format!("{}-{suffix}", limit.name()) };
         let mut terms: Vec<PolicyTerms> =
             limit.rates().iter().map(|rate| of_rate(limit, rate, name(&rate.period()))).collect();
@@ -86,7 +83,7 @@ impl Policies {
         }));
         let mut list = ListSerializer::new();
         let mut policies = terms.into_iter().map(|terms| {
-            // The configuration accepts only names of printable ASCII, which are all structured strings.
+            // The configuration accepts only names of printable ASCII, all of which are structured strings.
             let name = sfv::String::from_string(terms.name).unwrap_or_else(|_| StringRef::constant("limit").to_owned());
             let mut item = list.bare_item(&name).parameter(KeyRef::constant("q"), integer(terms.quota));
             if let Some(window) = terms.window {
@@ -124,7 +121,7 @@ impl Policies {
         match verdict {
             LimitVerdict::Rates(verdict) => self.rates.get(verdict.rate),
             LimitVerdict::InFlight { .. } => self.in_flight.as_ref(),
-            // A key that is banned has nothing left of any of them.
+            // A banned key has nothing left in any policy.
             LimitVerdict::Banned { .. } => self.rates.first().or(self.in_flight.as_ref()),
             LimitVerdict::Unknown => None,
         }
@@ -132,12 +129,10 @@ impl Policies {
 }
 
 impl Policy {
-    /// The problem document for a request that needs room for `need` where only `remaining` is left.
     pub(super) fn refusal(&self, remaining: u64, need: u64) -> Bytes {
         if remaining == 0 { self.used_up_document.clone() } else { self.document(&self.detail(remaining, need)) }
     }
 
-    /// What it says, as a sentence.
     pub(super) fn detail(&self, remaining: u64, need: u64) -> String {
         if remaining == 0 {
             return format!("{}, {}.", self.allows, self.used_up);
@@ -153,7 +148,7 @@ impl Policy {
 
 fn of_rate(limit: &Limit, rate: &Rate, name: String) -> PolicyTerms {
     let window = match rate.strategy() {
-        // Months differ in length, so there is no number of seconds to tell.
+        // Months differ in length, so the window has no number of seconds.
         Strategy::Calendar(calendar) if calendar.unit() == Unit::Month => None,
         _ => Some(micros(rate.window()).div_ceil(SECOND)),
     };

@@ -1,4 +1,4 @@
-//! Errors in the forms of providers of language models, as their client libraries read them.
+//! Errors in the formats of providers of language models, as their client libraries read them.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -7,24 +7,21 @@ use serde_json::{Value, json};
 use crate::config::HeaderStyle;
 use crate::tokens::response::{Parts, Provider};
 
-/// The code of OpenAI, and the type of Anthropic, for what is used up.
 const EXCEEDED: &str = "rate_limit_exceeded";
 const RATE_LIMIT: &str = "rate_limit_error";
 
-/// What clients are told when the tokens that they may use are used up.
 const EXHAUSTED: &str = "The tokens that this client may use are used up.";
 
-/// A stream for which there is no room.
+/// A stream that is cut because no tokens are left.
 pub(crate) struct CutStream {
     pub(crate) provider: Option<Provider>,
     pub(crate) parts: Parts,
-    /// The number of its last event, if they have one.
+    /// The number of its last event, if its events have numbers.
     pub(crate) sequence_number: Option<u64>,
-    /// Whether some of it has passed.
     pub(crate) has_begun: bool,
 }
 
-/// What ends this stream, behind a whole part of it.
+/// The last bytes of a cut stream, after a whole part of it.
 pub(crate) fn exhausted(stream: &CutStream) -> Bytes {
     let CutStream { provider, parts, sequence_number, has_begun } = *stream;
     let error = match provider {
@@ -32,7 +29,7 @@ pub(crate) fn exhausted(stream: &CutStream) -> Bytes {
         Some(Provider::Gemini) => {
             json!({ "error": { "code": 429, "message": EXHAUSTED, "status": "RESOURCE_EXHAUSTED" } })
         }
-        // The fields that are documented, and the error from which its libraries make an exception.
+        // The documented fields, and the error from which OpenAI's libraries make an exception.
         Some(Provider::OpenAiResponses) => json!({
             "type": "error", "code": EXCEEDED, "message": EXHAUSTED, "param": null,
             "sequence_number": sequence_number.unwrap_or(0),
@@ -52,8 +49,8 @@ pub(crate) fn exhausted(stream: &CutStream) -> Bytes {
     format!("{begin}{error}{end}").into()
 }
 
-/// The error that a limit with these headers answers with this status; `None` where they are of no provider. `exceeded` is what
-/// the limit counts, `tokens` or `requests`, if too much was used of it.
+/// The error with this status of a limit with headers of this style; `None` if the style is no provider's. `exceeded` is the
+/// unit of the exceeded limit, `tokens` or `requests`.
 pub(super) fn error(style: HeaderStyle, status: StatusCode, exceeded: Option<&str>, message: &str) -> Option<Bytes> {
     let error = match (style, exceeded) {
         (HeaderStyle::OpenAi, Some(unit)) => openai(unit, Some(EXCEEDED), message),
@@ -74,12 +71,10 @@ pub(super) fn error(style: HeaderStyle, status: StatusCode, exceeded: Option<&st
     Some(error.to_string().into())
 }
 
-/// An error of OpenAI.
 fn openai(kind: &str, code: Option<&str>, message: &str) -> Value {
     json!({ "error": { "message": message, "type": kind, "param": null, "code": code } })
 }
 
-/// An error of Anthropic.
 fn anthropic(kind: &str, message: &str) -> Value {
     json!({ "type": "error", "error": { "type": kind, "message": message } })
 }

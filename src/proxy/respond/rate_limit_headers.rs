@@ -1,11 +1,10 @@
-//! What clients learn about limits: the headers of every limited response, and the response to a refused request.
+//! Tells clients about limits: the headers of every limited response, and the response to a refused request.
 //!
-//! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-10; others are those of GitHub, OpenAI and
-//! Anthropic. All policies are listed, but only one state is sent in each form: that of the policy with the least remaining, or
-//! of the one that refuses the request for longest. Limits that are silent or only report send nothing.
+//! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-10; the other forms are those of GitHub,
+//! OpenAI and Anthropic. All policies are listed, but each form has only one state: that of the policy with the least
+//! remaining, or of the one that refuses the request for longest. Limits that are silent or only report send nothing.
 //!
-//! The response to a repeated refusal is the one that was written before (`repeated.rs`): the headers have a place for the
-//! identifier of the request, and a problem document ends with it, so both are copied once.
+//! A repeated refusal gets a copy of the previous response (`repeated.rs`), with the identifier of its own request.
 
 mod forms;
 mod repeated;
@@ -34,41 +33,38 @@ const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const SHADOW: HeaderName = HeaderName::from_static("ratelimit-shadow");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// The headers and refusals of all limits of one route.
 #[derive(Debug, Default)]
 pub struct RateLimitHeaders {
     limits: Vec<LimitHeaders>,
-    /// The forms of headers that these limits have, besides those of the draft.
+    /// The forms of headers of these limits, besides those of the draft.
     forms: Vec<&'static Form>,
 }
 
-/// What one limit sends to clients.
 #[derive(Clone, Debug)]
 struct LimitHeaders {
     name: String,
-    /// `None` if clients are not told about it.
+    /// The headers about the limit.
     style: HeaderStyle,
-    /// What its rates count.
+    /// What the rates count.
     unit: CountedUnit,
-    /// Whether a header names it if it only reports and would have refused the request.
+    /// Whether a header names the limit if it only reports and the request is over it.
     shadow: bool,
     status: StatusCode,
-    /// The status of a request whose key is banned.
     banned: StatusCode,
     /// The configured body and its content type. Without one, each policy has a problem document.
     body: Option<(HeaderValue, Bytes)>,
     max_in_flight: Option<u64>,
-    /// The policies of each set of rates, composed when the set is used first.
+    /// The policies of each set of rates, composed when the set is first used.
     profiles: Box<[OnceLock<Policies>]>,
 }
 
 impl RateLimitHeaders {
-    /// For these limits in the order of the route, each with the number of its sets of rates.
+    /// Takes the limits in the order of the route, each with the number of its sets of rates.
     pub fn new<'a>(limits: impl IntoIterator<Item = (&'a config::Limit, usize)>) -> Self {
         Self::of(limits.into_iter().map(|(limit, profiles)| LimitHeaders::new(limit, profiles)).collect())
     }
 
-    /// For limits of several routes, each with its place there.
+    /// Takes limits of several routes, each with its place on its route.
     pub fn joined<'a>(limits: impl IntoIterator<Item = (&'a Self, usize)>) -> Self {
         Self::of(limits.into_iter().filter_map(|(all, place)| all.limits.get(place).cloned()).collect())
     }
@@ -78,8 +74,7 @@ impl RateLimitHeaders {
         Self { limits, forms }
     }
 
-    /// The headers by which clients learn about limits, and when to try again. Those of providers are among them if these limits
-    /// have them.
+    /// The headers that tell clients about limits, and when to try again, including those of providers if limits have them.
     pub fn names(&self) -> Vec<HeaderName> {
         let mut names = vec![RETRY_AFTER, LIMIT, POLICY];
         let is_sent =
@@ -92,13 +87,12 @@ impl RateLimitHeaders {
         names
     }
 
-    /// Whether a form of these limits tells milliseconds.
+    /// Whether a form of these limits states milliseconds.
     fn has_millis(&self) -> bool {
         self.forms.iter().any(|form| form.is_of(HeaderStyle::OpenAi))
     }
 
-    /// Adds the headers for these outcomes, and the header that names the limits at the places `shadowed`, which only
-    /// report and would have refused the request.
+    /// Adds the headers for these outcomes, and the header with the names of the limits `shadowed`, which only report.
     pub fn add_headers(&self, headers: &mut HeaderMap, outcomes: &[LimitOutcome<'_>], shadowed: &[usize], now: Time) {
         self.write(headers, outcomes, now);
         if shadowed.is_empty() {
@@ -116,7 +110,6 @@ impl RateLimitHeaders {
         }
     }
 
-    /// The response to a request that these outcomes refuse.
     pub fn reject(
         self: &Arc<Self>,
         outcomes: &[LimitOutcome<'_>],
@@ -132,7 +125,7 @@ impl RateLimitHeaders {
         }
     }
 
-    /// The response to a request whose key the limit at `place` has banned until then.
+    /// The response to a request whose key the limit at `place` has banned until `until`.
     pub fn banned(
         self: &Arc<Self>,
         place: usize,
@@ -151,7 +144,7 @@ impl RateLimitHeaders {
         response
     }
 
-    /// The status of a request whose key the limit at `place` has banned, and a response that does not say until when.
+    /// The status for a request whose key the limit at `place` has banned, and a response without the end of the ban.
     fn ban(&self, place: usize) -> (StatusCode, LocalResponse) {
         let status = self.limits.get(place).map_or(StatusCode::TOO_MANY_REQUESTS, |limit_headers| limit_headers.banned);
         let detail = |name: &str| {
@@ -188,10 +181,10 @@ impl RateLimitHeaders {
         };
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, kind);
-        // A limit that forbids does not say for how long.
+        // A ban that answers 403 does not say for how long.
         let is_told = ban.is_none() || status == StatusCode::TOO_MANY_REQUESTS;
         if let Some(until) = longest.until().filter(|_| is_told) {
-            // Rounded up, so that the request passes then if no other comes before.
+            // Rounded up, so the request passes then if no other comes before.
             headers.insert(RETRY_AFTER, digits(seconds(now, until)));
             if style == HeaderStyle::OpenAi {
                 headers.insert(RETRY_AFTER_MS, digits(millis(now, until)));
@@ -200,12 +193,12 @@ impl RateLimitHeaders {
         if is_told {
             self.write(&mut headers, outcomes, now);
         }
-        // Each request replaces it, for which a copy of these headers need not grow.
+        // A placeholder that each request replaces, so a copy of these headers need not grow.
         headers.insert(REQUEST_ID, HeaderValue::from_static(""));
         Some(LastRefusal::new(self, outcomes, now, with_all(status, headers, body)))
     }
 
-    /// The response of a limit that does not show clients that it exists.
+    /// The response of a limit that hides itself from clients.
     pub fn silence(&self, place: usize) -> LocalResponse {
         match self.limits.get(place) {
             Some(LimitHeaders { status, body: Some((kind, body)), .. }) => {
@@ -216,33 +209,30 @@ impl RateLimitHeaders {
         }
     }
 
-    /// The response to a request that costs more than the limit allows at once, so that waiting cannot help.
+    /// The response to a request that costs more than the limit allows at once, so waiting cannot help.
     pub fn too_costly(&self, place: usize, cost: &str, most: u64) -> LocalResponse {
         self.error(Some(place), StatusCode::PAYLOAD_TOO_LARGE, |name| {
             format!("The request costs {cost}, and the limit \"{name}\" never allows more than {most} at once: it can never pass.")
         })
     }
 
-    /// The response to a request whose key the limit blocks.
     pub fn blocked(&self, place: usize) -> LocalResponse {
         self.error(Some(place), StatusCode::FORBIDDEN, |name| format!("The limit \"{name}\" blocks this client."))
     }
 
-    /// The response to a request without the key that the limit requires.
     pub fn keyless(&self, place: usize) -> LocalResponse {
         self.error(Some(place), StatusCode::BAD_REQUEST, |name| {
             format!("The request has no key for the limit \"{name}\".")
         })
     }
 
-    /// The response if the store does not answer.
     pub fn unknown(&self) -> LocalResponse {
         let place = self.limits.iter().position(|limit_headers| limit_headers.style.is_of_provider());
         let detail = |_: &str| "The store of the rate limits does not answer.".to_owned();
         self.error(place, StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
-    /// An error in the form that clients of the limit at `place` read. `detail` is told its name.
+    /// An error in the format that clients of the limit at `place` read. `detail` gets its name.
     fn error(&self, place: Option<usize>, status: StatusCode, detail: impl Fn(&str) -> String) -> LocalResponse {
         let limit_headers = place.and_then(|place| self.limits.get(place));
         let (name, style) = limit_headers.map_or(("", HeaderStyle::None), |limit| (&*limit.name, limit.style));
@@ -262,13 +252,13 @@ impl RateLimitHeaders {
         }))
     }
 
-    /// The policies of the rates that apply, composed now if this is their first use.
+    /// The policies of the rates that apply, composed at their first use.
     fn policies<'p>(&'p self, outcome: &LimitOutcome<'p>) -> Option<&'p Policies> {
         let limit_headers = self.limits.get(outcome.place)?;
         let compose = || Policies::new(outcome.limit, limit_headers.max_in_flight, limit_headers.status);
         match outcome.profile {
             RateSet::Listed(number) => Some(limit_headers.profiles.get(number)?.get_or_init(compose)),
-            // They belong to one configuration of the limit, so nothing else of the limit changes while they are used.
+            // These rates belong to one configuration of the limit, so nothing else about the limit changes during their use.
             RateSet::Quota(rates) => rates.texts(compose),
         }
     }
@@ -277,7 +267,7 @@ impl RateLimitHeaders {
         self.policies(outcome)?.of(&outcome.verdict)
     }
 
-    /// What is sent of an outcome: its policy and how much remains. `None` if nothing is known of it.
+    /// The policy of an outcome and how much remains. `None` if the outcome is unknown.
     fn state<'p, 'a>(&'p self, outcome: &'p LimitOutcome<'a>) -> Option<(&'p Policy, &'p LimitOutcome<'a>, u64)> {
         Some((self.policy(outcome)?, outcome, outcome.verdict.remaining()?))
     }
@@ -288,8 +278,7 @@ impl RateLimitHeaders {
         }
         let draft = self.binding(outcomes, |limit_headers, _| limit_headers.has_draft());
         if let Some((policy, outcome, remaining)) = draft.and_then(|outcome| self.state(outcome)) {
-            // A structured integer is written as its digits, so the numbers are appended to the text that never
-            // changes.
+            // A structured integer is written as its digits, so the numbers are appended to the text that never changes.
             let (mut left, mut digits) = (itoa::Buffer::new(), itoa::Buffer::new());
             let remaining = left.format(remaining);
             let (between, seconds) = match outcome.until() {
@@ -300,7 +289,7 @@ impl RateLimitHeaders {
                 None => ("", ""),
             };
             let length = policy.state.len() + remaining.len() + between.len() + seconds.len();
-            // As large as it becomes, it is shared without another copy.
+            // Exact, so the text becomes a header value without another copy.
             let mut line = String::with_capacity(length);
             [&*policy.state, remaining, between, seconds].iter().for_each(|part| line.push_str(part));
             if let Ok(line) = HeaderValue::from_maybe_shared(Bytes::from(line)) {
@@ -318,7 +307,6 @@ impl RateLimitHeaders {
         }
     }
 
-    /// The policies of all limits with an outcome, in the order of the route.
     fn policy_line(&self, outcomes: &[LimitOutcome<'_>]) -> Option<HeaderValue> {
         let drafts =
             outcomes.iter().filter(|outcome| self.limits.get(outcome.place).is_some_and(LimitHeaders::has_draft));
@@ -358,7 +346,6 @@ impl LimitHeaders {
         }
     }
 
-    /// Whether it is told in the headers of the draft.
     fn has_draft(&self) -> bool {
         matches!(self.style, HeaderStyle::Draft | HeaderStyle::Both)
     }
@@ -491,7 +478,6 @@ mod tests {
         assert_eq!(sent(&[limit("a", &["10/s"], HeaderStyle::None)], &passed), Vec::<String>::new());
     }
 
-    /// A limit of tokens, and one of requests, with the headers of a provider.
     fn of_provider(style: HeaderStyle) -> [config::Limit; 2] {
         let cost = TokenCost { max_output: 10, ..TokenCost::default() };
         let tokens = config::Limit { cost: Cost::Tokens(cost.into()), ..limit("t", &["1000/m", "5000/d"], style) };
@@ -520,7 +506,7 @@ mod tests {
                 "anthropic-ratelimit-tokens-reset: 2023-11-14T22:19:21Z",
             ]
         );
-        // What a limit of tokens allows at the same time is requests, and nobody knows when there is more.
+        // The requests in flight of a limit of tokens are requests, and when their number falls is unknown.
         let [tokens, _] = of_provider(HeaderStyle::Anthropic);
         let both = [config::Limit { max_in_flight: Some(4), ..tokens }];
         assert_eq!(
@@ -582,7 +568,7 @@ mod tests {
             kinds[1..],
             [(413, "request_too_large"), (403, "permission_error"), (400, "invalid_request_error"), (503, "api_error")]
         );
-        // A limit that has a body of its own says that.
+        // A limit with a configured body sends that.
         let [tokens, _] = of_provider(HeaderStyle::OpenAi);
         let limits = [config::Limit { body: "slow".to_owned(), ..tokens }];
         let compiled = compiled(&limits);
@@ -634,11 +620,11 @@ mod tests {
             let outcomes = outcomes(&compiled[..1], &[verdict(false, rate, 0, wait)]);
             check(&routes[route], NOW.after_micros(micros), &outcomes);
         }
-        // Milliseconds are told anew.
+        // Milliseconds are computed again.
         for wait in [800_000, 799_001, 799_000, 700_000] {
             check(&with_millis, NOW, &outcomes(&compiled[..1], &[verdict(false, 0, 0, wait)]));
         }
-        // Of two that refuse, within one second first the one and then the other takes longest.
+        // Of two refusals, within one second first one and then the other takes longest.
         for (first, second) in [((true, 800_000), 800_000), ((false, 900_000), 800_000), ((false, 800_000), 900_000)] {
             let verdicts = [verdict(first.0, 0, 1, first.1), verdict(false, 0, 0, second)];
             check(&routes[0], NOW.after_micros(300_000), &outcomes(&compiled, &verdicts));

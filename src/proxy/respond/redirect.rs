@@ -1,4 +1,4 @@
-//! Where a redirect sends a client: the template of the configuration with the parts of the request.
+//! The URL to which a redirect sends a client: the template of the configuration, filled with parts of the request.
 
 use http::{HeaderValue, Uri};
 
@@ -6,22 +6,19 @@ use crate::base::percent::{self, push_as_written};
 use crate::config::{PathRules, Redirect, TemplatePart};
 use crate::request::route::path;
 
-/// The parts of a request that a location can contain.
 #[derive(Clone, Copy, Debug)]
 pub struct RedirectedRequest<'a> {
-    /// The host in normal form.
+    /// In normal form.
     pub host: &'a str,
-    /// The path in the normal form in which routes match it.
+    /// In the normal form in which routes match it.
     pub path: &'a str,
-    /// The target as the client wrote it.
     pub uri: &'a Uri,
-    /// How paths are compared.
     pub rules: PathRules,
 }
 
-/// The value of Location; `None` if it needs the host, and the request has none.
+/// The value of Location; `None` if it needs the host and the request has none.
 ///
-/// Segments and the host are in normal form; the path, the rest and the query are as the client wrote them, except for
+/// Segments and the host are in normal form. The path, the rest and the query are as the client wrote them, except for
 /// characters that a URI cannot contain (RFC 3986, section 2).
 pub fn location(redirect: &Redirect, request: &RedirectedRequest<'_>) -> Option<HeaderValue> {
     if redirect.to.needs_host() && request.host.is_empty() {
@@ -53,17 +50,17 @@ pub fn location(redirect: &Redirect, request: &RedirectedRequest<'_>) -> Option<
                 let rest = path::onward(request.uri.path(), *segments, request.rules);
                 push(&mut location, rest.trim_start_matches('/'));
             }
-            // A location cannot have these.
+            // A location cannot have these placeholders.
             TemplatePart::ClientIp | TemplatePart::RequestId => {}
         }
     }
-    // A reference that begins with two slashes names a host (RFC 3986, section 4.2). Empty parts can leave such slashes.
+    // A reference that begins with two slashes names a host (RFC 3986, section 4.2), and empty parts can leave such slashes.
     let doubled = location.bytes().take_while(|byte| *byte == b'/').count().saturating_sub(1);
     location.drain(..doubled);
     HeaderValue::try_from(location).ok()
 }
 
-/// Appends the value of a parameter in a query.
+/// Appends the value of a query parameter.
 fn push_value(location: &mut String, text: &str) {
     for byte in text.bytes() {
         match byte {

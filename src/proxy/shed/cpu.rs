@@ -1,7 +1,7 @@
-//! How much of the processors is in use: of the machine, of this process' control groups, and of its own threads.
+//! Measures the use of the processors: of the machine, of this process' control groups, and of its own threads.
 //!
-//! The largest of the three counts, because each can be exhausted while the others are not: a machine by other processes, a
-//! control group by its quota, and the workers of this process if they are fewer than the processors.
+//! The largest of the three counts, because each can be exhausted alone: a machine by other processes, a control group by its
+//! quota, and the workers of this process if they are fewer than the processors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,6 @@ use rustix::time::{ClockId, clock_gettime};
 
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// Measures the use between two calls.
 #[derive(Debug)]
 pub(super) struct CpuUse {
     workers: u32,
@@ -20,24 +19,23 @@ pub(super) struct CpuUse {
     before: Option<Reading>,
 }
 
-/// Times that only grow, in microseconds unless said otherwise.
+/// Counters that only grow, in microseconds except for `machine`.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Reading {
-    /// In use, and all, in ticks of the system.
+    /// Ticks of the system in use, and all ticks.
     machine: Option<(u64, u64)>,
     own: u64,
-    /// For each group the time in use, and how many processors it may use.
+    /// For each group, the time in use and how many processors it may use.
     groups: Vec<Option<(u64, f64)>>,
 }
 
 impl CpuUse {
-    /// For a process with so many worker threads.
     pub(super) fn new(workers: usize) -> Self {
         let named = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         Self { workers: u32::try_from(workers.max(1)).unwrap_or(u32::MAX), groups: groups(&named), before: None }
     }
 
-    /// The share in use since the last call, which is so long ago; `None` at the first call, or if the system does not tell.
+    /// The share in use since the last call, which was `span` ago. `None` at the first call, or if the system does not tell.
     pub(super) fn since(&mut self, span: Duration) -> Option<f64> {
         let now = self.read();
         let before = self.before.replace(now.clone())?;
@@ -56,7 +54,7 @@ impl CpuUse {
         machine.into_iter().chain([own]).chain(groups).reduce(f64::max)
     }
 
-    /// The next call is the first one again.
+    /// Makes the next call of [`Self::since`] a first one.
     pub(super) fn forget(&mut self) {
         self.before = None;
     }
@@ -77,31 +75,31 @@ impl CpuUse {
     }
 }
 
-/// The folders of a process' control group and of those that contain it, from /proc/PID/cgroup.
+/// The folders of a process' control group and of its ancestors, from /proc/PID/cgroup.
 fn groups(named: &str) -> Vec<PathBuf> {
     let path = named.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-    // A group outside of the container is not visible.
+    // A group outside the container is not visible.
     let path = Path::new(if path.contains("..") { "" } else { path });
     path.ancestors().map(|ancestor| Path::new(GROUPS).join(ancestor)).collect()
 }
 
-/// How many processors a control group may use, from cpu.max: a quota and a period. `None` if it has no quota.
+/// How many processors a control group may use, from the quota and the period in cpu.max. `None` without a quota.
 fn quota(text: &str) -> Option<f64> {
     let mut words = text.split_whitespace().map(str::parse::<f64>);
     let (quota, period) = (words.next()?.ok()?, words.next()?.ok()?);
     Some(quota / period).filter(|processors| processors.is_finite() && *processors > 0.0)
 }
 
-/// The time that a control group has used, from cpu.stat.
+/// In microseconds, from cpu.stat.
 fn used(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.trim().parse().ok()
 }
 
-/// The ticks in use and all ticks, from /proc/stat. Time that a hypervisor gives to others cannot be used, so it counts.
+/// The ticks in use and all ticks, from /proc/stat. Time that a hypervisor gives to others counts as in use.
 fn machine(text: &str) -> Option<(u64, u64)> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
-    // user nice system idle iowait irq softirq steal; what follows is part of user and nice.
+    // user nice system idle iowait irq softirq steal; the later fields are included in user and nice.
     let [user, nice, system, idle, iowait, irq, softirq, steal, ..] = *ticks.as_slice() else { return None };
     let busy = user + nice + system + irq + softirq + steal;
     Some((busy, busy + idle + iowait))

@@ -1,4 +1,4 @@
-//! The requests that have arrived for one upstream, and the level of shedding.
+//! Counts the requests that arrive for one upstream, and holds its level of shedding.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -6,21 +6,19 @@ use crate::base::metrics::{Counter, PerWorker};
 use crate::config::HIGHEST_PRIORITY;
 use crate::upstream::overload::level::{GROUPS, Level, RANKS};
 
-/// The requests for one upstream, and its level of shedding.
 #[derive(Debug)]
 pub struct Meter {
-    /// The name of the upstream; empty for the routes that have none.
+    /// The name of the upstream; empty for routes without one.
     pub name: String,
     level: AtomicU32,
     workers: PerWorker<Counts>,
 }
 
-/// What one worker has counted.
 #[derive(Debug)]
 struct Counts {
-    /// The requests that arrived, by rank.
+    /// By rank.
     arrived: Box<[Counter]>,
-    /// Those that were shed, by priority.
+    /// By priority.
     shed: [Counter; HIGHEST_PRIORITY as usize + 1],
 }
 
@@ -31,7 +29,6 @@ impl Default for Counts {
 }
 
 impl Meter {
-    /// For `workers` threads.
     pub fn new(name: String, workers: usize) -> Self {
         Self { name, level: AtomicU32::new(0), workers: PerWorker::new(workers) }
     }
@@ -52,12 +49,10 @@ impl Meter {
         false
     }
 
-    /// What is shed now.
     pub fn level(&self) -> Level {
         Level::from_bits(self.level.load(Ordering::Relaxed))
     }
 
-    /// How many requests of each priority were shed.
     pub fn shed(&self) -> [u64; HIGHEST_PRIORITY as usize + 1] {
         std::array::from_fn(|priority| {
             self.workers.iter().filter_map(|counts| counts.shed.get(priority)).map(Counter::get).sum()
@@ -68,7 +63,6 @@ impl Meter {
         self.level.store(level.bits(), Ordering::Relaxed);
     }
 
-    /// How many requests have arrived, by rank.
     pub(super) fn arrived(&self) -> Vec<u64> {
         let of_rank = |rank: usize| self.workers.iter().filter_map(move |counts| counts.arrived.get(rank));
         (0..RANKS).map(|rank| of_rank(rank).map(Counter::get).sum()).collect()

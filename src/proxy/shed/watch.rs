@@ -1,4 +1,4 @@
-//! What one thread does a few times a second: it computes what is shed from what the workers have measured.
+//! Computes several times a second, on one thread, what is shed from the measurements of the workers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,6 @@ use crate::upstream::UpstreamLoad;
 use crate::upstream::overload::admission::{Admission, Window};
 use crate::upstream::overload::level::{Level, RANKS};
 
-/// How long a window is.
 const WINDOW: Duration = Duration::from_millis(250);
 
 /// Computes the levels of all upstreams that shed requests. It has to run on a thread's local runtime.
@@ -23,24 +22,21 @@ pub struct ShedWatch {
     /// The decisions about the processors, and their smoothed use.
     own: (Admission, f64),
     upstreams: Vec<Followed>,
-    /// Whether something is shed because of the processors.
     is_busy: bool,
 }
 
-/// One upstream with what was measured before.
 #[derive(Debug)]
 struct Followed {
     meter: Arc<Meter>,
     admission: Admission,
     before: Measured,
-    /// How many requests were shed when it began, if it has.
+    /// How many requests had been shed when shedding began; `None` if nothing is shed.
     begun: Option<u64>,
 }
 
-/// What was measured until one moment.
 #[derive(Debug)]
 struct Measured {
-    /// The requests that have arrived, by rank.
+    /// By rank.
     arrived: Vec<u64>,
     shed: u64,
     load: UpstreamLoad,
@@ -55,12 +51,11 @@ impl Measured {
 }
 
 impl ShedWatch {
-    /// For a process with so many workers.
     pub fn new(workers: usize) -> Self {
         Self { cpu: CpuUse::new(workers), own: (Admission::default(), 0.0), upstreams: Vec::new(), is_busy: false }
     }
 
-    /// Follows what is in force. It never returns.
+    /// Follows the configuration in force. Never returns.
     pub async fn run(mut self, in_force: impl Fn() -> Option<Arc<Shedding>>) {
         let mut ticks = interval(WINDOW);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -77,7 +72,7 @@ impl ShedWatch {
         }
     }
 
-    /// The next configuration with targets begins anew.
+    /// Makes the next configuration with targets start afresh.
     fn forget(&mut self) {
         self.cpu.forget();
         (self.own, self.is_busy) = ((Admission::default(), 0.0), false);
@@ -112,7 +107,7 @@ impl ShedWatch {
         }
     }
 
-    /// What is shed because of the processors.
+    /// The level of shedding because of the processors.
     fn own_level(&mut self, shedding: &Shedding, (window, arrived): &(Window, Vec<f64>), span: Duration) -> Level {
         let used = self.cpu.since(span);
         let (Some(target), Some(used)) = (shedding.settings.cpu, used) else {
@@ -136,7 +131,7 @@ impl ShedWatch {
 }
 
 impl Followed {
-    /// What has happened in the last `seconds`, and the requests that have arrived, by rank.
+    /// What happened in the last `seconds`, and the requests that arrived, by rank.
     #[expect(clippy::cast_precision_loss, reason = "counts of a window are small")]
     fn window(&mut self, shedding: &Shedding, seconds: f64, now: Monotonic) -> (Window, Vec<f64>) {
         let is = Measured::new(&self.meter, shedding);
@@ -149,7 +144,7 @@ impl Followed {
         (window, counts)
     }
 
-    /// Logs when it begins to be shed, and when that ends.
+    /// Logs when shedding begins and when it ends.
     fn tell(&mut self, window: &Window) {
         let shed = self.before.shed;
         let latency = Duration::from_secs_f64(self.admission.latency(window));
@@ -184,7 +179,7 @@ mod tests {
         let shedding = Shedding { settings, meters: vec![meter.clone()], upstreams: Vec::new() };
         let mut watch = ShedWatch::new(1);
         let level_after = |watch: &mut ShedWatch| {
-            // It uses so much of a processor that the target is exceeded.
+            // Uses so much of a processor that the target is exceeded.
             let begun = std::time::Instant::now();
             while begun.elapsed() < Duration::from_millis(50) {
                 std::hint::black_box(meter.admits(0, 0));

@@ -1,4 +1,4 @@
-//! The limits of several descriptors as those of one route, so that one decision is about all of them.
+//! Joins the limits of several descriptors as if they were those of one route, so one decision covers all of them.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::config::UNLIMITED;
 use crate::proxy::respond::rate_limit_headers::RateLimitHeaders;
 
 impl CompiledRoute {
-    /// Joins these limits: each is the one at a place of what a rule is compiled to. `None` if there are none.
+    /// Joins limits, each given by a compiled rule and a place in it. `None` if there are none.
     pub fn of_descriptors<'r>(limits: impl Iterator<Item = (&'r Self, usize)> + Clone) -> Option<Self> {
         let (first, _) = limits.clone().next()?;
         let headers = limits.clone().map(|(route, at)| (&*route.rate_limit_headers, at));

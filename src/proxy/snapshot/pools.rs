@@ -1,4 +1,4 @@
-//! The pools of the limits of one route: which limit stands in for which, and what it does on that route.
+//! The pools of the limits of one route: which limit is whose pool, and how a pool behaves on that route.
 
 use crate::config::{Config, Limit, OnLimit, Route};
 use crate::request::decide::{Stage, is_settled};
@@ -7,7 +7,6 @@ use crate::request::decide::{Stage, is_settled};
 pub(super) struct Pools<'c> {
     config: &'c Config,
     limits: Vec<&'c Limit>,
-    /// How many of them the route names.
     named: usize,
 }
 
@@ -16,24 +15,22 @@ impl<'c> Pools<'c> {
         Self { config, limits: config.limits_of(route).collect(), named: route.limits.len() }
     }
 
-    /// Whether the route names the limit at this place.
     pub(super) fn is_of_route(&self, place: usize) -> bool {
         place < self.named
     }
 
-    /// The place of the pool that stands in for the limit at this place.
+    /// The place of the pool of the limit at this place.
     pub(super) fn of(&self, place: usize) -> Option<usize> {
         let name = self.limits[place].pool()?;
         self.limits.iter().position(|limit| limit.name == name)
     }
 
-    /// The places of the limits for which the one at this place stands in.
+    /// The places of the limits whose pool is the one at this place.
     fn users(&self, place: usize) -> impl Iterator<Item = usize> {
         (0..self.named).filter(move |user| self.of(*user) == Some(place))
     }
 
-    /// What happens to a request over the limit at this place. A limit that only stands in for others holds no request: those
-    /// may.
+    /// What happens to a request over the limit at this place. A limit that is only a pool on this route holds no request.
     pub(super) fn on_limit(&self, place: usize) -> OnLimit {
         match self.limits[place].on_limit {
             OnLimit::Delay { .. } if !self.is_of_route(place) => OnLimit::Reject,
@@ -41,18 +38,18 @@ impl<'c> Pools<'c> {
         }
     }
 
-    /// Whether the cost of a request that the limit at this place charges may be known only from the response: on this route, or
-    /// for a pool on any, because the same keys are charged there.
+    /// Whether the response may settle a charge of the limit at this place: on this route, or for a pool on any route,
+    /// because the same keys are charged there.
     pub(super) fn settles(&self, place: usize) -> bool {
         let limit = self.limits[place];
         let hands_over = |other: &&Limit| other.pool() == Some(&limit.name);
         is_settled(&limit.cost) || self.config.limits.iter().filter(hands_over).any(|other| is_settled(&other.cost))
     }
 
-    /// What has to be known of a request before the limit at this place decides. One question to the store is about a pool and all
-    /// for which it stands in: if one of them waits for the body, they all do. A pool decides before a token is verified only if
-    /// all for which it stands in do. Where all clients share the places of requests in flight, a body that does not come takes
-    /// none of these.
+    /// What the limit at this place has to know of a request to decide. A pool and its users are asked in one exchange with
+    /// the store, so if one of them waits for the body, they all do. A pool decides before a token is verified only if all
+    /// its users do. If all clients share the places of requests in flight, a body that never comes must not take one, so
+    /// that limit waits for the body too.
     pub(super) fn stage(&self, place: usize) -> Stage {
         let pool = self.of(place).unwrap_or(place);
         let needs_body = |place: usize| {

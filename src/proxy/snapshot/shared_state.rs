@@ -1,4 +1,4 @@
-//! What outlives a reload: counters of routes, limits and upstreams never decrease, and connections stay in their pools.
+//! What outlives a reload: the counters of routes, limits and upstreams, and the connections in their pools.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,7 +21,6 @@ use crate::sources::otlp::Exporters;
 use crate::sources::quotas::QuotaSources;
 use crate::upstream::{Endpoints, UpstreamWatch};
 
-/// The counters and connections that all snapshots share.
 pub struct SharedState {
     workers: usize,
     pub(super) routes: Mutex<BTreeMap<String, Arc<RouteMetrics>>>,
@@ -44,7 +43,6 @@ pub struct SharedState {
 }
 
 impl SharedState {
-    /// For `workers` worker threads, with so many connections to upstreams.
     pub fn new(workers: usize, upstream_connections: usize) -> Self {
         Self {
             workers,
@@ -67,19 +65,17 @@ impl SharedState {
         }
     }
 
-    /// How many requests are held.
     pub fn held(&self) -> usize {
         self.wait_queues.held()
     }
 
-    /// Forgets, as far as this process knows it, that a key of the limit of this name is banned, and what it was refused.
+    /// Makes this process forget the ban of a key of the limit with this name, and its refusals.
     pub fn forget_ban(&self, name: &str, ban: &BanLimits, key: Fingerprint) {
         self.strikes.forget(&ban.strikes, key);
         let limit = self.limits.lock().get(name).cloned();
         limit.iter().for_each(|limit| limit.bans.iter().for_each(|known| known.forget(key)));
     }
 
-    /// Where the built-in echo server listens, if it runs.
     pub fn echo(&self) -> Option<SocketAddr> {
         self.echo.get().copied()
     }
@@ -89,12 +85,11 @@ impl SharedState {
         let _ = self.echo.set(address);
     }
 
-    /// The file with saved counters that could not be read at the start, if there is one.
+    /// The file with saved counters that could not be read at the start, if any.
     pub fn unread_counters(&self) -> &Mutex<Option<PathBuf>> {
         &self.unread_counters
     }
 
-    /// The keys of the issuers of tokens.
     pub fn key_sources(&self) -> &Arc<KeySources> {
         &self.key_sources
     }
@@ -103,27 +98,22 @@ impl SharedState {
         &self.quota_sources
     }
 
-    /// Where spans go.
     pub fn exporters(&self) -> &Exporters {
         &self.exporters
     }
 
-    /// The counters of all routes.
     pub fn routes(&self) -> Vec<Arc<RouteMetrics>> {
         self.routes.lock().values().cloned().collect()
     }
 
-    /// The counters of all limits of routes.
     pub fn limits(&self) -> Vec<Arc<LimitMetrics>> {
         self.limits.lock().values().cloned().collect()
     }
 
-    /// The failures of all upstreams of routes.
     pub fn upstreams(&self) -> Vec<Arc<UpstreamFailures>> {
         self.upstreams.lock().values().cloned().collect()
     }
 
-    /// What was found in the tokens of requests.
     pub fn tokens(&self) -> Vec<Arc<JwtMetrics>> {
         self.tokens.lock().values().cloned().collect()
     }
@@ -153,28 +143,25 @@ impl SharedState {
         self.meters.lock().entry(upstream.to_owned()).or_insert_with(new).clone()
     }
 
-    /// How many workers there are.
     pub fn workers(&self) -> usize {
         self.workers
     }
 
-    /// What watches the servers of all upstreams.
     pub fn upstream_watch(&self) -> UpstreamWatch {
         UpstreamWatch::new(self.names.clone(), self.endpoints.clone())
     }
 
-    /// What is known of the gateways that share the limits.
+    /// What is known about the gateways that share the limits.
     pub fn gateways(&self) -> &Arc<Gateways> {
         &self.gateways
     }
 
-    /// The addresses of servers' names.
     pub fn names(&self) -> &Arc<Names> {
         &self.names
     }
 
     /// Drops what the snapshot in force does not have: counters of routes, limits, upstreams and tokens, and the keys of
-    /// issuers. Servers are dropped when nobody uses them any more.
+    /// issuers. Servers are dropped when they are no longer used.
     pub fn keep_only(&self, gateway: &Snapshot) {
         let limits = || gateway.served.iter().flat_map(|route| &route.limits);
         let routes = gateway.served.iter().map(|route| &route.metrics).chain([&gateway.unrouted]);

@@ -1,5 +1,5 @@
-//! Lines of the access log. They have no header and no query, since those have keys and tokens; the Combined Log Format has
-//! a place for two headers.
+//! Writes lines of the access log. Queries and headers may have keys and tokens, so lines contain no query, and only two
+//! headers in the Combined Log Format.
 
 use std::fmt::{self, Display};
 use std::net::IpAddr;
@@ -21,51 +21,39 @@ use crate::proxy::log::LineWriter;
 use crate::request::decide::LimitMetrics;
 use crate::tokens::Usage;
 
-/// What the access log says about a request besides how it ended.
 #[derive(Clone, Debug)]
 pub struct AccessLogEntry {
-    /// The client's address.
     pub client: IpAddr,
-    /// The method, if it is known.
     pub method: Option<Method>,
-    /// The host asked for.
     pub host: String,
-    /// The path, without the query.
+    /// Without the query.
     pub path: String,
-    /// The version of HTTP, if it is known.
     pub version: Option<Version>,
-    /// By what another proxy asks about the request, if one does.
+    /// How another proxy asks about the request; `None` without one.
     pub via: Option<&'static str>,
-    /// The version of TLS, if the connection uses TLS.
     pub tls: Option<&'static str>,
-    /// Referer and User-Agent, where the format has a place for them.
+    /// Referer and User-Agent, if the format has a place for them.
     pub referer: Option<HeaderValue>,
-    /// See `referer`.
     pub user_agent: Option<HeaderValue>,
-    /// The trace that it belongs to, if its headers are known.
+    /// The trace of the request, if its headers are known.
     pub trace: Option<TraceId>,
-    /// The limit that refused it.
     pub limit: Option<Arc<LimitMetrics>>,
-    /// The limits that only report, and would have refused it.
+    /// The limits that only report that the request is over them.
     pub shadowed: SmallVec<[Arc<LimitMetrics>; 1]>,
-    /// The limits without room instead of which their pools were charged.
+    /// The limits without room whose pools were charged instead.
     pub overflowed: SmallVec<[Arc<LimitMetrics>; 1]>,
     /// How many more requests each limit that has decided admits.
     pub remaining: SmallVec<[(Arc<LimitMetrics>, u64); 2]>,
-    /// Microseconds for which a limit held it back.
     pub held_micros: Option<u64>,
-    /// The server that has responded.
     pub server: Option<String>,
-    /// Microseconds until the head of its response was there.
+    /// Until the head of the response arrived.
     pub upstream_micros: Option<u64>,
-    /// The tokens of a language model that it has used, if limits count them.
     pub tokens: Option<Usage>,
     /// The bytes of the response's body that were sent so far.
     pub bytes: u64,
 }
 
 impl AccessLogEntry {
-    /// The entry of a request of which only the client is known.
     pub fn new(client: IpAddr) -> Self {
         Self {
             client,
@@ -91,18 +79,17 @@ impl AccessLogEntry {
     }
 }
 
-/// Where lines go.
 #[derive(Clone, Debug)]
 pub enum AccessLogger {
-    /// They are lines of the log.
+    /// As lines of the log in text.
     Log,
     JsonLog(LineWriter),
-    /// They are written in this format.
+    /// As lines in this format.
     Lines(LineWriter, AccessFormat),
 }
 
 impl AccessLogger {
-    /// The logger with this writer and format. Without a format its lines belong to the log, which is JSON if there is a writer.
+    /// Without a format, lines belong to the log, which is in JSON if there is a writer.
     pub fn new(writer: Option<LineWriter>, format: Option<AccessFormat>) -> Self {
         match (writer, format) {
             (Some(writer), Some(format)) => Self::Lines(writer, format),
@@ -111,7 +98,7 @@ impl AccessLogger {
         }
     }
 
-    /// Whether a line has a place for Referer and User-Agent.
+    /// Whether lines have a place for Referer and User-Agent.
     pub fn needs_headers(&self) -> bool {
         matches!(self, Self::Lines(_, AccessFormat::Combined))
     }
@@ -119,7 +106,7 @@ impl AccessLogger {
     pub(super) fn write(&self, line: &AccessLine<'_>) {
         let (writer, mut text) = match self {
             Self::Log => return tracing::info!("{line}"),
-            // Its level may be such that no requests are in it.
+            // The level of the log may exclude requests.
             Self::JsonLog(_) if !tracing::enabled!(Level::INFO) => return,
             Self::JsonLog(writer) | Self::Lines(writer, AccessFormat::Json) => {
                 (writer, serde_json::to_vec(line).unwrap_or_default())
@@ -131,7 +118,6 @@ impl AccessLogger {
     }
 }
 
-/// A line about a request that has ended.
 pub(super) struct AccessLine<'a> {
     pub(super) entry: &'a AccessLogEntry,
     pub(super) route: &'a str,
@@ -143,7 +129,6 @@ pub(super) struct AccessLine<'a> {
 }
 
 impl AccessLine<'_> {
-    /// Calls `write` with each field that is known.
     fn fields<E>(&self, mut write: impl FnMut(&'static str, Value<'_>) -> Result<(), E>) -> Result<(), E> {
         let Self { entry, route, outcome, reason, status, micros, id } = *self;
         let shadowed = Some(entry.shadowed.as_slice()).filter(|limits| !limits.is_empty());
@@ -178,7 +163,7 @@ impl AccessLine<'_> {
         fields.into_iter().try_for_each(|(name, value)| value.map_or(Ok(()), |value| write(name, value)))
     }
 
-    /// The line in the Combined Log Format of Apache's httpd. Where a value is not known there is `-`.
+    /// The line in the Combined Log Format of Apache's httpd. Unknown values are `-`.
     fn combined(&self, now: Time) -> String {
         let Self { entry, status, .. } = *self;
         let begun =
@@ -201,7 +186,7 @@ impl AccessLine<'_> {
     }
 }
 
-/// For people: `request`, and the fields as the log writes those of other lines.
+/// For people: `request`, and the fields as in other lines of the log.
 impl Display for AccessLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("request")?;
@@ -224,7 +209,6 @@ fn timestamp(time: Time) -> Timestamp {
     time.timestamp().unwrap_or(Timestamp::MAX)
 }
 
-/// The value of a field.
 enum Value<'a> {
     Plain(&'a dyn Display),
     Debug(&'a dyn fmt::Debug),
@@ -256,7 +240,7 @@ impl Display for Value<'_> {
         match self {
             Self::Plain(value) => value.fmt(f),
             Self::Debug(value) => value.fmt(f),
-            // With its control characters escaped, so that a client cannot write lines.
+            // With escaped control characters, so a client cannot write lines.
             Self::Text(text) => write!(f, "{text:?}"),
             Self::Number(number) => write!(f, "{number}"),
             Self::Limits(limits) => separated(f, limits.iter().map(|limit| &limit.name)),
@@ -267,7 +251,6 @@ impl Display for Value<'_> {
     }
 }
 
-/// Writes items with a space between them.
 fn separated(f: &mut fmt::Formatter<'_>, items: impl Iterator<Item = impl Display>) -> fmt::Result {
     items.enumerate().try_for_each(|(at, item)| write!(f, "{}{item}", if at == 0 { "" } else { " " }))
 }

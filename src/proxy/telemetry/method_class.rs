@@ -1,23 +1,20 @@
-//! The classes of methods by which requests are counted. A client may invent methods, which must not create series.
+//! The classes of methods by which requests are counted, since each method that a client invents would be a time series.
 
 use http::Method;
 
-/// What a request does, as its method says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MethodClass {
-    /// It only reads: GET, HEAD, OPTIONS and TRACE, which RFC 9110, section 9.2.1, calls safe.
+    /// Only reads: GET, HEAD, OPTIONS and TRACE, which RFC 9110, section 9.2.1, calls safe.
     Read,
-    /// It changes something: POST, PUT, PATCH and DELETE.
+    /// Changes something: POST, PUT, PATCH and DELETE.
     Write,
     /// Any other method, or none that could be read.
     Other,
 }
 
 impl MethodClass {
-    /// All of them, in order.
     pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Other];
 
-    /// The class of this method.
     pub fn of(method: &Method) -> Self {
         match *method {
             Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE => Self::Read,
@@ -26,7 +23,6 @@ impl MethodClass {
         }
     }
 
-    /// The name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",

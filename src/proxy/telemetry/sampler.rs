@@ -1,7 +1,7 @@
 //! Samples refusals for the access log, so that a flood of requests does not cause a flood of lines.
 //!
-//! The first few refusals of each client in a second are logged, and one line afterwards says how many were not. If
-//! there are too many clients in a second, the remaining ones are counted together.
+//! The first few refusals of each client in a second are logged, and one line afterwards says how many were not. If there are
+//! too many clients in a second, the remaining ones are counted together.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,12 +11,11 @@ use foldhash::fast::RandomState;
 
 use crate::net::network_of;
 
-/// How many refusals of a client are logged each second.
 const LOGGED: u64 = 5;
-/// How many clients are counted one by one each second.
+/// How many clients are counted separately each second.
 const MAX_CLIENTS: usize = 256;
 
-/// The refusals of this second that one worker has seen.
+/// The refusals of this second on one worker.
 #[derive(Debug, Default)]
 pub struct Sampler {
     /// By the network of the client; `None` counts all clients beyond the first [`MAX_CLIENTS`].

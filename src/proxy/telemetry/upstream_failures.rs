@@ -1,6 +1,6 @@
-//! The failures of upstreams: each is counted by its reason, and they are logged in at most one line a second.
+//! Counts the failures of upstreams by their reasons, and logs them in at most one line a second.
 //!
-//! While an upstream is down every request fails. A line for each would fill disks and hide everything else.
+//! While an upstream is down, every request fails. A line for each would fill disks and hide everything else.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,35 +11,29 @@ use crate::base::metrics::{Counter, PerWorker};
 use crate::base::reason::Reason;
 use crate::base::repeated_event::RepeatedEvent;
 
-/// One failure of an upstream.
 pub struct Failure<'a> {
-    /// Why the request failed.
     pub reason: Reason,
     pub id: &'a RequestId,
-    /// The server that it was sent to.
     pub server: &'a dyn Display,
-    /// What exactly happened.
     pub error: &'a dyn Display,
 }
 
 #[derive(Debug)]
 pub struct UpstreamFailures {
-    /// The name of the upstream.
     pub name: String,
-    /// The counters of each worker, in the order of [`Reason::ALL`].
+    /// In the order of [`Reason::ALL`].
     pub workers: PerWorker<[Counter; Reason::ALL.len()]>,
     all: RepeatedEvent,
-    /// The number of the reason of the last one.
+    /// The reason of the last failure, by its number.
     last: AtomicUsize,
 }
 
 impl UpstreamFailures {
-    /// For the upstream with this name and so many workers.
     pub fn new(name: String, workers: usize) -> Self {
         Self { name, workers: PerWorker::new(workers), all: RepeatedEvent::default(), last: AtomicUsize::default() }
     }
 
-    /// Counts a failure on this worker. Unless this second has a line already, logs it together with the earlier ones.
+    /// Counts a failure. Logs it together with the earlier ones, unless this second has a line already.
     pub fn record(&self, worker: usize, failure: &Failure<'_>, now: Time) {
         let Failure { reason, id, server, error } = *failure;
         self.workers.of(worker)[reason as usize].one();
@@ -50,8 +44,7 @@ impl UpstreamFailures {
         }
     }
 
-    /// Logs the failures that are not logged yet; call it every second. Otherwise the last ones of a burst would be
-    /// logged only at the next failure.
+    /// Logs the failures that are not logged yet. Has to be called every second: a burst may end without another failure.
     pub fn report(&self, now: Time) {
         if let Some(failures) = self.all.due(now) {
             let reason = Reason::ALL.get(self.last.load(Ordering::Relaxed)).map(|last| last.name());

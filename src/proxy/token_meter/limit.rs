@@ -1,4 +1,4 @@
-//! What is known of a metered request, what one limit has reserved for it, and what it costs by that limit.
+//! What one limit has reserved for a metered request, and what the request costs by that limit.
 
 use std::mem;
 use std::sync::Arc;
@@ -10,53 +10,47 @@ use crate::request::decide::LimitMetrics;
 use crate::store::{Ask, Reserved};
 use crate::tokens::{Usage, Weights};
 
-/// The tokens of output that a stream asks for at once: enough that few events have to wait for it.
+/// The tokens of output that a stream asks for at once: enough that few events have to wait for a reply.
 const STEP: u64 = 256;
 
-/// What is known of the request whose response is metered.
 pub struct MeteredRequest {
-    /// The tokens of its text.
+    /// The tokens of its text, and of its parts that are not text.
     pub input: u64,
-    /// The model that it names.
     pub model: Option<Box<[u8]>>,
-    /// Whether the gateway has made it ask for its usage, which its client has not.
+    /// Whether the gateway made the request ask for its usage, which the client did not.
     pub hides_usage: bool,
-    /// Whether the response is an error, which costs nothing unless it says a usage.
+    /// Whether the response is an error, which costs nothing unless it states a usage.
     pub is_error: bool,
 }
 
-/// What one limit has reserved for a request.
 pub struct MeteredLimit {
-    /// The costs for which it was reserved: a pool may stand in for several limits.
+    /// The costs that are reserved: several if the limit is the pool of others.
     pub costs: SmallVec<[Arc<TokenCost>; 1]>,
-    /// What tokens cost, by the model of the request and by that of the response: the most of these.
+    /// The weights of tokens for the model of the request and for that of the response. The largest cost counts.
     pub weights: SmallVec<[Weights; 1]>,
-    /// What the request costs at least.
     pub least: u64,
-    /// Whether a stream for which there is no room is cut.
+    /// Whether a stream is cut if there is no room.
     pub cuts: bool,
-    /// Counts the tokens.
     pub metrics: Arc<LimitMetrics>,
-    /// What the decision has reserved, and what the stream has asked for since.
+    /// The reservation of the decision, and what the stream has asked for since.
     pub reserved: SmallVec<[Reserved; 1]>,
 }
 
-/// How much is asked for besides what is needed at once.
+/// How much is asked for beyond the need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extra {
-    /// So that the next events need not ask.
+    /// A step, so that the next events need not ask.
     Step,
     /// Nothing, since there was no room for a step.
     None,
 }
 
 impl MeteredLimit {
-    /// What a request costs that has used so much.
     pub(super) fn cost(&self, used: Usage) -> u64 {
         self.weights.iter().map(|weights| weights.cost(used)).max().unwrap_or(0).max(self.least)
     }
 
-    /// Counts the weights of a model, too.
+    /// Adds the weights of a model.
     pub(super) fn weigh(&mut self, model: &[u8]) {
         for weights in self.costs.iter().map(|cost| cost.weights(Some(model))) {
             if !self.weights.contains(&weights) {
@@ -69,13 +63,13 @@ impl MeteredLimit {
         self.reserved.iter().map(Reserved::cost).sum()
     }
 
-    /// What a success costs at least that does not say its usage.
+    /// The least cost of a success that does not state its usage.
     pub(super) fn kept(&self) -> u64 {
         let keeps = self.costs.iter().any(|cost| cost.without_usage == WithoutUsage::Reserved);
         self.reserved.first().filter(|_| keeps).map_or(0, Reserved::cost)
     }
 
-    /// Settles what is reserved, so that it costs so much. What was asked for last is given back first.
+    /// Settles the reservations at a total of `cost`. The latest ones are given back first.
     pub(super) fn settle(&mut self, cost: u64, settle: impl Fn(Reserved, u64)) {
         let reserved = self.reserved();
         let (mut given, mut more) = (reserved.saturating_sub(cost), cost.saturating_sub(reserved));
@@ -87,12 +81,11 @@ impl MeteredLimit {
         }
     }
 
-    /// The place on the route.
     pub(super) fn place(&self) -> Option<usize> {
         self.reserved.first().map(Reserved::place)
     }
 
-    /// What it is asked when so much was used; `None` if that is reserved, or needs not be.
+    /// The ask of this limit after this use; `None` if enough is reserved, or the limit does not cut.
     pub(super) fn ask(&self, used: Usage, extra: Extra) -> Option<Ask<'_>> {
         let reserved = self.reserved();
         let missing = self.cost(used).saturating_sub(reserved);

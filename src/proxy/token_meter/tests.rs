@@ -1,4 +1,4 @@
-//! Meters beside each other on one store: what is charged in the end, and what passes until then.
+//! Meters side by side on one store: what is charged in the end, and what passes until then.
 
 mod endings;
 
@@ -18,7 +18,7 @@ use crate::tokens::Weights;
 
 const EVENTS: &str = "text/event-stream";
 
-/// A body of pieces that are there.
+/// A body whose pieces have all arrived.
 #[derive(Default)]
 struct Pieces(VecDeque<Result<Frame<Bytes>, &'static str>>);
 
@@ -37,7 +37,6 @@ impl BrokenOff for &'static str {
     }
 }
 
-/// A key of a limit in a store.
 struct Counted {
     store: Arc<Store>,
     limit: Arc<Limit>,
@@ -63,7 +62,7 @@ impl Counted {
         memory.peek(&self.limit, Self::key(), clock::now()).rates[0].used
     }
 
-    /// Reserves; `None` if there is no room.
+    /// `None` if there is no room.
     fn reserve(&self, cost: u64, weights: Weights, on_exhausted: OnExhausted) -> Option<MeteredLimit> {
         self.reserve_by(
             cost,
@@ -90,7 +89,7 @@ impl Counted {
         TokenMeter::new(self.store.clone(), 0, limits, request, &Source::Auto, &mut headers)
     }
 
-    /// What a response costs whose request has 5 tokens and reserves 50, without a usage or with its size.
+    /// What a response costs whose request has 5 tokens and reserves 50: with [`WithoutUsage::Reserved`] and with `Size`.
     fn costs(kind: &'static str, pieces: &[&str]) -> [u64; 2] {
         [WithoutUsage::Reserved, WithoutUsage::Size].map(|without_usage| {
             let counted = Self::new(&["10000/h"]);
@@ -100,7 +99,7 @@ impl Counted {
         })
     }
 
-    /// Meters one response. Returns what has passed of it, and what the key is charged in the end.
+    /// Meters one response. Returns what has passed, and the final charge of the key.
     fn run(&self, kind: &'static str, cost: u64, pieces: &[&str]) -> (String, u64) {
         let limit = self.reserve(cost, Weights::default(), OnExhausted::Finish).unwrap();
         let mut meter = self.meter(limit, 5, kind, true);
@@ -119,7 +118,7 @@ fn pieces(parts: &[&str]) -> Pieces {
     Pieces(parts.iter().map(|part| Ok(Frame::data(Bytes::from(part.to_string())))).collect())
 }
 
-/// Sends a whole response, and returns what has passed of it.
+/// Sends a whole response. Returns what has passed.
 fn drain(mut meter: TokenMeter, parts: &[&str]) -> String {
     let (mut body, mut passed) = (pieces(parts), Vec::new());
     while let Some(data) = next(&mut meter, &mut body).unwrap() {
@@ -201,7 +200,7 @@ fn a_stream_is_cut_where_there_is_no_room() {
     let counted = Counted::new(&["100/h"]);
     let limit = counted.reserve(20, Weights::default(), OnExhausted::Cut).unwrap();
     let mut meter = counted.meter(limit, 10, EVENTS, false);
-    // Each has ten tokens.
+    // Ten tokens.
     let text = piece(&"x".repeat(40));
     let mut body = Pieces((0..20).map(|_| Ok(Frame::data(Bytes::from(text.clone())))).collect());
     for count in 1..=9 {
@@ -248,7 +247,7 @@ fn streams_that_are_no_events_are_cut_between_their_parts() {
             assert!(values[count]["error"].to_string().contains(code), "{kind}: {passed}");
         }
     }
-    // Nothing of it has passed.
+    // A stream of which nothing has passed.
     let counted = Counted::new(&["10/h"]);
     let limit = counted.reserve(10, Weights::default(), OnExhausted::Cut).unwrap();
     let passed = drain(counted.meter(limit, 10, "application/json", false), &[&elements[0], "]"]);
@@ -318,8 +317,8 @@ fn trailers_come_last() {
 }
 
 proptest! {
-    /// Streams that are cut never use more than there is, in whatever order their events come; and if all of them are finished,
-    /// what is charged is what they have used.
+    /// Streams that are cut never use more than there is, in whatever order their events come. If all of them are finished,
+    /// the charge is what they have used.
     #[test]
     fn streams_side_by_side_use_what_they_have_together(
         quota in 1_u64..400,
@@ -333,7 +332,7 @@ proptest! {
         let on_exhausted = if cuts { OnExhausted::Cut } else { OnExhausted::Finish };
         let mut running: Vec<_> = streams.iter().filter_map(|(reserved, input, events)| {
             let limit = counted.reserve((*reserved).min(quota), weights, on_exhausted)?;
-            // What is reserved has room for the input.
+            // The reservation has room for the input.
             let meter = counted.meter(limit, (*input).min(*reserved).min(quota), EVENTS, false);
             let pieces = events.iter().map(|size| Ok(Frame::data(Bytes::from(piece(&"x".repeat(*size))))));
             Some((meter, Pieces(pieces.collect())))

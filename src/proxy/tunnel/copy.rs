@@ -1,7 +1,7 @@
 //! Passes bytes between the two sides of a tunnel until both have ended, one has failed, or a time limit is reached.
 //!
-//! Each direction reads into a buffer on the stack, and keeps only what the other side did not take. So a quiet tunnel
-//! needs no buffers, a busy one at most one in each direction, and a side is not read while the other does not read.
+//! Each direction reads into a buffer on the stack, and keeps only what the other side did not take. So a quiet tunnel needs
+//! no buffers, a busy one at most one in each direction, and one side is read only as fast as the other side reads.
 
 use std::future::poll_fn;
 use std::io;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::base::deadline::Deadline;
 use crate::upstream::Upstream;
 
-/// How many bytes one read may return, and so the most that waits in one direction.
+/// The most bytes of one read, and so the most that wait in one direction.
 const READ: usize = 16 * 1024;
 
 /// How long a tunnel may wait; `None` is no limit.
@@ -24,20 +24,19 @@ const READ: usize = 16 * 1024;
 pub(in crate::proxy) struct Waits {
     /// For a byte from either side.
     idle: Option<Duration>,
-    /// For the client, while bytes wait for it, or while only it has not ended.
+    /// For the client, while bytes wait for it, or while only the client has not ended.
     client: Option<Duration>,
-    /// The same for the upstream.
+    /// For the upstream, likewise.
     upstream: Option<Duration>,
 }
 
 impl Waits {
-    /// For a tunnel to this upstream, whose client may take `client` to read something.
+    /// `client` is how long the client may take to read something.
     pub(in crate::proxy) fn new(upstream: &Upstream, client: Option<Duration>) -> Self {
         Self { idle: upstream.tunnel_idle_timeout(), client, upstream: upstream.read_timeout() }
     }
 }
 
-/// One of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Client,
@@ -46,17 +45,15 @@ pub(super) enum Side {
 
 #[derive(Debug)]
 pub(super) enum TunnelEnd {
-    /// Both sides have ended.
     Closed,
-    /// The connection of this side failed.
     Failed(Side, io::Error),
     /// No byte came for this time.
     Idle(Duration),
-    /// This side was waited for until its limit.
+    /// This side made no progress for this time.
     Stalled(Side, Duration),
 }
 
-/// Runs a tunnel. `to_client` is called with the number of bytes that the client was sent.
+/// Runs a tunnel. Calls `to_client` with the number of bytes sent to the client.
 pub(super) async fn copy<C, U>(
     mut client: C,
     mut upstream: U,
@@ -94,33 +91,28 @@ where
     .await
 }
 
-/// Which connection of a direction has failed.
+/// The connection of a direction that has failed.
 enum Broken {
-    /// That which is read.
     Source(io::Error),
-    /// That which is written to.
     Target(io::Error),
 }
 
-/// One direction of a tunnel.
 #[derive(Debug, Default)]
 struct Direction {
-    /// What was read, and the target did not take; without memory if that is nothing.
+    /// What was read but not taken by the target. Has no memory if empty.
     waiting: Vec<u8>,
-    /// How much of `waiting` was written.
     written: usize,
-    /// How many bytes the target took.
     passed: u64,
-    /// Whether the source sends no more.
+    /// Whether the source has ended.
     has_ended: bool,
-    /// Whether the target was told so.
+    /// Whether the target has been told that the source has ended.
     is_over: bool,
-    /// Since when the target takes nothing, although something waits for it.
+    /// Since when the target has taken nothing, although something waits for it.
     blocked_since: Option<Instant>,
 }
 
 impl Direction {
-    /// Passes as much as is possible now. Ready when the source has ended and the target was told so.
+    /// Passes as much as possible now. Ready when the source has ended and the target has been told.
     fn poll<S, T>(&mut self, cx: &mut Context<'_>, source: &mut S, target: &mut T) -> Poll<Result<(), Broken>>
     where
         S: AsyncRead + Unpin,
@@ -142,7 +134,7 @@ impl Direction {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(Broken::Source(error))),
                 Poll::Pending => {
-                    // What was written may wait in the target, for example to be encrypted together with more.
+                    // The target may hold back what was written, for example to encrypt it together with more.
                     ready!(Pin::new(&mut *target).poll_flush(cx)).map_err(Broken::Target)?;
                     return Poll::Pending;
                 }
@@ -159,7 +151,6 @@ impl Direction {
         }
     }
 
-    /// Writes what waits.
     fn poll_write(&mut self, cx: &mut Context<'_>, target: &mut (impl AsyncWrite + Unpin)) -> Poll<io::Result<()>> {
         while self.written < self.waiting.len() {
             let taken = ready!(Pin::new(&mut *target).poll_write(cx, &self.waiting[self.written..]))?;
@@ -173,7 +164,7 @@ impl Direction {
         Poll::Ready(Ok(()))
     }
 
-    /// Records whether something waits for the target, which has taken `before` bytes until the last call.
+    /// Records whether something waits for the target, which had taken `before` bytes before this poll.
     fn note_blocked(&mut self, before: u64, now: Instant) {
         let is_blocked = !self.waiting.is_empty() || (self.has_ended && !self.is_over);
         let since = self.blocked_since.filter(|_| self.passed == before).unwrap_or(now);
@@ -181,12 +172,11 @@ impl Direction {
     }
 }
 
-/// Measures how long a tunnel makes no progress.
 struct Timer {
     waits: Waits,
     /// When the last byte passed, or a side ended.
     since: Instant,
-    /// There is none while nothing is limited.
+    /// `None` while nothing is limited.
     deadline: Option<Deadline>,
 }
 
@@ -197,7 +187,7 @@ impl Timer {
 
     fn poll(&mut self, cx: &mut Context<'_>, up: &Direction, down: &Direction) -> Poll<TunnelEnd> {
         let Waits { idle, client, upstream } = self.waits;
-        // When one side has ended, only the other one can still send something.
+        // After one side has ended, only the other one can still send something.
         let waits = [
             (up.blocked_since, upstream, Side::Upstream),
             (up.is_over.then_some(self.since), upstream, Side::Upstream),
@@ -230,7 +220,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(400);
     const NONE: Waits = Waits { idle: None, client: None, upstream: None };
 
-    /// A tunnel with pipes of this size; its client, its upstream, and its end with the bytes that the client was sent.
+    /// A tunnel with pipes of this size: its client, its upstream, and its end with the number of bytes sent to the client.
     fn tunnel(waits: Waits, size: usize) -> (DuplexStream, DuplexStream, JoinHandle<(TunnelEnd, usize)>) {
         let ((client, near), (far, upstream)) = (duplex(size), duplex(size));
         let running = spawn_local(async move {
@@ -241,7 +231,6 @@ mod tests {
         (client, upstream, running)
     }
 
-    /// Runs a test whose tasks are in one thread.
     fn run(test: impl Future<Output = ()>) {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_time().build_local(tokio::runtime::LocalOptions::default()).unwrap();
@@ -303,7 +292,7 @@ mod tests {
             while let Ok(taken) = tokio::time::timeout(LIMIT, client.write(&[0; 50])).await {
                 written += taken.unwrap();
             }
-            // The two pipes, and what one read may return.
+            // The two pipes, and one read.
             assert!((200..=200 + READ).contains(&written), "{written}");
             assert!(!running.is_finished());
         });
@@ -312,12 +301,11 @@ mod tests {
     #[test]
     fn each_wait_has_its_limit() {
         run(async {
-            // Nothing is limited.
+            // Without limits.
             let (_client, _upstream, running) = tunnel(NONE, 10);
             tokio::time::sleep(3 * LIMIT).await;
             assert!(!running.is_finished());
 
-            // Any byte counts.
             let (mut client, mut upstream, running) = tunnel(Waits { idle: Some(LIMIT), ..NONE }, 10);
             for _ in 0..5 {
                 tokio::time::sleep(LIMIT / 2).await;
@@ -342,7 +330,7 @@ mod tests {
             assert!((3..9).contains(&sent), "{sent}");
             assert!(matches!(running.await.unwrap().0, TunnelEnd::Stalled(Side::Client, _)));
 
-            // The same for an upstream, and for one that does not end when its client has.
+            // Likewise an upstream, and one that does not end when its client has.
             let (mut client, _upstream, running) = tunnel(waits, 10);
             client.write_all(&[0; 20]).await.unwrap();
             client.write_all(&[0; 5]).await.unwrap();

@@ -1,8 +1,8 @@
-//! Keys that a limit has refused too often are banned: all their requests are refused for a while.
+//! Bans keys that a limit has refused too often: all their requests are refused for a while.
 //!
-//! Refusals are counted in this process, also those that are known without asking the store, so they cost it nothing. The
-//! one that is too many begins a ban in the store, where all gateways see it: from then on each decision of the limit looks
-//! whether its key is banned. A request that is refused by a ban is no further reason for one.
+//! This process counts its refusals, also those that are known without asking the store, so counting costs no exchange. The
+//! refusal that crosses the threshold begins a ban in the store, where all gateways see it. From then on each decision of the
+//! limit looks whether its key is banned. A refusal by a ban does not count towards another ban.
 
 mod known;
 
@@ -19,46 +19,40 @@ use crate::store::{Answer, Ask, Verdicts};
 
 pub use known::{KnownBan, KnownBans};
 
-/// The most keys whose refusals are counted, of all limits together, and the most bytes of that. The keys that were not
-/// refused for longest are forgotten first.
+/// The most keys whose refusals are counted, over all limits, and their most bytes. Least recently refused keys go first.
 const MOST_KEYS: usize = 1 << 16;
 const MOST_BYTES: usize = 32 << 20;
 
-/// How a limit bans keys.
 #[derive(Clone, Debug)]
 pub struct BanRule {
     pub(super) limits: BanLimits,
     pub(super) strikes: Arc<Strikes>,
-    /// How requests of banned keys are answered.
     pub respond: BanResponse,
 }
 
-/// The refusals of this process that count towards bans.
 #[derive(Debug)]
 pub struct Strikes(Memory);
 
-/// A refusal that may lead to a ban.
 pub(super) struct Refused {
-    /// The place of the limit that refuses the request.
     place: usize,
     key: Fingerprint,
-    /// Whether it is known to be one too many. Otherwise it is not known yet whether the key is banned already.
+    /// Whether this refusal crosses the threshold. If not, it is unknown whether the key is banned already.
     is_too_often: bool,
 }
 
-/// What the store is asked about a ban of `key`: whether there is one, or with a cost of 1 to begin one.
+/// Asks about a ban of `key`: a cost of 0 looks for one, and a cost of 1 begins one.
 fn ask(bans: &Arc<Limit>, key: Fingerprint, cost: u64, place: usize) -> Ask<'_> {
     Ask { need: bans.capacity(), place, ..Ask::new(bans, key, cost) }
 }
 
 impl BanRule {
-    /// How this limit bans keys, if it does. `strikes` are those of the process.
+    /// `None` if the limit bans no keys. `strikes` are those of the process.
     pub fn new(limit: &config::Limit, limits: Option<&BanLimits>, strikes: &Arc<Strikes>) -> Option<Self> {
         let (ban, limits) = (limit.ban.as_ref()?, limits?.clone());
         Some(Self { limits, strikes: strikes.clone(), respond: ban.respond })
     }
 
-    /// Counts a refusal of a key. Returns whether it is one too many.
+    /// Counts a refusal of a key. Returns whether it crosses the threshold.
     fn is_one_too_many(&self, key: Fingerprint, now: Time) -> bool {
         self.strikes.add(&self.limits.strikes, key, now)
     }
@@ -71,20 +65,17 @@ impl Default for Strikes {
 }
 
 impl Strikes {
-    /// Counts a refusal of a key. Returns whether it is one too many.
     fn add(&self, strikes: &Arc<Limit>, key: Fingerprint, now: Time) -> bool {
         self.0.decide(&[Ask::new(strikes, key, 1)], now).verdicts.iter().any(|(_, verdict)| !verdict.admitted)
     }
 
-    /// Forgets the refusals of a key.
     pub fn forget(&self, strikes: &Arc<Limit>, key: Fingerprint) {
         self.0.reset(strikes, key);
     }
 }
 
 impl<'a> DecisionState<'a> {
-    /// Adds to what the store is asked whether the key of this limit is banned. The place of a ban is that of its limit,
-    /// counted on from the last limit.
+    /// Also asks whether the key of this limit is banned. The place of a ban is that of its limit plus the number of limits.
     pub(super) fn prepare_ban(
         &mut self,
         input: &DecisionInput<'a, '_>,
@@ -98,22 +89,22 @@ impl<'a> DecisionState<'a> {
         }
     }
 
-    /// Counts a refusal by the limit at this place, whose key is not banned.
+    /// Counts a refusal by the limit at this place. Its key is not banned.
     pub(super) fn strike(&mut self, input: &DecisionInput<'a, '_>, place: usize, key: Fingerprint) {
         if input.limits[place].ban.as_ref().is_some_and(|rule| rule.is_one_too_many(key, self.now(input.now))) {
             self.refused.push(Refused { place, key, is_too_often: true });
         }
     }
 
-    /// Notes a refusal by the limit at this place of which the store was asked nothing, so that the key may be banned.
+    /// Notes a refusal by the limit at this place about which the store was not asked, so the key may be banned.
     pub(super) fn refused_unasked(&mut self, input: &DecisionInput<'a, '_>, place: usize, key: Fingerprint) {
         if input.limits[place].ban.is_some() {
             self.refused.push(Refused { place, key, is_too_often: false });
         }
     }
 
-    /// The same decision, or that of a ban: one of a request that was refused without a look at its bans, or one that this
-    /// refusal begins because it is one too many.
+    /// Returns the decision, or that of a ban: an existing ban of a key that was refused before its bans were looked up, or a
+    /// ban that begins because this refusal crosses the threshold.
     pub(super) async fn with_bans(&mut self, input: &DecisionInput<'a, '_>, decision: Decision) -> Decision {
         if self.refused.is_empty() {
             return decision;
@@ -138,12 +129,12 @@ impl<'a> DecisionState<'a> {
                     continue;
                 }
             }
-            // Without an answer there is no ban, and the next refusal is one too many again.
+            // If the store does not answer, there is no ban, and the next refusal crosses the threshold again.
             let Some(Verdict { admitted, wait, .. }) = self.ask_about_ban(input, place, key, 1).await else {
                 continue;
             };
             rule.strikes.forget(&rule.limits.strikes, key);
-            // Otherwise another gateway has begun it at the same time.
+            // If the ban is not admitted, another gateway has begun it at the same time.
             if admitted {
                 route_limit.metrics.bans.of(input.worker).begun.one();
             }
@@ -153,7 +144,7 @@ impl<'a> DecisionState<'a> {
         ban
     }
 
-    /// Asks the store whether a key is banned, or with a cost of 1 to ban it. Returns the verdict, if there is one.
+    /// Asks the store whether a key is banned, or with a cost of 1 to ban it. `None` without an answer.
     async fn ask_about_ban(
         &mut self,
         input: &DecisionInput<'a, '_>,
@@ -174,7 +165,7 @@ impl<'a> DecisionState<'a> {
         Some(verdict)
     }
 
-    /// Makes the last outcome of a limit that of a ban by it, which clients are told.
+    /// Shows clients the ban instead of the last outcome of its limit.
     pub(super) fn tell_ban(&mut self, decision: Decision) {
         let Decision::Banned { place: banned, until, .. } = decision else { return };
         if let Some(outcome) = self.outcomes.iter_mut().rfind(|outcome| outcome.place == banned) {
@@ -183,7 +174,7 @@ impl<'a> DecisionState<'a> {
     }
 }
 
-/// What is decided if a ban refuses the request: the one of several that ends last.
+/// The decision if a ban refuses the request. Of several bans, the one that ends last counts.
 pub(super) fn banned(input: &DecisionInput<'_, '_>, verdicts: &Verdicts, as_of: Time) -> Option<Decision> {
     let bans = verdicts.iter().filter_map(|(place, verdict)| Some((limit_of(input, *place)?, verdict)));
     let longest = bans.filter(|(_, verdict)| !verdict.admitted).max_by_key(|(_, verdict)| verdict.wait);
@@ -193,13 +184,13 @@ pub(super) fn banned(input: &DecisionInput<'_, '_>, verdicts: &Verdicts, as_of: 
     })
 }
 
-/// The place of the limit whose bans are at this place, if it is one of bans.
+/// The place of the limit whose bans are at this place. `None` if this is not a place of bans.
 pub(super) fn limit_of(input: &DecisionInput<'_, '_>, place: usize) -> Option<usize> {
     place.checked_sub(input.limits.len())
 }
 
 impl RouteLimit {
-    /// Notes for the admin API what is known of bans of this key.
+    /// Notes for the admin API what the verdict says about a ban of this key.
     pub(super) fn note_ban(
         &self,
         input: &DecisionInput<'_, '_>,

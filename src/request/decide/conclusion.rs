@@ -1,7 +1,7 @@
-//! What the reply of the store means: the decision, what is counted of it, and what clients are told.
+//! Turns the reply of the store into the decision, its counters, and the outcomes that clients see.
 //!
-//! A limit without room whose pool has room hands the request over: that is no refusal, and clients are told about the pool,
-//! since it is charged. If the pool has no room either, they are told about whichever has room first.
+//! If a limit has no room but its pool has, the pool is charged. That is no refusal, and clients see the pool. If neither has
+//! room, clients see whichever has room first.
 
 use smallvec::SmallVec;
 
@@ -12,11 +12,11 @@ use crate::config::{Cost, Role};
 use crate::limit::Verdict;
 use crate::store::{Ask, Pooled, RefusedAsk, Reply};
 
-/// The limits that refuse a request. Most requests are refused by one.
+/// Inline for one, because most refused requests are refused by one limit.
 type Refusals = SmallVec<[RefusedAsk; 1]>;
 
 impl<'a> DecisionState<'a> {
-    /// Counts that the request is over the limit at this place. Returns what that limit alone makes of the request.
+    /// Counts that the request is over the limit at this place. Returns the decision of that limit alone.
     pub(super) fn over(&mut self, input: &DecisionInput<'_, '_>, place: usize) -> Decision {
         let on_limit = input.limits[place].on_limit;
         let counters = input.limits[place].counters(input.worker);
@@ -41,8 +41,7 @@ impl<'a> DecisionState<'a> {
         }
     }
 
-    /// Makes a decision of the reply and counts it, together with what was charged before the body of the request was read. The
-    /// request is not held any longer.
+    /// Makes a decision of the reply, and counts it with the charges from before the body was read. Ends the hold.
     pub(super) fn conclude(&mut self, input: &DecisionInput<'a, '_>, mut reply: Reply) -> Decision {
         let as_of = reply.as_of.unwrap_or(input.now);
         let banned = bans::banned(input, &reply.verdicts, as_of);
@@ -85,7 +84,7 @@ impl<'a> DecisionState<'a> {
                 || pooled.is_some_and(|pooled| !pooled.verdict.admitted)
                 || has_no_room && route_limit.overflow.is_none();
             if is_banned(place) {
-                // It is counted as such.
+                // The ask about the ban comes later and counts this.
             } else if is_over {
                 self.over(input, place);
                 if banned.is_none() && is_refused && input.reported(place).is_none() {
@@ -109,15 +108,13 @@ impl<'a> DecisionState<'a> {
         }
         self.pooled.append(&mut reply.pooled);
         if !self.permits.is_empty() || input.part != StageRange::ALL {
-            // Those of limits that come first, and those about requests in flight, were added first: this restores the
-            // order of the route.
+            // Outcomes of earlier stages and of requests in flight were added first. Restore the order of the route.
             self.outcomes.sort_by_key(|outcome| outcome.place);
         }
         decision
     }
 
-    /// The costs for which the limit at this place was charged, each with what was charged at first: its own, and those of the
-    /// limits for which it stands in.
+    /// The costs for which the limit at this place was charged, each with the first charge: its own, and those of its users.
     pub fn costs<'l>(&self, limits: &'l [RouteLimit], place: usize) -> impl Iterator<Item = (&'l Cost, u64)> {
         let is_for = move |ask: &&Ask<'_>| match self.overflowed.contains(&ask.place) {
             true => limits[ask.place].overflow == Some(place),
@@ -126,7 +123,7 @@ impl<'a> DecisionState<'a> {
         self.asks.iter().filter(is_for).map(|ask| (&limits[ask.place].cost, ask.cost))
     }
 
-    /// Keeps what is reserved, with the limits whose costs it is for: that which was charged, and those for which it stands in.
+    /// Keeps each reservation with the limits whose costs it covers: the one charged, or those whose pool was charged.
     pub(super) fn reserve(&mut self, input: &DecisionInput<'a, '_>, reply: &mut Reply) {
         for reserved in std::mem::take(&mut reply.reserved) {
             let place = reserved.place();
@@ -141,8 +138,8 @@ impl<'a> DecisionState<'a> {
         }
     }
 
-    /// What clients are told about the limit of the ask at this index, and what it was asked; `None` if they are told about its
-    /// pool instead, or it has only been asked in vain.
+    /// The cost that was asked of the limit of the ask at this index, and the verdict that clients see. `None` if clients see
+    /// its pool instead, or if only other limits asked it and it had no room.
     fn shown_verdict(
         &self,
         input: &DecisionInput<'a, '_>,
@@ -153,7 +150,7 @@ impl<'a> DecisionState<'a> {
     ) -> Option<(u64, LimitVerdict)> {
         let Ask { need, place, .. } = self.asks[at];
         let is_told = |place: usize| input.limits[place].on_limit.is_told();
-        // A ban is told as that of its limit.
+        // Clients see the ban of a limit as the outcome of that limit, not of its pool.
         let is_shown =
             |refusal: &RefusedAsk, pooled: &Pooled| is_told(pooled.place) && input.limits[refusal.place].ban.is_none();
         let sooner = |refusal: &RefusedAsk| refusal.sooner().filter(|pooled| is_shown(refusal, pooled));
@@ -177,13 +174,13 @@ impl<'a> DecisionState<'a> {
         if !input.limits[place].is_of_route {
             return None;
         }
-        // Another limit may have refused the request before anything was known of this one.
+        // Another limit may have refused the request before this one was asked.
         let Some(verdict) = reply.verdict(place) else { return Some((need, LimitVerdict::Unknown)) };
         match refusals.iter().find(|refusal| refusal.place == place) {
             Some(refusal) if sooner(refusal).is_some() => None,
             Some(refusal) => Some((need, LimitVerdict::Rates(Verdict { wait: refusal.wait(), ..verdict }))),
             None if verdict.admitted => Some((need, LimitVerdict::Rates(verdict))),
-            // The pool has room, or it is not known whether it has.
+            // The pool has room, or whether it has is unknown.
             None => (decision != Decision::Admitted).then_some((need, LimitVerdict::Unknown)),
         }
     }

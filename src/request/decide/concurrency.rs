@@ -1,6 +1,6 @@
-//! How many requests of a key are in flight in this process.
+//! Counts the requests of a key that are in flight in this process.
 //!
-//! Places under `max_in_flight` are released at the end of the request, and while it is held.
+//! A place under `max_in_flight` is released when the request ends, and while it is held.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,7 +15,7 @@ use crate::base::sharding::Sharding;
 /// Enough that workers seldom wait for the same lock.
 const SHARDS: usize = 64;
 
-/// The number of requests in flight, by key. A key without any has no entry.
+/// The number of requests in flight by key. A key with none has no entry.
 #[derive(Debug)]
 pub struct ConcurrencyLimiter {
     shards: Box<[ConcurrencyShard]>,
@@ -38,8 +38,7 @@ impl Default for ConcurrencyLimiter {
 }
 
 impl ConcurrencyLimiter {
-    /// Counts one more request of this key if fewer than `max_in_flight` are in flight. Returns its permit and how many
-    /// more requests there is room for.
+    /// Counts a request of this key if there is room. Returns its permit and the number of places that are still free.
     pub fn acquire(self: &Arc<Self>, key: Fingerprint, max_in_flight: u64) -> Option<(ConcurrencyPermit, u64)> {
         let mut shard = self.shard(key).lock();
         let in_flight = shard.entry(key).or_insert(0);

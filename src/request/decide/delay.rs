@@ -12,14 +12,13 @@ use crate::base::clock::{self, Time, micros};
 use crate::limit::Verdict;
 use crate::store::{Answer, Ask, RefusedAsk, Reply};
 
-/// How often a held request asks again where other requests may give back what they have reserved.
+/// How often a held request asks again if other requests may give back a part of their reservations.
 const RECHECK: Duration = Duration::from_millis(20);
 
-/// Decides on a route with limits that may delay. If the future is dropped, the request leaves its queue at once, and is charged
-/// only if another proxy asks.
+/// Decides on a route with limits that may delay. If the future is dropped, the request leaves its queue at once, and is
+/// charged only if another proxy asks.
 ///
-/// A request is in one queue at a time, that of the limit that holds it longest, so no two requests wait for each
-/// other.
+/// A request is in one queue at a time, that of the limit that holds it longest, so no two requests wait for each other.
 pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
     let begun = Instant::now();
     let mut input = DecisionInput { ..*input };
@@ -29,7 +28,7 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
         if let Some(place) = next_queue.take()
             && let Some((max_delay, max_delayed)) = delay(&input, place)
         {
-            // The request leaves its queue before it joins another, so that it is never in two.
+            // The request leaves its queue before it joins another, so it is never in two.
             drop(slot.take());
             state.leave_flight();
             state.begin_to_wait(&input);
@@ -55,7 +54,7 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
         state.end_waiting();
         let Some(reply) = answer else { return state.unknown(&input) };
         let Some(refusal) = longest_delay(&input, state, &reply) else {
-            // Whoever is behind it may ask now.
+            // The next request in the queue may ask now.
             drop(slot);
             return state.hold_or_conclude(&input, reply).await;
         };
@@ -73,8 +72,7 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisi
     }
 }
 
-/// How long the limit at this place holds a request that was `held` before. `None` if that is too long: then it is refused
-/// at once.
+/// How long the limit holds a request that was already held for `held`. `None` refuses it, because that would be too long.
 fn hold(
     input: &DecisionInput<'_, '_>,
     state: &DecisionState<'_>,
@@ -88,38 +86,37 @@ fn hold(
     (held + wait <= max_delay).then_some(wait)
 }
 
-/// Whether a request with this reply is held, so that it may pass after all.
+/// Whether a request with this reply is held because it may pass later.
 pub(super) fn is_held(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, reply: &Reply) -> bool {
     longest_delay(input, state, reply).is_some_and(|longest| hold(input, state, longest, Duration::ZERO).is_some())
 }
 
-/// The limit behind whose held requests this one queues, if that queue is full, and for how long the limit holds requests.
+/// The limit in whose queue this request would wait, if that queue is full, and the longest delay of that limit.
 pub(super) fn full_queue(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>) -> Option<(usize, Duration)> {
     let ask = state.unasked().iter().find(|ask| must_queue(input, ask))?;
     let (max_delay, max_delayed) = delay(input, ask.place)?;
     input.wait_queues.is_full(ask.key, max_delayed).then_some((ask.place, max_delay))
 }
 
-/// Whether requests of the same key are held, so that this one queues behind them.
+/// Whether requests of the same key are held, so this one queues behind them.
 fn must_queue(input: &DecisionInput<'_, '_>, ask: &Ask<'_>) -> bool {
     delay(input, ask.place).is_some() && input.wait_queues.has_waiters(ask.key)
 }
 
-/// Whether requests of this limit, or of its pool, may give back a part of what they reserve.
+/// Whether requests of this limit, or of its pool, may give back a part of their reservations.
 fn settles(state: &DecisionState<'_>, place: usize) -> bool {
     let asks = state.unasked();
     let of_pool = |ask: &Ask<'_>| asks.iter().any(|pool| ask.overflow == Some(pool.place) && pool.settles);
     asks.iter().any(|ask| ask.place == place && (ask.settles || of_pool(ask)))
 }
 
-/// How long this limit may hold a request, and how many of a key. What has been used already is not held.
+/// How long this limit may hold a request, and how many of a key. A report of past use is not held.
 fn delay(input: &DecisionInput<'_, '_>, place: usize) -> Option<(Duration, usize)> {
     let (max_delay, max_delayed) = input.limits.get(place)?.on_limit.delay()?;
     input.reported(place).is_none().then_some((max_delay.min(input.longest_hold()), max_delayed))
 }
 
-/// Joins the queue of this limit and waits until the request is the first; `None` if the queue is full or that takes
-/// longer than `until`.
+/// Joins the queue of this limit and waits for the turn of the request. `None` if the queue is full, or at `until`.
 async fn queue(
     input: &DecisionInput<'_, '_>,
     state: &mut DecisionState<'_>,
@@ -135,8 +132,7 @@ async fn queue(
     Some(slot)
 }
 
-/// The limit that holds the request longest. `None` if the request is admitted or a limit refuses it that does not
-/// delay.
+/// The limit that holds the request longest. `None` if the request is admitted, or if a limit that does not delay refuses it.
 fn longest_delay(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, reply: &Reply) -> Option<RefusedAsk> {
     let refusals = || reply.refusals(state.unasked());
     if !refusals().all(|refusal| delay(input, refusal.place).is_some()) {
@@ -146,20 +142,19 @@ fn longest_delay(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, reply
 }
 
 impl<'a> DecisionState<'a> {
-    /// The time now, if the clock said `read` when the decision began: it is read again only if something was waited for since.
+    /// The current time, if the clock said `read` when the decision began. Reads it again only after a wait.
     pub fn now(&self, read: Time) -> Time {
         if self.has_waited { clock::now() } else { read }
     }
 
-    /// The request is held from now on.
     pub(super) fn begin_to_hold(&mut self, now: Time) {
         self.held_since.get_or_insert(now);
         self.has_waited = true;
     }
 
-    /// The request waits for room, and asks for it then. A proxy that asks may forward it without an answer, so its limits charge
-    /// it if the future is dropped before the answer. If that admits it in the same moment, it is charged twice: too much rather
-    /// than nothing.
+    /// The request waits until it may ask for room. A proxy that asks may forward it without an answer, so its limits charge
+    /// it if the future is dropped before the answer. If the store admits it in the same moment, it is charged twice, which
+    /// is better than not at all.
     fn begin_to_wait(&mut self, input: &DecisionInput<'a, '_>) {
         if input.asker.is_some() {
             let asks = self.asks.iter().skip(self.asked);
@@ -167,13 +162,12 @@ impl<'a> DecisionState<'a> {
         }
     }
 
-    /// The request is decided about now.
+    /// The wait is over, so a drop no longer charges the request.
     fn end_waiting(&mut self) {
         self.reservations.charge_if_dropped([].into_iter());
     }
 
-    /// Refuses a request that was queued for too long or found the queue full. The requests before it are gone after
-    /// `max_delay`.
+    /// Refuses a request that found the queue full or waited for too long. The requests before it are gone by `max_delay`.
     pub(super) fn give_up(&mut self, input: &DecisionInput<'a, '_>, place: usize, max_delay: Duration) -> Decision {
         let decision = self.over(input, place);
         let found = self.asks.iter().zip(&self.profiles).find(|(ask, _)| ask.place == place);

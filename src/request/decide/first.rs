@@ -1,16 +1,13 @@
-//! Which limits decide when: what a request is charged before all of it is known.
+//! In which order limits decide, and what a request is charged before all of it is known.
 //!
-//! To verify a signature takes longer than all other steps of a request together. So a request whose token would have to be
-//! verified is refused before that if the limits that need no token are known to refuse it. If its token turns out not to be
-//! valid, it is charged to them, whatever becomes of it: otherwise wrong tokens would cost their clients nothing. A request
-//! whose token is valid is charged as any other, to all limits or to none, by one question to the store.
+//! Verifying a signature takes longer than all other steps together. So the limits that need no token may refuse first, by
+//! what this process knows: asking Memcached would be a second exchange for each new token. They charge a request whose token
+//! proves invalid, since wrong tokens would otherwise cost nothing. A request with a valid token is charged in one exchange,
+//! by all limits or by none.
 //!
-//! To charge these limits before each verification, and to give that back if another limit refuses, would be a second
-//! exchange with Memcached for each new token. So only what is known in this process is looked at before.
-//!
-//! A body is another matter, since its client decides how long it takes. Where the body has not come with the head, the limits
-//! that need none charge the request before the gateway waits for it. If a limit that needs the body refuses the request, they
-//! give that back; if the body cannot be used, or never comes, the charge stays.
+//! A client decides how long its body takes. If the body has not come with the head, the limits that need none charge the
+//! request before the gateway waits for the body. They give the charge back if a limit that needs the body refuses, but not
+//! if the body cannot be used or never comes.
 
 use std::ops::ControlFlow;
 
@@ -23,27 +20,23 @@ use super::{Decision, DecisionInput, DecisionState, RouteLimit, delay};
 /// What has to be known of a request before a limit can decide. Each stage includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Its head. Such a limit tells clients apart without a verified token.
+    /// The head. Such a limit tells clients apart without a verified token.
     Head,
-    /// Its tokens. A limit that all clients share waits for them, too: with wrong tokens, a client could use up what others
-    /// need.
+    /// The tokens. A limit that all clients share waits for them too: wrong tokens must not use up the quota of others.
     Tokens,
     Body,
 }
 
-/// Which limits of a route are asked: those of the stages from the one to the other.
+/// Which limits of a route are asked: those with a stage from `from` to `to`, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageRange {
-    /// The first stage.
     pub from: Stage,
-    /// The last stage.
     pub to: Stage,
 }
 
 impl StageRange {
-    /// Those that come first, before a token is verified.
+    /// Before a token is verified.
     pub const FIRST: Self = Self { from: Stage::Head, to: Stage::Head };
-    /// Those that need the body.
     pub const BODY: Self = Self { from: Stage::Body, to: Stage::Body };
     pub const ALL: Self = Self { from: Stage::Head, to: Stage::Body };
 
@@ -51,14 +44,13 @@ impl StageRange {
         (self.from..=self.to).contains(&limit.stage)
     }
 
-    /// The part without the limits that need the body, which are asked later.
     #[must_use]
     pub fn without_body(self) -> Self {
         Self { to: Stage::Tokens, ..self }
     }
 }
 
-/// The refusal of the limits of this part, as far as it is known without asking Memcached. Nothing is charged.
+/// The refusal of the limits of this part, if it is known without asking Memcached. Nothing is charged.
 pub async fn refuse_first<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Option<Decision> {
     let decision = match state.prepare(input) {
         ControlFlow::Break(decision) => decision,
@@ -68,8 +60,8 @@ pub async fn refuse_first<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisio
     Some(state.with_bans(input, decision).await)
 }
 
-/// The decision of the limits that [`refuse_first`] has asked, before the body is read. What they charge is kept by [`decide_first`],
-/// and given back by [`super::decide`] if another limit refuses the request.
+/// Decides by the limits that [`refuse_first`] has prepared, before the body is read. Their charge stays if [`decide_first`]
+/// follows, and [`super::decide`] gives it back if another limit refuses the request.
 pub async fn charge_first<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
     let limits = input.limits.len();
     let asked = state.asked;
@@ -81,10 +73,9 @@ pub async fn charge_first<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisio
     state.with_bans(input, decision).await
 }
 
-/// The decision of the limits that come first and have not refused the request before its token was found not to be valid, or
-/// its body not to be usable.
+/// Decides by the limits that [`refuse_first`] has prepared, after the token proved invalid or the body unusable.
 pub async fn decide_first<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
-    // Who has no valid token is not helped by pools that are asked later.
+    // A client without a valid token gets nothing from pools that are asked later.
     let decision = match state.find_pools(input, Role::Refuses) {
         ControlFlow::Break(decision) => state.finish(input, decision),
         ControlFlow::Continue(()) => state.decide(input).await,
@@ -93,19 +84,18 @@ pub async fn decide_first<'a>(input: &DecisionInput<'a, '_>, state: &mut Decisio
 }
 
 impl<'a> DecisionState<'a> {
-    /// What the store is asked next.
     pub(super) fn unasked(&self) -> &[Ask<'a>] {
         &self.asks[self.asked..]
     }
 
-    /// Keeps what the store says about a request that is charged before its body is read.
+    /// Keeps the store's reply until the body of the request is read.
     pub(super) fn keep_first(&mut self, reply: Reply) -> Decision {
         self.asked = self.asks.len();
         self.first = Some(Box::new(reply));
         Decision::Admitted
     }
 
-    /// Leaves charged what the request was charged before its body was read, and counts it, whatever the other limits say.
+    /// Keeps and counts the charge from before the body was read, whatever the other limits decide.
     pub(super) fn conclude_first(&mut self, input: &DecisionInput<'a, '_>) {
         if self.first.is_some() {
             self.forget_asks(self.asked);
@@ -113,8 +103,8 @@ impl<'a> DecisionState<'a> {
         }
     }
 
-    /// The decision about a request without a key that one of the limits that need its body requires. Those that need none, which
-    /// have so many asks, charge it if they have not before.
+    /// Decides about a request without a key if a limit that needs its body requires one. The limits that need no body, which
+    /// have the first `asks` asks, charge it unless they have already.
     pub(super) async fn decide_without_key(
         &mut self,
         input: &DecisionInput<'a, '_>,
@@ -128,13 +118,12 @@ impl<'a> DecisionState<'a> {
         }
     }
 
-    /// Leaves only so many asks.
     fn forget_asks(&mut self, left: usize) {
         self.asks.truncate(left);
         self.profiles.truncate(left);
     }
 
-    /// Gives back what the request was charged before its body was read, because it is not served.
+    /// Gives back the charge from before the body was read, because the request is not served.
     pub fn give_back(&mut self) {
         self.reservations.give_back(&mut self.outcomes, clock::now);
     }

@@ -2,9 +2,9 @@
 //! Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams" (ICDT 2005).
 //!
 //! A sketch has [`CAPACITY`] places. A key that has a place is counted exactly. Another key takes the place of the key with
-//! the least count, continues from that count, and remembers it as its error. So after `N` keys no count is too low, none is
-//! too high by more than its error, no error exceeds `N / CAPACITY`, and a key that came more often than that has a place,
-//! whatever the others are.
+//! the least count, continues from that count, and remembers it as its error. So after `N` keys, no count is too low, none is
+//! too high by more than its error, no error exceeds `N / CAPACITY`, and each key that came more than `N / CAPACITY` times
+//! has a place.
 
 mod ranking;
 
@@ -17,47 +17,45 @@ use crate::base::fingerprint::Fingerprint;
 
 pub use ranking::{HeavyHitter, Ranking};
 
-/// How many keys a sketch has room for.
 pub const CAPACITY: usize = 128;
 
 /// The most bytes of a key's text that are kept.
 pub const LONGEST_TEXT: usize = 64;
 
-/// Stands in a text for the characters that were left out.
+/// Replaces the omitted characters of a text.
 const LEFT_OUT: char = '\u{2026}';
 
-/// The characters at the end of a text that are kept if it is too long.
+/// How many characters at the end of a long text are kept.
 const KEPT_AT_END: usize = 4;
 
-/// Counts the keys of one stream.
 #[derive(Debug, Default)]
 pub struct Sketch {
     places: Vec<Place>,
-    /// Where each key is in `places`. Its hashes have a seed, so that nobody can choose keys that collide.
+    /// The place of each key in `places`. The hashes are seeded, so nobody can choose keys that collide.
     index: HashTable<u8>,
     seed: RandomState,
-    /// Places that had the least count, `floor`, when they were last looked for. Counts only grow.
+    /// Places that had the least count, `floor`, at the last search. Counts only grow.
     least: Vec<u8>,
     floor: u64,
-    /// Keys that were not counted, because the sketch was being read.
+    /// Keys that were not counted because the sketch was being read.
     missed: u64,
 }
 
 #[derive(Debug)]
 struct Place {
     key: Fingerprint,
-    /// The key came at most so often.
+    /// How often the key came at most.
     count: u64,
-    /// By how much that may be too high, at most.
+    /// By how much `count` may be too high.
     error: u64,
-    /// Empty unless `has_text`; its memory is used again by the next key.
+    /// Empty unless `has_text`. The next key reuses its memory.
     text: String,
     has_text: bool,
 }
 
 impl Sketch {
-    /// Counts a key. `text` returns its text, and is called when that is needed: at once while there is room, else when the key
-    /// comes a second time, because most keys of a flood of invented ones come once.
+    /// Counts a key. `text` is called at once while there is room, otherwise when the key comes a second time, because most
+    /// keys in a flood of invented ones come once.
     pub fn record(&mut self, key: Fingerprint, text: impl FnOnce() -> String) {
         let Self { places, index, seed, .. } = self;
         let hash = seed.hash_one(key);
@@ -91,12 +89,11 @@ impl Sketch {
         place.text.clear();
     }
 
-    /// Counts so many keys of which nothing is known.
+    /// Counts `count` keys that are not known.
     pub fn record_missed(&mut self, count: u64) {
         self.missed += count;
     }
 
-    /// Forgets everything.
     pub fn clear(&mut self) {
         let Self { places, index, seed: _, least, floor, missed } = self;
         places.clear();
@@ -105,13 +102,12 @@ impl Sketch {
         (*floor, *missed) = (0, 0);
     }
 
-    /// How often a key may have come that has no place.
+    /// How often a key without a place may have come.
     fn unseen(&self) -> u64 {
         let least = self.places.iter().map(|place| place.count).min().filter(|_| self.places.len() == CAPACITY);
         least.unwrap_or(0)
     }
 
-    /// The index of a place with the least count.
     fn least(&mut self) -> u8 {
         loop {
             while let Some(at) = self.least.pop() {
@@ -134,7 +130,6 @@ impl Place {
     }
 }
 
-/// What is kept of the text of a key: if it is long, its beginning and its end.
 pub fn kept_text(text: &str) -> String {
     let mut kept = String::new();
     push_kept(&mut kept, text);
@@ -150,7 +145,7 @@ fn push_kept(kept: &mut String, text: &str) {
     }
 }
 
-/// The beginning and the end of a text that is too long. Another text has no end.
+/// The beginning and the end of a long text. The end of a short text is empty.
 fn shortened(text: &str) -> (&str, &str) {
     if text.len() <= LONGEST_TEXT {
         return (text, "");

@@ -1,11 +1,10 @@
-//! Which keys of a limit come most often, and which it refuses most often: of the last half hour to hour.
+//! Which keys of a limit came most often, and which it refused most often, in the last half hour to hour.
 //!
-//! Each worker counts in its own sketches, which are added up when they are shown. A worker waits for nobody: while its
-//! sketches are being read, it only counts how many keys it could not record, and that becomes part of the error.
+//! Each worker counts in its own sketches, which are added up for display. A worker never waits: while its sketches are being
+//! read, it only counts how many keys it could not record, and this count becomes part of the error.
 //!
-//! A key that has a place in a sketch costs about 100 instructions, one that is new in a flood of new keys about 250.
-//! The text of a key is read from the request when the key gets a place in a sketch that has room, or when it comes
-//! again, because most invented keys come once.
+//! A key with a place costs about 100 instructions, a new one in a flood of new keys about 250. Its text is read from the
+//! request when it gets a place in a sketch with room, or when it comes again, because most invented keys come once.
 
 use parking_lot::Mutex;
 
@@ -14,15 +13,14 @@ use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::{Counter, PerWorker};
 
-/// The microseconds of a period: half an hour. What is shown is of this period, as far as it has gone, and of the last one.
+/// Half an hour, in microseconds. The current period and the last one are shown.
 const PERIOD: u64 = 1_800_000_000;
 
-/// The keys of one limit on one worker.
 #[derive(Debug, Default)]
 pub struct KeyActivity {
     /// `None` before the first request.
     periods: Mutex<Option<Box<Periods>>>,
-    /// What could not be recorded, and is to be added by the next that can.
+    /// What could not be recorded yet. The next request that can be recorded adds it.
     missed: Missed,
 }
 
@@ -30,13 +28,13 @@ pub struct KeyActivity {
 struct Missed {
     requests: Counter,
     refusals: Counter,
-    /// How much of these was added already.
+    /// How much of `requests` and `refusals` was added already.
     added: [Counter; 2],
 }
 
 #[derive(Debug)]
 struct Periods {
-    /// The number of the current period since 1970. The same for all workers, so that all show the same time.
+    /// The number of the current period since 1970. All workers use the same periods.
     number: u64,
     current: Sketches,
     last: Sketches,
@@ -48,17 +46,16 @@ struct Sketches {
     refusals: Sketch,
 }
 
-/// The keys of one limit that came most often.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopKeys {
-    /// Of all requests about which the limit has decided.
+    /// Among all requests about which the limit has decided.
     pub most_busy: Vec<HeavyHitter>,
-    /// Of those that were over the limit, or blocked.
+    /// Among those that were over the limit, or blocked.
     pub most_refused: Vec<HeavyHitter>,
 }
 
 impl KeyActivity {
-    /// Counts a request of this key, which came at `now`. `text` returns the text of the key, if that is needed.
+    /// Counts a request of this key at `now`. `text` is called only if the text of the key is needed.
     pub fn record(&self, key: Fingerprint, is_refused: bool, now: Time, text: impl Fn() -> String) {
         let Some(mut periods) = self.periods.try_lock() else {
             self.missed.requests.one();
@@ -81,7 +78,6 @@ impl KeyActivity {
 }
 
 impl Missed {
-    /// Only the worker calls this.
     fn move_to(&self, sketches: &mut Sketches) {
         let counted = [(&self.requests, &mut sketches.requests), (&self.refusals, &mut sketches.refusals)];
         for ((counter, sketch), added) in counted.into_iter().zip(&self.added) {
@@ -99,8 +95,7 @@ impl Periods {
         Self { number, current: Sketches::default(), last: Sketches::default() }
     }
 
-    /// Begins a period. Nothing changes if the one before is meant, because a request was held since, or the clock was set back a
-    /// little.
+    /// Begins a period. Ignores the previous period, which comes after a hold or if the clock was set back a little.
     fn begin(&mut self, number: u64) {
         if number + 1 == self.number {
             return;
@@ -113,7 +108,6 @@ impl Periods {
         self.number = number;
     }
 
-    /// Those of this period and of the last one.
     fn shown(&self, number: u64) -> impl Iterator<Item = &Sketches> {
         let (is_last, is_current) = (number == self.number + 1, number == self.number || number + 1 == self.number);
         let current = (is_current || is_last).then_some(&self.current);
@@ -132,13 +126,12 @@ fn number(now: Time) -> u64 {
     now.micros() / PERIOD
 }
 
-/// Since when keys are counted that are shown at `now`: for half an hour to an hour.
+/// Since when the keys that are shown at `now` have been counted: half an hour to an hour earlier.
 pub fn shown_since(now: Time) -> Time {
     Time::from_micros(number(now).saturating_sub(1) * PERIOD)
 }
 
 impl TopKeys {
-    /// The keys of all workers at `now`, at most `most` of each kind.
     pub fn of(workers: &PerWorker<KeyActivity>, now: Time, most: usize) -> Self {
         let (mut requests, mut refusals) = (Ranking::default(), Ranking::default());
         for worker in workers.iter() {
@@ -166,7 +159,7 @@ mod tests {
         activity.record(key(name), is_refused, Time::from_micros(micros), || name.to_owned());
     }
 
-    /// The keys shown as `name count+error`.
+    /// Formats each key as `name count+error`.
     fn shown(hitters: &[HeavyHitter]) -> Vec<String> {
         hitters.iter().map(|HeavyHitter { text, count, error, .. }| format!("{text} {count}+{error}")).collect()
     }
@@ -214,7 +207,7 @@ mod tests {
     }
 
     impl<const N: usize> Sorted for [String; N] {
-        /// As keys with the same counts are sorted.
+        /// Sorts as keys with equal counts are sorted.
         fn sorted(self) -> Vec<String> {
             let mut list = self.to_vec();
             list.sort_by_key(|text| key(text.rsplit_once(' ').unwrap().0));
@@ -227,14 +220,14 @@ mod tests {
         let workers = PerWorker::<KeyActivity>::new(1);
         let activity = workers.of(0);
         record(activity, "a", false, START);
-        // Another thread has read the clock a little later, or it was corrected.
+        // Another thread has read the clock a little later, or the clock was corrected.
         record(activity, "a", false, START - 1);
         record(activity, "a", false, START);
         assert_eq!(
             (busy(&workers, START), busy(&workers, START - 1)),
             (vec!["a 3+0".to_owned()], vec!["a 3+0".to_owned()])
         );
-        // It was wrong by days.
+        // The clock was wrong by days.
         record(activity, "a", false, START - 100 * PERIOD);
         assert_eq!(busy(&workers, START - 100 * PERIOD), ["a 1+0"]);
     }

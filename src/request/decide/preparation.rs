@@ -1,4 +1,4 @@
-//! What the store is asked about a request: its keys, the rates that apply to them, and its costs.
+//! Prepares what to ask the store about a request: its keys, the rates that apply to them, and its costs.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use crate::config::{Missing, Role};
 use crate::limit::Limit;
 use crate::store::Ask;
 
-/// One limit with the key and the rates that apply to a request.
 #[derive(Clone, Copy)]
 pub(super) struct RateCheck<'a> {
     place: usize,
@@ -21,7 +20,7 @@ pub(super) struct RateCheck<'a> {
 }
 
 impl<'a> DecisionState<'a> {
-    /// Reads keys, rates and costs and collects what to ask the store. Breaks off where no store is needed to decide.
+    /// Reads keys, rates and costs and collects what to ask the store. Breaks off if the decision needs no store.
     pub(super) fn prepare(&mut self, input: &DecisionInput<'a, '_>) -> ControlFlow<Decision> {
         let key_cache = &mut input.key_cache.borrow_mut();
         let limits = input.limits.iter().enumerate();
@@ -77,9 +76,9 @@ impl<'a> DecisionState<'a> {
         self.find_pools(input, Role::Reports)
     }
 
-    /// Finds for each limit that has a pool what that is asked. A limit whose pool exempts the key never refuses. One whose pool
-    /// is asked only together with others, later, has the role `until_then`. What strangers share has no pool: they would use up
-    /// what is for all others.
+    /// Finds for each limit with a pool the ask of that pool. A limit whose pool exempts the key never refuses. A limit whose
+    /// pool is asked only later, with others, has the role `until_then`. Keys that strangers share get no pool: strangers
+    /// would use up what is for all others.
     pub(super) fn find_pools(&mut self, input: &DecisionInput<'a, '_>, until_then: Role) -> ControlFlow<Decision> {
         for at in self.asked..self.asks.len() {
             let Ask { limit, key, place, .. } = self.asks[at];
@@ -107,7 +106,6 @@ impl<'a> DecisionState<'a> {
         ControlFlow::Continue(())
     }
 
-    /// Counts the request among those in flight if the limit bounds their number.
     fn acquire_permit(&mut self, input: &DecisionInput<'a, '_>, check: RateCheck<'a>) -> ControlFlow<Decision> {
         let RateCheck { place, key, profile, limit } = check;
         let route_limit = &input.limits[place];
@@ -120,7 +118,7 @@ impl<'a> DecisionState<'a> {
             self.refused_unasked(input, place, key);
         }
         if decision != Decision::Admitted || limit.rates().is_empty() && self.held_since.is_none() {
-            // Otherwise its rates decide, too, and then it is counted; or it was counted before it was held.
+            // Otherwise the request is recorded when its rates decide, or was recorded before it was held.
             route_limit.record_key(input, key, !admitted);
         }
         let verdict = LimitVerdict::InFlight { admitted, remaining };
@@ -142,14 +140,14 @@ impl<'a> DecisionState<'a> {
         if decision == Decision::Admitted { ControlFlow::Continue(()) } else { ControlFlow::Break(decision) }
     }
 
-    /// The request begins to be held. Meanwhile it is not in flight, so that it takes no place of those that are.
+    /// The request begins to be held. A held request is not in flight, so it takes no place.
     pub(super) fn leave_flight(&mut self) {
         self.permits.clear();
         self.without_rates.clear();
         self.outcomes.retain(|outcome| !matches!(outcome.verdict, LimitVerdict::InFlight { .. }));
     }
 
-    /// The request is not held any longer, so it joins those in flight again. Breaks off where there is no room for it.
+    /// The request is no longer held, so it joins those in flight again. Breaks off if there is no room.
     pub(super) fn rejoin_flight(&mut self, input: &DecisionInput<'a, '_>) -> ControlFlow<Decision> {
         if !self.permits.is_empty() {
             return ControlFlow::Continue(());
@@ -158,7 +156,6 @@ impl<'a> DecisionState<'a> {
         left.into_iter().try_for_each(|check| self.acquire_permit(input, check))
     }
 
-    /// Adds the question of one limit to what the store is asked.
     fn prepare_ask(&mut self, input: &DecisionInput<'a, '_>, check: &RateCheck<'a>) -> ControlFlow<Decision> {
         let RateCheck { place, key, profile, limit } = *check;
         if limit.rates().is_empty() {
@@ -168,14 +165,14 @@ impl<'a> DecisionState<'a> {
         let most = limit.capacity();
         let ((need, cost), role) = match route_limit.is_of_route {
             true => (input.initial_cost(place, most), route_limit.on_limit.role()),
-            // It is asked only in the place of others.
+            // A pool is asked only instead of other limits.
             false => ((0, 0), Role::Reports),
         };
         if need > most && route_limit.on_limit.is_told() && route_limit.overflow.is_none() {
             return self.too_costly(input, place, key, most);
         }
         let settles = route_limit.settles;
-        // A pool holds only the requests that are its own.
+        // A pool holds only its own requests.
         let held_above = route_limit.slow.filter(|_| route_limit.is_of_route).map(|slow| slow.from);
         let ask = Ask { need, settles, held_above, role, place, ..Ask::new(limit, key, cost) };
         self.asks.push(ask);

@@ -1,5 +1,5 @@
-//! Which rates apply to a request: those of an override for its key, else those of a source of quotas, else those of its
-//! tier, else the limit's own. Overrides in the file come before those of the admin API.
+//! Selects the rates for a request: those of an override for its key, else of a source of quotas, else of its tier, else the
+//! limit's own. Overrides in the file come before those of the admin API.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,52 +15,46 @@ use crate::request::identify::{KeyCache, KeyExtractor, RequestAttributes, Subjec
 use crate::sources::quotas::{GrantedQuota, Quota, QuotaRates};
 use crate::store::Replaced;
 
-/// The most cell layouts of one limit whose counts are migrated when a reload changes the limit. Limits seldom have
-/// more than two or three.
+/// The most cell layouts of one limit whose counts a reload migrates. Limits seldom have more than two or three.
 const MAX_MIGRATED: usize = 16;
 
 /// All sets of rates of one limit, for all routes.
 pub struct RateTable {
-    /// How many gateways share the limit; `None` if each has the whole rates.
+    /// How many gateways share the limit; `None` if each has the full rates.
     gateways: Option<u64>,
     default_limit: Arc<Limit>,
-    /// By the name of the tier.
+    /// With the names of the tiers.
     tiers: Vec<(String, Arc<Limit>)>,
     overrides: Arc<Overrides>,
-    /// For each allowance of the overrides; `None` if it grants no rates.
+    /// One for each allowance of the overrides; `None` if it grants no rates.
     granted: Vec<Option<Arc<Limit>>>,
-    /// The overrides that the admin API has set; `None` if there are none.
+    /// `None` if the admin API has set no overrides.
     temporary: Option<Box<TemporaryRates>>,
-    /// The limit's own rates and those of the overrides, one set for each layout of cells; its own first.
+    /// The limit's own rates, first, and those of the overrides, one set for each layout of cells.
     by_key: Vec<Arc<Limit>>,
-    /// By what its refusals and bans are counted, if it bans keys.
+    /// What counts refusals and bans. `None` if the limit bans no keys.
     ban: Option<BanLimits>,
 }
 
-/// Selects the rates of a limit for the requests of one route.
 #[derive(Clone)]
 pub struct RateSelector {
     rate_table: Arc<RateTable>,
-    /// How the name of the tier is read from a request.
     tier: Option<KeyExtractor>,
 }
 
-/// What applies to one request.
 #[derive(Clone, Copy, Debug)]
 pub enum SelectedRates<'a> {
     Rates(RateSet<'a>, &'a Arc<Limit>),
-    /// It passes without being counted.
+    /// The request passes without being counted.
     Exempt,
-    /// It does not pass.
     Block,
 }
 
-/// Which of the rates of a limit apply.
 #[derive(Clone, Copy, Debug)]
 pub enum RateSet<'a> {
-    /// Those of the configuration, of the admin API or of a tier with this number; 0 is the limit's own.
+    /// The rates of the configuration, the admin API or a tier with this number; 0 is the limit's own.
     Listed(usize),
-    /// Those that a source of quotas has named.
+    /// The rates that a source of quotas has named.
     Quota(&'a QuotaRates),
 }
 
@@ -75,7 +69,6 @@ impl RateSet<'_> {
 }
 
 impl<'a> SelectedRates<'a> {
-    /// The rates, if there are any.
     pub fn limit(self) -> Option<&'a Arc<Limit>> {
         match self {
             Self::Rates(_, limit) => Some(limit),
@@ -85,7 +78,6 @@ impl<'a> SelectedRates<'a> {
 }
 
 impl RateTable {
-    /// The sets of rates that the configuration of a limit names.
     pub fn new(limit: &config::Limit) -> Self {
         let of = |rates: &[Rate]| Arc::new(limit.counted(rates));
         let tiers = limit.tiers.iter().flat_map(|tiers| &tiers.rates);
@@ -107,7 +99,7 @@ impl RateTable {
         }
     }
 
-    /// The same limit with other overrides of the admin API.
+    /// The same limit with other overrides from the admin API.
     #[must_use]
     pub fn with_temporary(&self, overrides: Option<&LimitOverrides>) -> Self {
         let temporary = overrides.map(|overrides| Box::new(TemporaryRates::new(overrides)));
@@ -125,12 +117,12 @@ impl RateTable {
         }
     }
 
-    /// Whether as many gateways share the limit as this configuration of it says.
+    /// Whether the limit is shared by as many gateways as in this configuration.
     pub fn is_shared_like(&self, limit: &config::Limit) -> bool {
         self.gateways == limit.gateways
     }
 
-    /// Whether these are the overrides of the admin API that it has, as they are now.
+    /// Whether its overrides from the admin API are exactly these.
     pub fn has_temporary(&self, overrides: Option<&LimitOverrides>) -> bool {
         match (&self.temporary, overrides) {
             (Some(own), Some(overrides)) => own.is_of(overrides),
@@ -138,32 +130,28 @@ impl RateTable {
         }
     }
 
-    /// How many overrides of the admin API it has.
     pub fn temporary_count(&self) -> usize {
         self.temporary.as_ref().map_or(0, |temporary| temporary.count())
     }
 
-    /// What the admin API has granted a key, and until when. An override in the file comes before it.
+    /// The allowance that the admin API has granted a key, and its end. An override in the file comes before it.
     pub fn temporary(&self, key: Fingerprint) -> Option<(&Allowance, Instant)> {
         self.temporary.as_ref()?.find(key).map(|(granted, _, ends)| (&granted.allowance, ends))
     }
 
-    /// The limit's own rates.
     pub fn default_limit(&self) -> &Arc<Limit> {
         &self.default_limit
     }
 
-    /// By what its refusals and bans are counted, if it bans keys.
     pub fn ban(&self) -> Option<&BanLimits> {
         self.ban.as_ref()
     }
 
-    /// The name of the limit.
     pub fn name(&self) -> &str {
         self.default_limit.name()
     }
 
-    /// What an override of the admin API grants a key; `None` if there is none for it.
+    /// What an override from the admin API grants a key; `None` without one.
     pub fn temporarily_granted(&self, key: Fingerprint) -> Option<SelectedRates<'_>> {
         let (granted, index, _) = self.temporary.as_ref()?.find(key)?;
         Some(match (&granted.allowance, &granted.limit) {
@@ -173,7 +161,7 @@ impl RateTable {
         })
     }
 
-    /// What an override in the file grants a key; `None` if there is none for it.
+    /// What an override in the file grants a key; `None` without one.
     pub fn granted(&self, subject: Subject<'_>) -> Option<SelectedRates<'_>> {
         let index = match subject {
             Subject::Text(text) => self.overrides.find(Some(text), None),
@@ -186,7 +174,7 @@ impl RateTable {
         })
     }
 
-    /// What a source of quotas grants a key. `None` if that is a tier which the limit does not have any more.
+    /// What a source of quotas grants a key. `None` if the quota names a tier that the limit no longer has.
     pub fn of_quota<'a>(&'a self, quota: &'a Quota) -> Option<SelectedRates<'a>> {
         match &quota.granted {
             GrantedQuota::Rates(rates) => Some(SelectedRates::Rates(RateSet::Quota(rates), rates.limit())),
@@ -204,7 +192,7 @@ impl RateTable {
         [&self.default_limit].into_iter().chain(self.tiers.iter().map(|(_, limit)| limit))
     }
 
-    /// All sets of rates of the file, and what counts bans.
+    /// All sets of rates of the file, and the limit that counts bans.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Limit>> {
         self.without_override().chain(self.granted.iter().flatten()).chain(self.bans())
     }
@@ -214,7 +202,7 @@ impl RateTable {
         self.by_key.iter().chain(self.tiers.iter().map(|(_, limit)| limit))
     }
 
-    /// Whatever has cells of the limit's keys in the store, at least one for each layout of cells.
+    /// Every limit that may have cells in the store, at least one for each layout.
     pub fn in_store(&self) -> impl Iterator<Item = &Arc<Limit>> {
         self.limits().chain(self.bans())
     }
@@ -223,14 +211,14 @@ impl RateTable {
         self.ban.iter().map(|ban| &ban.bans)
     }
 
-    /// The rates that keys may have had in `old` and may have now, where the two differ in the layout of their cells. If the
-    /// configuration was not read anew, these are the rates of the keys with overrides of the admin API.
+    /// The rates that keys may have had in `old` and may have now, if the layouts of their cells differ. If the configuration
+    /// was not read again, only the rates of keys with overrides from the admin API.
     pub fn replaced(&self, old: &Self) -> Vec<Replaced> {
         if Arc::ptr_eq(&self.overrides, &old.overrides) {
             let keys = [old, self].into_iter().filter_map(|table| table.temporary.as_ref()).flat_map(|all| all.keys());
             return keys.flat_map(|key| self.replaced_of(key, old)).collect();
         }
-        // A key may change between the limit's own rates and those of an override, but tiers keep counters of their own.
+        // A key may change between the limit's own rates and those of an override. Tiers keep counters of their own.
         let pairs = |to| old.by_key.iter().take(MAX_MIGRATED).map(move |from| (from, to));
         let by_key = self.by_key.iter().take(MAX_MIGRATED).flat_map(pairs);
         let of_tier = |(name, to)| old.tiers.iter().find(|(tier, _)| tier == name).map(|(_, from)| (from, to));
@@ -239,8 +227,8 @@ impl RateTable {
         differ.map(|(from, to)| Replaced { key: None, from: from.clone(), to: to.clone() }).collect()
     }
 
-    /// The same for a key with an override of the admin API. It may have a tier besides, so without the override it is counted
-    /// by any of these rates. The pairs of which both have the same layout tell that those of before go on counting it.
+    /// Like [`Self::replaced`], for one key with an override from the admin API. The key may also have a tier, so without the
+    /// override any of these rates may count it. A pair with one layout says that the old counters continue.
     fn replaced_of(&self, key: Fingerprint, old: &Self) -> Vec<Replaced> {
         let (before, after) = (old.of_key(key), self.of_key(key));
         let is_same = before.iter().map(|limit| limit.id()).eq(after.iter().map(|limit| limit.id()));
@@ -249,7 +237,7 @@ impl RateTable {
         if is_same { Vec::new() } else { all.collect() }
     }
 
-    /// The rates by which a key is counted that has no override in the file, one set for each layout.
+    /// The rates that may count a key without an override in the file, one set for each layout.
     fn of_key(&self, key: Fingerprint) -> Vec<Arc<Limit>> {
         let granted = self.temporary.as_ref().and_then(|temporary| temporary.find(key));
         match granted.and_then(|(granted, ..)| granted.limit.clone()) {
@@ -269,32 +257,30 @@ fn one_for_each_layout<'l>(limits: impl Iterator<Item = &'l Arc<Limit>>) -> Vec<
 }
 
 impl RateSelector {
-    /// Selects from `rate_table` for the requests of a route with this path.
+    /// `path` is the path of the route whose requests use the selector.
     pub fn new(rate_table: Arc<RateTable>, limit: &config::Limit, path: &PathPattern) -> Self {
         let key = |source: &Source| Key { parts: vec![vec![source.clone()]] };
         let tier = limit.tiers.as_ref().map(|tiers| KeyExtractor::new(&limit.name, &key(&tiers.source), path));
         Self { rate_table, tier }
     }
 
-    /// The same for the descriptor of the limit at this place.
+    /// The same selector with the tier read from the descriptor at this place.
     #[must_use]
     pub fn of_descriptor(self, place: usize) -> Self {
         Self { tier: self.tier.map(|tier| tier.of_descriptor(place)), ..self }
     }
 
-    /// The limit's own rates.
     pub fn default_limit(&self) -> &Arc<Limit> {
         &self.rate_table.default_limit
     }
 
-    /// How many sets of rates there are to choose from.
+    /// How many sets of rates may be selected.
     pub fn profiles(&self) -> usize {
         let RateTable { tiers, granted, temporary, .. } = &*self.rate_table;
         1 + tiers.len() + granted.len() + temporary.as_ref().map_or(0, |temporary| temporary.allowances())
     }
 
-    /// What applies to a request, of which `key` is counted. `extractor` reads the limit's key, and `has_key` is whether the
-    /// request has one.
+    /// Selects what applies to a request whose `key` is counted. `has_key` says whether the request has a key of its own.
     pub fn select<'a>(
         &'a self,
         extractor: &KeyExtractor,
@@ -308,7 +294,6 @@ impl RateSelector {
         overridden.unwrap_or_else(|| self.select_without_override(attributes, key_cache, quota))
     }
 
-    /// What applies to a request whose key has no override.
     pub fn select_without_override<'a>(
         &'a self,
         attributes: &RequestAttributes<'_>,
@@ -325,8 +310,7 @@ impl RateSelector {
         }
     }
 
-    /// What an override grants a key: one in the file, or else one of the admin API. The arguments are those of
-    /// [`Self::select`].
+    /// What an override grants a key: one in the file, otherwise one from the admin API. See [`Self::select`].
     pub fn overridden(
         &self,
         extractor: &KeyExtractor,
@@ -344,24 +328,22 @@ impl RateSelector {
         self.rate_table.temporarily_granted(key)
     }
 
-    /// The index of the tier that a request has.
     pub fn tier(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> Option<usize> {
         let Some(Subject::Text(name)) = self.tier.as_ref()?.subject(attributes, key_cache) else { return None };
         self.rate_table.tiers.iter().position(|(tier, _)| tier.as_bytes() == name)
     }
 }
 
-/// By what the refusals and the bans of a limit are counted: two limits besides its own.
+/// The two limits that count the bans and the refusals of a limit.
 #[derive(Clone, Debug)]
 pub struct BanLimits {
-    /// Its bans, in the store.
+    /// Counts bans, in the store.
     pub bans: Arc<Limit>,
-    /// Its refusals, in this process: a key may have so many within a time.
+    /// Counts refusals, in this process: how many a key may have within a time.
     pub strikes: Arc<Limit>,
 }
 
 impl BanLimits {
-    /// Those of a limit, if it bans keys.
     pub fn new(limit: &config::Limit) -> Option<Self> {
         let ban = limit.ban.as_ref()?;
         let bans = Limit::bans(&limit.name, ban.first, ban.longest).ok()?;

@@ -1,6 +1,6 @@
-//! What requests cost. Some costs are known before the decision, others only from the response.
+//! Charges what requests cost. Some costs are known before the decision, others only from the response.
 //!
-//! A limit that only reports also reserves, but refuses nothing.
+//! A limit that only reports also reserves, but never refuses.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use crate::request::identify::body::InspectedBody;
 use crate::store::{Ask, Reserved, Store};
 use crate::tokens::Usage;
 
-/// What a request is charged when it is admitted: its cost, or the amount reserved until the cost is known.
+/// The first charge of an admitted request: its cost, or the amount reserved until the cost is known.
 fn initial_cost(cost: &Cost, headers: &HeaderMap, body: Option<&InspectedBody<'_>>) -> u64 {
     match cost {
         Cost::Fixed(amount) | Cost::OnStatus(amount, _) => *amount,
-        // A client that could send 0 would never be counted.
+        // Otherwise a client could send 0 and never be counted.
         Cost::RequestHeader(name) => cost_header(headers, name).unwrap_or(1).max(1),
         Cost::ResponseHeader { reserve, .. } => *reserve,
         Cost::Tokens(cost) => {
@@ -30,35 +30,30 @@ fn initial_cost(cost: &Cost, headers: &HeaderMap, body: Option<&InspectedBody<'_
     }
 }
 
-/// The tokens that are reserved for a request: those of its input, and the most output that it may get.
 pub fn reserved_tokens(cost: &TokenCost, body: Option<&InspectedBody<'_>>) -> Usage {
     let input = body.map_or(0, |body| body.input(cost.part));
     Usage { input, cached: 0, output: body.map_or(cost.max_output, |body| body.output(cost.max_output)) }
 }
 
-/// The tokens of a request's own text, and of its parts that are no text.
+/// The most tokens of a request's own text, and of its parts that are not text.
 pub fn estimated_input(body: Option<&InspectedBody<'_>>) -> u64 {
     body.map_or(0, InspectedBody::most_input)
 }
 
-/// The same for a limit that allows `most` at once.
 pub fn initial_cost_within(cost: &Cost, most: u64, attributes: &RequestAttributes<'_>) -> u64 {
     let initial = initial_cost(cost, attributes.headers, attributes.body);
     match cost {
-        // A tier or an override may allow less than the limit's own rates, to which the reservation was configured.
-        // And a request may name any maximum of output.
+        // A tier or an override may allow less than the limit's own rates, and a request may name any maximum of output.
         Cost::ResponseHeader { .. } | Cost::Tokens(_) => initial.min(most),
         _ => initial,
     }
 }
 
-/// Whether the cost of a request is known only from its response.
 pub fn is_settled(cost: &Cost) -> bool {
     matches!(cost, Cost::ResponseHeader { .. } | Cost::OnStatus(..) | Cost::Tokens(_))
 }
 
-/// The cost that a header states. `None` if the header is missing, repeated or not a number. A number that does not fit
-/// is `u64::MAX`.
+/// The cost in a header. `None` if it is missing, repeated or not a number; `u64::MAX` if the number does not fit.
 fn cost_header(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().filter(|_| values.next().is_none())?.to_str().ok()?.trim();
@@ -66,8 +61,7 @@ fn cost_header(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     digits.then(|| value.parse().unwrap_or(u64::MAX))
 }
 
-/// The cost of a request as error messages print it. If the request states it, these are the digits that were sent,
-/// which may not fit in a `u64`; only the first 30 are shown.
+/// The cost of a request for error messages: a cost that the request states as its digits, at most 30 of them.
 pub fn stated_cost(cost: &Cost, headers: &HeaderMap) -> String {
     const MOST: usize = 30;
     let stated = match cost {
@@ -81,7 +75,7 @@ pub fn stated_cost(cost: &Cost, headers: &HeaderMap) -> String {
     }
 }
 
-/// What a request costs by its response; `None` if the response does not tell, so that it costs what was reserved.
+/// The cost of a request by its response. `None` if the response does not state one, so that the reserved cost stays.
 pub fn response_cost(cost: &Cost, status: StatusCode, headers: &HeaderMap) -> Option<u64> {
     match cost {
         Cost::ResponseHeader { name, .. } => cost_header(headers, name).map(|cost| cost.min(MAX_QUOTA)),
@@ -91,60 +85,57 @@ pub fn response_cost(cost: &Cost, status: StatusCode, headers: &HeaderMap) -> Op
     }
 }
 
-/// Whether it becomes known what a request costs, whose limits charge only some responses or what a response says.
+/// Whether the cost of a request becomes known, for limits that charge only some responses or what a response says.
 ///
 /// | how the request ended | who answers | its cost |
 /// |---|---|---|
 /// | the head of a response came from the upstream, whatever becomes of its body | upstream | by that head; in tokens by its body |
-/// | no server got a part of it: no connection, no room, a deadline before that, a server that has refused it unprocessed | gateway | by that status |
+/// | no server got a part of it: no connection, no room, an earlier deadline, a server that refused it unprocessed | gateway | by that status |
 /// | a route without an upstream | gateway | by that status |
-/// | a server may have got a part of it: it closed, was too slow, sent no HTTP; the client broke off its body, sent too much of it or none, or its deadline was over | gateway | what was reserved |
-/// | the client has gone before an answer | nobody | what was reserved |
+/// | a server may have got a part of it: the server closed, was too slow, sent no HTTP; the client broke off its body, sent too much of it or none, or its deadline was over | gateway | what was reserved |
+/// | the client left before an answer | nobody | what was reserved |
 ///
-/// So a client cannot choose an ending that gives back what a request may have cost already.
+/// So no ending that a client can choose gives back a cost that may already have arisen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostKnown {
-    /// The head of the response tells.
     FromResponse,
-    /// The same, and its body tells costs in tokens, whatever its status is.
+    /// The head of the response tells, and the body tells costs in tokens, whatever the status is.
     FromBody,
-    /// A server may have done what the limit charges, and there is no answer of it.
+    /// A server may have done what the limit charges, but has not answered.
     Never,
 }
 
-/// What was reserved for a request until its response tells the cost. If this is dropped before the response, the
-/// amount stays charged: otherwise clients could try for free by closing their connections early. If it is dropped while the
-/// request is held, all of it is given back, because nothing has been done for it.
+/// What was reserved for a request until its response tells the cost. If the reservations are dropped before the response,
+/// they stay charged: otherwise clients could try for free by closing their connections early. If they are dropped while the
+/// request is held, all is given back, because nothing was done for the request.
 pub struct Reservations<'a> {
     store: &'a Store,
     worker: usize,
     /// Empty for most requests.
     pending: Vec<PendingReservation<'a>>,
-    /// What was charged besides and may be given back while the request is held. Empty for most requests too.
+    /// Other charges that may be given back while the request is held. Empty for most requests.
     besides: Vec<Reserved>,
-    /// What is charged if this is dropped now. Empty for most requests too.
+    /// The charges of a drop. Empty for most requests.
     if_dropped: Vec<(Reserved, u64)>,
     is_held: bool,
-    /// Whether what is charged now may be given back after the request was held, because its body has yet to be read.
+    /// Whether new charges may be given back even after a hold, because the body has yet to be read.
     is_provisional: bool,
 }
 
 struct PendingReservation<'a> {
-    /// The costs of the limits for which it was charged: a place, the cost and what was charged at first. Of those that become
-    /// known, the largest is charged.
+    /// For each limit for which it was charged: the place, the cost and the first charge. The largest known cost is charged.
     costs: Costs<'a>,
-    /// The largest of those that are known, or what is owed, where there are none.
+    /// The largest known cost so far, or the use that a report states if `costs` is empty.
     known: u64,
     reserved: Reserved,
 }
 
 type Costs<'a> = SmallVec<[(usize, &'a Cost, u64); 1]>;
 
-/// A reservation that is settled by what the body of the response says.
+/// A reservation that the body of the response settles.
 pub struct SettledByBody<'a> {
-    /// The place of each limit with a cost in tokens, and that cost.
     pub costs: SmallVec<[(usize, &'a Arc<TokenCost>); 1]>,
-    /// What it costs at least, since another limit says so.
+    /// The least that is charged, because another limit already knows its cost.
     pub least: u64,
     pub reserved: Reserved,
 }
@@ -162,12 +153,11 @@ impl<'a> Reservations<'a> {
         }
     }
 
-    /// The worker that has the request.
     pub fn worker(&self) -> usize {
         self.worker
     }
 
-    /// Adds what the store has reserved, for limits with these costs.
+    /// Adds what the store has reserved for limits with these costs.
     pub(super) fn add(&mut self, costs: Costs<'a>, reserved: Reserved) {
         if costs.iter().any(|(_, cost, _)| is_settled(cost)) {
             self.pending.push(PendingReservation { costs, known: 0, reserved });
@@ -176,23 +166,23 @@ impl<'a> Reservations<'a> {
         }
     }
 
-    /// Has the limit of this ask charge what has been used, whatever is decided.
+    /// Makes the limit of this ask charge `used`, whatever the decision.
     pub(super) fn owe(&mut self, ask: &Ask<'_>, used: u64) {
         let (costs, known) = (Costs::new(), used.min(MAX_QUOTA));
         self.pending.push(PendingReservation { costs, known, reserved: Reserved::nothing(ask) });
     }
 
-    /// Has the limits of these asks charge what they cost if this is dropped now, and no others.
+    /// Makes exactly the limits of these asks charge their costs if this is dropped now.
     pub(super) fn charge_if_dropped<'b>(&mut self, asks: impl Iterator<Item = &'b Ask<'b>>) {
         self.if_dropped = asks.map(|ask| (Reserved::nothing(ask), ask.cost)).collect();
     }
 
-    /// From now on all that is charged may be given back.
+    /// New charges may be given back until [`Self::end_provisional`].
     pub(super) fn begin_provisional(&mut self) {
         self.is_provisional = true;
     }
 
-    /// What is charged from now on stays charged, or is settled by the response.
+    /// New charges stay, or the response settles them.
     pub(super) fn end_provisional(&mut self) {
         self.is_provisional = false;
     }
@@ -201,12 +191,11 @@ impl<'a> Reservations<'a> {
         self.is_provisional
     }
 
-    /// From now on the request is held.
     pub(super) fn begin_hold(&mut self) {
         self.is_held = true;
     }
 
-    /// The request is not held any longer: what it was charged stays so, or is settled by its response.
+    /// The request is no longer held: its charges stay, or its response settles them.
     pub(super) fn end_hold(&mut self, now: impl Fn() -> Time) {
         self.is_held = false;
         if self.is_provisional || self.besides.is_empty() {
@@ -218,7 +207,7 @@ impl<'a> Reservations<'a> {
         }
     }
 
-    /// Gives back everything but what is owed, because nothing is done for the request, and corrects the verdicts accordingly.
+    /// Gives back everything but reports of use, because nothing is done for the request. Corrects the verdicts.
     pub(super) fn give_back(&mut self, outcomes: &mut [LimitOutcome<'_>], now: impl Fn() -> Time) {
         if self.pending.is_empty() && self.besides.is_empty() {
             return;
@@ -232,9 +221,8 @@ impl<'a> Reservations<'a> {
         }
     }
 
-    /// Replaces what was reserved by the cost that the response tells, and corrects the verdicts accordingly. If the
-    /// response does not tell a cost, the request costs what was reserved, unless its body may tell it: see [`Self::open`]. The
-    /// response arrives when `now` says.
+    /// Replaces what was reserved by the cost that the response states, and corrects the verdicts. Without a stated cost, the
+    /// reserved cost stays, unless the body may state it: see [`Self::open`]. `now` returns the arrival of the response.
     pub fn settle(
         &mut self,
         status: StatusCode,
@@ -245,7 +233,7 @@ impl<'a> Reservations<'a> {
         self.settle_by(|cost| response_cost(cost, status, headers), outcomes, now);
     }
 
-    /// The same, but costs in tokens are what the body says.
+    /// Like [`Self::settle`], but costs in tokens are left to the body.
     pub fn settle_but_tokens(
         &mut self,
         status: StatusCode,
@@ -257,7 +245,7 @@ impl<'a> Reservations<'a> {
         self.settle_by(cost_of, outcomes, now);
     }
 
-    /// The same, for costs that are known from elsewhere: `cost_of(what a limit charges)`.
+    /// Like [`Self::settle`], for costs from elsewhere: `cost_of(what a limit charges)`.
     pub fn settle_by(
         &mut self,
         cost_of: impl Fn(&Cost) -> Option<u64>,
@@ -284,7 +272,7 @@ impl<'a> Reservations<'a> {
         }
     }
 
-    /// Settles one reservation, and corrects the verdict of its limit, if that admits the request.
+    /// Settles one reservation. Corrects the verdict of its limit if that admits the request.
     fn settle_at(&self, reserved: Reserved, cost: u64, outcomes: &mut [LimitOutcome<'_>], now: Time) {
         let found = outcomes.iter_mut().find_map(|outcome| match &mut outcome.verdict {
             LimitVerdict::Rates(verdict) if outcome.place == reserved.place() && verdict.admitted => {
@@ -300,7 +288,7 @@ impl<'a> Reservations<'a> {
         settled.zip(as_of).into_iter().for_each(|(settled, as_of)| *as_of = settled);
     }
 
-    /// Those that are settled by what the body of the response says.
+    /// Takes the reservations that the body of the response settles.
     pub fn open(&mut self) -> impl Iterator<Item = SettledByBody<'a>> {
         std::mem::take(&mut self.pending).into_iter().map(|pending| {
             let PendingReservation { costs, known, reserved } = pending;
@@ -312,7 +300,7 @@ impl<'a> Reservations<'a> {
         })
     }
 
-    /// Leaves charged what was reserved, because there is no response. That is known when `now` says.
+    /// Keeps the reserved charges, because there is no response. `now` returns when that is known.
     pub fn keep(&mut self, now: impl Fn() -> Time) {
         if !self.pending.is_empty() {
             for PendingReservation { known, reserved, .. } in std::mem::take(&mut self.pending) {

@@ -1,6 +1,6 @@
-//! What sources of quotas grant the keys of a request, found before the decision.
+//! Finds what sources of quotas grant the keys of a request, before the decision.
 //!
-//! A route whose limits have no source pays one branch. The cache is asked by the fingerprint that is computed anyway.
+//! A route whose limits have no source pays one branch. The cache is looked up by the fingerprint that is computed anyway.
 
 use std::sync::Arc;
 
@@ -14,22 +14,20 @@ use crate::base::fingerprint::Fingerprint;
 use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::sources::quotas::{CacheAnswer, Quota, QuotaSource};
 
-/// By the place of the limit; `None` where no source is asked. Places at the end may be missing.
+/// By the place of the limit; `None` if no source is asked. Places at the end may be missing.
 pub type ResolvedQuotas = SmallVec<[Option<ResolvedQuota>; 2]>;
 
-/// What a source grants a key that has no override.
+/// Found for a key that has no override.
 #[derive(Clone, Debug)]
 pub struct ResolvedQuota {
-    /// What the limit counts the request by. To read it again would cost more than to keep it.
+    /// The key by which the limit counts the request, kept because reading it again would cost more.
     pub key: Fingerprint,
-    /// What the source grants; `None` if that is nothing, or nothing is known.
+    /// `None` if the source grants nothing, or its answer is not known.
     pub quota: Option<Arc<Quota>>,
 }
 
-/// The lookups that a request waits for.
 pub struct QuotaWaits<'a>(Vec<QuotaWait<'a>>);
 
-/// A lookup that a request waits for.
 struct QuotaWait<'a> {
     place: usize,
     source: &'a QuotaSource,
@@ -37,8 +35,7 @@ struct QuotaWait<'a> {
     end: watch::Receiver<()>,
 }
 
-/// Finds what the caches have for the keys of a request in limits of `part`, and asks for lookups of the others. Returns those
-/// that are worth waiting for, if there are any.
+/// Looks up the keys of a request in the caches of limits of `part`. Requests the others, and returns those worth a wait.
 pub fn resolve_quotas<'a>(
     limits: &'a [RouteLimit],
     part: StageRange,
@@ -68,7 +65,7 @@ pub fn resolve_quotas<'a>(
 }
 
 impl RouteLimit {
-    /// What applies to a request, of which `key` is counted. `has_key` is whether it has one.
+    /// Selects what applies to a request whose `key` is counted. `has_key` says whether the request has one.
     pub(super) fn select<'a>(
         &'a self,
         key: Fingerprint,
@@ -78,7 +75,7 @@ impl RouteLimit {
         resolved: Option<&'a ResolvedQuota>,
     ) -> SelectedRates<'a> {
         match resolved {
-            // The source is asked only where there is no override.
+            // The source is asked only if there is no override.
             Some(ResolvedQuota { quota, .. }) => {
                 self.rates.select_without_override(attributes, key_cache, quota.as_deref())
             }
@@ -86,7 +83,7 @@ impl RouteLimit {
         }
     }
 
-    /// What the cache of its source finds a key by: `counted`, the key of the request, unless that has further parts.
+    /// The key in the cache of the source: `counted`, the key of the request, unless that has further parts.
     pub fn quota_key(
         &self,
         counted: Fingerprint,
@@ -101,11 +98,11 @@ impl RouteLimit {
 }
 
 impl QuotaWaits<'_> {
-    /// Waits until all lookups have ended, each for as long as its source allows, and adds what they have found.
+    /// Waits until all lookups have ended, each for as long as its source allows, and adds their results.
     pub async fn finish(self, resolved: &mut ResolvedQuotas) {
         let begun = Instant::now();
         for QuotaWait { place, source, key, mut end } in self.0 {
-            // An error is a lookup that is not made any more.
+            // An error means that the lookup was abandoned.
             if timeout_at(begun + source.settings().timeout, end.changed()).await.is_err() {
                 source.has_timed_out();
             }

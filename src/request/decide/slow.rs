@@ -1,17 +1,14 @@
-//! Holds requests that all their limits admit, the longer the fuller a limit is.
+//! Holds requests that all their limits admit, for longer the fuller a limit is.
 //!
-//! A request is charged when it comes, and held afterwards, so that those side by side see each other. The longest hold counts,
-//! once, and it counts from when the request came: one that a limit with `on_limit = "delay"` has held before is held that
-//! much less. If its client goes away meanwhile, all that it was charged is given back.
+//! A request is charged when it comes and held afterwards, so concurrent requests see each other's charges. Only the longest
+//! hold counts, from the arrival of the request, so time that `on_limit = "delay"` has held it is subtracted. If its client
+//! leaves meanwhile, its charges are given back.
 //!
-//! Requests of a key leave in the order in which they came, although a later one may find the limit less full: else a client
-//! whose requests build on each other would see them served in another order. That makes nobody wait for longer than
-//! `up_to`, because those before it came earlier.
+//! Requests of a key leave in order of arrival, even if a later one finds the limit less full, since they may build on each
+//! other. None waits longer than `up_to` for that, because those before it came earlier.
 //!
-//! A held request is not in flight: it takes its places of `max_in_flight` when the hold is over. If there is none then, it is
-//! refused, and what it was charged is given back.
-//!
-//! Held requests have queues of their own. In one with requests that wait for room, they would keep those from asking.
+//! A held request is not in flight: if no place of `max_in_flight` is free when its hold ends, it is refused and its charges
+//! are given back. Held requests have queues of their own, since they would keep requests that wait for room from asking.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -24,14 +21,13 @@ use crate::base::fingerprint::Fingerprint;
 use crate::config::Slow;
 use crate::store::Reply;
 
-/// The hold of a request.
 pub(super) struct Delay {
     place: usize,
     slow: Slow,
     lasts: Duration,
 }
 
-/// The longest hold of a request with this reply; `None` if it is refused, or not held.
+/// The longest hold of a request with this reply; `None` if the request is refused or not held.
 pub(super) fn longest(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, reply: &Reply) -> Option<Delay> {
     let holds = reply.verdicts.iter().filter(|(_, verdict)| verdict.level > 0).filter_map(|(place, verdict)| {
         let slow = input.limits.get(*place)?.slow.filter(|_| input.reported(*place).is_none())?;
@@ -41,9 +37,9 @@ pub(super) fn longest(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, 
     reply.refusals(state.unasked()).next().is_none().then_some(longest)
 }
 
-/// Holds a request, and makes a decision of its verdicts. If the limit holds too many of its key, it is refused and charged
-/// nothing. If the future is dropped, its charges are given back when the state is dropped, unless another proxy asks: that may
-/// forward the request all the same.
+/// Holds a request, then decides by its verdicts. If the limit already holds too many requests of the key, the request is
+/// refused and charged nothing. If the future is dropped, dropping the state gives back the charges, unless another proxy
+/// asks, since that may forward the request anyway.
 pub(super) async fn hold<'a>(
     input: &DecisionInput<'a, '_>,
     state: &mut DecisionState<'a>,
@@ -72,7 +68,7 @@ pub(super) async fn hold<'a>(
         sleep(left).await;
         slot.wait_until_first().await;
     };
-    // Who asks does not wait for all that are before it.
+    // A proxy that asks does not wait for all requests before this one.
     let _ = timeout(longest, turn).await;
     if let ControlFlow::Break(decision) = state.rejoin_flight(input) {
         state.give_back();
@@ -82,7 +78,7 @@ pub(super) async fn hold<'a>(
     state.conclude(input, reply)
 }
 
-/// What tells the queues of held requests from those of requests that wait for room.
+/// Separates the queues of held requests from those of requests that wait for room.
 fn queues() -> Fingerprint {
     Fingerprint::of(b"slow")
 }

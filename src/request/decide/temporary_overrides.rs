@@ -1,14 +1,9 @@
-//! Overrides that the admin API has set: for one key of a limit, until a moment. They end with the process.
+//! Overrides that the admin API has set for one key of a limit until a moment (monotonic). None outlives the process.
 //!
-//! A key is kept as it was written, together with all its fingerprints: when a reload changes a limit, its keys and rates are
-//! read again by what the limit is now.
-//!
-//! They are part of the snapshot. A request borrows its rates from there, so a change is a new snapshot with other rate
-//! tables, which replaces the old one as a reload does. No file is read, and upstreams, connections and metrics stay
-//! the same. The control thread makes one for all changes that wait, and when an override ends.
-//!
-//! Overrides are found by the fingerprint by which a key is counted, so a limit without any pays one branch, and one
-//! with ten thousand pays one lookup. They end by the monotonic clock.
+//! A key is kept as written, together with its fingerprints, because a reload reads keys and rates again for the new limits.
+//! A request borrows its rates from the snapshot, so a change makes a new snapshot with other rate tables, without reading
+//! files or touching upstreams, connections and metrics. The control thread makes one for all waiting changes, and one when
+//! an override ends. Overrides are found by the fingerprint of the key, so a limit without any pays one branch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,40 +17,38 @@ use crate::config::{self, Config};
 use crate::limit::Limit;
 use crate::request::identify::KeyExtractor;
 
-/// The most overrides at the same time, of all limits together.
+/// The most overrides at the same time, over all limits.
 pub const MAX_TEMPORARY: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub struct TemporaryOverrides {
-    /// By the name of the limit; none of the lists is empty.
+    /// By the name of the limit. No list is empty.
     by_limit: BTreeMap<String, LimitOverrides>,
-    /// How often one of the lists has changed.
     changes: u64,
 }
 
 #[derive(Debug, Default)]
 pub struct LimitOverrides {
     list: Vec<TemporaryOverride>,
-    /// Identifies the content of the list.
+    /// Changes with the content of the list.
     version: u64,
 }
 
 #[derive(Debug)]
 struct TemporaryOverride {
-    /// The parts of the key, of which an empty one is missing.
+    /// The parts of the key. An empty one is missing.
     key: Vec<Vec<u8>>,
-    /// One for each reading of the key that is meant, at least one.
+    /// One for each possible reading of the key, at least one.
     fingerprints: Vec<Fingerprint>,
-    /// The same for all overrides of the limit that grant the same.
+    /// Shared by all overrides of the limit with the same allowance.
     granted: Arc<Granted>,
     ends: Instant,
 }
 
-/// What an override grants.
 #[derive(Debug)]
 pub(super) struct Granted {
     pub(super) allowance: Allowance,
-    /// The rates, if it grants any.
+    /// `None` if the allowance has no rates.
     pub(super) limit: Option<Arc<Limit>>,
 }
 
@@ -69,28 +62,25 @@ impl Granted {
     }
 }
 
-/// An override, for those who look at it.
 pub struct ListedOverride<'a> {
-    /// The parts of the key, of which an empty one is missing.
+    /// The parts of the key. An empty one is missing.
     pub key: &'a [Vec<u8>],
-    /// One by which the key is counted.
+    /// One of the fingerprints by which the key is counted.
     pub fingerprint: Fingerprint,
-    /// What it grants.
     pub allowance: &'a Allowance,
     pub ends: Instant,
 }
 
-/// Why an override is not set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSet {
     /// There are [`MAX_TEMPORARY`] already.
     Full,
-    /// A reload has changed the limit meanwhile, so that it has no such key or no such rates.
+    /// A reload has changed the limit meanwhile, so it has no such key or no such rates.
     Changed,
 }
 
 impl TemporaryOverrides {
-    /// Sets the override of a key of this limit, instead of the one that it may have.
+    /// Sets the override of a key of this limit, and replaces an earlier one.
     ///
     /// # Errors
     /// Why it is not set; then the earlier one stays.
@@ -121,28 +111,28 @@ impl TemporaryOverrides {
         Ok(())
     }
 
-    /// Removes the override of a key of this limit. Returns whether there was one.
+    /// Returns whether there was an override.
     pub fn remove(&mut self, limit: &config::Limit, key: &[Vec<u8>]) -> bool {
         let fingerprints = fingerprints(limit, key);
         self.retain(|name, one| name != limit.name || !one.has_one_of(&fingerprints)).pop().is_some()
     }
 
-    /// Removes those whose time is over at `now`. Returns the names of their limits, and how many each had.
+    /// Removes the overrides that end by `now`. Returns the names of their limits, and how many each lost.
     pub fn end(&mut self, now: Instant) -> Vec<(String, usize)> {
         self.retain(|_, one| one.ends > now)
     }
 
-    /// Applies a reload: removes those whose limit does not have them any longer, because it is gone, or its `key`, its
-    /// `known_keys` or its rates have changed. Returns the names of their limits, and how many each had.
+    /// Applies a reload: removes overrides whose limit is gone, or has another `key`, and those that its `known_keys` or
+    /// rates no longer allow. Returns the names of the limits, and how many each lost.
     pub fn reload(&mut self, config: &Config) -> Vec<(String, usize)> {
         let limits: HashMap<_, _, RandomState> = config.limits.iter().map(|limit| (&*limit.name, limit)).collect();
-        // What many overrides grant is read once.
+        // An allowance that many overrides share is read once.
         let mut read: HashMap<_, _, RandomState> = HashMap::default();
         let removed = self.retain(|name, one| {
             let Some(limit) = limits.get(name) else { return false };
             let again = read.entry(Arc::as_ptr(&one.granted)).or_insert_with(|| {
                 let allowance = config::temporary_again(&one.granted.allowance, limit);
-                // The one of before is kept, too, so that no other is at its address.
+                // Keep the previous allowance, too, so that no other gets its address.
                 (one.granted.clone(), allowance.map(|allowance| Arc::new(Granted::new(limit, allowance))))
             });
             let Some(granted) = &again.1 else { return false };
@@ -150,23 +140,21 @@ impl TemporaryOverrides {
             one.fingerprints = fingerprints(limit, &one.key);
             !one.fingerprints.is_empty()
         });
-        // What stays may be another allowance or have other fingerprints now.
+        // Overrides that stay may have another allowance or other fingerprints now.
         self.changes += 1;
         self.by_limit.values_mut().for_each(|of_limit| of_limit.version = self.changes);
         removed
     }
 
-    /// When the first of them ends; `None` if there is none.
     pub fn next_end(&self) -> Option<Instant> {
         self.by_limit.values().flat_map(|of_limit| &of_limit.list).map(|one| one.ends).min()
     }
 
-    /// Those of this limit; `None` if it has none.
     pub fn of(&self, limit: &str) -> Option<&LimitOverrides> {
         self.by_limit.get(limit)
     }
 
-    /// The overrides of this limit, the one that ends first at the beginning.
+    /// The overrides of this limit, sorted by their end.
     pub fn listed(&self, limit: &str) -> Vec<ListedOverride<'_>> {
         fn listed(one: &TemporaryOverride) -> Option<ListedOverride<'_>> {
             Some(ListedOverride {
@@ -182,7 +170,6 @@ impl TemporaryOverrides {
         all
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.by_limit.is_empty()
     }
@@ -191,7 +178,7 @@ impl TemporaryOverrides {
         self.by_limit.values().map(|of_limit| of_limit.list.len()).sum()
     }
 
-    /// Keeps what `stays`. Returns the names of the limits that have lost some, and how many.
+    /// Keeps the overrides for which `stays` is true. Returns the names of the limits that have lost some, and how many.
     fn retain(&mut self, mut stays: impl FnMut(&str, &mut TemporaryOverride) -> bool) -> Vec<(String, usize)> {
         let mut removed = Vec::new();
         for (name, of_limit) in &mut self.by_limit {
@@ -209,7 +196,7 @@ impl TemporaryOverrides {
 }
 
 impl LimitOverrides {
-    /// How many of them share a reading with a key that has these fingerprints.
+    /// How many overrides share a reading with a key that has these fingerprints.
     fn sharing(&self, fingerprints: &[Fingerprint]) -> usize {
         self.list.iter().filter(|one| one.has_one_of(fingerprints)).count()
     }
@@ -226,14 +213,13 @@ fn fingerprints(limit: &config::Limit, key: &[Vec<u8>]) -> Vec<Fingerprint> {
     readings.filter(|reading| reading.has_override).map(|reading| reading.fingerprint).collect()
 }
 
-/// The temporary overrides of one limit, ready to be searched.
 #[derive(Debug)]
 pub(super) struct TemporaryRates {
     version: u64,
     count: usize,
-    /// For each reading of a key that is meant, the index of what is granted, and until when.
+    /// For each possible reading of a key, the index in `granted` and the end.
     by_key: HashMap<Fingerprint, (usize, Instant), RandomState>,
-    /// Each once.
+    /// Without duplicates.
     granted: Vec<Arc<Granted>>,
 }
 
@@ -251,7 +237,7 @@ impl TemporaryRates {
         Self { version: overrides.version, count: overrides.list.len(), by_key, granted: all }
     }
 
-    /// What a key is granted, the index of that, and until when.
+    /// What a key is granted, the index in `granted`, and the end.
     pub(super) fn find(&self, key: Fingerprint) -> Option<(&Granted, usize, Instant)> {
         let (index, ends) = self.by_key.get(&key)?;
         Some((self.granted.get(*index)?, *index, *ends))
@@ -261,22 +247,19 @@ impl TemporaryRates {
         self.by_key.keys().copied()
     }
 
-    /// All rates that are granted.
     pub(super) fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
         self.granted.iter().filter_map(|granted| granted.limit.as_ref())
     }
 
-    /// How many different allowances there are.
     pub(super) fn allowances(&self) -> usize {
         self.granted.len()
     }
 
-    /// How many overrides there are.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// Whether these are the overrides, as they are now.
+    /// Whether these are the overrides from which it was made, unchanged.
     pub(super) fn is_of(&self, overrides: &LimitOverrides) -> bool {
         self.version == overrides.version
     }
@@ -308,7 +291,7 @@ mod tests {
         let limit = &config.limits[0];
         let (mut overrides, ends) = (TemporaryOverrides::default(), Instant::now() + Duration::from_secs(60));
         let block = Arc::new(Granted::new(limit, Allowance::Block));
-        // Without optimisation it would take long to set all of them one by one.
+        // Without optimization it would take long to set all of them one by one.
         for number in 0..MAX_TEMPORARY {
             let key = parts(&number.to_string());
             let fingerprints = fingerprints(limit, &key);
@@ -336,7 +319,7 @@ mod tests {
         for (address, seconds) in [("192.0.2.1", 2), ("192.0.2.2", 1), ("2001:db8::1", 3)] {
             overrides.set(limit, parts(address), &rates("5/s"), now + Duration::from_secs(seconds)).unwrap();
         }
-        // The same network, and so the same key.
+        // This address is in the same network, so it has the same key.
         overrides.set(limit, parts("2001:db8::2"), &Allowance::Block, now + Duration::from_secs(2)).unwrap();
         assert_eq!(overrides.set(limit, parts("no address"), &Allowance::Block, now), Err(NotSet::Changed));
         assert_eq!(overrides.next_end(), Some(now + Duration::from_secs(1)));

@@ -1,4 +1,4 @@
-//! How many tokens the requests of a limit have used, by model.
+//! Counts the tokens that the requests of a limit have used, by model.
 
 use std::collections::BTreeMap;
 
@@ -6,36 +6,34 @@ use parking_lot::Mutex;
 
 use crate::tokens::Usage;
 
-/// The most models that are told apart: clients choose their names.
+/// The most models that are told apart, because clients choose the names.
 const MOST_MODELS: usize = 64;
-/// The longest name of a model that is shown, in bytes.
+/// In bytes.
 const LONGEST_NAME: usize = 64;
-/// What stands for all others, and for requests that name none.
+/// Stands for all other models, and for requests that name none.
 pub const OTHER_MODELS: &str = "other";
 
-/// The tokens of one limit, of all workers. A response ends far less often than this lock could take.
+/// The tokens of one limit on all workers. Responses end so rarely that workers do not compete for this lock.
 #[derive(Debug, Default)]
 pub struct TokenMetrics(Mutex<BTreeMap<String, TokenCounts>>);
 
-/// The tokens of one model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenCounts {
-    /// What was used, as responses say it or as it was estimated.
+    /// What was used, as stated in responses or as estimated.
     pub used: Usage,
-    /// What requests were charged until their responses ended.
+    /// What requests were charged before their responses ended.
     pub reserved: u64,
-    /// What they were charged in the end.
+    /// What requests were charged in the end.
     pub settled: u64,
-    /// The responses that did not say what they have used.
+    /// How many responses did not state their use of tokens.
     pub estimated: u64,
-    /// The streams that were cut.
     pub cut: u64,
-    /// The numbers in responses that were no counts of tokens.
+    /// How many numbers in responses were not counts of tokens.
     pub ignored: u64,
 }
 
 impl TokenMetrics {
-    /// Counts a response. Only a model that has answered is told apart from others.
+    /// Counts a response to a request that names `model`.
     pub fn record(&self, model: Option<&[u8]>, counts: TokenCounts) {
         let name = model.and_then(|model| std::str::from_utf8(model).ok());
         let is_shown = |name: &&str| name.len() <= LONGEST_NAME && name.bytes().all(|byte| byte.is_ascii_graphic());
@@ -49,12 +47,10 @@ impl TokenMetrics {
         total.add(counts);
     }
 
-    /// The counts of each model, by its name.
     pub fn by_model(&self) -> BTreeMap<String, TokenCounts> {
         self.0.lock().clone()
     }
 
-    /// The counts of all models together.
     pub fn total(&self) -> TokenCounts {
         let mut total = TokenCounts::default();
         self.0.lock().values().for_each(|counts| total.add(*counts));

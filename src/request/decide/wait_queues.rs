@@ -1,6 +1,4 @@
-//! Queues of requests that are held until their limit has room: first come, first served.
-//!
-//! Only the first request of a queue asks the store.
+//! Queues of requests that are held until their limit has room. Only the first request of a queue asks the store.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,18 +10,17 @@ use tokio::sync::oneshot;
 
 use crate::base::fingerprint::Fingerprint;
 
-/// The queues in this process, by key. An empty queue is removed.
+/// The queues of this process. An empty queue is removed.
 #[derive(Debug, Default)]
 pub struct WaitQueues {
     queues: Mutex<HashMap<Fingerprint, Queue, RandomState>>,
     next_ticket: AtomicU64,
 }
 
-/// Requests by their tickets, in the order in which they came. Any of them may leave at any time. Each has what wakes it when it
-/// has become the first; `None` if it knows that it is.
+/// Requests by their tickets, in order of arrival. The sender wakes a request that becomes the first; `None` if it knows.
 type Queue = BTreeMap<u64, Option<oneshot::Sender<()>>>;
 
-/// A place in a queue; dropping it leaves the queue.
+/// A place in a queue. Dropping it leaves the queue.
 #[derive(Debug)]
 pub struct QueueSlot {
     wait_queues: Arc<WaitQueues>,
@@ -34,17 +31,14 @@ pub struct QueueSlot {
 }
 
 impl WaitQueues {
-    /// Whether requests of this key are held.
     pub fn has_waiters(&self, key: Fingerprint) -> bool {
         self.queues.lock().contains_key(&key)
     }
 
-    /// Whether `max_delayed` requests of this key are held.
     pub fn is_full(&self, key: Fingerprint, max_delayed: usize) -> bool {
         self.queues.lock().get(&key).is_some_and(|queue| queue.len() >= max_delayed)
     }
 
-    /// Joins the end of the queue; `None` if `max_delayed` requests are in it already.
     pub fn join(self: &Arc<Self>, key: Fingerprint, max_delayed: usize) -> Option<QueueSlot> {
         let mut queues = self.queues.lock();
         let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
@@ -58,14 +52,12 @@ impl WaitQueues {
         Some(QueueSlot { wait_queues: self.clone(), key, ticket, became_first: (!is_first).then_some(became_first) })
     }
 
-    /// How many requests are held.
     pub fn held(&self) -> usize {
         self.queues.lock().values().map(Queue::len).sum()
     }
 }
 
 impl QueueSlot {
-    /// Waits until it is the first of its queue.
     pub async fn wait_until_first(&mut self) {
         if let Some(became_first) = &mut self.became_first {
             // The sender is dropped only together with this slot.
@@ -81,7 +73,7 @@ impl Drop for QueueSlot {
         let Some(queue) = queues.get_mut(&self.key) else { return };
         queue.remove(&self.ticket);
         if let Some(mut first) = queue.first_entry() {
-            // It is notified once; if its receiver is gone, it is about to leave the queue too.
+            // A request is notified once. If its receiver is gone, it is about to leave the queue too.
             let _ = first.get_mut().take().map(|notify| notify.send(()));
         } else {
             queues.remove(&self.key);
@@ -127,7 +119,7 @@ mod tests {
         let key = Fingerprint::of(b"a");
         let mut slots: Vec<QueueSlot> = (0..LONG).map(|_| wait_queues.join(key, LONG).unwrap()).collect();
         let begun = Instant::now();
-        // The last one leaves first. If each looked at all others, it would be minutes.
+        // The last one leaves first. If each looked at all others, this would take minutes.
         while slots.pop().is_some() {}
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
         assert!(!wait_queues.has_waiters(key));

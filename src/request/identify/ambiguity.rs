@@ -1,13 +1,9 @@
-//! Finds keys that servers read differently. The gateway would count one value and the upstream would use another, so a
-//! client could have a new counter for every request.
+//! Finds keys that servers read differently: the gateway would count one value and the upstream would use another, so a
+//! client could get a new counter for every request.
 //!
-//! A key is unambiguous if the request has it exactly once, in exactly its own spelling. Which other spellings count is
-//! decided by what servers do, not by standards: see the tables in the tests.
-//!
-//! If a header is there twice, some servers read the first and others the last. The gateway cannot know how an upstream
-//! reads, so it refuses a request that any known server reads differently. What has to be checked is computed per route
-//! when the configuration is built. If no limit reads a header, cookie, parameter or token, requests pay nothing for
-//! this.
+//! A key is unambiguous if the request has it exactly once, in exactly its own spelling. The behavior of servers, not a
+//! standard, decides which other spellings count: see the tables in the tests. The checks are computed per route when the
+//! configuration is built, so requests pay nothing if no limit reads a header, cookie, parameter or token.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -24,13 +20,12 @@ use crate::base::http::header_spelling::is_same_variable;
 use crate::base::letter_case::without_case;
 use crate::config::{Cost, Limit, Source};
 
-/// The sources that the limits of a route read and that a request could give more than once.
+/// The sources that limits of a route read and that a request could have more than once.
 #[derive(Clone, Debug, Default)]
 pub struct SingleSources {
     rules: Vec<SourceRule>,
 }
 
-/// How one source is searched for.
 #[derive(Clone, Debug)]
 struct SourceRule {
     source: Source,
@@ -40,19 +35,17 @@ struct SourceRule {
     has_spellings: bool,
 }
 
-/// Why a source does not identify the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ambiguity<'a> {
-    /// The request has it more than once.
     Repeated(&'a Source),
     /// The request has it once, but servers differ in whether they find it or in the value that they read.
     Misspelled(&'a Source),
-    /// The request has more of these than are searched.
+    /// There are more cookies or parameters than are searched.
     TooMany(&'static str, usize),
 }
 
-/// How many cookies and parameters a request may have where a limit reads one. Browsers send at most some 180 cookies, and a
-/// client of HTTP/2 needs only a byte for a kilobyte of them.
+/// The most cookies and parameters of a request if a limit reads one of them. Browsers send at most about 180 cookies. A
+/// client of HTTP/2 needs only a byte for a kilobyte of cookies.
 const MOST_COOKIES: usize = 1000;
 const MOST_PARAMETERS: usize = 400;
 
@@ -70,7 +63,6 @@ impl fmt::Display for Ambiguity<'_> {
 }
 
 impl SingleSources {
-    /// The sources by which these limits decide, those of their keys, tiers and costs, and these others.
     pub fn new<'c>(limits: impl IntoIterator<Item = &'c Limit>, others: impl IntoIterator<Item = &'c Source>) -> Self {
         let mut rules: Vec<SourceRule> = Vec::new();
         let mut add = |source: &Source| {
@@ -106,7 +98,7 @@ impl SingleSources {
         })
     }
 
-    /// Whether a limit uses the header of this name or one that servers confuse with it.
+    /// Whether a limit uses this header or one that servers confuse with it.
     pub fn has_header(&self, name: &HeaderName) -> bool {
         self.rules.iter().any(|rule| match &rule.source {
             Source::Header(wanted) => is_same_variable(wanted.as_str(), name.as_str()),
@@ -115,7 +107,6 @@ impl SingleSources {
     }
 }
 
-/// What was found of a source.
 #[derive(Default)]
 struct Occurrences {
     times: usize,
@@ -140,7 +131,7 @@ impl SourceRule {
                 (significant(name).map(without_case).map(folded).collect(), true)
             }
             Source::Bearer => (String::new(), false),
-            // The Host header is checked for every request, and clients do not name the others.
+            // The Host header is checked for every request, and clients do not write names for the others.
             Source::ClientIp { .. }
             | Source::Path
             | Source::Capture(_)
@@ -156,7 +147,6 @@ impl SourceRule {
         Some(Self { source: source.clone(), folded, has_spellings })
     }
 
-    /// Whether there are too many places in which to search.
     fn too_many(&self, headers: &HeaderMap, query: &str) -> Option<Ambiguity<'static>> {
         match self.source {
             Source::Cookie(_) => {
@@ -195,8 +185,8 @@ impl SourceRule {
         }
     }
 
-    /// Browsers send one of each path and domain. Where all have the same value, it makes no difference which of them a server
-    /// reads, nor whether it folds their case.
+    /// Browsers send one cookie of each path and domain. If all have the same value, it does not matter which of them a
+    /// server reads, nor whether it ignores the case of their names.
     fn search_cookies(&self, name: &str, headers: &HeaderMap, found: &mut Occurrences) {
         let (mut value_of_all, mut has_exact) = (None, false);
         for line in headers.get_all(header::COOKIE) {
@@ -249,13 +239,13 @@ impl SourceRule {
     }
 }
 
-/// Whether there are more than so many. It takes no longer to see that there are far more.
+/// Whether there are more than `most` items. Stops counting there.
 fn has_more<T>(mut items: impl Iterator<Item = T>, most: usize) -> bool {
     items.nth(most).is_some()
 }
 
-/// A token must not contain a character at which some server ends it: Rails reads `Bearer KEY, x=1` and `Bearer
-/// token=KEY` as KEY. It may end in padding (RFC 6750, section 2.1).
+/// A token must not contain a character at which some server ends it: Rails reads `Bearer KEY, x=1` and `Bearer token=KEY` as
+/// KEY. It may end in padding (RFC 6750, section 2.1).
 fn search_bearer(headers: &HeaderMap, found: &mut Occurrences) {
     for value in headers.get_all(header::AUTHORIZATION) {
         let token = after_bearer(value.as_bytes()).unwrap_or_default();
@@ -266,8 +256,8 @@ fn search_bearer(headers: &HeaderMap, found: &mut Occurrences) {
 }
 
 /// Whether this is a JSON Web Token in another spelling than its issuer's (RFC 7515, section 2): with padding, other
-/// characters, or bits after the last byte. Many libraries ignore these where they decode a signature, so that one token would
-/// have any number of counters. The header and the claims are signed as they are spelled.
+/// characters, or bits after the last byte. Many libraries ignore these when they decode a signature, so one token would have
+/// many counters. The header and the claims are signed in their spelling.
 fn is_lax_jwt(token: &[u8]) -> bool {
     let mut segments = token.split(|byte| *byte == b'.');
     let is_json = |header: &[u8]| {
@@ -282,7 +272,7 @@ fn is_lax_jwt(token: &[u8]) -> bool {
     token.contains(&b'.') && segments.next().is_some_and(is_json) && !segments.all(is_exact)
 }
 
-/// Whether servers that remove blanks around a value read another one than servers that keep them: those of Unicode (Go,
+/// Whether servers that strip blanks around a value read another value than servers that keep them: blanks of Unicode (Go,
 /// Django), or the two of Latin-1 as single bytes (Node, Werkzeug).
 fn has_blank_edge(value: &[u8]) -> bool {
     let value = value.trim_ascii();
@@ -295,12 +285,12 @@ fn has_blank_edge(value: &[u8]) -> bool {
         }
 }
 
-/// Whether some servers remove this character around a name, or the byte of Latin-1 that is read as this character.
+/// Whether some servers strip this character, or the byte of Latin-1 that decodes to it, around a name.
 fn is_blank(character: char) -> bool {
     character.is_whitespace() || character == char::REPLACEMENT_CHARACTER
 }
 
-/// A percent-decoded name. The escapes of ASP.NET (`%u006B`) are decoded too.
+/// A percent-decoded name. ASP.NET's escapes (`%u006B`) are decoded too.
 fn decoded(written: &[u8]) -> Cow<'_, str> {
     let text = percent_decode(written).decode_utf8_lossy();
     let Some((start, rest)) = text.split_once("%u") else { return text };
@@ -318,33 +308,31 @@ fn decoded(written: &[u8]) -> Cow<'_, str> {
     Cow::Owned(whole)
 }
 
-/// The characters of a name that servers read: PHP drops spaces before it and ends it at a zero byte, Rack drops
-/// brackets.
+/// The characters of a name that servers read: PHP drops spaces before it and ends it at a zero byte, Rack drops brackets.
 fn significant(name: &str) -> std::str::Chars<'_> {
     let name = name.split('\0').next().unwrap_or_default();
     let is_dropped = |character: char| is_blank(character) || matches!(character, '[' | ']' | '+');
     name.trim_start_matches(is_dropped).chars()
 }
 
-/// A character as PHP reads it, which replaces those that a variable's name cannot have.
+/// A character as PHP reads it. PHP replaces those that a variable's name cannot have.
 fn folded(character: char) -> char {
     if matches!(character, '.' | ' ' | '+' | '[') { '_' } else { character }
 }
 
-/// Whether every server reads `written` as this name of a form's field.
+/// Whether every server reads `written` as this name of a form field.
 fn is_form_encoded(written: &[u8], name: &str) -> bool {
     let read = form_urlencoded::parse(written).next();
     has_whole_escapes(written) && read.is_some_and(|(read, _)| read == name)
 }
 
-/// Whether every percent sign is followed by two hexadecimal digits. Servers read others differently.
+/// Whether two hexadecimal digits follow every percent sign. Servers differ in how they read any other.
 fn has_whole_escapes(value: &[u8]) -> bool {
     let is_whole = |at| value.get(at + 1..at + 3).is_some_and(|digits: &[u8]| digits.iter().all(u8::is_ascii_hexdigit));
     memchr_iter(b'%', value).all(is_whole)
 }
 
-/// Whether all servers read the same value: RFC 6265, section 4.1.1, and also characters beyond ASCII, which clients
-/// send.
+/// Whether all servers read the same value: RFC 6265, section 4.1.1, extended by characters beyond ASCII, which clients send.
 fn is_cookie_value(value: &[u8]) -> bool {
     let inner = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
     inner.iter().all(|byte| !byte.is_ascii_whitespace() && !byte.is_ascii_control() && !b"\"\\,;".contains(byte))
@@ -356,8 +344,7 @@ mod tests {
 
     use super::*;
 
-    /// How often a request with these headers and this query has `source`, and whether some server could read it
-    /// differently.
+    /// How often a request with these headers and this query has `source`, and whether some server could read it differently.
     fn found(source: &Source, lines: &[(&'static str, &'static [u8])], query: Option<&str>) -> (usize, bool) {
         let headers: HeaderMap = lines
             .iter()
@@ -400,7 +387,7 @@ mod tests {
         ] {
             assert_eq!(found(&key(), &[("x-api-key", value)], None), expected, "{value:?}");
         }
-        // An empty one is one: the others have the key.
+        // An empty header counts too: the other one has the key.
         assert_eq!(found(&key(), &[("x-api-key", b""), ("x-api-key", b"k")], None).0, 2);
         let folded = Source::Header("x_api_key".parse().unwrap());
         assert_eq!(found(&folded, &[("x-api-key", b"k")], None), MISSPELLED);
@@ -465,7 +452,7 @@ mod tests {
         let cookie = SingleSources { rules: vec![SourceRule::new(&Source::Cookie("sid".to_owned())).unwrap()] };
         let query = SingleSources { rules: vec![SourceRule::new(&Source::Query("key".to_owned())).unwrap()] };
         for separator in [";", ",", "; "] {
-            // Lines count together.
+            // Cookies are counted over all lines.
             let cookies = |count: usize| {
                 let line = HeaderValue::from_str(&format!("a=1{separator}").repeat(count / 2 - 1)).unwrap();
                 HeaderMap::from_iter([(header::COOKIE, line)])

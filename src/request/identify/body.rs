@@ -1,5 +1,4 @@
-//! What the body of a request says, on routes whose limits need it: for costs in tokens, and for keys from JSON. Pure: the
-//! proxy has read the body before.
+//! Reads the body of a request if limits of its route need it: for costs in tokens, and for keys from JSON. Pure.
 
 mod declared;
 
@@ -13,53 +12,50 @@ use crate::tokens::request::{BodyPointers, Form, Inspected, Inspection, Patch, P
 use crate::tokens::response as usage;
 use declared::{charsets_are_known, is_compressed, is_json};
 
-/// What is read of the bodies of one route's requests.
+/// What to read of the bodies of one route's requests.
 #[derive(Debug)]
 pub struct BodyInspector {
-    /// The most bytes that a body may have.
     pub most: u64,
-    /// What a larger one exceeds: the bound on what is read, or that on all bodies of the route.
+    /// The bound that a larger body exceeds: that on inspection, or that on all bodies of the route.
     pub bound: Reason,
-    /// Where responses say how many tokens were used; `None` if no limit counts them.
+    /// Where responses state their use of tokens; `None` if no limit counts them.
     pub usage: Option<usage::Source>,
-    /// Whether streams are asked to say how many tokens they have used.
+    /// Whether to make streams state their use of tokens.
     asks_for_usage: bool,
-    /// Whether what is no JSON must not pass for it.
+    /// Whether to refuse a body that is not JSON but declared as JSON.
     needs_json: bool,
-    /// The most tokens that a limit takes a part for that is no text.
+    /// The most tokens that a limit estimates for a part that is not text.
     part: u64,
-    /// Whether the upstream gets the path of a completion, whatever the client's is.
+    /// Whether the path that the upstream gets is that of completions, whatever the client's is.
     sends_completions: bool,
     pointers: Vec<Pointer>,
     compiled: BodyPointers,
-    /// Which of `pointers` points to the model.
     model: Option<usize>,
 }
 
-/// What one body says.
 #[derive(Debug)]
 pub struct InspectedBody<'a> {
     inspector: &'a BodyInspector,
     said: Inspected,
 }
 
-/// Why a body cannot be used: servers could read it in another way, so that a client could choose by which key it is counted, or
-/// the response would not say what the request costs.
+/// Why a body cannot be used: servers could read it in another way, so that a client could choose its key; or the response
+/// would not state the cost of the request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BodyProblem {
     /// It is compressed.
     Encoded,
-    /// It is in UTF-16 or UTF-32, which some servers read, or its head says that it is in something else than UTF-8.
+    /// It is in UTF-16 or UTF-32, which some servers read, or its head declares another charset than UTF-8.
     NotUtf8,
-    /// Its head says that it is JSON.
+    /// Its head declares JSON, but it is not JSON.
     NotJson,
     /// It has the value at this place more than once.
     Ambiguous(Pointer),
-    /// It asks for a stream, and has something behind its JSON, which some servers do not read.
+    /// It asks for a stream, and has something after its JSON, which some servers ignore.
     Trailing,
     /// Its response would come later.
     Background,
-    /// Its query, or a header, says which fields the response has, and the usage is not one of them.
+    /// Its query or a header selects the fields of the response, and the usage is not one of them.
     Fields,
 }
 
@@ -81,11 +77,10 @@ impl fmt::Display for BodyProblem {
     }
 }
 
-/// Where requests name their model.
 const MODEL: &str = "/model";
 
 impl BodyInspector {
-    /// What the limits and the upstream of a route need of bodies; `None` if they need nothing.
+    /// `None` if the limits and the upstream of a route need nothing from bodies.
     pub fn new(config: &Config, route: &Route) -> Option<Self> {
         let limits = || route.limits.iter().filter_map(|index| config.limits.get(*index));
         let (balanced, path) = match &route.action {
@@ -118,7 +113,7 @@ impl BodyInspector {
         }
         pointers.dedup();
         let model = pointers.iter().position(|pointer| Some(pointer) == model.as_ref());
-        // The limits of a route read it in the same place.
+        // All limits of a route read the usage in the same place.
         let usage = costs().next().map(|cost| cost.pointers.as_ref().map_or(usage::Source::Auto, usage::Source::from));
         let (inspected, all) = (route.inspect_body as u64, route.max_body_size);
         let (most, bound) = if inspected < all { (inspected, Reason::InspectBody) } else { (all, Reason::MaxBodySize) };
@@ -137,7 +132,7 @@ impl BodyInspector {
         })
     }
 
-    /// Begins to read a body, with what the head of its request says of it.
+    /// Begins to read a body, with what the head of its request declares about it.
     ///
     /// # Errors
     /// If it cannot be used.
@@ -155,7 +150,7 @@ impl BodyInspector {
         Ok(Inspection::new(&self.compiled))
     }
 
-    /// What a body says that was read. The patches make it ask for what the gateway has to know, if it does not.
+    /// Finishes reading a body. The patches make a stream state its usage if the body does not ask for that.
     ///
     /// # Errors
     /// If it cannot be used.
@@ -187,7 +182,6 @@ impl BodyInspector {
         Ok((InspectedBody { inspector: self, said }, patches))
     }
 
-    /// Whether limits count the tokens that the known APIs say.
     fn counts_usage(&self) -> bool {
         matches!(self.usage, Some(usage::Source::Auto))
     }
@@ -203,7 +197,6 @@ fn is_completion(path: &str) -> bool {
 const COMPLETIONS: &[u8] = b"/completions";
 
 impl InspectedBody<'_> {
-    /// The text or the number at this place.
     pub fn value(&self, pointer: &Pointer) -> Option<&[u8]> {
         self.found(self.inspector.pointers.iter().position(|one| one == pointer)?)
     }
@@ -220,17 +213,17 @@ impl InspectedBody<'_> {
         }
     }
 
-    /// An estimate of its tokens, if each part that is no text has so many.
+    /// Estimates the tokens of the input. Each part that is not text counts as `part` tokens.
     pub fn input(&self, part: u64) -> u64 {
         self.said.input.tokens(part)
     }
 
-    /// The same, with the most that a limit of the route takes a part for.
+    /// Like [`Self::input`], with the largest estimate for a part among the limits of the route.
     pub fn most_input(&self) -> u64 {
         self.input(self.inspector.part)
     }
 
-    /// The most tokens of output that it asks for, if an answer without a maximum has so many.
+    /// The most tokens of output that the request allows, or `without_maximum` for each answer if it sets no maximum.
     pub fn output(&self, without_maximum: u64) -> u64 {
         self.said.output.tokens(without_maximum)
     }

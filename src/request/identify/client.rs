@@ -1,4 +1,4 @@
-//! The address of the client, and the scheme of its request: those of the connection, or those that trusted proxies report.
+//! The address of the client and the scheme of its request: those of the connection, or those that trusted proxies report.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,36 +9,31 @@ use super::forwarded::Forwarded;
 use crate::base::http::header_rules::{FORWARDED_FOR, FORWARDED_PROTO};
 use crate::config::Scheme;
 
-/// Where a request comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// The client's address.
     pub address: IpAddr,
     /// Whether the peer is a trusted proxy.
     pub via_trusted: bool,
-    /// Whether it reports two clients, so that nobody knows which one it is. Then the address is the peer's.
+    /// Whether the trusted proxy reports two clients, so that the client is unknown. Then `address` is the peer's.
     pub is_contradicted: bool,
-    /// What it says in Forwarded.
     pub forwarded: Reported,
 }
 
-/// What a trusted proxy says in Forwarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reported {
-    /// How the client has sent its request, if it says so.
+    /// The scheme of the client's request, if the header states it.
     pub scheme: Option<Scheme>,
-    /// Whether the header is valid and says from whom a proxy has got the request.
+    /// Whether the header is valid and names the node from which a proxy got the request.
     pub names_node: bool,
-    /// Whether there is no X-Forwarded-For. A proxy that writes that one may have passed on all of Forwarded as the client
-    /// has written it, and the client knows its own address.
+    /// Whether X-Forwarded-For is missing. A proxy that writes it may pass on Forwarded as its client wrote that header.
     pub is_alone: bool,
 }
 
-/// By what those are counted whom nobody knows: it is the address of no machine.
+/// Counts all requests whose client is unknown. No machine has this address.
 const CONTRADICTED: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 impl Client {
-    /// The address by which it is counted. Who makes a trusted proxy report two clients must not use up what is for the proxy.
+    /// The address that is counted. A client that makes a proxy report two clients must not use up the quota of the proxy.
     pub fn counted(self) -> IpAddr {
         if self.is_contradicted { CONTRADICTED } else { self.address }
     }
@@ -51,11 +46,11 @@ impl Reported {
     }
 }
 
-/// How the client has sent its request: what a trusted proxy reports, or else whether the connection uses TLS. If
-/// X-Forwarded-Proto and Forwarded name different schemes, neither is used, as with addresses: see [`client`].
+/// The scheme that a trusted proxy reports, otherwise that of the connection. If X-Forwarded-Proto and Forwarded name
+/// different schemes, neither is used, as with addresses: see [`client`].
 pub fn scheme(uses_tls: bool, client: Client, headers: &HeaderMap) -> Scheme {
     let listed = if client.via_trusted { headers.get(FORWARDED_PROTO) } else { None };
-    // Of several proxies, the first one has written the first value.
+    // The first of several proxies has written the first value.
     let first = listed.and_then(|value| value.as_bytes().split(|byte| *byte == b',').next());
     let reported = match (first.and_then(parse_scheme), client.forwarded) {
         (Some(listed), Reported { scheme: Some(scheme), .. }) if listed != scheme => None,
@@ -65,7 +60,7 @@ pub fn scheme(uses_tls: bool, client: Client, headers: &HeaderMap) -> Scheme {
     reported.unwrap_or(if uses_tls { Scheme::Https } else { Scheme::Http })
 }
 
-/// Some proxies name a WebSocket by a scheme of its own (RFC 6455, section 3).
+/// Some proxies name WebSocket's own schemes (RFC 6455, section 3).
 fn parse_scheme(text: &[u8]) -> Option<Scheme> {
     let is_any = |scheme: &[u8], names: &[&str]| names.iter().any(|name| scheme.eq_ignore_ascii_case(name.as_bytes()));
     match text.trim_ascii() {
@@ -76,11 +71,11 @@ fn parse_scheme(text: &[u8]) -> Option<Scheme> {
 }
 
 /// Finds the client behind `peer`. X-Forwarded-For and Forwarded are used only if the peer is a trusted proxy. They are read
-/// from the right: the first address that is not a trusted proxy's is the client's, because the client could have written
+/// from the right: the first address that is not a trusted proxy's is the client's, since the client could have written
 /// everything to the left of it. An entry that is not an address ends the search at the last known proxy.
 ///
-/// Most proxies write only one of the two headers and pass on the other as the client has sent it. Nobody knows which one
-/// that is, so if they name different clients, neither is used, and all such requests are counted together.
+/// Most proxies write only one of the two headers and pass on the other as the client has sent it. The gateway cannot know
+/// which one, so if they name different clients, neither is used, and all such requests are counted together.
 pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Client {
     let peer = peer.to_canonical();
     let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
@@ -95,7 +90,7 @@ pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Client {
     let forwarded = Forwarded::read(headers);
     let nodes = forwarded.elements.iter().rev().map(|element| parse_address(element.node?));
     let found = farthest(peer, nodes, is_trusted);
-    // The last element that a trusted proxy has written: what is to the left of it could be the client's.
+    // The last element that a trusted proxy has written. The client could have written what is to the left of it.
     let scheme = found.and_then(|(_, depth)| parse_scheme(forwarded.elements.iter().rev().nth(depth)?.proto?));
     let named = found.map(|(address, _)| address).filter(|_| forwarded.has_nodes());
     let is_contradicted = listed.zip(named).is_some_and(|(listed, named)| listed != named);
@@ -105,8 +100,8 @@ pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Client {
     Client { address, via_trusted: true, is_contradicted, forwarded }
 }
 
-/// The first of these addresses that is not a trusted proxy's, or else the last one that is known, and how many are in front of
-/// the last one that was looked at; `None` if there are none.
+/// The first of these addresses that is not a trusted proxy's, otherwise the last known one, and the number of entries before
+/// the last one that was read. `None` if there are none.
 fn farthest(
     peer: IpAddr,
     named: impl Iterator<Item = Option<IpAddr>>,
@@ -123,7 +118,7 @@ fn farthest(
     farthest
 }
 
-/// An address, with or without a port, brackets or quotes.
+/// Parses an address, with or without a port, brackets or quotes.
 pub fn parse_address(entry: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(entry).ok()?.trim().trim_matches('"');
     let address = text.parse::<IpAddr>().ok();
@@ -191,7 +186,6 @@ mod tests {
         assert_eq!(address_by_both("192.0.2.1", &[], &["for=1.1.1.1"]), "192.0.2.1");
     }
 
-    /// The scheme on a connection without TLS.
     fn scheme_by(listed: &[&str], forwarded: &[&str]) -> Scheme {
         let mut headers = HeaderMap::new();
         for line in listed {
@@ -214,7 +208,7 @@ mod tests {
             ("for=1.1.1.1;proto=https, for=10.0.0.2;proto=http", Scheme::Https),
             ("for=1.1.1.1;proto=http, for=10.0.0.2;proto=https", Scheme::Http),
             ("for=1.1.1.1, for=10.0.0.2;proto=https", Scheme::Http),
-            // What is to the left of the client's address could be its own.
+            // The client could have written what is to the left of its address.
             ("proto=https, for=1.1.1.1;proto=http", Scheme::Http),
             ("for=2.2.2.2;proto=https, for=1.1.1.1", Scheme::Http),
             ("for=2.2.2.2;proto=https, for=unknown", Scheme::Http),

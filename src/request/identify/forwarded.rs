@@ -1,23 +1,22 @@
-//! The header Forwarded (RFC 7239), in which each proxy on the way says from whom it has got the request.
+//! The header Forwarded (RFC 7239), in which each proxy on the way states from whom it got the request.
 
 use http::{HeaderMap, header};
 use smallvec::SmallVec;
 
-/// What one proxy says, without quotes.
+/// The element of one proxy, without quotes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Element<'a> {
-    /// `for`: the node from which it has got the request.
+    /// `for`: the node from which the proxy got the request.
     pub(super) node: Option<&'a [u8]>,
-    /// `proto`: the scheme of the request there.
+    /// `proto`: the scheme of that request.
     pub(super) proto: Option<&'a [u8]>,
 }
 
-/// What all proxies say, in the order of the header.
+/// The elements of all proxies, in the order of the header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Forwarded<'a> {
-    /// A line that is not valid is one element with an empty node: nobody knows which part of it a client has written.
+    /// An invalid line is one element with an empty node, because a client may have written any part of it.
     pub(super) elements: SmallVec<[Element<'a>; 4]>,
-    /// Whether a line is not valid.
     pub(super) is_broken: bool,
 }
 
@@ -36,14 +35,14 @@ impl<'a> Forwarded<'a> {
         all
     }
 
-    /// Whether a proxy names a node. Some report only a scheme or a host.
+    /// Whether any proxy names a node. Some report only a scheme or a host.
     pub(super) fn has_nodes(&self) -> bool {
         self.elements.iter().any(|element| element.node.is_some())
     }
 }
 
-/// The elements of a line (section 4); `None` if the line is not valid. Values that should be in quotes are accepted without
-/// them, since many proxies write addresses of IPv6 and ports so.
+/// The elements of a line (section 4); `None` if the line is invalid. Values that need quotes are accepted without, since
+/// many proxies write IPv6 addresses and ports that way.
 fn elements(line: &[u8]) -> Option<SmallVec<[Element<'_>; 4]>> {
     let mut elements = SmallVec::new();
     let mut rest = line;
@@ -60,7 +59,7 @@ fn elements(line: &[u8]) -> Option<SmallVec<[Element<'_>; 4]>> {
                     name if name.eq_ignore_ascii_case(b"proto") => Some(&mut element.proto),
                     _ => None,
                 };
-                // An empty value names nothing, and the second of two contradicts the first.
+                // An empty value names nothing, and a repeated parameter contradicts the first.
                 if place.is_some_and(|place| value.is_empty() || place.replace(value).is_some()) {
                     return None;
                 }
@@ -83,7 +82,7 @@ fn elements(line: &[u8]) -> Option<SmallVec<[Element<'_>; 4]>> {
     }
 }
 
-/// A value and what follows it. A value in quotes is without them, but keeps its backslashes, which no address has.
+/// A value and the rest of the text. A quoted value loses its quotes but keeps its backslashes, which no address has.
 fn value(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let Some(quoted) = text.strip_prefix(b"\"") else {
         let end = text.iter().position(|byte| b"\",; \t".contains(byte)).unwrap_or(text.len());
@@ -99,7 +98,7 @@ fn value(text: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((value, after.strip_prefix(b"\"")?))
 }
 
-/// Whether a byte can be in the name of a parameter, which is a token (RFC 9110, section 5.6.2).
+/// Whether a parameter name, which is a token (RFC 9110, section 5.6.2), can contain this byte.
 fn is_of_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
@@ -172,7 +171,7 @@ mod tests {
     }
 
     proptest! {
-        /// A proxy appends what it knows to the line of the client.
+        /// A proxy appends its element to the client's line.
         #[test]
         fn nothing_that_a_client_writes_replaces_what_a_proxy_appends(
             written in "[ -~]{0,12}(for=|\"|\\\\|,|;){0,4}[a-z\"\\\\,;=]{0,6}",

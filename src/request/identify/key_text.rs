@@ -1,7 +1,6 @@
-//! The key of a limit as a text, such as `partner-7` or `192.0.2.1|GET`: as it is shown, and as an operator writes it.
+//! The key of a limit as a text, such as `partner-7` or `192.0.2.1|GET`: as the gateway shows and an operator writes it.
 //!
-//! A part may have several sources, and what is written does not say which of them it comes from. So there may be several
-//! readings of a key, each with its own fingerprint.
+//! A written part does not say from which of its sources it comes, so a key may have several readings and fingerprints.
 
 use std::net::IpAddr;
 
@@ -9,49 +8,45 @@ use super::{ABSENT, KeyExtractor, Reader, Subject};
 use crate::base::fingerprint::Fingerprint;
 use crate::config::{Limit, PathPattern, Source};
 
-/// The most readings of a key. A limit has hardly ever more than two.
+/// The most readings of a key. Limits hardly ever have more than two.
 const MAX_READINGS: usize = 16;
 
-/// One reading of a written key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrittenKey<'a> {
-    /// What its counters are found by.
+    /// Finds the counters of the key.
     pub fingerprint: Fingerprint,
-    /// What the cache of a source of quotas finds it by: the fingerprint, or that of the first part where there are more.
+    /// The key in the cache of a source of quotas: the fingerprint, or that of the first part if there are more.
     pub quota_key: Fingerprint,
-    /// What overrides are looked up by; `None` if the first part is missing.
+    /// Finds overrides; `None` if the first part is missing.
     pub subject: Option<Subject<'a>>,
-    /// Whether an override of the written key holds for it. An address that is written is meant as one wherever it can be, as in
-    /// the file: else a client could send that address as a text, and would get what it is granted.
+    /// Whether an override of the written key applies to this reading. A written address means an address wherever it can, as
+    /// in the file: otherwise a client could send that address as a text and get the override.
     pub has_override: bool,
 }
 
-/// The bytes of a reading that is not complete yet.
+/// The bytes of an incomplete reading.
 #[derive(Clone, Default)]
 struct Unfinished<'a> {
     bytes: Vec<u8>,
-    /// How many of the bytes are those of the first part.
     first: usize,
     subject: Option<Subject<'a>>,
-    /// Whether a part of it is a text that could be an address.
+    /// Whether one of its parts is a text that could be an address.
     is_text_of_address: bool,
 }
 
 impl KeyExtractor {
-    /// Reads the written keys of a limit.
     pub fn of_written(limit: &Limit) -> Self {
-        // What is written needs no path to be read.
+        // Written keys are read without a path.
         let path = PathPattern { text: String::new(), segments: Vec::new(), rest: true };
         Self::new(&limit.name, &limit.key, &path).with_known_keys(limit.known_keys.as_ref())
     }
 
-    /// How many parts a written key has.
     pub fn part_count(&self) -> usize {
         self.parts.len()
     }
 
-    /// All readings of a key with these parts, of which an empty one is missing. There is none if the number of parts is
-    /// another one, or a part cannot be what its sources give.
+    /// All readings of a key with these parts. An empty part is missing. Empty if the number of parts differs, or if no
+    /// source of a part can have its value.
     pub fn written<'a>(&self, parts: &'a [Vec<u8>]) -> Vec<WrittenKey<'a>> {
         if parts.len() != self.parts.len() {
             return Vec::new();
@@ -96,7 +91,7 @@ impl KeyExtractor {
 }
 
 impl Reader {
-    /// Appends a written value, if the source can have it, as [`Reader::read`] appends what it reads.
+    /// Appends a written value as [`Reader::read`] appends what it reads. `None` if the source cannot have this value.
     fn push_written<'a>(&self, value: &'a [u8], bytes: &mut Vec<u8>) -> Option<Subject<'a>> {
         match &self.source {
             Source::ClientIp { v6 } => {
@@ -110,7 +105,7 @@ impl Reader {
     }
 }
 
-/// The value of a source as a text. An IPv6 address is written with the length of its prefix.
+/// The value of a source as a text. An IPv6 network has its prefix length.
 pub fn value_text(source: &Source, value: &[u8]) -> String {
     match source {
         Source::ClientIp { v6 } => network(value, *v6),
@@ -118,8 +113,7 @@ pub fn value_text(source: &Source, value: &[u8]) -> String {
     }
 }
 
-/// A key as the admin API takes it: its parts, joined by `|`. A part that is absent is empty, and a network of IPv6 is its
-/// first address.
+/// A key in the form of the admin API: its parts, joined by `|`. A missing part is empty; an IPv6 network is an address.
 pub fn written_text(parts: &[Option<(&Source, Vec<u8>)>]) -> String {
     let part = |part: &Option<(&Source, Vec<u8>)>| match part {
         Some((Source::ClientIp { .. }, value)) => network(value, 128),
@@ -129,7 +123,7 @@ pub fn written_text(parts: &[Option<(&Source, Vec<u8>)>]) -> String {
     parts.iter().map(part).collect::<Vec<_>>().join("|")
 }
 
-/// A key as a text: its parts, joined by `|`. A part that is absent is `-`.
+/// A key as a text: its parts, joined by `|`. A missing part is `-`.
 pub fn key_text(parts: &[Option<(&Source, Vec<u8>)>]) -> String {
     let part = |part: &Option<(&Source, Vec<u8>)>| match part {
         Some((source, value)) => value_text(source, value),
@@ -166,7 +160,6 @@ mod tests {
         extractor.written(&parts).into_iter().map(|reading| reading.fingerprint).collect()
     }
 
-    /// The fingerprint of a request with this header and from this address.
     fn extracted(extractor: &KeyExtractor, header: Option<&str>, client: &str) -> Fingerprint {
         let mut headers = HeaderMap::new();
         if let Some(value) = header {

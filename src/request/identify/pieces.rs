@@ -1,11 +1,10 @@
-//! The pairs of a Cookie header or of a query, as servers divide them: some know separators that others do not. Pure.
+//! Divides a Cookie header or a query into pairs as servers do: some servers know separators that others do not. Pure.
 
-/// Which separators are around a piece.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Separation {
-    /// Only those that all servers know.
+    /// All servers know the separators around the piece.
     Certain,
-    /// At least one that only some servers know, so others read the piece together with its neighbour.
+    /// Only some servers know one of the separators, so others read the piece together with its neighbor.
     Disputed,
 }
 
@@ -14,7 +13,7 @@ pub(super) struct Pieces<'a> {
     text: Option<&'a [u8]>,
     known_to_all: u8,
     known_to_some: u8,
-    /// Whether the separator before the rest is one that only some servers know.
+    /// Whether only some servers know the separator before the rest.
     is_disputed: bool,
 }
 

@@ -1,11 +1,9 @@
-//! The tokens of a request: which of them are valid, so that limits can count by what they say.
+//! Finds the valid tokens of a request, so that limits can count by their claims.
 //!
-//! To check a signature takes longer than all other steps of a request together. So only the tokens that the limits of
-//! a route use are verified, and each worker caches the valid ones.
-//!
-//! A token is found in the cache by a hash of its text, of the settings and of the keys. So a reload or new keys need
-//! not find and drop anything: what was valid before is not found any more. Tokens that are not valid are not cached,
-//! because clients can invent them without end.
+//! Verifying a signature takes longer than all other steps of a request together. So only tokens that limits of the route use
+//! are verified, and each worker caches the valid ones by a hash of their text and the settings, with the keys that verified
+//! them. After a reload or with new keys, old entries are no longer used. Invalid tokens are not cached, because clients can
+//! invent any number of them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,22 +26,22 @@ use crate::sources::jwks::KeySource;
 /// The most valid tokens that a worker caches.
 const MAX_CACHED: usize = 10_000;
 
-/// The most bytes of the claims of a token that is cached, so that the cache of a worker takes some megabytes at most.
+/// The most bytes of the claims of a cached token, so the cache of a worker takes a few megabytes at most.
 const MAX_CACHED_CLAIMS: usize = 512;
 
-/// The tokens of one `[jwt.*]`: where they are and what they have to be.
+/// Reads the tokens of one `[jwt.*]`.
 pub struct TokenReader {
     name: String,
     from: Source,
     required: bool,
     verifier: Verifier,
     keys: Arc<KeySource>,
-    /// Differs from that of any other settings, so that no token that was valid under them is found in a cache.
+    /// Differs for different settings, so no token that was valid under others is found in a cache.
     domain: Domain,
     metrics: Arc<JwtMetrics>,
 }
 
-/// What was found in requests, on all routes.
+/// Counts over all routes.
 #[derive(Debug)]
 pub struct JwtMetrics {
     /// The name of the `[jwt.*]`.
@@ -51,16 +49,14 @@ pub struct JwtMetrics {
     pub workers: PerWorker<TokenCounters>,
 }
 
-/// What was found in the requests of one worker.
 #[derive(Debug, Default)]
 pub struct TokenCounters {
-    /// Valid tokens that were verified.
+    /// Valid tokens that had to be verified.
     pub verified: Counter,
-    /// Valid tokens that were known from an earlier request.
+    /// Valid tokens known from an earlier request.
     pub cached: Counter,
-    /// Requests without a token.
     pub missing: Counter,
-    /// Tokens that are not valid, in the order of [`Rejection::ALL`].
+    /// Invalid tokens, in the order of [`Rejection::ALL`].
     pub rejected: [Counter; Rejection::ALL.len()],
 }
 
@@ -70,26 +66,20 @@ pub struct ValidToken<'a> {
     claims: Rc<Claims>,
 }
 
-/// What verifying the tokens of a request has shown.
 pub struct CheckedTokens<'a> {
     pub valid: ValidTokens<'a>,
-    /// Whether there is one that is not valid and that is ignored.
+    /// Whether an invalid token is ignored.
     pub ignores_invalid: bool,
 }
 
-/// The valid tokens of a request.
 pub type ValidTokens<'a> = SmallVec<[ValidToken<'a>; 1]>;
 
-/// Why a token is not usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenProblem {
-    /// The request has none.
     Missing,
-    /// It is not valid.
     Invalid(Rejection),
 }
 
-/// A sentence for the client.
 impl fmt::Display for TokenProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -99,14 +89,12 @@ impl fmt::Display for TokenProblem {
     }
 }
 
-/// The valid tokens that one worker has seen last.
 pub struct TokenCache {
     entries: LruCache<Fingerprint, CachedToken, RandomState>,
 }
 
 struct CachedToken {
     claims: Rc<Claims>,
-    /// The keys with which it was verified.
     keys: Fingerprint,
 }
 
@@ -117,14 +105,13 @@ impl Default for TokenCache {
 }
 
 impl<'a> ValidToken<'a> {
-    /// The value of a claim of the tokens with this name.
     pub(super) fn claim(tokens: &'a [Self], name: &str, claim: &str) -> Option<&'a str> {
         tokens.iter().find(|token| token.name == name)?.claims.get(claim)
     }
 }
 
 impl TokenReader {
-    /// Reads tokens for limits that use these claims of them.
+    /// `claims` are those that limits use.
     pub fn new(jwt: &Jwt, claims: Vec<String>, keys: Arc<KeySource>, metrics: Arc<JwtMetrics>) -> Self {
         let Jwt { name, issuer, audience, algorithms, from, required, .. } = jwt;
         let settings = format!("{:?}", (name, issuer, audience, algorithms, &claims));
@@ -139,7 +126,6 @@ impl TokenReader {
         }
     }
 
-    /// The name of the `[jwt.*]`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -149,7 +135,7 @@ impl TokenReader {
         &self.from
     }
 
-    /// The token of the request, or why it is not usable.
+    /// Finds and verifies the token of the request.
     ///
     /// # Errors
     /// When there is none, or it is not valid.
@@ -192,7 +178,7 @@ impl TokenReader {
         }
     }
 
-    /// A token that was valid before and still is.
+    /// The token, if it was verified before and is still valid.
     fn known(&self, token: &[u8], now: Time, cache: &mut TokenCache) -> Option<ValidToken<'_>> {
         let entry = cache.entries.get(&self.domain.fingerprint(token))?;
         let is_valid = entry.keys == self.keys.keys().fingerprint() && entry.claims.is_valid(now);
@@ -209,8 +195,7 @@ impl TokenReader {
     }
 }
 
-/// The valid tokens of a request of which nothing has to be verified: each of its tokens was valid before, and none is
-/// missing that is required.
+/// The valid tokens of a request that needs no verification: all are cached, and no required one is missing.
 pub fn known_tokens<'a>(
     readers: &'a [Arc<TokenReader>],
     headers: &HeaderMap,
@@ -234,7 +219,7 @@ pub fn known_tokens<'a>(
     Some(valid)
 }
 
-/// Verifies the tokens of a request, as far as they are not known to be valid.
+/// Verifies those tokens of a request that are not known to be valid.
 ///
 /// # Errors
 /// When a token is required and not valid. One place in a request has one token, so if there are several readers of the

@@ -1,4 +1,4 @@
-//! Reads the host and the path that a request is for, in their normal forms, or refuses the request.
+//! Reads the host and the path of a request in their normal forms, or refuses the request.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,6 @@ use crate::base::reason::Reason;
 use crate::config::PathRules;
 use crate::request::route::{host, path};
 
-/// The host and the path that a request is for.
 #[derive(Default)]
 pub struct Target<'a> {
     /// In lower case and without the port. Empty if a request in HTTP/1.0 has no host.
@@ -22,26 +21,23 @@ pub struct Target<'a> {
 /// The path as limits count by it.
 #[derive(Default)]
 enum PathKey {
-    /// The whole path.
     #[default]
     Whole,
-    /// So many bytes of the path.
+    /// The prefix of the path with this many bytes.
     Prefix(usize),
     /// A spelling that the request does not have.
     Folded(String),
 }
 
-/// How many fields a request may have. The library of HTTP/1.1 refuses more itself.
+/// The most header fields of a request. The library of HTTP/1.1 itself refuses more.
 const MOST_FIELDS: usize = 100;
 
-/// The request is not valid, or can be read in two ways. The following bytes on the connection may belong to what could not
-/// be read.
+/// The request is invalid, or can be read in two ways. The next bytes on the connection may belong to it.
 fn bad(detail: &'static str) -> Rejection {
     Rejection { status: StatusCode::BAD_REQUEST, reason: None, detail: Cow::Borrowed(detail), ends_connection: true }
 }
 
 impl<'a> Target<'a> {
-    /// Reads the target.
     pub(super) fn read(request: &ArrivedRequest<'a>, paths: PathRules) -> Result<Self, Rejection> {
         let ArrivedRequest { head, body, ambiguity, is_asked, .. } = *request;
         if head.headers.len() > MOST_FIELDS {
@@ -86,7 +82,6 @@ impl<'a> Target<'a> {
         Ok(Self { host, path, key: PathKey::Whole })
     }
 
-    /// The path as limits count by it.
     pub(super) fn key(&self) -> &str {
         match &self.key {
             PathKey::Whole => &self.path,
@@ -95,7 +90,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// From now on limits count by the path as a route compares it.
+    /// Makes limits count by the path as a route compares it.
     pub(super) fn fold(&mut self, paths: PathRules, ignore_case: bool) {
         self.key = match path::key(&self.path, paths, ignore_case) {
             Cow::Borrowed(key) => PathKey::Prefix(key.len()),
@@ -104,22 +99,20 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Whether a method would be a standard one in capitals. Methods differ by case (RFC 9110, section 9.1), but some servers
-/// read `post` as POST (WSGI, Rack). For the gateway such a request would take the route of another method.
+/// Whether upper case would make it a standard method. Methods are case-sensitive (RFC 9110, section 9.1), but some servers
+/// read `post` as POST (WSGI, Rack), and the gateway would find the route of another method.
 fn is_method_in_other_case(method: &str) -> bool {
     const STANDARD: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
     method.bytes().any(|byte| byte.is_ascii_lowercase())
         && STANDARD.iter().any(|standard| standard.eq_ignore_ascii_case(method))
 }
 
-/// Whether the body has no other transfer coding than chunks. The gateway writes its own chunks, so any other coding would
-/// be lost.
+/// Whether the body has no transfer coding but chunked. The gateway writes its own chunks, so others would be lost.
 fn is_plain(headers: &HeaderMap) -> bool {
     let Some(coding) = headers.get(header::TRANSFER_ENCODING) else { return true };
     coding.as_bytes().eq_ignore_ascii_case(b"chunked") && !is_repeated(headers, &header::TRANSFER_ENCODING)
 }
 
-/// Whether the request has a header more than once.
 fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.len() > headers.keys_len() && headers.get_all(name).iter().nth(1).is_some()
 }

@@ -1,8 +1,8 @@
-//! The values of headers that a route changes, for one request.
+//! Fills in the values of headers that a route changes, for one request.
 //!
 //! Captures are in the normal form of the path, by which limits count, so that the upstream cannot read another value than
-//! the one that was counted. Characters that separate the values or the parameters of a header are percent-encoded, as are
-//! all that a header cannot contain. So clients cannot add a line, a value or a parameter to a header.
+//! the counted one. Characters that separate values or parameters, and those that a header cannot contain, are
+//! percent-encoded. So clients cannot add a line, a value or a parameter to a header.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -14,34 +14,27 @@ use super::host;
 use crate::base::percent;
 use crate::config::{HeaderChanges, HeaderText, Template, TemplatePart};
 
-/// The parts of a request that the values of headers can contain.
+/// The parts of a request that values of headers can contain.
 #[derive(Clone, Copy, Debug)]
 pub struct TemplateInput<'a> {
-    /// The client's address.
     pub client_ip: IpAddr,
-    /// The host in normal form. Empty if the request has none.
+    /// In normal form. Empty if the request has none.
     pub host: &'a str,
-    /// The path in the normal form in which routes match it.
+    /// In the normal form in which routes match it.
     pub path: &'a str,
-    /// The id of the request. Empty if it has none.
+    /// Empty if the request has no id.
     pub request_id: &'a [u8],
 }
 
-/// Changes of headers as far as they are known before a request comes.
 #[derive(Debug)]
 pub enum PreparedChanges {
-    /// They are the same for every request.
     Fixed(HeaderChanges<HeaderValue>),
-    /// At least one value has placeholders.
     Templates(HeaderChanges<HeaderText>),
 }
 
-/// The changes for one request.
 #[derive(Debug)]
 pub enum CurrentChanges<'a> {
-    /// Those of the configuration.
     Prepared(&'a HeaderChanges<HeaderValue>),
-    /// With values of the request.
     Filled(Box<HeaderChanges<HeaderValue>>),
 }
 
@@ -57,7 +50,7 @@ impl Deref for CurrentChanges<'_> {
 }
 
 impl PreparedChanges {
-    /// Prepares the changes of a route; `None` if nothing changes.
+    /// `None` if nothing changes.
     pub fn new(changes: &HeaderChanges<HeaderText>) -> Option<Box<Self>> {
         if changes.is_empty() {
             return None;
@@ -73,7 +66,6 @@ impl PreparedChanges {
         Some(Box::new(if has_templates { Self::Templates(changes.clone()) } else { Self::Fixed(fixed) }))
     }
 
-    /// The changes for this request.
     pub fn of(&self, input: &TemplateInput<'_>) -> CurrentChanges<'_> {
         match self {
             Self::Fixed(changes) => CurrentChanges::Prepared(changes),
@@ -88,13 +80,13 @@ impl TemplateInput<'_> {
             HeaderText::Fixed(value) => Some(value.clone()),
             HeaderText::Template(template) => self.value(template),
         });
-        // If it is not valid, the upstream gets the host of its URL.
+        // If the host is invalid, the upstream gets the host of its URL.
         let is_host = |value: &HeaderValue| value.to_str().is_ok_and(|value| host::normal(value).is_some());
         filled.set.retain(|(name, value)| *name != header::HOST || is_host(value));
         filled
     }
 
-    /// The value; `None` if it is empty, or needs the host of a request without one. It has no blanks around it.
+    /// The value without blanks around it; `None` if it is empty, or needs the host of a request without one.
     fn value(&self, template: &Template) -> Option<HeaderValue> {
         if self.host.is_empty() && template.needs_host() {
             return None;
@@ -103,7 +95,6 @@ impl TemplateInput<'_> {
         for part in &template.parts {
             match part {
                 TemplatePart::Text(text) => value.push_str(text),
-                // Writing to a string cannot fail.
                 TemplatePart::ClientIp => _ = write!(value, "{}", self.client_ip),
                 TemplatePart::Host => push(&mut value, self.host),
                 TemplatePart::RequestId => push(&mut value, std::str::from_utf8(self.request_id).unwrap_or_default()),
@@ -111,7 +102,7 @@ impl TemplateInput<'_> {
                     push(&mut value, self.path.split('/').skip(1).nth(*index).unwrap_or_default());
                 }
                 TemplatePart::Rest(segments) => push(&mut value, after(self.path, *segments)),
-                // The value of a header cannot have these.
+                // Values of headers cannot have these placeholders.
                 TemplatePart::Path | TemplatePart::Query | TemplatePart::QueryIfAny => {}
             }
         }
@@ -120,12 +111,12 @@ impl TemplateInput<'_> {
     }
 }
 
-/// What follows after so many segments of a path, without the slash before it.
+/// The path after the first `segments` segments, without its first slash.
 fn after(path: &str, segments: usize) -> &str {
     (0..=segments).fold(path, |rest, _| rest.split_once('/').map_or("", |(_, rest)| rest))
 }
 
-/// Appends a text in which everything but characters of segments is percent-encoded.
+/// Appends a text. Percent-encodes everything that has no place in a segment.
 fn push(value: &mut String, text: &str) {
     for byte in text.bytes() {
         match byte {

@@ -1,12 +1,11 @@
-//! The normal form of a host, which routes are matched against: in lower case, without the port and a final dot.
+//! The normal form of a host, against which routes are matched: in lower case, without the port and a final dot.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
-/// A byte that no name of a host and no address has. RFC 3986, section 3.2.2, allows more in a URL, `%` among it, and servers
-/// that decode such a host read another name than the routes do. `_` is no letter of DNS, but in use.
+/// A byte that neither a host name nor an address has. RFC 3986, section 3.2.2, allows more in a URL, among them `%`, and
+/// servers that decode such a host read another name than the routes do. `_` is not valid in DNS host names, but in use.
 const FOREIGN: u8 = 1;
-/// A byte with another spelling in lower case.
 const UPPER: u8 = 2;
 
 /// The kind of each byte, so that a name is read only once.
@@ -24,7 +23,7 @@ const fn kinds() -> [u8; 256] {
 
 /// The normal form of the name in `name:port`; `None` if it is not a host. Borrowed if it is in normal form already.
 pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
-    // Only an address of IPv6 contains colons. Most names end where their plain letters do.
+    // Only IPv6 addresses contain colons. Most names end where their plain letters end.
     let plain = authority.bytes().position(|byte| KINDS[usize::from(byte)] != 0).unwrap_or(authority.len());
     let end = match authority.as_bytes().get(plain) {
         None | Some(b':') => plain,
@@ -44,7 +43,7 @@ pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
         // Servers that drop all final dots would read another name than the routes do.
         [b'.'] | [.., b'.', b'.'] => return None,
         [] if !authority.is_empty() => return None,
-        // `example.com.` is the same name in its absolute form.
+        // `example.com.` is the absolute form of the same name.
         [.., b'.'] => &name[..name.len() - 1],
         _ => name,
     };
@@ -54,7 +53,7 @@ pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
     Some(if kinds == 0 { Cow::Borrowed(name) } else { Cow::Owned(name.to_ascii_lowercase()) })
 }
 
-/// Whether it is a number of a port, or nothing.
+/// Whether this is a port number or empty.
 fn is_port(digits: &[u8]) -> bool {
     let more = |port: u32, digit: &u8| {
         let port = port * 10 + u32::from(digit.wrapping_sub(b'0'));

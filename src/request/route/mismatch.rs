@@ -1,4 +1,4 @@
-//! Why a route does not match a request, for `gateway explain`.
+//! Finds out why a route does not match a request, for `gateway explain`.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub enum Mismatch {
     Path,
     Method,
     Scheme,
-    /// This header, which has another value or is missing.
+    /// This header has another value or is missing.
     Header(String),
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Why the route does not match this request; `None` if it does. Host and path are as [`Routes::find`] takes them.
+/// `None` if the route matches. Host and path are as [`Routes::find`] takes them.
 pub fn mismatch(
     route: &Route,
     matching: PathMatching,

@@ -1,41 +1,36 @@
-//! The normal form of a path, which routes are matched against.
+//! The normal form of a path, against which routes are matched.
 //!
-//! Servers read many spellings of a path as the same path. If a route missed one of them, clients could avoid its
-//! limits. So each path is normalized first, and a path that servers read differently is refused. The upstream gets the
-//! path as the client wrote it, except where servers could still read that differently ([`onward`]).
+//! Servers read many spellings of a path as the same path. If a route missed one of them, clients could avoid its limits. So
+//! each path is decoded as far as any server decodes it, and a path that servers read differently is refused.
 //! docs/paths-and-headers.md lists the spellings and the servers.
 //!
-//! A path is decoded as far as any server decodes it. It is not replaced by that, because upstreams distinguish
-//! `/admin` from `/admin/`, and use parameters. Most paths are already normalized, which one pass over the bytes
-//! detects.
+//! The upstream gets the path as the client wrote it, except where servers could still read that differently ([`onward`]):
+//! upstreams distinguish `/admin` from `/admin/`, and use parameters.
 
 use std::borrow::Cow;
 
 use crate::base::percent;
 use crate::config::{EscapedSlashes, PathMatching, PathRules};
 
-/// Why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadPath {
-    /// A `%` that two hexadecimal digits do not follow.
+    /// A `%` without two hexadecimal digits after it.
     BadEscape,
-    /// A `.` or `..` segment, plain or encoded, also before parameters or between encoded slashes: the upstream could
-    /// see another path than the gateway.
+    /// A `.` or `..` segment, plain or encoded, also before parameters or between encoded slashes. The upstream could see
+    /// another path than the gateway.
     DotSegment,
-    /// A control character: some servers end the path there.
+    /// A control character. Some servers end the path there.
     Control,
     /// An encoded slash or a backslash, unless the configuration says how upstreams read it.
     EscapedSlash,
-    /// A character that is escaped twice although it need not be escaped at all, or a slash that is: servers that
-    /// decode twice would see another path.
+    /// A slash, or a character that needs no escape, that is escaped twice. Servers that decode twice see another path.
     EscapedTwice,
-    /// UTF-8 with more bytes than the character needs (RFC 3629, section 10): lenient decoders read it as a slash or
-    /// dot.
+    /// UTF-8 with more bytes than the character needs (RFC 3629, section 10). Lenient decoders read it as a slash or dot.
     Overlong,
 }
 
 impl BadPath {
-    /// In words, for the client.
+    /// A sentence for the client.
     pub fn detail(self) -> &'static str {
         match self {
             Self::BadEscape => "The path has a percent sign that two hexadecimal digits do not follow.",
@@ -61,9 +56,9 @@ const fn is_simple() -> [bool; 256] {
     simple
 }
 
-/// The normal form of a path. Escapes are decoded if the character may stand for itself, and in upper case otherwise;
-/// slashes are merged; parameters are removed if they make no difference. A final slash stays, since
-/// [`super::Routes::find`] handles it. Borrowed if the path is in normal form already, as nearly all are.
+/// The normal form of a path. Escapes are decoded if the character may stand for itself, otherwise they are in upper case;
+/// slashes are merged; parameters are removed if they make no difference. A final slash stays, since [`super::Routes::find`]
+/// handles it. Borrowed if the path is in normal form already, as nearly all are.
 ///
 /// # Errors
 /// When servers could read another path than the gateway.
@@ -84,7 +79,7 @@ fn normalize(path: &str, rules: PathRules) -> Result<String, BadPath> {
         rest = after;
         match byte {
             b'/' => normalizer.slash()?,
-            // It is not valid in a URI (RFC 3986, section 2), so it is unknown how upstreams read it.
+            // Not valid in a URI (RFC 3986, section 2), so upstreams may read it in any way.
             b'\\' if rules.escaped_slashes != EscapedSlashes::Decode => return Err(BadPath::EscapedSlash),
             b'\\' => normalizer.escaped_slash(b'\\')?,
             b'%' => {
@@ -103,15 +98,15 @@ fn normalize(path: &str, rules: PathRules) -> Result<String, BadPath> {
     Ok(normalizer.normal)
 }
 
-/// Whether what follows `%25` is the escape of a character that only an attacker escapes twice. Encoders do not escape
-/// unreserved characters, so no honest client sends these. A slash may be escaped twice by applications that put one
-/// URL into another; `escaped_slashes = "keep"` allows that.
+/// Whether `rest`, which follows `%25`, is the escape of a character that only an attacker escapes twice. Encoders do not
+/// escape unreserved characters, so no honest client sends these. Applications that put one URL into another may escape a
+/// slash twice; `escaped_slashes = "keep"` allows that.
 fn is_escaped_twice(rest: &[u8], rules: PathRules) -> bool {
-    // Its digits may be escaped themselves: `%25%36%43` is `%6C` after one decoding.
+    // The digits may be escaped themselves: `%25%36%43` is `%6C` after one decoding.
     let mut digits = percent_encoding::percent_decode(rest);
     let escaped = loop {
         match (digits.next(), digits.next()) {
-            // It may be escaped any number of times.
+            // The percent sign may be escaped any number of times.
             (Some(b'2'), Some(b'5')) => {}
             (Some(high), Some(low)) => break percent::unescape(&[high, low]),
             _ => break None,
@@ -127,10 +122,10 @@ fn is_escaped_twice(rest: &[u8], rules: PathRules) -> bool {
 struct Normalizer {
     rules: PathRules,
     normal: String,
-    /// Whether the bytes up to the next slash are parameters, which are removed.
+    /// Whether the bytes up to the next slash are parameters that are removed.
     in_parameters: bool,
-    /// The number of dots in the segment if it has nothing else so far. Here a segment is what any server could read as
-    /// one: encoded slashes end it, and parameters are not part of it.
+    /// The number of dots in the segment, if it has nothing else so far. Here a segment is what any server could read as one:
+    /// encoded slashes end it, and parameters are not part of it.
     dots: Option<u8>,
     /// Whether the name of the segment is complete, because its parameters have begun.
     name_is_complete: bool,
@@ -143,7 +138,7 @@ impl Normalizer {
         Self { rules, normal, in_parameters: false, dots: Some(0), name_is_complete: false, before: 0 }
     }
 
-    /// A character of a segment, decoded.
+    /// Handles a decoded character of a segment.
     fn character(&mut self, byte: u8) -> Result<(), BadPath> {
         if byte.is_ascii_control() {
             return Err(BadPath::Control);
@@ -174,7 +169,7 @@ impl Normalizer {
         Ok(())
     }
 
-    /// `%2F`, `%5C`, or a backslash.
+    /// Handles `%2F`, `%5C` or a backslash.
     fn escaped_slash(&mut self, byte: u8) -> Result<(), BadPath> {
         match self.rules.escaped_slashes {
             EscapedSlashes::Reject => Err(BadPath::EscapedSlash),
@@ -199,8 +194,7 @@ impl Normalizer {
     }
 }
 
-/// The path as limits count by it: paths that the route does not distinguish have the same key. `path` is as [`normal`]
-/// returns it.
+/// The path as limits count by it: the same for paths that the route does not distinguish. `path` is from [`normal`].
 pub fn key(path: &str, rules: PathRules, ignore_case: bool) -> Cow<'_, str> {
     let path = match path.strip_suffix('/') {
         Some(shorter) if rules.matching == PathMatching::Forgiving && !shorter.is_empty() => shorter,
@@ -209,7 +203,7 @@ pub fn key(path: &str, rules: PathRules, ignore_case: bool) -> Cow<'_, str> {
     if ignore_case { lower(path) } else { Cow::Borrowed(path) }
 }
 
-/// The path with its ASCII letters in lower case. Borrowed if it has no others.
+/// The path with its ASCII letters in lower case. Borrowed if none is in upper case.
 pub(super) fn lower(path: &str) -> Cow<'_, str> {
     if path.bytes().any(|byte| byte.is_ascii_uppercase()) {
         Cow::Owned(path.to_ascii_lowercase())
@@ -219,9 +213,9 @@ pub(super) fn lower(path: &str) -> Cow<'_, str> {
 }
 
 /// The path that the upstream gets, for a path that [`normal`] has accepted: as the client wrote it, without its first
-/// `strip` segments. Encoded slashes that the gateway reads as slashes are replaced by slashes, so that the upstream
-/// reads them in the same way. Several slashes at the beginning become one: a server that resolves the path as a
-/// reference (RFC 3986, section 4.2) would read `//x/login` as `/login` on the host `x`.
+/// `strip` segments. Encoded slashes that the gateway reads as slashes become slashes, so that the upstream reads them in the
+/// same way. Several slashes at the beginning become one: a server that resolves the path as a reference (RFC 3986, section
+/// 4.2) would read `//x/login` as `/login` on the host `x`.
 pub fn onward(path: &str, strip: usize, rules: PathRules) -> Cow<'_, str> {
     match slashed(path, rules) {
         Cow::Borrowed(path) => Cow::Borrowed(rooted(path, strip, rules)),
@@ -229,8 +223,8 @@ pub fn onward(path: &str, strip: usize, rules: PathRules) -> Cow<'_, str> {
     }
 }
 
-/// The segment with this index, as the client wrote it, but without parameters if they make no difference. For a path that
-/// [`normal`] has accepted; empty if it has no such segment. Segments that [`normal`] removes do not count.
+/// The segment with this index, as the client wrote it, but without parameters if they make no difference. `path` is one that
+/// [`normal`] has accepted. Empty if there is no such segment. Segments that [`normal`] removes do not count.
 pub fn segment(path: &str, index: usize, rules: PathRules) -> String {
     let path = slashed(path, rules);
     let mut segments = path.split('/').filter(|segment| !is_removed(segment, rules));
@@ -241,7 +235,7 @@ pub fn segment(path: &str, index: usize, rules: PathRules) -> String {
     segment[..end].to_owned()
 }
 
-/// The path with slashes in the place of encoded ones, if the gateway reads them as slashes.
+/// The path with encoded slashes replaced by slashes, if the gateway reads them as slashes.
 fn slashed(path: &str, rules: PathRules) -> Cow<'_, str> {
     if rules.escaped_slashes == EscapedSlashes::Decode && path.bytes().any(|byte| matches!(byte, b'%' | b'\\')) {
         let escapes = ["%2F", "%2f", "%5C", "%5c", "\\"];
@@ -250,10 +244,8 @@ fn slashed(path: &str, rules: PathRules) -> Cow<'_, str> {
     Cow::Borrowed(path)
 }
 
-/// What begins the parameters of a segment.
 const PARAMETER_SIGNS: [&str; 3] = [";", "%3B", "%3b"];
 
-/// Whether [`normal`] removes a segment.
 fn is_removed(segment: &str, rules: PathRules) -> bool {
     let forgiving = rules.matching == PathMatching::Forgiving;
     segment.is_empty() || (forgiving && PARAMETER_SIGNS.iter().any(|sign| segment.starts_with(sign)))
@@ -262,7 +254,6 @@ fn is_removed(segment: &str, rules: PathRules) -> bool {
 fn rooted(path: &str, strip: usize, rules: PathRules) -> &str {
     let rest = without(path, strip, rules);
     match rest.len() - rest.trim_start_matches('/').len() {
-        // Every segment is stripped.
         0 if rest.is_empty() => "/",
         0 => rest,
         slashes => &rest[slashes - 1..],
@@ -469,7 +460,7 @@ mod tests {
             prop_assert_eq!(&again, &spelled);
             prop_assert!(!spelled.contains("//"));
             prop_assert!(spelled.split('/').all(|segment| segment != "." && segment != ".."));
-            // What goes on is read by the gateway as the same path.
+            // The gateway reads the path for the upstream as the same path.
             let onward = onward(&path, 0, rules);
             prop_assert_eq!(normal(&onward, rules).unwrap(), spelled);
         }

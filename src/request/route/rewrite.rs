@@ -1,7 +1,7 @@
-//! The path that the upstream gets: the client's, or the one that a route with `rewrite` sends instead.
+//! The path that the upstream gets: the client's, or that of `rewrite` in the route.
 //!
-//! A rewrite has captures as the client has written them, since the upstream decodes the path. The result is normalized
-//! once, as every path of a client is, so a path that servers read differently is refused here too.
+//! A rewrite contains captures as the client has written them, since the upstream decodes the path. The result is normalized,
+//! like every path of a client, so a path that servers read differently is refused here too.
 
 use std::borrow::Cow;
 
@@ -35,7 +35,7 @@ fn rewritten(template: &Template, path: &str, rules: PathRules) -> Result<String
                 let rest = path::onward(path, *segments, rules);
                 percent::push_as_written(&mut written, rest.trim_start_matches('/'));
             }
-            // A rewrite cannot have these.
+            // A rewrite cannot have these placeholders.
             TemplatePart::ClientIp
             | TemplatePart::Host
             | TemplatePart::RequestId
@@ -44,7 +44,7 @@ fn rewritten(template: &Template, path: &str, rules: PathRules) -> Result<String
             | TemplatePart::QueryIfAny => {}
         }
     }
-    // Encoded slashes of the client are checked already, and those of the configuration are meant.
+    // The client's encoded slashes are checked already, and those of the configuration are intended.
     path::normal(&written, PathRules { escaped_slashes: EscapedSlashes::Keep, ..rules })?;
     Ok(written)
 }
@@ -118,7 +118,6 @@ mod tests {
             let rules = PathRules { matching, escaped_slashes };
             let target = target.split(['?', '#']).next().unwrap_or_default();
             let Ok(normal) = path::normal(target, rules) else { return Ok(()) };
-            // A capture is not empty.
             let Some(capture) = normal.split('/').nth(1).filter(|segment| !segment.is_empty()) else { return Ok(()) };
             let parts = [text("/x-"), TemplatePart::Segment(0), text("-y/"), TemplatePart::Segment(0), text("/z")];
             let written = of(&parts, target, rules).unwrap();

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, Method};
 
 use crate::config::{HeaderMatch, PathMatching, PathPattern, Route, Scheme, Segment};
 
-/// The routes and further segments that follow one sequence of segments.
+/// The routes and further segments after one sequence of segments.
 #[derive(Debug, Default)]
 pub(super) struct Node {
     literals: HashMap<String, Node>,
@@ -19,19 +19,17 @@ pub(super) struct Node {
 /// The conditions of a route besides its host and its path.
 #[derive(Debug)]
 pub(super) struct RouteEntry {
-    /// Index into the routes of the configuration.
     pub(super) index: usize,
     /// Empty if the route takes all methods.
     methods: Vec<Method>,
     headers: Vec<(HeaderName, HeaderMatch)>,
     scheme: Option<Scheme>,
-    /// The segments to compare in their own case, if the route distinguishes case and the tree is in lower case.
+    /// The segments to compare with case, if the route distinguishes case and the tree is in lower case.
     case_sensitive: Option<Vec<Segment>>,
 }
 
 impl Node {
-    /// Routes have to be inserted in order of specificity. `is_lower_case` is whether paths are searched for in lower
-    /// case.
+    /// Routes have to be inserted in order of specificity. `is_lower_case` says whether paths are looked up in lower case.
     pub(super) fn insert(&mut self, index: usize, route: &Route, is_lower_case: bool) {
         let PathPattern { segments, rest, .. } = &route.path;
         let node = segments.iter().fold(self, |node, segment| match segment {
@@ -45,10 +43,10 @@ impl Node {
         if *rest { node.rests.push(entry) } else { node.ends.push(entry) }
     }
 
-    /// Visits the entries for a path, those of one pattern at a time, until `visit` returns something: literals before
-    /// captures before the rest. `path` is what follows the slash after this node; `None` if there is no slash.
+    /// Visits the entries for a path, those of one pattern at a time, until `visit` returns a value: literals before captures
+    /// before the rest. `path` is what follows the slash after this node; `None` if there is no slash.
     ///
-    /// If a final slash makes no difference, a route that has it exactly if the path has it comes first.
+    /// If a final slash makes no difference, routes that agree with the path about it come first.
     pub(super) fn walk<'a, T>(
         &'a self,
         path: Option<&str>,
@@ -79,11 +77,10 @@ impl Node {
 pub struct RouteConditions<'a> {
     pub method: &'a Method,
     pub headers: &'a HeaderMap,
-    /// How the client has sent the request.
     pub scheme: Scheme,
 }
 
-/// The parts of a request that routes are matched against, besides the host.
+/// The parts of a request against which routes are matched, besides the host.
 pub(super) struct RouteRequest<'a> {
     /// In its own case, without the first slash.
     pub(super) path: &'a str,
@@ -105,7 +102,6 @@ impl RouteRequest<'_> {
         Some(first)
     }
 
-    /// The methods of the entries whose other conditions the request meets.
     pub(super) fn methods<'e>(&self, entries: &'e [RouteEntry]) -> impl Iterator<Item = &'e str> {
         let methods = entries.iter().filter(|entry| self.meets(entry)).flat_map(|entry| &entry.methods);
         methods.flat_map(|method| {
@@ -114,7 +110,7 @@ impl RouteRequest<'_> {
         })
     }
 
-    /// Whether the request meets all conditions of the route except that on the method.
+    /// Ignores the method.
     fn meets(&self, entry: &RouteEntry) -> bool {
         entry.headers.iter().all(|(name, wanted)| has(self.conditions.headers, name, wanted))
             && entry.scheme.is_none_or(|wanted| wanted == self.conditions.scheme)
@@ -122,7 +118,7 @@ impl RouteRequest<'_> {
     }
 }
 
-/// Whether the path has the literals among the segments in their own case.
+/// Whether the literals among the segments have the same case in the path.
 fn matches_case(path: &str, segments: &[Segment]) -> bool {
     path.split('/').zip(segments).all(|(found, wanted)| match wanted {
         Segment::Literal(text) => text == found,

@@ -1,5 +1,5 @@
-//! How large the numbers of a request are: the maximum of output, and of how many answers. Servers read more than numbers: texts of
-//! them, and what they take for unlimited.
+//! How large the numbers of a request are: the maximum of output, and the number of answers. Servers accept more than
+//! numbers: texts of numbers, and values that mean unlimited.
 
 use crate::base::json::normal;
 
@@ -8,12 +8,12 @@ use crate::base::json::normal;
 pub(super) struct Amount {
     /// The largest whole number that it can mean.
     pub(super) most: u64,
-    /// Whether every server that takes it reads this. Otherwise it may also mean that there is no maximum.
+    /// Whether every server that accepts it reads this number. Otherwise it may also mean that there is no maximum.
     pub(super) is_certain: bool,
 }
 
 impl Amount {
-    /// What has more digits than are read.
+    /// A number with more digits than are read.
     pub(super) const LARGEST: Self = Self { most: u64::MAX, is_certain: false };
     const NONE: Self = Self { most: 0, is_certain: false };
 
@@ -28,7 +28,7 @@ impl Amount {
         }
     }
 
-    /// A number in its normal form, which is not negative.
+    /// Reads a number in its normal form that is not negative.
     fn of_number(form: &str) -> Self {
         if let Ok(number) = form.parse() {
             return Self { most: number, is_certain: true };
@@ -41,7 +41,7 @@ impl Amount {
         Self { most, is_certain: false }
     }
 
-    /// What is no number of JSON: a sign, separators, another base, or a number with something behind it.
+    /// Reads what is not a number of JSON: one with a sign, separators, another base, or something after it.
     fn unusual(text: &[u8]) -> Self {
         if !text.is_ascii() {
             // Some languages read the digits of all scripts.
@@ -59,7 +59,7 @@ impl Amount {
             let is_fraction = text.iter().find(|byte| !byte.is_ascii_digit()) == Some(&b'.');
             match is_power || text.starts_with(b"inf") {
                 true => u64::MAX,
-                // It may be rounded up.
+                // Servers may round a fraction up.
                 false => leading(&text, 10).saturating_add(is_fraction.into()),
             }
         });
@@ -67,7 +67,6 @@ impl Amount {
     }
 }
 
-/// The number if there is nothing but digits.
 fn digits(text: &[u8]) -> Option<u64> {
     text.iter().try_fold(0_u64, |number, byte| {
         let digit = byte.wrapping_sub(b'0');
@@ -75,7 +74,7 @@ fn digits(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// The number that the text begins with.
+/// The number at the beginning of the text.
 fn leading(text: &[u8], base: u32) -> u64 {
     let digits = text.iter().map_while(|byte| char::from(*byte).to_digit(base));
     digits.fold(0, |number: u64, digit| number.saturating_mul(base.into()).saturating_add(digit.into()))

@@ -1,19 +1,18 @@
-//! The members of requests that mean something: to keys, and to the gateway itself.
+//! The members of requests that have a meaning, to keys or to the gateway itself.
 
 use crate::tokens::pointer::{Pointer, Pointers};
 
-/// What is read of bodies: what keys point to, and what the gateway knows.
+/// What to read in bodies: the targets of keys, and members with a meaning to the gateway.
 #[derive(Debug)]
 pub struct BodyPointers {
     pub(super) all: Pointers,
-    /// How many of them are those of keys. They come first.
+    /// How many of the pointers are those of keys. They come first.
     keys: usize,
-    /// What is known, and what is known of each place.
+    /// The members with a meaning, and the meaning of each place.
     pub(super) known: Vec<KnownMember>,
     by_place: Vec<Option<Known>>,
 }
 
-/// A member that means something to the gateway.
 #[derive(Debug)]
 pub(super) struct KnownMember {
     pub(super) place: usize,
@@ -43,12 +42,11 @@ impl BodyPointers {
     }
 }
 
-/// The members that mean something to the gateway.
+/// The meanings of members to the gateway.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Known {
-    /// The maximum of output.
     MaxOutput,
-    /// How many answers there are to each prompt.
+    /// The number of answers to each prompt.
     Choices,
     /// One prompt, or several in an array.
     Prompts,
@@ -59,7 +57,7 @@ pub(super) enum Known {
 }
 
 impl Known {
-    /// Google's servers take both spellings of each name.
+    /// Google's servers accept both spellings of each name.
     const ALL: [(Self, &str); 39] = [
         (Self::MaxOutput, "/max_tokens"),
         (Self::MaxOutput, "/max_completion_tokens"),

@@ -1,34 +1,32 @@
-//! The parts of a request that are no text: pictures, sound, videos and files, by reference or in base64, and references to
-//! earlier answers. What they cost cannot be seen in their size.
+//! Counts the parts of a request that are not text: pictures, sound, videos and files, by reference or in base64, and
+//! references to earlier answers. Their size does not show what they cost.
 //!
-//! They are found by the names that the APIs have for them, wherever they stand, but not in definitions of tools and in what
-//! tools are called with.
+//! Parts are found by their names in the APIs, anywhere except in definitions of tools and in arguments of tool calls.
 
 use smallvec::SmallVec;
 
 use crate::base::json::Kind;
 
-/// What a member is, by its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Role {
     #[default]
     Other,
-    /// A part, or several of them in an array.
+    /// A part, or several parts in an array.
     Part,
-    /// The same, but not directly in the body.
+    /// Like `Part`, but not directly in the body.
     InnerPart,
-    /// The same, but only directly in the body.
+    /// Like `Part`, but only directly in the body.
     Reference,
-    /// What a prompt is known by; in other requests it is the prompt.
+    /// The identifier of a stored prompt; in other requests the prompt itself.
     Prompt,
-    /// The data of a part, or where it is.
+    /// The data of a part, or where the data is.
     Data,
-    /// Of what kind something is.
+    /// The type of an object, a media type, or a status.
     Type,
     Id,
-    /// What the Responses API gets: messages, and references to them.
+    /// The input of the Responses API: messages, and references to them.
     Input,
-    /// What has no parts in it.
+    /// Has no parts in it.
     Aside,
 }
 
@@ -79,37 +77,35 @@ impl Role {
     }
 }
 
-/// Counts the parts of one request. It is told what a reader of JSON reads.
+/// Counts the parts of one request. Its methods have to be called for everything that a reader of JSON reads.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    /// How many there are.
     pub(super) count: u64,
-    /// How many bytes of their strings are no text.
+    /// How many bytes of the strings of parts are not text.
     pub(super) data: u64,
-    /// The member that comes next.
+    /// The role of the next member.
     role: Role,
-    /// How deep what has no parts begins; 0 if the reader is in none.
+    /// The depth inside the value without parts; 0 outside such values.
     aside: usize,
-    /// The innermost part that the reader is in, and those around it.
+    /// The innermost part around the reader, and the parts around that.
     part: OpenPart,
     outer: Vec<OpenPart>,
-    /// How deep the members or items of what is innermost are: of a part, or of what has no parts.
+    /// The depth of the members or items of the innermost part or value without parts.
     innermost: usize,
     string: PartString,
-    /// The beginning of what the string says of a kind.
+    /// The beginning of a type, as the string states it.
     kind: SmallVec<[u8; MAX_KIND]>,
-    /// What is known of the item of `input` that the reader is in.
+    /// The item of `input` around the reader.
     item: Item,
-    /// Whether the reader is in `input`.
     is_in_input: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct OpenPart {
-    /// How many arrays and objects the reader is in where its members or items are; 0 if the reader is in no part.
+    /// The depth of its members or items; 0 outside of parts.
     depth: usize,
     form: PartForm,
-    /// Bytes of strings that are data, if it is none of text.
+    /// Bytes of strings that are data, unless the part is text.
     data: u64,
     is_text: bool,
 }
@@ -118,21 +114,20 @@ struct OpenPart {
 enum PartForm {
     #[default]
     Single,
-    /// Several parts, in an array.
+    /// Several parts in an array.
     List,
-    /// An object in a list. It stands for the list until it ends.
+    /// An object in a list. Replaces the list until the object ends.
     Item,
 }
 
-/// What the string is that is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum PartString {
     #[default]
     Other,
     Type,
-    /// Data in base64, of which so many bytes were read.
+    /// Data in base64, of which this many bytes were read.
     Data(u64),
-    /// The beginning of a URL that has its data in it, of which so many bytes were read.
+    /// The beginning of a URL with data in it, of which this many bytes were read.
     Prefix(u64),
 }
 
@@ -144,7 +139,7 @@ struct Item {
 }
 
 impl Parts {
-    /// A name is this deep in arrays and objects.
+    /// A name at this depth of arrays and objects.
     #[inline]
     pub(super) fn name(&mut self, name: Option<&[u8]>, depth: usize) {
         self.role = name.map_or(Role::Other, Role::of);
@@ -154,7 +149,7 @@ impl Parts {
         }
     }
 
-    /// A value begins that is this deep in arrays and objects.
+    /// A value begins at this depth of arrays and objects.
     #[inline]
     pub(super) fn begin(&mut self, kind: Kind, depth: usize) {
         let role = std::mem::take(&mut self.role);
@@ -185,7 +180,7 @@ impl Parts {
             self.kind.clear();
             self.count += u64::from(is_part && !is_in_part);
         } else if is_part {
-            // What is directly in a part belongs to it.
+            // What is directly in a part belongs to the part.
             self.count += u64::from(kind == Kind::Object && !is_in_part);
             self.outer.push(self.part);
             self.enter(if kind == Kind::Array { PartForm::List } else { PartForm::Single }, depth + 1);
@@ -196,7 +191,7 @@ impl Parts {
         }
     }
 
-    /// An item of a list begins. Each is a part, or a list of them.
+    /// An item of a list begins. Each is a part, or a list of parts.
     #[inline]
     fn begin_item(&mut self, kind: Kind, depth: usize) {
         self.count += u64::from(kind != Kind::Array);
@@ -222,7 +217,6 @@ impl Parts {
         self.part = OpenPart { depth, form, data: 0, is_text: false };
     }
 
-    /// The next part of a string.
     #[inline]
     pub(super) fn text(&mut self, part: &[u8]) {
         if self.string != PartString::Other {
@@ -240,7 +234,7 @@ impl Parts {
         }
     }
 
-    /// So many bytes were read before this part of `data:image/png;base64,`, and perhaps of what follows.
+    /// Reads a part of `data:image/png;base64,` after `length` bytes, and perhaps of what follows the comma.
     fn prefix(&mut self, length: u64, part: &[u8]) {
         let end = part.iter().position(|byte| *byte == b',');
         self.keep_kind(&part[..end.unwrap_or(part.len())]);
@@ -263,7 +257,7 @@ impl Parts {
         self.kind.extend_from_slice(&part[..room.min(part.len())]);
     }
 
-    /// What began last ends. It is this deep in arrays and objects.
+    /// The innermost value ends, at this depth of arrays and objects.
     #[inline]
     pub(super) fn end(&mut self, kind: Kind, depth: usize) {
         if kind == Kind::String {
@@ -277,7 +271,7 @@ impl Parts {
         }
     }
 
-    /// An array or object of the outermost ones ends: it may be an item of `input`, or what that is in.
+    /// One of the outermost arrays or objects ends: it may be an item of `input`, or contain `input`.
     #[inline]
     pub(super) fn end_outer(&mut self, depth: usize) {
         if self.is_in_input {
@@ -289,7 +283,7 @@ impl Parts {
         }
     }
 
-    /// What has no parts ends, or a part. Nothing is known to be in what has none.
+    /// A part ends, or a value without parts, in which nothing is recognized.
     #[inline(never)]
     fn end_known(&mut self) {
         if std::mem::take(&mut self.aside) == 0 {
@@ -329,22 +323,21 @@ impl Parts {
     }
 }
 
-/// In so many arrays and objects is a member of an item of `input`.
+/// The depth of the members of an item of `input`.
 const ITEM_DEPTH: usize = 3;
 
-/// The most that is kept of what a string says of a kind.
 const MAX_KIND: usize = 32;
-/// The longest beginning of a URL that has its data in it.
+/// The longest beginning of a URL before its data.
 const MAX_PREFIX: u64 = 256;
 
-/// Whether a media type, or what an API calls it, is text.
+/// Whether a media type, or an API's name for it, is text.
 fn is_of_text(kind: &[u8]) -> bool {
     let kind = kind.trim_ascii_start().to_ascii_lowercase();
     let binary: [&[u8]; 4] = [b"image/", b"audio/", b"video/", b"application/pdf"];
     kind.starts_with(b"text") || kind.contains(&b'/') && !binary.iter().any(|binary| kind.starts_with(binary))
 }
 
-/// With line ends, which some clients put into it.
+/// Includes line ends, which some clients insert.
 fn is_of_base64(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_' | b'=' | b'\r' | b'\n')
 }

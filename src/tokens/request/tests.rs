@@ -12,7 +12,7 @@ fn read(body: &[u8], pointers: &[&str]) -> Inspected {
     inspect(body, &BodyPointers::new(&pointers))
 }
 
-/// The body as it is sent on, if it can be asked for its usage.
+/// The body for the upstream, if it can be made to ask for its usage.
 fn asking(body: &str) -> Option<String> {
     let mut asking = body.to_owned();
     let patches = read(body.as_bytes(), &[]).usage_patches?;
@@ -98,7 +98,6 @@ fn the_greatest_maximum_counts_whatever_it_is_called() {
         (r#"{"parameters":{"max_new_tokens":7,"best_of":2}}"#, 14),
         (r#"{"inferenceConfig":{"maxTokens":7}}"#, 7),
         (r#"[{"max_tokens":9}]"#, 100),
-        // Texts.
         (r#"{"max_tokens":"4000"}"#, 4000),
         (r#"{"max_tokens":" 4000\n"}"#, 4000),
         (r#"{"max_tokens":"400\u0030"}"#, 4000),
@@ -106,14 +105,14 @@ fn the_greatest_maximum_counts_whatever_it_is_called() {
         (r#"{"max_tokens":"0x1000"}"#, 4096),
         (r#"{"max_tokens":5,"max_output_tokens":"lots"}"#, 100),
         (r#"{"max_tokens":500,"max_output_tokens":"lots"}"#, 500),
-        // What may mean that there is none.
+        // Values that may mean unlimited.
         (r#"{"max_tokens":null}"#, 100),
         (r#"{"max_tokens":-1}"#, 100),
         (r#"{"n_predict":-2,"max_tokens":5}"#, 100),
         (r#"{"max_tokens":true}"#, 100),
         (r#"{"max_tokens":[9]}"#, 100),
         (r#"{"max_tokens":{}}"#, 100),
-        // Very large and very long ones.
+        // Very large and very long numbers.
         (r#"{"max_tokens":1e300}"#, MOST),
         (r#"{"max_tokens":18446744073709551616}"#, MOST),
         (r#"{"max_tokens":1111111111111111111111111111111111111111111111111111111111111111111111}"#, MOST),
@@ -249,7 +248,7 @@ fn values_have_one_form() {
     assert_eq!(read(b"\"root\"", &["", "/a"]).found, [value("root"), PointedTo::Missing]);
 }
 
-/// Some servers read a value, and do not look at what follows it.
+/// Some servers read a value and ignore what follows it.
 #[test]
 fn a_value_counts_whatever_follows_it() {
     for rest in [" x", "{}", "{\"m\":\"b\"}", "\n{\"m\":\"b\"}\n", "]", "\"m\""] {
@@ -319,7 +318,7 @@ fn what_is_almost_json_is_told_apart() {
     for body in ["\u{feff}{\"x\":[-0.5e+3,1E9,0]} ", "\"\\ud800\"", "{\"\u{7f}\":\"\u{2028}\"}"] {
         assert_eq!(read(body.as_bytes(), &[]).form, Form::Json, "{body}");
     }
-    // Characters are not cut in two where the body is.
+    // A body is not cut within a character.
     for at in PIECE - 4..PIECE {
         let body = format!(r#"["{}é€😀{}"]"#, "x".repeat(at - 2), "é".repeat(PIECE));
         assert_eq!(pieces(body.as_bytes()).map(<[u8]>::len).sum::<usize>(), body.len());

@@ -1,5 +1,5 @@
-//! What makes a request for a stream ask for its usage: `stream_options.include_usage` becomes `true`, whatever it was, wherever
-//! a server may look for it, and all else stays as it is.
+//! Makes a request for a stream ask for its usage: `stream_options.include_usage` becomes `true`, whatever its value,
+//! wherever a server may look for it. All else stays the same.
 
 use std::ops::Range;
 
@@ -12,28 +12,27 @@ use crate::base::json::Kind;
 const OPTIONS: &[u8] = b"stream_options";
 const INCLUDE: &[u8] = b"include_usage";
 
-/// What was seen of the options. It is told what is in the outermost object, and in options that are there, each once.
+/// The options seen so far. Its methods have to be called for what is in the outermost object, and in each of the options.
 #[derive(Debug, Default)]
 pub(super) struct UsageAsking {
     patches: SmallVec<[Patch; 2]>,
-    /// Whether the member that comes next has the name that the API has for it.
+    /// Whether the next member has exactly the name of the API.
     is_exact: bool,
     has_options: bool,
     open: Option<OpenOptions>,
     replaced: Option<Replaced>,
 }
 
-/// Options that the reader is in.
+/// The options around the reader.
 #[derive(Debug)]
 struct OpenOptions {
     /// Where their members begin, and how many there are.
     at: usize,
     members: usize,
-    /// Whether one of them asks for the usage.
+    /// Whether one of the members asks for the usage.
     includes: bool,
 }
 
-/// A value that has begun and is replaced.
 #[derive(Debug)]
 struct Replaced {
     at: usize,
@@ -41,7 +40,6 @@ struct Replaced {
     with: &'static str,
 }
 
-/// What something is.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Asking {
     Options,
@@ -49,7 +47,7 @@ pub(super) enum Asking {
 }
 
 impl UsageAsking {
-    /// A name in the outermost object, or in an array or object that is directly in it.
+    /// A name in the outermost object, or in an array or object directly in that.
     #[inline]
     pub(super) fn name(&mut self, name: Option<&[u8]>, is_outermost: bool) {
         self.is_exact = name.is_some_and(|name| name.len() >= INCLUDE.len() && matches!(name, OPTIONS | INCLUDE));
@@ -58,7 +56,6 @@ impl UsageAsking {
         }
     }
 
-    /// A value begins.
     pub(super) fn begin(&mut self, what: Asking, kind: Kind, at: usize, deep: usize) {
         self.note(what);
         if what == Asking::Options && kind == Kind::Object {
@@ -69,13 +66,13 @@ impl UsageAsking {
         }
     }
 
-    /// Whether it has to be told where values end.
+    /// Whether [`Self::end`] has to be called.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.open.is_some() || self.replaced.is_some()
     }
 
-    /// What began `deep` in arrays and objects ends before this place.
+    /// What began at the depth `deep` in arrays and objects ends before `at`.
     pub(super) fn end(&mut self, at: usize, deep: usize) {
         if let Some(replaced) = self.replaced.take_if(|replaced| replaced.deep == deep) {
             self.patches.push(Patch { at: replaced.at..at, with: replaced.with });
@@ -87,7 +84,7 @@ impl UsageAsking {
         }
     }
 
-    /// A value that has no others in it.
+    /// A number or another word.
     pub(super) fn word(&mut self, what: Asking, word: Option<&[u8]>, at: Range<usize>) {
         self.note(what);
         match what {
@@ -105,7 +102,7 @@ impl UsageAsking {
         }
     }
 
-    /// The changes in the order of their places, if the members of the body begin at this one.
+    /// The changes in the order of their places. `members` is where the members of the body begin.
     pub(super) fn patches(mut self, members: usize) -> Vec<Patch> {
         if !self.has_options {
             self.patches.push(Patch { at: members..members, with: "\"stream_options\":{\"include_usage\":true}," });

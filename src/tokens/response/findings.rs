@@ -1,10 +1,10 @@
-//! What was found in a response: it is told what a reader of JSON reads.
+//! Collects what a reader of JSON finds in a response.
 //!
-//! The text is what the charge depends on if the usage is missing. In a stream it is below members called `delta`: other
-//! events repeat it as a whole when it is finished, and that is not counted again. In other responses it is below `content`
-//! and the like, and if there is nothing known, all strings are text. What is no JSON is text in any case.
+//! The charge depends on the amount of text if the usage is missing. In a stream, text is below members called `delta`: other
+//! events repeat it as a whole when it is finished, which is not counted again. In other responses, text is below `content`
+//! and similar members. If no known member is found, all strings are text. What is not JSON is text in any case.
 //!
-//! What is said of the answer beside the usage is `ending`'s: whether it is complete, and whether the usage is final.
+//! `ending` decides whether the answer is complete, and whether the usage is final.
 
 use std::mem;
 use std::ops::Range;
@@ -22,46 +22,44 @@ pub(super) struct Findings {
     source: Source,
     /// Whether there are several values, each a part of the response.
     pub(super) is_stream: bool,
-    /// Whether these are the elements of an array.
+    /// Whether the values are the elements of an array.
     pub(super) is_list: bool,
     pub(super) report: Report,
-    /// What the document says by itself; `None` if it says nothing.
+    /// The usage that the current document states by itself, if any.
     own: Option<Report>,
     pub(super) ending: Ending,
     pub(super) provider: Option<Provider>,
-    /// The model that has answered; empty if that is not known.
+    /// The model that has answered; empty if unknown.
     pub(super) model: ShortText,
-    /// The number of the last event.
     pub(super) sequence_number: Option<u64>,
-    /// Where the last part ended that is an element or a value.
+    /// Where the last part ended, if parts are elements or values.
     pub(super) part_end: Option<usize>,
     kept: KeptString,
     /// Bytes of strings by their class.
     text: [u64; 4],
-    /// The greatest class of text that has been there.
+    /// The greatest class of text seen so far.
     seen: Class,
-    /// Bytes of what is no JSON.
+    /// Bytes that are not JSON.
     other_text: u64,
     document: Document,
 }
 
-/// Where in a document the reader is, and what was seen of it.
+/// Where in a document the reader is, and what was seen of the document.
 #[derive(Default)]
 struct Document {
     follower: Follower,
-    /// How many arrays and objects the reader is in.
+    /// How many arrays and objects are around the reader.
     depth: usize,
-    /// The innermost of these, and the outermost of these.
+    /// The innermost and the outermost arrays and objects around the reader.
     place: Place,
     places: [Place; 5],
-    /// The member that comes next.
+    /// The next member.
     member: Member,
     class: Class,
-    /// Whether a value has ended that has others in it.
+    /// Whether an array or object has ended.
     has_ended: bool,
-    /// For each class how deep what has it begins, and the class around that.
+    /// For each class, the depth at which it begins, and the class around it.
     classes: [(usize, Class); 4],
-    /// The class of the string that is read.
     string: Class,
     has_usage: bool,
     has_no_choices: bool,
@@ -70,7 +68,7 @@ struct Document {
 /// An array or an object that leads to the usage.
 #[derive(Clone, Copy, Default, PartialEq)]
 enum Place {
-    /// The document is in none.
+    /// Around the document.
     #[default]
     Outside,
     /// An array of responses.
@@ -105,7 +103,6 @@ impl Findings {
         }
     }
 
-    /// So many bytes came that are no JSON.
     pub(super) fn other_text(&mut self, length: usize) {
         self.other_text += length as u64;
         self.document.has_ended &= length == 0;
@@ -123,19 +120,18 @@ impl Findings {
         text + self.other_text
     }
 
-    /// Bytes of what is text beyond doubt.
+    /// Bytes that are text beyond doubt.
     fn visible(&self) -> u64 {
         self.text[Class::Text as usize] + self.text[Class::Delta as usize] + self.other_text
     }
 
-    /// Whether the response has said what was used, and will not say more. Zeros beside text say nothing.
+    /// Whether the response has stated its usage, and will not state more. Zeros beside text state nothing.
     pub(super) fn says_usage(&self) -> bool {
         let has_input = self.report.has_input() || matches!(self.source, Source::Pointers(_));
         let is_nothing = self.report.usage().is_none_or(|usage| usage == Usage::default()) && self.text() > 0;
         has_input && !is_nothing && self.ending.is_final(self.visible())
     }
 
-    /// A response, or a part of one, has ended.
     fn document_ended(&mut self) {
         let (is_part, visible) = (self.is_stream || self.is_list, self.visible());
         let is_final = self.ending.document_ended(visible, is_part) || matches!(self.source, Source::Pointers(_));
@@ -147,11 +143,11 @@ impl Findings {
         }
     }
 
-    /// Begins with the next document. Returns whether the last one only said the usage.
+    /// Begins the next document. Returns whether the last one only stated the usage.
     pub(super) fn next_document(&mut self) -> bool {
         let only_says_usage = self.document.has_usage && self.document.has_no_choices;
         if self.document.depth == 0 {
-            // Nothing else is left of a whole document.
+            // Nothing else remains of a whole document.
             self.document.has_usage = false;
             self.document.has_no_choices = false;
             self.document.has_ended = false;
@@ -162,18 +158,18 @@ impl Findings {
         only_says_usage
     }
 
-    /// Whether a value has ended, and so another one may follow.
+    /// Whether a value has ended, so another one may follow.
     pub(super) fn is_behind_value(&self) -> bool {
         self.document.has_ended
     }
 
-    /// Another value follows, which makes the response a stream.
+    /// Another value follows, so the response is a stream.
     pub(super) fn next_value(&mut self) {
         self.is_stream = true;
         self.next_document();
     }
 
-    /// Notes what the beginning of a value says, whatever is in it.
+    /// Notes what the beginning of a value means, whatever is in it.
     fn see(&mut self, member: Member) {
         let document = &self.document;
         match (document.place, member) {
@@ -186,26 +182,23 @@ impl Findings {
         }
     }
 
-    /// A value has ended before this place.
     fn value_ended(&mut self, at: usize) {
         if self.document.depth == usize::from(self.is_list) || self.document.depth == 0 {
             self.part_end = Some(at);
         }
     }
 
-    /// Whether the string of this member is kept.
     fn keeps(&self, member: Member) -> bool {
         let document = &self.document;
         match member {
             Member::Model | Member::Status => matches!(document.place, Place::Response | Place::Wrapped),
             Member::Type => document.place == Place::Response,
-            // A model could write it into the arguments of a tool.
+            // Deeper, a model could write such a member into the arguments of a tool.
             Member::StopReason | Member::FinishReason => document.depth - usize::from(self.is_list) <= 4,
             _ => false,
         }
     }
 
-    /// A string that was kept has ended.
     fn know(&mut self, member: Member, text: ShortText) {
         match (member, &*text) {
             (Member::StopReason | Member::FinishReason, _) => self.ending.is_complete = true,
@@ -222,13 +215,13 @@ impl Findings {
         }
     }
 
-    /// A value begins. Returns what member it is.
+    /// Begins a value. Returns which member it is.
     fn value(&mut self, kind: Option<Kind>) -> Member {
         let document = &mut self.document;
         let member = mem::take(&mut document.member);
         match (document.place, member) {
             (Place::Choices, _) => document.has_no_choices = false,
-            // An array of responses does not only say the usage.
+            // An array of responses does not only state the usage.
             _ if document.place != Place::Response || document.depth != 1 => {}
             (_, Member::Usage) => document.has_usage = kind == Some(Kind::Object),
             (_, Member::Choices) => document.has_no_choices = kind == Some(Kind::Array),
@@ -237,7 +230,6 @@ impl Findings {
         member
     }
 
-    /// A number or a string may be a count.
     fn count(&mut self, member: Member, word: Option<&[u8]>) {
         let Self { source, document, report, own, .. } = self;
         let mut set = |field| {
@@ -278,7 +270,7 @@ impl Visit for Findings {
         let member = self.value(Some(kind));
         let document = &mut self.document;
         if member == Member::Other && document.place == Place::Elsewhere && matches!(self.source, Source::Auto) {
-            // Most of a response is this, and means nothing.
+            // Most of a response gets here, and has no meaning.
             if kind == Kind::String {
                 document.string = document.class;
             } else {
@@ -294,7 +286,7 @@ impl Visit for Findings {
             self.count(member, None);
             return;
         }
-        // An event has a whole response before there is text in it, with what the request has said, or repeats it at the end.
+        // An event has a whole response before any text, with what the request said, or repeats it at the end.
         let is_response = kind == Kind::Object && member == Member::Response;
         let is_repeated = self.is_stream && is_response && self.document.place == Place::Response;
         let class = self.document.class.of(if is_repeated { Member::NoText } else { member });

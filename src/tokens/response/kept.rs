@@ -1,31 +1,29 @@
-//! The text of a string that means something, such as the name of a model, as far as it has come.
+//! Keeps the text of a string with a meaning, such as the name of a model, as it arrives.
 
 use smallvec::SmallVec;
 
 use super::member::Member;
 
-/// The longest text that is known, in bytes; a longer one is none.
+/// The longest text that is kept, in bytes. A longer one becomes empty.
 const LONGEST: usize = 256;
 
-/// A text that mostly needs no memory.
+/// A text that mostly needs no allocation.
 pub(super) type ShortText = SmallVec<[u8; 32]>;
 
-/// The beginning of a string that is being read.
 #[derive(Default)]
 pub(super) struct KeptString {
-    /// The member whose value it is; `None` if no string is kept.
+    /// The member whose value the string is; `None` if no string is kept.
     member: Option<Member>,
     text: ShortText,
 }
 
 impl KeptString {
-    /// A string begins, which is kept if a member is given.
+    /// Begins a string, which is kept if a member is given.
     pub(super) fn begin(&mut self, member: Option<Member>) {
         self.member = member;
         self.text.clear();
     }
 
-    /// Its next part.
     #[inline]
     pub(super) fn push(&mut self, part: &[u8]) {
         if self.member.is_some() {
@@ -37,7 +35,7 @@ impl KeptString {
         }
     }
 
-    /// It ends. Returns it, if it is kept and there is some.
+    /// Ends the string. Returns it if it is kept and not empty.
     #[inline]
     pub(super) fn end(&mut self) -> Option<(Member, ShortText)> {
         let member = self.member.take()?;

@@ -1,47 +1,43 @@
-//! The members of responses that mean something to the gateway, by their names.
+//! The members of responses with a meaning to the gateway, by their names.
 
 use super::report::Field;
 
-/// What a member is, by its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Member {
     #[default]
     Other,
     /// An object with the usage.
     Usage,
-    /// The same of Gemini.
+    /// Gemini's object with the usage.
     UsageMetadata,
-    /// An object in the usage that says what is in the input.
+    /// An object in the usage with details of the input.
     Details,
     Field(Field),
-    /// What an event may have a message in.
+    /// Contains the message of an event.
     Message,
-    /// What an event may have a whole response in.
+    /// Contains the whole response of an event.
     Response,
     Choices,
     Candidates,
-    /// Why the answer has finished, of Anthropic.
+    /// Why the answer has finished, from Anthropic.
     StopReason,
-    /// The same of others.
+    /// Why the answer has finished, from others.
     FinishReason,
     Object,
-    /// The model that has answered.
     Model,
-    /// What an event is.
+    /// The type of an event.
     Type,
     /// Whether a response of OpenAI is complete.
     Status,
-    /// Why the provider has failed.
     Error,
-    /// The number of an event of OpenAI.
     SequenceNumber,
     /// New text.
     Delta,
-    /// Text that may have been there before.
+    /// Text that may have occurred before.
     Text,
-    /// What is no text, though it stands in text.
+    /// Not text, though it stands in text.
     Metadata,
-    /// What has no text in it, wherever it stands.
+    /// Contains no text, wherever it stands.
     NoText,
 }
 
@@ -85,10 +81,10 @@ impl Member {
     }
 }
 
-/// What the strings in a value count as.
+/// How the strings in a value count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
-    /// Text only if there is none of the others.
+    /// Text only if there is none of the other classes.
     #[default]
     Plain,
     Text,
@@ -97,7 +93,6 @@ pub(super) enum Class {
 }
 
 impl Class {
-    /// That of a member in a value of this class.
     pub(super) fn of(self, member: Member) -> Self {
         match member {
             Member::Delta => self.max(Self::Delta),

@@ -1,22 +1,22 @@
-//! The usage, as providers say it.
+//! The usage as providers state it.
 
 use crate::base::json::count;
 use crate::tokens::Usage;
 
-/// What a member of the usage says.
+/// The meaning of a member of the usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field {
     /// The input, with all that was read from the cache.
     Prompt,
-    /// The same, unless it is known what was read from the cache beside it.
+    /// Like `Prompt`, unless the usage also states what was read from the cache besides the input.
     Input,
-    /// What is in the input and was read from the cache.
+    /// The part of the input that was read from the cache.
     CachedPart,
-    /// What is not in the input, and was read from the cache.
+    /// Read from the cache, and not in the input.
     CacheRead,
-    /// What is not in the input, and was written to the cache.
+    /// Written to the cache, and not in the input.
     CacheCreation,
-    /// Results of tools, beside the input.
+    /// Results of tools, not in the input.
     ToolUse,
     Output,
     /// Output that is not in `Output`.
@@ -25,17 +25,15 @@ pub(super) enum Field {
     Total,
 }
 
-/// The value of a member of the usage.
 #[derive(Clone, Copy)]
 pub(super) enum Value {
     Count(u64),
     Null,
-    /// What is no count.
     Other,
 }
 
 impl Value {
-    /// That of a word. `None` is what is no word, or too long.
+    /// `None` is a word that is too long, or not a word.
     pub(super) fn of(word: Option<&[u8]>) -> Self {
         match word.and_then(count) {
             Some(count) => Self::Count(count),
@@ -45,7 +43,7 @@ impl Value {
     }
 }
 
-/// The greatest count of each field: what a later event says to be less does not take back what was used.
+/// The greatest count of each field. A smaller count in a later event does not take back what was used.
 #[derive(Default)]
 pub(super) struct Report {
     counts: [Option<u64>; 9],
@@ -53,7 +51,6 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// A member has this value.
     pub(super) fn set(&mut self, field: Field, value: Value) {
         let known = &mut self.counts[field as usize];
         match value {
@@ -67,13 +64,12 @@ impl Report {
         self.ignored
     }
 
-    /// Whether it says how much input there was.
     pub(super) fn has_input(&self) -> bool {
         [Field::Prompt, Field::Input, Field::Total].iter().any(|field| self.counts[*field as usize].is_some())
     }
 
-    /// Whether it says by itself what the output was: of a response with text that is not nothing, and where something else is
-    /// no count, only the total is good enough.
+    /// Whether the output is stated by this report alone. For a response with text it must not be zero, and if another value
+    /// is not a count, only the total is reliable.
     pub(super) fn has_output(&self, has_text: bool, is_part: bool) -> bool {
         let known = |field| self.counts[field as usize].is_some();
         let is_said = known(Field::Output) || known(Field::Thoughts) || known(Field::Total) || !has_text && !is_part;
@@ -81,8 +77,8 @@ impl Report {
         is_said && is_sound && self.usage().is_some_and(|usage| usage.output > 0 || !has_text)
     }
 
-    /// What was used; `None` if neither input nor output are known. The output is what is left of the total, if that is more:
-    /// some do not count reasoning otherwise.
+    /// The usage; `None` if neither input nor output is known. If the total leaves more output, that counts, since some
+    /// providers count reasoning only there.
     pub(super) fn usage(&self) -> Option<Usage> {
         let known = |field| self.counts[field as usize];
         let count = |field| known(field).unwrap_or(0);

@@ -33,7 +33,6 @@ fn used(input: u64, cached: u64, output: u64) -> Usage {
     Usage { input, cached, output }
 }
 
-/// A stream of events with this data.
 fn stream(events: &[&str]) -> String {
     events.iter().fold(String::new(), |stream, data| stream + "data: " + data + "\n\n")
 }

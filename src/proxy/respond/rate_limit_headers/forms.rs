@@ -1,5 +1,5 @@
-//! The headers that tell a rate in three values: what it allows, what remains of it, and when there is more. GitHub, OpenAI and
-//! Anthropic have names of their own for them, and a form of their own for the moment.
+//! Headers that describe a rate in three values: what it allows, what remains, and when more becomes available. GitHub,
+//! OpenAI and Anthropic name these headers differently, and format the moment differently.
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
@@ -7,21 +7,19 @@ use super::digits;
 use crate::base::clock::Time;
 use crate::config::HeaderStyle;
 
-/// When to try again, in milliseconds. Clients of OpenAI read it before Retry-After.
+/// When to try again, in milliseconds. OpenAI's clients prefer it to Retry-After.
 pub(super) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const MILLISECOND: u64 = 1000;
 const SECOND: u64 = 1_000_000;
 
-/// What a rate counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CountedUnit {
     Requests,
-    /// Those of language models.
+    /// Tokens of language models.
     Tokens,
 }
 
 impl CountedUnit {
-    /// The name that the providers have for it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Requests => "requests",
@@ -30,24 +28,23 @@ impl CountedUnit {
     }
 }
 
-/// What is told about a rate.
 pub(super) struct ReportedRate {
     pub(super) allowed: u64,
     pub(super) remaining: u64,
-    /// When there is more, if that is known.
+    /// When more becomes available; `None` if unknown.
     pub(super) until: Option<Time>,
 }
 
-/// Three headers.
+/// The three headers of one style and unit.
 #[derive(Debug)]
 pub(super) struct Form {
-    /// The style of the limits that it tells.
+    /// The style of the limits that it describes.
     style: HeaderStyle,
-    /// Which of their rates it tells; `None` for all.
+    /// The unit of the rates that it describes; `None` for all.
     unit: Option<CountedUnit>,
-    /// The names of what is allowed, of what remains, and of the moment when there is more.
+    /// The names for what is allowed, for what remains, and for the moment.
     pub(super) names: [HeaderName; 3],
-    /// That moment, which is told at another one.
+    /// Formats the moment: `moment(now, until)`.
     moment: fn(Time, Time) -> Option<HeaderValue>,
 }
 
@@ -97,18 +94,15 @@ const fn names(limit: &'static str, remaining: &'static str, reset: &'static str
 }
 
 impl Form {
-    /// Whether limits of this style are told so.
     pub(super) fn is_of(&self, style: HeaderStyle) -> bool {
         style == self.style || style == HeaderStyle::Both && self.style == HeaderStyle::Github
     }
 
-    /// Whether a rate is told so that counts this, of a limit of this style.
     pub(super) fn tells(&self, style: HeaderStyle, unit: CountedUnit) -> bool {
         self.is_of(style) && self.unit.is_none_or(|own| own == unit)
     }
 
-    /// Writes what a rate allows, what remains of it, and when there is more. The upstream's own headers of these names are
-    /// about another limit, so none stays.
+    /// Writes the three values. Removes a header without a value, since the upstream's own one is about another limit.
     pub(super) fn write(&self, headers: &mut HeaderMap, told: &ReportedRate, now: Time) {
         let ReportedRate { allowed, remaining, until } = *told;
         let moment = until.and_then(|until| (self.moment)(now, until));
@@ -122,23 +116,23 @@ impl Form {
     }
 }
 
-/// From `now` until then in whole seconds, rounded up.
+/// Rounded up.
 pub(super) fn seconds(now: Time, until: Time) -> u64 {
     until.micros_since(now).div_ceil(SECOND)
 }
 
-/// The same in whole milliseconds.
+/// Rounded up.
 pub(super) fn millis(now: Time, until: Time) -> u64 {
     until.micros_since(now).div_ceil(MILLISECOND)
 }
 
-/// The first whole second at that moment or after it, as RFC 3339 writes it. `None` beyond the year 9999.
+/// The first whole second at `until` or after it, as in RFC 3339. `None` after the year 9999.
 fn date(_: Time, until: Time) -> Option<HeaderValue> {
     let moment = Time::from_micros(until.seconds_up().saturating_mul(SECOND)).timestamp()?;
     HeaderValue::try_from(moment.to_string()).ok()
 }
 
-/// A time as OpenAI writes it, which is the way of the language Go: `1h0m0s`, `6m0s`, `1.5s` or `120ms`.
+/// A duration as OpenAI formats it, which is Go's format: `1h0m0s`, `6m0s`, `1.5s` or `120ms`.
 fn duration(now: Time, until: Time) -> Option<HeaderValue> {
     let millis = millis(now, until);
     let (seconds, rest) = (millis / 1000, millis % 1000);
@@ -194,7 +188,7 @@ mod tests {
         }
     }
 
-    /// The same in words that have no fractions: `1m1.5s` is `1m1s500ms`.
+    /// Rewrites fractions as milliseconds: `1m1.5s` is `1m1s500ms`.
     fn spelled(text: &str) -> String {
         let Some((whole, fraction)) = text.trim_end_matches('s').split_once('.') else { return text.to_owned() };
         format!("{whole}s{fraction:0<3}ms")

@@ -1,5 +1,5 @@
 //! The last refusal on a connection. A refused client often tries again within the same second, and gets the same refusal.
-//! That is detected by comparing verdicts, before any text is written.
+//! Verdicts are compared to detect that, before any text is written.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use crate::base::clock::Time;
 use crate::proxy::respond::LocalResponse;
 use crate::request::decide::{LimitOutcome, LimitVerdict};
 
-/// The last refusal of one connection, if there was one.
 #[derive(Debug, Default)]
 pub struct RefusalCache(pub(super) Option<Box<LastRefusal>>);
 
@@ -22,19 +21,19 @@ pub(super) struct LastRefusal {
     pub(super) response: LocalResponse,
 }
 
-/// Everything in a verdict that its response depends on.
+/// Everything in a verdict on which its response depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SentVerdict {
     place: usize,
     profile: (bool, u64),
     need: u64,
     admitted: bool,
-    /// The index of the rate; `None` for the bound on requests in flight, for a ban, and if nothing is known.
+    /// The index of the rate; `None` for a bound on requests in flight, a ban, and an unknown verdict.
     rate: Option<usize>,
     remaining: Option<u64>,
-    /// Until more remains: in whole seconds, or in milliseconds where a form has them.
+    /// Until more remains: in whole seconds, or in milliseconds if a form has them.
     wait: Option<u64>,
-    /// That moment in seconds since the Unix epoch.
+    /// The same moment in seconds since the Unix epoch.
     reset: Option<u64>,
 }
 
@@ -54,7 +53,6 @@ impl SentVerdict {
 }
 
 impl LastRefusal {
-    /// The response to a request with these outcomes.
     pub(super) fn new(
         rate_limit_headers: &Arc<RateLimitHeaders>,
         outcomes: &[LimitOutcome<'_>],
@@ -67,8 +65,8 @@ impl LastRefusal {
 }
 
 impl RefusalCache {
-    /// Whether the last refusal answers these outcomes as well. If several limits refuse, the one that takes longest
-    /// may change within the second, so such a refusal is never used again.
+    /// Whether the last refusal also answers these outcomes. If several limits refuse, the one that takes longest may change
+    /// within the second, so such a refusal is never reused.
     pub(super) fn has(
         &self,
         rate_limit_headers: &Arc<RateLimitHeaders>,

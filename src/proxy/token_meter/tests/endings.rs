@@ -1,4 +1,4 @@
-//! What responses cost that do not say their usage, say it late, or are errors; and by which model.
+//! The costs of responses that do not state their usage, state it late, or are errors; and the model that counts.
 
 use super::*;
 use crate::base::wildcard::Wildcard;
@@ -22,7 +22,7 @@ fn a_success_that_does_not_say_its_usage_costs_what_was_reserved_or_its_size() {
         (&[&long], [1005, 1005]),
         (&[START, &short], [50, 30]),
         (&[START, &long], [1020, 1020]),
-        // A provider that has failed has not succeeded.
+        // A provider's failure is not a success.
         (&[START, &short, FAILED], [30, 30]),
         (&[START, &long, FAILED], [1020, 1020]),
         (&[&zeros, DONE], [50, 15]),
@@ -52,7 +52,7 @@ fn a_client_that_goes_away_costs_what_was_reserved_or_what_has_passed() {
     }
 }
 
-/// A body of which no more comes.
+/// A body that never continues.
 #[derive(Default)]
 struct Silent;
 impl Body for Silent {

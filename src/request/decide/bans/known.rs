@@ -1,5 +1,4 @@
-//! Which keys of a limit are banned, as far as one worker knows: those whose bans it has begun, and those whose requests a ban
-//! has refused. Only the admin API reads it; the store decides.
+//! The banned keys of a limit as far as one worker knows them, for the admin API only. The store decides.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,32 +11,29 @@ use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
 use crate::base::metrics::{Counter, PerWorker};
 
-/// The most keys that a worker remembers for a limit; the one whose ban ends first is forgotten first.
+/// The most keys that a worker remembers for a limit. The one whose ban ends first is forgotten first.
 const MOST: usize = 1000;
 
-/// The bans of one limit that one worker knows of.
 #[derive(Debug, Default)]
 pub struct KnownBans {
-    /// How many it has begun.
+    /// How many bans the worker has begun.
     pub begun: Counter,
     keys: Mutex<HashMap<Fingerprint, KnownBan, RandomState>>,
-    /// How many there are, which is read without the lock.
+    /// The length of `keys`, readable without the lock.
     count: AtomicUsize,
 }
 
-/// A ban of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownBan {
-    /// The text of the key; if that is long, its beginning and its end.
+    /// The text of the key, or its beginning and its end if it is long.
     pub text: String,
-    /// When it ends.
     pub until: Time,
     /// How many bans of the key have followed each other.
     pub times: u64,
 }
 
 impl KnownBans {
-    /// Notes that a key is banned. `text` returns its text, if that is needed.
+    /// Notes that a key is banned. `text` is called only if the key is new.
     pub(super) fn note(&self, key: Fingerprint, until: Time, times: u64, text: impl FnOnce() -> String) {
         let Some(mut keys) = self.keys.try_lock() else { return };
         if let Some(known) = keys.get_mut(&key) {
@@ -53,7 +49,7 @@ impl KnownBans {
         self.count.store(keys.len(), Ordering::Relaxed);
     }
 
-    /// A key is not banned.
+    /// Notes that a key is not banned.
     pub fn forget(&self, key: Fingerprint) {
         if self.count.load(Ordering::Relaxed) > 0 {
             let mut keys = self.keys.lock();
@@ -62,7 +58,7 @@ impl KnownBans {
         }
     }
 
-    /// The bans that all workers know of and that last at `now`, the one that ends first at the beginning.
+    /// The bans known to any worker that last at `now`, sorted by their end.
     pub fn all(workers: &PerWorker<Self>, now: Time) -> Vec<(Fingerprint, KnownBan)> {
         let mut all: HashMap<_, KnownBan, RandomState> = HashMap::default();
         for worker in workers.iter() {

@@ -8,39 +8,35 @@ use foldhash::fast::RandomState;
 use super::Sketch;
 use crate::base::fingerprint::Fingerprint;
 
-/// A key that came often.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeavyHitter {
     pub key: Fingerprint,
-    /// Its text; if that is long, its beginning and its end.
+    /// The text of the key, or its beginning and its end if it is long.
     pub text: String,
-    /// It came at least so often.
+    /// How often the key came at least.
     pub count: u64,
-    /// And at most so much more often.
+    /// How much more often than `count` the key may have come.
     pub error: u64,
 }
 
-/// What several sketches have counted.
 #[derive(Debug, Default)]
 pub struct Ranking {
     sums: HashMap<Fingerprint, Sum, RandomState>,
-    /// How often a key may have come that is in none of the sketches.
     unseen: u64,
     missed: u64,
 }
 
-/// Of one key, in the sketches that have it.
+/// The sums of one key over the sketches that have it.
 #[derive(Debug, Default)]
 struct Sum {
     text: Option<String>,
     count: u64,
     error: u64,
-    /// What [`Ranking::unseen`] has for these sketches.
+    /// The part of [`Ranking::unseen`] from these sketches.
     seen: u64,
 }
 
 impl Ranking {
-    /// Adds what a sketch has counted.
     pub fn add(&mut self, sketch: &Sketch) {
         let unseen = sketch.unseen();
         self.unseen += unseen;
@@ -56,17 +52,17 @@ impl Ranking {
         }
     }
 
-    /// How often a key may have come that is in none of the sketches.
+    /// How often a key that is in none of the sketches may have come.
     pub fn unseen(&self) -> u64 {
         self.unseen + self.missed
     }
 
-    /// The keys that came most often, by the counts that are certain; at most `most`. A key that is not among them came at
-    /// most [`Ranking::unseen`] times more often than the last of them, or than once if there are fewer.
+    /// The `most` keys that came most often, by the counts that are certain. Any other key came at most [`Ranking::unseen`]
+    /// times more often than the last of these, or than once if there are fewer than `most`.
     pub fn top(self, most: usize) -> Vec<HeavyHitter> {
         let (unseen, missed) = (self.unseen, self.missed);
         let found = self.sums.into_iter().filter_map(|(key, Sum { text, count, error, seen })| {
-            // A key without a text came once since it has its place, so no more is known about it than about the others.
+            // A key without a text came once since it got its place, so it may have come no more often than unseen keys.
             Some(HeavyHitter { key, text: text?, count, error: error + (unseen - seen) + missed })
         });
         let mut found: Vec<_> = found.collect();

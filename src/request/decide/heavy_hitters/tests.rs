@@ -1,4 +1,4 @@
-//! Sketches against exact counts, on streams like those of real clients and on streams of attackers.
+//! Compares sketches with exact counts, on streams like those of real clients and on streams of attackers.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ fn exact(stream: &[u64]) -> HashMap<u64, u64> {
     counts
 }
 
-/// A stream in which the key of rank `r` comes as often as Zipf's law says, in a random order.
+/// A stream in random order in which the frequency of the key of rank `r` follows Zipf's law.
 fn zipf(keys: u64, exponent: f64, length: usize, random: &mut fastrand::Rng) -> Vec<u64> {
     let weights: Vec<f64> = (1..=keys)
         .scan(0.0, |sum, rank| {
@@ -35,7 +35,7 @@ fn zipf(keys: u64, exponent: f64, length: usize, random: &mut fastrand::Rng) -> 
 }
 
 /// Streams of attackers, all with the same heavy hitters: keys that come once, at any time, only first or only last; keys
-/// that come exactly as often as a place needs to be kept; and keys in turns, so that each pushes out the next.
+/// that come exactly as often as needed to keep a place; and keys in turns, so that each displaces the next.
 fn adversarial(kind: usize, length: usize, random: &mut fastrand::Rng) -> Vec<u64> {
     let heavy = |random: &mut fastrand::Rng| random.u64(0..5);
     let mut next = 1_000;
@@ -58,7 +58,7 @@ fn adversarial(kind: usize, length: usize, random: &mut fastrand::Rng) -> Vec<u6
     }
 }
 
-/// Whether all bounds of the head of `heavy_hitters` hold for a stream that is divided among so many sketches.
+/// Checks all bounds of `heavy_hitters` for a stream that is divided among `sketches`.
 #[track_caller]
 fn check(stream: &[u64], sketches: usize, random: &mut fastrand::Rng) {
     let mut all: Vec<Sketch> = (0..sketches).map(|_| Sketch::default()).collect();
@@ -192,7 +192,7 @@ fn long_texts_keep_their_beginning_and_their_end() {
 fn memory_is_bounded_whatever_comes() {
     let mut sketch = Sketch::default();
     for number in 0..20_000u64 {
-        // Each twice, so that each has a text.
+        // Twice, so that each key has a text.
         for _ in 0..2 {
             sketch.record(key(number), || "k".repeat(1_000));
         }

@@ -1,18 +1,16 @@
-//! What the head of a request says of its body, and of the response that it wants.
+//! What the head of a request declares about its body, and about the response that it wants.
 
 use http::{HeaderMap, HeaderValue, header};
 
 use crate::request::identify::RequestAttributes;
 
-/// The charsets in which all servers read the same as the gateway.
+/// The charsets that all servers read as the gateway does.
 const CHARSETS: [&[u8]; 4] = [b"utf-8", b"utf8", b"us-ascii", b"ascii"];
 
-/// Whether the body is compressed.
 pub(super) fn is_compressed(headers: &HeaderMap) -> bool {
     headers.get_all(header::CONTENT_ENCODING).iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
-/// Whether the body is said to be JSON.
 pub(super) fn is_json(headers: &HeaderMap) -> bool {
     let is_json = |kind: &[u8]| {
         let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
@@ -21,8 +19,7 @@ pub(super) fn is_json(headers: &HeaderMap) -> bool {
     types(headers).flat_map(|kind| kind.as_bytes().split(|byte| *byte == b',')).any(is_json)
 }
 
-/// Whether every charset that is named is one in which all servers read the same. Servers differ in how they read parameters, so
-/// what may be one is taken for one.
+/// Whether all servers read all named charsets alike. Whatever looks like a parameter counts, since servers differ.
 pub(super) fn charsets_are_known(headers: &HeaderMap) -> bool {
     types(headers).all(|kind| {
         let kind = kind.as_bytes().to_ascii_lowercase();
@@ -30,7 +27,7 @@ pub(super) fn charsets_are_known(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Whether a known charset follows on the name of the parameter.
+/// Whether a known charset follows the name of the parameter.
 fn is_known(rest: &[u8]) -> bool {
     let end = rest.iter().position(|byte| matches!(byte, b';' | b',')).unwrap_or(rest.len());
     let Some(value) = rest[..end].trim_ascii_start().strip_prefix(b"=") else { return false };
@@ -43,7 +40,7 @@ fn types(headers: &HeaderMap) -> impl Iterator<Item = &HeaderValue> {
     headers.get_all(header::CONTENT_TYPE).iter()
 }
 
-/// Whether a call of a model at Google's servers says which fields it wants of the response, and the usage is not one of them.
+/// Whether a request for a model at Google selects fields of the response, and the usage is not one of them.
 pub(super) fn hides_usage(head: &RequestAttributes<'_>) -> bool {
     if !head.path.trim_end_matches('/').to_ascii_lowercase().ends_with("generatecontent") {
         return false;
@@ -55,7 +52,7 @@ pub(super) fn hides_usage(head: &RequestAttributes<'_>) -> bool {
     in_query || in_headers.into_iter().any(|fields| !has_usage(fields.as_bytes()))
 }
 
-/// Whether all of the usage is one of these fields: `candidates(content,index),usageMetadata`.
+/// Whether these fields include the whole usage, as in `candidates(content,index),usageMetadata`.
 fn has_usage(fields: &[u8]) -> bool {
     let mut deep = 0_usize;
     let mut outermost = fields.split(|byte| {

@@ -1,4 +1,4 @@
-//! Tests of what is told apart: parts that are no text, and requests that have to be asked for their usage.
+//! Tests of two distinctions: parts that are not text, and requests that have to be made to ask for their usage.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn the_stream_is_asked_for_its_usage() {
         ),
         (r#""stream_options":{"include_usage":false}"#, r#""stream_options":{"include_usage":true}"#),
         (r#""stream_options":{"include_usage" : null }"#, r#""stream_options":{"include_usage" : true }"#),
-        // What is something else.
+        // Values of other types.
         (r#""stream_options":{"include_usage":0}"#, r#""stream_options":{"include_usage":true}"#),
         (r#""stream_options":{"include_usage":1}"#, r#""stream_options":{"include_usage":true}"#),
         (r#""stream_options":{"include_usage":"no"}"#, r#""stream_options":{"include_usage":true}"#),
@@ -25,7 +25,7 @@ fn the_stream_is_asked_for_its_usage() {
         (r#""stream_options":[{"include_usage":false}]"#, r#""stream_options":{"include_usage":true}"#),
         (r#""stream_options":true"#, r#""stream_options":{"include_usage":true}"#),
         (r#""stream_options":"{}""#, r#""stream_options":{"include_usage":true}"#),
-        // In another case.
+        // Names in another case.
         (
             r#""stream_options":{"Include_U\u017fage":false}"#,
             r#""stream_options":{"include_usage":true,"Include_U\u017fage":true}"#,
@@ -105,7 +105,7 @@ fn parts_that_are_no_text_are_counted() {
     }
 }
 
-/// A picture that is sent with a request is no text, but what is called one and is text counts as text.
+/// A picture in a request is not text, but text that is declared as a picture counts as text.
 #[test]
 fn data_of_parts_is_no_text() {
     let data = "iVBORw0KGgo_-+/".repeat(1000) + "==";

@@ -1,16 +1,15 @@
-//! Tests of when a usage is final, and of what else is said of an answer.
+//! Tests of when a usage is final, and of what else a response states about its answer.
 
 use crate::tokens::response::{ResponseReader, Source};
 
 const EVENTS: &str = "text/event-stream";
 const JSON: &str = "application/json";
 
-/// A stream of events with this data.
 fn stream(events: &[&str]) -> String {
     events.iter().fold(String::new(), |stream, data| stream + "data: " + data + "\n\n")
 }
 
-/// Whether a response says what was used, and will not say more.
+/// Whether a response states its usage, and will not state more.
 #[track_caller]
 fn is_said(content_type: &str, body: &str) -> bool {
     let read = |size: usize| {
