@@ -21,7 +21,7 @@ use tokio::task::spawn_local;
 
 use crate::base::local_runtime::local_runtime;
 
-/// The pause after an accept that failed because there were no file handles or no memory.
+/// After an accept that failed because there were no file handles or no memory.
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Serialize)]
