@@ -28,7 +28,7 @@ const CHUNKED: &[u8] = b"POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunk
 const UNANSWERED: &[u8] = b"GET /unanswered HTTP/1.1\r\nHost: h\r\n\r\n";
 const B: &[u8] = b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
 
-/// Time limits that no test exceeds.
+/// No test exceeds these time limits.
 fn server() -> Server {
     Server {
         listen: Vec::new(),
@@ -54,7 +54,7 @@ fn server() -> Server {
     }
 }
 
-/// A handler that responds with the number of the response, and not at all if it is asked for that.
+/// Responds with the number of the response, or not at all if it is asked for that.
 #[derive(Clone, Debug, Default)]
 struct Numbering(Rc<Numbers>);
 
@@ -87,7 +87,7 @@ impl Handler for Numbering {
     }
 }
 
-/// A body whose request is in flight until the body is dropped.
+/// Its request is in flight until the body is dropped.
 #[derive(Default)]
 struct Guarded(Full<Bytes>, #[expect(dead_code, reason = "it is dropped with the body")] Option<RequestGuard>);
 
@@ -122,7 +122,7 @@ impl TestClient {
         let (stage, staged) = watch::channel(Stage::Running);
         let listeners = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 1, false, true).unwrap();
         let address = listeners[0].local_addr().unwrap();
-        // Connections inherit this from their listener: a small buffer, so that what is sent soon has to wait.
+        // Connections inherit this from their listener: a small buffer, so that responses soon have to wait.
         SockRef::from(&listeners[0]).set_send_buffer_size(1).unwrap();
         spawn_local(async move {
             let limits = TrafficLimits::new(&server(), 100);
@@ -189,7 +189,6 @@ impl TestClient {
     }
 }
 
-/// Runs a test with a client.
 fn with_client(test: impl AsyncFnOnce(TestClient)) {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
     runtime.block_on(async { test(TestClient::new().await).await });
@@ -212,7 +211,7 @@ fn responses_wait_for_a_client_that_does_not_read_them() {
             for number in 1..=sent {
                 assert_eq!(client.answer().await, number, "of {sent}");
             }
-            // It has come as well, so a drain waits for it.
+            // The last request has come as well, so a drain waits for it.
             assert_eq!(client.answer().await, sent + 1);
             if !drains {
                 client.stream.shutdown().await.unwrap();

@@ -1,15 +1,13 @@
-//! Connections with a client, a library and a handler that do anything in any order: a model of them knows what is there, and
-//! checks what the rule says.
+//! A client, a library and a handler do anything in any order: a model of them checks when connections end.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// How often the connection is checked, and the limits with which that is done.
+/// The interval between two checks, and the limits that they use.
 const TICK: Coarse = 100;
 const LIMITS: TimeLimits = TimeLimits { header: 3000, idle: 5000, body: 4000, half_closed: 1000, rest: 700, tick: 0 };
 
-/// What happens next.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     /// The client sends a part of a head.
@@ -18,7 +16,6 @@ enum Act {
     SendHead,
     /// The client sends an empty line, or a ping.
     SendNothing,
-    /// The client stops to read, and reads again.
     StopReading,
     Read,
     /// The client sends no more.
@@ -42,7 +39,7 @@ struct World {
     connection: Lifecycle,
     now: Coarse,
     is_http2: bool,
-    /// How many heads and parts of them are in the system, which nobody has read.
+    /// Heads and parts of them that are in the system and that nobody has read.
     unread: Vec<Act>,
     /// How many heads have begun to come, how many are complete, and how many were passed on.
     heads: (u64, u64, u64),
@@ -92,12 +89,12 @@ impl World {
         self.connection.record(event, self.now);
     }
 
-    /// Whether a request has come that is not answered completely, or a part of one.
+    /// Whether a request, or a part of one, has come that is not answered completely.
     fn has_work(&self) -> bool {
         self.in_flight > 0 || self.is_blocked || self.heads.0 > self.heads.2
     }
 
-    /// Keeps in mind until when there was an excuse for what waits now.
+    /// Records until when there was an excuse for what waits now.
     fn remember(&mut self) {
         let has_work = self.has_work();
         let waits_for_head = self.heads.0 > self.heads.2 && (self.is_http2 || self.in_flight == 0);
@@ -110,7 +107,7 @@ impl World {
                 *at = self.now;
             }
         }
-        // What comes later is served, and does not keep the connection.
+        // A later request is served, and does not keep the connection.
         if self.now - self.has_work_at >= LIMITS.idle {
             self.asked_at.get_or_insert(self.now);
         }
@@ -121,7 +118,7 @@ impl World {
         !self.is_http2 && self.unanswered > 0
     }
 
-    /// The library does what it can: it reads a head of HTTP/1 only when the response before it is sent, and if there is one.
+    /// The library does what it can. It reads a head of HTTP/1 only when the previous response is sent.
     fn look(&mut self) {
         loop {
             let can_begin = self.is_http2 || self.in_flight == 0 && !self.is_blocked && self.unanswered == 0;
@@ -153,7 +150,6 @@ impl World {
         }
     }
 
-    /// The task of the connection runs.
     fn run(&mut self) {
         let (mut has_looked, now) = (false, self.now);
         while self.closed.is_none() {
@@ -200,7 +196,6 @@ impl World {
         }
     }
 
-    /// The reason has to be one that the model knows.
     fn check_close(&self, reason: CloseReason, has_looked: bool) {
         let lasts = |since: Coarse| self.now - since;
         let is_right = match reason {
@@ -227,7 +222,7 @@ impl World {
     fn act(&mut self, act: Act) {
         match act {
             Act::SendPart | Act::SendHead | Act::SendNothing => self.unread.push(act),
-            // With HTTP/1, everything was sent where no request is in flight.
+            // With HTTP/1, everything is sent when no request is in flight.
             Act::StopReading if self.in_flight > 0 || self.is_http2 && self.has_served => {
                 self.is_blocked = true;
                 self.record(Event::Sent(false));
@@ -352,7 +347,7 @@ fn a_client_that_has_closed_its_side_waits_for_each_part_of_its_response() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// [`World::check_close`] finds it if a connection is closed without a reason.
+    /// [`World::check_close`] finds a connection that is closed without a reason.
     #[test]
     fn a_connection_is_closed_for_a_reason(is_http2: bool, acts in acts()) {
         World::after(is_http2, acts);

@@ -53,11 +53,10 @@ fn an_earlier_response_that_the_client_has_not_read_is_sent() {
     });
 }
 
-/// A client of HTTP/2.
 struct Http2Client {
     requests: SendRequest<Bytes>,
     numbers: Rc<Numbers>,
-    /// Without it the server would drain.
+    /// Dropping it would make the server drain.
     _stage: watch::Sender<Stage>,
 }
 
