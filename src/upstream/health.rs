@@ -1,8 +1,7 @@
-//! Whether an endpoint gets requests: what its checks say, and whether it is ejected after failures.
+//! Whether an endpoint gets requests: what its checks say, and whether it is ejected after failures. Pure.
 //!
-//! An endpoint is ejected when so many requests in a row have failed as the configuration says, and for longer each time. When
-//! it returns, the next success proves it healthy, and the next failure ejects it again. What decides is pure: the time is an
-//! argument.
+//! An endpoint is ejected when as many requests in a row have failed as configured, and for longer each time. When it returns,
+//! the next success proves it healthy, and the next failure ejects it again.
 
 use std::time::Duration;
 
@@ -13,9 +12,8 @@ use crate::config::{Ejection, HealthCheck};
 /// Whether an endpoint gets requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Availability {
-    /// It gets requests.
     Available,
-    /// No check has said yet that it is healthy. It gets requests if no endpoint is available.
+    /// No check has succeeded yet. It gets requests if no endpoint is available.
     Unchecked,
     /// Too many checks have failed.
     Unhealthy,
@@ -24,10 +22,10 @@ pub enum Availability {
 }
 
 impl Availability {
-    /// All of them, in order.
+    /// In the order of their numbers.
     pub(super) const ALL: [Self; 4] = [Self::Available, Self::Unchecked, Self::Unhealthy, Self::Ejected];
 
-    /// The name in logs, metrics and the API.
+    /// In logs, metrics and the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Available => "healthy",
@@ -38,7 +36,6 @@ impl Availability {
     }
 }
 
-/// What is known of the health of one endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Health {
     checks: Checks,
@@ -51,7 +48,6 @@ pub(super) struct Health {
     returned_at: Option<Monotonic>,
 }
 
-/// What the checks of an endpoint say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Checks {
     /// It is not checked.
@@ -63,7 +59,7 @@ enum Checks {
 }
 
 impl Health {
-    /// Of an endpoint that no request was sent to; its upstream has checks or has not.
+    /// For an endpoint to which no request was sent.
     pub(super) fn new(is_checked: bool) -> Self {
         let checks = if is_checked { Checks::Unknown } else { Checks::Off };
         Self { checks, contradicting: 0, ejected_until: None, ejections: 0, returned_at: None }
@@ -80,7 +76,7 @@ impl Health {
         self.contradicting = 0;
     }
 
-    /// Takes the result of a check. The first good one of an endpoint is enough, so that a new one need not wait longer.
+    /// A new endpoint needs only one good check, so that it need not wait longer.
     pub(super) fn checked(&mut self, is_good: bool, rules: &HealthCheck, now: Monotonic) {
         let (needed, next) = match (self.checks, is_good) {
             (Checks::Unknown, true) => (1, Checks::Healthy),
@@ -100,9 +96,9 @@ impl Health {
         }
     }
 
-    /// Ejects it. Returns for how long.
+    /// Returns for how long.
     pub(super) fn eject(&mut self, rules: &Ejection, now: Monotonic) -> Duration {
-        // After so long a time without an ejection, it begins anew with the shortest.
+        // After a long time without an ejection, the next one is the shortest again.
         if self.returned_at.is_some_and(|returned| now > returned.after(rules.longest)) {
             self.ejections = 0;
         }
@@ -119,7 +115,6 @@ impl Health {
         }
     }
 
-    /// Whether it gets requests.
     pub(super) fn availability(&self) -> Availability {
         match self.checks {
             Checks::Unhealthy => Availability::Unhealthy,

@@ -8,7 +8,6 @@ use super::request::PassInterim;
 /// The most interim responses before the final one.
 const MAX_INTERIM: u32 = 100;
 
-/// Why a head cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadHead {
     /// It is not HTTP/1.
@@ -26,7 +25,6 @@ pub(super) enum BadHead {
 }
 
 impl BadHead {
-    /// In words.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::NotHttp => "not an HTTP/1 response",
@@ -39,7 +37,7 @@ impl BadHead {
     }
 }
 
-/// The interim responses before the final one (RFC 9110, section 15.2). They are counted and, if the client can be sent any,
+/// The interim responses before the final one (RFC 9110, section 15.2). They are counted and, if the client accepts any,
 /// passed on.
 pub(super) struct Interim<'a> {
     count: u32,
@@ -47,7 +45,6 @@ pub(super) struct Interim<'a> {
 }
 
 impl<'a> Interim<'a> {
-    /// None has come.
     pub(super) fn new(pass: Option<&'a PassInterim<'a>>) -> Self {
         Self { count: 0, pass }
     }
@@ -58,7 +55,7 @@ impl<'a> Interim<'a> {
     }
 
     /// Counts one with this status. Returns what passes it on, if it goes to the client. `100 Continue` does not: the gateway
-    /// itself tells the client to send the body, when it wants it.
+    /// itself tells the client to send the body, when it wants the body.
     ///
     /// # Errors
     /// [`BadHead::Interim`] if there were too many.

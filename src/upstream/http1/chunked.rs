@@ -3,13 +3,12 @@
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The longest line with the size of a chunk, including extensions.
+/// Includes extensions.
 const MAX_SIZE_LINE: usize = 4096;
-/// The most bytes of trailers.
+/// In bytes.
 const MAX_TRAILERS: usize = 16 * 1024;
 const MAX_TRAILER_FIELDS: usize = 64;
 
-/// Reads a chunked body.
 #[derive(Debug, Default)]
 pub(super) struct Decoder(State);
 
@@ -23,18 +22,16 @@ enum State {
     Done,
 }
 
-/// What the next bytes are.
 #[derive(Debug, PartialEq)]
 pub(super) enum Piece {
     Data(Bytes),
-    /// The end, with trailers.
+    /// Ends the data, and comes before `End`.
     Trailers(HeaderMap),
     End,
     /// Not known yet.
     More,
 }
 
-/// The bytes are not chunked coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NotChunked;
 
@@ -123,7 +120,6 @@ pub(super) fn encode_size(length: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(digits.as_bytes());
 }
 
-/// Writes the end of a body.
 pub(super) fn encode_end<'a>(trailers: impl IntoIterator<Item = (&'a HeaderName, &'a HeaderValue)>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"0\r\n");
     for (name, value) in trailers {

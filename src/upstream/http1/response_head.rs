@@ -15,7 +15,7 @@ use crate::base::http::spare_headers;
 use crate::upstream::request_headers::MAX_NAMED;
 use crate::upstream::response_rules::{BadHead, Interim, content_length, interim_head};
 
-/// The largest head that is read.
+/// In bytes.
 const MAX_HEAD: usize = 64 * 1024;
 const MAX_FIELDS: usize = 128;
 const KEEP_ALIVE: &str = "keep-alive";
@@ -23,7 +23,7 @@ const KEEP_ALIVE: &str = "keep-alive";
 /// How the end of a response's body is known (RFC 9112, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyEnd {
-    /// After so many bytes, which may be 0.
+    /// May be 0.
     Length(u64),
     /// After the last chunk.
     Chunked,
@@ -33,11 +33,10 @@ pub(super) enum BodyEnd {
     Tunnel,
 }
 
-/// What a response's head says beside its headers.
 #[derive(Debug)]
 pub(super) struct ResponseHead {
     pub(super) status: StatusCode,
-    /// The words beside it, if they are not those of the standard.
+    /// The reason phrase, if it is not the standard one.
     pub(super) reason: Option<Box<Bytes>>,
     pub(super) end: BodyEnd,
     /// Whether the connection can be used for another request afterwards.
@@ -49,8 +48,8 @@ pub(super) struct ResponseHead {
 }
 
 /// Removes the head of a response from `bytes`; `None` if it is incomplete. The headers for the client go to `headers`, and
-/// their values share the buffer with the body. Interim responses before it go to `interim`. With `asked` the request asks
-/// for a WebSocket, so that a response may accept it.
+/// their values share the buffer with the body. Interim responses go to `interim`. `asked` says whether the request asks for a
+/// WebSocket, which a response may accept.
 pub(super) fn parse(
     bytes: &mut BytesMut,
     method: &Method,
@@ -78,7 +77,7 @@ pub(super) fn parse(
             let mut passing = Passing::new();
             Frame::read(parsed.headers, bytes, &mut passing)?;
             let mut headers = HeaderMap::new();
-            // The client may read it much later. Until then, the values keep this copy and not the whole buffer.
+            // The client may read them much later. Until then, the values keep this copy and not the whole buffer.
             fill(&mut headers, &mut passing, &Bytes::copy_from_slice(&bytes[..length]))?;
             bytes.advance(length);
             pass(interim_head(status, headers));
@@ -149,7 +148,7 @@ impl<'a> Frame<'a> {
         Ok(frame)
     }
 
-    /// Reads one header. Returns whether the client gets it, unless Connection names it.
+    /// Returns whether the client gets this header, unless Connection names it.
     fn note(&mut self, name: &HeaderName, value: &'a [u8]) -> bool {
         match *name {
             CONTENT_LENGTH => {
@@ -168,7 +167,7 @@ impl<'a> Frame<'a> {
                     match option {
                         _ if option.eq_ignore_ascii_case(b"close") => self.close = true,
                         _ if option.eq_ignore_ascii_case(b"keep-alive") => self.keep_alive = true,
-                        // It frames the body, so it cannot be removed.
+                        // Content-Length frames the body, so it cannot be removed.
                         _ if option.eq_ignore_ascii_case(b"content-length") => {}
                         _ => self.named.push(option),
                     }

@@ -16,15 +16,14 @@ use crate::upstream::request::{BodyRules, RequestHead};
 use crate::upstream::stall::Position;
 use crate::upstream::trailers::RequestTrailers;
 
-/// A body that is being sent.
 #[derive(Debug)]
 pub(super) struct RequestBody {
     /// `None` when all of it has come.
     body: Option<OutgoingBody>,
-    /// What has come and is not passed to the library, because the server has not granted window for it.
+    /// What has come and waits for the server to grant window.
     waiting: Bytes,
     trailers: RequestTrailers,
-    /// Bytes of it that came from the client, and the most that may come.
+    /// How many bytes came from the client, and the most that may come.
     taken: u64,
     most: u64,
     /// `None` if there is nothing more to do: everything is sent, or the server accepts no more.
