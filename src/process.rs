@@ -133,7 +133,7 @@ pub struct Start {
     pub read_since: Time,
     /// Whether to read the configuration again when its files change.
     pub watch: bool,
-    /// The folder for what outlives the process.
+    /// For what outlives the process.
     pub state: Option<PathBuf>,
 }
 
@@ -292,7 +292,6 @@ fn start_worker(
     Ok(())
 }
 
-/// Turns a panic into an error.
 fn whole<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     // Nothing that the thread leaves behind is used again.
     catch_unwind(AssertUnwindSafe(work))

@@ -84,7 +84,6 @@ pub struct IncomingRequest {
 pub struct ConnectedClient {
     /// The other side of the connection, or the client that the PROXY protocol names.
     pub address: SocketAddr,
-    /// `None` without TLS.
     pub tls: Option<Rc<TlsPeer>>,
     pub traffic: Traffic,
 }

@@ -85,7 +85,6 @@ use resend::Resend;
 use servers::Servers;
 use upstream_state::UpstreamState;
 
-/// Endpoints that share the requests of a route.
 #[derive(Debug)]
 pub struct Upstream {
     name: String,
@@ -93,18 +92,15 @@ pub struct Upstream {
     balancer: Balancer,
     connector: Connector,
     timeout: Duration,
-    /// `None` is no limit.
     read_timeout: Option<Duration>,
     tunnel_idle_timeout: Option<Duration>,
     keep: Keep,
     retry: config::Retry,
     overload: config::Overload,
     health: Option<config::HealthCheck>,
-    /// `None` if its servers are never ejected.
     ejection: Option<config::Ejection>,
     /// `None` if its servers are not told who the client is.
     proxy_protocol: Option<config::ProxyProtocol>,
-    /// How often the names of its servers are looked up.
     resolve_every: Duration,
     state: Arc<UpstreamState>,
     /// Held by the waiting request that is sent next, of those with this configuration. The others queue for it in their
@@ -115,7 +111,6 @@ pub struct Upstream {
 /// Is told of each failure after which a request is sent again.
 pub type OnFailedAttempt<'a> = dyn Fn(&Endpoint, &UpstreamError) + 'a;
 
-/// A request that got no response.
 #[derive(Debug)]
 pub struct Unanswered {
     /// The last endpoint that was tried; `None` if there was none.
@@ -164,7 +159,7 @@ impl Upstream {
         &self.name
     }
 
-    /// The longest time for which it may send nothing of a body; `None` is no limit.
+    /// The longest wait for it during a response or in a tunnel; `None` is no limit.
     pub fn read_timeout(&self) -> Option<Duration> {
         self.read_timeout
     }
@@ -179,7 +174,6 @@ impl Upstream {
         self.balancer.endpoints().into_iter().map(|weighted| (weighted.endpoint.id, self.keep))
     }
 
-    /// Its endpoints with their weights, and what is known of each.
     pub fn status(&self) -> Vec<(Arc<Endpoint>, u32, EndpointStatus)> {
         let status = |weighted: balancer::Weighted| {
             let status = weighted.endpoint.state.status();
@@ -188,7 +182,6 @@ impl Upstream {
         self.balancer.endpoints().into_iter().map(status).collect()
     }
 
-    /// How often its requests were sent again.
     pub fn retries(&self) -> RetryCounts {
         self.state.retries()
     }
@@ -204,7 +197,6 @@ impl Upstream {
         UpstreamLoad::new(loads, self.state.full.load(Ordering::Relaxed))
     }
 
-    /// How many requests wait for an endpoint.
     pub fn waiting(&self) -> usize {
         self.state.waiting()
     }

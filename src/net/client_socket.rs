@@ -75,7 +75,7 @@ impl ClientSocket {
             let begins = self.0.try_io(Interest::READABLE, || {
                 let (length, _) = rustix::net::recv(&*self.0, &mut bytes[..], RecvFlags::PEEK)?;
                 let is_undecided = length < expected.len() && expected.starts_with(&bytes[..length]);
-                // Wait for the next event: these bytes are not enough.
+                // These bytes are not enough: wait for the next event.
                 if is_undecided { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(bytes == expected) }
             });
             match begins {
@@ -97,7 +97,7 @@ impl ClientSocket {
             let ready = self.0.ready(Interest::READABLE).await?;
             let read = self.0.try_io(Interest::READABLE, || {
                 (length, _) = rustix::net::recv(&*self.0, &mut bytes[..], RecvFlags::PEEK)?;
-                // Wait for the next event if these bytes are not enough.
+                // If these bytes are not enough, wait for the next event.
                 preamble::read(&bytes[..length]).transpose().ok_or(io::ErrorKind::WouldBlock.into())
             });
             match read {

@@ -107,7 +107,6 @@ impl ClientStream {
     fn has_decrypted(&self) -> bool {
         let Some(tls) = &self.tls else { return false };
         let mut tls = tls.borrow_mut();
-        // The next read reports an error, if there is one.
         tls.get_mut().1.process_new_packets().map_or(true, |state| state.plaintext_bytes_to_read() > 0)
     }
 

@@ -20,16 +20,15 @@ pub use url::{Target, Url};
 
 pub const LIMIT: Duration = Duration::from_secs(5);
 
-/// The `User-Agent` of the gateway's own requests.
 pub const AGENT: HeaderValue = HeaderValue::from_static(concat!("gateway/", env!("CARGO_PKG_VERSION")));
 
 #[derive(Debug)]
 pub enum FetchError {
     Connect(ConnectError),
     Http(hyper::Error),
-    /// The server answers with a status other than 200.
+    /// Not 200.
     Status(StatusCode),
-    /// The body is larger than this many bytes.
+    /// The limit, in bytes.
     TooLarge(usize),
     Body,
     TimedOut(Duration),

@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::KEEP_ALIVE;
 
-/// The number of connections that may wait in the kernel to be accepted.
+/// Connections that may wait in the kernel.
 const BACKLOG: i32 = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub fn is_v6_only(address: SocketAddr, all: &[SocketAddr]) -> bool {
     address.is_ipv6() && address.port() != 0 && all.iter().any(|one| one.is_ipv4() && one.port() == address.port())
 }
 
-/// The owner and the group may connect to a Unix socket.
+/// For the owner and the group.
 const SOCKET_MODE: u32 = 0o660;
 
 /// Binds a Unix socket to `path`. Replaces the socket of a process that has ended.

@@ -23,7 +23,7 @@ pub struct Names {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Sorted; empty if no address was ever found.
+    /// Sorted.
     addresses: Arc<[IpAddr]>,
     is_failing: bool,
 }
@@ -41,7 +41,7 @@ impl Names {
         self.lookups.find(host, port).await
     }
 
-    /// The last known addresses; empty if none was ever found.
+    /// As of the last lookup that succeeded.
     pub fn known(&self, name: &str) -> Arc<[IpAddr]> {
         self.known.lock().get(name).map(|known| known.addresses.clone()).unwrap_or_default()
     }

@@ -27,7 +27,7 @@ pub struct Preamble {
 pub enum PreambleError {
     Nothing,
     Missing,
-    /// The line of version 1 is not valid.
+    /// Not valid in version 1.
     Line,
     /// The first 16 bytes of version 2 are not valid.
     Head,

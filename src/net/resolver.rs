@@ -12,7 +12,6 @@ use std::thread;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// Lookups that are not finished, of all workers.
 #[derive(Debug, Default)]
 pub(super) struct Lookups {
     /// A lookup is finished when its sender is gone.

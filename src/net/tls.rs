@@ -26,7 +26,6 @@ pub use listener_tls::{ListenerTls, MinVersion, TlsSettings};
 pub const ALPN_HTTP2: &[u8] = b"h2";
 pub(crate) const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// The cryptography of every connection.
 pub fn provider() -> &'static Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
     &PROVIDER

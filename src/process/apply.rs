@@ -26,7 +26,6 @@ use crate::store::Store;
 
 const TOO_LONG: &str = "it took too long";
 
-/// Everything to which a new configuration is applied.
 pub(super) struct InForce {
     pub(super) source: ConfigSource,
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
@@ -219,7 +218,6 @@ impl InForce {
         tracing::info!("the certificates were read again");
     }
 
-    /// Uses the certificate that an authority has issued for new connections.
     pub(super) fn use_issued(&self) {
         let config = Config::clone(&self.config()).with_issued(self.view.acme.identity().as_deref());
         if let Err(error) = self.use_tls(config) {
@@ -295,7 +293,6 @@ pub(super) fn warn_of_source(source: &ConfigSource, instead_of: Option<&Problems
     }
 }
 
-/// Starts the built-in echo server if an upstream needs it and it does not run yet.
 pub(super) fn start_echo(config: &Config, shared: &SharedState) -> io::Result<()> {
     let mut servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
     if servers.any(|server| server.address == Address::Echo) && shared.echo().is_none() {

@@ -163,14 +163,13 @@ impl Control {
         }
     }
 
-    /// Begins to load the configuration, because somebody wants it.
     fn reload(&mut self) {
         service_manager::reloading();
         self.load(Cause::Asked);
     }
 
     fn poll(&mut self) {
-        // The reload that runs asks the source, too.
+        // The current reload asks the source, too.
         if !self.reloads.is_running() {
             self.load(Cause::Poll);
         }
@@ -200,7 +199,6 @@ impl Control {
         }
     }
 
-    /// Applies the configuration that was loaded, or reports why there is none.
     fn take_over(&mut self, ended: Ended<Option<Candidate>>) {
         let result = ended.result.map(|candidate| {
             match candidate {
@@ -298,7 +296,6 @@ async fn told_to_stop(signals: &mut Signals, access_log: Option<&LineWriter>) {
     }
 }
 
-/// Reopens the file of the access log after it was renamed.
 fn reopen(access_log: Option<&LineWriter>) {
     if access_log.is_some_and(LineWriter::reopen) {
         tracing::info!("the next line of the access log goes to a file that is opened anew");
@@ -307,7 +304,6 @@ fn reopen(access_log: Option<&LineWriter>) {
     }
 }
 
-/// Logs certificates that have expired or will soon.
 fn warn_of_expiry(config: &Config, now: Time) {
     // A certificate that an authority issues renews itself, and a failure of that is logged elsewhere.
     let issued = config.server.tls.as_ref().and_then(Tls::issued);

@@ -80,7 +80,6 @@ async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infal
         headers,
         body_bytes,
     };
-    // Strings, lists and numbers always serialize.
     let text = serde_json::to_vec_pretty(&seen).unwrap_or_default();
     let mut response = Response::new(Full::new(Bytes::from(text)));
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));

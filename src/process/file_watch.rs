@@ -27,7 +27,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 const COARSE: Duration = Duration::from_millis(20);
 
 pub(super) struct FileWatch {
-    /// For the log.
     what: &'static str,
     /// `None` if there are no files, or the system cannot watch them.
     watcher: Option<RecommendedWatcher>,
@@ -201,7 +200,7 @@ mod tests {
     use super::*;
     use crate::base::clock;
 
-    /// Far longer than changes need, on a busy machine.
+    /// Enough for a busy machine.
     const PATIENCE: Duration = Duration::from_secs(30);
 
     fn run<F: Future>(future: F) -> F::Output {

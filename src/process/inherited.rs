@@ -10,7 +10,6 @@ use listenfd::ListenFd;
 
 use crate::net;
 
-/// Sockets that are not used yet.
 #[derive(Debug, Default)]
 pub(super) struct InheritedSockets {
     tcp: Vec<TcpListener>,

@@ -19,7 +19,6 @@ use crate::server::{Listener, ListenerChange};
 #[derive(Clone, Debug)]
 pub(super) struct OpenListeners {
     all: Vec<OpenListener>,
-    /// The next id.
     next: usize,
     workers: usize,
 }
@@ -36,7 +35,6 @@ struct OpenListener {
     is_v6_only: bool,
 }
 
-/// What a configuration changes about the listeners, with the new sockets.
 pub(super) struct ListenerPlan {
     afterwards: OpenListeners,
     /// With a socket for every worker.
@@ -53,7 +51,6 @@ pub(super) struct Listeners {
     admin: mpsc::UnboundedSender<AdminChange>,
 }
 
-/// The receiving ends of the channels.
 pub(super) struct ListenerChanges {
     pub(super) workers: Vec<mpsc::UnboundedReceiver<ListenerChange>>,
     pub(super) admin: mpsc::UnboundedReceiver<AdminChange>,

@@ -14,14 +14,12 @@ use crate::config::ReloadError;
 pub(super) struct Polls {
     /// The interval, and when the next poll is due. `None` without polls.
     schedule: Option<(Duration, Instant)>,
-    /// Why the current reload was begun.
     pub(super) cause: Cause,
-    /// Why the last reload was refused, if it was.
+    /// `None` if it was not refused.
     pub(super) last_refusal: Option<ReloadError>,
 }
 
 impl Polls {
-    /// `None` is no polls.
     pub(super) fn new(every: Option<Duration>, last_refusal: Option<ReloadError>) -> Self {
         let schedule = every.map(|every| (every, Instant::now() + every));
         Self { schedule, cause: Cause::Asked, last_refusal }

@@ -82,7 +82,6 @@ impl<T: Send + 'static> Reloads<T> {
     }
 }
 
-/// Callers that wait for the result of a reload.
 #[derive(Default)]
 pub(super) struct Waiters {
     current: Vec<ReloadAnswer>,
@@ -103,7 +102,6 @@ impl Waiters {
         }
     }
 
-    /// The next reload begins.
     pub(super) fn advance(&mut self) {
         self.current = std::mem::take(&mut self.next);
     }
@@ -160,7 +158,6 @@ mod tests {
                 let why = reloads.begin(|_| unreachable!("a second thread")).unwrap_err().to_string();
                 assert!(why.contains("earlier reload"), "{why}");
             }
-            // The disk works again: the thread ends, and the next reload succeeds.
             drop(go);
             let end = Instant::now() + Duration::from_secs(20);
             while reloads.begin(|_| Ok(true)).is_err() {

@@ -11,7 +11,6 @@ use crate::base::metrics::{Counter, PerWorker};
 /// The longest pause between two heartbeats of a worker that works, on a busy machine.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The gateway accepts connections and is not reloading.
 pub(super) fn ready() {
     tell(&[NotifyState::Ready]);
 }

@@ -16,7 +16,6 @@ pub use once::ReadOnce;
 pub use remote::Remote;
 pub(super) use remote::RemoteDocument;
 
-/// A source that can be loaded repeatedly.
 #[derive(Clone, Debug)]
 pub enum ConfigSource {
     /// A TOML file, or a folder of such files, and the files that they name. The kind may change between two loads.
@@ -35,7 +34,6 @@ pub struct Loaded {
     pub instead_of: Option<Problems>,
 }
 
-/// Why there is no configuration at the start.
 #[derive(Debug)]
 pub struct NoStart {
     pub problems: Problems,

@@ -17,9 +17,7 @@ use crate::store::Store;
 /// How long the process waits for its stores at the end. `[store] timeout` is at most 10 seconds.
 const MOST: Duration = Duration::from_secs(11);
 
-/// The control thread's side.
 pub(super) struct Stores {
-    /// Tells each worker which store is in force next.
     workers: Vec<mpsc::UnboundedSender<Arc<Store>>>,
     /// Stores that may still be in use.
     open: Vec<Weak<Store>>,

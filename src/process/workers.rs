@@ -14,7 +14,6 @@ pub(super) struct Workers {
     finished: Finished,
     /// In requests.
     pub(super) cut_off: usize,
-    /// The first error of a worker.
     pub(super) failed: Option<io::Error>,
 }
 
@@ -23,7 +22,6 @@ impl Workers {
         Self { serving: (0..count).collect(), finished, cut_off: 0, failed: None }
     }
 
-    /// A worker has served its last request.
     pub(super) fn end(&mut self, worker: usize, ended: io::Result<usize>) {
         self.serving.remove(&worker);
         match ended {

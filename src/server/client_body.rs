@@ -19,11 +19,7 @@ pub struct ClientBody(Source);
 enum Source {
     Http1(MessageBody),
     Http2(StreamBody),
-    /// Was read before.
-    Whole {
-        data: Bytes,
-        trailers: Option<HeaderMap>,
-    },
+    Whole { data: Bytes, trailers: Option<HeaderMap> },
 }
 
 /// The client has broken off its body, or has sent an invalid one.

@@ -80,7 +80,7 @@ pub(super) async fn serve<C, H>(
     drop(registration);
 }
 
-/// What a connection keeps while it rests.
+/// What stays while the connection rests.
 struct Connection {
     stream: ClientStream,
     client: ConnectedClient,
@@ -152,7 +152,6 @@ impl Connection {
         ControlFlow::Continue(())
     }
 
-    /// Tells a client that speaks HTTP without TLS to use TLS.
     async fn refuse_plain_http<C, H>(&self, acceptor: &Acceptor<C>)
     where
         C: Fn(&ConnectedClient) -> H + Clone + 'static,
@@ -176,7 +175,6 @@ impl Connection {
         .await
     }
 
-    /// Serves requests until the connection rests, ends or becomes a tunnel.
     async fn serve_requests<C, H>(&self, acceptor: &Acceptor<C>) -> AfterRequests
     where
         C: Fn(&ConnectedClient) -> H + Clone + 'static,

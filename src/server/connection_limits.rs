@@ -45,9 +45,7 @@ pub struct ConnectionLimits {
     wanted: AtomicUsize,
     /// Connections that were told to end, and are expected to free their places soon.
     ending: AtomicUsize,
-    /// Notified when places are wanted.
     asked: Notify,
-    /// Notified when a place is free.
     freed: Notify,
     /// Closed because their address has too many connections.
     refused: RepeatedEvent,
@@ -55,9 +53,7 @@ pub struct ConnectionLimits {
     bad_preambles: RepeatedEvent,
     /// Not accepted because file handles or memory are exhausted.
     exhausted: RepeatedEvent,
-    /// Connections that have had a place.
     accepted: AtomicU64,
-    /// Idle connections that were ended to free their places.
     made_room: AtomicU64,
     /// Ended because the client did not read.
     stalled: AtomicU64,
@@ -67,19 +63,16 @@ pub struct ConnectionLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionCounts {
     pub open: usize,
-    /// Accepted and got a place.
+    /// Only those that got a place.
     pub accepted: u64,
     /// The maximum of `open`.
     pub most: usize,
     /// Closed because their address has too many.
     pub refused: u64,
-    /// Closed because they had no valid preamble of the PROXY protocol.
     pub bad_preambles: u64,
     /// Idle connections that were ended to free their places.
     pub made_room: u64,
-    /// Ended because the client did not read.
     pub stalled: u64,
-    /// Not accepted because file handles or memory are exhausted.
     pub exhausted: u64,
 }
 
@@ -183,19 +176,16 @@ impl ConnectionLimits {
         };
     }
 
-    /// Asks the other workers for the places that are still wanted.
     pub(super) fn ask_others(&self) {
         if self.wanted.load(Ordering::SeqCst) > 0 {
             self.asked.notify_waiters();
         }
     }
 
-    /// Ready when another worker asks for places.
     pub(super) fn asked(&self) -> Notified<'_> {
         self.asked.notified()
     }
 
-    /// Ready when a place is free.
     pub(super) fn freed(&self) -> Notified<'_> {
         self.freed.notified()
     }
@@ -215,7 +205,7 @@ impl ConnectionLimits {
         claimed
     }
 
-    /// Undoes a [`ConnectionLimits::claim`], because no connection is idle.
+    /// Undoes [`ConnectionLimits::claim`], because no connection is idle.
     pub(super) fn unclaim(&self) {
         self.made_room.fetch_sub(1, Ordering::Relaxed);
         self.wanted.fetch_add(1, Ordering::SeqCst);
@@ -257,7 +247,7 @@ impl Drop for PlaceWait<'_> {
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     limits: Arc<ConnectionLimits>,
-    /// The address for which the connection is counted.
+    /// `None` if it is not counted for an address.
     address: Option<IpAddr>,
     taken: bool,
     /// Whether the connection begins with the PROXY protocol, so that the client's address is not known yet.

@@ -92,7 +92,6 @@ impl ConnectionState {
         }
     }
 
-    /// Ends this idle connection, because its place is needed.
     pub(super) fn make_room(&self) {
         self.record(Event::Ends);
         self.set_makes_room(true);

@@ -31,7 +31,6 @@ pub(super) struct Connections {
 
 #[derive(Debug)]
 struct OpenConnection {
-    /// The id of the listener that has accepted it.
     listener: usize,
     state: Rc<ConnectionState>,
 }
@@ -164,7 +163,7 @@ impl Connections {
         }
     }
 
-    /// Ends every connection of this listener, after the response if a request is in flight.
+    /// After the response, if a request is in flight.
     pub(super) fn end_of_listener(&self, listener: usize) {
         self.end_all(|connection| connection.listener == listener);
     }

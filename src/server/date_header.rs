@@ -9,7 +9,6 @@ use crate::base::clock::Time;
 
 #[derive(Debug, Default)]
 pub(super) struct DateHeader {
-    /// The last date, and its second.
     last: RefCell<Option<(u64, HeaderValue)>>,
 }
 

@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use super::connection_state::ConnectionState;
 use super::lifecycle::{CloseReason, Event, Step};
 
-/// How the work on a connection ended.
 #[derive(Debug)]
 pub(super) enum Ended<E> {
     Closed,

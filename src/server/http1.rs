@@ -64,7 +64,6 @@ pub(super) enum AfterRequests {
     Tunnel(Tunnel, TunnelStream),
 }
 
-/// Serves requests until the connection rests, ends or becomes a tunnel.
 pub(super) async fn serve<H: Handler>(
     builder: &http1::Builder,
     limits: &ConnectionLimits,

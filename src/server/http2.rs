@@ -144,7 +144,6 @@ enum Stage {
     Open(Connection<MultiplexedIo, Bytes>),
 }
 
-/// A request, and where its response goes.
 type NextRequest = (Request<RecvStream>, SendResponse<Bytes>);
 
 impl Requests {
@@ -169,7 +168,6 @@ impl Requests {
         }
     }
 
-    /// Tells the client to send no more requests.
     fn finish(&mut self) {
         if !std::mem::replace(&mut self.is_finishing, true)
             && let Stage::Open(connection) = &mut self.stage

@@ -115,7 +115,6 @@ enum Readiness {
 #[expect(clippy::struct_excessive_bools, reason = "each is a separate observation")]
 pub(super) struct Lifecycle {
     phase: Phase,
-    /// When the phase began.
     pub(super) since: Coarse,
     end: Option<End>,
     readiness: Readiness,
@@ -123,9 +122,9 @@ pub(super) struct Lifecycle {
     /// How many requests have begun to come since the connection woke, and how many of them were passed to the handler.
     come: u64,
     pub(super) taken: u64,
-    /// Since when the head of a request is incomplete, where other requests may be in flight at the same time.
+    /// If other requests may be in flight at the same time.
     head_since: Option<Coarse>,
-    /// Since when bytes wait to be sent, because the client does not read.
+    /// Bytes wait to be sent, because the client does not read.
     unsent: Option<Coarse>,
     /// The longest such wait, if the last request has a limit of its own.
     reads_within: Option<Coarse>,
@@ -313,7 +312,6 @@ impl Lifecycle {
         (!self.is_unsent()).then(|| Duration::from_millis(longest))
     }
 
-    /// Whether no request has begun to come on the connection.
     pub(super) fn is_fresh(&self) -> bool {
         self.phase == Phase::Fresh
     }
@@ -327,7 +325,6 @@ impl Lifecycle {
         self.is_unsent() || self.head_since.is_some() || matches!(self.phase, Phase::Head | Phase::Busy(_))
     }
 
-    /// Whether the connection does not end, and has nothing to do.
     pub(super) fn is_idle(&self) -> bool {
         self.end.is_none() && !self.is_busy()
     }
@@ -344,7 +341,7 @@ impl Lifecycle {
         }
     }
 
-    /// Whether bytes wait to be sent because the client does not read.
+    /// Whether bytes wait because the client does not read.
     pub(super) fn is_unsent(&self) -> bool {
         self.unsent.is_some()
     }
@@ -354,7 +351,6 @@ impl Lifecycle {
         !self.is_in_flight() && !self.is_answering && self.end != Some(End::AfterAnswers)
     }
 
-    /// Whether the connection ends because the client does not read.
     pub(super) fn is_stalled(&self) -> bool {
         self.end == Some(End::Now(CloseReason::NotReading))
     }

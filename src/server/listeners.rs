@@ -38,7 +38,6 @@ pub enum ListenerChange {
 }
 
 pub(super) struct Listeners<C> {
-    /// One for each kind of traffic.
     acceptors: [Acceptor<C>; 2],
     stage: watch::Receiver<Stage>,
     open: Vec<Open>,
@@ -98,18 +97,15 @@ where
         Ok(())
     }
 
-    /// Ready when a task that accepts connections panics.
     pub(super) async fn panicked(&mut self) -> io::Error {
         panicked(&mut self.accepting).await
     }
 
-    /// Waits until no more connections are accepted.
     pub(super) async fn closed(mut self) {
         while self.accepting.join_next().await.is_some() {}
     }
 }
 
-/// Accepts connections until `closing` is ready.
 async fn accept<C, H>(
     listener: TcpListener,
     id: usize,

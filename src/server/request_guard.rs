@@ -29,7 +29,6 @@ pub struct RequestGuard {
 }
 
 impl RequestGuard {
-    /// Begins a request on this connection.
     pub(super) fn new(connection: Rc<ConnectionState>, stream: Option<Rc<dyn RequestStream>>) -> Self {
         connection.record(Event::RequestBegins);
         Self { connection, stream }

@@ -28,7 +28,7 @@ const CHUNKED: &[u8] = b"POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunk
 const UNANSWERED: &[u8] = b"GET /unanswered HTTP/1.1\r\nHost: h\r\n\r\n";
 const B: &[u8] = b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
 
-/// No test exceeds these time limits.
+/// Limits that no test exceeds.
 fn server() -> Server {
     Server {
         listen: Vec::new(),
@@ -61,9 +61,7 @@ struct Numbering(Rc<Numbers>);
 #[derive(Debug, Default)]
 struct Numbers {
     handled: Cell<usize>,
-    /// The shortest length of a body.
     padding: Cell<usize>,
-    /// What the responses to some requests wait for.
     waits: Notify,
 }
 
@@ -87,7 +85,6 @@ impl Handler for Numbering {
     }
 }
 
-/// Its request is in flight until the body is dropped.
 #[derive(Default)]
 struct Guarded(Full<Bytes>, #[expect(dead_code, reason = "it is dropped with the body")] Option<RequestGuard>);
 
@@ -108,7 +105,6 @@ impl Body for Guarded {
     }
 }
 
-/// A client that is connected to a server in this thread.
 struct TestClient {
     stream: TcpStream,
     numbers: Rc<Numbers>,
@@ -149,7 +145,6 @@ impl TestClient {
         String::from_utf8(head).unwrap()
     }
 
-    /// The number of the next response.
     async fn answer(&mut self) -> usize {
         let head = self.head().await;
         self.body(&head).await

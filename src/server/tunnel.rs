@@ -12,7 +12,6 @@ use crate::net::Duplex;
 /// What a handler does with the client's stream once its response has accepted a tunnel.
 pub type Tunnel = Box<dyn FnOnce(TunnelStream) -> Pin<Box<dyn Future<Output = ()>>>>;
 
-/// The client's side of a tunnel.
 pub type TunnelStream = Box<dyn Duplex>;
 
 /// Whether a request asks for a WebSocket in HTTP/1.1 (RFC 6455, section 4.1; RFC 9110, section 7.8). A request with a body

@@ -55,13 +55,11 @@ impl WorkerState {
         self.begun + Duration::from_millis(time)
     }
 
-    /// Begins a check of the connections. Returns the time.
     pub(super) fn begin_check(&self) -> Coarse {
         self.now.set(self.exact_now());
         self.now()
     }
 
-    /// Records that there is an idle connection.
     pub(super) fn add_idle(&self) {
         self.has_idle.set(true);
     }

@@ -12,11 +12,10 @@ use super::resend::{Ending, Resend, Situation};
 use crate::base::clock;
 use crate::server::ClientBody;
 
-/// How often one request was sent, and to which endpoints.
 pub(super) struct Attempts<'a> {
     upstream: &'a Upstream,
     request: &'a UpstreamRequest<'a>,
-    /// The ids of the endpoints that have failed.
+    /// Ids of endpoints that have failed.
     pub(super) tried: SmallVec<[usize; 4]>,
     /// How often the request was sent to another endpoint although one may have processed it.
     retries: u32,
@@ -35,13 +34,13 @@ impl<'a> Attempts<'a> {
         Self { upstream, request, tried: SmallVec::new(), retries: 0, is_repeated: false, was_begun: false, body }
     }
 
-    /// How an attempt ends that got a response with this status.
+    /// For a response with this status.
     pub(super) fn answered(&self, status: StatusCode) -> Ending {
         let is_listed = self.upstream.retry.statuses.iter().any(|statuses| statuses.contains(&status.as_u16()));
         if is_listed { Ending::Listed } else { Ending::Final }
     }
 
-    /// Whether and where the request is sent again after an attempt at this endpoint that ended so.
+    /// `ending` is how the attempt at this endpoint ended.
     pub(super) fn again(&mut self, ending: Ending, endpoint: usize) -> Option<Resend> {
         if ending == Ending::Final {
             return None;

@@ -18,7 +18,6 @@ use rendezvous::Rendezvous;
 /// How often a random choice is repeated if it hits an endpoint that cannot get the request.
 const TRIES: usize = 8;
 
-/// Chooses among the endpoints of one upstream.
 #[derive(Debug)]
 pub(super) struct Balancer {
     strategy: Strategy,
@@ -27,7 +26,7 @@ pub(super) struct Balancer {
     turn: AtomicUsize,
 }
 
-/// The most requests in flight of each endpoint.
+/// For each endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MostInFlight {
     Unlimited,
@@ -64,7 +63,7 @@ pub(super) struct Weighted {
 struct Candidates {
     all: Vec<Weighted>,
     availabilities: Vec<Availability>,
-    /// Indices of those that get requests.
+    /// Indices of endpoints that get requests.
     usable: Vec<usize>,
     /// The same indices, each as often as its weight, spread evenly.
     schedule: Vec<usize>,
@@ -85,7 +84,7 @@ pub(super) enum Choice {
 pub(super) struct Criteria<'a> {
     /// The hash of the key by which the request is balanced, if the upstream balances by keys and the request has one.
     pub(super) key: Option<u64>,
-    /// The ids of the endpoints that have failed to serve it.
+    /// Ids of endpoints that have failed to serve it.
     pub(super) tried: &'a [usize],
 }
 
@@ -118,7 +117,6 @@ impl Balancer {
         self.candidates.load().all.clone()
     }
 
-    /// Whether an endpoint other than this one gets requests.
     pub(super) fn has_other(&self, than: &Endpoint) -> bool {
         let current = self.candidates.load();
         let mut usable = current.usable.iter().filter_map(|index| current.all.get(*index));
@@ -139,7 +137,6 @@ impl Balancer {
         siblings.find(|one| !tried.contains(&one.id) && self.begin(one)).cloned()
     }
 
-    /// `None` is no limit.
     pub(super) fn most_in_flight(&self, endpoint: &Endpoint) -> Option<usize> {
         match self.most {
             MostInFlight::Unlimited => None,
@@ -214,7 +211,6 @@ impl Balancer {
         self.most_in_flight(&weighted.endpoint).is_none_or(|most| weighted.endpoint.state.load.in_flight() < most)
     }
 
-    /// Whether the request can be sent to this endpoint.
     fn is_open(&self, weighted: &Weighted, criteria: Criteria<'_>) -> bool {
         !criteria.tried.contains(&weighted.endpoint.id) && self.has_room(weighted)
     }

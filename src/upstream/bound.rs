@@ -24,7 +24,6 @@ impl BoundConnections {
         self.0.borrow().is_empty()
     }
 
-    /// The connection to this server, if there is one and it is still open.
     pub(super) fn take(&self, server: usize) -> Option<Box<UpstreamConnection>> {
         let mut connections = self.0.borrow_mut();
         let index = connections.iter().rposition(|(id, _)| *id == server)?;
@@ -32,7 +31,6 @@ impl BoundConnections {
         connection.is_quiet().then_some(connection)
     }
 
-    /// Keeps a connection after a complete response.
     pub(super) fn put(&self, server: usize, mut connection: Box<UpstreamConnection>) {
         connection.end_receiving();
         connection.is_new = false;
@@ -40,7 +38,6 @@ impl BoundConnections {
     }
 }
 
-/// Whether a request with these headers may authenticate its connection.
 pub(super) fn has_credentials(headers: &HeaderMap) -> bool {
     headers.iter().any(|(name, value)| is_credentials(name, value))
 }

@@ -65,7 +65,6 @@ pub struct UpstreamTunnel {
     pub peer: TargetAddress,
     /// What the server sends after its response, and what it is sent.
     pub stream: Box<dyn Duplex>,
-    /// A tunnel counts as a request in flight.
     pub(super) _in_flight: Option<InFlight>,
 }
 
@@ -101,7 +100,6 @@ impl UpstreamConnection {
         }))
     }
 
-    /// The server was told that the connection is for this client.
     pub(super) fn announced_to_be(mut self: Box<Self>, client: Option<SocketAddr>) -> Box<Self> {
         self.announced = client;
         self
@@ -113,7 +111,6 @@ impl UpstreamConnection {
         self.large_read = if version == Version::HTTP_2 { MULTIPLEXED_READ } else { LARGE_READ };
     }
 
-    /// Sends all bytes that wait to be sent.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.sending.len() {
             let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.sending[self.sent..]))?;

@@ -15,7 +15,6 @@ use super::stream::{self, Offered, Socket, UpstreamStream};
 use crate::config::ProxyProtocol;
 use crate::net::Names;
 
-/// Who a server is told that the client is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Announced {
     pub(super) version: ProxyProtocol,

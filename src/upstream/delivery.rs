@@ -39,7 +39,6 @@ pub struct Connections<'a> {
     pub bound: &'a Rc<BoundConnections>,
 }
 
-/// A request, its upstream, and the connections over which it may be sent.
 #[derive(Clone, Copy)]
 pub(super) struct Delivery<'a> {
     pub(super) upstream: &'a Upstream,

@@ -55,7 +55,6 @@ pub enum TargetAddress {
 pub struct TargetTls {
     /// Who is trusted, and which certificate is shown.
     pub settings: ConnectorTls,
-    /// The name for which the server needs a certificate.
     pub server_name: ServerName<'static>,
 }
 
@@ -117,13 +116,10 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The endpoints of all upstreams.
 #[derive(Debug)]
 pub struct Endpoints {
     known: Mutex<Known>,
-    /// How many workers send requests to them.
     workers: usize,
-    /// The places of the connections to all of them.
     places: Arc<Places>,
 }
 
@@ -148,7 +144,7 @@ impl Endpoints {
         Self { known: Mutex::default(), workers, places: Arc::new(Places::new(connections)) }
     }
 
-    /// The endpoint of this upstream with this target. It stays the same while somebody uses it.
+    /// It stays the same while somebody uses it.
     pub(super) fn get(&self, upstream: &str, target: Target, is_checked: bool) -> Arc<Endpoint> {
         let Known { upstreams, last_id } = &mut *self.known.lock();
         let OfUpstream { endpoints, state: upstream } = upstreams.entry(upstream.to_owned()).or_default();

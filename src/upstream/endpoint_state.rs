@@ -14,7 +14,6 @@ use crate::config::{AdaptiveBounds, Ejection, HealthCheck};
 
 #[derive(Debug)]
 pub(super) struct EndpointState {
-    /// How many requests it has, and how long they take.
     pub(super) load: Load,
     failures_in_row: AtomicU32,
     /// The number of an [`Availability`].
@@ -25,7 +24,6 @@ pub(super) struct EndpointState {
     ejections: AtomicU64,
     failed_checks: AtomicU64,
     health: Mutex<Health>,
-    /// The most requests in flight, derived from its load.
     pub(super) adaptive: AdaptiveLimit,
 }
 
@@ -35,9 +33,7 @@ pub struct EndpointStatus {
     pub availability: Availability,
     /// In requests.
     pub in_flight: usize,
-    /// The number of requests that it got.
     pub requests: u64,
-    /// How many of them failed.
     pub failures: u64,
     pub failures_in_row: u32,
     pub ejections: u64,
@@ -63,7 +59,6 @@ impl EndpointState {
         }
     }
 
-    /// Records a response that is no failure.
     pub(super) fn succeeded(&self) {
         // A request that only reads does not take the cache line from other cores.
         if self.failures_in_row.load(Ordering::Relaxed) != 0 {
@@ -146,7 +141,7 @@ impl EndpointState {
     }
 }
 
-/// The most requests that an endpoint should have in flight, derived from its load and computed again from time to time.
+/// How many requests should be in flight at an endpoint, derived from its load.
 #[derive(Debug)]
 pub(super) struct AdaptiveLimit {
     limit: AtomicUsize,
@@ -167,7 +162,6 @@ impl AdaptiveLimit {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Computes the limit again.
     pub(super) fn advance(&self, load: &Load, bounds: AdaptiveBounds, now: Monotonic) {
         let work = load.work();
         let (gradient, before) = &mut *self.gradient.lock();

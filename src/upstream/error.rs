@@ -20,15 +20,15 @@ pub enum UpstreamError {
     Exhausted(io::Error),
     /// The TLS handshake failed: the server's certificate is not valid, or there is nothing that both sides accept.
     Tls(io::Error),
-    /// There was no connection within this time.
+    /// The limit.
     ConnectTimeout(Duration),
     /// No head of a response came within this time.
     Timeout(Duration),
     /// The connection ended before a byte of a response came.
     Closed(io::Error),
-    /// The upstream has sent this instead of a valid response.
+    /// What has come instead of a valid response.
     Bad(&'static str),
-    /// What the upstream has sent is not valid in HTTP/2.
+    /// Why the response is not valid.
     BadHttp2(String),
     /// The upstream speaks HTTP/2, which has no form for this request.
     NoHttp2,
@@ -39,11 +39,9 @@ pub enum UpstreamError {
     Client(ClientBodyError),
     /// The client sent nothing of an incomplete body for this time.
     BodyTimeout(Duration),
-    /// The client's body is larger than it may be.
     TooLarge,
-    /// The client's Connection header names too many headers.
     TooManyNamed,
-    /// The time that the client has given the call is over.
+    /// The client has set it.
     Deadline(Duration),
 }
 
@@ -80,7 +78,6 @@ impl UpstreamError {
         }
     }
 
-    /// For logs and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Connect(_) | Self::NoEndpoint => Reason::Connect,
@@ -122,7 +119,7 @@ impl UpstreamError {
         }
     }
 
-    /// The text for the client. It contains no address, which only the log shows.
+    /// Contains no address: only the log shows those.
     pub fn detail(&self) -> &'static str {
         match self {
             Self::Connect(_) => "The upstream server cannot be reached.",
@@ -174,7 +171,6 @@ pub(super) struct Failed {
 }
 
 impl Failed {
-    /// There is no connection.
     pub(super) fn to_connect(error: UpstreamError) -> Self {
         let is_own = error.ending() == Ending::Final;
         Self { error, ending: if is_own { Ending::Final } else { Ending::NotConnected } }
@@ -195,7 +191,6 @@ impl From<UpstreamError> for Failed {
 
 #[derive(Debug)]
 pub(super) enum RequestBodyError {
-    /// The client has broken off.
     Client(ClientBodyError),
     TooLarge,
     /// The upstream accepts no more. It may have sent a response.
@@ -204,28 +199,23 @@ pub(super) enum RequestBodyError {
 
 #[derive(Debug)]
 pub enum BodyError {
-    /// The upstream's connection failed.
     Io(io::Error),
     /// The upstream closed its connection before the end.
     Truncated,
     /// The upstream has ended the stream in HTTP/2, or what it sends there is not valid.
     Http2(h2::Error),
-    /// The upstream's chunks are not valid.
     NotChunked,
     /// The upstream sent nothing for this time.
     ReadTimeout(Duration),
-    /// The client has broken off its own body.
     Client(ClientBodyError),
     /// The client sent nothing of an incomplete body for this time.
     BodyTimeout(Duration),
-    /// The client's body is larger than it may be.
     TooLarge,
-    /// The time that the client has given the call is over.
+    /// The client has set it.
     Deadline,
 }
 
 impl BodyError {
-    /// For logs and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Http2(error) if error.is_library() => Reason::BadResponse,

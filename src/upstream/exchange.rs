@@ -9,7 +9,7 @@ use super::bound::BoundConnections;
 use super::in_flight::InFlight;
 use super::request::UpstreamRequest;
 
-/// A request to one endpoint, which may be sent more than once.
+/// The request may be sent more than once.
 pub(super) struct Exchange<'a> {
     pub(super) request: &'a UpstreamRequest<'a>,
     /// `None` if the request is a check.

@@ -42,7 +42,6 @@ pub(super) fn write(
 
 const FORWARDED_HOST_NAME: http::HeaderName = http::HeaderName::from_static(FORWARDED_HOST);
 
-/// Separates elements.
 const SEPARATOR: &[u8] = b", ";
 
 /// An IPv6 address has a colon in its first five characters, or is shorter. An IPv4 address is longer and has none.
@@ -66,7 +65,6 @@ fn push_element(value: &mut Vec<u8>, address: &str, host: &[u8], scheme: Scheme)
     value.extend_from_slice(scheme.name().as_bytes());
 }
 
-/// The bits of [`NEEDS`].
 const QUOTES: u8 = 1;
 const BACKSLASH: u8 = 2;
 

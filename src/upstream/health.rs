@@ -9,7 +9,6 @@ use crate::base::back_off::BackOff;
 use crate::base::clock::Monotonic;
 use crate::config::{Ejection, HealthCheck};
 
-/// Whether an endpoint gets requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Availability {
     Available,
@@ -22,10 +21,9 @@ pub enum Availability {
 }
 
 impl Availability {
-    /// In the order of their numbers.
+    /// By their numbers.
     pub(super) const ALL: [Self; 4] = [Self::Available, Self::Unchecked, Self::Unhealthy, Self::Ejected];
 
-    /// In logs, metrics and the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Available => "healthy",
@@ -44,13 +42,11 @@ pub(super) struct Health {
     ejected_until: Option<Monotonic>,
     /// How often it was ejected without having been available for long in between.
     ejections: u32,
-    /// When it returned last.
     returned_at: Option<Monotonic>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Checks {
-    /// It is not checked.
     Off,
     /// None has succeeded yet.
     Unknown,
@@ -108,7 +104,6 @@ impl Health {
         time
     }
 
-    /// Ends an ejection whose time is over.
     pub(super) fn advance(&mut self, now: Monotonic) {
         if self.ejected_until.is_some_and(|until| now >= until) {
             (self.ejected_until, self.returned_at) = (None, Some(now));

@@ -40,7 +40,7 @@ use connection::failure;
 use request_body::RequestBody;
 
 impl Failed {
-    /// For an error that the library reports before the head of a response. `nothing_came` excludes interim responses, too.
+    /// For an error before the head of a response. `nothing_came` is false after an interim response, too.
     fn of_stream(error: h2::Error, stream: &OpenStream, nothing_came: bool) -> Self {
         stream.has_ended();
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
@@ -64,6 +64,7 @@ impl Failed {
 /// Its headers go to `headers`. If nothing of `body` was used, it stays there.
 ///
 /// # Errors
+/// [`Failed`] if no head comes.
 pub(super) async fn send<B: From<ResponseBody>>(
     exchange: &Exchange<'_>,
     mut stream: OpenStream,

@@ -113,7 +113,7 @@ impl Upstream {
         let endpoint = in_flight.endpoint();
         match status {
             _ if is_failure => self.failed_with(endpoint, &status),
-            // The application fails, or a server behind it: the endpoint itself works.
+            // The application fails: another server would fail, too.
             StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
                 endpoint.state.answered_in_vain();
             }

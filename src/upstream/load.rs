@@ -30,7 +30,6 @@ pub(super) struct Load {
 struct Counts {
     /// The attempts that wait for a response, and the sum of the moments at which their waits began.
     waiting: Timed,
-    /// All responses.
     answered: Counter,
     /// Responses that show how long the work takes.
     latencies: Histogram,
@@ -84,7 +83,6 @@ impl Load {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// An attempt of this worker waits for its response from now on.
     pub(super) fn waits(&self, worker: usize, now: Monotonic) {
         self.workers.of(worker).waiting.add(1, now.micros());
     }
@@ -138,7 +136,7 @@ impl Load {
 #[derive(Debug, Default)]
 pub struct UpstreamLoad {
     endpoints: Vec<EndpointLoad>,
-    /// How many requests have found all servers full.
+    /// Requests that have found all servers full.
     full: u64,
 }
 

@@ -20,7 +20,6 @@ pub(super) enum OutgoingBody {
     Kept(Sending),
 }
 
-/// The body of a request before each time that it is sent.
 #[derive(Debug)]
 pub(super) struct BodySource {
     /// `None` if the request has none, or it was taken.
@@ -55,7 +54,6 @@ impl BodySource {
     }
 }
 
-/// A body that is kept, as long as it is small enough.
 #[derive(Clone, Debug)]
 struct KeptBody(Rc<RefCell<Kept>>);
 
@@ -75,11 +73,10 @@ enum Piece {
     Trailers(HeaderMap),
 }
 
-/// One time that a kept body is sent.
 #[derive(Debug)]
 pub(super) struct Sending {
     body: KeptBody,
-    /// The number of pieces that were sent.
+    /// In pieces.
     sent: usize,
 }
 
@@ -101,7 +98,6 @@ impl KeptBody {
 }
 
 impl Kept {
-    /// The next piece from the client.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
         let polled = ready!(Pin::new(&mut self.rest).poll_frame(cx));
         match &polled {
@@ -144,7 +140,6 @@ impl Sending {
         self.sent >= kept.pieces.len() && (kept.is_over || kept.rest.is_end_stream())
     }
 
-    /// What is left of the body, if its length is known.
     fn size_hint(&self) -> SizeHint {
         let kept = self.body.0.borrow();
         let unsent = kept.pieces.iter().skip(self.sent).map(|piece| match piece {

@@ -32,15 +32,12 @@ impl Places {
         Self { all: Arc::new(Semaphore::new(count)), share: count.div_ceil(2) as u64, in_flight: Arc::default() }
     }
 
-    /// A place for a new connection.
-    ///
     /// # Errors
     /// [`UpstreamError::Exhausted`] if all are taken.
     pub(super) fn take(&self) -> Result<Place, UpstreamError> {
         self.all.clone().try_acquire_owned().map_err(|_| exhausted("it has as many connections to servers as it may"))
     }
 
-    /// Whether none is free.
     pub(super) fn are_taken(&self) -> bool {
         are_taken(&self.all)
     }
@@ -62,7 +59,6 @@ impl Places {
     }
 }
 
-/// Whether no place is free.
 pub(super) fn are_taken(places: &Semaphore) -> bool {
     places.available_permits() == 0
 }

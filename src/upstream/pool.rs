@@ -92,7 +92,6 @@ impl ConnectionPools {
         found
     }
 
-    /// Takes a connection back after a complete response.
     pub(super) fn put(&self, server: usize, mut connection: Box<UpstreamConnection>) {
         connection.end_receiving();
         connection.is_new = false;
@@ -116,7 +115,7 @@ impl ConnectionPools {
             idle.fewest = idle.fewest.min(idle.connections.len());
         }
         self.http2.make_room(server);
-        // Connections of HTTP/2 end in tasks of their own, and another request may have closed them.
+        // Lets the tasks of closed HTTP/2 connections end, also of those that another request has closed.
         yield_now().await;
     }
 
@@ -168,7 +167,6 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3600);
     const KEEP: Keep = Keep { idle: LONG, age: LONG };
 
-    /// A server and the pools with connections to it.
     struct Setup {
         listener: TcpListener,
         pools: ConnectionPools,

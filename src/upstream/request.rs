@@ -32,7 +32,6 @@ pub struct UpstreamRequest<'a> {
     pub progress: &'a Progress,
 }
 
-/// What the head of a request is made of.
 pub struct RequestHead<'a> {
     pub method: &'a Method,
     /// The path and query, in origin form.
@@ -66,7 +65,6 @@ pub struct RequestClient<'a> {
     pub balanced_by: Option<u64>,
     /// Takes interim responses other than `100 Continue`, each as soon as it has come; `None` if they are dropped.
     pub interim: Option<&'a PassInterim<'a>>,
-    /// The index of the worker that serves it.
     pub worker: usize,
 }
 
@@ -135,14 +133,12 @@ pub struct ForwardedInfo<'a> {
     pub scheme: Scheme,
     /// What becomes of Forwarded (RFC 7239), which says all this, too.
     pub header: ForwardedHeader,
-    /// The certificate that the peer has shown.
     pub certificate: Option<&'a ClientCertificate>,
     /// `None` for a request of the gateway itself.
     pub origin: Option<Origin<'a>>,
 }
 
 impl ForwardedInfo<'_> {
-    /// For a request of the gateway itself.
     pub(super) const OWN: Self = Self {
         peer: "127.0.0.1",
         client: None,

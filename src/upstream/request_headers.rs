@@ -44,7 +44,6 @@ pub(super) fn each(head: &RequestHead<'_>, named: &[&[u8]], sink: &mut impl Head
         return sink.add("via", own);
     };
     unchanged(head.headers, named, &head.forwarded, &mut ChangedHeaders { changes, sink });
-    // Each protocol has its own form for Host.
     for (name, value) in changes.set.iter().filter(|(name, _)| *name != header::HOST).chain(&changes.add) {
         sink.pass(name, value);
     }

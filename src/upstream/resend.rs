@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-/// How many seconds are counted together.
+/// Of the window in which retries are counted.
 const SECONDS: u64 = 10;
 /// How many requests may always be sent again in that time.
 const FEWEST: u64 = 3 * SECONDS;
@@ -29,7 +29,6 @@ pub(super) enum Ending {
     Final,
 }
 
-/// What is known of a request after an attempt.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "five independent properties of a request")]
 pub(super) struct Situation {
@@ -71,7 +70,6 @@ impl Ending {
         }
     }
 
-    /// Whether the server has certainly not processed the request.
     pub(super) fn is_unprocessed(self) -> bool {
         matches!(self, Self::NotConnected | Self::NotProcessed)
     }
@@ -92,7 +90,6 @@ struct Second {
     second: u64,
     /// How many requests there had been in all before this second.
     requests_before: u64,
-    /// How many requests were sent again in this second.
     retries: u64,
 }
 

@@ -10,17 +10,13 @@ const MAX_INTERIM: u32 = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadHead {
-    /// It is not HTTP/1.
     NotHttp,
     /// It is larger than 64 KiB, has more than 128 fields, or names more than 100 in Connection.
     TooLarge,
-    /// The length of the body can be read in two ways.
     Length,
-    /// The connection ended in the middle of it.
     CutOff,
-    /// There are too many interim responses before it.
     Interim,
-    /// It switches to a protocol that the gateway has not requested.
+    /// To a protocol that was not requested.
     Upgrade,
 }
 
@@ -49,7 +45,6 @@ impl<'a> Interim<'a> {
         Self { count: 0, pass }
     }
 
-    /// Whether none has come.
     pub(super) fn is_none(&self) -> bool {
         self.count == 0
     }

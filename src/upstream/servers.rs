@@ -38,7 +38,7 @@ impl Servers {
         Self { upstream: config.name.clone(), is_checked: config.health.is_some(), targets, endpoints, names }
     }
 
-    /// The names that have to be looked up.
+    /// To be looked up.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.targets.iter().filter_map(|(target, _)| match &target.address {
             TargetAddress::Name(name, _) => Some(name.as_str()),

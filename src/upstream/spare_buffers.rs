@@ -31,7 +31,6 @@ impl SpareBuffers {
         }
     }
 
-    /// An empty buffer for bytes that are to be sent.
     pub(super) fn take_sending(&self) -> Vec<u8> {
         self.sending.take()
     }

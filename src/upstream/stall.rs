@@ -13,9 +13,8 @@ use crate::base::deadline::Deadline;
 /// The position of an exchange that waits. If it has changed, the exchange has made progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
-    /// Whether it waits for the client.
     pub(super) for_client: bool,
-    /// Bytes of the request's body that came from the client.
+    /// Bytes from the client.
     pub(super) taken: u64,
     /// Bytes that wait to be sent to the upstream.
     pub(super) unsent: usize,
@@ -28,7 +27,6 @@ pub(super) enum Stalled {
     Upstream(Duration),
 }
 
-/// Measures how long an exchange makes no progress.
 #[derive(Debug)]
 pub(super) struct StallTimer {
     deadline: Deadline,
@@ -57,7 +55,7 @@ impl StallTimer {
         (self.upstream, self.waiting, self.has_response) = (upstream, None, true);
     }
 
-    /// The upstream has sent something: the next wait is a new one.
+    /// So the next wait is a new one.
     pub(super) fn upstream_sent(&mut self) {
         self.waiting = None;
     }

@@ -152,7 +152,7 @@ impl UpstreamStream {
     }
 }
 
-/// Reads what has come, without waiting.
+/// Does not wait.
 struct Readable<'a>(&'a TcpStream);
 
 impl io::Read for Readable<'_> {

@@ -22,7 +22,6 @@ pub(super) struct UpstreamState {
     room: Notify,
 }
 
-/// How often requests of an upstream were sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryCounts {
     pub sent: u64,
@@ -31,7 +30,6 @@ pub struct RetryCounts {
 }
 
 impl UpstreamState {
-    /// Counts a request.
     pub(super) fn begin(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }

@@ -26,7 +26,6 @@ use crate::base::clock;
 use crate::config::HealthCheck;
 use crate::net::Names;
 
-/// How often the task looks for due work.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Must run on a thread's local runtime.
@@ -80,7 +79,6 @@ impl UpstreamWatch {
         self.endpoints.drop_unused();
     }
 
-    /// Begins the checks that are due.
     fn check(&mut self, upstream: &Arc<Upstream>, tell: &mpsc::UnboundedSender<Ended>) {
         let Some(rules) = &upstream.health else { return };
         for weighted in upstream.balancer.endpoints() {
@@ -100,7 +98,6 @@ impl UpstreamWatch {
         }
     }
 
-    /// Begins the lookups that are due.
     fn look_up(&mut self, upstream: &Upstream, tell: &mpsc::UnboundedSender<Ended>) {
         for name in upstream.servers.names() {
             let due = self.lookups.entry(name.to_owned()).or_insert_with(|| Some(Instant::now()));
@@ -143,7 +140,6 @@ fn ids(upstreams: &[Arc<Upstream>]) -> HashSet<usize> {
 }
 
 impl Upstream {
-    /// Does what is due for its endpoints.
     fn advance(&self) {
         let now = clock::monotonic();
         self.state.observe(now);

@@ -20,7 +20,7 @@ use crate::net::tls::ConnectorTls;
 
 /// For one address of a name, so that time is left to try another.
 const CONNECT_LIMIT: Duration = Duration::from_millis(1500);
-/// The largest head of a response, in bytes.
+/// Of a response, in bytes.
 const MAX_HEAD: usize = 64 << 10;
 
 /// Dropping it closes the connection.

@@ -10,7 +10,7 @@ pub struct Url {
     /// A name or an address; an IPv6 address has no brackets.
     pub host: String,
     pub port: u16,
-    /// The `Host` header to send.
+    /// For the `Host` header.
     pub authority: String,
     pub target: Target,
     /// With `https`, the name that the certificate of the server must have.

@@ -84,7 +84,6 @@ mod tests {
             ("b.wild.test", 1),
             ("B.WILD.TEST", 1),
             ("wild.test", 1),
-            // A wildcard stands for one label.
             ("a.b.wild.test", 0),
             ("other.test", 0),
             ("test", 0),

@@ -65,7 +65,7 @@ impl ConnectorTls {
         Ok(Self { authorities, identity: None, config: Arc::new(builder.with_no_client_auth()) })
     }
 
-    /// The configuration of a new connection. Sessions to resume are in it, too.
+    /// New connections resume its sessions.
     pub fn config(&self) -> Arc<ClientConfig> {
         self.config.clone()
     }

@@ -36,7 +36,6 @@ pub struct Identity {
     pub not_after: Time,
 }
 
-/// A certificate whose expiry is nearer than this expires soon.
 const SOON: Duration = Duration::from_secs(14 * 86_400);
 
 /// Only the fields that are needed have to be valid.

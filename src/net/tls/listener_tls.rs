@@ -16,7 +16,6 @@ use super::identity::Identity;
 use super::{ALPN_HTTP1, ALPN_HTTP2, provider};
 use crate::net::Traffic;
 
-/// The TLS settings of one kind of listeners.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TlsSettings {
     /// The first one is for clients that ask for none of the names.
@@ -39,10 +38,8 @@ pub enum MinVersion {
 
 /// One for each kind of [`Traffic`], and the admin listener.
 const KINDS: usize = 3;
-/// The index of the admin listener.
 const ADMIN: usize = 2;
 
-/// The current configuration of each kind of listeners.
 #[derive(Debug)]
 pub struct ListenerTls {
     current: [ArcSwapOption<ServerConfig>; KINDS],
@@ -103,7 +100,7 @@ impl ListenerTls {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many handshakes have succeeded, and how many have failed.
+    /// Succeeded and failed ones.
     pub fn handshakes(&self) -> (u64, u64) {
         (self.handshakes.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
     }

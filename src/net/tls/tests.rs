@@ -44,7 +44,6 @@ pub(super) fn identity(names: &[&str], algorithm: Algorithm) -> Identity {
     Identity::new("a.pem".to_owned(), vec![certificate.der().clone()], der(&key), None).unwrap()
 }
 
-/// Issues certificates to clients.
 struct Authority {
     certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
@@ -96,7 +95,6 @@ fn shake_hands(tls: &ListenerTls, config: &Arc<ClientConfig>, name: &str) -> Res
     shake_hands_at(tls, Traffic::Requests, config, name)
 }
 
-/// With the listeners of this traffic.
 fn shake_hands_at(
     tls: &ListenerTls,
     traffic: Traffic,
@@ -184,7 +182,6 @@ fn clients_of_both_versions_come_in_and_come_back_with_a_ticket() {
         let client = client(&identity, None, &[version]);
         let kinds = [0, 1].map(|_| shake_hands(&tls, &client, "a.test").unwrap().handshake_kind().unwrap());
         assert_eq!(kinds, [HandshakeKind::Full, HandshakeKind::Resumed], "{version:?}");
-        // Tickets outlive a reload of the certificates.
         tls.apply([Some(&settings(vec![identity.clone()])), None, None]).unwrap();
         let kind = shake_hands(&tls, &client, "a.test").unwrap().handshake_kind();
         assert_eq!(kind, Some(HandshakeKind::Resumed), "{version:?}");

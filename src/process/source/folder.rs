@@ -84,7 +84,6 @@ fn read_once(files: &[PathBuf]) -> Vec<ReadFile> {
 pub(in crate::process) enum Version {
     /// A file, or something else that is no folder.
     File {
-        /// The file system.
         device: u64,
         /// Another file at the same path has another number.
         inode: u64,

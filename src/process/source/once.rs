@@ -13,9 +13,8 @@ use rustix::fs::OFlags;
 use crate::config::regular_file::MAX_BYTES;
 use crate::config::{Document, Problems};
 
-/// How long it may take until somebody begins to write.
+/// For the writer of the pipe to begin.
 const UNTIL_BEGUN: Duration = Duration::from_secs(1);
-/// How often a pipe is read.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
@@ -36,7 +35,6 @@ impl ReadOnce {
         is_pipe.then(|| Self { path: Some(path.to_owned()), was_read: Mutex::default() })
     }
 
-    /// For messages.
     pub fn name(&self) -> String {
         self.path.as_ref().map_or("standard input".to_owned(), |path| path.display().to_string())
     }

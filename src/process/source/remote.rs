@@ -56,14 +56,12 @@ struct Fetches {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last document that the server has sent.
     last: Option<RemoteDocument>,
     /// `None` at first, and if the copy is in force.
     in_force: Option<RemoteDocument>,
     /// Whether the document in force was good when it was last read, together with the files that it names.
     is_settled: bool,
     last_fetch: Option<Time>,
-    /// Why the last fetch failed, if it did.
     error: Option<String>,
     /// When the copy was saved, if it is in force.
     copy_saved: Option<Time>,

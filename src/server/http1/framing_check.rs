@@ -23,7 +23,6 @@ pub(super) struct FramingCheck {
     carried: Vec<u8>,
     head: HeadFraming,
     first_line: usize,
-    /// The number of complete messages.
     complete: u64,
     /// The first message that could be read in two ways, from 0.
     first_ambiguous: Option<u64>,
@@ -82,7 +81,6 @@ impl FramingCheck {
         self.first_ambiguous.get_or_insert(self.complete);
     }
 
-    /// Whether a body or its trailers are incomplete.
     pub(super) fn is_in_body(&self) -> bool {
         matches!(self.state, State::Body(_) | State::ChunkSize | State::ChunkData(_) | State::Trailers)
     }
@@ -154,7 +152,6 @@ impl FramingCheck {
         }
     }
 
-    /// Reads a line without its line feed.
     fn line(&mut self, line: &[u8]) {
         let text = line.strip_suffix(b"\r").unwrap_or_else(|| {
             self.found_ambiguity();

@@ -20,7 +20,7 @@ use hyper::body::Incoming;
 
 use super::framing_check::FramingCheck;
 
-/// The longest rest that is read, in bytes.
+/// In bytes.
 const MOST: usize = 64 << 10;
 /// How long the response waits for the rest: clients send head and body at nearly the same time.
 const LONGEST: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::message_body::Messages;
 
-/// The most bytes that the library may have unwritten.
+/// In bytes.
 const MOST_UNWRITTEN: usize = 64 << 10;
 
 /// Returns no more data while too much is unwritten. The task of the connection polls it again when something was written.

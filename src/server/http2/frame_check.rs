@@ -32,7 +32,6 @@ pub(super) enum Violation {
 }
 
 impl Violation {
-    /// For the log.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::NoSettings => "the first frame is not SETTINGS",
@@ -82,17 +81,14 @@ impl FrameCheck {
         }
     }
 
-    /// The highest stream that the client has opened.
     pub(super) fn last_stream(&self) -> u32 {
         self.last_stream
     }
 
-    /// How many streams the client has opened.
     pub(super) fn opened(&self) -> u64 {
         self.opened
     }
 
-    /// The streams that the client has reset since the last call.
     pub(super) fn take_reset(&mut self) -> impl Iterator<Item = u32> {
         self.reset.drain(..)
     }
@@ -102,7 +98,6 @@ impl FrameCheck {
         self.has_more_fields || self.has_fields && !self.frames.is_between()
     }
 
-    /// Records that the client is sent a frame of this kind.
     pub(super) fn sent(&mut self, kind: u8) {
         match kind {
             // For each response that has begun, the client may reset a stream.
@@ -178,7 +173,7 @@ impl Budget {
         Self { left: AT_ONCE * factor, factor, since: now }
     }
 
-    /// Takes one. Returns whether there was one.
+    /// Returns whether one was left.
     fn take(&mut self, now: Coarse) -> bool {
         let (at_once, per_second) = (AT_ONCE * self.factor, PER_SECOND * self.factor);
         let more = now.saturating_sub(self.since) * per_second / 1000;

@@ -2,7 +2,7 @@
 
 /// What a client sends before its first frame (RFC 9113, section 3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The length of a frame's head.
+/// In bytes.
 const HEAD: usize = 9;
 
 /// The types of frames that matter here (RFC 9113, section 6).
@@ -16,7 +16,6 @@ pub mod kind {
     pub const CONTINUATION: u8 = 0x9;
 }
 
-/// The flags that matter here.
 pub(super) mod flag {
     pub(in crate::server) const ACK: u8 = 0x1;
     pub(in crate::server) const END_HEADERS: u8 = 0x4;
@@ -31,7 +30,7 @@ pub struct FrameHead {
     /// Its type, see [`kind`].
     pub kind: u8,
     pub flags: u8,
-    /// 0 for the connection.
+    /// 0 is the connection.
     pub stream: u32,
 }
 
@@ -54,13 +53,12 @@ pub enum Piece<'a> {
     Payload(&'a [u8]),
 }
 
-/// The position in the frames of a connection.
 #[derive(Debug, Default)]
 pub struct Frames {
     /// The head of the next frame, and how many bytes of it have come.
     head: [u8; HEAD],
     filled: usize,
-    /// The bytes of the payload that are still to come.
+    /// Of the payload.
     left: u32,
 }
 

@@ -69,7 +69,6 @@ impl MultiplexedIo {
         self.followed.borrow().violation
     }
 
-    /// How many streams the client has opened.
     pub(super) fn opened(&self) -> u64 {
         self.followed.borrow().received.opened()
     }

@@ -123,7 +123,6 @@ struct ResponseSender<B> {
     sender: SendStream<Bytes>,
     body: B,
     stream: Rc<Stream>,
-    /// What waits for window.
     waiting: Bytes,
     /// Whether `waiting` is the end of the body.
     is_last: bool,
@@ -194,7 +193,6 @@ impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
         }
     }
 
-    /// Passes on what waits for window.
     fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         while !self.waiting.is_empty() {
             ready!(self.poll_room(cx))?;

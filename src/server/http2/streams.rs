@@ -49,7 +49,7 @@ impl Drop for Upload {
     }
 }
 
-/// One stream, from its request to the end of its response.
+/// Lasts from a request to the end of its response.
 #[derive(Debug)]
 pub(super) struct Stream {
     streams: Rc<Streams>,
@@ -103,7 +103,6 @@ impl Streams {
         self.uploads.get()
     }
 
-    /// So many bytes of a response are sent.
     pub(super) fn sent(&self, stream: u32, bytes: u32) {
         self.unsent.borrow_mut().remove(stream, bytes as usize);
     }
@@ -177,7 +176,6 @@ impl Stream {
         }
     }
 
-    /// Records that the client waits for `100 Continue`.
     pub(super) fn expect_continue(&self) {
         self.expects_continue.set(true);
     }
@@ -197,7 +195,6 @@ impl Stream {
         self.expects_continue.set(false);
     }
 
-    /// Records that a part of the response waits for window from now on.
     pub(super) fn waits(self: &Rc<Self>) {
         if self.waits_since.get().is_some() {
             return;
@@ -228,7 +225,6 @@ impl Stream {
         Ok(())
     }
 
-    /// Records that the client has granted window.
     pub(super) fn goes_on(&self) {
         self.waits_since.set(None);
     }

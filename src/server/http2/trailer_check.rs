@@ -17,11 +17,10 @@ pub(super) enum TrailerCheck {
     Before(u8),
     /// In the new size of the dynamic table, a number of several bytes.
     TableSize,
-    /// The length of the first field's name.
     NameLength,
-    /// The first byte of that name.
-    Name { is_coded: bool },
-    /// The first field is known.
+    Name {
+        is_coded: bool,
+    },
     Over,
 }
 
@@ -85,12 +84,12 @@ mod tests {
     fn pseudo_fields_are_noticed_in_every_representation() {
         for (block, is_pseudo) in [
             (&b""[..], false),
-            // Entries of the static table.
+            // The static table.
             (b"\x81", true),
             (b"\x82", true),
             (b"\x8e", true),
             (b"\x8f", false),
-            // Entries of the dynamic table.
+            // The dynamic table.
             (b"\xbe", false),
             (b"\xff\x00", false),
             // Their names with other values: with indexing, without, and never indexed.

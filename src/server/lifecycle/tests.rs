@@ -10,22 +10,19 @@ const LIMITS: TimeLimits = TimeLimits { header: 3000, idle: 5000, body: 4000, ha
 
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    /// The client sends a part of a head.
     SendPart,
-    /// The client sends the rest of a head, or all of one.
+    /// The rest of a head, or all of one.
     SendHead,
-    /// The client sends an empty line, or a ping.
+    /// An empty line, or a ping.
     SendNothing,
     StopReading,
     Read,
-    /// The client sends no more.
     HalfClose,
     Break,
-    /// The handler answers the oldest request.
+    /// The oldest request is answered.
     Answer,
-    /// The handler leaves the oldest request unanswered.
+    /// The oldest request is left unanswered.
     LeaveUnanswered,
-    /// An Upgrade is asked for, or declined.
     Upgrade(bool),
     Ends,
     Drains,
@@ -113,7 +110,6 @@ impl World {
         }
     }
 
-    /// Whether requests were left unanswered, so that no other one is served.
     fn serves_no_more(&self) -> bool {
         !self.is_http2 && self.unanswered > 0
     }
@@ -174,7 +170,7 @@ impl World {
                     assert!(self.is_http2 || self.in_flight > 0 && !self.is_upgrading, "it cannot be told: {self:?}");
                     assert!(self.is_http2 || self.unanswered == 0, "nobody hears it: {self:?}");
                     self.told_at.get_or_insert(now);
-                    // The library of HTTP/1 ends by itself after this request.
+                    // HTTP/1 ends by itself after this request.
                 }
                 Step::GoOn => {}
             }
@@ -347,7 +343,7 @@ fn a_client_that_has_closed_its_side_waits_for_each_part_of_its_response() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// [`World::check_close`] finds a connection that is closed without a reason.
+    /// [`World::check_close`] checks the reason.
     #[test]
     fn a_connection_is_closed_for_a_reason(is_http2: bool, acts in acts()) {
         World::after(is_http2, acts);

@@ -4,7 +4,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a client does with its next request.
 #[derive(Clone, Debug)]
 struct Step {
     request: &'static [u8],
@@ -14,7 +13,7 @@ struct Step {
     joins: bool,
     /// The client reads all responses so far.
     takes: bool,
-    /// The shortest length of responses from now on.
+    /// Of responses from now on.
     padding: usize,
 }
 

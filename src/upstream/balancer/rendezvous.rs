@@ -36,7 +36,6 @@ impl Rendezvous {
         Self { endpoints, weights }
     }
 
-    /// The endpoint for this key among those that are open.
     pub(super) fn find<'a>(
         &self,
         key: u64,

@@ -28,7 +28,6 @@ pub(super) enum Piece {
     /// Ends the data, and comes before `End`.
     Trailers(HeaderMap),
     End,
-    /// Not known yet.
     More,
 }
 
@@ -97,7 +96,7 @@ fn size(line: &[u8]) -> Result<u64, NotChunked> {
     })
 }
 
-/// The trailers and their length, if they are complete.
+/// `None` if they are incomplete.
 fn trailers(bytes: &[u8]) -> Result<Option<(usize, HeaderMap)>, NotChunked> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_TRAILER_FIELDS];
     match httparse::parse_headers(bytes, &mut fields) {

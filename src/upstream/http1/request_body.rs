@@ -60,12 +60,10 @@ impl RequestBody {
         self.framing
     }
 
-    /// Whether nothing more is to be sent.
     pub(super) fn is_over(&self) -> bool {
         self.over
     }
 
-    /// The position of the exchange while it waits.
     pub(super) fn position(&self, connection: &UpstreamConnection) -> Position {
         let unsent = connection.unsent();
         Position { for_client: !self.over && unsent == 0, taken: self.taken, unsent }

@@ -6,7 +6,6 @@ use crate::upstream::bound::is_credentials;
 use crate::upstream::request::RequestHead;
 use crate::upstream::request_headers::{self, HeaderSink};
 
-/// How the upstream learns where the body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
     /// There is no body, and no header has to say so.
@@ -57,9 +56,8 @@ pub(super) fn encode(
 
 struct Lines<'a> {
     out: &'a mut Vec<u8>,
-    /// Whether TE is among them.
     has_te: bool,
-    /// Whether one of them may authenticate the connection.
+    /// Whether a header may authenticate the connection.
     has_credentials: bool,
 }
 

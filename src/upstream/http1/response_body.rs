@@ -60,7 +60,6 @@ impl ResponseBody {
         Self { connection, rest, request_body: None, keep_alive, trailers, pools, server, reason, bound }
     }
 
-    /// Goes on sending the body of the request while the response comes.
     pub(super) fn uploading(mut self, request_body: RequestBody) -> Self {
         self.request_body = Some(Box::new(request_body));
         self
@@ -76,7 +75,7 @@ impl ResponseBody {
         self.reason.take().map(|reason| *reason)
     }
 
-    /// The tunnel that the connection has become; only after a response that accepts one, and only once.
+    /// Only after a response that accepts a tunnel, and only once.
     pub(in crate::upstream) fn take_tunnel(&mut self) -> Option<UpstreamTunnel> {
         self.connection.take().map(|connection| connection.into_tunnel())
     }

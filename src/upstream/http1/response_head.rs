@@ -25,7 +25,6 @@ const KEEP_ALIVE: &str = "keep-alive";
 pub(super) enum BodyEnd {
     /// May be 0.
     Length(u64),
-    /// After the last chunk.
     Chunked,
     /// When the upstream closes the connection.
     Close,
@@ -109,7 +108,6 @@ pub(super) fn parse(
     }
 }
 
-/// What the headers say about the body and the connection.
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "five independent properties of a head")]
 struct Frame<'a> {
@@ -120,9 +118,7 @@ struct Frame<'a> {
     close: bool,
     keep_alive: bool,
     kept_for: Option<Duration>,
-    /// Whether Upgrade names WebSocket.
     is_websocket: bool,
-    /// The headers that Connection names.
     named: SmallVec<[&'a [u8]; 2]>,
 }
 

@@ -27,7 +27,6 @@ impl Default for Cancelled {
 }
 
 impl Cancelled {
-    /// How many streams are reset later.
     pub(super) fn count(&self) -> usize {
         self.later.borrow().len()
     }

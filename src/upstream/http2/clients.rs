@@ -23,11 +23,10 @@ const WITH_BODY: usize = 4;
 /// After this time, half of the cancelled requests are forgotten.
 const HALF_LIFE: Duration = Duration::from_secs(10);
 
-/// The clients of one server.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
     known: HashMap<IpAddr, Rc<ClientCounts>, RandomState>,
-    /// When cancelled requests were forgotten last.
+    /// When some were forgotten last.
     halved_at: Option<Instant>,
 }
 
@@ -73,7 +72,6 @@ impl Clients {
 }
 
 impl ClientRequest {
-    /// The stream of the request was reset.
     pub(super) fn is_cancelled(&self) {
         self.client.cancelled.set(self.client.cancelled.get() + 1);
     }

@@ -51,7 +51,6 @@ const MOST_RESETS: usize = 256;
 /// How much of the window of all bodies must be left for a further one: a frame of the size that every server accepts. Servers
 /// grant more at the latest when half of the window is used, and that is at least 32 KiB.
 const LEAST_WINDOW: u64 = 16 << 10;
-/// How many timers are kept for further streams.
 const SPARE_TIMERS: usize = 64;
 
 /// A connection. It ends when nobody refers to it, after its last stream.
@@ -85,14 +84,14 @@ struct State {
     streams: Cell<usize>,
     /// Open streams on all connections to the server.
     of_server: Rc<Cell<usize>>,
-    /// Streams that the gateway has reset.
+    /// By the gateway.
     resets: Cell<usize>,
     /// Bodies of requests that are not sent completely.
     uploads: Cell<usize>,
-    /// Streams that were begun.
+    /// In streams.
     begun: Cell<u64>,
     traffic: Rc<PassedBytes>,
-    /// Whether the server has not answered a ping.
+    /// Whether a ping was not answered.
     is_dead: Cell<bool>,
     /// Whether the server has refused a stream since the last check.
     refuses: Cell<bool>,
@@ -122,7 +121,6 @@ struct Checked {
     pings: Option<PingPong>,
     keep_alive: KeepAlive,
     begun: u64,
-    /// Since when it has no streams.
     idle_since: Instant,
 }
 
@@ -232,12 +230,10 @@ impl Http2Connection {
         self.state.streams.get() == 0
     }
 
-    /// Whether it belongs to a client.
     pub(super) fn is_owned(&self) -> bool {
         !self.is_idle() && self.owner.get().is_some()
     }
 
-    /// Whether all places of connections are taken.
     pub(super) fn is_place_wanted(&self) -> bool {
         are_taken(&self.places)
     }
@@ -287,7 +283,6 @@ impl Http2Connection {
         (streams.get() == 0).then_some(checked.idle_since)
     }
 
-    /// Why the gateway has ended the connection, if it has.
     pub(super) fn why_closed(&self) -> Option<io::Error> {
         let why = || io::Error::new(io::ErrorKind::TimedOut, "the server does not answer a ping");
         self.state.is_dead.get().then(why)

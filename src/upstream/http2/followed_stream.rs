@@ -31,7 +31,6 @@ impl PassedBytes {
     }
 }
 
-/// Follows the frames in both directions.
 #[derive(Debug)]
 struct Follower {
     traffic: Rc<PassedBytes>,

@@ -23,7 +23,6 @@ pub(super) struct Activity {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
-    /// The connection is well, as far as is known.
     Well,
     Ask,
     /// The server has not answered.

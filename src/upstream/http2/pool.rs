@@ -46,7 +46,6 @@ pub(in crate::upstream) struct Http2Pool {
 #[derive(Debug)]
 struct Server {
     connections: Vec<Rc<Http2Connection>>,
-    /// Attempts to connect that are not over.
     attempts: Vec<Attempt>,
     /// The streams of all connections.
     streams: Rc<Cell<usize>>,
@@ -63,7 +62,6 @@ struct Attempt {
     owner: Option<SocketAddr>,
     /// `None` until the attempt is over.
     result: watch::Receiver<Option<Rc<Result<(), UpstreamError>>>>,
-    /// How many requests wait for it.
     waiting: usize,
 }
 
@@ -88,7 +86,7 @@ impl Server {
         self.count(owner.is_some()) < MOST_SPREAD && !endpoint.places.are_taken()
     }
 
-    /// The connection that suits a request best, unless all are worse than `worst`.
+    /// At most as bad as `worst`.
     fn best(
         &self,
         owner: Option<SocketAddr>,

@@ -43,7 +43,6 @@ impl RequestBody {
         Self { body: Some(body), waiting, trailers, taken: 0, most, upload }
     }
 
-    /// Whether nothing more is to be sent.
     pub(super) fn is_over(&self) -> bool {
         self.upload.is_none()
     }
@@ -53,7 +52,6 @@ impl RequestBody {
         self.body.filter(|_| self.taken == 0)
     }
 
-    /// The position of the exchange while it waits.
     pub(super) fn position(&self) -> Position {
         let unsent = self.waiting.len();
         Position { for_client: !self.is_over() && unsent == 0, taken: self.taken, unsent }
@@ -85,7 +83,6 @@ impl RequestBody {
         }
     }
 
-    /// Passes on what waits for window.
     fn poll_waiting(
         &mut self,
         sender: &mut SendStream<Bytes>,
@@ -101,7 +98,6 @@ impl RequestBody {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends the stream with the trailers that the server may get.
     fn end(&mut self, sender: &mut SendStream<Bytes>, trailers: Option<HeaderMap>) -> Result<(), RequestBodyError> {
         self.body = None;
         let ended = match trailers.and_then(|trailers| self.trailers.passing(trailers)) {

@@ -46,7 +46,6 @@ pub(super) fn head(
 
 struct Headers {
     map: HeaderMap,
-    /// Whether all of them have a valid value.
     is_valid: bool,
 }
 

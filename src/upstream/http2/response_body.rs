@@ -28,7 +28,7 @@ pub(in crate::upstream) struct ResponseBody {
 
 #[derive(Clone, Copy, Debug)]
 enum Rest {
-    /// So many bytes are to come, if that is known.
+    /// How many bytes are to come, if that is known.
     Data(Option<u64>),
     /// The content has ended.
     Trailers,

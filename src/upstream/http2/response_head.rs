@@ -12,7 +12,6 @@ use crate::upstream::response_rules::{BadHead, content_length};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyEnd {
-    /// There is no body.
     None,
     /// After so many bytes, and at the end of the stream.
     Length(u64),

@@ -29,9 +29,7 @@ const OVER_AFTER: f64 = 5.0;
 pub struct Window {
     /// The length of the window.
     pub seconds: f64,
-    /// Requests.
     pub arrived: f64,
-    /// Requests.
     pub admitted: f64,
     /// Requests that got a response of the upstream.
     pub answered: f64,
@@ -43,7 +41,6 @@ pub struct Window {
     pub full: f64,
 }
 
-/// Decides how many requests pass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Admission {
     /// The admitted requests per second; `None` if there is no overload.

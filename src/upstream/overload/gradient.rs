@@ -31,7 +31,7 @@ const NO_QUEUE: f64 = 1.2;
 const PROBED: u64 = 50;
 /// A probe is given up after this time.
 const LONGEST_PROBE: Duration = Duration::from_secs(5);
-/// A limit that is not used at least by half does not grow.
+/// In less use than this share, the limit does not grow.
 const USED: f64 = 0.5;
 
 /// Responses, and the sum of the times until each of them.
@@ -57,7 +57,6 @@ impl Sample {
     }
 }
 
-/// The limit of one server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GradientLimit {
     limit: f64,
@@ -67,7 +66,6 @@ pub struct GradientLimit {
     sample: Sample,
     since: Option<Monotonic>,
     probe: Probe,
-    /// The limit at the last probe.
     probed_limit: f64,
 }
 
@@ -95,7 +93,6 @@ impl Default for GradientLimit {
 }
 
 impl GradientLimit {
-    /// The most requests in flight.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between the bounds")]
     pub fn limit(&self, bounds: AdaptiveBounds) -> usize {
         let limit = match self.probe {

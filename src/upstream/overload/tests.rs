@@ -12,7 +12,6 @@ use crate::base::clock::Monotonic;
 use crate::config::AdaptiveBounds;
 use simulation::{Control, Load, Results, run};
 
-/// Simulates two minutes and prints what clients got.
 fn results(name: &str, control: Control, load: Load) -> Results {
     let results = run(control, load, 120);
     println!(

@@ -15,14 +15,12 @@ use crate::config::state_folder::StateFolder;
 
 /// The number is the version of the format.
 const BEGINNING: &str = "# gateway-config-copy 1";
-/// More than the first line has.
 const LONGEST_LINE: usize = 512;
 
 #[derive(Clone, Debug)]
 pub(super) struct CopyFile {
     folder: StateFolder,
     path: PathBuf,
-    /// Of the document.
     identity: Hash,
 }
 
@@ -75,7 +73,6 @@ impl CopyFile {
         (line == self.line(saved, text)).then(|| Saved { at: Time::from_micros(saved), text: text.to_owned() })
     }
 
-    /// The first line of a copy.
     fn line(&self, saved: u64, text: &[u8]) -> String {
         let facts = format!("{BEGINNING} url={} saved={saved}", self.identity.to_hex());
         let hash = blake3::Hasher::new().update(facts.as_bytes()).update(b"\n").update(text).finalize();

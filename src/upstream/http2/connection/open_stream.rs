@@ -30,7 +30,6 @@ impl OpenStream {
         &self.connection
     }
 
-    /// Limits how long either side may take.
     pub(in crate::upstream::http2) fn stall(&mut self) -> &mut StallTimer {
         self.stall.get_or_insert_with(StallTimer::new)
     }

@@ -29,7 +29,6 @@ const HIGH: u8 = 8;
 /// The first steps are not counted, because nothing is known then.
 const SETTLED: u64 = 20_000;
 
-/// What the gateway does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Control {
     pub(super) shed: bool,
@@ -46,7 +45,6 @@ impl Control {
     pub(super) const WITH_QUEUE: Self = Self { waiting: 200, ..Self::BOTH };
 }
 
-/// What clients do.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     /// Requests per second.
@@ -69,7 +67,6 @@ impl Load {
     }
 }
 
-/// What clients got.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Results {
     seconds: f64,
