@@ -99,7 +99,7 @@ impl From<io::Error> for StartError {
 pub enum Stopped {
     /// After the last request, or at the end of `drain_timeout`.
     Drained,
-    /// Without waiting for requests, because it was told to stop a second time.
+    /// Without waiting for requests, because the process was told to stop a second time.
     AtOnce,
 }
 

@@ -63,7 +63,7 @@ use crate::sources::acme::Challenges;
 /// The smallest size of the HTTP library's buffers: its default. A whole head must fit.
 const LEAST_BUFFER: usize = 408 << 10;
 
-/// It is large, so the handler borrows it.
+/// The handler borrows a request, because it is large.
 pub struct IncomingRequest {
     pub head: Parts,
     /// `None` if the request has no body, and once it was taken.
@@ -104,7 +104,6 @@ impl TlsPeer {
     }
 }
 
-/// Answers the requests of one connection.
 pub trait Handler: 'static {
     type Body: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Default + Unpin + 'static;
 
@@ -122,11 +121,9 @@ pub trait Handler: 'static {
     fn refused(&self, refusal: &HeadError) -> Vec<u8>;
 }
 
-/// Why the HTTP library could not read a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadError {
     pub status: StatusCode,
-    /// For logs and metrics.
     pub reason: Reason,
     /// Since the first byte, as coarse as the time limits of connections.
     pub took: Duration,
@@ -137,7 +134,7 @@ pub enum Stage {
     Running,
     /// Accepts no connections, and finishes the requests in flight.
     Draining,
-    /// Waits for no request any more.
+    /// Waits for no request.
     Over,
 }
 

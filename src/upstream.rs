@@ -159,7 +159,7 @@ impl Upstream {
         &self.name
     }
 
-    /// The longest wait for it during a response or in a tunnel; `None` is no limit.
+    /// The longest wait for the upstream during a response or in a tunnel; `None` is no limit.
     pub fn read_timeout(&self) -> Option<Duration> {
         self.read_timeout
     }
@@ -186,7 +186,6 @@ impl Upstream {
         self.state.retries()
     }
 
-    /// `None` is no limit.
     pub fn most_in_flight(&self, endpoint: &Endpoint) -> Option<usize> {
         self.balancer.most_in_flight(endpoint)
     }

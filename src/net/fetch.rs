@@ -26,7 +26,6 @@ pub const AGENT: HeaderValue = HeaderValue::from_static(concat!("gateway/", env!
 pub enum FetchError {
     Connect(ConnectError),
     Http(hyper::Error),
-    /// Not 200.
     Status(StatusCode),
     /// The limit, in bytes.
     TooLarge(usize),

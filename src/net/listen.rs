@@ -17,7 +17,7 @@ const BACKLOG: i32 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     Requests,
-    /// Questions of other proxies about requests of their clients.
+    /// Other proxies ask about requests of their clients.
     Decisions,
 }
 

@@ -27,9 +27,7 @@ pub struct Preamble {
 pub enum PreambleError {
     Nothing,
     Missing,
-    /// Not valid in version 1.
     Line,
-    /// The first 16 bytes of version 2 are not valid.
     Head,
     TooLong,
     CutOff,

@@ -43,7 +43,7 @@ pub(super) struct Candidate {
     /// How many overrides each limit has gained, lost or changed.
     overrides: Vec<(String, Changes)>,
     listeners: ListenerPlan,
-    /// If an authority issues its certificate.
+    /// `None` unless an authority issues it.
     certificate: Option<Arc<AcmeSource>>,
 }
 

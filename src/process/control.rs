@@ -48,7 +48,6 @@ pub(super) struct Control {
     /// Reloads that the admin API requests.
     pub(super) requested: mpsc::Receiver<ReloadAnswer>,
     pub(super) waiters: Waiters,
-    /// Overrides of the admin API.
     pub(super) overrides: Overrides,
     pub(super) watches: Watches,
     pub(super) watchdog: Watchdog,
@@ -175,7 +174,7 @@ impl Control {
         }
     }
 
-    /// Loads in another thread.
+    /// In another thread.
     fn load(&mut self, cause: Cause) {
         self.reloading_since = clock::now();
         let (source, running) = (self.in_force.source.clone(), self.in_force.config());
@@ -285,7 +284,7 @@ async fn next_tick(interval: &mut Option<Interval>) -> Instant {
     }
 }
 
-/// Waits until the process is told to stop. It is too late for a reload.
+/// It is too late for a reload.
 async fn told_to_stop(signals: &mut Signals, access_log: Option<&LineWriter>) {
     loop {
         match signals.next().await {

@@ -165,7 +165,7 @@ fn folders(file: &Path) -> impl Iterator<Item = PathBuf> {
 
 pub(super) struct Watches {
     pub(super) certificates: FileWatch,
-    /// All other files of the configuration.
+    /// All other files.
     pub(super) config: FileWatch,
     is_config_watched: bool,
 }

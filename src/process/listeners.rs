@@ -28,7 +28,6 @@ struct OpenListener {
     id: usize,
     /// As the configuration names it: the port may be 0.
     address: SocketAddr,
-    /// The actual port.
     port: u16,
     is_tls: bool,
     traffic: Traffic,

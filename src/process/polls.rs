@@ -15,7 +15,6 @@ pub(super) struct Polls {
     /// The interval, and when the next poll is due. `None` without polls.
     schedule: Option<(Duration, Instant)>,
     pub(super) cause: Cause,
-    /// `None` if it was not refused.
     pub(super) last_refusal: Option<ReloadError>,
 }
 

@@ -16,7 +16,6 @@ pub(super) const LIMIT: Duration = Duration::from_secs(60);
 pub(super) enum Cause {
     /// Somebody wants it, or its files have changed.
     Asked,
-    /// A poll is due.
     Poll,
 }
 

@@ -6,9 +6,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SignalAction {
-    /// Read the configuration again (SIGHUP).
+    /// SIGHUP.
     Reload,
-    /// Open the file of the access log again (SIGUSR1).
+    /// SIGUSR1.
     Reopen,
     /// SIGTERM or SIGINT.
     Stop,

@@ -37,7 +37,7 @@ pub struct Loaded {
 #[derive(Debug)]
 pub struct NoStart {
     pub problems: Problems,
-    /// Why the copy cannot be used, if there is one.
+    /// `None` if there is no copy.
     pub copy: Option<String>,
     /// Whether the source could not be asked, so that a later start may succeed with the same command line.
     pub is_away: bool,

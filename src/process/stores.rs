@@ -19,9 +19,7 @@ const MOST: Duration = Duration::from_secs(11);
 
 pub(super) struct Stores {
     workers: Vec<mpsc::UnboundedSender<Arc<Store>>>,
-    /// Stores that may still be in use.
     open: Vec<Weak<Store>>,
-    /// One wait for each store that has not ended yet.
     ending: JoinSet<()>,
 }
 

@@ -80,7 +80,6 @@ pub(super) async fn serve<C, H>(
     drop(registration);
 }
 
-/// What stays while the connection rests.
 struct Connection {
     stream: ClientStream,
     client: ConnectedClient,

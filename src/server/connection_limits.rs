@@ -67,7 +67,7 @@ pub struct ConnectionCounts {
     pub accepted: u64,
     /// The maximum of `open`.
     pub most: usize,
-    /// Closed because their address has too many.
+    /// Their address has too many.
     pub refused: u64,
     pub bad_preambles: u64,
     /// Idle connections that were ended to free their places.
@@ -154,7 +154,7 @@ impl ConnectionLimits {
         }
     }
 
-    /// A connection waits for a place until the result is dropped.
+    /// Until the result is dropped.
     pub(super) fn wait(&self) -> PlaceWait<'_> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         self.wanted.fetch_add(1, Ordering::SeqCst);
@@ -283,7 +283,7 @@ impl ConnectionPermit {
         false
     }
 
-    /// Takes a place if one is free. Returns whether the connection has a place now.
+    /// Returns whether the connection has a place now.
     pub(super) fn take(&mut self) -> bool {
         let most = self.limits.most();
         let more = |open: usize| (open < most).then_some(open + 1);

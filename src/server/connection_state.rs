@@ -15,7 +15,7 @@ use crate::base::deadline::Deadline;
 
 /// The streams of an HTTP/2 connection, which have a time limit of their own.
 pub(super) trait TimedStreams: Debug {
-    /// Resets streams that have waited for their client for too long.
+    /// Those that have waited for their client for too long.
     fn reset_stalled(&self, now: Coarse, limits: &TimeLimits);
 }
 
@@ -26,7 +26,7 @@ pub(super) struct ConnectionState {
     timer: RefCell<Option<Deadline>>,
     streams: RefCell<Option<Rc<dyn TimedStreams>>>,
     waker: RefCell<Option<Waker>>,
-    /// Since when it is about to free its place for another connection.
+    /// Since when this connection is about to free its place for another one.
     makes_room_since: Cell<Option<Coarse>>,
     worker: Rc<WorkerState>,
     /// How often everything that the library had was sent, and the tasks that wait for that.

@@ -84,7 +84,6 @@ impl Connections {
         self.worker.limits()
     }
 
-    /// Waits for a place for an accepted connection, and takes it.
     pub(super) async fn wait_for_place(&self, permit: &mut ConnectionPermit) {
         if permit.take() {
             return;

@@ -53,12 +53,12 @@ impl Http2Errors {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// The names of the errors with which connections have ended, and their counts.
+    /// By the error.
     pub fn connections(&self) -> impl Iterator<Item = (&'static str, u64)> {
         counted(&self.connections)
     }
 
-    /// The names of the errors with which streams were reset, and their counts.
+    /// By the error.
     pub fn streams(&self) -> impl Iterator<Item = (&'static str, u64)> {
         counted(&self.streams)
     }

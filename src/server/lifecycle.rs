@@ -51,7 +51,6 @@ pub(super) enum Event {
     Drains,
 }
 
-/// What becomes of a connection next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     GoOn,
@@ -72,11 +71,9 @@ pub(super) enum CloseReason {
     NotReading,
     /// The client has closed the connection.
     Gone,
-    /// Requests were left unanswered.
     Unanswered,
 }
 
-/// When a connection has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// After the requests in flight, and those that have come and are not read yet.
@@ -94,9 +91,8 @@ enum Phase {
     Fresh,
     /// A request has begun to come.
     Head,
-    /// So many requests are in flight, at least one.
+    /// The requests in flight, at least one.
     Busy(u32),
-    /// Between requests.
     Idle,
 }
 
@@ -106,11 +102,9 @@ enum Readiness {
     Awake,
     /// No request has come for a while, so it has to drop them.
     Tired,
-    /// It has only its socket.
     Resting,
 }
 
-/// What was observed on one connection, and whether it is to end.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a separate observation")]
 pub(super) struct Lifecycle {
@@ -341,7 +335,6 @@ impl Lifecycle {
         }
     }
 
-    /// Whether bytes wait because the client does not read.
     pub(super) fn is_unsent(&self) -> bool {
         self.unsent.is_some()
     }

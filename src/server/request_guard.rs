@@ -21,7 +21,7 @@ pub(super) trait RequestStream: Debug {
     fn is_waiting(&self) -> bool;
 }
 
-/// A request is in flight until this is dropped.
+/// Until this is dropped, a request is in flight.
 #[derive(Debug)]
 pub struct RequestGuard {
     connection: Rc<ConnectionState>,

@@ -15,7 +15,7 @@ use crate::server::ClientBody;
 pub(super) struct Attempts<'a> {
     upstream: &'a Upstream,
     request: &'a UpstreamRequest<'a>,
-    /// Ids of endpoints that have failed.
+    /// The ids of endpoints that have failed.
     pub(super) tried: SmallVec<[usize; 4]>,
     /// How often the request was sent to another endpoint although one may have processed it.
     retries: u32,
@@ -34,13 +34,11 @@ impl<'a> Attempts<'a> {
         Self { upstream, request, tried: SmallVec::new(), retries: 0, is_repeated: false, was_begun: false, body }
     }
 
-    /// For a response with this status.
     pub(super) fn answered(&self, status: StatusCode) -> Ending {
         let is_listed = self.upstream.retry.statuses.iter().any(|statuses| statuses.contains(&status.as_u16()));
         if is_listed { Ending::Listed } else { Ending::Final }
     }
 
-    /// `ending` is how the attempt at this endpoint ended.
     pub(super) fn again(&mut self, ending: Ending, endpoint: usize) -> Option<Resend> {
         if ending == Ending::Final {
             return None;

@@ -26,12 +26,11 @@ pub(super) struct Balancer {
     turn: AtomicUsize,
 }
 
-/// For each endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MostInFlight {
     Unlimited,
     Fixed(usize),
-    /// Follows from the latency of each endpoint.
+    /// By the latency of each endpoint.
     Adaptive,
 }
 
@@ -84,7 +83,7 @@ pub(super) enum Choice {
 pub(super) struct Criteria<'a> {
     /// The hash of the key by which the request is balanced, if the upstream balances by keys and the request has one.
     pub(super) key: Option<u64>,
-    /// Ids of endpoints that have failed to serve it.
+    /// The ids of endpoints that have failed to serve it.
     pub(super) tried: &'a [usize],
 }
 
@@ -251,7 +250,6 @@ impl Balancer {
 enum NotFound {
     /// Those that were not tried have as many requests in flight as they may.
     Full,
-    /// All were tried, or there are none.
     NoneLeft,
 }
 

@@ -41,7 +41,6 @@ impl From<http2::ResponseBody> for UpstreamBody {
 }
 
 impl UpstreamBody {
-    /// The body breaks off at this moment.
     pub(super) fn until(self, end: Instant) -> Self {
         Self { deadline: Some(Deadline::at(end)), ..self }
     }
@@ -51,7 +50,6 @@ impl UpstreamBody {
         self.in_flight = Some(in_flight);
     }
 
-    /// For the log.
     pub fn server(&self) -> String {
         match &self.protocol {
             Protocol::Http1(body) => body.server(),

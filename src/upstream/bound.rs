@@ -12,7 +12,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use super::connection::UpstreamConnection;
 use crate::base::http::header_list;
 
-/// Schemes that authenticate connections.
 const SCHEMES: [&str; 4] = ["NTLM", "Negotiate", "Nego2", "Kerberos"];
 
 /// The ids are those of the servers.

@@ -37,15 +37,13 @@ const MULTIPLEXED_READ: usize = 16 * 1024;
 pub(super) struct UpstreamConnection {
     stream: UpstreamStream,
     pub(super) peer: TargetAddress,
-    /// Received and not used yet.
     pub(super) received: BytesMut,
     pub(super) sending: Vec<u8>,
     sent: usize,
     spare: Rc<SpareBuffers>,
     large_read: usize,
-    /// Limits how long either side may take.
     pub(super) stall: StallTimer,
-    /// The client that the server was told of. Then the connection is for no other.
+    /// The server was told of this client, so the connection is for no other.
     pub(super) announced: Option<SocketAddr>,
     /// Whether it belongs to one connection of a client, see `bound.rs`.
     pub(super) is_bound: bool,
@@ -133,7 +131,6 @@ impl UpstreamConnection {
         self.spare.put_sending(mem::take(&mut self.sending));
     }
 
-    /// Gives the buffer back, unless it has bytes.
     pub(super) fn end_receiving(&mut self) {
         if self.received.is_empty() {
             self.spare.put_received(mem::take(&mut self.received));
@@ -162,7 +159,6 @@ impl UpstreamConnection {
         pin!(self.stream.read_buf(&mut self.received)).poll(cx)
     }
 
-    /// Whether all places of connections are taken.
     pub(super) fn is_place_wanted(&self) -> bool {
         self.stream.is_place_wanted()
     }

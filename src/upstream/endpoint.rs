@@ -33,7 +33,6 @@ pub struct Endpoint {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     pub address: TargetAddress,
-    /// The `Host` header that it expects.
     pub authority: HeaderValue,
     /// `None` without TLS.
     pub tls: Option<TargetTls>,
@@ -87,7 +86,7 @@ impl fmt::Display for TargetAddress {
 }
 
 impl Endpoint {
-    /// The address or name, and the port if there is one, as spans have them.
+    /// As spans have them.
     pub(super) fn server(&self) -> (String, Option<u16>) {
         match &self.target.address {
             TargetAddress::Socket(address) | TargetAddress::Echo(address) => {
@@ -98,7 +97,6 @@ impl Endpoint {
         }
     }
 
-    /// Whether it has answered a request.
     pub(super) fn was_reached(&self) -> bool {
         self.state.load.latency().is_some()
     }
@@ -125,7 +123,6 @@ pub struct Endpoints {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// By the name of the upstream.
     upstreams: BTreeMap<String, OfUpstream>,
     last_id: usize,
 }

@@ -31,7 +31,6 @@ pub(super) struct EndpointState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointStatus {
     pub availability: Availability,
-    /// In requests.
     pub in_flight: usize,
     pub requests: u64,
     pub failures: u64,
@@ -43,7 +42,6 @@ pub struct EndpointStatus {
 }
 
 impl EndpointState {
-    /// For an endpoint to which no request was sent.
     pub(super) fn new(is_checked: bool, workers: usize) -> Self {
         let health = Health::new(is_checked);
         Self {
@@ -66,7 +64,7 @@ impl EndpointState {
         }
     }
 
-    /// Records a failure. Returns how many there were in a row.
+    /// Returns the failures in a row.
     pub(super) fn failed(&self) -> u32 {
         self.failures.fetch_add(1, Ordering::Relaxed);
         self.failures_in_row.fetch_add(1, Ordering::Relaxed).saturating_add(1)

@@ -20,22 +20,20 @@ pub enum UpstreamError {
     Exhausted(io::Error),
     /// The TLS handshake failed: the server's certificate is not valid, or there is nothing that both sides accept.
     Tls(io::Error),
-    /// The limit.
     ConnectTimeout(Duration),
-    /// No head of a response came within this time.
+    /// No head of a response came in time.
     Timeout(Duration),
     /// The connection ended before a byte of a response came.
     Closed(io::Error),
-    /// What has come instead of a valid response.
+    /// What came instead of a valid response.
     Bad(&'static str),
     /// Why the response is not valid.
     BadHttp2(String),
     /// The upstream speaks HTTP/2, which has no form for this request.
     NoHttp2,
     NoEndpoint,
-    /// Each endpoint has as many requests in flight as it may.
     Overloaded,
-    /// The client broke off while it sent its body.
+    /// The client's body broke off.
     Client(ClientBodyError),
     /// The client sent nothing of an incomplete body for this time.
     BodyTimeout(Duration),
@@ -208,7 +206,6 @@ pub enum BodyError {
     /// The upstream sent nothing for this time.
     ReadTimeout(Duration),
     Client(ClientBodyError),
-    /// The client sent nothing of an incomplete body for this time.
     BodyTimeout(Duration),
     TooLarge,
     /// The client has set it.

@@ -14,14 +14,11 @@ pub enum Availability {
     Available,
     /// No check has succeeded yet. It gets requests if no endpoint is available.
     Unchecked,
-    /// Too many checks have failed.
     Unhealthy,
-    /// Too many requests have failed.
     Ejected,
 }
 
 impl Availability {
-    /// By their numbers.
     pub(super) const ALL: [Self; 4] = [Self::Available, Self::Unchecked, Self::Unhealthy, Self::Ejected];
 
     pub fn name(self) -> &'static str {
@@ -55,7 +52,6 @@ enum Checks {
 }
 
 impl Health {
-    /// For an endpoint to which no request was sent.
     pub(super) fn new(is_checked: bool) -> Self {
         let checks = if is_checked { Checks::Unknown } else { Checks::Off };
         Self { checks, contradicting: 0, ejected_until: None, ejections: 0, returned_at: None }
@@ -92,7 +88,6 @@ impl Health {
         }
     }
 
-    /// Returns for how long.
     pub(super) fn eject(&mut self, rules: &Ejection, now: Monotonic) -> Duration {
         // After a long time without an ejection, the next one is the shortest again.
         if self.returned_at.is_some_and(|returned| now > returned.after(rules.longest)) {

@@ -189,7 +189,6 @@ mod tests {
         test(&UpstreamRequest { head, body, timeout, client, response_changes, progress: &progress });
     }
 
-    /// How many attempts wait at an endpoint.
     fn waiting(endpoint: &Endpoint) -> f64 {
         let load = || UpstreamLoad::new([(1, &endpoint.state.load)].into_iter(), 0);
         load().window(&load(), 1.0, clock::monotonic()).waiting.0

@@ -13,9 +13,9 @@ const CHECKS_PER_LIMIT: u32 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
-    /// The longest time without a request.
+    /// Without a request.
     pub idle: Duration,
-    /// The longest time since the connection was made.
+    /// Since the connection was made.
     pub age: Duration,
 }
 
@@ -28,7 +28,6 @@ pub struct Keeps {
 }
 
 impl Keeps {
-    /// The pairs have the id of a server.
     pub fn new(used: impl IntoIterator<Item = (usize, Keep)>) -> Self {
         let (mut servers, mut shortest): (HashMap<_, Keep, _>, _) = (HashMap::default(), Duration::MAX);
         for (server, keep) in used {

@@ -53,7 +53,6 @@ impl Timed {
 }
 
 impl Load {
-    /// For an endpoint to which no request was sent.
     pub(super) fn new(workers: usize) -> Self {
         let (in_flight, requests, latency) = Default::default();
         Self { in_flight, requests, latency, workers: PerWorker::new(workers) }
@@ -132,11 +131,9 @@ impl Load {
     }
 }
 
-/// What requests to one upstream have measured until one moment.
 #[derive(Debug, Default)]
 pub struct UpstreamLoad {
     endpoints: Vec<EndpointLoad>,
-    /// Requests that have found all servers full.
     full: u64,
 }
 

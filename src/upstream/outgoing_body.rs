@@ -22,7 +22,7 @@ pub(super) enum OutgoingBody {
 
 #[derive(Debug)]
 pub(super) struct BodySource {
-    /// `None` if the request has none, or it was taken.
+    /// `None` if there is no body, or it was taken.
     pub(super) next: Option<OutgoingBody>,
     kept: Option<KeptBody>,
     is_body: bool,
@@ -59,7 +59,6 @@ struct KeptBody(Rc<RefCell<Kept>>);
 
 #[derive(Debug)]
 struct Kept {
-    /// What has not come yet.
     rest: ClientBody,
     pieces: Vec<Piece>,
     /// How many more bytes may be kept; `None` if there were too many, and nothing is kept any more.
@@ -91,7 +90,6 @@ impl KeptBody {
         self.0.borrow().room.is_some()
     }
 
-    /// The body from its beginning.
     fn send(&self) -> OutgoingBody {
         OutgoingBody::Kept(Sending { body: self.clone(), sent: 0 })
     }

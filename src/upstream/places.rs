@@ -14,7 +14,6 @@ use crate::base::fingerprint::Fingerprint;
 use crate::net::network_of;
 use crate::request::decide::{ConcurrencyLimiter, ConcurrencyPermit};
 
-/// The place of a connection, until it is dropped.
 pub(super) type Place = OwnedSemaphorePermit;
 
 #[derive(Debug)]

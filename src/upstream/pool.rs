@@ -179,7 +179,7 @@ mod tests {
             Self { listener, pools: ConnectionPools::default(), places: Places::new(10_000) }
         }
 
-        /// A new connection, and the server's side of it.
+        /// The second one is the server's side.
         async fn connect(&self) -> (Box<UpstreamConnection>, TcpStream) {
             let address = [self.listener.local_addr().unwrap()];
             let (socket, accepted) = tokio::join!(stream::connect(&address), self.listener.accept());

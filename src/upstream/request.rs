@@ -39,7 +39,6 @@ pub struct RequestHead<'a> {
     pub headers: &'a HeaderMap,
     /// Whether the upstream gets the client's Host header, which then must not be empty, instead of its own authority.
     pub preserve_host: bool,
-    /// What the upstream is told about the client.
     pub forwarded: ForwardedInfo<'a>,
     /// What the route changes about the headers, after everything else is written.
     pub changes: Option<&'a HeaderChanges<HeaderValue>>,
@@ -101,7 +100,6 @@ impl UpstreamRequest<'_> {
         self.client.is_some() && is_of_one && !by_proxy()
     }
 
-    /// How long the client may send nothing of its body, if there is one.
     pub(super) fn body_timeout(&self) -> Option<Duration> {
         self.body.and_then(|body| body.timeout)
     }
@@ -168,7 +166,6 @@ impl Origin<'_> {
     }
 }
 
-/// What becomes of Forwarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForwardedHeader {
     /// Whether a trusted proxy has written the header. Otherwise its client may have, and the header is dropped.

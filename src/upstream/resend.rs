@@ -11,7 +11,6 @@ const SECONDS: u64 = 10;
 /// How many requests may always be sent again in that time.
 const FEWEST: u64 = 3 * SECONDS;
 
-/// How an attempt to send a request has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// There is no connection to the server, so nothing was sent.
@@ -33,13 +32,13 @@ pub(super) enum Ending {
 #[expect(clippy::struct_excessive_bools, reason = "five independent properties of a request")]
 pub(super) struct Situation {
     pub(super) is_idempotent: bool,
-    /// Whether all of its body can be sent, even if some of it was sent before.
+    /// Even if some of it was sent before.
     pub(super) has_whole_body: bool,
-    /// Whether a part of a response was passed to the client.
+    /// A part of a response was passed to the client.
     pub(super) has_response: bool,
     /// Whether it was already sent twice to the same server, this one or an earlier one.
     pub(super) is_repeated: bool,
-    /// Whether there is an endpoint that was not tried and has room.
+    /// An endpoint was not tried and has room.
     pub(super) has_other: bool,
     /// How often it may still be sent to another endpoint although one may have processed it.
     pub(super) retries: u32,

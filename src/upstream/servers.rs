@@ -10,7 +10,7 @@ use super::endpoint::{Endpoints, Target, TargetAddress, TargetTls};
 use crate::config::{self, Address, UpstreamServer, UpstreamTls};
 use crate::net::Names;
 
-/// The most addresses of a name that are used.
+/// Of one name.
 const MOST_ADDRESSES: usize = 256;
 /// The `Host` of a server without a name.
 const NO_NAME: HeaderValue = HeaderValue::from_static("localhost");
@@ -38,7 +38,6 @@ impl Servers {
         Self { upstream: config.name.clone(), is_checked: config.health.is_some(), targets, endpoints, names }
     }
 
-    /// To be looked up.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.targets.iter().filter_map(|(target, _)| match &target.address {
             TargetAddress::Name(name, _) => Some(name.as_str()),

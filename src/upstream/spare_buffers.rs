@@ -23,7 +23,7 @@ impl SpareBuffers {
         buffer
     }
 
-    /// Takes back an empty buffer.
+    /// `buffer` must be empty.
     pub(super) fn put_received(&self, mut buffer: BytesMut) {
         // If parts of it were passed on and are still in use, others would keep its memory, too.
         if buffer.capacity() <= SMALL && buffer.try_reclaim(SMALL) {
@@ -50,7 +50,6 @@ mod tests {
 
     use super::*;
 
-    /// Receives a head and passes it on. Returns the buffer and the head.
     fn receive(spare: &SpareBuffers) -> (BytesMut, Bytes) {
         let mut buffer = mem::take(&mut *spare.received());
         buffer.extend_from_slice(b"head");

@@ -20,7 +20,6 @@ pub(super) struct Position {
     pub(super) unsent: usize,
 }
 
-/// The side that has exceeded its limit, and the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stalled {
     Client(Duration),
@@ -55,7 +54,7 @@ impl StallTimer {
         (self.upstream, self.waiting, self.has_response) = (upstream, None, true);
     }
 
-    /// So the next wait is a new one.
+    /// The next wait is a new one.
     pub(super) fn upstream_sent(&mut self) {
         self.waiting = None;
     }

@@ -87,7 +87,6 @@ impl UpstreamStream {
         Ok(Self { transport: Transport::Tls(Box::new(tls)), place })
     }
 
-    /// Whether all places of connections are taken.
     pub(super) fn is_place_wanted(&self) -> bool {
         are_taken(self.place.semaphore())
     }

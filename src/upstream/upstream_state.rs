@@ -52,7 +52,7 @@ impl UpstreamState {
         RetryCounts { sent: get(&self.retries), refused: get(&self.refused_retries) }
     }
 
-    /// A place in the queue, which has at most `most`.
+    /// At most `most` requests may wait.
     pub(super) fn wait(&self, most: usize) -> Option<WaitingRequest<'_>> {
         let waiting = WaitingRequest(self);
         // If there are too many, the drop of `waiting` corrects the number.
@@ -71,7 +71,7 @@ impl UpstreamState {
     }
 }
 
-/// A request that waits, until this is dropped.
+/// Until this is dropped, a request waits.
 #[derive(Debug)]
 pub(super) struct WaitingRequest<'a>(&'a UpstreamState);
 

@@ -102,7 +102,6 @@ impl Connection {
     }
 }
 
-/// Connects to the first address that answers.
 async fn connect(url: &Url) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in lookup_host((url.host.as_str(), url.port)).await? {

@@ -11,7 +11,6 @@ use rustls::version::{TLS12, TLS13};
 
 use super::provider;
 
-/// The only protocol that the authority offers.
 const ALPN_ACME: &[u8] = b"acme-tls/1";
 
 /// The name that an authority asks about; `None` for other clients. An authority offers no other protocol.

@@ -43,7 +43,7 @@ type Certificate = CertificateInner<Raw>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PemError {
-    /// The file has no PEM section of this kind.
+    /// What is missing.
     Missing(&'static str),
     Pem(String),
     Encrypted,
@@ -78,7 +78,6 @@ impl PartialEq for Identity {
 }
 
 impl Identity {
-    /// Whether a certificate of the chain has expired, or expires within 14 days.
     pub fn expires_soon(&self, now: Time) -> bool {
         self.not_after <= now.after(SOON)
     }

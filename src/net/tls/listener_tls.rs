@@ -20,7 +20,7 @@ use crate::net::Traffic;
 pub struct TlsSettings {
     /// The first one is for clients that ask for none of the names.
     pub identities: Vec<Identity>,
-    /// Names that get no certificate but their own, for which they wait.
+    /// Names whose own certificate is awaited. They get no other one.
     pub awaited: Vec<String>,
     /// `None` asks for no certificate.
     pub client_auth: Option<ClientAuth>,

@@ -15,7 +15,6 @@ use crate::base::http::written_target;
 /// In bytes. Longer lines belong to heads that are refused for their size, or are attacks.
 const MAX_LINE: usize = 1024 * 1024;
 
-/// The position in the messages of one connection.
 #[derive(Debug, Default)]
 pub(super) struct FramingCheck {
     state: State,

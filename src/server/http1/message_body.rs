@@ -70,7 +70,7 @@ impl Messages {
     }
 }
 
-/// Stops when the body is too long.
+/// Up to [`MOST`] bytes.
 async fn read(mut body: impl Body<Data = Bytes> + Unpin) {
     let mut left = MOST;
     while let Some(Ok(frame)) = body.frame().await {

@@ -23,11 +23,11 @@ const PER_FRAME: u64 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Violation {
-    /// The first frame is not SETTINGS (RFC 9113, section 3.4).
+    /// RFC 9113, section 3.4.
     NoSettings,
-    /// Trailers begin with a pseudo-field (RFC 9113, section 8.1).
+    /// RFC 9113, section 8.1.
     PseudoTrailer,
-    /// Too many frames that carry nothing (RFC 9113, section 10.5).
+    /// RFC 9113, section 10.5.
     Flood,
 }
 
@@ -53,7 +53,6 @@ pub(super) struct FrameCheck {
     /// Whether the last frame has fields of a request or trailers, and whether more frames with them must follow.
     has_fields: bool,
     has_more_fields: bool,
-    /// Set while the bytes are trailers.
     trailers: Option<TrailerCheck>,
     resets: Budget,
     others: Budget,
@@ -184,7 +183,7 @@ impl Budget {
     }
 }
 
-/// It makes no difference how the bytes are cut.
+/// However the bytes are cut, the result is the same.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn check(bytes: &[u8]) {
     let follow = |step: usize| {

@@ -27,7 +27,7 @@ pub(super) mod flag {
 pub struct FrameHead {
     /// Of the payload, in bytes.
     pub length: u32,
-    /// Its type, see [`kind`].
+    /// See [`kind`].
     pub kind: u8,
     pub flags: u8,
     /// 0 is the connection.
@@ -63,7 +63,6 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Whether the bytes end at the end of a frame.
     pub fn is_between(&self) -> bool {
         self.filled == 0 && self.left == 0
     }

@@ -16,7 +16,6 @@ use super::streams::Stream;
 #[derive(Debug)]
 pub(super) struct StreamTunnel {
     received: RecvStream,
-    /// What has come and is not read.
     unread: Bytes,
     sender: SendStream<Bytes>,
     stream: Rc<Stream>,

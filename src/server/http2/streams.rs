@@ -107,7 +107,7 @@ impl Streams {
         self.unsent.borrow_mut().remove(stream, bytes as usize);
     }
 
-    /// A stream is reset by either side, so that nothing more of it is sent.
+    /// By either side, so that nothing more of it is sent.
     pub(super) fn is_reset(&self, stream: u32) {
         self.unsent.borrow_mut().remove(stream, usize::MAX);
     }

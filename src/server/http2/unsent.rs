@@ -10,7 +10,7 @@ use super::allowance::{Allowance, Pool};
 
 /// What a connection may always have, in bytes: more than the library takes of one stream.
 const ALWAYS: usize = 128 << 10;
-/// The most that a connection may have.
+/// In bytes.
 const MOST: usize = 1 << 20;
 /// By how much it may have more at a time.
 const STEP: usize = 64 << 10;

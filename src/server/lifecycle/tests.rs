@@ -19,9 +19,9 @@ enum Act {
     Read,
     HalfClose,
     Break,
-    /// The oldest request is answered.
+    /// To the oldest request.
     Answer,
-    /// The oldest request is left unanswered.
+    /// The oldest request.
     LeaveUnanswered,
     Upgrade(bool),
     Ends,
@@ -29,7 +29,6 @@ enum Act {
     Wait(Coarse),
 }
 
-/// The client and the HTTP library as the model knows them.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a separate observation")]
 struct World {
@@ -46,7 +45,7 @@ struct World {
     is_upgrading: bool,
     has_served: bool,
     is_blocked: bool,
-    /// The last moment at which there was an excuse for each deadline.
+    /// The last moment with an excuse for each deadline.
     no_part_at: Coarse,
     reads_at: Coarse,
     has_work_at: Coarse,

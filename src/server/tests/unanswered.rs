@@ -6,7 +6,7 @@ use http::Request;
 
 use super::*;
 
-/// What comes until the server closes the connection.
+/// Until the server closes the connection.
 async fn rest(client: &mut TestClient) -> Vec<u8> {
     let mut rest = Vec::new();
     client.stream.read_to_end(&mut rest).await.unwrap();

@@ -9,7 +9,7 @@ struct Step {
     request: &'static [u8],
     /// The request is sent in two pieces, and this is the length of the first.
     cut: Option<usize>,
-    /// The request is sent together with the next one.
+    /// With the next request.
     joins: bool,
     /// The client reads all responses so far.
     takes: bool,

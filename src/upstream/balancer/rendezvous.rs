@@ -22,12 +22,10 @@ const BOUND: (u64, u64) = (5, 4);
 pub(super) struct Rendezvous {
     /// The index of each usable endpoint, and the hash of its address.
     endpoints: Vec<(usize, u64)>,
-    /// The sum of their weights.
     weights: u64,
 }
 
 impl Rendezvous {
-    /// Over the endpoints of `all` with these indices.
     pub(super) fn new(all: &[Weighted], usable: &[usize]) -> Self {
         let of = |index: &usize| all.get(*index).map(|weighted| (*index, weighted));
         let hash = |weighted: &Weighted| Fingerprint::of(weighted.endpoint.to_string().as_bytes()).high();

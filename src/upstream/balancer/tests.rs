@@ -39,7 +39,7 @@ fn endpoints(weights: &[u32], is_checked: bool) -> Vec<Weighted> {
     weights.iter().enumerate().map(weighted).collect()
 }
 
-/// Sends a request with this key and ends it at once.
+/// The request ends at once.
 fn sent(balancer: &Balancer, key: u64) -> Option<usize> {
     let Choice::Endpoint(endpoint) = balancer.choose(Criteria { key: Some(key), tried: &[] }) else { return None };
     endpoint.state.load.end();

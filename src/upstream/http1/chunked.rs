@@ -39,7 +39,6 @@ impl Decoder {
         matches!(self.0, State::Done)
     }
 
-    /// Removes the next piece from `bytes`.
     pub(super) fn decode(&mut self, bytes: &mut BytesMut) -> Result<Piece, NotChunked> {
         loop {
             match &mut self.0 {
@@ -82,7 +81,7 @@ impl Decoder {
     }
 }
 
-/// The size in a line without its line feed.
+/// `line` has no line feed.
 fn size(line: &[u8]) -> Result<u64, NotChunked> {
     let line = line.strip_suffix(b"\r").ok_or(NotChunked)?;
     let digits = line.split(|byte| *byte == b';').next().unwrap_or(line).trim_ascii_end();

@@ -10,7 +10,6 @@ use crate::upstream::request_headers::{self, HeaderSink};
 pub(super) enum Framing {
     /// There is no body, and no header has to say so.
     None,
-    /// In bytes.
     Length(u64),
     Chunked,
 }
@@ -57,7 +56,6 @@ pub(super) fn encode(
 struct Lines<'a> {
     out: &'a mut Vec<u8>,
     has_te: bool,
-    /// Whether a header may authenticate the connection.
     has_credentials: bool,
 }
 

@@ -65,12 +65,11 @@ impl ResponseBody {
         self
     }
 
-    /// For the log.
     pub(in crate::upstream) fn server(&self) -> String {
         self.connection.as_ref().map_or(String::new(), |connection| connection.peer.to_string())
     }
 
-    /// The reason phrase of the response, if it is not the standard one; only once.
+    /// Only once.
     pub(in crate::upstream) fn take_reason(&mut self) -> Option<Bytes> {
         self.reason.take().map(|reason| *reason)
     }

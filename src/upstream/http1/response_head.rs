@@ -26,7 +26,7 @@ pub(super) enum BodyEnd {
     /// May be 0.
     Length(u64),
     Chunked,
-    /// When the upstream closes the connection.
+    /// When the connection ends.
     Close,
     /// There is no body: the connection becomes a tunnel.
     Tunnel,
@@ -35,10 +35,9 @@ pub(super) enum BodyEnd {
 #[derive(Debug)]
 pub(super) struct ResponseHead {
     pub(super) status: StatusCode,
-    /// The reason phrase, if it is not the standard one.
+    /// `None` for the standard phrase.
     pub(super) reason: Option<Box<Bytes>>,
     pub(super) end: BodyEnd,
-    /// Whether the connection can be used for another request afterwards.
     pub(super) keep_alive: bool,
     /// How long the server keeps it without a request, if it says so.
     pub(super) kept_for: Option<Duration>,
@@ -197,7 +196,6 @@ fn kept_for(value: &[u8]) -> Option<Duration> {
     std::str::from_utf8(value).ok()?.split(',').find_map(seconds)
 }
 
-/// The names of headers, and the places of their values in the head.
 type Passing = SmallVec<[(HeaderName, Range<usize>); 16]>;
 
 fn fill(headers: &mut HeaderMap, passing: &mut Passing, head: &Bytes) -> Result<(), BadHead> {

@@ -84,14 +84,13 @@ struct State {
     streams: Cell<usize>,
     /// Open streams on all connections to the server.
     of_server: Rc<Cell<usize>>,
-    /// By the gateway.
+    /// Streams that the gateway has reset.
     resets: Cell<usize>,
     /// Bodies of requests that are not sent completely.
     uploads: Cell<usize>,
-    /// In streams.
+    /// Streams so far.
     begun: Cell<u64>,
     traffic: Rc<PassedBytes>,
-    /// Whether a ping was not answered.
     is_dead: Cell<bool>,
     /// Whether the server has refused a stream since the last check.
     refuses: Cell<bool>,
@@ -320,7 +319,6 @@ async fn run(
     }
 }
 
-/// Why a connection has failed, or a stream before its response.
 pub(super) fn failure(error: h2::Error) -> UpstreamError {
     if error.is_library() {
         return UpstreamError::BadHttp2(error.to_string());

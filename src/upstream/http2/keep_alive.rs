@@ -12,10 +12,10 @@ const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 /// How soon a server is asked again that has sent nothing but an answer to the last ping, if there is no new request either.
 const ASK_AGAIN: Duration = Duration::from_secs(300);
 
-/// What happened on a connection, as counted since it was made.
+/// Since the connection was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Activity {
-    /// Bytes.
+    /// In bytes.
     pub(super) received: u64,
     /// Streams.
     pub(super) begun: u64,
@@ -25,7 +25,6 @@ pub(super) struct Activity {
 pub(super) enum Check {
     Well,
     Ask,
-    /// The server has not answered.
     Dead,
 }
 

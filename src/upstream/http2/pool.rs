@@ -47,7 +47,6 @@ pub(in crate::upstream) struct Http2Pool {
 struct Server {
     connections: Vec<Rc<Http2Connection>>,
     attempts: Vec<Attempt>,
-    /// The streams of all connections.
     streams: Rc<Cell<usize>>,
     clients: Clients,
     /// How many streams the server allows on a connection, as far as is known.
@@ -86,7 +85,7 @@ impl Server {
         self.count(owner.is_some()) < MOST_SPREAD && !endpoint.places.are_taken()
     }
 
-    /// At most as bad as `worst`.
+    /// `None` if all are worse than `worst`.
     fn best(
         &self,
         owner: Option<SocketAddr>,

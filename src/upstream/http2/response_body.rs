@@ -30,7 +30,6 @@ pub(in crate::upstream) struct ResponseBody {
 enum Rest {
     /// How many bytes are to come, if that is known.
     Data(Option<u64>),
-    /// The content has ended.
     Trailers,
     Over,
 }
@@ -52,7 +51,6 @@ impl ResponseBody {
         Self { received, rest, request_body, ends_at_length, trailers, stream }
     }
 
-    /// For the log.
     pub(in crate::upstream) fn server(&self) -> String {
         self.stream.connection().peer.to_string()
     }

@@ -24,10 +24,8 @@ const SMOOTHING: f64 = 0.5;
 /// After this many seconds in which everything could be admitted, the overload is over.
 const OVER_AFTER: f64 = 5.0;
 
-/// What was measured in a window of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
-    /// The length of the window.
     pub seconds: f64,
     pub arrived: f64,
     pub admitted: f64,
@@ -37,7 +35,6 @@ pub struct Window {
     pub ended: (f64, f64),
     /// How many wait for their response at the end of the window, and the sum of their waits in seconds.
     pub waiting: (f64, f64),
-    /// Requests that found all servers full.
     pub full: f64,
 }
 
@@ -45,7 +42,6 @@ pub struct Window {
 pub struct Admission {
     /// The admitted requests per second; `None` if there is no overload.
     rate: Option<f64>,
-    /// Responses per second.
     answered: Smoothed,
     /// The number of ended requests and the sum of their times; earlier ones weigh less.
     ended: (f64, f64),

@@ -4,7 +4,7 @@
 //! is multiplied by the ratio of the response time without a queue to the one now, and grows by its own square root, which is
 //! how much may queue. In gradient2, the time without a queue is a long-term mean, which also grows if an overload lasts.
 //! Here it is measured again from time to time, as in Envoy's filter for adaptive concurrency: the limit is lowered to
-//! [`PROBED_AT`] for a moment, which empties the queue.
+//! two fifths for a moment, which empties the queue.
 
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use crate::config::HIGHEST_PRIORITY;
 
-/// Groups of clients in each priority.
+/// In each priority.
 pub const GROUPS: usize = 32;
 pub const RANKS: usize = (HIGHEST_PRIORITY as usize + 1) * GROUPS;
 
@@ -45,7 +45,6 @@ fn mixed(bits: u64) -> u64 {
 }
 
 impl Level {
-    /// Everything passes.
     pub const NONE: Self = Self(0);
 
     /// The level at which `admitted` requests pass. `arrived` counts the requests of each rank.

@@ -16,7 +16,6 @@ use crate::upstream::stall::StallTimer;
 pub(in crate::upstream) struct OpenStream {
     pub(super) connection: Rc<Http2Connection>,
     pub(super) client: ClientRequest,
-    /// Whether the connection was made for this request.
     pub(in crate::upstream::http2) is_new: bool,
     /// Whether the server has the request and neither side has ended the stream.
     pub(super) is_sent: Cell<bool>,

@@ -47,7 +47,7 @@ impl Control {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// Requests per second.
+    /// In requests per second.
     rate: f64,
     /// How often a request is sent again, a second after it was refused or was not answered in time.
     pub(super) retries: u32,
