@@ -1,9 +1,6 @@
 //! The socket of a client: bytes are read and written while the task of the connection watches whether the client still
-//! exists.
-//!
-//! The system reports the end of the client's data and a reset as separate events (EPOLLRDHUP, EPOLLERR), even while
-//! unread data is in front of them. hyper would instead read ahead, into a buffer that it allocates for every request,
-//! because the previous buffer is still in use.
+//! exists. The system reports the end of the client's data and a reset as separate events (EPOLLRDHUP, EPOLLERR), even while
+//! unread data is in front of them. hyper would instead read ahead, into a buffer that it allocates for every request.
 
 use std::io;
 use std::mem::MaybeUninit;

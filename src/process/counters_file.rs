@@ -1,9 +1,7 @@
 //! The file to which counters in memory are saved at the end of the process, and from which they are restored at the start,
-//! so that a restart grants no quota twice.
-//!
-//! The gateway starts and stops even if the file cannot be used; limits then begin anew, and the log says so. A file that
-//! could not be read at the start may be good (no file handles, a slow disk), so it is read again at the end, and its counters
-//! are added. If it is still unreadable, the file stays and the counters of this process are lost: the operator can move the file.
+//! so that a restart grants no quota twice. The gateway starts and stops even if the file cannot be used. A file that could
+//! not be read at the start may be good (no file handles, a slow disk), so it is read again at the end, and its counters are
+//! added. If it is still unreadable, the file stays and the counters of this process are lost: the operator can move the file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, IntoInnerError, Read};

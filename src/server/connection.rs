@@ -1,13 +1,10 @@
 //! One connection from its first byte to its last: PROXY protocol, TLS, HTTP, resting, and what is read after the end.
 //!
-//! An idle connection is little more than a socket. After one second without a request it drops the HTTP library's state, its
-//! buffers and its keys, and makes them again when data arrives; a new connection begins so, too. With 4000 idle
-//! connections each takes 2.0 KiB instead of 16.7.
+//! After one second without a request, a connection drops the HTTP library's state, its buffers and its keys, and makes them
+//! again when data arrives; a new connection begins so, too. With 4000 idle connections each takes 2.0 KiB instead of 16.7.
 //!
-//! If a connection were closed while its client still sends, it would be reset and the response lost. So input is discarded
-//! for up to two seconds. An HTTP/2 client sends while it reads, because it grants window, and megabytes that it has not read
-//! may be in the system's buffers. So input is discarded until the client is silent for two seconds, or `body_timeout` has
-//! passed since the last response.
+//! If a connection were closed while its client still sends, the system would reset it and the response would be lost. So
+//! input is discarded for a while; see [`Lifecycle::lingers_for`](super::lifecycle::Lifecycle::lingers_for).
 
 use std::future::poll_fn;
 use std::io;

@@ -1,14 +1,9 @@
 //! The limits on the connections of all workers together: how many there may be, in total and from one address, and how long
-//! each may take.
+//! each may take. Counting takes three locked instructions for a connection and none for a request.
 //!
-//! The kernel spreads connections unevenly over the workers. So they are counted over all workers, which takes three locked
-//! instructions for a connection and none for a request. When all places are taken, an accepted connection waits for one,
-//! and its worker accepts no other connection meanwhile. To free places, idle connections are asked to end: the worker's own
-//! first, the longest idle first, else the next one that becomes idle. They end as in a drain, so a request that has arrived
-//! meanwhile is still answered. A request only reads a number that rarely changes. An HTTP/2 connection may take seconds to
-//! end; no other one is asked for the same place during that time.
-//!
-//! Other proxies that ask for decisions have as many places of their own, so that clients cannot keep them out.
+//! When all places are taken, an accepted connection waits for one, and its worker accepts no other meanwhile. To free places,
+//! idle connections are asked to end: the worker's own first, the longest idle first, else the next one that becomes idle. They
+//! end as in a drain. An HTTP/2 connection may take seconds to end; no other one is asked for the same place during that time.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -28,6 +23,7 @@ use crate::base::repeated_event::RepeatedEvent;
 use crate::config::{MaxConnections, Server};
 use crate::net::{PreambleError, Traffic, network_of};
 
+/// Each kind of traffic has places of its own, so that clients cannot keep out proxies that ask for decisions.
 #[derive(Clone, Debug)]
 pub struct TrafficLimits([Arc<ConnectionLimits>; 2]);
 

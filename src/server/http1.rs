@@ -2,10 +2,6 @@
 //!
 //! hyper closes an idle connection at once when it is told to end, even if a part of the next head has come. So it is told
 //! only while a request is in flight.
-//!
-//! A client that has ended its data need not be gone: `printf ... | nc` also closes its sending side and waits for the response.
-//! Such a client gets its response as long as no part of it takes more than a second; a client that is gone resets its
-//! connection as soon as data is sent to it.
 
 mod client_io;
 mod delivered_body;

@@ -1,8 +1,7 @@
 //! A connection of HTTP/2 with a client (RFC 9113): many requests on one connection, each limited, counted and timed by itself.
 //!
 //! The library is h2 without hyper's server around it, which can send no interim response in HTTP/2, and hides whether a
-//! response waits for window. h2 bounds what a client can make it keep. It does not end a stream whose client grants no more
-//! window, and goes on with some floods; [`streams`] and [`frame_check`] handle those. Each request has its own task, so a
+//! response waits for window. [`streams`] and [`frame_check`] end what h2 would go on with. Each request has its own task, so a
 //! stream that waits holds up no other. The frames of all streams that have something to send leave in one write.
 
 mod allowance;

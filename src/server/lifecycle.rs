@@ -1,9 +1,7 @@
 //! The life cycle of a connection: what happens on it, which of its deadlines have passed, and when it ends. Both protocols
-//! report events here and carry out the next step. Pure: the time is an argument.
-//!
-//! A drain, a reload, a place that is needed and `idle_timeout` all ask for an end after the requests that have come, so none of
-//! them drops a response. A request that is left unanswered asks for an end after the requests in flight: what its client has
-//! sent besides is not served. In the tests, a client, a library and a handler do anything in any order.
+//! report events here and carry out the next step. Pure: the time is an argument. A drain, a reload, a place that is needed and
+//! `idle_timeout` all ask for an end after the requests that have come, so none of them drops a response. An unanswered request
+//! asks for an end after the requests in flight.
 
 use std::time::Duration;
 

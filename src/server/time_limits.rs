@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::worker_state::Coarse;
 use crate::config::Server;
 
-/// How long a client that sends no more waits for the beginning of its response. The client may have closed the connection
-/// completely, which cannot be distinguished until something is sent to it.
+/// How long a client that sends no more waits for the beginning of its response. `printf ... | nc` ends its data and waits. A
+/// client that is gone looks the same until data is sent to it, which resets the connection.
 const HALF_CLOSED: Duration = Duration::from_secs(1);
 
 /// How long a connection is idle before it drops its buffers and its handler. These are some 10 KB, and creating them again

@@ -1,9 +1,7 @@
 //! One exchange of HTTP/2 with an upstream (RFC 9113): a request is sent on a stream of a shared connection, and the head of
-//! its response is awaited.
-//!
-//! The task of the request drives its stream, as with HTTP/1.1. Only the connection has a task of its own, which belongs to the
-//! library h2. hyper's client around h2 would send each body in a task of its own, which goes on when the request has ended,
-//! and does not show whether it waits for the client or for the server.
+//! its response is awaited. The task of the request drives its stream; only the connection has a task of its own. hyper's
+//! client around h2 would send each body in a further task, which goes on when the request has ended, and does not show whether
+//! it waits for the client or for the server.
 
 mod cancelled;
 mod clients;

@@ -1,9 +1,7 @@
-//! How long an exchange may make no progress. The client and the upstream have different limits.
-//!
-//! The exchange waits for the client while its body is incomplete and everything that has come of it is sent. Otherwise it waits
-//! for the upstream. A limit begins with the wait, so an exchange that never waits does not read the clock. Once the response
-//! has begun, neither side has to send while the other does. If the client's silence is not limited, and both sides are
-//! silent, the upstream's limit applies.
+//! How long an exchange may make no progress. The client and the upstream have different limits. The exchange waits for the
+//! client while its body is incomplete and everything that has come of it is sent. Otherwise it waits for the upstream. Once
+//! the response has begun, neither side has to send while the other does. If the client's silence is not limited, and both
+//! sides are silent, the upstream's limit applies.
 
 use std::task::{Context, Poll, ready};
 use std::time::Duration;

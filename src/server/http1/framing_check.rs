@@ -1,10 +1,9 @@
 //! Follows the bytes of a connection from request to request, and notices what could be read in two ways. Pure.
 //!
-//! The HTTP library reads such bytes in one way without an error: a bare line feed ends a line, a target ends at a fragment,
-//! and if a head has both a length and chunks, the chunks count. It also tolerates variants of the lines between chunks. A
-//! proxy in front of the gateway may read them in the other way (RFC 9112, sections 2.2 and 11.2), and then sees other requests.
-//!
-//! Bytes behind the handshake of a tunnel need not be HTTP. So messages are counted, and only an ambiguous one is refused.
+//! hyper reads such bytes in one way without an error: a bare line feed ends a line, a target ends at a fragment, and
+//! chunks count more than a length. A proxy in front may read them in the other way (RFC 9112, sections 2.2 and 11.2), and
+//! then sees other requests. Bytes behind the handshake of a tunnel need not be HTTP, so only the ambiguous message itself
+//! is refused.
 
 use std::collections::VecDeque;
 

@@ -1,12 +1,8 @@
-//! Follows the frames that an HTTP/2 client sends, and ends connections that the HTTP library would go on with: floods of
-//! frames that carry nothing, a beginning without SETTINGS, and pseudo-fields in trailers. Pure.
+//! Follows the frames that an HTTP/2 client sends, and ends connections that h2 would go on with: floods of frames that carry
+//! nothing, a beginning without SETTINGS, and pseudo-fields in trailers. Pure.
 //!
-//! The library itself ends a connection for too many CONTINUATION frames, small DATA frames, refused or invalid streams,
-//! resets of streams that it has not read yet, and for fields that grow too much when they are decompressed.
-//!
-//! The 9-byte heads of frames are read as they pass, without an allocation. Frames that carry nothing, such as pings, take from a
-//! budget, which time and responses refill. When a connection has to end, the library gets an error, and the gateway writes
-//! the GOAWAY itself, if the bytes sent before end at the end of a frame.
+//! h2 itself ends a connection for too many CONTINUATION frames, small DATA frames, refused or invalid streams, resets of unread
+//! streams, and fields that grow too much. A connection that has to end gets a GOAWAY from the gateway.
 
 use super::frames::{FrameHead, Frames, PREFACE, Piece, flag, kind};
 use super::trailer_check::TrailerCheck;

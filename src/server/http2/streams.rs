@@ -1,10 +1,7 @@
 //! The streams of a connection of HTTP/2: what the task of each shares with its request, and with the checks of the time
 //! limits. A client may grant a stream no window for as long as it likes; after `body_timeout` the stream is reset, and the
-//! other streams go on. The library gets no more of a response than the window; the rest waits in the stream's task.
-//!
-//! Nothing bounds what the library queues for a client that does not read. So the size of interim responses is bounded for each
-//! request, and hints beyond that are dropped. `100 Continue` is sent when the body is first polled and none of it is there,
-//! so a client that is refused sends no body.
+//! other streams go on. h2 gets no more of a response than the window; the rest waits in the stream's task. Interim responses
+//! are queued without a limit of h2, so their size is bounded for each request.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -181,7 +178,7 @@ impl Stream {
     }
 
     /// The body of the request is asked for, and none of it has come: tells the client to send the body, if it waits for that
-    /// (RFC 9110, section 10.1.1).
+    /// (RFC 9110, section 10.1.1). So a client that is refused sends no body.
     pub(super) fn asks_for_body(&self) {
         if self.expects_continue.take() {
             let mut head = Response::new(());

@@ -1,12 +1,9 @@
 //! How much the other side of a connection of HTTP/2 may send ahead on each stream: enough for a fast network, and less if
 //! there are many streams. Pure.
 //!
-//! Bytes for somebody who does not read are kept in memory. The window of each stream is its share of a budget, which changes
-//! with the number of streams. A used window cannot be taken back. So streams that begin one after another and are never read
-//! take the budget once, half of it for each time that their number has doubled, and the smallest window each.
-//!
-//! The window of a connection is so large that all streams fit into it, whatever the other side knows of their windows. So a
-//! stream that nobody reads never blocks others, although the library grants the windows of stream and connection only together.
+//! Unread bytes are kept in memory. So all streams share a budget, and a stream's window is its share. A used window cannot be
+//! taken back: unread streams that begin one after another take the budget once, half of it for each time that their number has
+//! doubled, and the smallest window each.
 
 /// The windows of the streams of one side, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +23,8 @@ impl Windows {
         (self.budget / shares).clamp(self.smallest, self.largest)
     }
 
-    /// The window of a connection into which so many streams fit, and one more.
+    /// The window of a connection into which so many streams fit, and one more, whatever the other side knows of their windows.
+    /// So a stream that nobody reads never blocks others, although h2 grants the windows of stream and connection only together.
     pub fn of_connection(&self, streams: usize) -> u32 {
         u32::try_from(streams).unwrap_or(u32::MAX).saturating_add(1).saturating_mul(self.largest)
     }

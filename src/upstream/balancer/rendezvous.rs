@@ -1,11 +1,9 @@
-//! Sends requests with the same key to the same endpoint.
+//! Sends requests with the same key to the same endpoint: each endpoint has a score for each key, and the highest wins
+//! (rendezvous hashing: Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", 1998; with weights:
+//! Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", 2005). Unlike a ring, this needs no table.
 //!
-//! Each endpoint has a score for each key, and the highest wins (rendezvous hashing: Thaler and Ravishankar, "Using Name-Based
-//! Mappings to Increase Hit Rates", 1998; with weights: Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", 2005).
 //! When an endpoint goes, only its own keys move, and they move to all others by their weights. The scores depend only on the
-//! addresses, so all gateways choose alike. A ring would need a table; scores cost time for each server, but servers are few.
-//!
-//! An endpoint whose requests in flight exceed its share by a quarter is left out, so that busy keys do not overload it
+//! addresses, so all gateways choose alike. An endpoint whose requests in flight exceed its share by a quarter is left out
 //! (Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2016).
 
 use std::hash::BuildHasher;

@@ -1,9 +1,8 @@
 //! What each client has at one server: one with many requests in flight or cancelled gets connections of its own.
 //!
 //! A server that protects itself ends a connection on which too many streams are reset, with everything in flight there; and
-//! bodies that it does not read hold up all others on their connection. So a client may have only a few requests on shared
-//! connections. Requests are counted by network. A client's own connections belong to one of its connections of HTTP/2, or to
-//! all of its connections of HTTP/1.1.
+//! bodies that it does not read hold up all others on their connection. Requests are counted by network. A client's own
+//! connections belong to one of its connections of HTTP/2, or to all of its connections of HTTP/1.1.
 
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -1,12 +1,8 @@
 //! The connections of one worker over which it speaks HTTP/2: few for each endpoint, which many requests share.
 //!
-//! A request gets a further connection if others could hold it up or break it: see [`Placement`]. If there are several already,
-//! it accepts others that do not hold it up now. If no connection can be made, it shares any: a delay is better than a refusal.
-//! Requests that need a connection at the same time wait for one attempt, as many as one connection may carry. An attempt has
-//! its own task, so that it goes on if its first request is cancelled.
-//!
-//! The server grants one window for the bodies of all requests on a connection, and nobody knows which of them it does not read.
-//! So bodies are spread over connections, and frames are followed (`followed_stream.rs`) to see how much window is left.
+//! A request gets a further connection if others could hold it up or break it: see [`Placement`]. If no connection can be
+//! made, it shares any: a delay is better than a refusal. Requests that need a connection at the same time wait for one
+//! attempt, which has its own task, so that it goes on if its first request is cancelled.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

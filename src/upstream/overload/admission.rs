@@ -1,10 +1,8 @@
 //! How many requests pass while not all can be served: a feedback loop that measures windows of time.
 //!
 //! As in DAGOR (see [`level`](super::level)), an overloaded window lowers the number of admitted requests, and any other
-//! raises it. DAGOR lowers it by 5 % and raises it by 1 % of what arrives, which takes many windows if the load is a multiple of
-//! the capacity. Here the capacity of upstreams is known better: while requests queue there, the responses of a window are
-//! the capacity, and Little's law says how many requests may wait for a wanted response time. So the number becomes the
-//! capacity at once, minus what is needed to empty the queue.
+//! raises it. DAGOR does so by 5 % and 1 % of what arrives, which is slow. While requests queue at an upstream, the responses of
+//! a window are its capacity, so here the number becomes that capacity at once, minus what is needed to empty the queue.
 
 /// The most by which the admitted requests grow in a window without any load, as a share.
 const GROWTH: f64 = 0.1;
@@ -74,8 +72,9 @@ impl Admission {
         self.ended = (took.0 * SMOOTHING + ended.0, took.1 * SMOOTHING + ended.1);
         let latency = self.latency(window);
         let load = target.map_or(0.0, |target| latency / target);
-        // So many requests wait when responses take the time that is aimed at. Fewer are no queue, but some slow requests among
-        // others that are served in time. Shedding would not help then, and clients could send slow requests to provoke it.
+        // By Little's law, so many requests wait when responses take the time that is aimed at. Fewer are no queue, but
+        // some slow requests among others that are served in time. Shedding would not help then, and clients could send
+        // slow requests to provoke it.
         let queued = target.map_or(0.0, |target| answered * target * AIM).max(FEWEST_WAITING);
         let is_slow = load > 1.0 && window.waiting.0 >= queued;
         if is_slow {

@@ -3,8 +3,7 @@
 //! The formula is that of gradient2 in Netflix's concurrency-limits (<https://github.com/Netflix/concurrency-limits>): the limit
 //! is multiplied by the ratio of the response time without a queue to the one now, and grows by its own square root, which is
 //! how much may queue. In gradient2, the time without a queue is a long-term mean, which also grows if an overload lasts.
-//! Here it is measured again from time to time, as in Envoy's filter for adaptive concurrency: the limit is lowered to
-//! two fifths for a moment, which empties the queue.
+//! Here it is measured from time to time at two fifths of the limit, as in Envoy's filter for adaptive concurrency.
 
 use std::time::Duration;
 

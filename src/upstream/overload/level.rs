@@ -1,10 +1,9 @@
 //! Which requests pass while not all can: those of the highest priorities first.
 //!
 //! This is the admission level of DAGOR (Zhou et al., "Overload Control for Scaling WeChat Microservices", SoCC 2018, section
-//! 4.2). The rank of a request is its priority and, within it, a group, which is a hash of its client. A histogram of the
-//! arrived ranks says from which rank on as many requests pass as can be served. So some clients are served in full, rather
-//! than all in part. Unlike DAGOR, the lowest rank that passes does so in part, so that one client with most of the
-//! requests does not alternate between all and nothing.
+//! 4.2). A histogram of the arrived ranks says from which rank on as many requests pass as can be served. So some clients are
+//! served in full, rather than all in part. Unlike DAGOR, the lowest rank that passes does so in part, so that one client with
+//! most of the requests does not alternate between all and nothing.
 
 use std::net::IpAddr;
 
