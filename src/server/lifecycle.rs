@@ -31,7 +31,7 @@ pub(super) enum Event {
     /// Others may be in flight at the same time.
     RequestBegins,
     RequestEnds,
-    /// While the response to the request in flight is sent, the client may read nothing for so long.
+    /// The client may read nothing of the response to the request in flight for this time.
     ReadsWithin(Coarse),
     /// The library is given a response.
     Answers,
@@ -287,7 +287,7 @@ impl Lifecycle {
         }
     }
 
-    /// Until when the last step holds if nothing happens.
+    /// When the last step ceases to hold if nothing happens.
     pub(super) fn expected_until(&self) -> Option<Coarse> {
         self.expected_since.map(|since| since + EXPECTED_FOR)
     }

@@ -14,7 +14,7 @@ pub(super) trait RequestStream: Debug {
     /// Whether the stream was reset because its client grants no window.
     fn is_reset(&self) -> bool;
 
-    /// The client may read nothing of the response for so long.
+    /// The client may read nothing of the response for `limit`.
     fn limit_reading(&self, limit: Coarse);
 
     /// Whether a part of the response waits for window, or has waited for it to the end of the stream.

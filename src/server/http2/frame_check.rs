@@ -159,7 +159,7 @@ struct Budget {
     left: u64,
     /// How many times as large as that of one client.
     factor: u64,
-    /// Until when the time has been counted.
+    /// The time up to this moment has been counted.
     since: Coarse,
 }
 

@@ -90,7 +90,7 @@ impl World {
         self.in_flight > 0 || self.is_blocked || self.heads.0 > self.heads.2
     }
 
-    /// Records until when there was an excuse for what waits now.
+    /// Records that there is an excuse now for each deadline that has one.
     fn remember(&mut self) {
         let has_work = self.has_work();
         let waits_for_head = self.heads.0 > self.heads.2 && (self.is_http2 || self.in_flight == 0);
@@ -285,7 +285,7 @@ impl World {
         world
     }
 
-    /// The handler answers everything, and nothing else happens for so long.
+    /// The handler answers everything, and nothing else happens for `time`.
     fn closes_within(mut self, time: Coarse) -> Result<(), TestCaseError> {
         for _ in 0..time / TICK {
             while self.in_flight > 0 {
