@@ -1,5 +1,5 @@
-//! Sockets: listening sockets, the byte stream of a client with what a proxy says in front of it, keep-alive probes
-//! for every connection, which addresses are one client, and the addresses of names.
+//! Sockets and TLS: listening sockets, the byte stream of a client with the PROXY protocol in front of it, and the
+//! addresses of names.
 
 pub mod tls;
 pub mod fetch;
@@ -26,13 +26,12 @@ pub(crate) use preamble::check as check_preamble;
 pub use preamble::{Preamble, PreambleError};
 pub use rewound::{Duplex, Rewound};
 
-/// When and how often the system probes a connection on which nothing comes. A peer that has disappeared is noticed
-/// within two minutes.
+/// A peer that has disappeared is noticed within two minutes.
 const KEEP_ALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15)).with_retries(4);
 
-/// Lets the system probe a quiet connection, or those that a listening socket accepts, to find out whether the peer still exists
-/// (RFC 9293, section 3.8.4).
+/// Lets the system probe a quiet connection, or those that a listening socket accepts, to find out whether the peer
+/// still exists (RFC 9293, section 3.8.4).
 ///
 /// # Errors
 /// When the system refuses the setting.
@@ -40,8 +39,8 @@ pub fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_tcp_keepalive(&KEEP_ALIVE)
 }
 
-/// The address by which the connections and requests of a client are counted. For IPv6 it is the network of 64 bits, since a
-/// client mostly has all of it.
+/// The address by which the connections and requests of a client are counted. For IPv6 it is the network of 64 bits,
+/// because a client usually has all of it.
 pub fn network_of(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),

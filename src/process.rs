@@ -67,14 +67,10 @@ use signals::{EarlySignals, Signals};
 pub use source::{ConfigSource, Loaded, NoStart, ReadOnce, Remote};
 use stores::Stores;
 
-/// Why the gateway did not start, or has ended by itself.
 #[derive(Debug)]
 pub enum StartError {
-    /// The gateway cannot listen on this address.
     Bind(String, io::Error),
-    /// The system refuses a thread, a timer or a signal handler.
     System(io::Error),
-    /// A worker has ended although the gateway was not told to stop.
     Worker(io::Error),
 }
 
@@ -99,16 +95,15 @@ impl From<io::Error> for StartError {
     }
 }
 
-/// How the gateway stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
     /// After the last request, or at the end of `drain_timeout`.
     Drained,
-    /// It was told to stop a second time and did not wait for requests.
+    /// Without waiting for requests, because the process was told to stop a second time.
     AtOnce,
 }
 
-/// What has to be there before the configuration is read, because that may take a while.
+/// What must exist before the configuration is read, because reading may take a while.
 pub struct Prepared {
     runtime: LocalRuntime,
     signals: EarlySignals,
@@ -129,22 +124,19 @@ impl Prepared {
     }
 }
 
-/// What the gateway starts with.
 #[derive(Debug)]
 pub struct Start {
-    /// Where its configuration comes from.
     pub source: ConfigSource,
-    /// What it has, or the copy of that.
+    /// What the source has, or the copy of what it had before.
     pub loaded: Loaded,
-    /// When it began to be read.
+    /// When reading the configuration began.
     pub read_since: Time,
-    /// Whether its files are watched, and it is read again when they change.
+    /// Whether to read the configuration again when its files change.
     pub watch: bool,
-    /// The folder for what outlives the process, if there is one.
+    /// For what outlives the process.
     pub state: Option<PathBuf>,
 }
 
-/// How many worker threads there are.
 fn worker_count(config: &Config) -> usize {
     match config.server.workers {
         0 => available_parallelism().map_or(1, usize::from),
@@ -182,7 +174,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let (stores, opened) = Stores::new(workers);
     share_first(&mut config, &shared)?;
     let gateway = Snapshot::build(&config, &shared, store);
-    // Clients that connect meanwhile wait. Without the keys their tokens would not be valid.
+    // Clients that connect meanwhile wait. Without the keys, their tokens would be refused.
     jwks::fetch_first(&gateway.key_sources)?;
     shared.key_sources().apply(gateway.key_sources.clone());
     shared.quota_sources().apply(&gateway.quota_sources);
@@ -231,7 +223,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let waiters = Waiters::default();
     let watches = Watches::new(watch, &in_force.config(), read_since);
 
-    // They come last: clients could take all file handles before all else has its own.
+    // The workers start last: clients could take all file handles before everything else has its own.
     let heartbeats = Arc::new(PerWorker::new(workers));
     let (done, finished) = mpsc::unbounded_channel();
     for (index, (listeners, stores)) in changes.workers.into_iter().zip(opened).enumerate() {
@@ -263,11 +255,12 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     runtime.block_on(control.run())
 }
 
-/// How many connections of clients there may be, and how many to upstreams. The limit of file handles is raised for them.
+/// The limits of connections with clients, and the number of those to upstreams. Raises the limit of file handles first.
 fn connection_limits(config: &Config, workers: usize) -> (TrafficLimits, usize) {
     let file_handles = server::raise_handles();
     let all = server::connections_for(file_handles, workers, config.listeners().count());
-    // A client may need a connection to an upstream besides its own. Other proxies that ask have as many of their own.
+    // A client may need a connection to an upstream besides its own. Other proxies that ask for decisions may have as many
+    // connections as clients.
     let has_both = config.decisions.is_some() && !config.server.listen.is_empty();
     let kinds = 1 + usize::from(has_both);
     let auto = (all / (kinds + 1)).max(1);
@@ -282,7 +275,7 @@ fn connection_limits(config: &Config, workers: usize) -> (TrafficLimits, usize) 
     (limits, upstream_connections)
 }
 
-/// Starts the thread of a worker. It tells `done` when it has served its last request, or why it has ended.
+/// Starts the thread of a worker. It reports to `done` when it has served its last request, or why it has ended.
 fn start_worker(
     plan: Plan,
     gateway: Arc<ArcSwap<Snapshot>>,
@@ -290,7 +283,7 @@ fn start_worker(
 ) -> io::Result<()> {
     let index = plan.index;
     thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-        // If the receiver is gone, the process ends.
+        // Without a receiver, the process is about to end.
         let served = |served| _ = done.send((index, served));
         if let Err(error) = whole(|| local_runtime()?.block_on(work(plan, gateway, served))) {
             let _ = done.send((index, Err(error)));
@@ -299,14 +292,12 @@ fn start_worker(
     Ok(())
 }
 
-/// The result of a worker's thread. A panic becomes an error.
 fn whole<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     // Nothing that the thread leaves behind is used again.
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|panic| Err(io::Error::other(format!("it panicked: {}", panic_text(&*panic)))))
 }
 
-/// What one worker needs to start.
 struct Plan {
     index: usize,
     listeners: mpsc::UnboundedReceiver<ListenerChange>,
@@ -320,7 +311,7 @@ struct Plan {
     readiness: Arc<Readiness>,
 }
 
-/// Serves requests until the process is told to stop, and tells `served` how many requests were cut off. Then it runs the
+/// Serves requests until the process is told to stop, and reports to `served` how many requests were cut off. Then runs the
 /// background work of its stores until they are closed.
 async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::Result<usize>)) -> io::Result<()> {
     let pools = Rc::new(ConnectionPools::default());
@@ -340,7 +331,7 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::R
             sleep(Duration::from_secs(1)).await;
             sampling.next_second();
             heartbeats.of(regular.index).one();
-            // Without requests, a snapshot that is not in force any more is let go here.
+            // Without requests, only this line releases a snapshot that is no longer in force.
             drop(regular.snapshots.current());
         }
     });
@@ -349,7 +340,7 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::R
     let ended = tokio::select! {
         ended = server::run(plan.listeners, plan.tls, plan.challenges, plan.limits, plan.stage, connected) => ended?,
         error = server::panicked(&mut background) => return Err(error),
-        // There is always a store.
+        // A worker always has a store.
         () = &mut carrying => return Err(io::Error::other("its stores were closed")),
     };
     sampler.next_second();

@@ -1,13 +1,8 @@
-//! The client's side: connections with their time limits, and draining.
+//! The client's side: connections with their time limits, and draining. Requests go to a [`Handler`].
 //!
-//! Each worker has its own socket for every address, and the kernel spreads connections over the workers. This module
-//! passes requests to a handler and does not know what the handler does with them.
-//!
-//! A handler may also leave a request unanswered, for clients to which not even a refusal is sent.
-//!
-//! The handler borrows the request and fills the response in its place, and an upstream writes the headers of its
-//! response there. The HTTP library moves both several times between its layers, and to move 200 bytes that were just
-//! written costs about 0.4 % of a refused request.
+//! Each worker has its own socket for every address, and the kernel spreads connections over the workers. The handler borrows
+//! the request and fills the response in place: the HTTP library moves both several times between its layers, and moving
+//! 200 bytes that were just written costs about 0.4 % of a refused request.
 
 mod connection;
 mod connections;
@@ -65,44 +60,39 @@ use crate::net::Traffic;
 use crate::net::tls::{ClientCertificate, ListenerTls};
 use crate::sources::acme::Challenges;
 
-/// The smallest size of the HTTP library's buffers: its default. A whole head has to fit.
+/// The smallest size of the HTTP library's buffers: its default. A whole head must fit.
 const LEAST_BUFFER: usize = 408 << 10;
 
-/// A request as it came. It is large, so the handler borrows it.
+/// The handler borrows a request, because it is large.
 pub struct IncomingRequest {
-    /// Everything but the body.
     pub head: Parts,
-    /// The body. `None` if the request has none, and once it was taken.
+    /// `None` if the request has no body, and once it was taken.
     pub body: Option<ClientBody>,
     /// Why the request can be read in two ways, if it can. Then it must not be served.
     pub ambiguity: Option<&'static str>,
-    /// Whether the client asks for a WebSocket.
     pub asks_for_websocket: bool,
-    /// Where interim responses go; `None` if the client cannot be sent any.
+    /// `None` if the client must not get interim responses.
     pub interim: Option<InterimResponses>,
-    /// What becomes of the connection after the response: the handler sets it if its response accepts a WebSocket.
+    /// What becomes of the connection after the response. The handler sets it if its response accepts a WebSocket.
     pub tunnel: Option<Tunnel>,
-    /// Whether the client gets no response: the handler sets it, and what it has filled in is not sent. In HTTP/1.1 the
+    /// The handler sets this if the client gets no response, for clients that do not even get a refusal. In HTTP/1.1 the
     /// connection is closed after the responses to earlier requests. In HTTP/2 the stream is reset.
     pub is_unanswered: bool,
 }
 
 #[derive(Clone, Debug)]
 pub struct ConnectedClient {
-    /// Its address: that of the other side, or the one that the PROXY protocol names.
+    /// The other side of the connection, or the client that the PROXY protocol names.
     pub address: SocketAddr,
-    /// What TLS says about it, if the connection uses TLS.
     pub tls: Option<Rc<TlsPeer>>,
-    /// What it sends.
     pub traffic: Traffic,
 }
 
-/// What TLS says about a client.
 #[derive(Debug)]
 pub struct TlsPeer {
-    /// The certificate that it has shown, and that was verified.
+    /// Only if it was verified.
     pub certificate: Option<ClientCertificate>,
-    /// The version of TLS, such as `TLSv1.3`.
+    /// Such as `TLSv1.3`.
     pub version: &'static str,
 }
 
@@ -114,14 +104,11 @@ impl TlsPeer {
     }
 }
 
-/// Answers the requests of one connection.
 pub trait Handler: 'static {
-    /// The body of an answer.
     type Body: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Default + Unpin + 'static;
 
-    /// Answers a request: it fills `response`, which is empty at first and too large to be moved. The request is in flight
-    /// until `guard` is dropped, which has to happen when the body of the response has been sent, or cannot be sent any
-    /// more.
+    /// Answers a request by filling `response`, which is empty at first and too large to be moved. The request is in flight
+    /// until `guard` is dropped, which must happen when the body of the response has been sent, or cannot be sent any more.
     fn handle(
         &self,
         request: &mut IncomingRequest,
@@ -129,38 +116,33 @@ pub trait Handler: 'static {
         guard: RequestGuard,
     ) -> impl Future<Output = ()>;
 
-    /// Records that the client has sent something that is not a request. Returns the bytes of the response, which are
-    /// sent if the connection has sent no other response to it.
+    /// Records that the client has sent something that is not a request. Returns the response, which is sent unless the
+    /// connection has already sent one.
     fn refused(&self, refusal: &HeadError) -> Vec<u8>;
 }
 
-/// Why the HTTP library could not read a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadError {
-    /// The status of the response.
     pub status: StatusCode,
-    /// The reason for logs and metrics.
     pub reason: Reason,
-    /// The time since the first byte came, as coarse as the time limits of connections.
+    /// Since the first byte, as coarse as the time limits of connections.
     pub took: Duration,
 }
 
-/// The stages in the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// It serves requests.
     Running,
-    /// It accepts no connections, and finishes the requests in flight.
+    /// Accepts no connections, and finishes the requests in flight.
     Draining,
-    /// It waits for no request any more.
+    /// Waits for no request.
     Over,
 }
 
-/// Accepts connections and serves each with the handler that `connected` makes for its peer. `changes` open
-/// and close listeners: there are none at first. At [`Stage::Draining`] it stops to accept connections, and returns when the last
-/// connection has ended or at [`Stage::Over`]. Returns how many requests were in flight then.
+/// Accepts connections and serves each with the handler that `connected` makes for its client. There are no listeners before
+/// `changes` open some. At [`Stage::Draining`] it stops accepting, and returns when the last connection has ended or at
+/// [`Stage::Over`], with the number of requests that were in flight then.
 ///
-/// It has to run on a thread's local runtime.
+/// Must run on a thread's local runtime.
 ///
 /// # Errors
 /// When one of the tasks that accept and watch connections panics.
@@ -184,8 +166,8 @@ where
         background.spawn_local(async move { asked.make_room_for_others().await });
     }
     let mut builder = hyper::server::conn::http1::Builder::new();
-    // One write per response: the head and a small body go out together. The connection's task and its state decide what
-    // becomes of a client that sends no more.
+    // One write per response: the head and a small body go out together. `half_close` leaves it to the connection's task and
+    // state what becomes of a client that sends no more.
     let max_header_size = limits.of(Traffic::Requests).server().max_header_size;
     builder.max_header_size(max_header_size).max_buf_size(max_header_size.max(LEAST_BUFFER));
     builder.writev(false).half_close(true);
@@ -210,9 +192,9 @@ where
     loop {
         tokio::select! {
             biased;
-            // Clients may be connected to a new listener already, even if the gateway has to stop.
+            // Even if the gateway is about to stop, clients may already be connected to a new listener.
             Some(change) = changes.recv() => listeners.change(change),
-            // If the sender is gone, nothing will ever end the worker, so it drains then as well.
+            // Without a sender nothing would ever end the worker, so it drains then, too.
             _ = stage.wait_for(|stage| *stage >= Stage::Draining) => break,
             error = listeners.panicked() => return Err(error),
             error = panicked(&mut background) => return Err(error),
@@ -236,16 +218,13 @@ pub async fn panicked(tasks: &mut JoinSet<()>) -> io::Error {
     std::future::pending().await
 }
 
-/// What every connection of a worker needs.
 #[derive(Clone)]
 struct Acceptor<C> {
     http1: Rc<hyper::server::conn::http1::Builder>,
     connections: Rc<Connections>,
     tls: Arc<ListenerTls>,
-    /// What authorities are answered.
     challenges: Arc<Challenges>,
     limits: Arc<ConnectionLimits>,
-    /// What comes in at its listener.
     traffic: Traffic,
     connected: C,
 }
@@ -255,19 +234,18 @@ where
     C: Fn(&ConnectedClient) -> H + Clone + 'static,
     H: Handler,
 {
-    /// The place of a connection from this peer, see [`ConnectionPermit::new`]. Other proxies speak for several clients, so none of
-    /// them is named in a preamble.
+    /// The place of a connection from this peer, see [`ConnectionPermit::new`]. Other proxies that ask for decisions speak for
+    /// several clients, so they send no preamble.
     fn permit(&self, peer: SocketAddr) -> Option<ConnectionPermit> {
         let expects_preamble = self.traffic == Traffic::Requests && self.limits.server().proxy_protocol;
         ConnectionPermit::new(&self.limits, peer.ip(), expects_preamble)
     }
 
-    /// Serves a new connection in its own task. The connection is registered before its task runs, so that a drain waits
-    /// for it.
+    /// Serves a new connection in its own task. The connection is registered before its task runs, so that a drain waits for it.
     fn open(&self, stream: TcpStream, address: SocketAddr, listener: usize, is_tls: bool, place: ConnectionPermit) {
         let tls = if is_tls { self.tls.current(self.traffic) } else { None };
         if is_tls && tls.is_none() {
-            // A request for a TLS listener must not be answered without TLS.
+            // A TLS listener must not answer without TLS.
             return;
         }
         let client = ConnectedClient { address, tls: None, traffic: self.traffic };

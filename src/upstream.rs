@@ -1,8 +1,8 @@
 //! Forwards a request to an upstream and returns the response.
 //!
-//! An upstream is a balancer over endpoints. A connection to an endpoint comes from the pool of the worker or from the
-//! connector, and a protocol carries the request over it. Only this file sends a request to one endpoint after the other, as
-//! `resend.rs` decides.
+//! An upstream is a balancer over endpoints. A connection to an endpoint comes from the worker's pool or from the connector, and
+//! a protocol carries the request over it. Only this file sends a request to one endpoint after the other, as `resend.rs`
+//! decides.
 
 pub mod overload;
 mod health;
@@ -85,7 +85,6 @@ use resend::Resend;
 use servers::Servers;
 use upstream_state::UpstreamState;
 
-/// Endpoints that share the requests of a route.
 #[derive(Debug)]
 pub struct Upstream {
     name: String,
@@ -93,38 +92,33 @@ pub struct Upstream {
     balancer: Balancer,
     connector: Connector,
     timeout: Duration,
-    /// `None` if it is not limited.
     read_timeout: Option<Duration>,
     tunnel_idle_timeout: Option<Duration>,
     keep: Keep,
     retry: config::Retry,
     overload: config::Overload,
     health: Option<config::HealthCheck>,
-    /// `None` if its servers are never ejected.
     ejection: Option<config::Ejection>,
-    /// How its servers are told who the client is; `None` if they are not.
+    /// `None` if its servers are not told who the client is.
     proxy_protocol: Option<config::ProxyProtocol>,
-    /// How often the names of its servers are looked up.
     resolve_every: Duration,
     state: Arc<UpstreamState>,
-    /// Held by the request that is sent next of those that wait with this configuration. The others wait for it in the order in
-    /// which they came.
+    /// Held by the waiting request that is sent next, of those with this configuration. The others queue for it in their
+    /// order of arrival.
     turn: Mutex<()>,
 }
 
 /// Is told of each failure after which a request is sent again.
 pub type OnFailedAttempt<'a> = dyn Fn(&Endpoint, &UpstreamError) + 'a;
 
-/// A request that got no response.
 #[derive(Debug)]
 pub struct Unanswered {
-    /// The endpoint to which it was sent last; `None` if there was none.
+    /// The last endpoint that was tried; `None` if there was none.
     pub endpoint: Option<Arc<Endpoint>>,
-    /// Why there is no response.
     pub error: UpstreamError,
 }
 
-/// A response after which another server was asked. The client gets it if that one has none.
+/// A response after which another server was asked. If that server does not answer, the client gets this response.
 struct GivenUp {
     in_flight: InFlight,
     status: StatusCode,
@@ -133,8 +127,7 @@ struct GivenUp {
 }
 
 impl Upstream {
-    /// The upstream as configured. `endpoints` are those of all upstreams, `names` the names of all servers, and `echo` is
-    /// where the built-in server listens.
+    /// `endpoints` and `names` are those of all upstreams, and `echo` is the address of the built-in server.
     pub fn new(
         config: &config::Upstream,
         endpoints: &Arc<Endpoints>,
@@ -162,12 +155,11 @@ impl Upstream {
         }
     }
 
-    /// Its name in the configuration.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The longest time for which it may send nothing where it is waited for; `None` is no limit.
+    /// The longest wait for the upstream during a response or in a tunnel; `None` is no limit.
     pub fn read_timeout(&self) -> Option<Duration> {
         self.read_timeout
     }
@@ -182,7 +174,6 @@ impl Upstream {
         self.balancer.endpoints().into_iter().map(|weighted| (weighted.endpoint.id, self.keep))
     }
 
-    /// Its endpoints with their weights, and what is known of each.
     pub fn status(&self) -> Vec<(Arc<Endpoint>, u32, EndpointStatus)> {
         let status = |weighted: balancer::Weighted| {
             let status = weighted.endpoint.state.status();
@@ -191,29 +182,25 @@ impl Upstream {
         self.balancer.endpoints().into_iter().map(status).collect()
     }
 
-    /// How often its requests were sent again.
     pub fn retries(&self) -> RetryCounts {
         self.state.retries()
     }
 
-    /// How many requests this endpoint may have in flight; `None` is no limit.
     pub fn most_in_flight(&self, endpoint: &Endpoint) -> Option<usize> {
         self.balancer.most_in_flight(endpoint)
     }
 
-    /// What its requests have measured until now.
     pub fn load(&self) -> UpstreamLoad {
         let endpoints = self.balancer.endpoints();
         let loads = endpoints.iter().map(|weighted| (weighted.endpoint.id, &weighted.endpoint.state.load));
         UpstreamLoad::new(loads, self.state.full.load(Ordering::Relaxed))
     }
 
-    /// How many requests wait for an endpoint.
     pub fn waiting(&self) -> usize {
         self.state.waiting()
     }
 
-    /// What [`Self::send`] does, within the time that the client gives the whole call, to the end of its response.
+    /// Like [`Self::send`], but the whole call, to the end of its response, has the time `limit`, which the client sets.
     ///
     /// # Errors
     /// [`Unanswered`] if no head comes, or the time is over.
@@ -234,8 +221,8 @@ impl Upstream {
     }
 
     /// Sends the request to one endpoint after the other, as long as that is allowed and necessary. Returns the response as
-    /// soon as its head is there. Its headers go to `headers`: they are large, and would be moved from each function to the
-    /// one that calls it. Failures after which the request is sent again go to `on_failure`.
+    /// soon as its head has come. Its headers go to `headers`: they are large, and each function would move them to its caller.
+    /// Failures after which the request is sent again go to `on_failure`.
     ///
     /// # Errors
     /// [`Unanswered`] if no head comes.
@@ -279,7 +266,7 @@ impl Upstream {
                 Ok((status, _)) => self.answered(&in_flight, *status),
                 Err(failed) => self.failed(&in_flight, failed),
             }
-            // It has had its turn already, so it does not wait behind others again.
+            // The request has had its turn already, so it does not wait behind others again.
             let criteria = Criteria { key, tried: &attempts.tried };
             match again.map(|_| self.balancer.choose(criteria)) {
                 Some(Choice::Endpoint(next)) => {
@@ -314,17 +301,17 @@ impl Upstream {
         }
     }
 
-    /// Chooses an endpoint for a request that was not sent yet.
+    /// For a request that was not sent yet.
     fn choose(&self, criteria: Criteria<'_>) -> Choice {
-        // Those that wait are first.
+        // Waiting requests come first.
         if self.overload.max_waiting > 0 && self.state.waiting() > 0 {
             return Choice::Full;
         }
         self.balancer.choose(criteria)
     }
 
-    /// Waits until an endpoint has room for the request, as long as the configuration allows. Those that have waited longer are
-    /// first.
+    /// Waits until an endpoint has room for the request, as long as the configuration allows. Requests are served in the order
+    /// in which they came.
     async fn wait(&self, criteria: Criteria<'_>, request: &UpstreamRequest<'_>) -> Result<InFlight, Unanswered> {
         let overloaded = || {
             self.state.full.fetch_add(1, Ordering::Relaxed);
@@ -335,7 +322,7 @@ impl Upstream {
             let _turn = self.turn.lock().await;
             loop {
                 let room = waiting.room();
-                // Nobody else does this for a configuration that is not in force any more.
+                // Nothing else refreshes a configuration that is no longer in force.
                 self.balancer.refresh();
                 match self.balancer.choose(criteria) {
                     Choice::Endpoint(endpoint) => return Ok(InFlight::new(endpoint, request)),
@@ -348,9 +335,9 @@ impl Upstream {
     }
 }
 
-/// What the request takes of its client's share of connections, if the client may send many requests at a time.
+/// The request's part of its client's share of connections, if the client may send many requests at a time.
 fn share(endpoint: &Arc<Endpoint>, request: &UpstreamRequest<'_>) -> Result<Option<ConcurrencyPermit>, Unanswered> {
-    // Requests over HTTP/2 share connections, so those are counted.
+    // Requests over HTTP/2 share connections, so there the connections are counted instead.
     let client = request.many_from().filter(|_| !endpoint.target.http2);
     let refused = |error| Unanswered { endpoint: Some(endpoint.clone()), error };
     client.map(|client| endpoint.places.share(client).map_err(refused)).transpose()

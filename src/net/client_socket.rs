@@ -1,9 +1,6 @@
-//! The socket of a client. Its bytes are read and written, while the task of the connection watches whether the client
-//! still exists.
-//!
-//! The system reports the end of the client's data and a reset as separate events (EPOLLRDHUP, EPOLLERR), even if
-//! unread data is still in front of them. So bytes behind a request hide nothing. hyper would instead read ahead, into
-//! a buffer that it allocates for every request, because the previous buffer is still in use.
+//! The socket of a client: bytes are read and written while the task of the connection watches whether the client still
+//! exists. The system reports the end of the client's data and a reset as separate events (EPOLLRDHUP, EPOLLERR), even while
+//! unread data is in front of them. hyper would instead read ahead, into a buffer that it allocates for every request.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -20,51 +17,47 @@ use tokio::time::timeout;
 
 use super::preamble::{self, Preamble, PreambleError};
 
-/// The socket. Clones refer to the same one.
+/// Clones refer to the same socket.
 #[derive(Clone, Debug)]
 pub(super) struct ClientSocket(Rc<TcpStream>);
 
 impl ClientSocket {
-    /// The socket of a connection that was accepted.
     pub(super) fn new(stream: TcpStream) -> Self {
         let socket = Self(Rc::new(stream));
         socket.notice_silence();
         socket
     }
 
-    /// The runtime assumes that a socket is readable until a read has found nothing. This one finds out, so that whoever
-    /// waits for a client that is silent does wait.
+    /// The runtime assumes that a socket is readable until a read has found nothing. Without this peek, the first wait for
+    /// a silent client would return at once.
     fn notice_silence(&self) {
         let _ = self.0.try_io(Interest::READABLE, || self.socket().peek(&mut [MaybeUninit::uninit()]));
     }
 
-    /// Waits until the client sends no more or the connection has broken. Returns whether it has broken.
+    /// Waits until the client has ended its data or the connection has broken. Returns whether it has broken.
     ///
-    /// The runtime learns both from the events that it waits for anyhow, so this makes no system call, and unread bytes
-    /// do not hide it. `PRIORITY` also stands for urgent data, but no stream is registered for that, so it means the end
-    /// of what the client sends.
+    /// The runtime gets both events anyway, so this makes no system call, and unread bytes do not hide them. `PRIORITY` also
+    /// stands for urgent data, but no stream is registered for that, so here it means the end of the client's data.
     pub(super) async fn closed(&self) -> bool {
         let is_broken = |ready: io::Result<Ready>| ready.map_or(true, Ready::is_error);
         is_broken(self.0.ready(Interest::PRIORITY | Interest::ERROR).await)
     }
 
-    /// Waits until the connection has broken.
     pub(super) async fn broken(&self) {
         let _ = self.0.ready(Interest::ERROR).await;
     }
 
-    /// Ready when there may be something to read, which includes the end and an error.
+    /// Ready when there may be something to read; the end and an error count, too.
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_read_ready(cx).map(|_| ())
     }
 
-    /// Whether the client has sent bytes that are not read yet. This asks the system, which knows about them earlier
-    /// than the runtime.
+    /// Whether the client has sent bytes that are not read yet. Asks the system, which knows of them before the runtime does.
     pub(super) fn has_more(&self) -> bool {
         self.socket().peek(&mut [MaybeUninit::uninit()]).is_ok_and(|bytes| bytes > 0)
     }
 
-    /// The next byte that the client sends; `None` if it sends no more. The byte can still be read.
+    /// Peeks at the next byte; `None` if the client has ended its data.
     pub(super) async fn first_byte(&self) -> Option<u8> {
         let mut byte = [0];
         let peeked =
@@ -72,14 +65,14 @@ impl ClientSocket {
         (peeked.await.ok()? > 0).then_some(byte[0])
     }
 
-    /// Whether the first bytes of the client are these. Returns as soon as that is known; the bytes can still be read.
+    /// Peeks whether the client's data begins with `expected`, and returns as soon as that is known.
     pub(super) async fn begins_with(&self, expected: &[u8]) -> bool {
         let mut bytes = vec![0; expected.len()];
         while let Ok(ready) = self.0.ready(Interest::READABLE).await {
             let begins = self.0.try_io(Interest::READABLE, || {
                 let (length, _) = rustix::net::recv(&*self.0, &mut bytes[..], RecvFlags::PEEK)?;
                 let is_undecided = length < expected.len() && expected.starts_with(&bytes[..length]);
-                // More has to come. That there is something is not news any more.
+                // These bytes are not enough: wait for the next event.
                 if is_undecided { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(bytes == expected) }
             });
             match begins {
@@ -91,7 +84,7 @@ impl ClientSocket {
         false
     }
 
-    /// Takes the preamble of the PROXY protocol from the beginning of what the client sends, and nothing of what follows.
+    /// Takes the preamble of the PROXY protocol from the beginning of the client's data, and nothing of what follows.
     ///
     /// # Errors
     /// When it is not valid, or does not come completely.
@@ -101,7 +94,7 @@ impl ClientSocket {
             let ready = self.0.ready(Interest::READABLE).await?;
             let read = self.0.try_io(Interest::READABLE, || {
                 (length, _) = rustix::net::recv(&*self.0, &mut bytes[..], RecvFlags::PEEK)?;
-                // If more has to come, that there is something is not news any more.
+                // If these bytes are not enough, wait for the next event.
                 preamble::read(&bytes[..length]).transpose().ok_or(io::ErrorKind::WouldBlock.into())
             });
             match read {
@@ -118,7 +111,6 @@ impl ClientSocket {
         }
     }
 
-    /// Reads and discards so many bytes.
     async fn skip(&self, mut length: usize) -> Result<(), PreambleError> {
         let mut scrap = vec![0; length.min(4096)];
         while length > 0 {
@@ -135,7 +127,7 @@ impl ClientSocket {
         Ok(())
     }
 
-    /// Sends what the system takes at once.
+    /// Sends as many bytes as the system accepts at once.
     ///
     /// # Errors
     /// When it accepts none.
@@ -143,7 +135,7 @@ impl ClientSocket {
         self.0.try_write(bytes)
     }
 
-    /// Reads and discards what the client sends, until its end, an error, or `silence` for so long.
+    /// Reads and discards until the end of the client's data, an error, or a pause as long as `silence`.
     pub(super) async fn discard(&self, silence: Duration) {
         let mut scrap = vec![0; 4096];
         while matches!(timeout(silence, self.0.readable()).await, Ok(Ok(()))) {
@@ -167,8 +159,8 @@ impl AsyncRead for ClientSocket {
             let mut received = None;
             let tried = self.0.try_io(Interest::READABLE, || {
                 let length = *received.insert(self.0.try_read_buf(buf)?);
-                // Fewer bytes than the buffer can hold were all. Then the next read waits for an event instead of
-                // making a system call that finds nothing.
+                // If the buffer is not full, the socket is empty. Then the next read waits for an event instead of making a
+                // system call that finds nothing.
                 if length > 0 && length < capacity { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
             });
             match (received, tried) {
@@ -217,7 +209,6 @@ mod tests {
         (client.unwrap(), ClientSocket::new(accepted.unwrap().0))
     }
 
-    /// The next bytes, read with a buffer of this size.
     async fn receive(stream: &mut ClientSocket, size: usize) -> Vec<u8> {
         let mut bytes = vec![0; size];
         let length = stream.read(&mut bytes).await.unwrap();

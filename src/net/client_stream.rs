@@ -1,5 +1,5 @@
-//! The byte stream of a client: its socket, or TLS on top of that. The HTTP library reads and writes it, while the task
-//! of the connection watches whether the client still exists.
+//! The byte stream of a client: its socket, or TLS on top of it. The HTTP library reads and writes it, while the task of
+//! the connection watches whether the client still exists.
 
 use std::cell::RefCell;
 use std::io;
@@ -19,7 +19,7 @@ use super::client_socket::ClientSocket;
 use super::preamble::{Preamble, PreambleError};
 use super::tls::asked_name;
 
-/// The stream. Clones refer to the same one.
+/// Clones refer to the same stream.
 #[derive(Clone, Debug)]
 pub struct ClientStream {
     socket: ClientSocket,
@@ -27,12 +27,11 @@ pub struct ClientStream {
 }
 
 impl ClientStream {
-    /// The stream of a connection that was accepted.
     pub fn new(stream: TcpStream) -> Self {
         Self { socket: ClientSocket::new(stream), tls: None }
     }
 
-    /// Takes the preamble of the PROXY protocol, which comes before anything else and before any TLS.
+    /// Takes the preamble of the PROXY protocol, which comes before everything else, TLS included.
     ///
     /// # Errors
     /// When it is not valid, or does not come completely.
@@ -45,17 +44,17 @@ impl ClientStream {
     /// # Errors
     /// When the client does not speak TLS, or no accepted version of it. The client has been sent the reason.
     pub async fn start_tls(&mut self, config: Arc<ServerConfig>) -> io::Result<()> {
-        // The state of a handshake is large, and is dropped after it.
+        // The state of a handshake is large. Boxed, it is freed right after the handshake.
         let tls = Box::pin(TlsAcceptor::from(config).accept(self.socket.clone())).await?;
         self.tls = Some(Rc::new(RefCell::new(tls)));
         Ok(())
     }
 
-    /// The same where an authority may ask whether this gateway answers for a name: `answer` has what its handshake uses. Returns
-    /// whether it was such a handshake. Then its connection has no other use.
+    /// Like [`Self::start_tls`], where an authority may ask whether this gateway answers for a name: `answer` returns the
+    /// configuration of such a handshake. Returns whether the handshake was such a question. Its connection has no other use.
     ///
     /// # Errors
-    /// The same.
+    /// As with [`Self::start_tls`].
     pub async fn start_tls_or_answer(
         &mut self,
         config: Arc<ServerConfig>,
@@ -67,52 +66,47 @@ impl ClientStream {
             None => None,
         };
         let is_answered = answered.is_some();
-        // Without an answer no protocol is agreed on, which ends the handshake.
+        // Without an answer the two sides agree on no protocol, which ends the handshake.
         let tls = Box::pin(begun.into_stream(answered.unwrap_or(config))).await?;
         self.tls = Some(Rc::new(RefCell::new(tls)));
         Ok(is_answered)
     }
 
-    /// What `read` returns for the state of the TLS connection, if there is one.
     pub fn of_tls<T>(&self, read: impl FnOnce(&ServerConnection) -> T) -> Option<T> {
         self.tls.as_ref().map(|tls| read(tls.borrow().get_ref().1))
     }
 
-    /// Waits until the client sends no more or the connection has broken. Returns whether it has broken.
+    /// Waits until the client has ended its data or the connection has broken. Returns whether it has broken.
     pub async fn closed(&self) -> bool {
         self.socket.closed().await
     }
 
-    /// Waits until the connection has broken.
     pub async fn broken(&self) {
         self.socket.broken().await;
     }
 
-    /// Ready when there may be something to read, which includes the end and an error.
+    /// Ready when there may be something to read; the end and an error count, too.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.has_decrypted() { Poll::Ready(()) } else { self.socket.poll_readable(cx) }
     }
 
-    /// Whether the first bytes of the client, before any TLS, are these. They can still be read.
+    /// Peeks whether the client's data, before any TLS, begins with `expected`.
     pub async fn begins_with(&self, expected: &[u8]) -> bool {
         self.socket.begins_with(expected).await
     }
 
-    /// The first byte that the client sends, before any TLS; `None` if it sends none. The byte can still be read.
+    /// Peeks at the first byte of the client's data, before any TLS; `None` if the client sends none.
     pub async fn first_byte(&self) -> Option<u8> {
         self.socket.first_byte().await
     }
 
-    /// Whether the client has sent bytes that nobody has read.
     pub fn has_more(&self) -> bool {
         self.has_decrypted() || self.socket.has_more()
     }
 
-    /// Whether TLS has decrypted bytes that are not read yet.
     fn has_decrypted(&self) -> bool {
         let Some(tls) = &self.tls else { return false };
         let mut tls = tls.borrow_mut();
-        // The next read finds an error, if there is one.
         tls.get_mut().1.process_new_packets().map_or(true, |state| state.plaintext_bytes_to_read() > 0)
     }
 
@@ -130,14 +124,13 @@ impl ClientStream {
         }
     }
 
-    /// Tells the client that nothing more will be sent, if the system accepts that at once.
+    /// Ends our side of the stream, if the system accepts that at once.
     pub fn finish(&self) {
         let cx = &mut Context::from_waker(Waker::noop());
-        // The client may have gone.
         let _ = Pin::new(&mut self.clone()).poll_shutdown(cx);
     }
 
-    /// Reads and discards what the client sends, until its end, an error, or `silence` for so long.
+    /// Reads and discards until the end of the client's data, an error, or a pause as long as `silence`.
     pub async fn discard(&self, silence: Duration) {
         self.socket.discard(silence).await;
     }

@@ -1,7 +1,6 @@
-//! Asks HTTP servers for something: bounded in size and time, and without following redirects.
+//! A client for servers that the gateway itself asks: bounded in size and time, without following redirects.
 //!
-//! A server that is asked over TLS needs a certificate that is trusted. Nothing here serves a request of a client: a
-//! fetch of a document may take as long as [`LIMIT`].
+//! Over TLS, a server needs a trusted certificate. No request of a client waits here: a fetch may take as long as [`LIMIT`].
 
 mod connection;
 mod url;
@@ -19,26 +18,18 @@ use crate::net::tls::ConnectorTls;
 pub use connection::{ConnectError, Connection};
 pub use url::{Target, Url};
 
-/// The longest time that a fetch of a document takes.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
-/// How the gateway names itself to servers that it asks.
 pub const AGENT: HeaderValue = HeaderValue::from_static(concat!("gateway/", env!("CARGO_PKG_VERSION")));
 
-/// Why there is no document.
 #[derive(Debug)]
 pub enum FetchError {
-    /// The server cannot be connected to.
     Connect(ConnectError),
-    /// The exchange fails.
     Http(hyper::Error),
-    /// The server answers with another status than 200.
     Status(StatusCode),
-    /// The body of the answer is larger than allowed, in bytes.
+    /// The limit, in bytes.
     TooLarge(usize),
-    /// The body of the answer cannot be read.
     Body,
-    /// It takes longer than this.
     TimedOut(Duration),
 }
 
@@ -78,25 +69,21 @@ pub async fn fetch(url: &Url, tls: Option<&ConnectorTls>, most: usize) -> Result
     Ok(response.into_body())
 }
 
-/// The longest name of a version that is sent back to a server, in bytes.
+/// In bytes. A longer entity-tag is not sent back.
 const LONGEST_ETAG: usize = 1024;
 
-/// What a fetch of a document that may have changed brings.
 #[derive(Debug)]
 pub enum Fetched {
-    /// A document, and what the server calls this version of it.
     Document {
-        /// The document.
         body: Bytes,
-        /// What `If-None-Match` can be. `None` if the server sends none, or one that is not valid.
+        /// To be sent as `If-None-Match`. `None` if the server sends no valid entity-tag.
         etag: Option<HeaderValue>,
     },
-    /// The document has the version of `If-None-Match`.
     Unchanged,
 }
 
-/// Fetches a document of at most `most` bytes within `limit`, unless it has the version that `headers` have as
-/// `If-None-Match`. `tls` is needed for `https`.
+/// Fetches a document of at most `most` bytes within `limit`, unless the server still has the version that
+/// `If-None-Match` in `headers` names. `tls` is needed for `https`.
 ///
 /// # Errors
 /// When there is no such document in time.
@@ -121,7 +108,7 @@ pub async fn fetch_changed(
     }
 }
 
-/// Whether this is an entity-tag as RFC 9110, section 8.8.3, defines it, and not too long to be sent back.
+/// RFC 9110, section 8.8.3.
 fn is_entity_tag(bytes: &[u8]) -> bool {
     let opaque = bytes.strip_prefix(b"W/").unwrap_or(bytes);
     let inner = opaque.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
@@ -129,8 +116,8 @@ fn is_entity_tag(bytes: &[u8]) -> bool {
     bytes.len() <= LONGEST_ETAG && inner.is_some_and(|inner| inner.iter().all(is_allowed))
 }
 
-/// Sends a request to `url`, on a connection of its own. Its URI, `Host`, `User-Agent` and `Connection` are written here.
-/// `tls` is needed for `https`.
+/// Sends a request to `url`, on a connection of its own. Sets its URI, `Host`, `User-Agent` and `Connection`. `tls` is
+/// needed for `https`.
 ///
 /// # Errors
 /// When there is no response with a body of at most `most` bytes within `limit`.
@@ -153,7 +140,6 @@ pub async fn exchange(
     timeout(limit, whole).await.unwrap_or(Err(FetchError::TimedOut(limit)))
 }
 
-/// The request with the headers of the only one on a connection to the server of `url`.
 fn addressed(mut request: Request<Full<Bytes>>, url: &Url) -> Request<Full<Bytes>> {
     // Both were checked when the URL was read.
     *request.uri_mut() = url.target.as_sent().parse().unwrap_or_default();

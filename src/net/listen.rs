@@ -11,21 +11,19 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::KEEP_ALIVE;
 
-/// How many connections may wait in the kernel until they are accepted.
+/// Connections that may wait in the kernel.
 const BACKLOG: i32 = 4096;
 
-/// What comes in at a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// Requests of clients.
     Requests,
-    /// Questions of other proxies about requests of their clients.
+    /// Other proxies ask about requests of their clients.
     Decisions,
 }
 
 /// Binds `sockets` sockets to `address`. With port 0 the system chooses one port for all of them. With `v6_only` a
-/// socket for the IPv6 wildcard accepts only IPv6; otherwise it accepts both, whatever the default of the system is. With
-/// `alone` it fails if the port is in use by any process; otherwise this process may use it for another address.
+/// socket for the IPv6 wildcard accepts only IPv6; otherwise it accepts both, whatever the system's default. With `alone`
+/// it fails if any process uses the port; otherwise this process may already use the port for another address.
 ///
 /// # Errors
 /// When the address does not belong to this machine, is not allowed, or is in use, also by another gateway.
@@ -49,10 +47,10 @@ pub fn is_v6_only(address: SocketAddr, all: &[SocketAddr]) -> bool {
     address.is_ipv6() && address.port() != 0 && all.iter().any(|one| one.is_ipv4() && one.port() == address.port())
 }
 
-/// Who may connect to a Unix socket: its owner and its group.
+/// For the owner and the group.
 const SOCKET_MODE: u32 = 0o660;
 
-/// Binds a Unix socket to `path`. The socket of a process that has ended is replaced.
+/// Binds a Unix socket to `path`. Replaces the socket of a process that has ended.
 ///
 /// # Errors
 /// When another process listens there, the path is something other than a socket, or its folder cannot be written.
@@ -61,7 +59,7 @@ pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     let address = SockAddr::unix(path)?;
     if is_socket {
         let trial = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        // Otherwise this would wait for a process that does not accept.
+        // Otherwise `connect` would wait for a process that does not accept.
         trial.set_nonblocking(true)?;
         if trial.connect(&address).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
             fs::remove_file(path)?;
@@ -69,7 +67,7 @@ pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&address)?;
-    // Nobody can connect before `listen`, so nobody can be faster than this.
+    // Nobody can connect before `listen`, so nobody connects before the mode is set.
     fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))?;
     socket.set_nonblocking(true)?;
     socket.listen(BACKLOG)?;

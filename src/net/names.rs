@@ -1,4 +1,4 @@
-//! The addresses of names, as last looked up. They outlive a reload.
+//! The last known addresses of names. They outlive a reload.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,10 +12,9 @@ use tokio::time::timeout;
 
 use super::resolver::Lookups;
 
-/// The addresses of all names that were looked up.
 #[derive(Debug)]
 pub struct Names {
-    /// Whose names these are, for the log.
+    /// Whose names these are, such as "a server", for the log.
     of: &'static str,
     lookups: Lookups,
     known: Mutex<BTreeMap<String, Known>>,
@@ -24,14 +23,12 @@ pub struct Names {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// In order; empty if none was ever found.
+    /// Sorted.
     addresses: Arc<[IpAddr]>,
-    /// Whether the last lookup has failed.
     is_failing: bool,
 }
 
 impl Names {
-    /// No names yet. `of` says whose they are, such as "a server".
     pub fn new(of: &'static str) -> Self {
         Self { of, lookups: Lookups::default(), known: Mutex::default(), failures: AtomicU64::new(0) }
     }
@@ -44,18 +41,19 @@ impl Names {
         self.lookups.find(host, port).await
     }
 
-    /// The addresses of a name that are known; empty if none was ever found.
+    /// As of the last lookup that succeeded.
     pub fn known(&self, name: &str) -> Arc<[IpAddr]> {
         self.known.lock().get(name).map(|known| known.addresses.clone()).unwrap_or_default()
     }
 
-    /// Looks up a name again. If that fails, the addresses that are known stay.
+    /// Looks up a name again. If that fails, the known addresses stay.
     pub async fn look_up(&self, name: &str) {
         let found = self.lookups.find(name, 0).await;
         self.learn(name, found);
     }
 
-    /// The same, but a lookup without an answer within `limit` has failed. It goes on, and the next one waits for its end.
+    /// Like [`Self::look_up`], but a lookup without an answer within `limit` counts as failed. The lookup goes on, and the
+    /// next call waits for its end.
     pub async fn look_up_within(&self, name: &str, limit: Duration) {
         let found = timeout(limit, self.lookups.find(name, 0)).await.unwrap_or_else(|late| Err(late.into()));
         self.learn(name, found);
@@ -92,12 +90,10 @@ impl Names {
         }
     }
 
-    /// How many lookups have failed.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Forgets the names that are not `wanted` any more.
     pub fn retain(&self, wanted: impl Fn(&str) -> bool) {
         self.known.lock().retain(|name, _| wanted(name));
     }

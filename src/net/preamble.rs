@@ -1,50 +1,37 @@
-//! The preamble of the PROXY protocol: what a proxy in front sends before anything else to say who its client is
+//! The preamble of the PROXY protocol: what a proxy sends first to say who its client is
 //! (<https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>). Pure.
 //!
-//! Bytes are refused as soon as no valid preamble can begin with them, so nobody is waited for who speaks something else.
+//! Bytes are refused as soon as no valid preamble can begin with them, so nobody waits for a peer that speaks another protocol.
 
 use std::fmt::{self, Display};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// How many bytes from the beginning of a connection [`read`] needs at most: the longest line of version 1, with its end.
+/// How many bytes from the beginning of a connection [`read`] needs at most: the longest line of version 1, with its CRLF.
 pub(super) const MOST_READ: usize = 107;
-/// The most bytes that may follow the first 16 of version 2. Nothing of them is kept but one address, so that proxies may
-/// add certificates of their clients.
+/// The most bytes that may follow the first 16 of version 2. Only one address of them is kept, so the limit leaves room for
+/// certificates of clients.
 const MOST_MORE: usize = 16 << 10;
-/// How version 1 begins.
 const WORD: &[u8] = b"PROXY ";
-/// How version 2 begins.
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// A preamble, read as far as it matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preamble {
-    /// How many bytes it has. Not all of them need have come yet.
+    /// In bytes. Not all of them need to have arrived.
     pub(super) length: usize,
-    /// The client that it names. `None` if it names none, because the proxy itself has opened the connection, or because
-    /// its client did not connect by TCP over IPv4 or IPv6.
+    /// `None` if the proxy itself has opened the connection, or if its client did not connect by TCP over IPv4 or IPv6.
     pub client: Option<SocketAddr>,
 }
 
-/// Why a connection has no valid preamble.
 #[derive(Debug)]
 pub enum PreambleError {
-    /// The connection has ended before its first byte.
     Nothing,
-    /// The connection begins with something else.
     Missing,
-    /// The line of version 1 is not valid.
     Line,
-    /// The first 16 bytes of version 2 are not valid.
     Head,
-    /// It is longer than it may be.
     TooLong,
-    /// The connection has ended in the middle of it.
     CutOff,
-    /// It did not arrive in time.
     TooLate,
-    /// The connection has failed.
     Io(io::Error),
 }
 
@@ -69,7 +56,7 @@ impl Display for PreambleError {
     }
 }
 
-/// Reads the preamble at the beginning of `bytes`; `None` if more of them have to come.
+/// Reads the preamble at the beginning of `bytes`; `None` if it is not complete.
 ///
 /// # Errors
 /// When no valid preamble begins like this.
@@ -83,7 +70,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Option<Preamble>, PreambleError> {
     }
 }
 
-/// Whether `bytes` begin with `expected`, or may do so when more of them have come.
+/// Whether `bytes` begin with `expected`, or may do so once more of them have arrived.
 fn may_begin(bytes: &[u8], expected: &[u8]) -> bool {
     let common = bytes.len().min(expected.len());
     bytes[..common] == expected[..common]
@@ -95,13 +82,13 @@ fn version_1(bytes: &[u8]) -> Result<Option<Preamble>, PreambleError> {
         return if bytes.len() == MOST_READ { Err(PreambleError::TooLong) } else { Ok(None) };
     };
     let line = bytes[..end].strip_suffix(b"\r").and_then(|line| line.strip_prefix(WORD)).ok_or(PreambleError::Line)?;
-    // What follows this word does not matter.
+    // What follows UNKNOWN has no meaning.
     let is_unknown = line.strip_prefix(b"UNKNOWN").is_some_and(|rest| matches!(rest.first(), None | Some(b' ')));
     let client = if is_unknown { None } else { Some(named_by(line).ok_or(PreambleError::Line)?) };
     Ok(Some(Preamble { length: end + 1, client }))
 }
 
-/// The client that a line of version 1 names after its first word. The address of the proxy has to be valid too.
+/// The client that a line of version 1 names after `PROXY`. The proxy's own address must be valid, too.
 fn named_by(line: &[u8]) -> Option<SocketAddr> {
     let words: Vec<&str> = std::str::from_utf8(line).ok()?.split(' ').collect();
     let [family, client, proxy, client_port, proxy_port] = words[..] else { return None };
@@ -114,7 +101,7 @@ fn named_by(line: &[u8]) -> Option<SocketAddr> {
     address(proxy).zip(port(proxy_port)).map(|_| client)
 }
 
-/// Without a sign or leading zeros.
+/// Accepts no sign and no leading zeros.
 fn port(text: &str) -> Option<u16> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     text.parse().ok().filter(|_| is_plain)
@@ -135,11 +122,11 @@ fn version_2(bytes: &[u8]) -> Result<Option<Preamble>, PreambleError> {
     }
     let preamble = |client| Ok(Some(Preamble { length: head.len() + more, client }));
     if is_local {
-        // Its family has no meaning then.
+        // The proxy itself has connected, so the family has no meaning.
         return preamble(None);
     }
-    // The addresses of the client and of the proxy, then their ports. A receiver may treat families that it does not need
-    // as if the client were not known: datagrams, and Unix sockets with their paths of 108 bytes.
+    // The addresses of the client and of the proxy, then their ports. A receiver may treat the client of a family that it
+    // does not need as unknown: datagrams, and Unix sockets, whose paths have 108 bytes.
     let (least, is_tcp) = match family {
         0x00 => (0, false),
         0x11 => (12, true),
@@ -170,8 +157,8 @@ fn version_2(bytes: &[u8]) -> Result<Option<Preamble>, PreambleError> {
     preamble(Some(client))
 }
 
-/// What holds for any bytes: as more of them come, a preamble stays the same, and what is refused stays so. The client of one
-/// is named by a line of version 1, too.
+/// As more bytes arrive, a preamble stays the same, and a refusal stays one. A line of version 1 can name each client
+/// that was found.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn check(bytes: &[u8]) {
     let mut before = Ok(None);
@@ -196,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    /// Version 2 with these bytes behind the signature and before the length, and this block.
+    /// Version 2 with these bytes between the signature and the length, and with this block after them.
     fn binary([command, family]: [u8; 2], block: &[u8]) -> Vec<u8> {
         [SIGNATURE, &[command, family], &u16::try_from(block.len()).unwrap().to_be_bytes(), block].concat()
     }
@@ -282,14 +269,14 @@ mod tests {
         for (head, block, expected) in [
             ([0x21, 0x11], &V4[..], Some("192.0.2.1:8080")),
             ([0x21, 0x21], &v6, named_v6),
-            // Those that need not be understood, and those without an address.
+            // Families that need not be understood, and no address.
             ([0x21, 0x12], &V4, None),
             ([0x21, 0x22], &v6, None),
             ([0x21, 0x31], &unix, None),
             ([0x21, 0x32], &unix, None),
             ([0x21, 0x00], &[], None),
             ([0x21, 0x00], &unix, None),
-            // The proxy itself, whatever else it says.
+            // The proxy itself, whatever family it claims.
             ([0x20, 0x00], &[], None),
             ([0x20, 0x11], &V4, None),
             ([0x20, 0x11], &[], None),
@@ -339,7 +326,7 @@ mod tests {
     }
 
     proptest! {
-        /// However a preamble is cut, it is the same one, and nothing before its end is taken for the whole or refused.
+        /// However a preamble is cut, the result is the same, and no part of it is taken for the whole or refused.
         #[test]
         fn pieces_make_no_difference(v4 in any::<(u32, u16)>(), v6 in any::<(u128, u16)>(), tlvs in 0..300_usize, form in 0..4) {
             let v4 = SocketAddr::new(Ipv4Addr::from_bits(v4.0).into(), v4.1);

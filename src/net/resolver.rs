@@ -1,8 +1,7 @@
 //! Looks up the addresses of servers by their names, with at most one lookup of a name at a time.
 //!
-//! The system's resolver blocks its thread for as long as a name server does not answer, and cannot be stopped. So each
-//! lookup has its own thread. A request that needs the same name at the same time waits for that lookup, as long as its
-//! own time limit allows.
+//! The system's resolver blocks its thread while a name server does not answer, and cannot be stopped. So each lookup has
+//! its own thread. Requests that need the same name wait for the same lookup, each within its own time limit.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,18 +12,17 @@ use std::thread;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// The lookups of all workers that are not finished.
 #[derive(Debug, Default)]
 pub(super) struct Lookups {
-    /// By the name. A lookup is finished when its sender is gone.
+    /// A lookup is finished when its sender is gone.
     unfinished: Mutex<HashMap<String, watch::Receiver<Option<Found>>>>,
 }
 
-/// The addresses of a name, or why there are none. Several requests get a copy, and an `io::Error` cannot be cloned.
+/// An error is kept as kind and text, because several requests get a copy, and `io::Error` has no `Clone`.
 type Found = Result<Arc<[SocketAddr]>, (io::ErrorKind, String)>;
 
 impl Lookups {
-    /// The addresses of a host, at least one.
+    /// At least one address.
     pub(super) async fn find(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, port)]);
@@ -36,7 +34,7 @@ impl Lookups {
         Ok(addresses.iter().map(|address| with_port(*address, port)).collect())
     }
 
-    /// The current lookup of this name, or a new one.
+    /// Joins the current lookup of this name, or begins one.
     fn join(&self, host: &str) -> io::Result<watch::Receiver<Option<Found>>> {
         let mut unfinished = self.unfinished.lock();
         unfinished.retain(|_, result| result.has_changed().is_ok());
@@ -46,7 +44,7 @@ impl Lookups {
         let (sender, result) = watch::channel(None);
         let name = host.to_owned();
         thread::Builder::new().name("lookup".to_owned()).spawn(move || {
-            // All requests that needed it may have ended.
+            // All requests that needed the lookup may have ended.
             let _ = sender.send(Some(look_up(&name)));
         })?;
         unfinished.insert(host.to_owned(), result.clone());

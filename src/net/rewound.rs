@@ -1,4 +1,4 @@
-//! A stream of which somebody has read too much, with what was read in front of it.
+//! A stream from which somebody has read too much: the bytes that were read are put in front again.
 
 use std::io;
 use std::pin::Pin;
@@ -7,12 +7,11 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream of bytes in both directions.
 pub trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for S {}
 
-/// A stream that first returns what was read already, and then what the inner stream receives.
+/// Returns `early` first, and then what the inner stream receives.
 #[derive(Debug)]
 pub struct Rewound<S> {
     early: Bytes,
@@ -20,9 +19,8 @@ pub struct Rewound<S> {
 }
 
 impl<S> Rewound<S> {
-    /// The stream from which `early` was read.
     pub fn new(early: Bytes, stream: S) -> Self {
-        // An empty part of a buffer would still keep all of it.
+        // An empty slice would still keep its whole buffer.
         let early = if early.is_empty() { Bytes::new() } else { early };
         Self { early, stream }
     }
@@ -38,7 +36,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
         buf.put_slice(&early[..length]);
         early.advance(length);
         if early.is_empty() {
-            // The rest of the buffer is not needed any more.
+            // Frees the buffer.
             *early = Bytes::new();
         }
         Poll::Ready(Ok(()))

@@ -1,4 +1,4 @@
-//! TLS for clients and to upstreams: the certificates of the gateway, which of them the other side is shown, and whose
+//! TLS for clients and to upstreams: the gateway's certificates, the choice which of them is shown, and whose
 //! certificates are trusted. The protocol itself is rustls's.
 
 mod authorities;
@@ -22,11 +22,10 @@ pub use connector_tls::ConnectorTls;
 pub use identity::{Identity, PemError, certificates, private_key};
 pub use listener_tls::{ListenerTls, MinVersion, TlsSettings};
 
-/// How HTTP/2 (RFC 9113, section 3.2) and HTTP/1.1 (RFC 7301, section 6) are called when a protocol is agreed on.
+/// Names of HTTP/2 (RFC 9113, section 3.2) and HTTP/1.1 (RFC 7301, section 6) in ALPN.
 pub const ALPN_HTTP2: &[u8] = b"h2";
 pub(crate) const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// What computes the ciphers, signatures and key exchanges of every connection.
 pub fn provider() -> &'static Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
     &PROVIDER

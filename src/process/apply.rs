@@ -1,7 +1,7 @@
 //! Applies configurations: each is loaded, checked and built, and then replaces the one in force as a whole.
 //!
 //! Some settings are used only at the start: workers, the size of heads, the log format and the bounds of the memory
-//! store. A configuration that changes one of them is refused and names it, so that no change is applied only in part.
+//! store. A configuration that changes one of them is refused, so that no change is applied only in part.
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +26,6 @@ use crate::store::Store;
 
 const TOO_LONG: &str = "it took too long";
 
-/// Everything that a new configuration has to be applied to.
 pub(super) struct InForce {
     pub(super) source: ConfigSource,
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
@@ -38,23 +37,24 @@ pub(super) struct InForce {
 /// A configuration that is checked and built but not in force yet.
 pub(super) struct Candidate {
     config: Config,
-    /// What it was read from, if a server has sent it.
+    /// The document of a server from which it was read; `None` if it is from files.
     document: Option<RemoteDocument>,
     snapshot: Snapshot,
-    /// How the overrides of limits have changed.
+    /// How many overrides each limit has gained, lost or changed.
     overrides: Vec<(String, Changes)>,
     listeners: ListenerPlan,
-    /// Where its certificate comes from, if an authority issues it.
+    /// `None` unless an authority issues it.
     certificate: Option<Arc<AcmeSource>>,
 }
 
 impl Candidate {
-    /// Loads the configuration that shall replace `running`, builds its snapshot, and opens the store, if it is another one
-    /// than `store`, and the listeners that it has in addition. They accept nothing before it is in force. `None` if a poll
-    /// finds nothing new.
+    /// Loads the configuration that is to replace `running`, and builds its snapshot. Opens its store, if that is not `store`,
+    /// and its additional listeners, which accept nothing before the configuration is in force. `None` if a poll finds
+    /// nothing new.
     ///
     /// # Errors
-    /// Why it is refused: its problems, a listener cannot be opened, or a setting has changed that is used only at the start.
+    /// Why the configuration is refused: its problems, a listener that cannot be opened, or a change of a setting that is used
+    /// only at the start.
     pub(super) fn load(
         source: &ConfigSource,
         cause: Cause,
@@ -106,17 +106,16 @@ impl Candidate {
 }
 
 impl InForce {
-    /// The configuration in force.
     pub(super) fn config(&self) -> Arc<Config> {
         self.view.config.load_full()
     }
 
-    /// Puts a candidate in force. Requests in flight finish with the snapshot with which they have begun.
-    /// The overrides of the admin API stay as far as the limits can still have them.
+    /// Puts a candidate in force. Requests in flight finish with the snapshot with which they began. The overrides of the
+    /// admin API stay if their limits can still have them.
     pub(super) fn apply(&mut self, candidate: Candidate, temporary: &mut TemporaryOverrides) {
         let Candidate { mut config, document, mut snapshot, overrides, listeners, certificate } = candidate;
         config = config.with_issued(certificate.as_ref().and_then(|source| source.identity()).as_deref());
-        // There may be other gateways than when it was built.
+        // The number of gateways may have changed since the candidate was built.
         let is_divided = share(&mut config, &self.view.shared);
         for (limit, count) in temporary.reload(&config) {
             let why = "the limit has no such key or no such rates any more";
@@ -139,12 +138,12 @@ impl InForce {
         if let Err(error) = self.view.tls.apply(config.tls_settings()) {
             tracing::error!(%error, "new connections use the previous TLS settings");
         }
-        // Nothing is ordered for names before they are awaited.
+        // A certificate is ordered only for names that are already awaited.
         self.view.acme.apply(certificate, &config.store);
         warn(&config);
         let running = self.config();
         tell_of_gateways(running.gateways, &config, &self.view.shared);
-        // What the admin API has set stays until the file says something else.
+        // A level that the admin API has set stays until the file has another one.
         if running.log.level != config.log.level {
             self.view.log_level.set(config.log.level);
             tracing::info!(level = %config.log.level, "a reload has changed the log level");
@@ -152,19 +151,19 @@ impl InForce {
         let recounted = if has_other_store { Vec::new() } else { config::recounted(&running, &config) };
         reload::tell(&recounted, &overrides);
         self.view.config.store(Arc::new(config));
-        // New listeners find the new routes.
+        // Listeners come after routes, so that a new listener finds the new routes.
         self.listeners.apply(listeners);
         if let (Some(remote), Some(document)) = (self.source.remote(), &document) {
             remote.applied(document);
         }
         self.view.reloads_so_far.succeeded(clock::now());
-        // They were read with it.
+        // The certificates were read with the configuration.
         self.view.certificate_reloads.recovered();
         tracing::info!("reloaded");
     }
 
-    /// Puts these overrides of the admin API in force. Nothing else changes: no file is read, and nothing starts anew. Of the
-    /// store only the keys are concerned that have other counters now.
+    /// Puts these overrides of the admin API in force, and nothing else: no file is read. In the store, only keys whose
+    /// counters differ now are touched.
     pub(super) fn apply_overrides(&self, temporary: &TemporaryOverrides) {
         let running = self.snapshot.load();
         if running.limits.iter().any(|rate_table| !rate_table.has_temporary(temporary.of(rate_table.name()))) {
@@ -172,7 +171,7 @@ impl InForce {
         }
     }
 
-    /// Divides the limits among the gateways that there are now, if these are more or fewer than before. Counts go on.
+    /// Divides the limits among the gateways again, if their number has changed. Counts go on.
     pub(super) fn share_again(&self, temporary: &mut TemporaryOverrides) {
         let (running, shared) = (self.config(), &self.view.shared);
         if shared.gateways().number(running.store.share()) == running.gateways {
@@ -181,7 +180,7 @@ impl InForce {
         let mut config = Config::clone(&running);
         share(&mut config, shared);
         tell_of_gateways(running.gateways, &config, shared);
-        // What they grant is divided, too.
+        // The rates of overrides are divided, too.
         temporary.reload(&config);
         let snapshot = self.snapshot.load().with_temporary(&config, shared, temporary);
         shared.quota_sources().apply(&snapshot.quota_sources);
@@ -189,14 +188,14 @@ impl InForce {
         self.view.config.store(Arc::new(config));
     }
 
-    /// Replaces the snapshot. Keys that are counted in another way now keep their counts. Returns the one before.
+    /// Keys that are counted in another way now keep their counts. Returns the previous snapshot.
     fn replace(&self, snapshot: Snapshot) -> Arc<Snapshot> {
         let changes = snapshot::limit_changes(&self.snapshot.load(), &snapshot);
         snapshot.store.reload(&changes, clock::now());
         self.snapshot.swap(Arc::new(snapshot))
     }
 
-    /// Uses what the files of certificates have now for new connections, if it differs.
+    /// Uses the certificates that were read again for new connections, if they differ.
     pub(super) fn apply_certificates(&self, tls: [Option<Tls>; 3]) {
         let files = |tls: Option<&Tls>| tls.map(|tls| (tls.certificates.clone(), tls.client_ca.clone()));
         let config = self.config();
@@ -219,7 +218,6 @@ impl InForce {
         tracing::info!("the certificates were read again");
     }
 
-    /// Uses the certificate that an authority has issued for new connections.
     pub(super) fn use_issued(&self) {
         let config = Config::clone(&self.config()).with_issued(self.view.acme.identity().as_deref());
         if let Err(error) = self.use_tls(config) {
@@ -227,7 +225,7 @@ impl InForce {
         }
     }
 
-    /// Puts a configuration in force that has other certificates than the one before, and else nothing.
+    /// Puts a configuration in force that differs only in its certificates.
     fn use_tls(&self, config: Config) -> io::Result<()> {
         self.view.tls.apply(config.tls_settings())?;
         self.view.connections.reload(&config.server);
@@ -235,40 +233,37 @@ impl InForce {
         Ok(())
     }
 
-    /// Records that the files of certificates cannot be used. Those of before stay in use.
     pub(super) fn refuse_certificates(&self, why: &ReloadError) {
         self.view.certificate_reloads.refused(clock::now(), why);
         tracing::error!(problems = %why, "the certificates are refused: the previous ones stay in use");
     }
 
-    /// Records that the source has again what is in force, after a poll that failed.
+    /// The source has again what is in force, after a poll that failed.
     pub(super) fn recover(&self) {
         if self.view.reloads_so_far.recovered() {
             tracing::info!("the source can be used again, and matches the configuration in force");
         }
     }
 
-    /// Records that a configuration is refused. The one in force stays.
     pub(super) fn refuse(&self, why: &ReloadError) {
         self.view.reloads_so_far.refused(clock::now(), why);
         tracing::error!(problems = %why, "reload refused");
     }
 }
 
-/// Divides the limits of a configuration that was read among the gateways. If nothing is known of these, it blocks for up to 2 s.
+/// Divides the limits of a configuration among the gateways. Blocks for up to 2 s if their number is not known.
 pub(super) fn share_first(config: &mut Config, shared: &SharedState) -> io::Result<()> {
     shared.gateways().look_up_first(config.store.share())?;
     share(config, shared);
     Ok(())
 }
 
-/// Divides the limits of a configuration among the gateways that there are, as far as is known. Returns whether these are more or
-/// fewer than before.
+/// Divides the limits of a configuration among the gateways that are known. Returns whether their number has changed.
 fn share(config: &mut Config, shared: &SharedState) -> bool {
     config.share_among(shared.gateways().number(config.store.share()))
 }
 
-/// Logs if the limits are shared by more or fewer gateways than they were, or by a number that is not known.
+/// Logs if the number of gateways that share the limits has changed or is not known.
 pub(super) fn tell_of_gateways(was: u64, config: &Config, shared: &SharedState) {
     let gateways = config.gateways;
     if let Some(name) = shared.gateways().unknown(config.store.share()) {
@@ -278,14 +273,13 @@ pub(super) fn tell_of_gateways(was: u64, config: &Config, shared: &SharedState) 
     }
 }
 
-/// Logs the warnings of a configuration.
 pub(super) fn warn(config: &Config) {
     for (place, problem) in config.warnings.located() {
         tracing::warn!(place, help = problem.help, "{}", problem.message);
     }
 }
 
-/// Logs if the configuration is the copy of what its source had before, or if there will be no copy.
+/// Logs if the configuration in force is a copy, or if no copy can be kept.
 pub(super) fn warn_of_source(source: &ConfigSource, instead_of: Option<&Problems>) {
     let Some(remote) = source.remote() else { return };
     if let Some(problems) = instead_of {
@@ -299,7 +293,6 @@ pub(super) fn warn_of_source(source: &ConfigSource, instead_of: Option<&Problems
     }
 }
 
-/// Starts the built-in echo server if an upstream needs it and it does not run yet.
 pub(super) fn start_echo(config: &Config, shared: &SharedState) -> io::Result<()> {
     let mut servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
     if servers.any(|server| server.address == Address::Echo) && shared.echo().is_none() {

@@ -30,10 +30,10 @@ use crate::proxy::shed::ShedWatch;
 use crate::server::Stage;
 use crate::store::Counters;
 
-/// How often certificates are checked for whether they expire soon.
+/// For certificates that expire soon.
 const LOOK_EVERY: Duration = Duration::from_secs(86_400);
 
-/// How often the memory store is swept for keys without effect, and in how many sweeps all of it is covered.
+/// The memory store is swept for keys without effect, all of it in so many steps.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_STEPS: usize = 30;
 /// How long workers may take to report how many requests they have cut off.
@@ -41,25 +41,21 @@ const OVER_LIMIT: Duration = Duration::from_secs(1);
 /// How long the process waits at its end for spans that are not exported yet.
 const EXPORT_LIMIT: Duration = Duration::from_secs(2);
 
-/// What the control thread needs to run the process until it ends.
 pub(super) struct Control {
     pub(super) in_force: InForce,
     pub(super) reloads: Reloads<Option<Candidate>>,
     pub(super) polls: Polls,
-    /// Requests of the admin listener for a reload.
+    /// Reloads that the admin API requests.
     pub(super) requested: mpsc::Receiver<ReloadAnswer>,
     pub(super) waiters: Waiters,
-    /// Those of the admin API.
     pub(super) overrides: Overrides,
     pub(super) watches: Watches,
     pub(super) watchdog: Watchdog,
     /// Each worker adds one every second.
     pub(super) heartbeats: Arc<PerWorker<Counter>>,
-    /// Where the lines of the access log go, if they are not lines of the log.
+    /// `None` if the access log goes where the log goes.
     pub(super) access_log: Option<LineWriter>,
-    /// When the last reload began.
     pub(super) reloading_since: Time,
-    /// What the files of certificates have now.
     pub(super) tls_reloads: Reloads<[Option<Tls>; 3]>,
     pub(super) stage: watch::Sender<Stage>,
     pub(super) finished: Finished,
@@ -67,7 +63,6 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Runs until the gateway stops.
     pub(super) async fn run(mut self) -> Result<Stopped, StartError> {
         self.in_force.stores.open(&self.in_force.snapshot.load().store);
         let (watch, snapshot) = (self.in_force.view.shared.upstream_watch(), self.in_force.snapshot.clone());
@@ -82,7 +77,7 @@ impl Control {
             gateways.watch(|| view.config.load().store.share().cloned(), || tell.notify_one()).await;
         });
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
-        // A configuration that is read warns of them already.
+        // Reading a configuration warns of them already.
         let mut expiry = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
         let mut check = self.watchdog.check_every().map(tokio::time::interval);
         service_manager::ready();
@@ -119,7 +114,7 @@ impl Control {
     async fn stop(self, ended: Option<(usize, io::Result<usize>)>) -> Result<Stopped, StartError> {
         let Control { in_force, stage, finished, mut signals, requested, waiters, overrides, access_log, .. } = self;
         service_manager::stopping();
-        // Who waits for a reload or an override learns that there will be none.
+        // Callers that wait for a reload or an override learn that there will be none.
         drop((requested, waiters, overrides));
         let InForce { view, snapshot, stores, .. } = in_force;
         view.readiness.stopping.store(true, Ordering::Relaxed);
@@ -134,7 +129,7 @@ impl Control {
         };
         if drained != Some(true) {
             let _ = stage.send(Stage::Over);
-            // A worker that hangs does not stop the process from ending.
+            // A worker that hangs must not keep the process from ending.
             let _ = timeout(OVER_LIMIT, workers.all_served()).await;
         }
         let write = async {
@@ -160,28 +155,26 @@ impl Control {
     }
 
     fn sweep(&self) {
-        // Failures of upstreams that are not logged yet.
+        // Log the failures of upstreams that are not logged yet.
         self.in_force.view.shared.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
         if let Counters::Memory(memory) = self.in_force.snapshot.load().store.counters() {
             memory.sweep(SWEEP_STEPS, clock::now());
         }
     }
 
-    /// Begins to load the configuration, because somebody wants it.
     fn reload(&mut self) {
         service_manager::reloading();
         self.load(Cause::Asked);
     }
 
-    /// Begins to look whether the source has something new.
     fn poll(&mut self) {
-        // A reload that runs asks the source, too.
+        // The current reload asks the source, too.
         if !self.reloads.is_running() {
             self.load(Cause::Poll);
         }
     }
 
-    /// Begins to load the configuration in another thread.
+    /// In another thread.
     fn load(&mut self, cause: Cause) {
         self.reloading_since = clock::now();
         let (source, running) = (self.in_force.source.clone(), self.in_force.config());
@@ -205,13 +198,12 @@ impl Control {
         }
     }
 
-    /// Applies the configuration that was loaded, or reports why there is none.
     fn take_over(&mut self, ended: Ended<Option<Candidate>>) {
         let result = ended.result.map(|candidate| {
             match candidate {
                 Some(candidate) => {
                     self.in_force.apply(candidate, &mut self.overrides.temporary());
-                    // Those that are being read may be of the configuration before.
+                    // The certificates that are being read may belong to the previous configuration.
                     if self.tls_reloads.is_running() {
                         self.reload_certificates();
                     }
@@ -235,7 +227,7 @@ impl Control {
         }
     }
 
-    /// Records that a configuration is refused, unless this is known since the last poll.
+    /// Records a refusal, unless the last poll has reported the same.
     fn refuse(&mut self, cause: Cause, why: &ReloadError) {
         if let Some(remote) = self.in_force.source.remote() {
             remote.refused();
@@ -245,8 +237,7 @@ impl Control {
         }
     }
 
-    /// Begins to read the files of the certificates in force again, and no other file: what else has changed in the
-    /// configuration waits until a reload is asked for.
+    /// Begins to read the files of the certificates in force again, and no other file: other changes wait for a reload.
     fn reload_certificates(&mut self) {
         let config = self.in_force.config();
         let begun = self.tls_reloads.begin(move |_| {
@@ -262,7 +253,7 @@ impl Control {
     fn take_over_certificates(&mut self, ended: Ended<[Option<Tls>; 3]>) {
         match ended.result {
             Ok(tls) => self.in_force.apply_certificates(tls),
-            // Those of a configuration that is in force no more do not matter.
+            // Certificates that are no longer in force do not matter.
             Err(_) if ended.is_due || self.in_force.config().tls() == [None; 3] => {}
             Err(why) => self.in_force.refuse_certificates(&why),
         }
@@ -272,11 +263,11 @@ impl Control {
     }
 }
 
-/// Stops to accept connections and waits for the requests in flight. Returns whether all of them have ended in time.
+/// Stops accepting connections and waits for the requests in flight. Returns whether all of them have ended in time.
 async fn drain(server: &config::Server, stage: &watch::Sender<Stage>, workers: &mut Workers) -> bool {
     let (delay, deadline) = (server.drain_delay, server.drain_timeout);
     if !delay.is_zero() {
-        // Load balancers notice that the gateway is not ready before connections are refused.
+        // Load balancers must notice that the gateway is not ready before connections are refused.
         tracing::info!(?delay, "not ready");
         sleep(delay).await;
     }
@@ -285,7 +276,7 @@ async fn drain(server: &config::Server, stage: &watch::Sender<Stage>, workers: &
     timeout(deadline, workers.all_served()).await.is_ok()
 }
 
-/// Waits for the next tick. Without an interval there is never one.
+/// Without an interval it waits for ever.
 async fn next_tick(interval: &mut Option<Interval>) -> Instant {
     match interval {
         Some(interval) => interval.tick().await,
@@ -293,7 +284,7 @@ async fn next_tick(interval: &mut Option<Interval>) -> Instant {
     }
 }
 
-/// Waits until the process is told to stop. A reload is ignored, because it is too late for it.
+/// It is too late for a reload.
 async fn told_to_stop(signals: &mut Signals, access_log: Option<&LineWriter>) {
     loop {
         match signals.next().await {
@@ -304,7 +295,6 @@ async fn told_to_stop(signals: &mut Signals, access_log: Option<&LineWriter>) {
     }
 }
 
-/// Opens the file of the access log again, which was renamed.
 fn reopen(access_log: Option<&LineWriter>) {
     if access_log.is_some_and(LineWriter::reopen) {
         tracing::info!("the next line of the access log goes to a file that is opened anew");
@@ -313,9 +303,8 @@ fn reopen(access_log: Option<&LineWriter>) {
     }
 }
 
-/// Logs the certificates that have expired or will soon.
 fn warn_of_expiry(config: &Config, now: Time) {
-    // That of an authority is renewed by itself, and it is told if that fails.
+    // A certificate that an authority issues renews itself, and a failure of that is logged elsewhere.
     let issued = config.server.tls.as_ref().and_then(Tls::issued);
     for identity in config.identities().into_iter().filter(|identity| Some(*identity) != issued) {
         let left = identity.not_after.seconds().saturating_sub(now.seconds());

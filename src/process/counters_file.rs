@@ -1,11 +1,7 @@
 //! The file to which counters in memory are saved at the end of the process, and from which they are restored at the start,
-//! so that a restart gives nobody its quota a second time.
-//!
-//! Whatever is wrong with the file, the gateway starts and stops: limits then begin anew, and the log says so. But a file that
-//! could not be read at the start may be good: file handles were exhausted, or a disk did not answer. So it is not replaced
-//! before it was read. At the end it is read again, and keys that were not used since get their counters from it; if it still
-//! cannot be read it stays as it is, and the counters of this process are lost. They are the ones to lose, because nobody can say
-//! what is in the file, and whoever sees the error can move the file away and keep both.
+//! so that a restart grants no quota twice. The gateway starts and stops even if the file cannot be used. A file that could
+//! not be read at the start may be good (no file handles, a slow disk), so it is read again at the end, and its counters are
+//! added. If it is still unreadable, the file stays and the counters of this process are lost: the operator can move the file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, IntoInnerError, Read};
@@ -23,10 +19,9 @@ use crate::proxy::snapshot::{SharedState, Snapshot};
 use crate::store::memory::{Memory, RestoredCounters, SAVED_NAME};
 use crate::store::{Counters, Store};
 
-/// The longest time for reading or writing the file: the disk may not answer.
+/// For reading or writing the file: a disk may not answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Restores the counters, if the configuration names a file.
 pub(super) fn restore(config: &config::Store, gateway: &Snapshot, shared: &SharedState) {
     let Some((memory, path, max_memory)) = memory_and_file(config, &gateway.store) else { return };
     let file = path.display();
@@ -45,7 +40,7 @@ pub(super) fn restore(config: &config::Store, gateway: &Snapshot, shared: &Share
         }
         Err(error) => {
             tracing::error!(%file, %error, "saved counters cannot be read: limits begin anew");
-            // One that is too large for this configuration is wrong, whatever is in it.
+            // A file that is too large for this configuration is wrong, whatever it contains.
             if error.kind() != ErrorKind::FileTooLarge {
                 *shared.unread_counters().lock() = Some(path.clone());
             }
@@ -62,7 +57,7 @@ pub(super) fn restore(config: &config::Store, gateway: &Snapshot, shared: &Share
     }
 }
 
-/// The most bytes that saved counters have. A saved cell takes less than it takes in memory, or a little more if it is a long log.
+/// The maximum size of saved counters. A saved cell takes less than in memory, or a little more if it is a long log.
 fn most_bytes(max_memory: usize) -> u64 {
     2 * max_memory as u64
 }
@@ -71,7 +66,7 @@ fn limits(gateway: &Snapshot) -> Vec<Arc<Limit>> {
     gateway.limits.iter().flat_map(|rates| rates.all()).cloned().collect()
 }
 
-/// Saves the counters, if the configuration names a file. Nothing changes them any more.
+/// Saves the counters, if the configuration names a file. Nothing may change them any more.
 pub(super) async fn save(config: &config::Store, gateway: &Snapshot, shared: &SharedState) {
     let store = gateway.store.clone();
     let Some((_, path, max_memory)) = memory_and_file(config, &store) else { return };
@@ -97,10 +92,10 @@ pub(super) async fn save(config: &config::Store, gateway: &Snapshot, shared: &Sh
     }
 }
 
-/// Adds the counters in a file that could not be read before. What can be read and is wrong is replaced.
+/// Adds the counters of a file that could not be read before. A readable file with other content will be replaced.
 ///
 /// # Errors
-/// When it cannot be read now either.
+/// When the file still cannot be read.
 fn add_unread(memory: &Memory, limits: &[Arc<Limit>], path: &Path, most: u64) -> io::Result<()> {
     match regular_file::read_up_to(most, path) {
         Ok(bytes) => {
@@ -129,7 +124,7 @@ fn memory_and_file<'a>(config: &'a config::Store, store: &'a Store) -> Option<(&
     }
 }
 
-/// Writes another file and gives it the name at last, so that the file is always whole.
+/// Writes a new file and renames it, so that the file is always complete.
 fn write(memory: &Memory, path: &Path) -> io::Result<usize> {
     may_replace(path)?;
     let mut out = BufWriter::new(new_file(path)?);
@@ -140,10 +135,10 @@ fn write(memory: &Memory, path: &Path) -> io::Result<usize> {
     Ok(keys)
 }
 
-/// Whether the path may get another file.
+/// Checks whether the path may get another file.
 ///
 /// # Errors
-/// If there is something else than saved counters: the configuration may name a wrong file.
+/// If it has something other than saved counters: the configuration may name a wrong file.
 fn may_replace(path: &Path) -> io::Result<()> {
     let metadata = match path.metadata() {
         Ok(metadata) => metadata,
@@ -161,7 +156,7 @@ fn may_replace(path: &Path) -> io::Result<()> {
     Err(io::Error::other("it is a file with something else than counters, which is not replaced"))
 }
 
-/// A file beside this one, which is removed unless it gets a name. Only its owner may read it.
+/// A file in the same folder, which is removed unless it gets a name. Only its owner may read it.
 fn new_file(path: &Path) -> io::Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))

@@ -21,7 +21,7 @@ use tokio::task::spawn_local;
 
 use crate::base::local_runtime::local_runtime;
 
-/// The pause after an accept that failed because there were no file handles or no memory.
+/// After an accept that failed because there were no file handles or no memory.
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Serialize)]
@@ -80,7 +80,6 @@ async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infal
         headers,
         body_bytes,
     };
-    // Strings, lists and numbers always serialize.
     let text = serde_json::to_vec_pretty(&seen).unwrap_or_default();
     let mut response = Response::new(Full::new(Bytes::from(text)));
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));

@@ -1,8 +1,8 @@
-//! Watches files and tells when they have changed and the changes have settled.
+//! Watches files and reports when they have changed and the changes have settled.
 //!
-//! Folders are watched rather than files: a file is mostly replaced by another one, and Kubernetes replaces a symbolic link
-//! beside it. Other files of the same folders may change at any time, so the files themselves are looked at, on the thread
-//! that gets the events: a disk that does not answer delays nobody else.
+//! Folders are watched rather than files: a file is usually replaced by another one, and Kubernetes replaces a symbolic link
+//! beside it. Other files in these folders may change at any time, so the watcher's thread looks at the files themselves: a
+//! disk that does not answer delays nobody else.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,33 +18,30 @@ use super::source::{Version, folder_files};
 use crate::base::clock::Time;
 use crate::config::{Config, ReloadError, Tls};
 
-/// Files are replaced in several steps. A change is told after so much time without a further one.
+/// Files are replaced in several steps. A change is reported after this time without another one.
 const SETTLES_AFTER: Duration = Duration::from_millis(500);
-/// The longest that changes without an end delay that.
+/// The longest time for which further changes delay a report.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// How much earlier than a change the time is that the system records for it, at most.
+/// The most by which the time that the system records for a change is early.
 const COARSE: Duration = Duration::from_millis(20);
 
-/// Watches a set of files, and sends a message when some of them have changed.
 pub(super) struct FileWatch {
-    /// What the files are, for the log.
     what: &'static str,
     /// `None` if there are no files, or the system cannot watch them.
     watcher: Option<RecommendedWatcher>,
     files: BTreeSet<PathBuf>,
     changed: (mpsc::Sender<()>, mpsc::Receiver<()>),
-    /// When the first and the last change were seen that were not told yet.
+    /// When the first and the last change were seen that are not reported yet.
     changing: Option<(Instant, Instant)>,
 }
 
 impl FileWatch {
-    /// A watch of no files yet. The log calls them `what`.
     pub(super) fn new(what: &'static str) -> Self {
         Self { what, watcher: None, files: BTreeSet::new(), changed: mpsc::channel(1), changing: None }
     }
 
-    /// Watches these files from now on, and no others. They were read after `since`: a change since then is told, too.
+    /// Watches these files instead of the previous ones. They were read after `since`: a change since then is reported, too.
     pub(super) fn set(&mut self, files: impl IntoIterator<Item = PathBuf>, since: Time) {
         let files = files.into_iter().collect();
         if files == self.files {
@@ -57,7 +54,6 @@ impl FileWatch {
         }
     }
 
-    /// Watches the folders in which the files are now.
     fn begin(&mut self) {
         self.watcher = None;
         if self.files.is_empty() {
@@ -76,7 +72,7 @@ impl FileWatch {
 
     fn watch(&self) -> notify::Result<RecommendedWatcher> {
         let (changed, files) = (self.changed.0.clone(), self.files.clone());
-        // A file may come with folders that cannot be watched before they are there.
+        // A folder that is missing cannot be watched, and a file may come with it.
         let missing: BTreeSet<_> = files.iter().filter_map(|file| missing_folder(file)).map(Path::to_owned).collect();
         let appearing: Vec<_> = missing.iter().flat_map(|folder| folders(folder)).collect();
         let versions = move || {
@@ -91,20 +87,20 @@ impl FileWatch {
             let now = versions();
             if now != known {
                 known = now;
-                // If the channel is full, a change is already to be looked at.
+                // A full channel already has a message.
                 let _ = changed.try_send(());
             }
         })?;
         let folders: BTreeSet<_> = self.files.iter().flat_map(|file| all_folders(file)).chain(appearing).collect();
         let folders = folders.iter().filter(|folder| folder.is_dir());
         let failed = folders.filter_map(|folder| watcher.watch(folder, RecursiveMode::NonRecursive).err());
-        // The others are watched.
+        // The other folders are watched.
         failed.last().iter().for_each(|error| self.warn(error));
         Ok(watcher)
     }
 
-    /// Returns when files have changed and no further change has come for a moment. The returned future may be dropped and
-    /// created again: a change that it has seen is not forgotten.
+    /// Returns when files have changed and the changes have settled. The future may be dropped and created again: no change
+    /// that it has seen is lost.
     pub(super) async fn changed(&mut self) {
         let (_, changed) = &mut self.changed;
         loop {
@@ -124,20 +120,20 @@ impl FileWatch {
     }
 }
 
-/// Where what is at this path changes: for a folder of configuration files, also where its files do.
+/// The folders where `path` changes; for a folder of configuration files, also those where its files change.
 fn all_folders(path: &Path) -> impl Iterator<Item = PathBuf> {
     let of_files = folder_files(path).unwrap_or_default();
     let folder = path.is_dir().then(|| path.to_owned());
     folders(path).chain(folder).chain(of_files.into_iter().flat_map(|file| folders(&file).collect::<Vec<_>>()))
 }
 
-/// The outermost folder on the way to a file that is not there.
+/// The outermost folder on the way to a file that does not exist.
 fn missing_folder(file: &Path) -> Option<&Path> {
     let folders = file.ancestors().skip(1).filter(|folder| *folder != Path::new(""));
     folders.take_while(|folder| !folder.is_dir()).last()
 }
 
-/// Whether a file, or one of a folder, was changed or replaced at this time or later.
+/// Whether this file, or a file of this folder, was changed or replaced at `since` or later.
 fn has_changed(path: &Path, since: Time) -> bool {
     let mut files = folder_files(path).unwrap_or_default();
     files.push(path.to_owned());
@@ -155,8 +151,8 @@ fn file_has_changed(file: &Path, since: Time) -> bool {
     versions.map(changed).any(|changed| changed.after(COARSE) >= since)
 }
 
-/// Where a file changes: in its own folder, in that of the file to which symbolic links lead, and in those in which the
-/// folders of its path are symbolic links.
+/// Where a file changes: in its own folder, in the folder of the file to which symbolic links lead, and in the folders of
+/// symbolic links on its path.
 fn folders(file: &Path) -> impl Iterator<Item = PathBuf> {
     let folder = |path: &Path| match path.parent() {
         Some(folder) if folder != Path::new("") => folder.to_owned(),
@@ -167,16 +163,15 @@ fn folders(file: &Path) -> impl Iterator<Item = PathBuf> {
     [folder(file)].into_iter().chain(real).chain(links)
 }
 
-/// The watches of the configuration in force.
 pub(super) struct Watches {
     pub(super) certificates: FileWatch,
-    /// All other files of the configuration.
+    /// All other files.
     pub(super) config: FileWatch,
     is_config_watched: bool,
 }
 
 impl Watches {
-    /// The watches of the files from which `config` was read since this moment.
+    /// `since` is when reading `config` began.
     pub(super) fn new(is_config_watched: bool, config: &Config, since: Time) -> Self {
         let certificates = FileWatch::new("the files of certificates");
         let files = FileWatch::new("the files of the configuration");
@@ -185,8 +180,7 @@ impl Watches {
         watches
     }
 
-    /// Watches the files of this configuration from now on, and those of one that was `refused` instead of it: it may be good
-    /// as soon as one of them changes.
+    /// Watches the files of this configuration, and those of a `refused` one: it may become good when one of them changes.
     pub(super) fn set(&mut self, config: &Config, refused: Option<&ReloadError>, since: Time) {
         let tls: BTreeSet<_> = config.tls().into_iter().flatten().flat_map(Tls::files).map(Path::to_owned).collect();
         if self.is_config_watched {
@@ -206,7 +200,7 @@ mod tests {
     use super::*;
     use crate::base::clock;
 
-    /// Far longer than changes need, on a busy machine.
+    /// Enough for a busy machine.
     const PATIENCE: Duration = Duration::from_secs(30);
 
     fn run<F: Future>(future: F) -> F::Output {

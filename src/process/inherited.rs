@@ -1,5 +1,5 @@
 //! Listening sockets that another process has opened for this one: systemd, or a program that starts the next gateway before
-//! the last one ends. They are passed as `sd_listen_fds(3)` says. Connections wait in them while no gateway accepts any.
+//! the last one ends (`sd_listen_fds(3)`). Connections wait in them while no gateway accepts any.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -10,7 +10,6 @@ use listenfd::ListenFd;
 
 use crate::net;
 
-/// Those that are not used yet.
 #[derive(Debug, Default)]
 pub(super) struct InheritedSockets {
     tcp: Vec<TcpListener>,
@@ -18,7 +17,7 @@ pub(super) struct InheritedSockets {
 }
 
 impl InheritedSockets {
-    /// Those of this process, if it was started with any. They are not passed on to other processes.
+    /// The sockets that this process was started with. They are not passed on to other processes.
     ///
     /// # Errors
     /// When one of them is not a listening socket of TCP or Unix.
@@ -37,14 +36,13 @@ impl InheritedSockets {
         Ok(all)
     }
 
-    /// The socket that listens on this address, or on all addresses with this port if that is wanted.
+    /// The socket that listens on this address. A wildcard address also accepts the IPv6 wildcard.
     pub(super) fn take(&mut self, address: SocketAddr) -> Option<TcpListener> {
         let is_wanted = |socket: &TcpListener| socket.local_addr().is_ok_and(|bound| is_same(bound, address));
         let at = self.tcp.iter().position(is_wanted)?;
         Some(self.tcp.remove(at))
     }
 
-    /// The socket that listens on this path.
     pub(super) fn take_unix(&mut self, path: &Path) -> Option<UnixListener> {
         let is_wanted =
             |socket: &UnixListener| socket.local_addr().is_ok_and(|bound| bound.as_pathname() == Some(path));
@@ -52,7 +50,7 @@ impl InheritedSockets {
         Some(self.unix.remove(at))
     }
 
-    /// Warns of those that no listener uses: connections to them would wait for ever.
+    /// Warns of sockets that no listener uses: connections to them would wait for ever.
     pub(super) fn warn_of_rest(self) {
         for socket in &self.tcp {
             let address = socket.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string());
@@ -75,8 +73,8 @@ impl InheritedSockets {
     }
 }
 
-/// Whether a socket that listens on `bound` is what a listener on `wanted` needs. The wildcard of IPv6 accepts IPv4, too,
-/// and is what systemd binds if only a port is written.
+/// Whether a socket bound to `bound` serves a listener for `wanted`. The wildcard of IPv6 accepts IPv4, too, and is what
+/// systemd binds if only a port is configured.
 fn is_same(bound: SocketAddr, wanted: SocketAddr) -> bool {
     let is_any_of_both = bound.ip() == IpAddr::from([0_u16; 8]) && wanted.ip().is_unspecified();
     bound.port() == wanted.port() && (bound.ip() == wanted.ip() || is_any_of_both)

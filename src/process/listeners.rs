@@ -1,7 +1,7 @@
-//! The listening sockets of the process. A reload opens those that are new, and closes those that are gone.
+//! The listening sockets of the process. A reload opens new ones, and closes those that are gone.
 //!
-//! The sockets of new ones are opened before anything else changes, so that an address which cannot be had refuses the
-//! reload. Each worker gets its changes over a channel, from the first listener on.
+//! New sockets are opened before anything else changes, so that an unusable address refuses the reload. Each worker gets
+//! its changes over a channel, the first listeners included.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -15,11 +15,10 @@ use crate::config::{self, AdminAddress, Config};
 use crate::net::{self, Traffic};
 use crate::server::{Listener, ListenerChange};
 
-/// The listeners for clients and for other proxies that are open, each with a socket for every worker.
+/// The open listeners for clients and for other proxies, each with a socket for every worker.
 #[derive(Clone, Debug)]
 pub(super) struct OpenListeners {
     all: Vec<OpenListener>,
-    /// The id of the next one.
     next: usize,
     workers: usize,
 }
@@ -29,42 +28,35 @@ struct OpenListener {
     id: usize,
     /// As the configuration names it: the port may be 0.
     address: SocketAddr,
-    /// The port of its sockets.
     port: u16,
     is_tls: bool,
     traffic: Traffic,
     is_v6_only: bool,
 }
 
-/// What a configuration changes about the listeners, with the sockets that it needs.
 pub(super) struct ListenerPlan {
-    /// The listeners for clients afterwards.
     afterwards: OpenListeners,
-    /// The new ones, each with a socket for every worker.
+    /// With a socket for every worker.
     opened: Vec<(OpenListener, Vec<TcpListener>)>,
     closed: Vec<OpenListener>,
-    /// Those whose connections use TLS from now on, or no longer do.
+    /// Listeners that begin or cease to use TLS.
     switched: Vec<OpenListener>,
-    /// What happens to the listener of the admin API, if anything does.
     admin: Option<AdminChange>,
 }
 
-/// Makes changes to the listeners of all workers, and to that of the admin API.
 pub(super) struct Listeners {
     open: OpenListeners,
     workers: Vec<mpsc::UnboundedSender<ListenerChange>>,
     admin: mpsc::UnboundedSender<AdminChange>,
 }
 
-/// Where the changes come out.
 pub(super) struct ListenerChanges {
     pub(super) workers: Vec<mpsc::UnboundedReceiver<ListenerChange>>,
     pub(super) admin: mpsc::UnboundedReceiver<AdminChange>,
 }
 
 impl OpenListeners {
-    /// Opens what `config` has in addition, or takes it from `inherited`. `running` is the configuration in force, if there
-    /// is one.
+    /// Opens the additional listeners of `config`, or takes them from `inherited`. `running` is the configuration in force.
     ///
     /// # Errors
     /// The first listener that cannot be opened.
@@ -135,7 +127,6 @@ impl OpenListeners {
 }
 
 impl Listeners {
-    /// No listeners yet, and where the changes come out.
     pub(super) fn new(workers: usize) -> (Self, ListenerChanges) {
         let open = OpenListeners { all: Vec::new(), next: 0, workers };
         let (senders, receivers) = (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
@@ -147,7 +138,6 @@ impl Listeners {
         self.open.clone()
     }
 
-    /// Makes the changes.
     pub(super) fn apply(&mut self, plan: ListenerPlan) {
         let ListenerPlan { afterwards, opened, closed, switched, admin } = plan;
         self.open = afterwards;
@@ -179,7 +169,6 @@ impl Listeners {
     }
 }
 
-/// Logs where the admin API is from now on.
 fn announce_admin(change: &AdminChange) {
     match change {
         AdminChange::Open(AdminListener::Tcp(socket)) => announce("admin", std::slice::from_ref(socket)),
@@ -203,7 +192,7 @@ fn admin_port(config: &Config) -> Option<u16> {
     config.admin.as_ref().and_then(|admin| tcp(&admin.listen)).map(|address| address.port())
 }
 
-/// Logs the address of a listener. With port 0 there is no other way to know it.
+/// With port 0, only this line of the log tells the port.
 fn announce(listener: &str, sockets: &[TcpListener]) {
     match sockets.first().map(TcpListener::local_addr) {
         Some(Ok(address)) => tracing::info!(listener, %address, "listening"),

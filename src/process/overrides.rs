@@ -1,4 +1,4 @@
-//! The overrides of the admin API on the control thread: requests change them, and they end when their time is over.
+//! The overrides of the admin API on the control thread: requests change them, and they expire.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -11,12 +11,11 @@ use super::apply::InForce;
 use crate::admin::{OverrideChange, OverrideRequest};
 use crate::request::decide::{NotSet, TemporaryOverrides};
 
-/// The most requests that are applied at once. One snapshot is built for all of them.
+/// One snapshot is built for this many requests at most.
 const MOST_AT_ONCE: usize = 32;
 
-/// The overrides, and who wants to change them.
 pub(super) struct Overrides {
-    /// The admin thread looks at them.
+    /// Shared with the admin thread, which only reads.
     temporary: Arc<Mutex<TemporaryOverrides>>,
     requested: mpsc::Receiver<OverrideRequest>,
 }
@@ -26,12 +25,11 @@ impl Overrides {
         Self { temporary, requested }
     }
 
-    /// Those in force.
     pub(super) fn temporary(&self) -> MutexGuard<'_, TemporaryOverrides> {
         self.temporary.lock()
     }
 
-    /// Waits for requests, or until an override ends; then there are no requests. Nothing is lost if the wait is cancelled.
+    /// Waits for requests, or until an override expires; then the result is empty. Cancelling the wait loses nothing.
     pub(super) async fn due(&mut self) -> Vec<OverrideRequest> {
         let next_end = self.temporary().next_end();
         let ended = async {
@@ -48,7 +46,7 @@ impl Overrides {
         requests
     }
 
-    /// Ends what is over, applies these requests, and answers them when all of it is in force.
+    /// Ends expired overrides, applies these requests, and answers them once everything is in force.
     pub(super) fn apply(&mut self, requests: Vec<OverrideRequest>, in_force: &InForce) {
         let mut temporary = self.temporary.lock();
         for (limit, count) in temporary.end(Instant::now()) {
@@ -72,7 +70,7 @@ impl Overrides {
         in_force.apply_overrides(&temporary);
         drop(temporary);
         for (answer, result) in changed {
-            // Who has left needs no answer.
+            // The caller may have gone.
             let _ = answer.send(result);
         }
     }

@@ -1,8 +1,7 @@
 //! When a source that is a server is asked again, and what is known about its last answer.
 //!
-//! A poll is a reload that may find nothing new, so at most one of both runs, and both have the same time limit. A text
-//! that is in force is not parsed again. One that was refused is, at each poll, because files that it names may be
-//! there by now.
+//! A poll is a reload that may find nothing new, so at most one of both runs, and both have the same time limit. A text that
+//! is in force is not parsed again. A refused text is parsed at each poll, because files that it names may exist by now.
 
 use std::future::pending;
 use std::time::Duration;
@@ -12,18 +11,14 @@ use tokio::time::{Instant, sleep_until};
 use super::reload::Cause;
 use crate::config::ReloadError;
 
-/// The polls of one source.
 pub(super) struct Polls {
-    /// How far they are apart, and when the next one is due. `None` if the source is not asked by itself.
+    /// The interval, and when the next poll is due. `None` without polls.
     schedule: Option<(Duration, Instant)>,
-    /// Why the reload that runs was begun.
     pub(super) cause: Cause,
-    /// Why the last reload was refused, if it was.
     pub(super) last_refusal: Option<ReloadError>,
 }
 
 impl Polls {
-    /// Polls that are so far apart; `None` is none.
     pub(super) fn new(every: Option<Duration>, last_refusal: Option<ReloadError>) -> Self {
         let schedule = every.map(|every| (every, Instant::now() + every));
         Self { schedule, cause: Cause::Asked, last_refusal }
@@ -40,7 +35,7 @@ impl Polls {
         }
     }
 
-    /// Whether a refusal has to be told: a poll that finds again what was refused before does not say so again.
+    /// Whether to report a refusal: a poll does not repeat what was already reported.
     pub(super) fn is_new(&mut self, cause: Cause, why: &ReloadError) -> bool {
         let is_known = cause == Cause::Poll && self.last_refusal.as_ref() == Some(why);
         self.last_refusal = Some(why.clone());

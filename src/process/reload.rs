@@ -8,31 +8,27 @@ use crate::base::background::Background;
 use crate::config::overrides::Changes;
 use crate::config::{Recounted, ReloadError};
 
-/// The longest that a reload may take. A million overrides are read and built within some seconds, so a reload that takes
-/// longer than this waits for a disk or a server that does not answer.
+/// A million overrides are read and built within some seconds, so a reload that takes longer than this waits for a disk or a
+/// server that does not answer.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Why the configuration is loaded again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// Somebody wants it, or its files have changed.
     Asked,
-    /// It is time to look whether it has changed.
     Poll,
 }
 
 /// Reloads, of which at most one runs. Its result is a `T`, or the reason why it is refused.
 pub(super) struct Reloads<T> {
     limit: Duration,
-    /// The one that runs.
     current: Option<Background<Result<T, ReloadError>>>,
     /// The last one that took too long. Its thread may still hang.
     given_up: Option<Background<Result<T, ReloadError>>>,
-    /// Whether another was requested in the meantime. The files may have changed since they were read.
+    /// Whether another was requested meanwhile. The files may have changed since they were read.
     is_due: bool,
 }
 
-/// How a reload ended.
 pub(super) struct Ended<T> {
     pub(super) result: Result<T, ReloadError>,
     /// Whether the caller has to begin another one.
@@ -40,13 +36,12 @@ pub(super) struct Ended<T> {
 }
 
 impl<T: Send + 'static> Reloads<T> {
-    /// Reloads that may take so much time.
     pub(super) fn new(limit: Duration) -> Self {
         Self { limit, current: None, given_up: None, is_due: false }
     }
 
-    /// Begins a reload, or remembers to begin one when the current one has ended. `load` can call its argument to learn
-    /// whether its result is still wanted.
+    /// Begins a reload, or remembers to begin one after the current one. `load` can call its argument to learn whether its
+    /// result is still wanted.
     ///
     /// # Errors
     /// Why it cannot begin.
@@ -59,7 +54,7 @@ impl<T: Send + 'static> Reloads<T> {
             return Ok(());
         }
         if self.given_up.as_ref().is_some_and(Background::is_running) {
-            // It hangs, and another one would hang too. The number of threads must not grow.
+            // That thread hangs, and another one would hang, too. The number of threads must not grow.
             return Err("the files are still being read for an earlier reload".to_owned().into());
         }
         let begun = Background::start("reload", self.limit, load).map_err(|error| error.to_string())?;
@@ -67,12 +62,11 @@ impl<T: Send + 'static> Reloads<T> {
         Ok(())
     }
 
-    /// Whether one runs.
     pub(super) fn is_running(&self) -> bool {
         self.current.is_some()
     }
 
-    /// Waits for the end of the current reload. If there is none, it waits for ever.
+    /// Waits for the end of the current reload; for ever if there is none.
     pub(super) async fn ended(&mut self) -> Ended<T> {
         let result = match &mut self.current {
             Some(current) => current.result().await,
@@ -87,37 +81,33 @@ impl<T: Send + 'static> Reloads<T> {
     }
 }
 
-/// Who waits for the result of a reload.
 #[derive(Default)]
 pub(super) struct Waiters {
-    /// For the one that runs.
     current: Vec<ReloadAnswer>,
-    /// For the one that follows it, since the file may have changed after the current one has read it.
+    /// The file may have changed after the current reload has read it.
     next: Vec<ReloadAnswer>,
 }
 
 impl Waiters {
-    /// Adds one that has come while a reload `is_running`, or before it begins.
+    /// While a reload `is_running`, the caller waits for the next one.
     pub(super) fn add(&mut self, answer: ReloadAnswer, is_running: bool) {
         if is_running { &mut self.next } else { &mut self.current }.push(answer);
     }
 
-    /// Tells the result to those that wait for the current reload.
     pub(super) fn answer(&mut self, result: &ReloadResult) {
         for waiter in self.current.drain(..) {
-            // Who has left needs no answer.
+            // The caller may have gone.
             let _ = waiter.send(result.clone());
         }
     }
 
-    /// The next reload begins.
     pub(super) fn advance(&mut self) {
         self.current = std::mem::take(&mut self.next);
     }
 }
 
-/// Logs which limits count in another way now, whether their counters are carried over, and how many of their `overrides`
-/// have changed.
+/// Logs which limits count in another way now, whether their counters are carried over, and how their overrides have
+/// changed.
 pub(super) fn tell(recounted: &[Recounted<'_>], overrides: &[(String, Changes)]) {
     for Recounted { limit, tier, changed, carried, anew } in recounted {
         if !carried.is_empty() {
@@ -167,7 +157,6 @@ mod tests {
                 let why = reloads.begin(|_| unreachable!("a second thread")).unwrap_err().to_string();
                 assert!(why.contains("earlier reload"), "{why}");
             }
-            // The disk works again: the thread ends, and the next reload succeeds.
             drop(go);
             let end = Instant::now() + Duration::from_secs(20);
             while reloads.begin(|_| Ok(true)).is_err() {
@@ -186,7 +175,7 @@ mod tests {
             for _ in 0..3 {
                 reloads.begin(|_| unreachable!("it is only remembered")).unwrap();
             }
-            // If the wait for the end is cancelled, nothing is lost.
+            // Cancelling the wait loses nothing.
             assert!(tokio::time::timeout(Duration::from_millis(1), reloads.ended()).await.is_err());
             drop(go);
             let ended = reloads.ended().await;

@@ -1,5 +1,5 @@
-//! What the service manager, such as systemd, is told (`sd_notify(3)`): that the gateway is ready, reloads or stops, and
-//! that all of its workers still work. Without a service manager this does nothing.
+//! Tells the service manager, such as systemd, that the gateway is ready, reloads or stops, and that all of its workers still
+//! work (`sd_notify(3)`). Without a service manager this does nothing.
 
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use crate::base::metrics::{Counter, PerWorker};
 /// The longest pause between two heartbeats of a worker that works, on a busy machine.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The gateway accepts connections and is not reloading.
 pub(super) fn ready() {
     tell(&[NotifyState::Ready]);
 }
@@ -24,7 +23,6 @@ pub(super) fn reloading() {
     }
 }
 
-/// The gateway drains and stops.
 pub(super) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
@@ -35,29 +33,27 @@ fn tell(state: &[NotifyState<'_>]) {
     }
 }
 
-/// Tells the service manager again and again that the process works, if it wants to know. It restarts a process that does
-/// not say so in time.
+/// Tells the service manager regularly that the process works. Otherwise the service manager restarts the process.
 #[derive(Debug)]
 pub(super) struct Watchdog {
-    /// The longest pause that it allows; `None` if it does not want to know.
+    /// The longest pause that the service manager allows; `None` if it does not watch.
     longest: Option<Duration>,
-    /// For each worker, its heartbeats at the last check, and since when they are so many.
+    /// For each worker, its heartbeats at the last check, and since when that number is the same.
     seen: Vec<(u64, Instant)>,
 }
 
 impl Watchdog {
-    /// For so many workers.
     pub(super) fn new(workers: usize) -> Self {
         Self { longest: sd_notify::watchdog_enabled(), seen: vec![(0, Instant::now()); workers] }
     }
 
-    /// How often [`Self::check`] has to be called; `None` if it need not be.
+    /// How often to call [`Self::check`]; `None` is never.
     pub(super) fn check_every(&self) -> Option<Duration> {
         // As sd_watchdog_enabled(3) recommends.
         self.longest.map(|longest| (longest / 2).max(Duration::from_millis(1)))
     }
 
-    /// Says that the process works, unless one of its workers has had no heartbeat for too long.
+    /// Reports that the process works, unless a worker has had no heartbeat for too long.
     pub(super) fn check(&mut self, heartbeats: &PerWorker<Counter>) {
         match self.hanging(heartbeats, Instant::now()) {
             None => tell(&[NotifyState::Watchdog]),
@@ -65,7 +61,6 @@ impl Watchdog {
         }
     }
 
-    /// The worker that has had no heartbeat for too long.
     fn hanging(&mut self, heartbeats: &PerWorker<Counter>, now: Instant) -> Option<usize> {
         for (worker, (count, since)) in self.seen.iter_mut().enumerate() {
             let current = heartbeats.of(worker).get();

@@ -4,19 +4,18 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What a signal tells the process to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SignalAction {
-    /// Read the configuration again (SIGHUP).
+    /// SIGHUP.
     Reload,
-    /// Open the file of the access log again (SIGUSR1).
+    /// SIGUSR1.
     Reopen,
-    /// Stop (SIGTERM or SIGINT).
+    /// SIGTERM or SIGINT.
     Stop,
 }
 
-/// The signals that are handled before the configuration is read, so that scripts that send them end no gateway which starts. What
-/// came meanwhile is done after the start.
+/// Signals that are handled before the configuration is read, so that scripts which send them end no gateway that is
+/// starting. Signals that arrive meanwhile take effect after the start.
 pub(super) struct EarlySignals {
     hangup: Signal,
     user1: Signal,
@@ -24,7 +23,7 @@ pub(super) struct EarlySignals {
 }
 
 impl EarlySignals {
-    /// Handles them from now on. It has to be called in a runtime.
+    /// Must be called in a runtime.
     pub(super) fn listen() -> io::Result<Self> {
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
@@ -34,7 +33,7 @@ impl EarlySignals {
     }
 }
 
-/// The signals that are handled. Without a handler each would end the process. Rust's runtime ignores SIGPIPE.
+/// All handled signals. Without a handler each would end the process. Rust's runtime ignores SIGPIPE.
 pub(super) struct Signals {
     early: EarlySignals,
     terminate: Signal,
@@ -42,7 +41,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Handles the others, too, from now on. It has to be called in the same runtime.
+    /// Must be called in the same runtime.
     pub(super) fn listen(early: EarlySignals) -> io::Result<Self> {
         let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         Ok(Self { early, terminate, interrupt })

@@ -1,4 +1,4 @@
-//! Where a configuration comes from. Nothing else has to know what kind of source it is.
+//! Where a configuration comes from. No other module has to know the kind of source.
 
 mod folder;
 mod once;
@@ -16,34 +16,28 @@ pub use once::ReadOnce;
 pub use remote::Remote;
 pub(super) use remote::RemoteDocument;
 
-/// A source that can be loaded again and again.
 #[derive(Clone, Debug)]
 pub enum ConfigSource {
-    /// A TOML file, or a folder of such files, and the files that they name. What it is may change between two loads.
+    /// A TOML file, or a folder of such files, and the files that they name. The kind may change between two loads.
     Path(PathBuf),
-    /// What comes from a pipe, which can be read once.
+    /// A pipe or standard input, which can be read once.
     Once(Arc<ReadOnce>),
-    /// A document of a server.
     Remote(Arc<Remote>),
 }
 
-/// What a source has.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The configuration.
     pub config: Config,
-    /// The document of the server that it was read from, unless it is from files.
+    /// `None` if the configuration is from files.
     pub document: Option<RemoteDocument>,
-    /// Why the source cannot be used, if this is the copy of what it had before.
+    /// Why the source cannot be used, if the configuration is the copy of what it had before.
     pub instead_of: Option<Problems>,
 }
 
-/// Why there is nothing to start with.
 #[derive(Debug)]
 pub struct NoStart {
-    /// The problems of the source.
     pub problems: Problems,
-    /// Why the copy cannot be used, if there is one.
+    /// `None` if there is no copy.
     pub copy: Option<String>,
     /// Whether the source could not be asked, so that a later start may succeed with the same command line.
     pub is_away: bool,
@@ -94,10 +88,10 @@ impl ConfigSource {
         }
     }
 
-    /// The same; `None` if a server still has what is in force.
+    /// Like [`Self::load`]; `None` if a server still has what is in force.
     ///
     /// # Errors
-    /// The same.
+    /// As with [`Self::load`].
     pub fn poll(&self) -> Result<Option<Loaded>, Problems> {
         match self {
             Self::Path(_) | Self::Once(_) => self.load().map(Some),
@@ -105,10 +99,10 @@ impl ConfigSource {
         }
     }
 
-    /// The same at the start of the gateway: if the source cannot be used, the copy of what it had before is.
+    /// Loads at the start of the gateway: the copy is used if the source cannot be.
     ///
     /// # Errors
-    /// Why there is neither.
+    /// Why neither can be used.
     pub fn load_first(&self) -> Result<Loaded, NoStart> {
         let problems = match self.load() {
             Ok(loaded) => return Ok(loaded),
@@ -126,10 +120,10 @@ impl ConfigSource {
         }
     }
 
-    /// Loads `[admin]` alone, for those who ask a gateway that runs: the rest of the text may have become wrong meanwhile.
+    /// Loads `[admin]` alone, for commands that ask a running gateway: the rest of the text may have become wrong meanwhile.
     ///
     /// # Errors
-    /// The [`Problems`] because of which it is unknown where the admin listener is.
+    /// The [`Problems`] because of which the admin listener's address is unknown.
     pub fn load_admin(&self) -> Result<Option<Admin>, Problems> {
         match self {
             Self::Path(path) => read(path)?.admin(),
@@ -138,7 +132,6 @@ impl ConfigSource {
         }
     }
 
-    /// The problem of a source that cannot be read.
     pub fn unreadable(&self, error: &std::io::Error) -> Problems {
         match self {
             Self::Path(path) => Problems::unreadable(path, error),
@@ -153,7 +146,6 @@ impl ConfigSource {
         }
     }
 
-    /// The server, if it is one.
     pub fn remote(&self) -> Option<&Remote> {
         match self {
             Self::Path(_) | Self::Once(_) => None,
@@ -178,7 +170,7 @@ impl ConfigOrigin for ConfigSource {
     }
 }
 
-/// Writes it without secrets.
+/// Without secrets.
 impl fmt::Display for ConfigSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

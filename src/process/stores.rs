@@ -1,10 +1,8 @@
 //! The stores of the workers: the one in force, and those that a reload has replaced.
 //!
-//! A request stays with the store that it began with, so that what was reserved for it is settled there. A store that is
-//! not in force any more closes when its last request has ended.
-//!
-//! Each worker hears of every store, because it carries messages to the driver of each until that is closed. At the end
-//! the control thread closes the last one and waits for all.
+//! A request keeps the store that it began with, so that its reservations are settled there. A replaced store closes when its
+//! last request has ended. Every worker carries messages to the driver of each store until that store is closed. At the end
+//! the control thread closes the last store and waits for all.
 
 use std::panic::resume_unwind;
 use std::sync::{Arc, Weak};
@@ -16,27 +14,23 @@ use tokio::time::timeout;
 
 use crate::store::Store;
 
-/// The longest time for which the process waits for its stores at the end. `[store] timeout` is at most 10 seconds.
+/// How long the process waits for its stores at the end. `[store] timeout` is at most 10 seconds.
 const MOST: Duration = Duration::from_secs(11);
 
-/// The side of the control thread.
 pub(super) struct Stores {
-    /// Tells each worker which store is in force next.
     workers: Vec<mpsc::UnboundedSender<Arc<Store>>>,
-    /// Those that somebody may still use.
     open: Vec<Weak<Store>>,
-    /// One wait for each store that has not ended yet.
     ending: JoinSet<()>,
 }
 
 impl Stores {
-    /// Of so many workers. Each of them gets one of the receivers and passes it to [`carry`].
+    /// Each worker gets one of the receivers and passes it to [`carry`].
     pub(super) fn new(workers: usize) -> (Self, Vec<mpsc::UnboundedReceiver<Arc<Store>>>) {
         let (workers, stores) = (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
         (Self { workers, open: Vec::new(), ending: JoinSet::new() }, stores)
     }
 
-    /// Lets the workers run the background work of this store. They do not miss one, however short it is in force.
+    /// Lets all workers run the background work of this store, however short it is in force.
     pub(super) fn open(&mut self, store: &Arc<Store>) {
         while self.ending.try_join_next().is_some() {}
         if let Some(ended) = store.ended() {
@@ -50,8 +44,8 @@ impl Stores {
         }
     }
 
-    /// Closes all stores, after the last request, and waits until none has anything to write any more. A request that is cut
-    /// off may still refer to one of them.
+    /// Closes all stores after the last request, and waits until all writes are done. A request that was cut off may still
+    /// refer to a store.
     pub(super) async fn close(self) {
         drop(self.workers);
         self.open.iter().filter_map(Weak::upgrade).for_each(|store| store.close());
@@ -61,7 +55,7 @@ impl Stores {
     }
 }
 
-/// Runs the background work of a worker's stores, until there will be no more of them and all are closed.
+/// Runs the background work of a worker's stores, until no more can come and all are closed.
 pub(super) async fn carry(mut stores: mpsc::UnboundedReceiver<Arc<Store>>, worker: usize) {
     let mut carried = JoinSet::new();
     let mut is_open = true;
@@ -77,7 +71,7 @@ pub(super) async fn carry(mut stores: mpsc::UnboundedReceiver<Arc<Store>>, worke
             },
             Some(ended) = carried.join_next() => {
                 if let Err(panic) = ended.map_err(JoinError::try_into_panic) {
-                    // The worker ends, since it cannot decide without its store.
+                    // A worker cannot decide without its store, so the panic ends the worker.
                     panic.map_or_else(drop, |panic| resume_unwind(panic));
                 }
             }

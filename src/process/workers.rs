@@ -1,31 +1,27 @@
-//! The workers at the end of the process: which of them still serve requests, and how the others have ended.
+//! The workers at the end of the process: which still serve requests, and how the others have ended.
 
 use std::collections::BTreeSet;
 use std::io;
 
 use tokio::sync::mpsc;
 
-/// For each worker that has served its last request, by its index: how many requests it cuts off, or its error. It closes
-/// after the last worker.
+/// For each worker that has served its last request, by its index: how many requests it cuts off, or its error. The channel
+/// closes after the last worker.
 pub(super) type Finished = mpsc::UnboundedReceiver<(usize, io::Result<usize>)>;
 
-/// The worker threads, as far as they have not been waited for.
 pub(super) struct Workers {
     serving: BTreeSet<usize>,
     finished: Finished,
-    /// How many requests were cut off.
+    /// In requests.
     pub(super) cut_off: usize,
-    /// The first error of a worker.
     pub(super) failed: Option<io::Error>,
 }
 
 impl Workers {
-    /// So many workers, all of which serve requests.
     pub(super) fn new(count: usize, finished: Finished) -> Self {
         Self { serving: (0..count).collect(), finished, cut_off: 0, failed: None }
     }
 
-    /// A worker has served its last request.
     pub(super) fn end(&mut self, worker: usize, ended: io::Result<usize>) {
         self.serving.remove(&worker);
         match ended {

@@ -1,4 +1,4 @@
-//! The body of a request as it comes from the client, in any protocol.
+//! The body of a request, independent of the protocol.
 
 use std::fmt;
 use std::mem;
@@ -12,7 +12,6 @@ use http_body::{Body, Frame, SizeHint};
 use super::http1::MessageBody;
 use super::http2::StreamBody;
 
-/// A body that is read from the client, or that was read already.
 #[derive(Debug)]
 pub struct ClientBody(Source);
 
@@ -20,19 +19,13 @@ pub struct ClientBody(Source);
 enum Source {
     Http1(MessageBody),
     Http2(StreamBody),
-    /// It was read before.
-    Whole {
-        data: Bytes,
-        trailers: Option<HeaderMap>,
-    },
+    Whole { data: Bytes, trailers: Option<HeaderMap> },
 }
 
-/// The client has broken off its body, or what it has sent is not valid.
+/// The client has broken off its body, or has sent an invalid one.
 #[derive(Debug)]
 pub enum ClientBodyError {
-    /// In HTTP/1.1.
     Http1(hyper::Error),
-    /// In HTTP/2.
     Http2(h2::Error),
 }
 
@@ -49,7 +42,6 @@ impl From<StreamBody> for ClientBody {
 }
 
 impl ClientBody {
-    /// A body of which all is there.
     pub fn whole(data: Bytes, trailers: Option<HeaderMap>) -> Self {
         Self(Source::Whole { data, trailers })
     }
@@ -82,7 +74,7 @@ impl Body for ClientBody {
         match &self.0 {
             Source::Http1(body) => body.size_hint(),
             Source::Http2(body) => body.size_hint(),
-            // Trailers need another framing than a length.
+            // A length would exclude trailers.
             Source::Whole { trailers: Some(_), .. } => SizeHint::default(),
             Source::Whole { data, .. } => SizeHint::with_exact(data.len() as u64),
         }

@@ -1,15 +1,10 @@
-//! One connection from its first byte to its last: what a proxy says in front of it, TLS, the protocol that the client
-//! speaks, resting, and what is read after the end.
+//! One connection from its first byte to its last: PROXY protocol, TLS, HTTP, resting, and what is read after the end.
 //!
-//! An idle connection is little more than a socket. After one second without a request it drops the HTTP library's
-//! state, its buffers and its keys, and makes them again when data arrives; a new connection begins so, too. With 4000
-//! idle connections each takes 2.0 KiB instead of 16.7.
+//! After one second without a request, a connection drops the HTTP library's state, its buffers and its keys, and makes them
+//! again when data arrives; a new connection begins so, too. With 4000 idle connections each takes 2.0 KiB instead of 16.7.
 //!
-//! The task of a connection answers and records input that never becomes a request, and heads that arrive too slowly.
-//! If a connection were closed while its client still sends, it would be reset and the response lost. So input is read
-//! and discarded for up to two seconds. A client of HTTP/2 sends while it reads, because it grants window, and what it
-//! has not read may be megabytes in the buffers of the system. So it is listened to until it is silent for two seconds,
-//! or `body_timeout` has passed since the last response.
+//! If a connection were closed while its client still sends, the system would reset it and the response would be lost. So
+//! input is discarded for a while; see [`Lifecycle::lingers_for`](super::lifecycle::Lifecycle::lingers_for).
 
 use std::future::poll_fn;
 use std::io;
@@ -37,7 +32,6 @@ use crate::config::Challenge;
 use crate::net::tls::ALPN_HTTP2;
 use crate::net::{ClientStream, PreambleError, Traffic};
 
-/// Serves one connection to its end.
 pub(super) async fn serve<C, H>(
     stream: TcpStream,
     client: ConnectedClient,
@@ -58,7 +52,7 @@ pub(super) async fn serve<C, H>(
     {
         return;
     }
-    // What happens once is in a box, and takes no memory before and after that.
+    // Boxed, what happens once takes memory only while it happens.
     if let Some(config) = tls
         && Box::pin(connection.start_tls(config, &acceptor)).await.is_break()
     {
@@ -68,7 +62,7 @@ pub(super) async fn serve<C, H>(
         if connection.rest().await.is_break() {
             break false;
         }
-        // The state of the HTTP library is large. In a box it takes no memory while the connection rests.
+        // The HTTP library's state is large. Boxed, it takes no memory while the connection rests.
         match Box::pin(connection.serve_requests(&acceptor)).await {
             AfterRequests::Rest => {}
             AfterRequests::Close { is_in_body } => break is_in_body,
@@ -83,7 +77,6 @@ pub(super) async fn serve<C, H>(
     drop(registration);
 }
 
-/// The parts of a connection that it keeps while it rests.
 struct Connection {
     stream: ClientStream,
     client: ConnectedClient,
@@ -91,17 +84,17 @@ struct Connection {
 }
 
 impl Connection {
-    /// Waits for the preamble of the PROXY protocol, and takes over the address of the client that it names. Ends the
-    /// connection, without an answer, if there is none or the address has too many connections.
+    /// Waits for the preamble of the PROXY protocol, and takes over the client's address from it. Ends the connection, without an
+    /// answer, if there is no valid preamble or the address has too many connections.
     async fn read_preamble(&mut self, limits: &ConnectionLimits, place: &mut ConnectionPermit) -> ControlFlow<()> {
         self.rest().await?;
         self.state.record(Event::HandshakeBegins);
         let Self { stream, client, state } = self;
-        // In a box it takes no memory afterwards.
+        // Boxed, it takes no memory afterwards.
         let read = state.in_time(Box::pin(stream.take_preamble())).await.unwrap_or(Err(PreambleError::TooLate));
         match read {
             Ok(preamble) => client.address = preamble.client.unwrap_or(client.address),
-            // Whoever only tries whether somebody listens does nothing wrong.
+            // A health check that only connects is no error.
             Err(PreambleError::Nothing) => return ControlFlow::Break(()),
             Err(error) => {
                 limits.count_bad_preamble(client.address, &error);
@@ -115,8 +108,7 @@ impl Connection {
         ControlFlow::Continue(())
     }
 
-    /// Waits for the client to begin a TLS handshake and completes it. Ends the connection if the handshake fails or takes
-    /// too long.
+    /// Waits for the TLS handshake. Ends the connection if the handshake fails or takes too long.
     async fn start_tls<C, H>(&mut self, config: Arc<ServerConfig>, acceptor: &Acceptor<C>) -> ControlFlow<()>
     where
         C: Fn(&ConnectedClient) -> H + Clone + 'static,
@@ -127,7 +119,7 @@ impl Connection {
         let Self { stream, client, state } = self;
         let mut is_plain_http = false;
         let handshake = async {
-            // A record of TLS never begins with a letter, and the method of a request does.
+            // A TLS record never begins with a letter, and the method of a request does.
             is_plain_http = stream.first_byte().await.is_some_and(|byte| byte.is_ascii_alphabetic());
             if is_plain_http {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "HTTP without TLS"));
@@ -156,7 +148,6 @@ impl Connection {
         ControlFlow::Continue(())
     }
 
-    /// Tells a client that speaks HTTP without TLS that it should use TLS.
     async fn refuse_plain_http<C, H>(&self, acceptor: &Acceptor<C>)
     where
         C: Fn(&ConnectedClient) -> H + Clone + 'static,
@@ -168,19 +159,18 @@ impl Connection {
         self.end(false, &acceptor.limits).await;
     }
 
-    /// Waits, with nothing but the socket, until the client sends something or the connection has to end.
+    /// Waits, with nothing but the socket, until the client sends something or the connection must end.
     async fn rest(&self) -> ControlFlow<()> {
         let Self { stream, state, .. } = self;
         state.record(Event::Rests);
         poll_fn(|cx| match state.step(cx, || stream.has_more()) {
             Step::Close(_) => Poll::Ready(ControlFlow::Break(())),
-            // The next read finds an error, if there is one.
+            // The next read reports an error, if there is one.
             _ => stream.poll_readable(cx).map(ControlFlow::Continue),
         })
         .await
     }
 
-    /// Serves requests until the connection rests, ends or becomes a tunnel.
     async fn serve_requests<C, H>(&self, acceptor: &Acceptor<C>) -> AfterRequests
     where
         C: Fn(&ConnectedClient) -> H + Clone + 'static,
@@ -190,14 +180,14 @@ impl Connection {
         state.record(Event::Wakes);
         let handler = Rc::new((acceptor.connected)(client));
         if self.speaks_http2().await {
-            // In HTTP/1.1 it takes no memory.
+            // Boxed, it takes no memory in HTTP/1.1.
             Box::pin(http2::serve(&acceptor.limits, handler, client, stream, state)).await;
             return AfterRequests::Close { is_in_body: false };
         }
         http1::serve(&acceptor.http1, &acceptor.limits, handler, client.address, stream, state).await
     }
 
-    /// Whether the client speaks HTTP/2: in TLS if that was agreed on, else if it begins with the preface (RFC 9113, section 3.3).
+    /// With TLS, ALPN decides; without, the client's preface (RFC 9113, section 3.3).
     async fn speaks_http2(&self) -> bool {
         let Self { stream, state, .. } = self;
         match stream.of_tls(|tls| tls.alpn_protocol() == Some(ALPN_HTTP2)) {
@@ -207,14 +197,14 @@ impl Connection {
         }
     }
 
-    /// Tells the client that nothing more is sent, and receives what it still sends until it knows.
+    /// Ends our side, and discards input until the client knows that.
     async fn end(&self, is_in_body: bool, limits: &ConnectionLimits) {
         let Self { stream, state, .. } = self;
         let time_limits = TimeLimits::new(&limits.server(), Duration::ZERO);
         let is_sending = is_in_body || stream.has_more();
         let lingers_for = state.lifecycle().lingers_for(is_sending, &time_limits, state.worker().now());
         let Some(longest) = lingers_for else { return };
-        // With TLS, a client could not tell otherwise whether the last response is complete (RFC 8446, section 6.1).
+        // Without TLS's close_notify, a client could not know that the last response is complete (RFC 8446, section 6.1).
         stream.finish();
         if !longest.is_zero() {
             let _ = timeout(longest, stream.discard(Duration::from_millis(SILENCE))).await;
@@ -222,7 +212,7 @@ impl Connection {
     }
 }
 
-/// Removes a connection from those of its worker and frees its place, however its task ends.
+/// Unregisters a connection and frees its place, however its task ends.
 pub(super) struct Registration {
     connections: Rc<Connections>,
     index: usize,
@@ -230,7 +220,6 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// For the connection with this index.
     pub(super) fn new(connections: Rc<Connections>, index: usize, place: ConnectionPermit) -> Self {
         Self { connections, index, place }
     }

@@ -1,18 +1,9 @@
-//! The limits on the connections of all workers together: how many there may be, in total and from one address, and how
-//! long each may take.
+//! The limits on the connections of all workers together: how many there may be, in total and from one address, and how long
+//! each may take. Counting takes three locked instructions for a connection and none for a request.
 //!
-//! Each worker accepts its own connections, and the kernel spreads them unevenly. So they are counted over all workers,
-//! which takes three locked instructions for a connection and none for a request. When all places are taken, a connection
-//! that was accepted waits for one. Idle connections are ended to free their places, and the worker accepts no other
-//! connection in the meantime.
-//!
-//! The worker's own idle connections are asked to end first, the longest idle first; if none is idle, the next one that
-//! becomes idle. They end as in a drain, so a request that has arrived meanwhile is still answered. For a request this
-//! costs one read of a number that rarely changes. A connection of HTTP/2 may take seconds to end, in which no other one is
-//! asked for the same place.
-//!
-//! Other proxies that ask for decisions have as many places of their own. Otherwise clients could take all places, and keep the
-//! proxies from asking.
+//! When all places are taken, an accepted connection waits for one, and its worker accepts no other meanwhile. To free places,
+//! idle connections are asked to end: the worker's own first, the longest idle first, else the next one that becomes idle. They
+//! end as in a drain. An HTTP/2 connection may take seconds to end; no other one is asked for the same place during that time.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -32,74 +23,63 @@ use crate::base::repeated_event::RepeatedEvent;
 use crate::config::{MaxConnections, Server};
 use crate::net::{PreambleError, Traffic, network_of};
 
-/// The limits of each kind of traffic.
+/// Each kind of traffic has places of its own, so that clients cannot keep out proxies that ask for decisions.
 #[derive(Clone, Debug)]
 pub struct TrafficLimits([Arc<ConnectionLimits>; 2]);
 
-/// The limits of one kind of traffic, and the connections that are open.
 #[derive(Debug)]
 pub struct ConnectionLimits {
     server: ArcSwap<Server>,
     /// The number for `max_connections = "auto"`.
     auto: usize,
     open: AtomicUsize,
-    /// How many each address has, if that is limited.
+    /// Empty if the number for each address is not limited.
     by_address: Mutex<HashMap<IpAddr, usize>>,
-    /// How many accepted connections wait for a place.
+    /// Accepted connections that wait for a place.
     waiting: AtomicUsize,
-    /// How many places are wanted for which no connection has been told to end yet.
+    /// Wanted places for which no connection has been told to end yet.
     wanted: AtomicUsize,
-    /// How many connections end because their places are wanted, and are expected to free them soon.
+    /// Connections that were told to end, and are expected to free their places soon.
     ending: AtomicUsize,
-    /// Notified when places are wanted.
     asked: Notify,
-    /// Notified when a place is free.
     freed: Notify,
-    /// Connections that were closed because their address has too many.
+    /// Closed because their address has too many connections.
     refused: RepeatedEvent,
-    /// Connections that were closed because they had no valid preamble of the PROXY protocol.
+    /// Closed because they had no valid preamble of the PROXY protocol.
     bad_preambles: RepeatedEvent,
-    /// Connections that could not be accepted because file handles or memory are exhausted.
+    /// Not accepted because file handles or memory are exhausted.
     exhausted: RepeatedEvent,
-    /// Connections that have had a place.
     accepted: AtomicU64,
-    /// Idle connections that were ended to free their places.
     made_room: AtomicU64,
-    /// Connections that were ended because the client did not read.
+    /// Ended because the client did not read.
     stalled: AtomicU64,
     http2_errors: Arc<Http2Errors>,
 }
 
-/// How many connections there are and were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionCounts {
-    /// How many are open.
     pub open: usize,
-    /// How many were accepted and got a place.
+    /// Only those that got a place.
     pub accepted: u64,
-    /// How many may be open.
+    /// The maximum of `open`.
     pub most: usize,
-    /// How many were closed because their address has too many.
+    /// Their address has too many.
     pub refused: u64,
-    /// How many were closed because they had no valid preamble of the PROXY protocol.
     pub bad_preambles: u64,
-    /// How many idle ones were closed to free their places.
+    /// Idle connections that were ended to free their places.
     pub made_room: u64,
-    /// How many were ended because the client did not read.
     pub stalled: u64,
-    /// How often none could be accepted because file handles or memory are exhausted.
     pub exhausted: u64,
 }
 
 impl TrafficLimits {
-    /// The limits of `[server]`, where `auto` is how many connections of each kind the system allows.
+    /// `auto` is the number of connections of each kind that the system allows.
     pub fn new(server: &Server, auto: usize) -> Self {
         let [requests, mut decisions] = [(); 2].map(|()| ConnectionLimits::new(server.clone(), auto));
         decisions.http2_errors = requests.http2_errors.clone();
         Self([requests, decisions].map(Arc::new))
     }
 
-    /// Those of this kind of traffic.
     pub fn of(&self, traffic: Traffic) -> &Arc<ConnectionLimits> {
         &self.0[traffic as usize]
     }
@@ -109,14 +89,13 @@ impl TrafficLimits {
         self.0.iter().for_each(|limits| limits.reload(server.clone()));
     }
 
-    /// The errors that HTTP/2 clients were told about.
     pub fn http2_errors(&self) -> &Http2Errors {
         self.of(Traffic::Requests).http2_errors()
     }
 }
 
 impl ConnectionLimits {
-    /// The limits of `[server]`, where `auto` is how many connections the system allows.
+    /// `auto` is the number of connections that the system allows.
     pub fn new(server: Server, auto: usize) -> Self {
         Self {
             server: ArcSwap::from_pointee(server),
@@ -143,7 +122,6 @@ impl ConnectionLimits {
         self.freed.notify_waiters();
     }
 
-    /// How many connections there are and were.
     pub fn counts(&self) -> ConnectionCounts {
         ConnectionCounts {
             open: self.open.load(Ordering::Relaxed),
@@ -172,21 +150,21 @@ impl ConnectionLimits {
         }
     }
 
-    /// A connection waits for a place until what is returned is dropped.
+    /// Until the result is dropped.
     pub(super) fn wait(&self) -> PlaceWait<'_> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         self.wanted.fetch_add(1, Ordering::SeqCst);
         PlaceWait(self)
     }
 
-    /// At least one place is wanted, unless as many are about to be free as connections wait for.
+    /// Wants at least one place, unless enough connections are already ending for all that wait.
     pub(super) fn want_one(&self) {
         if self.ending.load(Ordering::SeqCst) < self.waiting.load(Ordering::SeqCst).max(1) {
             self.wanted.fetch_max(1, Ordering::SeqCst);
         }
     }
 
-    /// A connection is about to free its place, or is not any more.
+    /// A connection is about to free its place (`is_so`), or no longer is.
     pub(super) fn count_ending(&self, is_so: bool) {
         match is_so {
             true => self.ending.fetch_add(1, Ordering::SeqCst),
@@ -194,24 +172,21 @@ impl ConnectionLimits {
         };
     }
 
-    /// Asks the other workers for the places that are still wanted.
     pub(super) fn ask_others(&self) {
         if self.wanted.load(Ordering::SeqCst) > 0 {
             self.asked.notify_waiters();
         }
     }
 
-    /// Ready when another worker asks for places.
     pub(super) fn asked(&self) -> Notified<'_> {
         self.asked.notified()
     }
 
-    /// Ready when a place is free.
     pub(super) fn freed(&self) -> Notified<'_> {
         self.freed.notified()
     }
 
-    /// Whether a connection has to end because its place is wanted. The caller then has to end one, or to call
+    /// Whether a connection must end because its place is wanted. The caller must then end one, or call
     /// [`ConnectionLimits::unclaim`].
     #[inline]
     pub(super) fn claim(&self) -> bool {
@@ -226,39 +201,35 @@ impl ConnectionLimits {
         claimed
     }
 
-    /// Undoes a [`ConnectionLimits::claim`], because no connection is idle.
+    /// Undoes [`ConnectionLimits::claim`], because no connection is idle.
     pub(super) fn unclaim(&self) {
         self.made_room.fetch_sub(1, Ordering::Relaxed);
         self.wanted.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Counts and logs a connection that is ended because its client does not read.
     pub(super) fn stalled(&self, peer: SocketAddr) {
         self.stalled.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(%peer, "the client does not read what is sent to it");
     }
 
-    /// Counts a connection that has no valid preamble of the PROXY protocol.
     pub(super) fn count_bad_preamble(&self, peer: SocketAddr, error: &PreambleError) {
         if let Some(count) = self.bad_preambles.add(clock::now()) {
             tracing::warn!(%peer, %error, count, "closed connections without a valid preamble of the PROXY protocol");
         }
     }
 
-    /// Counts a connection that could not be accepted because file handles or memory are exhausted.
     pub(super) fn count_exhausted(&self, error: &io::Error) {
         if let Some(count) = self.exhausted.add(clock::now()) {
             tracing::error!(%error, count, "cannot accept connections");
         }
     }
 
-    /// One place fewer is wanted, unless a connection was told to end for it.
+    /// Wants one place fewer, unless a connection was already told to end for it.
     pub(super) fn withdraw(&self) {
         let _ = self.wanted.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |wanted| wanted.checked_sub(1));
     }
 }
 
-/// An accepted connection waits for a place until this is dropped.
 pub(super) struct PlaceWait<'a>(&'a ConnectionLimits);
 
 impl Drop for PlaceWait<'_> {
@@ -268,20 +239,20 @@ impl Drop for PlaceWait<'_> {
     }
 }
 
-/// The place of a connection, which is free again when this is dropped.
+/// The place of a connection, which is freed on drop.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     limits: Arc<ConnectionLimits>,
-    /// The address for which it is counted.
+    /// `None` if it is not counted for an address.
     address: Option<IpAddr>,
     taken: bool,
-    /// Whether the connection begins with the PROXY protocol, so that the address of its client is not known yet.
+    /// Whether the connection begins with the PROXY protocol, so that the client's address is not known yet.
     pub(super) expects_preamble: bool,
 }
 
 impl ConnectionPermit {
-    /// A place for a connection from `peer`, which is not taken yet. `None` if its address has too many. If the connection
-    /// begins with the PROXY protocol, it is counted later, for the address of its client.
+    /// A place for a connection from `peer`, which is not taken yet. `None` if its address has too many. A connection that
+    /// begins with the PROXY protocol is counted later, for the client's address.
     pub(super) fn new(limits: &Arc<ConnectionLimits>, peer: IpAddr, expects_preamble: bool) -> Option<Self> {
         let mut place = Self { limits: limits.clone(), address: None, taken: false, expects_preamble };
         (expects_preamble || place.count_for(peer)).then_some(place)
@@ -308,7 +279,7 @@ impl ConnectionPermit {
         false
     }
 
-    /// Takes a place if one is free. Returns whether the connection has a place now.
+    /// Returns whether the connection has a place now.
     pub(super) fn take(&mut self) -> bool {
         let most = self.limits.most();
         let more = |open: usize| (open < most).then_some(open + 1);

@@ -1,5 +1,5 @@
-//! The state of one connection: its task and its requests record in it what happens, the checks of its time limits look at
-//! it, and its task learns from it what to do next. What follows from what is the matter of [`lifecycle`](super::lifecycle).
+//! The state of one connection: its task and its requests record events in it, the timer checks its limits, and its task
+//! learns what to do next. [`lifecycle`](super::lifecycle) has the rules.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::fmt::Debug;
@@ -13,23 +13,23 @@ use super::time_limits::{EXPECTED_FOR, SILENCE, TimeLimits, is_over};
 use super::worker_state::{Coarse, WorkerState};
 use crate::base::deadline::Deadline;
 
-/// The streams of a connection of HTTP/2, which have a time limit of their own.
+/// The streams of an HTTP/2 connection, which have a time limit of their own.
 pub(super) trait TimedStreams: Debug {
-    /// Resets those that have waited for their client for too long.
+    /// Those that have waited for their client for too long.
     fn reset_stalled(&self, now: Coarse, limits: &TimeLimits);
 }
 
 #[derive(Debug)]
 pub(super) struct ConnectionState {
     lifecycle: RefCell<Lifecycle>,
-    /// Wakes the task when its last step does not hold any more. Few connections need it.
+    /// Wakes the task when its last step no longer holds. Few connections need it.
     timer: RefCell<Option<Deadline>>,
     streams: RefCell<Option<Rc<dyn TimedStreams>>>,
     waker: RefCell<Option<Waker>>,
-    /// Since when it is about to free its place for another connection, if it is.
+    /// Since when this connection is about to free its place for another one.
     makes_room_since: Cell<Option<Coarse>>,
     worker: Rc<WorkerState>,
-    /// How often everything that the library had was sent, and whom to tell that.
+    /// How often everything that the library had was sent, and the tasks that wait for that.
     flushes: Cell<u64>,
     await_flush: RefCell<Vec<Waker>>,
 }
@@ -38,12 +38,11 @@ pub(super) struct ConnectionState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flush(u64);
 
-/// How long a connection whose place is needed may take to end, in milliseconds, before another one is asked instead. Its client may
-/// go on sending.
+/// How long a connection whose place is needed may take to end, in milliseconds, before another one is asked instead. Its
+/// client may go on sending.
 const MAKES_ROOM_WITHIN: Coarse = EXPECTED_FOR + 2 * SILENCE;
 
 impl ConnectionState {
-    /// A new connection of this worker.
     pub(super) fn new(worker: Rc<WorkerState>) -> Self {
         worker.add_idle();
         Self {
@@ -58,7 +57,6 @@ impl ConnectionState {
         }
     }
 
-    /// What the connection does.
     pub(super) fn lifecycle(&self) -> Ref<'_, Lifecycle> {
         self.lifecycle.borrow()
     }
@@ -67,12 +65,11 @@ impl ConnectionState {
         &self.worker
     }
 
-    /// Watches these streams from now on.
     pub(super) fn set_streams(&self, streams: Rc<dyn TimedStreams>) {
         *self.streams.borrow_mut() = Some(streams);
     }
 
-    /// Records what happens. A connection that has become idle ends if its place is needed.
+    /// A connection that becomes idle ends if its place is needed.
     pub(super) fn record(&self, event: Event) {
         let mut lifecycle = self.lifecycle.borrow_mut();
         let was_idle = lifecycle.is_idle();
@@ -95,7 +92,6 @@ impl ConnectionState {
         }
     }
 
-    /// Ends the connection, which is idle, because its place is needed.
     pub(super) fn make_room(&self) {
         self.record(Event::Ends);
         self.set_makes_room(true);
@@ -132,7 +128,6 @@ impl ConnectionState {
         Flush(self.flushes.get() + 1)
     }
 
-    /// Ready at this moment.
     pub(super) fn poll_flushed(&self, Flush(count): Flush, cx: &mut Context<'_>) -> Poll<()> {
         if self.flushes.get() >= count {
             return Poll::Ready(());
@@ -169,7 +164,7 @@ impl ConnectionState {
             Some(until) => {
                 let timer = timer.get_or_insert_with(|| Deadline::at(until));
                 timer.set_at(until);
-                // If it is over, the step is the last one already, or is taken after what has come.
+                // If the time is over, this step is already the last one, or follows after unread bytes.
                 let _ = timer.poll(cx);
             }
             None if timer.is_some() => *timer = None,
@@ -178,7 +173,7 @@ impl ConnectionState {
         step
     }
 
-    /// What a handshake returns; `None` if the connection ends at once before that.
+    /// The result of a handshake; `None` if the connection must end before it is complete.
     pub(super) async fn in_time<F: Future>(&self, handshake: F) -> Option<F::Output> {
         let mut handshake = pin!(handshake);
         poll_fn(|cx| match self.step(cx, || true) {

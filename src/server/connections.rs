@@ -1,7 +1,7 @@
 //! The open connections of one worker and their states, so that idle, slow and draining connections can be ended.
 //!
-//! hyper has time limits too, but sets a timer for every request. Here a request only writes two words, and one timer
-//! for all connections checks them a few times per limit.
+//! hyper sets a timer for every request. Here a request only writes two words, and one timer for all connections checks them
+//! a few times per limit.
 
 use std::cell::RefCell;
 use std::io;
@@ -19,33 +19,29 @@ use super::lifecycle::Event;
 use super::time_limits::TimeLimits;
 use super::worker_state::{Coarse, WorkerState};
 
-/// The connections of one worker.
 #[derive(Debug)]
 pub(super) struct Connections {
     open: RefCell<Slab<OpenConnection>>,
     worker: Rc<WorkerState>,
-    /// The connections that were idle at the last search, and since when; those that are idle for longest come last. The
-    /// state of the worker tells whether there may be others.
+    /// The connections that were idle at the last search, and since when; the longest idle one is last. The worker's state
+    /// says whether there may be others.
     idle: RefCell<Vec<(Coarse, usize)>>,
     all_gone: Notify,
 }
 
-/// A connection that has not ended.
 #[derive(Debug)]
 struct OpenConnection {
-    /// The id of the listener that has accepted it.
     listener: usize,
     state: Rc<ConnectionState>,
 }
 
-/// How often connections are checked during the shortest limit. A limit is exceeded by at most an eighth of that.
+/// Checks during the shortest limit. A limit is exceeded by at most an eighth.
 const CHECKS_PER_LIMIT: u32 = 8;
 const TICK_RANGE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// A connection that was told to end may have got a request in the meantime. After this time another one is told instead.
+/// A connection that was told to end may have got a request meanwhile. After this time another one is told instead.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Connections {
-    /// No connections yet; `limits` apply to those that come.
     pub(super) fn new(limits: Arc<ConnectionLimits>) -> Rc<Self> {
         Rc::new(Self {
             open: RefCell::default(),
@@ -55,14 +51,12 @@ impl Connections {
         })
     }
 
-    /// Adds a connection of this listener and returns its index, with which [`Connections::leave`] has to be called when it
-    /// ends.
+    /// Adds a connection of this listener and returns its index, for [`Connections::leave`] when it ends.
     pub(super) fn enter(&self, listener: usize) -> (usize, Rc<ConnectionState>) {
         let state = Rc::new(ConnectionState::new(self.worker.clone()));
         (self.open.borrow_mut().insert(OpenConnection { listener, state: state.clone() }), state)
     }
 
-    /// The connection with this index has ended.
     pub(super) fn leave(&self, index: usize) {
         let mut open = self.open.borrow_mut();
         open.try_remove(index);
@@ -71,7 +65,7 @@ impl Connections {
         }
     }
 
-    /// Ends connections that have exceeded their time limits. It never returns. A reload may change the limits.
+    /// Ends connections that have exceeded their time limits. Never returns. A reload may change the limits.
     pub(super) async fn watch(&self) {
         loop {
             let server = self.limits().server().clone();
@@ -90,7 +84,6 @@ impl Connections {
         self.worker.limits()
     }
 
-    /// Waits until there is a place for a connection that this worker has accepted, and takes it.
     pub(super) async fn wait_for_place(&self, permit: &mut ConnectionPermit) {
         if permit.take() {
             return;
@@ -99,7 +92,7 @@ impl Connections {
         let _waiting = limits.wait();
         loop {
             let mut freed = pin!(limits.freed());
-            // From now on it is noticed when a place becomes free.
+            // From now on, no notification is missed.
             freed.as_mut().enable();
             if permit.take() {
                 return;
@@ -111,8 +104,7 @@ impl Connections {
         }
     }
 
-    /// Records that a connection could not be accepted because file handles or memory are exhausted, and ends an idle
-    /// one.
+    /// A connection could not be accepted because file handles or memory are exhausted, so an idle one ends.
     pub(super) fn exhausted(&self, error: &io::Error) {
         self.limits().count_exhausted(error);
         self.limits().want_one();
@@ -127,7 +119,7 @@ impl Connections {
         self.limits().ask_others();
     }
 
-    /// Ends idle connections whenever another worker needs their places. It never returns.
+    /// Ends idle connections whenever another worker needs their places. Never returns.
     pub(super) async fn make_room_for_others(&self) {
         loop {
             let mut asked = pin!(self.limits().asked());
@@ -137,7 +129,7 @@ impl Connections {
         }
     }
 
-    /// Ends idle connections while places are needed, beginning with the one that is idle for longest.
+    /// Ends idle connections while places are needed, the longest idle first.
     fn make_room(&self) {
         while self.limits().claim() {
             if !self.end_longest_idle() {
@@ -147,7 +139,7 @@ impl Connections {
         }
     }
 
-    /// Ends the connection that is idle for longest. Returns whether there is an idle one.
+    /// Returns whether there was an idle connection.
     fn end_longest_idle(&self) -> bool {
         let open = self.open.borrow();
         let mut idle = self.idle.borrow_mut();
@@ -170,7 +162,7 @@ impl Connections {
         }
     }
 
-    /// Ends every connection that this listener has accepted, after the response if a request is in flight.
+    /// After the response, if a request is in flight.
     pub(super) fn end_of_listener(&self, listener: usize) {
         self.end_all(|connection| connection.listener == listener);
     }
@@ -193,13 +185,11 @@ impl Connections {
         }
     }
 
-    /// How many requests are in flight on all connections.
     pub(super) fn requests(&self) -> usize {
         self.open.borrow().iter().map(|(_, connection)| connection.state.lifecycle().requests()).sum()
     }
 }
 
-/// Since when a connection is idle, if it is.
 fn idle_since(state: &ConnectionState) -> Option<Coarse> {
     let lifecycle = state.lifecycle();
     lifecycle.is_idle().then(|| lifecycle.since)

@@ -1,4 +1,4 @@
-//! The Date header of responses, which is formatted once in a second.
+//! The `Date` header of responses (RFC 9110, section 6.6.1), which is formatted once in a second.
 
 use std::cell::RefCell;
 use std::time::{Duration, UNIX_EPOCH};
@@ -7,15 +7,12 @@ use http::HeaderValue;
 
 use crate::base::clock::Time;
 
-/// The value of the Date header in this second.
 #[derive(Debug, Default)]
 pub(super) struct DateHeader {
-    /// The second of the last date, and that date.
     last: RefCell<Option<(u64, HeaderValue)>>,
 }
 
 impl DateHeader {
-    /// The date of this moment (RFC 9110, section 6.6.1).
     pub(super) fn at(&self, now: Time) -> HeaderValue {
         let mut last = self.last.borrow_mut();
         match &*last {

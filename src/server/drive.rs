@@ -1,7 +1,5 @@
-//! Drives the HTTP library of a connection until that ends by itself, or until the rule says that the connection ends. Only here it is
-//! known whether the library was told so.
-//!
-//! Before the rule is asked, what has come is looked at, and what can be sent is sent.
+//! Drives the HTTP library of a connection until the library ends by itself, or the lifecycle says that the connection ends.
+//! Received bytes are read and pending bytes are sent before the lifecycle is asked.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -9,21 +7,18 @@ use std::task::{Context, Poll};
 use super::connection_state::ConnectionState;
 use super::lifecycle::{CloseReason, Event, Step};
 
-/// How the work on a connection ended.
 #[derive(Debug)]
 pub(super) enum Ended<E> {
-    /// The HTTP library has closed it.
     Closed,
-    /// The HTTP library has returned an error.
     Failed(E),
     /// The gateway ends it.
     Cut(CloseReason),
-    /// It stays open and rests: no request is in flight, and none has come for a while.
+    /// It stays open: no request is in flight, and none has come for a while.
     Rests,
 }
 
-/// Lets `poll` drive the library. It is told once if the library has to end after what has come. `is_unread` says whether bytes
-/// have come that the library has not seen although it has just been asked to look.
+/// `poll` drives the library. Its argument is true once: when the library has to end after what has come. `is_unread` says
+/// whether bytes have come that the library has not read although it was just polled.
 pub(super) async fn drive<E>(
     state: &ConnectionState,
     is_unread: impl Fn() -> bool,
@@ -33,7 +28,7 @@ pub(super) async fn drive<E>(
     poll_fn(|cx| {
         let mut has_looked = false;
         loop {
-            // What has come and what can be sent is looked at before the connection may end.
+            // The library reads and sends what it can before the connection may end.
             let finishes = match state.step(cx, || !has_looked || is_unread()) {
                 Step::Close(reason) => return Poll::Ready(Ended::Cut(reason)),
                 Step::Rest => return Poll::Ready(Ended::Rests),

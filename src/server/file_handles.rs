@@ -1,17 +1,15 @@
-//! How many connections the system's limit of file handles allows.
-//!
-//! `max_connections = "auto"` is half of them, because each client may need a connection to an upstream as well. The
-//! limit of the system is raised as far as allowed, because its low default exists for programs that use `select`.
+//! How many connections the system's limit of file handles allows. `max_connections = "auto"` is half of them, because each
+//! client may need a connection to an upstream, too.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// For the log, configuration files, connections to Memcached, and up to 32 connections to the admin listener.
 const OTHERS: u64 = 64;
-/// For each worker: the handles of its runtime, and a connection that was accepted and waits for a place.
+/// For each worker: the handles of its runtime, and an accepted connection that waits for a place.
 const EACH_WORKER: u64 = 8;
 
-/// Raises the limit of file handles of this process as far as the system allows, and returns it. The low default of many
-/// systems is for programs that use `select`.
+/// Raises the limit of file handles of this process as far as the system allows, and returns it. Many systems have a low
+/// default for programs that use `select`.
 pub fn raise() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum
@@ -22,7 +20,7 @@ pub fn raise() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// How many connections of clients and to upstreams together `handles` are enough for, if each worker has so many listening
+/// How many connections, with clients and to upstreams together, `handles` allow if each worker has so many listening
 /// sockets: at least two.
 pub fn connections(handles: u64, workers: usize, listeners: usize) -> usize {
     let (workers, listeners) = (workers as u64, listeners as u64);

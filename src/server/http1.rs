@@ -1,12 +1,7 @@
-//! HTTP/1.1 with a client: requests come one after the other, and the HTTP library reads them. What is known of
-//! a request beyond that it is in flight belongs to its future here: its tunnel, its ambiguity, and its answer.
+//! HTTP/1.1 with a client: the HTTP library reads requests, one after the other.
 //!
-//! hyper closes an idle connection at once when it is told to end, even if a part of the next head has come. So it is
-//! told only while a request is in flight.
-//!
-//! The end of the client's data does not mean that the client is gone: `printf ... | nc` also closes its sending side
-//! and waits for the response. So such a client gets its response as long as no part of it takes more than a second; a
-//! client that is gone resets its connection as soon as data is sent to it.
+//! hyper closes an idle connection at once when it is told to end, even if a part of the next head has come. So it is told
+//! only while a request is in flight.
 
 mod client_io;
 mod delivered_body;
@@ -51,23 +46,20 @@ use crate::base::http::{spare_headers, written_target};
 use crate::base::reason::Reason;
 use crate::net::{ClientStream, Rewound};
 
-/// What the client is told about a request that can be read in two ways.
 const TWO_READINGS: &str =
     "The request can be read in two ways: lines end in CR LF, a target has no fragment, and a body has one framing.";
 
 const BAD_TARGET: &str = "The target of the request is not valid.";
 
-/// What becomes of a connection.
 pub(super) enum AfterRequests {
     Rest,
-    /// It ends. The client may be in the middle of a body.
+    /// The client may be in the middle of a body.
     Close {
         is_in_body: bool,
     },
     Tunnel(Tunnel, TunnelStream),
 }
 
-/// Serves requests until the connection rests, ends or becomes a tunnel.
 pub(super) async fn serve<H: Handler>(
     builder: &http1::Builder,
     limits: &ConnectionLimits,
@@ -88,7 +80,7 @@ pub(super) async fn serve<H: Handler>(
         let guard = RequestGuard::new(requests.clone(), None);
         let (handler, state, accepted) = (handler.clone(), requests.clone(), accepted.clone());
         let messages = followed.clone();
-        // What is made out here is moved into the future once, and the future has no second place for it.
+        // What is computed here is moved into the future once, and the future has no second place for it.
         let (mut head, body) = request.into_parts();
         if let Some(written) = written {
             match written_target::read(&written) {
@@ -98,7 +90,7 @@ pub(super) async fn serve<H: Handler>(
         }
         let body = (!body.is_end_stream()).then(|| MessageBody::new(body, messages.clone()).into());
         let has_body = body.is_some();
-        // The library sets it if there is an Upgrade header, which few requests have.
+        // The library sets this for an Upgrade header, which few requests have.
         let may_upgrade = head.extensions.get::<OnUpgrade>().is_some();
         let asks_for_websocket = may_upgrade && asks_for_websocket(&head, has_body);
         if asks_for_websocket {
@@ -109,10 +101,10 @@ pub(super) async fn serve<H: Handler>(
             IncomingRequest { head, body, ambiguity, asks_for_websocket, interim, tunnel, is_unanswered };
         async move {
             let mut response = Response::default();
-            // It is large. In its place it is not copied before it is awaited.
+            // The future is large. Pinned in place, it is not copied before it is awaited.
             pin!(handler.handle(&mut incoming, &mut response, guard)).await;
             if incoming.is_unanswered {
-                // If the library got an error, it would drop what is not sent of earlier responses.
+                // After an error, the library would drop unsent bytes of earlier responses.
                 drop((incoming, response));
                 state.record(Event::LeftUnanswered);
                 return pending().await;
@@ -125,7 +117,7 @@ pub(super) async fn serve<H: Handler>(
                 accepted.set(incoming.tunnel.take());
             }
             if response.status().canonical_reason().is_none() && response.extensions().get::<ReasonPhrase>().is_none() {
-                // The library would write one.
+                // Otherwise the library would write a reason phrase of its own.
                 response.extensions_mut().insert(ReasonPhrase::from_static(b""));
             }
             state.record(Event::Answers);
@@ -175,7 +167,7 @@ pub(super) async fn serve<H: Handler>(
     AfterRequests::Close { is_in_body: messages.is_in_body() }
 }
 
-/// Returns when the connection has broken. If the client closes only its side before that, the state records it.
+/// Returns when the connection has broken. Records if the client only ends its data before that.
 async fn gone(stream: &ClientStream, state: &ConnectionState) {
     if !stream.closed().await {
         state.record(Event::HalfClosed);
@@ -183,11 +175,11 @@ async fn gone(stream: &ClientStream, state: &ConnectionState) {
     }
 }
 
-/// The status and the reason if the error says that the client has sent something that is not a request. The line with the target
-/// has so many bytes.
+/// The status and the reason if the error says that the client has sent something that is not a request. `first_line` is the
+/// length of the line with the target.
 fn refusal(error: &hyper::Error, first_line: usize, limits: &ConnectionLimits) -> Option<(StatusCode, Reason)> {
     if error.is_parse_too_large() {
-        // Only the text of the error says that the target is too long for the library itself.
+        // Only the error's text says that the target is too long for the library itself.
         let is_too_long = first_line >= limits.server().max_header_size;
         let target = is_too_long || error.to_string().starts_with("URI");
         let status = if target { StatusCode::URI_TOO_LONG } else { StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE };
@@ -197,7 +189,7 @@ fn refusal(error: &hyper::Error, first_line: usize, limits: &ConnectionLimits) -
     }
 }
 
-/// Records that the client has sent something that is not a request, and responds unless a response was sent.
+/// Records that the client has sent something that is not a request, and responds unless it `is_answered`.
 pub(super) fn refuse<H: Handler>(
     handler: &H,
     stream: &ClientStream,

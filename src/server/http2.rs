@@ -1,12 +1,8 @@
-//! A connection of HTTP/2 with a client (RFC 9113): many requests on one connection, each of which is limited, counted and
-//! bounded in time by itself.
+//! A connection of HTTP/2 with a client (RFC 9113): many requests on one connection, each limited, counted and timed by itself.
 //!
-//! The HTTP library bounds what a client can make it keep. It does not end a stream whose client grants no more window, and
-//! goes on with some floods; [`streams`] and [`frame_check`] do that.
-//!
-//! The library is h2 without hyper's server around it, which can send no interim response in HTTP/2, and hides whether
-//! a response waits for window. Each request has a task of its own, so a stream that waits holds up no other. The
-//! frames of all streams that had something to send leave in one write.
+//! The library is h2 without hyper's server around it, which can send no interim response in HTTP/2, and hides whether a
+//! response waits for window. [`streams`] and [`frame_check`] end what h2 would go on with. Each request has its own task, so a
+//! stream that waits holds up no other. The frames of all streams that have something to send leave in one write.
 
 mod allowance;
 mod frame_check;
@@ -55,22 +51,21 @@ use super::{ConnectedClient, Handler};
 use crate::config::Http2;
 use crate::net::{ClientStream, Traffic};
 
-/// How many bytes of a response wait in the library for the client, for each stream.
+/// How much of a response may wait in the library for the client, for each stream, in bytes.
 const SEND_BUFFER: usize = 64 << 10;
-/// How much a client may send ahead of upstreams on the streams of a connection: a hundred megabits at 20 ms on each of few.
+/// How much a client may send ahead of upstreams on the streams of a connection: 100 Mbit/s at 20 ms on each of a few.
 const WINDOWS: Windows = Windows { largest: 256 << 10, smallest: 16 << 10, budget: 4 << 20 };
-/// How much it may always send ahead on a connection, and the most that it may if many bodies wait for upstreams.
+/// What a client may always send ahead on a connection, and the most if many bodies wait for upstreams.
 const CONNECTION_WINDOW: u32 = 1 << 20;
 const MOST_OF_CONNECTION: u32 = 16 << 20;
-/// What all connections of the process may send ahead beyond what each always may.
+/// What all connections of the process may send ahead beyond [`CONNECTION_WINDOW`].
 static SENT_AHEAD: Pool = Pool::new(128 << 20);
-/// For how many clients a proxy speaks: so much more often than a client it may send frames that carry nothing, since it resets what its
-/// clients have left, and what has taken too long.
+/// A proxy speaks for many clients, and resets what its clients have left or what has taken too long. So it may send this
+/// many times as many frames that carry nothing.
 const CLIENTS_OF_PROXY: u64 = 100;
-/// How many requests a client may reset that are not read yet: the library's default.
+/// The most requests that a client may reset before they are read: the library's default.
 const MOST_UNREAD_RESETS: usize = 20;
 
-/// Serves requests until the connection ends.
 pub(super) async fn serve<H: Handler>(
     limits: &ConnectionLimits,
     handler: Rc<H>,
@@ -87,7 +82,7 @@ pub(super) async fn serve<H: Handler>(
     let io = MultiplexedIo::new(stream.clone(), state.clone(), streams.clone(), speaks_for);
     let mut requests = Requests::new(io.clone(), limits.server().http2, speaks_for);
     let mut served = 0;
-    // The library reads all that has come, and the client is told whether that was served.
+    // The library reads all that has come, and the client learns whether that was served.
     let ended = drive(
         state,
         || false,
@@ -133,11 +128,11 @@ pub(super) async fn serve<H: Handler>(
     }
 }
 
-/// The requests of a connection. To ask for the next one also lets the library send and receive.
+/// The requests of a connection. Polling for the next one also lets the library send and receive.
 struct Requests {
     stage: Stage,
     is_finishing: bool,
-    /// The windows of a stream and of the connection of which the library knows, and what the latter takes of the process's.
+    /// The windows of a stream and of the connection that the library knows, and the connection's share of [`SENT_AHEAD`].
     stream_window: u32,
     connection_window: u32,
     sent_ahead: Allowance,
@@ -148,11 +143,10 @@ enum Stage {
     Open(Connection<MultiplexedIo, Bytes>),
 }
 
-/// A request, and where its response goes.
 type NextRequest = (Request<RecvStream>, SendResponse<Bytes>);
 
 impl Requests {
-    /// Those of a client that speaks for so many at most.
+    /// A client that speaks for at most `speaks_for` others.
     fn new(io: MultiplexedIo, config: Http2, speaks_for: u64) -> Self {
         let clients = usize::try_from(speaks_for).unwrap_or(usize::MAX);
         let mut builder = Builder::new();
@@ -173,7 +167,6 @@ impl Requests {
         }
     }
 
-    /// Tells the client to send no more requests.
     fn finish(&mut self) {
         if !std::mem::replace(&mut self.is_finishing, true)
             && let Stage::Open(connection) = &mut self.stage
@@ -182,8 +175,8 @@ impl Requests {
         }
     }
 
-    /// Grants windows for so many bodies, so that those which wait for their upstreams do not keep others from coming. Returns
-    /// whether the library has something to tell the client.
+    /// Grants windows for so many bodies, so that bodies that wait for their upstreams do not block others. Returns whether the
+    /// library has something to send.
     fn grant(&mut self, bodies: usize) -> bool {
         let Stage::Open(connection) = &mut self.stage else { return false };
         let stream_window = WINDOWS.of_stream(bodies);
@@ -206,7 +199,7 @@ impl Requests {
         changes || grows
     }
 
-    /// The next request; `None` when the connection has ended.
+    /// `None` when the connection has ended.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<NextRequest, h2::Error>>> {
         loop {
             match &mut self.stage {

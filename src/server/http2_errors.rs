@@ -1,4 +1,4 @@
-//! Counts the errors that HTTP/2 clients are told about: of whole connections (GOAWAY) and of streams (RST_STREAM).
+//! Counts the errors that HTTP/2 clients are told: of whole connections (GOAWAY) and of streams (RST_STREAM).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ const NAMES: [&str; 12] = [
     "enhance_your_calm",
 ];
 
-/// Why a connection or a stream ends (RFC 9113, section 7).
+/// RFC 9113, section 7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ErrorCode(pub(super) u32);
 
@@ -28,7 +28,6 @@ impl ErrorCode {
     pub(super) const ENHANCE_YOUR_CALM: Self = Self(0xb);
 }
 
-/// The number of errors of each kind.
 #[derive(Debug, Default)]
 pub struct Http2Errors {
     connections: [AtomicU64; NAMES.len()],
@@ -37,32 +36,29 @@ pub struct Http2Errors {
 }
 
 impl Http2Errors {
-    /// Counts a connection that ends.
     pub(super) fn connection(&self, code: ErrorCode) {
         count(&self.connections, code);
     }
 
-    /// Counts a stream that is reset.
     pub(super) fn stream(&self, code: ErrorCode) {
         count(&self.streams, code);
     }
 
-    /// Counts requests that the HTTP library has refused.
     pub(super) fn refused(&self, requests: u64) {
         self.refused.fetch_add(requests, Ordering::Relaxed);
     }
 
-    /// How many requests the HTTP library has refused, so that they have no other record.
+    /// Requests that the HTTP library has refused, and that have no other record.
     pub fn refused_requests(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// The names of the errors with which connections have ended, and how many.
+    /// By the error.
     pub fn connections(&self) -> impl Iterator<Item = (&'static str, u64)> {
         counted(&self.connections)
     }
 
-    /// The names of the errors with which streams were reset, and how many.
+    /// By the error.
     pub fn streams(&self) -> impl Iterator<Item = (&'static str, u64)> {
         counted(&self.streams)
     }
@@ -74,7 +70,7 @@ fn count(counters: &[AtomicU64], code: ErrorCode) {
     }
 }
 
-/// Those with an error.
+/// Without `no_error`.
 fn counted(counters: &[AtomicU64]) -> impl Iterator<Item = (&'static str, u64)> {
     let counts = counters.iter().map(|counter| counter.load(Ordering::Relaxed));
     NAMES.into_iter().zip(counts).skip(1)

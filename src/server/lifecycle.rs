@@ -1,47 +1,43 @@
-//! The life cycle of a connection: what happens on it, which of its deadlines have passed, and when it ends. This is one rule
-//! for both protocols: they only report what happens, and carry out what the rule says. Pure: the time is an argument.
-//!
-//! A drain, a reload, a place that is needed and `idle_timeout` all ask for an end after the requests that have come,
-//! so none of them drops a response. A request that is left unanswered asks for an end after the requests in flight:
-//! what its client has sent besides is not served. A model of a client, a library and a handler that do anything in any order checks
-//! that no connection ends without a reason, and that each ends in a bounded time.
+//! The life cycle of a connection: what happens on it, which of its deadlines have passed, and when it ends. Both protocols
+//! report events here and carry out the next step. Pure: the time is an argument. A drain, a reload, a place that is needed and
+//! `idle_timeout` all ask for an end after the requests that have come, so none of them drops a response. An unanswered request
+//! asks for an end after the requests in flight.
 
 use std::time::Duration;
 
 use super::time_limits::{EXPECTED_FOR, LINGERS_FOR, SILENCE, TimeLimits, UNLIMITED, is_over};
 use super::worker_state::Coarse;
 
-/// What happens on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A preamble of the PROXY protocol or a handshake begins, which has as much time as the head of a request.
+    /// A preamble of the PROXY protocol or a TLS handshake begins. It has as much time as the head of a request.
     HandshakeBegins,
-    /// It has ended. No request has come yet.
+    /// No request has come yet.
     HandshakeEnds,
     /// The connection has only its socket.
     Rests,
     /// It has the buffers and the handler that requests need.
     Wakes,
-    /// It speaks a protocol that tells the client that the connection ends, and which of its requests are served: HTTP/2.
+    /// The protocol can tell the client that the connection ends, and which of its requests are served: HTTP/2.
     TellsItsEnd,
     /// Bytes have come. So many requests have begun to come since the connection woke.
     Received(u64),
-    /// The head of a request is incomplete or is not, where a connection has many requests at once.
+    /// Whether the head of a request is incomplete, where a connection has many requests at once.
     HeadIsIncomplete(bool),
-    /// The system has taken some of the bytes that are to be sent, or none, because the client does not read.
+    /// The system has taken some of the bytes to send, or none, because the client does not read.
     Sent(bool),
     /// Everything that the library has written was sent.
     Flushed,
-    /// A request begins. Others may be in flight at the same time.
+    /// Others may be in flight at the same time.
     RequestBegins,
     RequestEnds,
-    /// While the response to the request in flight is sent, the client may read nothing for so long.
+    /// The client may read nothing of the response to the request in flight for this time.
     ReadsWithin(Coarse),
     /// The library is given a response.
     Answers,
     /// A request of HTTP/1.1 that has ended gets no response.
     LeftUnanswered,
-    /// The connection may become a tunnel after the request in flight, or does not.
+    /// Whether the connection may become a tunnel after the request in flight.
     Upgrades(bool),
     /// The client sends no more. It may still read a response, or not.
     HalfClosed,
@@ -49,11 +45,10 @@ pub(super) enum Event {
     Broken,
     /// The connection has to end after what has come: its place is needed.
     Ends,
-    /// The same, because its listener is closed. The first request is still waited for.
+    /// Like [`Event::Ends`], because the connection's listener is closed. The first request is still waited for.
     Drains,
 }
 
-/// What becomes of a connection next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     GoOn,
@@ -61,11 +56,9 @@ pub(super) enum Step {
     Rest,
     /// It goes on until what has come is done. The client is told to send no more requests here.
     Finish,
-    /// It ends, for this reason.
     Close(CloseReason),
 }
 
-/// Why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CloseReason {
     /// The head of a request was not complete in time.
@@ -76,33 +69,28 @@ pub(super) enum CloseReason {
     NotReading,
     /// The client has closed the connection.
     Gone,
-    /// Requests were left unanswered.
     Unanswered,
 }
 
-/// When a connection has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// After the requests in flight, and those that have come and are not read yet.
     AfterRequest,
-    /// The same, but not before the first request.
+    /// Like [`End::AfterRequest`], but not before the first request.
     AfterFirstRequest,
     /// After the requests in flight, and when their responses are sent. No other request is served.
     AfterAnswers,
-    /// At once, for this reason.
     Now(CloseReason),
 }
 
-/// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// No request has begun to come yet.
     Fresh,
     /// A request has begun to come.
     Head,
-    /// So many requests are in flight, at least one.
+    /// The requests in flight, at least one.
     Busy(u32),
-    /// Between requests.
     Idle,
 }
 
@@ -112,43 +100,39 @@ enum Readiness {
     Awake,
     /// No request has come for a while, so it has to drop them.
     Tired,
-    /// It has only its socket.
     Resting,
 }
 
-/// What was observed on one connection, and whether it is to end.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a separate observation")]
 pub(super) struct Lifecycle {
     phase: Phase,
-    /// When the phase began.
     pub(super) since: Coarse,
     end: Option<End>,
     readiness: Readiness,
     tells_its_end: bool,
-    /// How many requests have begun to come since the connection woke, and how many of them have begun.
+    /// How many requests have begun to come since the connection woke, and how many of them were passed to the handler.
     come: u64,
     pub(super) taken: u64,
-    /// Since when the head of a request is incomplete, where other requests may be in flight at the same time.
+    /// If other requests may be in flight at the same time.
     head_since: Option<Coarse>,
-    /// Since when bytes wait to be sent, because the client does not read.
+    /// Bytes wait to be sent, because the client does not read.
     unsent: Option<Coarse>,
-    /// How long that may be, if the last request has a limit of its own.
+    /// The longest such wait, if the last request has a limit of its own.
     reads_within: Option<Coarse>,
     /// Whether the library has a response that is not sent completely.
     is_answering: bool,
-    /// Whether a part of that was sent, or of the response to the request in flight.
+    /// Whether a part of that response, or of the response to the request in flight, was sent.
     pub(super) is_answered: bool,
     is_upgrading: bool,
-    /// Set if the client sends no more: the moment when that was noticed, or a later one at which a request began, bytes were
-    /// read that the client had sent before, or a part of a response was sent.
+    /// Set if the client sends no more: when that was noticed, or when, after that, a request began, earlier bytes were read,
+    /// or a part of a response was sent.
     closed_at: Option<Coarse>,
     /// Since when the connection only waits for a client that may not know that it ends.
     expected_since: Option<Coarse>,
 }
 
 impl Lifecycle {
-    /// A new connection.
     pub(super) fn new(now: Coarse) -> Self {
         Self {
             phase: Phase::Fresh,
@@ -173,7 +157,6 @@ impl Lifecycle {
         (self.phase, self.since, self.expected_since) = (phase, now, None);
     }
 
-    /// Records what happens.
     pub(super) fn record(&mut self, event: Event, now: Coarse) {
         match event {
             Event::HandshakeBegins => self.enter(Phase::Head, now),
@@ -185,7 +168,7 @@ impl Lifecycle {
             Event::TellsItsEnd => self.tells_its_end = true,
             Event::Received(come) => {
                 self.come = come;
-                // The client had sent these bytes before it closed its side.
+                // The client had sent these bytes before it ended its data.
                 self.closed_at = self.closed_at.map(|_| now);
                 if matches!(self.phase, Phase::Fresh | Phase::Idle) && come > self.taken {
                     self.enter(Phase::Head, now);
@@ -210,7 +193,7 @@ impl Lifecycle {
             },
             Event::ReadsWithin(limit) => self.reads_within = Some(limit),
             Event::Answers => self.is_answering = true,
-            // The responses to later requests would be taken for the one that is missing.
+            // The client would take a later response for the missing one.
             Event::LeftUnanswered => self.end(End::AfterAnswers),
             Event::Upgrades(is_so) => self.is_upgrading = is_so,
             Event::HalfClosed => self.closed_at = Some(now),
@@ -224,7 +207,7 @@ impl Lifecycle {
         let has_waited = self.unsent.is_some();
         self.unsent = (!took_some).then(|| self.unsent.unwrap_or(now));
         self.closed_at = self.closed_at.map(|since| if took_some { now } else { since });
-        // If no response was given to the library, these are the bytes of an interim response.
+        // Unless the library was given a response, these are the bytes of an interim response.
         self.is_answered |= took_some && self.is_answering;
         match self.phase {
             // The end of a response is sent after its request has ended. This time does not count for the next request.
@@ -235,8 +218,7 @@ impl Lifecycle {
         }
     }
 
-    /// A connection that ends at once does not wait for its requests any more, and one that ends without an answer waits for
-    /// no further ones.
+    /// Nothing replaces `Now`, and only `Now` replaces `AfterAnswers`.
     fn end(&mut self, end: End) {
         match (self.end, end) {
             (Some(End::Now(_)), _) | (Some(End::AfterAnswers), End::AfterRequest | End::AfterFirstRequest) => {}
@@ -270,8 +252,9 @@ impl Lifecycle {
         true
     }
 
-    /// What becomes of the connection next. Whether bytes have come that nobody has looked at, which may be a request, is only
-    /// asked for where it matters, and so is the time. A connection that ends after its requests never ends before them.
+    /// What becomes of the connection next. `is_unread` says whether bytes have come that nobody has read, which may be a
+    /// request; it is called only where it matters, and so is `now`. A connection that ends after its requests never ends
+    /// before them.
     pub(super) fn step(&mut self, now: impl FnOnce() -> Coarse, is_unread: impl FnOnce() -> bool) -> Step {
         match self.end {
             None if self.readiness == Readiness::Tired && !self.is_busy() && !self.tells_its_end => Step::Rest,
@@ -282,13 +265,13 @@ impl Lifecycle {
             Some(End::AfterAnswers) => Step::Close(CloseReason::Unanswered),
             Some(_) if self.is_busy() || self.is_upgrading => {
                 self.expected_since = None;
-                // The response to a handshake ends HTTP on this connection, or else the connection ends after it. And the
-                // library would not wait for the rest of a head.
+                // After the response to an Upgrade, either HTTP or the connection ends. And the library would not wait for
+                // the rest of a head.
                 let can_be_told = self.tells_its_end || self.is_in_flight() && !self.is_upgrading;
                 if can_be_told { Step::Finish } else { Step::GoOn }
             }
-            // A client that has just connected is about to send its request, and cannot know that nobody waits for it. One
-            // that is told closes the connection, or answers that it was told.
+            // A client that has just connected is about to send its request, and cannot know that nobody waits for it. A client
+            // that is told closes the connection, or confirms.
             Some(end) => {
                 let is_waited_for = self.tells_its_end || end == End::AfterFirstRequest && self.is_fresh();
                 let is_expected = is_waited_for && {
@@ -304,14 +287,14 @@ impl Lifecycle {
         }
     }
 
-    /// Until when the last step holds if nothing happens.
+    /// When the last step ceases to hold if nothing happens.
     pub(super) fn expected_until(&self) -> Option<Coarse> {
         self.expected_since.map(|since| since + EXPECTED_FOR)
     }
 
-    /// How long what a client still sends is received and dropped after the end, because the system would otherwise reset the
-    /// connection, and the client may lose the response. One that was told also sends because it reads: for as long as it may
-    /// take to read what was sent last. `None` if it does not read, so that it cannot even be told.
+    /// How long input is received and dropped after the end: otherwise the system would reset the connection, and the client
+    /// could lose the response. A client that was told of the end also sends because it reads, for as long as reading the last
+    /// responses may take. `None` if the client does not read, so that it cannot even be told.
     pub(super) fn lingers_for(&self, is_sending: bool, limits: &TimeLimits, now: Coarse) -> Option<Duration> {
         let is_in_order = !matches!(self.end, Some(End::Now(reason)) if reason != CloseReason::Idle);
         let may_read = self.tells_its_end && is_in_order && !self.is_fresh();
@@ -321,12 +304,10 @@ impl Lifecycle {
         (!self.is_unsent()).then(|| Duration::from_millis(longest))
     }
 
-    /// Whether no request has begun to come on the connection.
     pub(super) fn is_fresh(&self) -> bool {
         self.phase == Phase::Fresh
     }
 
-    /// Whether a request is in flight.
     pub(super) fn is_in_flight(&self) -> bool {
         matches!(self.phase, Phase::Busy(_))
     }
@@ -336,12 +317,10 @@ impl Lifecycle {
         self.is_unsent() || self.head_since.is_some() || matches!(self.phase, Phase::Head | Phase::Busy(_))
     }
 
-    /// Whether the connection does not end, and has nothing to do.
     pub(super) fn is_idle(&self) -> bool {
         self.end.is_none() && !self.is_busy()
     }
 
-    /// Whether the connection has to end.
     pub(super) fn has_to_end(&self) -> bool {
         self.end.is_some()
     }
@@ -354,17 +333,15 @@ impl Lifecycle {
         }
     }
 
-    /// Whether bytes wait to be sent because the client does not read.
     pub(super) fn is_unsent(&self) -> bool {
         self.unsent.is_some()
     }
 
-    /// Whether the library was given nothing to send. Where a request is left unanswered, it may still send an earlier response.
+    /// Whether the library was given nothing to send. After an unanswered request, it may still send an earlier response.
     pub(super) fn is_unasked(&self) -> bool {
         !self.is_in_flight() && !self.is_answering && self.end != Some(End::AfterAnswers)
     }
 
-    /// Whether the connection ends because the client does not read.
     pub(super) fn is_stalled(&self) -> bool {
         self.end == Some(End::Now(CloseReason::NotReading))
     }

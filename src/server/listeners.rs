@@ -1,7 +1,7 @@
-//! The listeners of one worker. A reload may open and close some while it runs.
+//! The listeners of one worker, which a reload may open and close.
 //!
-//! The task of a closed listener accepts what the kernel has accepted already, and its connections end after the
-//! request in flight.
+//! The task of a closed listener accepts what the kernel has already accepted, and its connections end after the request in
+//! flight.
 
 use std::cell::Cell;
 use std::io;
@@ -16,47 +16,38 @@ use tokio::task::JoinSet;
 use super::{Acceptor, ConnectedClient, Handler, Stage, panicked};
 use crate::net::Traffic;
 
-/// The pause after a failed accept, since it mostly fails because file handles or memory are exhausted.
+/// After a failed accept, which usually means that file handles or memory are exhausted.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
 
-/// A listening socket and its protocol.
 #[derive(Debug)]
 pub struct Listener {
-    /// Names it among those of its worker. No other listener gets it later.
+    /// Unique in its worker, and never used again.
     pub id: usize,
     pub socket: std::net::TcpListener,
-    /// Whether its connections use TLS.
     pub is_tls: bool,
-    /// What comes in there.
     pub traffic: Traffic,
 }
 
-/// What changes about the listeners of a worker.
 #[derive(Debug)]
 pub enum ListenerChange {
-    /// There is one more.
     Open(Listener),
-    /// The one with this id accepts no more connections. Those that it has accepted end after the request in flight.
+    /// The listener with this id accepts no more connections. Those that it has accepted end after the request in flight.
     Close(usize),
-    /// The connections that the one with this id accepts from now on use TLS or do not. Those that it has accepted end after
-    /// the request in flight.
+    /// Whether new connections of the listener with this id use TLS. Those that it has accepted end after the request in flight.
     UseTls(usize, bool),
 }
 
-/// The listeners that one worker accepts connections from.
 pub(super) struct Listeners<C> {
-    /// One for each kind of traffic.
     acceptors: [Acceptor<C>; 2],
     stage: watch::Receiver<Stage>,
     open: Vec<Open>,
     accepting: JoinSet<()>,
 }
 
-/// A listener whose task accepts connections.
 struct Open {
     id: usize,
     is_tls: Rc<Cell<bool>>,
-    /// The task ends when this is dropped.
+    /// Dropping this ends the task.
     _close: oneshot::Sender<()>,
 }
 
@@ -65,12 +56,11 @@ where
     C: Fn(&ConnectedClient) -> H + Clone + 'static,
     H: Handler,
 {
-    /// No listeners yet. They accept connections until [`Stage::Draining`].
+    /// They accept connections until [`Stage::Draining`].
     pub(super) fn new(acceptors: [Acceptor<C>; 2], stage: watch::Receiver<Stage>) -> Self {
         Self { acceptors, stage, open: Vec::new(), accepting: JoinSet::new() }
     }
 
-    /// Makes a change.
     pub(super) fn change(&mut self, change: ListenerChange) {
         match change {
             ListenerChange::Open(listener) => {
@@ -107,18 +97,15 @@ where
         Ok(())
     }
 
-    /// Ready when a task that accepts connections panics.
     pub(super) async fn panicked(&mut self) -> io::Error {
         panicked(&mut self.accepting).await
     }
 
-    /// Waits until no more connections are accepted.
     pub(super) async fn closed(mut self) {
         while self.accepting.join_next().await.is_some() {}
     }
 }
 
-/// Accepts connections until `closing` is ready.
 async fn accept<C, H>(
     listener: TcpListener,
     id: usize,
@@ -144,7 +131,7 @@ async fn accept<C, H>(
                     () = acceptor.connections.wait_for_place(&mut place) => false,
                     () = &mut closing => true,
                 };
-                // While the gateway stops there may be no place for it.
+                // While the gateway stops there may be no place.
                 if place.take() {
                     acceptor.open(stream, peer, id, is_tls.get(), place);
                 }
@@ -162,7 +149,7 @@ async fn accept<C, H>(
             },
         }
     }
-    // The kernel may have accepted further connections, and would reset them when the socket is closed. It is asked
+    // The kernel may have accepted further connections, and would reset them when the socket is closed. The system is asked
     // directly, because the runtime may not know of them yet.
     let Ok(listener) = listener.into_std() else { return };
     while let Ok((stream, peer)) = listener.accept() {

@@ -28,7 +28,7 @@ const CHUNKED: &[u8] = b"POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunk
 const UNANSWERED: &[u8] = b"GET /unanswered HTTP/1.1\r\nHost: h\r\n\r\n";
 const B: &[u8] = b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
 
-/// Time limits that no test exceeds.
+/// Limits that no test exceeds.
 fn server() -> Server {
     Server {
         listen: Vec::new(),
@@ -54,16 +54,14 @@ fn server() -> Server {
     }
 }
 
-/// A handler that responds with the number of the response, and not at all if it is asked for that.
+/// Responds with the number of the response, or not at all if it is asked for that.
 #[derive(Clone, Debug, Default)]
 struct Numbering(Rc<Numbers>);
 
 #[derive(Debug, Default)]
 struct Numbers {
     handled: Cell<usize>,
-    /// The shortest length of a body.
     padding: Cell<usize>,
-    /// What the responses to some requests wait for.
     waits: Notify,
 }
 
@@ -87,7 +85,6 @@ impl Handler for Numbering {
     }
 }
 
-/// A body whose request is in flight until the body is dropped.
 #[derive(Default)]
 struct Guarded(Full<Bytes>, #[expect(dead_code, reason = "it is dropped with the body")] Option<RequestGuard>);
 
@@ -108,7 +105,6 @@ impl Body for Guarded {
     }
 }
 
-/// A client that is connected to a server in this thread.
 struct TestClient {
     stream: TcpStream,
     numbers: Rc<Numbers>,
@@ -122,7 +118,7 @@ impl TestClient {
         let (stage, staged) = watch::channel(Stage::Running);
         let listeners = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 1, false, true).unwrap();
         let address = listeners[0].local_addr().unwrap();
-        // Connections inherit this from their listener: a small buffer, so that what is sent soon has to wait.
+        // Connections inherit this from their listener: a small buffer, so that responses soon have to wait.
         SockRef::from(&listeners[0]).set_send_buffer_size(1).unwrap();
         spawn_local(async move {
             let limits = TrafficLimits::new(&server(), 100);
@@ -149,7 +145,6 @@ impl TestClient {
         String::from_utf8(head).unwrap()
     }
 
-    /// The number of the next response.
     async fn answer(&mut self) -> usize {
         let head = self.head().await;
         self.body(&head).await
@@ -189,7 +184,6 @@ impl TestClient {
     }
 }
 
-/// Runs a test with a client.
 fn with_client(test: impl AsyncFnOnce(TestClient)) {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
     runtime.block_on(async { test(TestClient::new().await).await });
@@ -212,7 +206,7 @@ fn responses_wait_for_a_client_that_does_not_read_them() {
             for number in 1..=sent {
                 assert_eq!(client.answer().await, number, "of {sent}");
             }
-            // It has come as well, so a drain waits for it.
+            // The last request has come as well, so a drain waits for it.
             assert_eq!(client.answer().await, sent + 1);
             if !drains {
                 client.stream.shutdown().await.unwrap();

@@ -1,4 +1,4 @@
-//! Tunnels: when both sides have agreed on another protocol, only bytes pass.
+//! Tunnels: once both sides have agreed on another protocol, only bytes pass.
 
 use std::pin::Pin;
 
@@ -12,11 +12,10 @@ use crate::net::Duplex;
 /// What a handler does with the client's stream once its response has accepted a tunnel.
 pub type Tunnel = Box<dyn FnOnce(TunnelStream) -> Pin<Box<dyn Future<Output = ()>>>>;
 
-/// The client's side of a tunnel.
 pub type TunnelStream = Box<dyn Duplex>;
 
-/// Whether a request asks for a WebSocket in HTTP/1.1 (RFC 6455, section 4.1; RFC 9110, section 7.8). A request with a
-/// body, or after which the connection is to be closed, is an ordinary one.
+/// Whether a request asks for a WebSocket in HTTP/1.1 (RFC 6455, section 4.1; RFC 9110, section 7.8). A request with a body
+/// or with `Connection: close` is an ordinary one.
 pub(super) fn asks_for_websocket(head: &Parts, has_body: bool) -> bool {
     head.method == Method::GET
         && !has_body
@@ -25,8 +24,8 @@ pub(super) fn asks_for_websocket(head: &Parts, has_body: bool) -> bool {
         && !has_token(&head.headers, &header::CONNECTION, b"close")
 }
 
-/// Makes a request out of an extended CONNECT that asks for a WebSocket in HTTP/2 (RFC 8441, section 5): it takes the routes
-/// and the limits that its handshake has in HTTP/1.1. Returns whether it is one.
+/// Turns an extended CONNECT for a WebSocket in HTTP/2 (RFC 8441, section 5) into the GET that it would be in HTTP/1.1, so that
+/// it has the same routes and limits. Returns whether it is one.
 pub(super) fn take_extended_connect(head: &mut Parts) -> bool {
     let is_websocket = head.extensions.get::<Protocol>().is_some_and(|protocol| protocol.as_str() == "websocket");
     let asks = head.method == Method::CONNECT && is_websocket;

@@ -9,10 +9,9 @@ use tokio::time::Instant;
 use super::connection_limits::ConnectionLimits;
 use super::date_header::DateHeader;
 
-/// Milliseconds since the worker began, mostly as of the last check of its connections.
+/// Milliseconds since the worker began, usually as of the last check of its connections.
 pub(super) type Coarse = u64;
 
-/// The state that the connections of one worker share.
 #[derive(Debug)]
 pub(super) struct WorkerState {
     begun: Instant,
@@ -24,7 +23,6 @@ pub(super) struct WorkerState {
 }
 
 impl WorkerState {
-    /// For a worker whose connections have these limits.
     pub(super) fn new(limits: Arc<ConnectionLimits>) -> Self {
         Self {
             begun: Instant::now(),
@@ -39,33 +37,29 @@ impl WorkerState {
         &self.limits
     }
 
-    /// The Date of responses.
     pub(super) fn date(&self) -> &DateHeader {
         &self.date
     }
 
-    /// The time as of the last check.
+    /// As of the last check.
     pub(super) fn now(&self) -> Coarse {
         self.now.get()
     }
 
-    /// The time as of this moment, which takes a look at the clock.
+    /// Reads the clock.
     pub(super) fn exact_now(&self) -> Coarse {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// When a time is, for a timer.
     pub(super) fn instant(&self, time: Coarse) -> Instant {
         self.begun + Duration::from_millis(time)
     }
 
-    /// Begins a check of the connections. Returns the time.
     pub(super) fn begin_check(&self) -> Coarse {
         self.now.set(self.exact_now());
         self.now()
     }
 
-    /// Records that there is an idle connection.
     pub(super) fn add_idle(&self) {
         self.has_idle.set(true);
     }

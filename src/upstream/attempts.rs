@@ -12,24 +12,21 @@ use super::resend::{Ending, Resend, Situation};
 use crate::base::clock;
 use crate::server::ClientBody;
 
-/// How often one request was sent, and to which endpoints.
 pub(super) struct Attempts<'a> {
     upstream: &'a Upstream,
     request: &'a UpstreamRequest<'a>,
-    /// The ids of the endpoints that have failed.
+    /// The ids of endpoints that have failed.
     pub(super) tried: SmallVec<[usize; 4]>,
     /// How often the request was sent to another endpoint although one may have processed it.
     retries: u32,
-    /// Whether a connection that had ended was replaced. That happens once, and from then on all connections are new.
+    /// Whether a stale connection was replaced. That happens once, and from then on all connections are new.
     pub(super) is_repeated: bool,
-    /// Whether a server may have got a part of it before the current attempt.
+    /// Whether a server may have got a part of the request before the current attempt.
     was_begun: bool,
-    /// What is sent.
     pub(super) body: BodySource,
 }
 
 impl<'a> Attempts<'a> {
-    /// Before the first attempt.
     pub(super) fn new(upstream: &'a Upstream, request: &'a UpstreamRequest<'_>, body: Option<ClientBody>) -> Self {
         let retry = &upstream.retry;
         let keep = (retry.retries > 0 && request.head.method.is_idempotent()).then_some(retry.max_body);
@@ -37,13 +34,11 @@ impl<'a> Attempts<'a> {
         Self { upstream, request, tried: SmallVec::new(), retries: 0, is_repeated: false, was_begun: false, body }
     }
 
-    /// How an attempt has ended that got a response with this status.
     pub(super) fn answered(&self, status: StatusCode) -> Ending {
         let is_listed = self.upstream.retry.statuses.iter().any(|statuses| statuses.contains(&status.as_u16()));
         if is_listed { Ending::Listed } else { Ending::Final }
     }
 
-    /// Whether the request is sent again after an attempt at this endpoint that has ended so, and where.
     pub(super) fn again(&mut self, ending: Ending, endpoint: usize) -> Option<Resend> {
         if ending == Ending::Final {
             return None;
@@ -56,7 +51,7 @@ impl<'a> Attempts<'a> {
         self.was_begun = progress.is_begun.get();
         self.tried.push(endpoint);
         let next = balancer.can_try(Criteria { key: None, tried: &self.tried });
-        // A response is not given up for a server that is away.
+        // A response is not given up for a server that is down.
         let is_away = |next| matches!(next, Availability::Unhealthy | Availability::Ejected);
         let has_other = next.is_some_and(|next| ending != Ending::Listed || !is_away(next));
         let situation = Situation {

@@ -1,7 +1,7 @@
 //! Chooses an endpoint for each request.
 //!
-//! The candidates are the endpoints that get requests now. They are computed when that changes, and a request reads
-//! them without a lock. They are replaced as a whole, so a request pays with a handful of locked instructions.
+//! The candidates are the endpoints that get requests now. They are computed when that changes, and replaced as a whole, so a
+//! request reads them without a lock, in a handful of locked instructions.
 
 mod rendezvous;
 
@@ -18,7 +18,6 @@ use rendezvous::Rendezvous;
 /// How often a random choice is repeated if it hits an endpoint that cannot get the request.
 const TRIES: usize = 8;
 
-/// Chooses among the endpoints of one upstream.
 #[derive(Debug)]
 pub(super) struct Balancer {
     strategy: Strategy,
@@ -27,12 +26,11 @@ pub(super) struct Balancer {
     turn: AtomicUsize,
 }
 
-/// The most requests in flight of each endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MostInFlight {
     Unlimited,
     Fixed(usize),
-    /// What follows from the latency of each.
+    /// By the latency of each endpoint.
     Adaptive,
 }
 
@@ -53,29 +51,27 @@ enum Strategy {
     Hash,
 }
 
-/// An endpoint with its weight, 1 to 100.
+/// The weight is 1 to 100.
 #[derive(Clone, Debug)]
 pub(super) struct Weighted {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) weight: u32,
 }
 
-/// All endpoints of an upstream, and which of them get requests.
 #[derive(Debug, Default)]
 struct Candidates {
     all: Vec<Weighted>,
     availabilities: Vec<Availability>,
-    /// Indices of those that get requests.
+    /// Indices of endpoints that get requests.
     usable: Vec<usize>,
-    /// The same indices, each as often as its weight, and spread evenly.
+    /// The same indices, each as often as its weight, spread evenly.
     schedule: Vec<usize>,
     rendezvous: Rendezvous,
 }
 
-/// What the balancer has chosen.
 #[derive(Debug)]
 pub(super) enum Choice {
-    /// This endpoint, which counts the request as begun.
+    /// The request already counts as begun at this endpoint.
     Endpoint(Arc<Endpoint>),
     /// All endpoints have as many requests in flight as they may.
     Full,
@@ -83,17 +79,15 @@ pub(super) enum Choice {
     None,
 }
 
-/// What a request wants to be considered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Criteria<'a> {
-    /// The hash of the key by which it is balanced, if the upstream balances by keys and the request has one.
+    /// The hash of the key by which the request is balanced, if the upstream balances by keys and the request has one.
     pub(super) key: Option<u64>,
-    /// The ids of the endpoints that have failed to serve it.
+    /// The ids of endpoints that have failed to serve it.
     pub(super) tried: &'a [usize],
 }
 
 impl Balancer {
-    /// A balancer over these endpoints, each of which may have `most` requests in flight.
     pub(super) fn new(balance: &Balance, most: MostInFlight, endpoints: Vec<Weighted>) -> Self {
         let strategy = match balance {
             Balance::RoundRobin => Strategy::RoundRobin,
@@ -104,12 +98,11 @@ impl Balancer {
         Self { strategy, most, candidates, turn: AtomicUsize::new(0) }
     }
 
-    /// Balances over these endpoints from now on.
     pub(super) fn set(&self, endpoints: Vec<Weighted>) {
         self.candidates.store(Arc::new(Candidates::new(endpoints)));
     }
 
-    /// Looks again which endpoints get requests. Returns whether that has changed.
+    /// Computes again which endpoints get requests. Returns whether that has changed.
     pub(super) fn refresh(&self) -> bool {
         let current = self.candidates.load();
         let has_changed = !current.all.iter().map(availability).eq(current.availabilities.iter().copied());
@@ -123,20 +116,19 @@ impl Balancer {
         self.candidates.load().all.clone()
     }
 
-    /// Whether an endpoint other than this one gets requests.
     pub(super) fn has_other(&self, than: &Endpoint) -> bool {
         let current = self.candidates.load();
         let mut usable = current.usable.iter().filter_map(|index| current.all.get(*index));
         usable.any(|other| other.endpoint.id != than.id && availability(other) == Availability::Available)
     }
 
-    /// Whether the request can be sent now to an endpoint that was not tried, and how that one is.
+    /// Whether the request can be sent now to an endpoint that was not tried, and the availability of that endpoint.
     pub(super) fn can_try(&self, criteria: Criteria<'_>) -> Option<Availability> {
         self.find(&self.candidates.load(), criteria).ok().map(availability)
     }
 
-    /// An endpoint that gets requests and is not among those that were `tried`, at an address of the same name and of the other
-    /// family. It counts a request as begun.
+    /// An endpoint that gets requests, was not `tried`, and has the same name but an address of the other family. The request
+    /// counts as begun there.
     pub(super) fn sibling(&self, of: &Endpoint, tried: &[usize]) -> Option<Arc<Endpoint>> {
         let current = self.candidates.load();
         let usable = current.usable.iter().filter_map(|index| current.all.get(*index));
@@ -144,7 +136,6 @@ impl Balancer {
         siblings.find(|one| !tried.contains(&one.id) && self.begin(one)).cloned()
     }
 
-    /// How many requests this endpoint may have in flight.
     pub(super) fn most_in_flight(&self, endpoint: &Endpoint) -> Option<usize> {
         match self.most {
             MostInFlight::Unlimited => None,
@@ -158,7 +149,6 @@ impl Balancer {
         endpoint.state.load.begin(self.most_in_flight(endpoint))
     }
 
-    /// The endpoint for a request.
     pub(super) fn choose(&self, criteria: Criteria<'_>) -> Choice {
         let candidates = &*self.candidates.load();
         let mut is_full = false;
@@ -204,7 +194,7 @@ impl Balancer {
         if !usable().all(|weighted| is_tried(&weighted)) {
             return Err(NotFound::Full);
         }
-        // Those that get no requests are better than a failure.
+        // Endpoints that get no requests are better than a failure.
         let others = candidates.all.iter().filter(|weighted| !is_tried(weighted));
         let mut is_full = false;
         for other in others {
@@ -220,7 +210,6 @@ impl Balancer {
         self.most_in_flight(&weighted.endpoint).is_none_or(|most| weighted.endpoint.state.load.in_flight() < most)
     }
 
-    /// Whether the request can be sent to this endpoint.
     fn is_open(&self, weighted: &Weighted, criteria: Criteria<'_>) -> bool {
         !criteria.tried.contains(&weighted.endpoint.id) && self.has_room(weighted)
     }
@@ -234,8 +223,8 @@ impl Balancer {
         })
     }
 
-    /// The less busy one of two that are chosen at random by their weights. (Mitzenmacher, "The Power of Two Choices in
-    /// Randomized Load Balancing", 2001.)
+    /// The less busy one of two that are chosen at random by their weights (Mitzenmacher, "The Power of Two Choices in
+    /// Randomized Load Balancing", 2001).
     fn less_busy<'c>(&self, candidates: &'c Candidates, criteria: Criteria<'_>) -> Option<&'c Weighted> {
         let turns = candidates.schedule.len();
         let at = |turn| {
@@ -257,12 +246,10 @@ impl Balancer {
     }
 }
 
-/// Why no endpoint was found.
 #[derive(Clone, Copy, Debug)]
 enum NotFound {
     /// Those that were not tried have as many requests in flight as they may.
     Full,
-    /// All were tried, or there are none.
     NoneLeft,
 }
 
@@ -282,7 +269,7 @@ fn rank(availability: Availability) -> u8 {
 impl Candidates {
     fn new(all: Vec<Weighted>) -> Self {
         let availabilities: Vec<_> = all.iter().map(availability).collect();
-        // The best that there are. If none is well, the checks may be wrong rather than all endpoints.
+        // If no endpoint is healthy, the checks may be wrong rather than all endpoints.
         let best = availabilities.iter().map(|availability| rank(*availability)).min();
         let is_usable = |index: &usize| availabilities.get(*index).map(|availability| rank(*availability)) == best;
         let usable: Vec<_> = (0..all.len()).filter(is_usable).collect();
@@ -294,7 +281,8 @@ impl Candidates {
     }
 }
 
-/// The order of turns: spreads indices evenly by their weights (smooth weighted round-robin): the next one is that whose share is furthest behind.
+/// Spreads indices evenly by their weights (smooth weighted round-robin): the next turn goes to the index whose share is
+/// furthest behind.
 fn schedule(weights: &[u32]) -> Vec<usize> {
     let total: i64 = weights.iter().map(|weight| i64::from(*weight)).sum();
     let mut owed = vec![0i64; weights.len()];

@@ -1,4 +1,4 @@
-//! The body of a response from an upstream, over any protocol.
+//! The body of a response from an upstream, independent of the protocol.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,19 +13,18 @@ use super::in_flight::InFlight;
 use super::{http1, http2};
 use crate::base::deadline::Deadline;
 
-/// The body of one response, which ends the request in flight when it is dropped.
 #[derive(Debug)]
 pub struct UpstreamBody {
     protocol: Protocol,
     deadline: Option<Deadline>,
-    /// The request is in flight until its response has ended.
+    /// The request is in flight until this is dropped.
     in_flight: Option<InFlight>,
 }
 
 #[derive(Debug)]
 enum Protocol {
     Http1(http1::ResponseBody),
-    /// It is large.
+    /// Boxed because it is large.
     Http2(Box<http2::ResponseBody>),
 }
 
@@ -42,7 +41,6 @@ impl From<http2::ResponseBody> for UpstreamBody {
 }
 
 impl UpstreamBody {
-    /// The same body, which breaks off at this moment.
     pub(super) fn until(self, end: Instant) -> Self {
         Self { deadline: Some(Deadline::at(end)), ..self }
     }
@@ -52,7 +50,6 @@ impl UpstreamBody {
         self.in_flight = Some(in_flight);
     }
 
-    /// The address of the server, for the log.
     pub fn server(&self) -> String {
         match &self.protocol {
             Protocol::Http1(body) => body.server(),
@@ -60,7 +57,7 @@ impl UpstreamBody {
         }
     }
 
-    /// The words beside the status of the response, if they are not those of the standard; only once.
+    /// The reason phrase of the response, if it is not the standard one; only once.
     pub fn take_reason(&mut self) -> Option<Bytes> {
         match &mut self.protocol {
             Protocol::Http1(body) => body.take_reason(),

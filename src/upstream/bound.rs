@@ -1,8 +1,8 @@
-//! Connections of HTTP/1.1 to servers that are for one connection of a client. NTLM and Negotiate authenticate a connection and
-//! not a request (RFC 4559, section 6), so whoever sends the next request on it is taken for the same user.
+//! Connections of HTTP/1.1 to servers that belong to one connection of a client. NTLM and Negotiate authenticate a connection
+//! and not a request (RFC 4559, section 6), so the server takes the sender of the next request for the same user.
 //!
-//! After a challenge or credentials of that kind, the connection serves only the client's connection, and ends with it. Where
-//! requests of several clients may come on that, the connection to the server is closed after the response.
+//! After such a challenge or such credentials, the connection to the server serves only the client's connection, and ends
+//! with it. If that may carry requests of several clients, the connection to the server is closed after the response.
 
 use std::cell::RefCell;
 
@@ -12,20 +12,17 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use super::connection::UpstreamConnection;
 use crate::base::http::header_list;
 
-/// The schemes that authenticate connections.
 const SCHEMES: [&str; 4] = ["NTLM", "Negotiate", "Nego2", "Kerberos"];
 
-/// The connections that are for one connection of a client, with the ids of their servers.
+/// The ids are those of the servers.
 #[derive(Debug, Default)]
 pub struct BoundConnections(RefCell<Vec<(usize, Box<UpstreamConnection>)>>);
 
 impl BoundConnections {
-    /// Whether there are none, as mostly.
     pub(super) fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }
 
-    /// The connection to this server, if there is one and it is still open.
     pub(super) fn take(&self, server: usize) -> Option<Box<UpstreamConnection>> {
         let mut connections = self.0.borrow_mut();
         let index = connections.iter().rposition(|(id, _)| *id == server)?;
@@ -33,7 +30,6 @@ impl BoundConnections {
         connection.is_quiet().then_some(connection)
     }
 
-    /// Keeps a connection after a complete response.
     pub(super) fn put(&self, server: usize, mut connection: Box<UpstreamConnection>) {
         connection.end_receiving();
         connection.is_new = false;
@@ -41,7 +37,6 @@ impl BoundConnections {
     }
 }
 
-/// Whether a request with these headers may authenticate its connection.
 pub(super) fn has_credentials(headers: &HeaderMap) -> bool {
     headers.iter().any(|(name, value)| is_credentials(name, value))
 }
@@ -60,7 +55,6 @@ pub(super) fn has_challenge(status: StatusCode, headers: &HeaderMap) -> bool {
         && [WWW_AUTHENTICATE, PROXY_AUTHENTICATE].iter().any(names_scheme)
 }
 
-/// Whether this member of a list begins with such a scheme.
 fn is_scheme(member: &[u8]) -> bool {
     let word = member.trim_ascii_start().split(u8::is_ascii_whitespace).next().unwrap_or_default();
     SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme.as_bytes()))

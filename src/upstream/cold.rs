@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-/// The same future, of whose room and code the function that awaits it has none.
+/// Boxes a future, so that it adds neither size nor code to the function that awaits it.
 pub(super) fn cold<'a, T>(future: impl Future<Output = T> + 'a) -> Pin<Box<dyn Future<Output = T> + 'a>> {
     Box::pin(future)
 }

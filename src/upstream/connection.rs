@@ -1,11 +1,7 @@
-//! One connection to an upstream server: it sends and receives bytes.
+//! One connection to an upstream server: it sends and receives bytes. The task of the request drives it.
 //!
-//! The task of the request drives it. A general HTTP client would have a task of its own for each connection, which
-//! costs two wake-ups and some copies per request.
-//!
-//! A request took 38 500 instructions with hyper's client, and takes 24 100 without it (counted by callgrind, with the
-//! headers of the limit). The head is written directly from the client's headers, and httparse parses the response. A
-//! message that can be read in two ways is refused, in both directions.
+//! With hyper's client, which has a task for each connection, a request took 38 500 instructions, and takes 24 100 without it
+//! (counted by callgrind, with the headers of the limit). A message that can be read in two ways is refused, in both directions.
 
 use std::future::Future;
 use std::io;
@@ -27,33 +23,29 @@ use super::stall::StallTimer;
 use super::stream::UpstreamStream;
 use crate::net::{Duplex, Rewound};
 
-/// How many bytes a read may return if a body is large. Others have room in a buffer of their worker.
+/// How many bytes a read may return if a body is large. Smaller reads use a buffer of the worker.
 const LARGE_READ: usize = 64 * 1024;
 /// The same for a client that may have hundreds of requests on one connection, and may read none of the responses.
 const MULTIPLEXED_READ: usize = 16 * 1024;
 
-/// A connection, with its buffers while something is in them.
+/// A connection. It has buffers only while they are not empty.
 #[derive(Debug)]
 pub(super) struct UpstreamConnection {
     stream: UpstreamStream,
-    /// The address of the server.
     pub(super) peer: TargetAddress,
-    /// Bytes that were received and not used yet.
     pub(super) received: BytesMut,
-    /// Bytes to be sent.
     pub(super) sending: Vec<u8>,
     sent: usize,
     spare: Rc<SpareBuffers>,
     large_read: usize,
-    /// Limits how long either side may take.
     pub(super) stall: StallTimer,
-    /// The client for which it was made, if the server was told so; then it is for no other.
+    /// The server was told of this client, so the connection is for no other.
     pub(super) announced: Option<SocketAddr>,
-    /// Whether it is for one connection of a client, see `bound.rs`.
+    /// Whether it belongs to one connection of a client, see `bound.rs`.
     pub(super) is_bound: bool,
     /// Whether it has carried no request yet.
     pub(super) is_new: bool,
-    /// When it was made, by the clock of its pool.
+    /// By the clock of its pool.
     pub(super) connected_at: Instant,
     /// How long its server keeps it without a request, if the last response has said so, and when that is over.
     pub(super) kept_for: Option<Duration>,
@@ -62,24 +54,21 @@ pub(super) struct UpstreamConnection {
     pub(super) idle_since: Instant,
 }
 
-/// The upstream's side of a tunnel. The connection is closed when it is dropped.
+/// The upstream's side of a tunnel. Dropping it closes the connection.
 pub struct UpstreamTunnel {
-    /// The address of the server.
     pub peer: TargetAddress,
     /// What the server sends after its response, and what it is sent.
     pub stream: Box<dyn Duplex>,
-    /// It counts as a request in flight.
     pub(super) _in_flight: Option<InFlight>,
 }
 
 impl UpstreamConnection {
-    /// Only bytes pass from now on.
     pub(super) fn into_tunnel(self) -> UpstreamTunnel {
         let stream = Rewound::new(self.received.freeze(), self.stream);
         UpstreamTunnel { peer: self.peer, stream: Box::new(stream), _in_flight: None }
     }
 
-    /// Its buffers are those in `spare`, and its age counts from `now`.
+    /// Takes its buffers from `spare`. Its age counts from `now`.
     ///
     /// # Errors
     /// When the stream is already closed.
@@ -105,19 +94,17 @@ impl UpstreamConnection {
         }))
     }
 
-    /// The server was told that it is for this client.
     pub(super) fn announced_to_be(mut self: Box<Self>, client: Option<SocketAddr>) -> Box<Self> {
         self.announced = client;
         self
     }
 
-    /// The next request is of a client that speaks this version.
+    /// Prepares for a request of a client that speaks this version.
     pub(super) fn serves(&mut self, version: Version) {
         self.sending = self.spare.take_sending();
         self.large_read = if version == Version::HTTP_2 { MULTIPLEXED_READ } else { LARGE_READ };
     }
 
-    /// Sends all bytes that wait to be sent.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.sending.len() {
             let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.sending[self.sent..]))?;
@@ -134,20 +121,19 @@ impl UpstreamConnection {
         Poll::Ready(Ok(()))
     }
 
-    /// Gives its buffer back, because nothing more of the request is to be sent.
+    /// Gives the buffer back, because nothing more of the request is to be sent.
     pub(super) fn end_sending(&mut self) {
         self.sent = 0;
         self.spare.put_sending(mem::take(&mut self.sending));
     }
 
-    /// Gives its buffer back, unless something that was received is in it.
     pub(super) fn end_receiving(&mut self) {
         if self.received.is_empty() {
             self.spare.put_received(mem::take(&mut self.received));
         }
     }
 
-    /// How many bytes wait to be sent. All that are encrypted already count as one.
+    /// How many bytes wait to be sent. All encrypted bytes together count as one.
     pub(super) fn unsent(&self) -> usize {
         self.sending.len() - self.sent + usize::from(self.stream.is_unsent())
     }
@@ -164,18 +150,16 @@ impl UpstreamConnection {
             // The next bytes are written to the beginning of the buffer.
             self.received.clear();
         }
-        // If the parts of the buffer that were passed on as a body are dropped, their memory is used again.
+        // Memory of the buffer that was passed on as a body is used again once the body is dropped.
         self.received.reserve(if large { self.large_read } else { SMALL });
         pin!(self.stream.read_buf(&mut self.received)).poll(cx)
     }
 
-    /// Whether all places of connections are taken.
     pub(super) fn is_place_wanted(&self) -> bool {
         self.stream.is_place_wanted()
     }
 
-    /// Whether an idle connection is still open and has received nothing: anything else would be a response without a
-    /// request.
+    /// Whether an idle connection is still open and has received nothing: anything else would be a response without a request.
     pub(super) fn is_quiet(&mut self) -> bool {
         self.received.is_empty() && self.sending.is_empty() && self.stream.is_quiet()
     }

@@ -15,7 +15,6 @@ use super::stream::{self, Offered, Socket, UpstreamStream};
 use crate::config::ProxyProtocol;
 use crate::net::Names;
 
-/// Who a server is told that the client is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Announced {
     pub(super) version: ProxyProtocol,
@@ -23,7 +22,6 @@ pub(super) struct Announced {
     pub(super) client: Option<SocketAddr>,
 }
 
-/// How an upstream connects to its endpoints.
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
     timeout: Duration,
@@ -31,17 +29,17 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// The lookup of the name, the connection and its TLS handshake may take `timeout` together.
+    /// `timeout` is for the lookup of the name, the connection and its TLS handshake together.
     pub(super) fn new(timeout: Duration, names: Arc<Names>) -> Self {
         Self { timeout, names }
     }
 
-    /// Makes a stream to this endpoint, to whose server the client is `announced` first, and these protocols are `offered` if it
-    /// speaks TLS. Does `then` with it, in the same time.
+    /// Makes a stream to this endpoint. Its server is told of the client that is `announced`, and with TLS these protocols are
+    /// `offered`. Does `then` with the stream, in the same time.
     ///
     /// # Errors
-    /// When the name has no address, no address accepts the connection, the server does not speak TLS or its certificate is
-    /// not valid, or the time is over; and those of `then`.
+    /// When the name has no address, no address accepts the connection, the server does not speak TLS or its certificate is not
+    /// valid, or the time is over; and those of `then`.
     pub(super) async fn connect<T>(
         &self,
         endpoint: &Endpoint,
@@ -72,7 +70,7 @@ impl Connector {
     }
 }
 
-/// The address of the server, if it has one.
+/// `None` for a Unix socket.
 fn server_address(socket: &Socket) -> Option<SocketAddr> {
     match socket {
         Either::Left(socket) => socket.peer_addr().ok(),

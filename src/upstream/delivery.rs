@@ -1,4 +1,4 @@
-//! One attempt to send a request: over a connection that is there, or a new one.
+//! One attempt to send a request, over an existing or a new connection.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -23,24 +23,22 @@ use super::request::{RequestHead, UpstreamRequest};
 use super::stream::Offered;
 use super::{Upstream, http1, http2, request_headers};
 
-/// What carries a request.
 #[derive(Debug)]
 pub(super) enum Connection {
-    /// One of HTTP/1.1, which nobody else uses.
+    /// HTTP/1.1, which nobody else uses.
     Http1(Box<UpstreamConnection>),
-    /// A stream on one of HTTP/2. In a box it does not make the futures of other requests larger.
+    /// A stream of HTTP/2. Boxed, it does not make the futures of other requests larger.
     Http2(Box<OpenStream>),
 }
 
 #[derive(Clone, Copy)]
 pub struct Connections<'a> {
-    /// Those of the worker.
+    /// Of the worker.
     pub pools: &'a Rc<ConnectionPools>,
-    /// Those that are for the client's connection alone.
+    /// Belong to the client's connection.
     pub bound: &'a Rc<BoundConnections>,
 }
 
-/// A request, the upstream that it is for, and the connections over which it may be sent.
 #[derive(Clone, Copy)]
 pub(super) struct Delivery<'a> {
     pub(super) upstream: &'a Upstream,
@@ -49,7 +47,7 @@ pub(super) struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// Sends the request once. While there is no connection, the endpoint may change to another address of its server.
+    /// Sends the request once. While connecting, the endpoint may change to another address of its server.
     pub(super) async fn attempt(
         self,
         in_flight: &mut InFlight,
@@ -75,19 +73,19 @@ impl Delivery<'_> {
         self.exchange(connection, endpoint, Some(in_flight), named, &mut attempts.body, headers).await
     }
 
-    /// Whether the endpoint is offered HTTP/2 for the request: one that has chosen HTTP/1.1 is not.
+    /// Whether the endpoint is offered HTTP/2 for the request: an endpoint that has chosen HTTP/1.1 is not.
     pub(super) fn is_offered_http2(self, endpoint: &Endpoint) -> bool {
         let RequestHead { asks_for_websocket, headers, .. } = self.request.head;
         endpoint.target.is_offered_http2(|| asks_for_websocket || has_credentials(headers))
             && !self.connections.pools.http2.chooses_http1(endpoint.id)
     }
 
-    /// The client that is announced to servers, so that the connection can be used for no other.
+    /// The client that is announced to servers. The connection can be used for no other.
     pub(super) fn announced(self) -> Option<SocketAddr> {
         self.upstream.proxy_protocol.and(self.request.address())
     }
 
-    /// A connection that is there and can carry the request. After one of HTTP/1.1 has ended, others may end soon.
+    /// An existing connection that can carry the request. After one of HTTP/1.1 has ended, others may end soon.
     fn take(self, endpoint: &Endpoint, is_repeated: bool) -> Option<Connection> {
         let Self { upstream: Upstream { keep, .. }, connections: Connections { pools, bound }, request } = self;
         if self.is_offered_http2(endpoint) {
@@ -102,7 +100,7 @@ impl Delivery<'_> {
         bound.or_else(|| pools.take(endpoint.id, self.announced(), *keep)).map(Connection::Http1)
     }
 
-    /// A connection to this endpoint that can carry the request, mostly a new one.
+    /// A connection to this endpoint that can carry the request, usually a new one.
     pub(super) async fn open(self, endpoint: &Arc<Endpoint>) -> Result<Connection, UpstreamError> {
         let Self { upstream, connections: Connections { pools, .. }, request } = self;
         if self.is_offered_http2(endpoint) {
@@ -119,8 +117,8 @@ impl Delivery<'_> {
         Ok(Connection::Http1(connection.announced_to_be(self.announced())))
     }
 
-    /// Sends the request over this connection to the endpoint, where it is `in_flight` unless it is a check, and waits for the
-    /// head of the response. Connection names the headers in `named`.
+    /// Sends the request over this connection, and waits for the head of the response. `in_flight` is `None` for a check.
+    /// Connection names the headers in `named`.
     pub(super) async fn exchange(
         self,
         connection: Connection,

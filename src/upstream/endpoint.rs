@@ -19,50 +19,41 @@ use crate::net::tls::ConnectorTls;
 /// One server of an upstream. If its name has several addresses, each of them is an endpoint.
 #[derive(Debug)]
 pub struct Endpoint {
-    /// The id under which its connections are pooled. No id is used twice, because requests of an earlier snapshot may still
-    /// use the ids of removed endpoints.
+    /// Connections are pooled by this id. No id is used twice, because requests of an earlier snapshot may still use the ids
+    /// of removed endpoints.
     pub id: usize,
-    /// How it is reached.
     pub target: Target,
     pub(super) state: EndpointState,
-    /// What all workers share about its upstream.
+    /// Shared by all workers.
     pub(super) upstream: Arc<UpstreamState>,
     /// The places of the connections to all servers.
     pub(super) places: Arc<Places>,
 }
 
-/// How an endpoint is reached.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
-    /// Where it listens.
     pub address: TargetAddress,
-    /// The Host header it expects.
     pub authority: HeaderValue,
-    /// How its connections use TLS; `None` if they do not.
+    /// `None` without TLS.
     pub tls: Option<TargetTls>,
-    /// Whether it is spoken to in HTTP/2: with TLS if it agrees, without TLS always.
+    /// Whether it is spoken to in HTTP/2: with TLS if the server agrees, without TLS always.
     pub http2: bool,
 }
 
-/// Where an endpoint listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TargetAddress {
-    /// At this address.
     Socket(SocketAddr),
-    /// At an address of this name, which is not known yet, and this port.
+    /// A name that is not resolved yet, and a port.
     Name(String, u16),
-    /// At the Unix socket with this path.
     Unix(PathBuf),
-    /// The built-in server, at this address, whose port the system picks at each start.
+    /// The built-in server. The system picks its port at each start.
     Echo(SocketAddr),
 }
 
-/// How the connections to an endpoint use TLS.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TargetTls {
-    /// Who is trusted, and what is shown.
+    /// Who is trusted, and which certificate is shown.
     pub settings: ConnectorTls,
-    /// The name for which the server needs a certificate.
     pub server_name: ServerName<'static>,
 }
 
@@ -77,7 +68,7 @@ impl Target {
         }
     }
 
-    /// Whether it is offered HTTP/2. With TLS, a server of HTTP/2 agrees on HTTP/1.1 too, for what needs a connection of its own.
+    /// With TLS, a server of HTTP/2 agrees on HTTP/1.1, too, for requests that need a connection of their own.
     pub(super) fn is_offered_http2(&self, needs_own: impl FnOnce() -> bool) -> bool {
         self.http2 && !(self.tls.is_some() && needs_own())
     }
@@ -95,7 +86,7 @@ impl fmt::Display for TargetAddress {
 }
 
 impl Endpoint {
-    /// Its address or name, and its port if it has one, as spans have them.
+    /// As spans have them.
     pub(super) fn server(&self) -> (String, Option<u16>) {
         match &self.target.address {
             TargetAddress::Socket(address) | TargetAddress::Echo(address) => {
@@ -106,13 +97,12 @@ impl Endpoint {
         }
     }
 
-    /// Whether it has answered a request.
     pub(super) fn was_reached(&self) -> bool {
         self.state.load.latency().is_some()
     }
 
-    /// The times from sending it a request to the head of its response. Errors are not measured, and neither are
-    /// requests whose bodies were not sent completely.
+    /// The times from sending a request to the head of its response. Errors, and requests whose bodies were not sent
+    /// completely, are not measured.
     pub fn latencies(&self) -> HistogramSnapshot {
         self.state.load.latencies()
     }
@@ -124,25 +114,21 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The endpoints of all upstreams.
 #[derive(Debug)]
 pub struct Endpoints {
     known: Mutex<Known>,
-    /// How many workers send requests to them.
     workers: usize,
-    /// The places of the connections to all of them.
     places: Arc<Places>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// By the name of the upstream.
     upstreams: BTreeMap<String, OfUpstream>,
     last_id: usize,
 }
 
-/// The endpoints of one upstream. A connection that was made with other settings must not be used, so each combination is an
-/// endpoint.
+/// The endpoints of one upstream. A connection that was made with other settings must not be used, so each combination is
+/// an endpoint.
 #[derive(Debug, Default)]
 struct OfUpstream {
     endpoints: Vec<Arc<Endpoint>>,
@@ -150,12 +136,12 @@ struct OfUpstream {
 }
 
 impl Endpoints {
-    /// None yet, for so many workers, with so many connections.
+    /// For so many workers, with at most `connections`.
     pub fn new(workers: usize, connections: usize) -> Self {
         Self { known: Mutex::default(), workers, places: Arc::new(Places::new(connections)) }
     }
 
-    /// The endpoint of this upstream that is reached so. It is the same for as long as somebody uses it.
+    /// It stays the same while somebody uses it.
     pub(super) fn get(&self, upstream: &str, target: Target, is_checked: bool) -> Arc<Endpoint> {
         let Known { upstreams, last_id } = &mut *self.known.lock();
         let OfUpstream { endpoints, state: upstream } = upstreams.entry(upstream.to_owned()).or_default();
@@ -170,22 +156,20 @@ impl Endpoints {
         endpoint
     }
 
-    /// What the workers share about this upstream.
     pub(super) fn state(&self, upstream: &str) -> Arc<UpstreamState> {
         self.known.lock().upstreams.entry(upstream.to_owned()).or_default().state.clone()
     }
 
-    /// Drops the endpoints that nobody uses: no upstream, be it in force or being built, and no request. Nothing else ends
+    /// Drops the endpoints that nobody uses: no upstream, be it in force or being built, and no request. Nothing else drops
     /// one, since lookups and reloads add some at any time.
     pub fn drop_unused(&self) {
         self.known.lock().upstreams.retain(|_, OfUpstream { endpoints, .. }| {
-            // Whoever uses one has it from here.
+            // Every user got its clone from here.
             endpoints.retain(|endpoint| Arc::strong_count(endpoint) > 1);
             !endpoints.is_empty()
         });
     }
 
-    /// How many are known.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.known.lock().upstreams.values().map(|upstream| upstream.endpoints.len()).sum()

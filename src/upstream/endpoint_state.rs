@@ -1,6 +1,5 @@
-//! How an endpoint does, for all workers: what is in flight, what has failed, and whether it gets requests.
-//!
-//! A request only reads and changes atomics. What changes rarely is behind a lock.
+//! The state of an endpoint for all workers: what is in flight, what has failed, and whether it gets requests. A request
+//! touches only atomics. What changes rarely is behind a lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,12 +12,9 @@ use super::overload::gradient::{GradientLimit, Sample};
 use crate::base::clock::Monotonic;
 use crate::config::{AdaptiveBounds, Ejection, HealthCheck};
 
-/// The counts of one endpoint, which all workers share.
 #[derive(Debug)]
 pub(super) struct EndpointState {
-    /// How many requests it has, and how long they take.
     pub(super) load: Load,
-    /// How many requests in a row have failed.
     failures_in_row: AtomicU32,
     /// The number of an [`Availability`].
     availability: AtomicU8,
@@ -28,33 +24,24 @@ pub(super) struct EndpointState {
     ejections: AtomicU64,
     failed_checks: AtomicU64,
     health: Mutex<Health>,
-    /// How many requests it should have in flight, by its load.
     pub(super) adaptive: AdaptiveLimit,
 }
 
-/// What is known of an endpoint, for metrics and the API.
+/// For metrics and the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointStatus {
-    /// Whether it gets requests.
     pub availability: Availability,
-    /// How many requests are in flight.
     pub in_flight: usize,
-    /// How many requests it got.
     pub requests: u64,
-    /// How many of them failed.
     pub failures: u64,
-    /// How many requests in a row have failed.
     pub failures_in_row: u32,
-    /// How often it was ejected.
     pub ejections: u64,
-    /// How many checks have failed.
     pub failed_checks: u64,
     /// The smoothed time until the head of a response; `None` if there was none.
     pub latency: Option<Duration>,
 }
 
 impl EndpointState {
-    /// Of an endpoint that no request was sent to, with so many workers that send requests.
     pub(super) fn new(is_checked: bool, workers: usize) -> Self {
         let health = Health::new(is_checked);
         Self {
@@ -70,15 +57,14 @@ impl EndpointState {
         }
     }
 
-    /// Records a response that is no failure.
     pub(super) fn succeeded(&self) {
-        // A request that reads does not take the line of memory from other cores.
+        // A request that only reads does not take the cache line from other cores.
         if self.failures_in_row.load(Ordering::Relaxed) != 0 {
             self.failures_in_row.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Records a failure. Returns how many there were in a row.
+    /// Returns the failures in a row.
     pub(super) fn failed(&self) -> u32 {
         self.failures.fetch_add(1, Ordering::Relaxed);
         self.failures_in_row.fetch_add(1, Ordering::Relaxed).saturating_add(1)
@@ -90,7 +76,7 @@ impl EndpointState {
         self.failures_in_row.store(0, Ordering::Relaxed);
     }
 
-    /// Ejects it. Returns for how long; `None` if it gets no requests already.
+    /// Returns for how long; `None` if it gets no requests already.
     pub(super) fn eject(&self, rules: &Ejection, now: Monotonic) -> Option<Duration> {
         if self.availability() != Availability::Available {
             return None;
@@ -105,7 +91,6 @@ impl EndpointState {
         Some(time)
     }
 
-    /// Takes the result of a check.
     pub(super) fn checked(&self, is_good: bool, rules: &HealthCheck, now: Monotonic) {
         if !is_good {
             self.failed_checks.fetch_add(1, Ordering::Relaxed);
@@ -115,7 +100,7 @@ impl EndpointState {
         self.publish(&health);
     }
 
-    /// Does what is due: an ejection ends. It `is_checked`, or is not any more.
+    /// Ends an ejection that is over, and records whether the endpoint `is_checked`.
     pub(super) fn advance(&self, is_checked: bool, now: Monotonic) {
         let mut health = self.health.lock();
         health.set_checked(is_checked);
@@ -127,23 +112,19 @@ impl EndpointState {
         self.availability.store(health.availability() as u8, Ordering::Relaxed);
     }
 
-    /// Whether it gets requests.
     pub(super) fn availability(&self) -> Availability {
         let number = usize::from(self.availability.load(Ordering::Relaxed));
         Availability::ALL.get(number).copied().unwrap_or(Availability::Available)
     }
 
-    /// The same server has an address of the other family, or has none any more.
     pub(super) fn set_has_sibling(&self, has_sibling: bool) {
         self.has_sibling.store(has_sibling, Ordering::Relaxed);
     }
 
-    /// Whether the same server has an address of the other family.
     pub(super) fn has_sibling(&self) -> bool {
         self.has_sibling.load(Ordering::Relaxed)
     }
 
-    /// What is known of it.
     pub(super) fn status(&self) -> EndpointStatus {
         EndpointStatus {
             availability: self.availability(),
@@ -158,7 +139,7 @@ impl EndpointState {
     }
 }
 
-/// How many requests an endpoint should have in flight, by its load. The limit is computed again from time to time.
+/// How many requests should be in flight at an endpoint, derived from its load.
 #[derive(Debug)]
 pub(super) struct AdaptiveLimit {
     limit: AtomicUsize,
@@ -175,12 +156,10 @@ impl Default for AdaptiveLimit {
 }
 
 impl AdaptiveLimit {
-    /// How many requests may be in flight.
     pub(super) fn get(&self) -> usize {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Computes the limit again.
     pub(super) fn advance(&self, load: &Load, bounds: AdaptiveBounds, now: Monotonic) {
         let work = load.work();
         let (gradient, before) = &mut *self.gradient.lock();

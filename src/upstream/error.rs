@@ -1,5 +1,4 @@
-//! Why a request got no response from its upstream, and which status and text the client gets instead; and why a body breaks
-//! off.
+//! Why a request got no response from its upstream, and which status and text the client gets instead; why a body breaks off.
 
 use std::fmt;
 use std::io;
@@ -13,7 +12,6 @@ use super::response_rules::BadHead;
 use crate::base::reason::Reason;
 use crate::server::ClientBodyError;
 
-/// Why there is no response.
 #[derive(Debug)]
 pub enum UpstreamError {
     /// The connection was refused, the address is not reachable, or the name is unknown.
@@ -22,31 +20,26 @@ pub enum UpstreamError {
     Exhausted(io::Error),
     /// The TLS handshake failed: the server's certificate is not valid, or there is nothing that both sides accept.
     Tls(io::Error),
-    /// There was no connection within this time.
     ConnectTimeout(Duration),
-    /// No head of a response came within this time.
+    /// No head of a response came in time.
     Timeout(Duration),
     /// The connection ended before a byte of a response came.
     Closed(io::Error),
-    /// The upstream has sent this instead of a valid response.
+    /// What came instead of a valid response.
     Bad(&'static str),
-    /// What the upstream has sent is not valid in HTTP/2.
+    /// Why the response is not valid.
     BadHttp2(String),
     /// The upstream speaks HTTP/2, which has no form for this request.
     NoHttp2,
-    /// The upstream has no endpoints.
     NoEndpoint,
-    /// Each endpoint has as many requests in flight as it may.
     Overloaded,
-    /// The client broke off while it sent its body.
+    /// The client's body broke off.
     Client(ClientBodyError),
     /// The client sent nothing of an incomplete body for this time.
     BodyTimeout(Duration),
-    /// The client's body is larger than it may be.
     TooLarge,
-    /// The client's Connection header names too many headers.
     TooManyNamed,
-    /// The time that the client has given the call is over.
+    /// The client has set it.
     Deadline(Duration),
 }
 
@@ -57,12 +50,13 @@ impl From<BadHead> for UpstreamError {
 }
 
 impl UpstreamError {
-    /// Why a connection could not be made to an address, which `was_reached` before or not: what this machine lacks is not the
-    /// fault of a server.
+    /// Why there is no connection to an address. `was_reached` says whether one succeeded before: a lack of this machine is not
+    /// the server's fault.
     pub(super) fn of_connecting(error: io::Error, was_reached: bool) -> Self {
         const LACKS: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
         let is_own = Errno::from_io_error(&error).is_some_and(|errno| {
-            // Without IPv6, each address of IPv6 gives ADDRNOTAVAIL too. One that was reached lacks a port of this machine.
+            // Without IPv6, each IPv6 address gives ADDRNOTAVAIL, too. For an address that was reached, this machine lacks a
+            // port.
             LACKS.contains(&errno) || (was_reached && errno == Errno::ADDRNOTAVAIL)
         });
         if is_own { Self::Exhausted(error) } else { Self::Connect(error) }
@@ -82,7 +76,6 @@ impl UpstreamError {
         }
     }
 
-    /// The reason for logs and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Connect(_) | Self::NoEndpoint => Reason::Connect,
@@ -110,8 +103,7 @@ impl UpstreamError {
         }
     }
 
-    /// The status for the client: 503 if there was no room, 504 if the upstream was too slow, 502 if it failed, and 4xx if the
-    /// client failed.
+    /// 503 if there was no room, 504 if the upstream was too slow, 502 if it failed, and 4xx if the client failed.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Connect(_) | Self::Tls(_) | Self::NoEndpoint | Self::Closed(_) | Self::Bad(_) | Self::BadHttp2(_) => {
@@ -125,7 +117,7 @@ impl UpstreamError {
         }
     }
 
-    /// The text for the client. It contains no address, which only the log shows.
+    /// Contains no address: only the log shows those.
     pub fn detail(&self) -> &'static str {
         match self {
             Self::Connect(_) => "The upstream server cannot be reached.",
@@ -170,22 +162,19 @@ impl fmt::Display for UpstreamError {
     }
 }
 
-/// An attempt that got no response.
 #[derive(Debug)]
 pub(super) struct Failed {
-    /// Why.
     pub(super) error: UpstreamError,
     pub(super) ending: Ending,
 }
 
 impl Failed {
-    /// There is no connection.
     pub(super) fn to_connect(error: UpstreamError) -> Self {
         let is_own = error.ending() == Ending::Final;
         Self { error, ending: if is_own { Ending::Final } else { Ending::NotConnected } }
     }
 
-    /// An exchange over a connection of HTTP/1.1, which `is_new` or has carried other requests, has failed.
+    /// An exchange over HTTP/1.1 has failed. The connection `is_new` or has carried other requests.
     pub(super) fn over_http1(error: UpstreamError, is_new: bool) -> Self {
         let is_stale = !is_new && matches!(error, UpstreamError::Closed(_));
         Self { ending: if is_stale { Ending::Stale } else { error.ending() }, error }
@@ -198,42 +187,32 @@ impl From<UpstreamError> for Failed {
     }
 }
 
-/// Why the body of a request cannot be sent.
 #[derive(Debug)]
 pub(super) enum RequestBodyError {
-    /// The client has broken off.
     Client(ClientBodyError),
-    /// It is larger than it may be.
     TooLarge,
     /// The upstream accepts no more. It may have sent a response.
     Upstream,
 }
 
-/// Why a body breaks off.
 #[derive(Debug)]
 pub enum BodyError {
-    /// The upstream's connection failed.
     Io(io::Error),
     /// The upstream closed its connection before the end.
     Truncated,
     /// The upstream has ended the stream in HTTP/2, or what it sends there is not valid.
     Http2(h2::Error),
-    /// The upstream's chunks are not valid.
     NotChunked,
     /// The upstream sent nothing for this time.
     ReadTimeout(Duration),
-    /// The client has broken off its own body.
     Client(ClientBodyError),
-    /// The client sent nothing of an incomplete body for this time.
     BodyTimeout(Duration),
-    /// The client's body is larger than it may be.
     TooLarge,
-    /// The time that the client has given the call is over.
+    /// The client has set it.
     Deadline,
 }
 
 impl BodyError {
-    /// The reason for logs and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Http2(error) if error.is_library() => Reason::BadResponse,

@@ -1,4 +1,4 @@
-//! One attempt to send a request to one endpoint, over any protocol.
+//! One attempt to send a request to one endpoint, independent of the protocol.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,19 +9,19 @@ use super::bound::BoundConnections;
 use super::in_flight::InFlight;
 use super::request::UpstreamRequest;
 
-/// A request to one endpoint, which may be sent more than once.
+/// The request may be sent more than once.
 pub(super) struct Exchange<'a> {
     pub(super) request: &'a UpstreamRequest<'a>,
-    /// The same request at its endpoint; `None` if it is a check.
+    /// `None` if the request is a check.
     pub(super) in_flight: Option<&'a InFlight>,
-    /// Which of its headers Connection names.
+    /// Those of its headers that Connection names.
     pub(super) named: &'a [&'a [u8]],
-    /// The Host header, if it is not the client's.
+    /// The `Host` header, if it is not the client's.
     pub(super) authority: Option<&'a HeaderValue>,
-    /// The connections that are for the client's alone.
+    /// Connections that belong to the client's connection.
     pub(super) bound: &'a Rc<BoundConnections>,
-    /// The longest time that the upstream may take for the head of its response. It begins when the upstream has accepted the
-    /// last bytes of the request, because a long body takes time.
+    /// The longest time for the head of the response. It begins when the upstream has accepted the last bytes of the
+    /// request, because a long body takes time.
     pub(super) timeout: Duration,
     /// The longest time for which the upstream may send nothing of an incomplete body.
     pub(super) read_timeout: Option<Duration>,

@@ -1,7 +1,7 @@
 //! The header Forwarded (RFC 7239) for upstreams: who the client is, which host it has asked for, and how.
 //!
-//! Upstreams read the client from the first element, so it has what the gateway believes. It is the one of a trusted proxy,
-//! if its header is kept, or else the gateway writes it.
+//! Upstreams read the client from the first element, so that element must have the client that the gateway believes. The header
+//! of a trusted proxy is kept if it does; otherwise the gateway writes the header itself.
 
 use http::{HeaderMap, HeaderValue, header};
 
@@ -10,8 +10,8 @@ use crate::base::http::header_list;
 use crate::base::http::header_rules::FORWARDED_HOST;
 use crate::config::Scheme;
 
-/// Appends the value of the header, in one line. `host` is the Host header of the client, if it is not empty, and `hop`
-/// how the peer has sent the request on its connection.
+/// Appends the value of the header, in one line. `host` is the client's Host header, unless it is empty, and `hop` is the
+/// scheme of the peer's connection.
 pub(super) fn write(
     value: &mut Vec<u8>,
     headers: &HeaderMap,
@@ -42,13 +42,12 @@ pub(super) fn write(
 
 const FORWARDED_HOST_NAME: http::HeaderName = http::HeaderName::from_static(FORWARDED_HOST);
 
-/// What is between elements.
 const SEPARATOR: &[u8] = b", ";
 
 /// An IPv6 address has a colon in its first five characters, or is shorter. An IPv4 address is longer and has none.
 const UP_TO_COLON: usize = 5;
 
-/// Appends an element. An IPv6 address is in brackets, and in quotes because of them (section 6).
+/// Appends an element. An IPv6 address is in brackets, and therefore in quotes (section 6).
 fn push_element(value: &mut Vec<u8>, address: &str, host: &[u8], scheme: Scheme) {
     if address.as_bytes().first_chunk::<UP_TO_COLON>().is_none_or(|start| start.contains(&b':')) {
         value.extend_from_slice(b"for=\"[");
@@ -66,11 +65,10 @@ fn push_element(value: &mut Vec<u8>, address: &str, host: &[u8], scheme: Scheme)
     value.extend_from_slice(scheme.name().as_bytes());
 }
 
-/// The bits that [`NEEDS`] has for a byte.
 const QUOTES: u8 = 1;
 const BACKSLASH: u8 = 2;
 
-/// What each byte of a value needs: nothing, if it is a letter, a digit or a sign of names.
+/// What each byte of a value needs: nothing, if it is a letter, a digit or `-`, `.` or `_`.
 static NEEDS: [u8; 256] = {
     let mut needs = [QUOTES; 256];
     let mut byte = 0;
@@ -85,7 +83,7 @@ static NEEDS: [u8; 256] = {
     needs
 };
 
-/// Appends a value, in quotes if anything in it needs them: a port does.
+/// Appends a value, in quotes if any byte needs them: the colon of a port does.
 fn push_value(value: &mut Vec<u8>, text: &[u8]) {
     let needs = text.iter().fold(0, |needs, byte| needs | NEEDS[usize::from(*byte)]);
     if needs == 0 {
@@ -114,7 +112,7 @@ mod tests {
 
     const PEER: &str = "10.0.0.1";
 
-    /// What is written for a request with these headers from a proxy in 10.0.0.0/8 and fd00::/8, or from another peer.
+    /// What is written for a request with these headers, from a proxy in 10.0.0.0/8 and fd00::/8, or from another peer.
     fn written(peer: &str, lines: &[(&'static str, &str)]) -> String {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {

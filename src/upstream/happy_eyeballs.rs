@@ -1,7 +1,7 @@
 //! Connects to a server whose name has addresses of both families, although one of the families may not work.
 //!
 //! If the chosen address does not accept a connection soon, one of the other family is tried at the same time, and the first
-//! that accepts gets the request (RFC 8305, section 5). The slower address has failed, so that it is ejected if that goes on.
+//! that accepts gets the request (RFC 8305, section 5). The slower address counts as failed, so that repeated failures eject it.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use super::in_flight::InFlight;
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 impl Delivery<'_> {
-    /// A connection to the endpoint that accepts one first: that of `in_flight`, or its sibling of the other family, at which the
-    /// request is in flight then. An endpoint that accepts none has been tried.
+    /// A connection to the endpoint that accepts one first: that of `in_flight`, or its sibling of the other family, which then
+    /// replaces it in `in_flight`. An endpoint that has not accepted counts as tried.
     ///
     /// # Errors
     /// When neither accepts a connection.

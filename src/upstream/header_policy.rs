@@ -1,27 +1,25 @@
 //! Which of a client's headers the upstream gets.
 //!
-//! Most headers pass. Those that belong to one connection are dropped (RFC 9110, section 7.6.1). Upstreams trust headers
-//! about the client and about the "real" target, so these pass only from trusted proxies.
+//! Most headers pass. Hop-by-hop headers are dropped (RFC 9110, section 7.6.1). Upstreams trust headers about the client and
+//! about the "real" target, so these pass only from trusted proxies.
 
 use http::HeaderName;
 
 use crate::base::http::header_rules::{Rule, has_any, listed};
 
-/// What the gateway does with a client's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderAction {
     /// It is forwarded, unless Connection names it.
     Pass,
-    /// It does not always pass, but is forwarded because a trusted proxy has sent it.
+    /// It is forwarded only because a trusted proxy has sent it.
     PassListed,
-    /// It is not forwarded.
     Drop,
 }
 
-/// What does not always pass.
+/// The rules because of which a header does not always pass.
 const KEPT_BACK: [Rule; 4] = [Rule::HopByHop, Rule::OwnInRequests, Rule::Trusted, Rule::TrustedAsWritten];
 
-/// The action for a header with this name from a peer that is `trusted` or is not.
+/// For a header with this name from a peer that is `trusted` or is not.
 pub(super) fn header_action(name: &HeaderName, trusted: bool) -> HeaderAction {
     match listed(name.as_str()) {
         Some((_, rules)) if trusted && rules.contains(&Rule::Trusted) => HeaderAction::PassListed,
@@ -34,7 +32,7 @@ pub(super) fn header_action(name: &HeaderName, trusted: bool) -> HeaderAction {
 }
 
 /// Whether a client's trailer may be forwarded. Some upstreams read trailers as headers, so a header that is dropped, or is
-/// needed before the content, is dropped as a trailer too.
+/// needed before the content, is dropped as a trailer, too.
 pub(super) fn may_trail(name: &HeaderName) -> bool {
     let may = |rules: &[Rule]| !has_any(rules, &KEPT_BACK) && !rules.contains(&Rule::BeforeContent);
     listed(name.as_str()).is_none_or(|(_, rules)| may(rules))

@@ -1,8 +1,7 @@
-//! Whether an endpoint gets requests: what its checks say, and whether it is ejected after failures.
+//! Whether an endpoint gets requests: what its checks say, and whether it is ejected after failures. Pure.
 //!
-//! An endpoint is ejected when so many requests in a row have failed as the configuration says, and for longer each time. When
-//! it returns, the next success proves it healthy, and the next failure ejects it again. What decides is pure: the time is an
-//! argument.
+//! An endpoint is ejected when as many requests in a row have failed as configured, and for longer each time. When it returns,
+//! the next success proves it healthy, and the next failure ejects it again.
 
 use std::time::Duration;
 
@@ -10,24 +9,18 @@ use crate::base::back_off::BackOff;
 use crate::base::clock::Monotonic;
 use crate::config::{Ejection, HealthCheck};
 
-/// Whether an endpoint gets requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Availability {
-    /// It gets requests.
     Available,
-    /// No check has said yet that it is healthy. It gets requests if no endpoint is available.
+    /// No check has succeeded yet. It gets requests if no endpoint is available.
     Unchecked,
-    /// Too many checks have failed.
     Unhealthy,
-    /// Too many requests have failed.
     Ejected,
 }
 
 impl Availability {
-    /// All of them, in order.
     pub(super) const ALL: [Self; 4] = [Self::Available, Self::Unchecked, Self::Unhealthy, Self::Ejected];
 
-    /// The name in logs, metrics and the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Available => "healthy",
@@ -38,7 +31,6 @@ impl Availability {
     }
 }
 
-/// What is known of the health of one endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Health {
     checks: Checks,
@@ -47,14 +39,11 @@ pub(super) struct Health {
     ejected_until: Option<Monotonic>,
     /// How often it was ejected without having been available for long in between.
     ejections: u32,
-    /// When it returned last.
     returned_at: Option<Monotonic>,
 }
 
-/// What the checks of an endpoint say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Checks {
-    /// It is not checked.
     Off,
     /// None has succeeded yet.
     Unknown,
@@ -63,7 +52,6 @@ enum Checks {
 }
 
 impl Health {
-    /// Of an endpoint that no request was sent to; its upstream has checks or has not.
     pub(super) fn new(is_checked: bool) -> Self {
         let checks = if is_checked { Checks::Unknown } else { Checks::Off };
         Self { checks, contradicting: 0, ejected_until: None, ejections: 0, returned_at: None }
@@ -80,7 +68,7 @@ impl Health {
         self.contradicting = 0;
     }
 
-    /// Takes the result of a check. The first good one of an endpoint is enough, so that a new one need not wait longer.
+    /// A new endpoint needs only one good check, so that it need not wait longer.
     pub(super) fn checked(&mut self, is_good: bool, rules: &HealthCheck, now: Monotonic) {
         let (needed, next) = match (self.checks, is_good) {
             (Checks::Unknown, true) => (1, Checks::Healthy),
@@ -100,9 +88,8 @@ impl Health {
         }
     }
 
-    /// Ejects it. Returns for how long.
     pub(super) fn eject(&mut self, rules: &Ejection, now: Monotonic) -> Duration {
-        // After so long a time without an ejection, it begins anew with the shortest.
+        // After a long time without an ejection, the next one is the shortest again.
         if self.returned_at.is_some_and(|returned| now > returned.after(rules.longest)) {
             self.ejections = 0;
         }
@@ -112,14 +99,12 @@ impl Health {
         time
     }
 
-    /// Ends an ejection whose time is over.
     pub(super) fn advance(&mut self, now: Monotonic) {
         if self.ejected_until.is_some_and(|until| now >= until) {
             (self.ejected_until, self.returned_at) = (None, Some(now));
         }
     }
 
-    /// Whether it gets requests.
     pub(super) fn availability(&self) -> Availability {
         match self.checks {
             Checks::Unhealthy => Availability::Unhealthy,

@@ -1,6 +1,5 @@
-//! One exchange of HTTP/1.1 with an upstream: a request is sent, and the head of its response is awaited.
-//!
-//! The task of the request drives the connection, see [`UpstreamConnection`].
+//! One exchange of HTTP/1.1 with an upstream: a request is sent, and the head of its response is awaited. The task of the
+//! request drives the connection, see [`UpstreamConnection`].
 
 mod chunked;
 mod request_body;
@@ -78,7 +77,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     Ok((status, B::from(if body.is_over() { response } else { response.uploading(body) })))
 }
 
-/// Sends and receives as much as is possible now. Interim responses are passed on.
+/// Sends and receives as much as is possible now. Passes interim responses on.
 fn advance(
     request: &UpstreamRequest<'_>,
     cx: &mut Context<'_>,

@@ -1,11 +1,7 @@
-//! One exchange of HTTP/2 with an upstream (RFC 9113): a request is sent on a stream of a connection that it shares with
-//! others, and the head of its response is awaited.
-//!
-//! The task of the request drives its stream, as with HTTP/1.1. Only the connection has a task of its own, which belongs to
-//! the library.
-//!
-//! This is the library h2 without hyper's client around it, which would send each body in a task of its own. Such a
-//! task goes on when the request has ended, and does not show whether it waits for the client or for the server.
+//! One exchange of HTTP/2 with an upstream (RFC 9113): a request is sent on a stream of a shared connection, and the head of
+//! its response is awaited. The task of the request drives its stream; only the connection has a task of its own. hyper's
+//! client around h2 would send each body in a further task, which goes on when the request has ended, and does not show whether
+//! it waits for the client or for the server.
 
 mod cancelled;
 mod clients;
@@ -42,7 +38,7 @@ use connection::failure;
 use request_body::RequestBody;
 
 impl Failed {
-    /// For an error that the library has reported before the head of a response, of which `nothing_came`, or interim ones.
+    /// For an error before the head of a response. `nothing_came` is false after an interim response, too.
     fn of_stream(error: h2::Error, stream: &OpenStream, nothing_came: bool) -> Self {
         stream.has_ended();
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
@@ -63,7 +59,7 @@ impl Failed {
 }
 
 /// Sends the request on `stream` and waits for the head of the response, which may come before all of the request is sent.
-/// Its headers go to `headers`. If nothing of it was used, the body stays in its place.
+/// Its headers go to `headers`. If nothing of `body` was used, it stays there.
 ///
 /// # Errors
 /// [`Failed`] if no head comes.
@@ -80,7 +76,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     }
     let (mut response, sender) = match stream.send(head, body.is_none()) {
         Ok(sent) => sent,
-        // The connection has ended, or the server has said that it will.
+        // The connection has ended, or the server has announced its end.
         Err(error) => return Err(Failed { error: failure(error), ending: Ending::NotProcessed }),
     };
     request.progress.is_begun.set(true);
@@ -128,7 +124,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     }
 }
 
-/// Sends and receives as much as is possible now. Interim responses are passed on.
+/// Sends and receives as much as is possible now. Passes interim responses on.
 fn advance(
     cx: &mut Context<'_>,
     stream: &mut OpenStream,

@@ -1,4 +1,4 @@
-//! A request in flight at an endpoint, until the end of its response. The load of the endpoint learns how long each attempt waits
+//! A request in flight at an endpoint, until the end of its response. The endpoint's load learns how long each attempt waits
 //! for the head of the response.
 
 use std::cell::Cell;
@@ -22,12 +22,12 @@ pub(super) struct InFlight {
     worker: usize,
     /// Since when the server can answer the current attempt; `None` if the server cannot yet, or the attempt has ended.
     waits_since: Cell<Option<Monotonic>>,
-    /// What it takes of its client's share of connections.
+    /// Its part of its client's share of connections.
     pub(super) share: Option<ConcurrencyPermit>,
 }
 
 impl InFlight {
-    /// A request that the endpoint counts already, and that is not sent yet.
+    /// The endpoint counts the request already, but the request is not sent yet.
     pub(super) fn new(endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>) -> Self {
         let worker = request.client.map_or(0, |client| client.worker);
         Self { endpoint, worker, waits_since: Cell::new(None), share: None }
@@ -51,22 +51,21 @@ impl InFlight {
         }
     }
 
-    /// Where it is in flight.
     pub(super) fn endpoint(&self) -> &Arc<Endpoint> {
         &self.endpoint
     }
 
-    /// The head of its response is there, and may show how long the work takes.
+    /// The head of its response has come. `is_work` says whether that shows how long the work takes.
     pub(super) fn answered(&self, is_work: bool) {
         let since = self.ends().filter(|_| is_work);
         self.endpoint.state.load.answered(self.worker, since.map(micros_since));
     }
 
-    /// There is no response. Only if the server was too slow, that says how long the work takes.
+    /// There is no response. Only if the server was too slow, this shows how long the work takes.
     pub(super) fn failed(&self, error: &UpstreamError) {
         let since = self.ends();
         if let UpstreamError::Timeout(limit) = error {
-            // It has not even read the whole request.
+            // The server has not even read the whole request.
             let unread = || clock::micros(*limit);
             self.endpoint.state.load.unanswered(self.worker, since.map_or_else(unread, micros_since));
         }
@@ -85,7 +84,6 @@ impl InFlight {
     }
 }
 
-/// Microseconds from `since` until now.
 fn micros_since(since: Monotonic) -> u64 {
     clock::monotonic().micros_since(since)
 }
@@ -93,8 +91,8 @@ fn micros_since(since: Monotonic) -> u64 {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let load = &self.endpoint.state.load;
-        // A client that does not wait any longer shows how long a response takes at least. One that goes away early shows
-        // nothing, and shall not make the server look fast.
+        // A client that gives up shows how long a response takes at least. A client that goes away early shows nothing, and
+        // must not make the server look fast.
         if let Some(waited) = self.ends().map(micros_since)
             && load.latency().is_some_and(|latency| waited > clock::micros(latency))
         {
@@ -107,7 +105,6 @@ impl Drop for InFlight {
 
 /// What an attempt says about its endpoint, which is ejected after failures in a row.
 impl Upstream {
-    /// Records a response.
     pub(super) fn answered(&self, in_flight: &InFlight, status: StatusCode) {
         let mut failures = self.ejection.iter().flat_map(|rules| &rules.statuses);
         let is_failure = failures.any(|statuses| statuses.contains(&status.as_u16()));
@@ -116,7 +113,7 @@ impl Upstream {
         let endpoint = in_flight.endpoint();
         match status {
             _ if is_failure => self.failed_with(endpoint, &status),
-            // It is the application that fails: another server would be asked for the same in vain.
+            // The application fails: another server would fail, too.
             StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
                 endpoint.state.answered_in_vain();
             }
@@ -130,7 +127,6 @@ impl Upstream {
         self.failed_at(in_flight.endpoint(), &failed.error);
     }
 
-    /// Records that an endpoint has failed so.
     pub(super) fn failed_at(&self, endpoint: &Endpoint, error: &UpstreamError) {
         if error.ending() != Ending::Final {
             self.failed_with(endpoint, error);
@@ -193,7 +189,6 @@ mod tests {
         test(&UpstreamRequest { head, body, timeout, client, response_changes, progress: &progress });
     }
 
-    /// How many attempts wait at an endpoint.
     fn waiting(endpoint: &Endpoint) -> f64 {
         let load = || UpstreamLoad::new([(1, &endpoint.state.load)].into_iter(), 0);
         load().window(&load(), 1.0, clock::monotonic()).waiting.0

@@ -11,26 +11,23 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 /// How many checks there are during the shortest limit.
 const CHECKS_PER_LIMIT: u32 = 8;
 
-/// How long connections are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
-    /// The longest time without a request.
+    /// Without a request.
     pub idle: Duration,
-    /// The longest time since it was made.
+    /// Since the connection was made.
     pub age: Duration,
 }
 
-/// How long the connections of each server are kept.
 #[derive(Debug, Default)]
 pub struct Keeps {
     /// By the id of the server.
     servers: HashMap<usize, Keep, RandomState>,
-    /// How often connections are checked.
+    /// Between two checks of connections.
     pub(super) interval: Duration,
 }
 
 impl Keeps {
-    /// From pairs of a server's id and how long its connections are kept.
     pub fn new(used: impl IntoIterator<Item = (usize, Keep)>) -> Self {
         let (mut servers, mut shortest): (HashMap<_, Keep, _>, _) = (HashMap::default(), Duration::MAX);
         for (server, keep) in used {
@@ -40,7 +37,7 @@ impl Keeps {
         Self { servers, interval: (shortest / CHECKS_PER_LIMIT).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL) }
     }
 
-    /// How long connections to the server with this id are kept; `None` if no upstream has it.
+    /// `None` if no upstream has the server with this id.
     pub(super) fn of(&self, server: usize) -> Option<Keep> {
         self.servers.get(&server).copied()
     }

@@ -1,4 +1,4 @@
-//! The load of a server: how many requests are in flight, how long those wait that have no response yet, and how long others
+//! The load of a server: how many requests are in flight, how long requests without a response have waited, and how long others
 //! took. Shedding and `adaptive` read the same measurements.
 //!
 //! An attempt is measured from the moment at which the server can answer it, because the time before depends on the client, to
@@ -12,12 +12,11 @@ use super::overload::gradient::Sample;
 use crate::base::clock::Monotonic;
 use crate::base::metrics::{Counter, Histogram, HistogramSnapshot, PerWorker};
 
-/// The weight of a new measurement in the smoothed latency, as a power of two: an eighth, as TCP's round-trip time (RFC 6298).
+/// The weight of a new measurement in the smoothed latency, as a power of two: an eighth, as for round-trip times (RFC 6298).
 const SMOOTHING: u32 = 3;
-/// More is not the time for which requests wait, but a count and a sum that were read while a worker changed them.
+/// A longer mean wait comes from a count and a sum that were read while a worker changed them.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
-/// The load of one endpoint.
 #[derive(Debug)]
 pub(super) struct Load {
     in_flight: AtomicUsize,
@@ -27,14 +26,12 @@ pub(super) struct Load {
     workers: PerWorker<Counts>,
 }
 
-/// What one worker has measured.
 #[derive(Debug, Default)]
 struct Counts {
-    /// The attempts that wait for a response, and the sum of the moments since when they do.
+    /// The attempts that wait for a response, and the sum of the moments at which their waits began.
     waiting: Timed,
-    /// All responses.
     answered: Counter,
-    /// Those that show how long the work takes.
+    /// Responses that show how long the work takes.
     latencies: Histogram,
     /// Attempts without a response that show how long one takes at least.
     unanswered: Timed,
@@ -56,7 +53,6 @@ impl Timed {
 }
 
 impl Load {
-    /// Of an endpoint that no request was sent to, with so many workers that send requests.
     pub(super) fn new(workers: usize) -> Self {
         let (in_flight, requests, latency) = Default::default();
         Self { in_flight, requests, latency, workers: PerWorker::new(workers) }
@@ -73,23 +69,19 @@ impl Load {
         true
     }
 
-    /// Ends a request.
     pub(super) fn end(&self) {
-        // Whoever begins to wait sees this, or is seen by this worker, which then wakes it.
+        // A request that begins to wait sees this change, or this worker sees it waiting and wakes it.
         self.in_flight.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// How many requests are in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::SeqCst)
     }
 
-    /// How many requests have begun.
     pub(super) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// An attempt of this worker waits for its response from now on.
     pub(super) fn waits(&self, worker: usize, now: Monotonic) {
         self.workers.of(worker).waiting.add(1, now.micros());
     }
@@ -99,7 +91,7 @@ impl Load {
         self.workers.of(worker).waiting.add(1u64.wrapping_neg(), since.micros().wrapping_neg());
     }
 
-    /// A response has come, after so many microseconds if it shows how long the work takes.
+    /// A response has come. `micros` is its time if that shows how long the work takes.
     pub(super) fn answered(&self, worker: usize, micros: Option<u64>) {
         let counts = self.workers.of(worker);
         counts.answered.one();
@@ -112,7 +104,7 @@ impl Load {
         self.latency.store(next.max(1), Ordering::Relaxed);
     }
 
-    /// An attempt has ended without a response, which takes so many microseconds at least.
+    /// An attempt has ended without a response, which would take `micros` at least.
     pub(super) fn unanswered(&self, worker: usize, micros: u64) {
         self.workers.of(worker).unanswered.add(1, micros);
     }
@@ -123,12 +115,12 @@ impl Load {
         (latency > 0).then(|| Duration::from_micros(u64::from(latency)))
     }
 
-    /// All times until the head of a response, of responses that show how long the work takes.
+    /// The times until the head of a response, of responses that show how long the work takes.
     pub(super) fn latencies(&self) -> HistogramSnapshot {
         self.workers.iter().map(|counts| &counts.latencies).collect()
     }
 
-    /// How long the work takes, or at least takes where there was no response.
+    /// How long the work takes, or takes at least if there was no response.
     pub(super) fn work(&self) -> Sample {
         let HistogramSnapshot { buckets, micros } = self.latencies();
         self.sum(|counts| counts.unanswered.get()).and(Sample { responses: buckets.iter().sum(), micros })
@@ -139,26 +131,23 @@ impl Load {
     }
 }
 
-/// What requests to one upstream have measured until one moment.
 #[derive(Debug, Default)]
 pub struct UpstreamLoad {
     endpoints: Vec<EndpointLoad>,
-    /// How many requests have found that all servers have as many as they may.
     full: u64,
 }
 
-/// The same for one endpoint.
 #[derive(Clone, Copy, Debug)]
 struct EndpointLoad {
     id: usize,
-    /// The attempts that wait, and the sum of the moments since when they do.
+    /// The attempts that wait, and the sum of the moments at which their waits began.
     waiting: Sample,
     work: Sample,
     answered: u64,
 }
 
 impl UpstreamLoad {
-    /// Of an upstream with these endpoints, and with so many requests that have found no room.
+    /// `full` is the number of requests that have found no room.
     pub(super) fn new<'a>(endpoints: impl Iterator<Item = (usize, &'a Load)>, full: u64) -> Self {
         let read = |(id, load): (usize, &Load)| {
             let answered = load.workers.iter().map(|counts| counts.answered.get()).sum();
@@ -167,7 +156,7 @@ impl UpstreamLoad {
         Self { endpoints: endpoints.map(read).collect(), full }
     }
 
-    /// What has happened since `before`, which is so many seconds ago. The requests that have arrived are not known here.
+    /// What has happened since `before`, which is `seconds` ago. The requests that have arrived are not known here.
     #[expect(clippy::cast_precision_loss, reason = "counts of a window are small, and times as well")]
     pub fn window(&self, before: &Self, seconds: f64, now: Monotonic) -> Window {
         let seconds_of = |Sample { responses, micros }: Sample| (responses as f64, micros as f64 / 1e6);

@@ -1,5 +1,5 @@
-//! The body of a request on its way to an endpoint. A small one can be kept, so that it can be sent again to another
-//! endpoint. It is kept only if that may happen: of an idempotent method, up to `retry.max_body`.
+//! The body of a request on its way to an endpoint. A small body of an idempotent request is kept, up to `retry.max_body`, so
+//! that it can be sent again to another endpoint.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -12,26 +12,24 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::server::{ClientBody, ClientBodyError};
 
-/// A body that is sent as it comes, or one that is kept to be sent again.
 #[derive(Debug)]
 pub(super) enum OutgoingBody {
     /// It is passed on and forgotten.
     Once(ClientBody),
-    /// It is kept too, and this is one of the times that it is sent.
+    /// It is also kept to be sent again.
     Kept(Sending),
 }
 
-/// The body of a request before each time that it is sent.
 #[derive(Debug)]
 pub(super) struct BodySource {
-    /// `None` if the request has none, or it was taken.
+    /// `None` if there is no body, or it was taken.
     pub(super) next: Option<OutgoingBody>,
     kept: Option<KeptBody>,
     is_body: bool,
 }
 
 impl BodySource {
-    /// The body of a request. It is kept to be sent again if it has at most `keep` bytes.
+    /// The body is kept to be sent again if it has at most `keep` bytes.
     pub(super) fn new(body: Option<ClientBody>, keep: Option<usize>) -> Self {
         let is_body = body.is_some();
         let is_small = |body: &ClientBody, most: usize| body.size_hint().lower() <= most as u64;
@@ -44,12 +42,11 @@ impl BodySource {
         }
     }
 
-    /// Whether all of the body can be sent, although it may have been sent before.
+    /// Whether all of the body can be sent, even if it was sent before.
     pub(super) fn is_whole(&self) -> bool {
         self.next.is_some() == self.is_body || self.kept.as_ref().is_some_and(KeptBody::is_whole)
     }
 
-    /// Begins anew.
     pub(super) fn rewind(&mut self) {
         if let Some(kept) = &self.kept {
             self.next = Some(kept.send());
@@ -57,13 +54,11 @@ impl BodySource {
     }
 }
 
-/// A body that is kept, as long as it is small enough.
 #[derive(Clone, Debug)]
 struct KeptBody(Rc<RefCell<Kept>>);
 
 #[derive(Debug)]
 struct Kept {
-    /// What has not come yet.
     rest: ClientBody,
     pieces: Vec<Piece>,
     /// How many more bytes may be kept; `None` if there were too many, and nothing is kept any more.
@@ -77,11 +72,10 @@ enum Piece {
     Trailers(HeaderMap),
 }
 
-/// One time that a kept body is sent.
 #[derive(Debug)]
 pub(super) struct Sending {
     body: KeptBody,
-    /// How many pieces were sent.
+    /// In pieces.
     sent: usize,
 }
 
@@ -91,19 +85,17 @@ impl KeptBody {
         Self(Rc::new(RefCell::new(Kept { rest: body, pieces: Vec::new(), room: Some(most), is_over: false })))
     }
 
-    /// Whether all of it that was sent can be sent again.
+    /// Whether everything that was sent can be sent again.
     fn is_whole(&self) -> bool {
         self.0.borrow().room.is_some()
     }
 
-    /// The body from its beginning.
     fn send(&self) -> OutgoingBody {
         OutgoingBody::Kept(Sending { body: self.clone(), sent: 0 })
     }
 }
 
 impl Kept {
-    /// The next piece from the client.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
         let polled = ready!(Pin::new(&mut self.rest).poll_frame(cx));
         match &polled {
@@ -146,7 +138,6 @@ impl Sending {
         self.sent >= kept.pieces.len() && (kept.is_over || kept.rest.is_end_stream())
     }
 
-    /// What is left of it, if its length is known.
     fn size_hint(&self) -> SizeHint {
         let kept = self.body.0.borrow();
         let unsent = kept.pieces.iter().skip(self.sent).map(|piece| match piece {

@@ -1,7 +1,7 @@
-//! The places of connections to servers: as many as the file handles of this process are enough for, besides those of clients.
+//! The places of connections to servers: as many as the file handles of this process allow, besides those of clients.
 //!
-//! A client of HTTP/1.1 has one request at a time, so `max_connections` bounds what it needs. One of HTTP/2 may send hundreds,
-//! each of which may need a connection to a server. So it gets no more than a share of the places.
+//! A client of HTTP/1.1 has one request at a time, so `max_connections` bounds what it needs. A client of HTTP/2 may send
+//! hundreds, each of which may need a connection to a server. So it gets no more than a share of the places.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,10 +14,8 @@ use crate::base::fingerprint::Fingerprint;
 use crate::net::network_of;
 use crate::request::decide::{ConcurrencyLimiter, ConcurrencyPermit};
 
-/// The place of a connection until it is dropped.
 pub(super) type Place = OwnedSemaphorePermit;
 
-/// The places that are taken, by client.
 #[derive(Debug)]
 pub(super) struct Places {
     all: Arc<Semaphore>,
@@ -27,26 +25,23 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// So many, of which one client of HTTP/2 gets at most half.
+    /// One client of HTTP/2 gets at most half of them.
     pub(super) fn new(count: usize) -> Self {
         let count = count.clamp(1, Semaphore::MAX_PERMITS);
         Self { all: Arc::new(Semaphore::new(count)), share: count.div_ceil(2) as u64, in_flight: Arc::default() }
     }
 
-    /// A place for a new connection.
-    ///
     /// # Errors
     /// [`UpstreamError::Exhausted`] if all are taken.
     pub(super) fn take(&self) -> Result<Place, UpstreamError> {
         self.all.clone().try_acquire_owned().map_err(|_| exhausted("it has as many connections to servers as it may"))
     }
 
-    /// Whether none is free.
     pub(super) fn are_taken(&self) -> bool {
         are_taken(&self.all)
     }
 
-    /// Counts a request of HTTP/2 as one of this client's until it is dropped. A client with an IPv6 address has a whole
+    /// Counts a request of HTTP/2 as one of this client's until the result is dropped. A client with an IPv6 address has a whole
     /// network.
     ///
     /// # Errors
@@ -63,7 +58,6 @@ impl Places {
     }
 }
 
-/// Whether no place is free among those that this one is of.
 pub(super) fn are_taken(places: &Semaphore) -> bool {
     places.available_permits() == 0
 }

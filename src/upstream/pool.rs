@@ -1,7 +1,7 @@
 //! The idle connections of one worker to upstreams.
 //!
-//! They are checked at intervals, and their ages are known only as of the last check, so that no request reads the clock
-//! for them. So a connection may be closed one interval too early, but is never used for longer than is allowed.
+//! They are checked at intervals, and their ages are known only as of the last check, so that no request reads the clock for
+//! them. So a connection may be closed one interval too early, but is never used for longer than is allowed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -21,10 +21,10 @@ use super::spare_buffers::SpareBuffers;
 /// check closes half of the others.
 const MOST_SPARE: usize = 512;
 
-/// The longest time that a request needs to its server.
+/// The longest time that a request needs to reach its server.
 const ON_THE_WAY: Duration = Duration::from_secs(1);
 
-/// How long a connection can be used that its server keeps for so long: a request that is sent later may meet the close.
+/// For how much of its server's `kept` time a connection is used: a later request may meet the close.
 fn usable(kept: Duration) -> Duration {
     kept.saturating_sub(ON_THE_WAY).max(kept / 2)
 }
@@ -34,16 +34,15 @@ fn usable(kept: Duration) -> Duration {
 pub struct ConnectionPools {
     idle: RefCell<HashMap<usize, Idle, RandomState>>,
     pub(super) spare_buffers: Rc<SpareBuffers>,
-    /// Connections that requests share are not idle, but are checked at the same time.
+    /// Shared connections are not idle, but are checked at the same time.
     pub(super) http2: Rc<Http2Pool>,
     checked_at: Cell<Instant>,
     next_check: Cell<Instant>,
 }
 
-/// The idle connections of one server.
 #[derive(Debug, Default)]
 struct Idle {
-    /// The one that was used last is at the end.
+    /// The last used one is at the end.
     #[expect(clippy::vec_box, reason = "a connection moves with every request: better its address than its buffers")]
     connections: Vec<Box<UpstreamConnection>>,
     /// The smallest number that was idle at any time since the last check: so many were not needed.
@@ -51,7 +50,7 @@ struct Idle {
 }
 
 impl Idle {
-    /// Closes half of those that were not needed since the last check, but keeps [`MOST_SPARE`].
+    /// Closes half of the connections that were not needed since the last check, but keeps [`MOST_SPARE`].
     fn close_spare(&mut self) {
         let count = self.connections.len();
         let spare = self.fewest.div_ceil(2).min(count.saturating_sub(MOST_SPARE));
@@ -70,7 +69,7 @@ impl Default for ConnectionPools {
 }
 
 impl ConnectionPools {
-    /// A connection to this server that is still open and may be used for a client that is `announced`, or for any.
+    /// An open connection to this server. If a client is `announced`, the connection was announced for the same client.
     pub(super) fn take(
         &self,
         server: usize,
@@ -93,12 +92,11 @@ impl ConnectionPools {
         found
     }
 
-    /// Takes a connection back after a complete response.
     pub(super) fn put(&self, server: usize, mut connection: Box<UpstreamConnection>) {
         connection.end_receiving();
         connection.is_new = false;
         connection.idle_since = self.now();
-        // The clock is only read for servers that say when they close.
+        // The clock is read only for servers that say when they close.
         connection.closes_at = connection.kept_for.and_then(|kept| Instant::now().checked_add(usable(kept)));
         let mut idle = self.idle.borrow_mut();
         let connections = &mut idle.entry(server).or_default().connections;
@@ -109,7 +107,7 @@ impl ConnectionPools {
         connections.push(connection);
     }
 
-    /// Closes all that this server and a client that is `announced`, or any client, cannot use: others need their places.
+    /// Closes all idle connections that requests to this server with this announcement cannot use: others need their places.
     #[cold]
     pub(super) async fn make_room(&self, server: usize, announced: Option<SocketAddr>) {
         for (other, idle) in self.idle.borrow_mut().iter_mut() {
@@ -117,7 +115,7 @@ impl ConnectionPools {
             idle.fewest = idle.fewest.min(idle.connections.len());
         }
         self.http2.make_room(server);
-        // Those of HTTP/2 end in tasks of their own, perhaps because another request has made room.
+        // Lets the tasks of closed HTTP/2 connections end, also of those that another request has closed.
         yield_now().await;
     }
 
@@ -134,8 +132,8 @@ impl ConnectionPools {
             && connection.closes_at.is_none_or(|closes_at| Instant::now() < closes_at)
     }
 
-    /// Closes connections whose time is over or that the server has closed, and asks servers of HTTP/2 whether they still
-    /// exist. It never returns, and calls `in_force` before each check.
+    /// Closes connections whose time is over or that the server has closed, and pings silent servers of HTTP/2. Never
+    /// returns, and calls `in_force` before each check.
     pub async fn watch(&self, in_force: impl Fn() -> Keeps) {
         loop {
             let keeps = in_force();
@@ -150,7 +148,7 @@ impl ConnectionPools {
                     is_kept && connection.is_quiet() && !connection.is_place_wanted()
                 });
                 idle.close_spare();
-                // The memory of an empty pool is freed too.
+                // An empty pool is removed, which frees its memory.
                 !idle.connections.is_empty()
             });
             tokio::time::sleep(keeps.interval).await;
@@ -169,7 +167,6 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3600);
     const KEEP: Keep = Keep { idle: LONG, age: LONG };
 
-    /// A server and the pools with connections to it.
     struct Setup {
         listener: TcpListener,
         pools: ConnectionPools,
@@ -182,7 +179,7 @@ mod tests {
             Self { listener, pools: ConnectionPools::default(), places: Places::new(10_000) }
         }
 
-        /// A new connection, and the server's side of it.
+        /// The second one is the server's side.
         async fn connect(&self) -> (Box<UpstreamConnection>, TcpStream) {
             let address = [self.listener.local_addr().unwrap()];
             let (socket, accepted) = tokio::join!(stream::connect(&address), self.listener.accept());
@@ -200,7 +197,7 @@ mod tests {
             drop(closed);
             setup.pools.put(0, connection);
         }
-        // The system needs some time to notice it.
+        // The system needs some time to notice the close.
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(setup.pools.take(0, None, KEEP).is_none());
     }

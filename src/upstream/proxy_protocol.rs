@@ -5,17 +5,16 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::config::ProxyProtocol;
 
-/// How version 2 begins.
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Version 2, and what the connection is for.
+/// Version 2, and whom the connection is for.
 const FOR_CLIENT: u8 = 0x21;
 const FOR_ITSELF: u8 = 0x20;
 /// TCP over IPv4 and over IPv6.
 const OVER_IPV4: u8 = 0x11;
 const OVER_IPV6: u8 = 0x21;
 
-/// The preamble of a connection to `server` for this client; for the gateway itself, if there is no client. The server of a
-/// Unix socket has no address.
+/// The preamble of a connection to `server` for this client; for the gateway itself without a client. The server of a Unix
+/// socket has no address.
 pub(super) fn encode(version: ProxyProtocol, client: Option<SocketAddr>, server: Option<SocketAddr>) -> Vec<u8> {
     let pair = client.map(|client| same_family(client, server.unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into())));
     match version {
@@ -24,7 +23,7 @@ pub(super) fn encode(version: ProxyProtocol, client: Option<SocketAddr>, server:
     }
 }
 
-/// Both addresses in one family, as both versions demand: an address of IPv4 has a form in IPv6 (RFC 4291, section 2.5.5.2).
+/// Both addresses in one family, as both versions demand: an IPv4 address has a form in IPv6 (RFC 4291, section 2.5.5.2).
 fn same_family(client: SocketAddr, server: SocketAddr) -> (SocketAddr, SocketAddr) {
     let (from, to) = (client.ip().to_canonical(), server.ip().to_canonical());
     let mapped = |ip| match ip {

@@ -1,4 +1,4 @@
-//! A request to an upstream, for any protocol.
+//! A request to an upstream, independent of the protocol.
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
@@ -20,31 +20,25 @@ use crate::request::identify::ambiguity::SingleSources;
 pub type PassInterim<'a> = dyn Fn(Response<()>) + 'a;
 
 pub struct UpstreamRequest<'a> {
-    /// What its head is made of.
     pub head: RequestHead<'a>,
-    /// What holds for its body; `None` if it has none.
+    /// `None` if it has no body.
     pub body: Option<BodyRules<'a>>,
-    /// The longest time that the upstream may take for the head of its response, instead of its own limit.
+    /// The longest time for the head of the response, instead of the upstream's own limit.
     pub timeout: Option<Duration>,
-    /// For whom it is; `None` if the gateway itself asks.
+    /// `None` if the gateway itself asks.
     pub client: Option<RequestClient<'a>>,
     /// What the route changes about the headers of its responses, so that no trailer brings back what they hide.
     pub response_changes: Option<&'a HeaderChanges<HeaderValue>>,
-    /// How far it has come.
     pub progress: &'a Progress,
 }
 
-/// What the head of a request is made of.
 pub struct RequestHead<'a> {
     pub method: &'a Method,
     /// The path and query, in origin form.
     pub target: &'a str,
-    /// The client's headers.
     pub headers: &'a HeaderMap,
-    /// Whether the upstream gets the client's Host header, which then must not be empty. Else it gets its own
-    /// authority.
+    /// Whether the upstream gets the client's Host header, which then must not be empty, instead of its own authority.
     pub preserve_host: bool,
-    /// What the upstream is told about the client.
     pub forwarded: ForwardedInfo<'a>,
     /// What the route changes about the headers, after everything else is written.
     pub changes: Option<&'a HeaderChanges<HeaderValue>>,
@@ -52,27 +46,24 @@ pub struct RequestHead<'a> {
     pub asks_for_websocket: bool,
 }
 
-/// What holds for the body of a request.
 #[derive(Clone, Copy)]
 pub struct BodyRules<'a> {
-    /// The sources of keys and costs, which must not be in trailers too.
+    /// The sources of keys and costs, which must not be in trailers, too.
     pub counted: &'a Arc<SingleSources>,
     /// The longest time for which the client may send nothing of an incomplete body; `None` is no limit.
     pub timeout: Option<Duration>,
-    /// The most bytes that it may have.
+    /// In bytes.
     pub max_size: u64,
 }
 
-/// The client for whom a request is sent.
 #[derive(Clone, Copy)]
 pub struct RequestClient<'a> {
-    /// Its address, with port 0 if only a proxy in front knows the port.
+    /// The port is 0 if only a proxy in front knows it.
     pub address: SocketAddr,
     /// The hash of the key by which the upstream chooses a server, if it does so by keys and the request has one.
     pub balanced_by: Option<u64>,
     /// Takes interim responses other than `100 Continue`, each as soon as it has come; `None` if they are dropped.
     pub interim: Option<&'a PassInterim<'a>>,
-    /// The index of the worker that serves it.
     pub worker: usize,
 }
 
@@ -83,23 +74,24 @@ pub struct Progress {
     pub is_begun: Cell<bool>,
     /// Whether a part of a response was passed on. From then on the request is not sent again.
     pub has_response: Cell<bool>,
-    /// When it was sent first, which is after it has waited for a server. `None` if it was not sent.
+    /// When it was sent first, after it had waited for a server. `None` if it was not sent.
     pub begun: Cell<Option<Monotonic>>,
 }
 
 impl UpstreamRequest<'_> {
-    /// The client's address; `None` if the gateway itself asks.
+    /// `None` if the gateway itself asks.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.client.map(|client| client.address)
     }
 
-    /// The address of its client if that may send many requests at a time. Clients behind a trusted proxy share its connections.
+    /// The client's address if the client may send many requests at a time. `None` behind a trusted proxy, whose clients share
+    /// its connections.
     pub(super) fn many_from(&self) -> Option<IpAddr> {
         let ForwardedInfo { version, trusted, .. } = self.head.forwarded;
         self.address().filter(|_| version == Version::HTTP_2 && !trusted).map(|client| client.ip())
     }
 
-    /// Whether all requests on its connection are certainly of one client.
+    /// Whether all requests on the client's connection are certainly of one client.
     pub(super) fn is_of_one_client(&self) -> bool {
         let RequestHead { headers, forwarded, .. } = &self.head;
         let is_of_one = forwarded.version < Version::HTTP_2 && !forwarded.trusted;
@@ -108,26 +100,23 @@ impl UpstreamRequest<'_> {
         self.client.is_some() && is_of_one && !by_proxy()
     }
 
-    /// How long the client may send nothing of its body, if there is one.
     pub(super) fn body_timeout(&self) -> Option<Duration> {
         self.body.and_then(|body| body.timeout)
     }
 
-    /// Its spans, if they are recorded.
     pub(super) fn spans(&self) -> Option<&RequestSpans> {
         self.head.forwarded.origin.and_then(|origin| origin.spans)
     }
 }
 
 impl RequestHead<'_> {
-    /// The Host header, if the server has this `authority` and the client's does not pass.
+    /// The Host header: that of the route, else `authority`, else the client's.
     pub(super) fn host<'h>(&'h self, authority: Option<&'h HeaderValue>) -> Option<&'h HeaderValue> {
         let set = self.changes.and_then(|changes| changes.set.iter().find(|(name, _)| *name == header::HOST));
         set.map(|(_, host)| host).or(authority).or_else(|| self.headers.get(header::HOST))
     }
 }
 
-/// What the upstream is told about the client and its request.
 #[derive(Clone, Copy, Debug)]
 pub struct ForwardedInfo<'a> {
     /// The address of the peer of the connection, as text.
@@ -136,20 +125,18 @@ pub struct ForwardedInfo<'a> {
     pub client: Option<IpAddr>,
     /// Whether the peer is a trusted proxy, whose headers about the client are used.
     pub trusted: bool,
-    /// The version of HTTP that the request came in.
+    /// Of the client's request.
     pub version: Version,
     /// How the client has sent its request, as far as the gateway knows.
     pub scheme: Scheme,
-    /// What becomes of Forwarded (RFC 7239), which says all this too.
+    /// What becomes of Forwarded (RFC 7239), which says all this, too.
     pub header: ForwardedHeader,
-    /// The certificate that the peer has shown.
     pub certificate: Option<&'a ClientCertificate>,
-    /// By what the request is found again; `None` for a request of the gateway itself.
+    /// `None` for a request of the gateway itself.
     pub origin: Option<Origin<'a>>,
 }
 
 impl ForwardedInfo<'_> {
-    /// For a request of the gateway itself.
     pub(super) const OWN: Self = Self {
         peer: "127.0.0.1",
         client: None,
@@ -162,14 +149,13 @@ impl ForwardedInfo<'_> {
     };
 }
 
-/// By what a request of a client is found again.
+/// Identifies a client's request in logs and traces.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
-    /// Its identifier.
     pub id: &'a RequestId,
-    /// Its trace, if it belongs to one.
+    /// `None` if it belongs to no trace.
     pub trace: Option<&'a TraceContext>,
-    /// Its spans, if they are recorded.
+    /// `None` if they are not recorded.
     pub spans: Option<&'a RequestSpans>,
 }
 
@@ -180,11 +166,10 @@ impl Origin<'_> {
     }
 }
 
-/// What becomes of Forwarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForwardedHeader {
-    /// Whether a trusted proxy has written what it has sent. Else that may be its client's, and is dropped.
+    /// Whether a trusted proxy has written the header. Otherwise its client may have, and the header is dropped.
     pub keeps: bool,
-    /// How the peer has sent the request on its connection, if an element for the peer is written.
+    /// The scheme of the peer's connection, if an element for the peer is written.
     pub hop: Option<Scheme>,
 }

@@ -1,6 +1,5 @@
-//! The headers that the upstream gets, in any protocol: those of the client that pass, those about the client, Via (RFC
-//! 9110, section 7.6.3), and those of the route. The Host header is not among them, since each protocol has its own form
-//! for it.
+//! The headers that the upstream gets, in any protocol: those of the client that pass, those about the client, Via (RFC 9110,
+//! section 7.6.3), and those of the route. Host is not among them, since each protocol has its own form for it.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use smallvec::SmallVec;
@@ -22,13 +21,12 @@ use crate::net::tls::ClientCertificate;
 /// The most names that Connection may contain: as many as a request may have headers.
 pub(super) const MAX_NAMED: usize = 100;
 
-/// The headers that belong to the client's connection because Connection names them (RFC 9110, section 7.6.1), in any
-/// case.
+/// Headers that belong to the client's connection because Connection names them (RFC 9110, section 7.6.1), in any case.
 pub(super) type NamedHeaders<'a> = SmallVec<[&'a [u8]; 2]>;
 
 /// Takes the headers of a request in the form of a protocol.
 pub(super) trait HeaderSink {
-    /// A header of the client, which passes.
+    /// A header of the client, or of the route.
     fn pass(&mut self, name: &HeaderName, value: &HeaderValue);
 
     /// A header that the gateway writes.
@@ -38,7 +36,7 @@ pub(super) trait HeaderSink {
     fn add_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>));
 }
 
-/// Passes each header of a request to `sink`. Those that are `named` are left out, and the changes of its route are made.
+/// Passes each header of a request to `sink`, without those that are `named`, and with the changes of its route.
 pub(super) fn each(head: &RequestHead<'_>, named: &[&[u8]], sink: &mut impl HeaderSink) {
     let own = via::entry(head.forwarded.version);
     let Some(changes) = head.changes else {
@@ -46,11 +44,10 @@ pub(super) fn each(head: &RequestHead<'_>, named: &[&[u8]], sink: &mut impl Head
         return sink.add("via", own);
     };
     unchanged(head.headers, named, &head.forwarded, &mut ChangedHeaders { changes, sink });
-    // Each protocol has its own form for Host.
     for (name, value) in changes.set.iter().filter(|(name, _)| *name != header::HOST).chain(&changes.add) {
         sink.pass(name, value);
     }
-    // Whatever the route does to Via, loops are recognized.
+    // Via must show loops even if the route changes it.
     if changes.replaced().any(|name| is_same_variable(name.as_str(), "via")) {
         via::entries(head.headers).for_each(|entry| sink.add("via", entry));
     }
@@ -111,7 +108,7 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], info: &ForwardedInfo<'_>, sin
                 forwarded_for |= passes;
                 continue;
             }
-            // The certificate that the peer has shown itself is sent instead.
+            // The certificate that the peer itself has shown is sent instead.
             FORWARDED_CLIENT_CERT if info.certificate.is_some() => continue,
             TRACEPARENT if is_clients_trace && traceparent.is_none() => {
                 sink.pass(name, value);
@@ -168,11 +165,9 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], info: &ForwardedInfo<'_>, sin
     }
 }
 
-/// The headers that Connection names.
-///
 /// # Errors
-/// [`UpstreamError::TooManyNamed`] if it has more names than a request can have headers: each name would be compared with
-/// each header.
+/// [`UpstreamError::TooManyNamed`] if Connection has more names than a request can have headers: each name would be compared
+/// with each header.
 pub(super) fn named_by_connection(headers: &HeaderMap) -> Result<NamedHeaders<'_>, UpstreamError> {
     let mut named = NamedHeaders::new();
     for (index, name) in header_list::members(headers, &header::CONNECTION).enumerate() {

@@ -1,27 +1,24 @@
-//! Whether a request is sent again after an attempt, and where. No other file decides that.
+//! Whether a request is sent again after an attempt, and where. No other file decides that. Pure, so a test goes through all
+//! combinations.
 //!
 //! A server may get a request twice only if its method is idempotent (RFC 9110, section 9.2.2), or if the server has certainly
 //! not processed it (RFC 9113, section 8.7).
-//!
-//! What decides is the reason for which the attempt has ended, the method, what is left of the body, and what the
-//! client has got. It is pure, so a test goes through all combinations.
 
 use std::collections::VecDeque;
 
-/// How many seconds are counted together.
+/// Of the window in which retries are counted.
 const SECONDS: u64 = 10;
-/// How many requests may be sent again in that time, however few there are.
+/// How many requests may always be sent again in that time.
 const FEWEST: u64 = 3 * SECONDS;
 
-/// How an attempt to send a request has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// There is no connection to the server, so nothing was sent.
     NotConnected,
     /// The server has certainly not processed the request: it says so, or its connection had ended before.
     NotProcessed,
-    /// A connection that had carried other requests ended before a byte of a response came. The server may have closed it
-    /// before the request came.
+    /// A connection that had carried other requests ended before a byte of a response came. The server may have closed it before
+    /// the request came.
     Stale,
     /// Nobody knows whether the server has processed the request.
     Unknown,
@@ -31,24 +28,22 @@ pub(super) enum Ending {
     Final,
 }
 
-/// What is known of a request after an attempt.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "five independent properties of a request")]
 pub(super) struct Situation {
     pub(super) is_idempotent: bool,
-    /// Whether all of its body can be sent, although some of it may have been sent.
+    /// Even if some of it was sent before.
     pub(super) has_whole_body: bool,
-    /// Whether a part of a response was passed to the client.
+    /// A part of a response was passed to the client.
     pub(super) has_response: bool,
-    /// Whether it was sent to the same server for the second time already, to this one or to an earlier one.
+    /// Whether it was already sent twice to the same server, this one or an earlier one.
     pub(super) is_repeated: bool,
-    /// Whether there is an endpoint that was not tried and has room.
+    /// An endpoint was not tried and has room.
     pub(super) has_other: bool,
     /// How often it may still be sent to another endpoint although one may have processed it.
     pub(super) retries: u32,
 }
 
-/// Where a request is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resend {
     /// To the same endpoint, over another connection.
@@ -60,7 +55,7 @@ pub(super) enum Resend {
 }
 
 impl Ending {
-    /// Whether the request is sent again, and where. `budget` is asked last, and only for a [`Resend::Retry`].
+    /// Whether and where the request is sent again. `budget` is called last, and only for a [`Resend::Retry`].
     pub(super) fn again(self, situation: Situation, budget: impl FnOnce() -> bool) -> Option<Resend> {
         let Situation { is_idempotent, has_whole_body, has_response, is_repeated, has_other, retries } = situation;
         if self == Self::Final || !has_whole_body || has_response {
@@ -74,7 +69,6 @@ impl Ending {
         }
     }
 
-    /// Whether the server has certainly not processed the request.
     pub(super) fn is_unprocessed(self) -> bool {
         matches!(self, Self::NotConnected | Self::NotProcessed)
     }
@@ -82,8 +76,8 @@ impl Ending {
 
 /// How many requests may be sent again: a share of all requests of the last ten seconds, and never fewer than three a second.
 ///
-/// Without a bound, an upstream that fails because it has too much to do would get even more. The rule is that of Finagle's retry
-/// budgets.
+/// Without a bound, an upstream that fails because it is overloaded would get even more requests. The rule is that of Finagle's
+/// retry budgets.
 #[derive(Debug, Default)]
 pub(super) struct RetryBudget {
     /// The last seconds in which something was recorded, the oldest first.
@@ -93,14 +87,13 @@ pub(super) struct RetryBudget {
 #[derive(Debug)]
 struct Second {
     second: u64,
-    /// How many requests there had been in all before it.
+    /// How many requests there had been in all before this second.
     requests_before: u64,
-    /// How many requests were sent again in it.
     retries: u64,
 }
 
 impl RetryBudget {
-    /// Records that there have been so many requests in all. It has to be called every second, or a little more often.
+    /// `requests` is the total so far. Must be called every second, or a little more often.
     pub(super) fn observe(&mut self, second: u64, requests: u64) {
         // If the clock was set back, the later seconds are forgotten.
         while self.seconds.back().is_some_and(|last| last.second > second) {
@@ -114,8 +107,8 @@ impl RetryBudget {
         }
     }
 
-    /// Whether one more request may be sent again, of so many `requests` in all; then it is counted. At most `share` of the
-    /// requests may be, in thousandths.
+    /// Whether one more request may be sent again, and counts it then. `requests` is the total so far, and `share` the part of
+    /// them that may be sent again, in thousandths.
     pub(super) fn take(&mut self, second: u64, requests: u64, share: u32) -> bool {
         self.observe(second, requests);
         let before = self.seconds.front().map_or(requests, |first| first.requests_before);
@@ -138,7 +131,7 @@ mod tests {
     const ALL: [Ending; 6] =
         [Ending::NotConnected, Ending::NotProcessed, Ending::Stale, Ending::Unknown, Ending::Listed, Ending::Final];
 
-    /// A request for which everything speaks.
+    /// A request that may be sent again for every reason.
     const BEST: Situation = Situation {
         is_idempotent: true,
         has_whole_body: true,
@@ -233,7 +226,7 @@ mod tests {
                 taken.push((second, got));
                 let in_window = |at: u64| at + SECONDS > second;
                 let sum: usize = taken.iter().filter(|(at, _)| in_window(*at)).map(|(_, got)| got).sum();
-                // Those that were sent again at the beginning were allowed by requests of ten seconds before.
+                // Retries at the beginning were allowed by requests of ten seconds before.
                 let before = begun.iter().find(|(at, _)| at + 2 * SECONDS > second).map_or(0, |(_, before)| *before);
                 prop_assert!(sum as u64 <= ((requests - before) / 5).max(FEWEST));
             }

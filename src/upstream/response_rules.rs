@@ -8,25 +8,19 @@ use super::request::PassInterim;
 /// The most interim responses before the final one.
 const MAX_INTERIM: u32 = 100;
 
-/// Why a head cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadHead {
-    /// It is not HTTP/1.
     NotHttp,
     /// It is larger than 64 KiB, has more than 128 fields, or names more than 100 in Connection.
     TooLarge,
-    /// The length of the body can be read in two ways.
     Length,
-    /// The connection ended in the middle of it.
     CutOff,
-    /// There are too many interim responses before it.
     Interim,
-    /// It switches to a protocol that the gateway has not requested.
+    /// To a protocol that was not requested.
     Upgrade,
 }
 
 impl BadHead {
-    /// In words.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::NotHttp => "not an HTTP/1 response",
@@ -39,7 +33,7 @@ impl BadHead {
     }
 }
 
-/// The interim responses before the final one (RFC 9110, section 15.2). They are counted and, if the client can be sent any,
+/// The interim responses before the final one (RFC 9110, section 15.2). They are counted and, if the client accepts any,
 /// passed on.
 pub(super) struct Interim<'a> {
     count: u32,
@@ -47,18 +41,16 @@ pub(super) struct Interim<'a> {
 }
 
 impl<'a> Interim<'a> {
-    /// None has come.
     pub(super) fn new(pass: Option<&'a PassInterim<'a>>) -> Self {
         Self { count: 0, pass }
     }
 
-    /// Whether none has come.
     pub(super) fn is_none(&self) -> bool {
         self.count == 0
     }
 
     /// Counts one with this status. Returns what passes it on, if it goes to the client. `100 Continue` does not: the gateway
-    /// itself tells the client to send the body, when it wants it.
+    /// itself tells the client to send the body, when it wants the body.
     ///
     /// # Errors
     /// [`BadHead::Interim`] if there were too many.

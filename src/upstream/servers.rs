@@ -1,4 +1,4 @@
-//! The servers of an upstream as configured, and the endpoints that they are now: each address of a name is one.
+//! The servers of an upstream as configured, and their current endpoints: each address of a name is one.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -10,12 +10,11 @@ use super::endpoint::{Endpoints, Target, TargetAddress, TargetTls};
 use crate::config::{self, Address, UpstreamServer, UpstreamTls};
 use crate::net::Names;
 
-/// The most addresses of a name that are used.
+/// Of one name.
 const MOST_ADDRESSES: usize = 256;
-/// What a server without a name is asked for.
+/// The `Host` of a server without a name.
 const NO_NAME: HeaderValue = HeaderValue::from_static("localhost");
 
-/// The servers of one upstream.
 #[derive(Debug)]
 pub(super) struct Servers {
     upstream: String,
@@ -27,7 +26,7 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// The servers of an upstream. `echo` is where the built-in server listens.
+    /// `echo` is the address of the built-in server.
     pub(super) fn new(
         config: &config::Upstream,
         endpoints: Arc<Endpoints>,
@@ -39,7 +38,6 @@ impl Servers {
         Self { upstream: config.name.clone(), is_checked: config.health.is_some(), targets, endpoints, names }
     }
 
-    /// The names that have to be looked up.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.targets.iter().filter_map(|(target, _)| match &target.address {
             TargetAddress::Name(name, _) => Some(name.as_str()),
@@ -47,8 +45,8 @@ impl Servers {
         })
     }
 
-    /// The endpoints by what is known of the names now. A name without a known address is an endpoint too, whose
-    /// connections look it up.
+    /// The endpoints by the known addresses of the names. A name without a known address is an endpoint, too: its connections
+    /// look it up.
     pub(super) fn endpoints(&self) -> Vec<Weighted> {
         let mut all: Vec<Weighted> = Vec::new();
         for (target, weight) in &self.targets {
@@ -95,7 +93,7 @@ fn target(address: &Address, config: &config::Upstream, echo: Option<SocketAddr>
         }
         Address::Unix(path) => plain(TargetAddress::Unix(path.clone()), NO_NAME),
         Address::Echo => {
-            // It was started before the snapshot is built. Port 0 accepts no connection.
+            // The echo server was started before the snapshot is built. Port 0 accepts no connection.
             let echo = echo.unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
             plain(TargetAddress::Echo(echo), HeaderValue::try_from(echo.to_string()).unwrap_or(NO_NAME))
         }

@@ -1,16 +1,14 @@
-//! The buffers of connections that wait. A connection has buffers only while something is in them: it takes those of its
-//! worker, and gives them back. So they take no memory for each connection, and those that are used are in the
-//! processor's cache.
+//! The buffers of connections that wait. A connection has buffers only while they are not empty: it takes those of its worker,
+//! and gives them back. So idle connections take no memory for buffers, and used buffers stay in the processor's cache.
 
 use std::cell::{RefCell, RefMut};
 
 use bytes::BytesMut;
 
-/// How many bytes a buffer for a head and a small body has room for.
+/// Enough for a head and a small body, in bytes.
 pub(super) const SMALL: usize = 8 * 1024;
 
-/// The buffers of one worker that are not in use: one of each kind, since most requests give theirs back before the next one
-/// needs them.
+/// The unused buffers of one worker: one of each kind, since most requests give theirs back before the next one needs them.
 #[derive(Debug, Default)]
 pub(super) struct SpareBuffers {
     received: RefCell<BytesMut>,
@@ -18,22 +16,21 @@ pub(super) struct SpareBuffers {
 }
 
 impl SpareBuffers {
-    /// An empty buffer with room for bytes that are received. Whoever has received some takes it.
+    /// An empty buffer with room for received bytes. A caller that has received some takes it.
     pub(super) fn received(&self) -> RefMut<'_, BytesMut> {
         let mut buffer = self.received.borrow_mut();
         buffer.reserve(SMALL);
         buffer
     }
 
-    /// Takes back an empty buffer.
+    /// `buffer` must be empty.
     pub(super) fn put_received(&self, mut buffer: BytesMut) {
-        // If parts of it were passed on and are still in use, others would keep its memory too.
+        // If parts of it were passed on and are still in use, others would keep its memory, too.
         if buffer.capacity() <= SMALL && buffer.try_reclaim(SMALL) {
             self.received.replace(buffer);
         }
     }
 
-    /// An empty buffer for bytes that are to be sent.
     pub(super) fn take_sending(&self) -> Vec<u8> {
         self.sending.take()
     }
@@ -53,7 +50,6 @@ mod tests {
 
     use super::*;
 
-    /// Receives a head and passes it on. Returns the buffer and the head.
     fn receive(spare: &SpareBuffers) -> (BytesMut, Bytes) {
         let mut buffer = mem::take(&mut *spare.received());
         buffer.extend_from_slice(b"head");

@@ -1,10 +1,7 @@
-//! How long an exchange may make no progress. The client and the upstream have different limits.
-//!
-//! The exchange waits for the client while its body is incomplete and everything that has come of it is sent. Otherwise
-//! it waits for the upstream. A limit begins with the wait, so an exchange that never waits does not read the clock.
-//!
-//! Once the response has begun, both may send, and neither has to: as long as one does, nobody is waited for. If the client may
-//! be silent for as long as it likes, what is silent on both sides has the upstream's limit.
+//! How long an exchange may make no progress. The client and the upstream have different limits. The exchange waits for the
+//! client while its body is incomplete and everything that has come of it is sent. Otherwise it waits for the upstream. Once
+//! the response has begun, neither side has to send while the other does. If the client's silence is not limited, and both
+//! sides are silent, the upstream's limit applies.
 
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -14,42 +11,38 @@ use crate::base::deadline::Deadline;
 /// The position of an exchange that waits. If it has changed, the exchange has made progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
-    /// Whether it waits for the client.
     pub(super) for_client: bool,
-    /// Bytes of the request's body that came from the client.
+    /// Bytes from the client.
     pub(super) taken: u64,
     /// Bytes that wait to be sent to the upstream.
     pub(super) unsent: usize,
 }
 
-/// The side that has exceeded its limit, and the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stalled {
     Client(Duration),
     Upstream(Duration),
 }
 
-/// Measures how long an exchange makes no progress.
 #[derive(Debug)]
 pub(super) struct StallTimer {
     deadline: Deadline,
-    /// `None` if it is not limited.
+    /// `None` is no limit.
     client: Option<Duration>,
-    /// The same.
+    /// `None` is no limit.
     upstream: Option<Duration>,
     /// The position at which the current wait began.
     waiting: Option<Position>,
-    /// Whether the response has begun.
     has_response: bool,
 }
 
 impl StallTimer {
-    /// It has to be created in a runtime with timers.
+    /// Must be called in a runtime with timers.
     pub(super) fn new() -> Self {
         Self { deadline: Deadline::now(), client: None, upstream: None, waiting: None, has_response: false }
     }
 
-    /// Begins an exchange with its limits until the response begins.
+    /// Begins an exchange. The limits apply until the response begins.
     pub(super) fn begin(&mut self, client: Option<Duration>, upstream: Option<Duration>) {
         (self.client, self.upstream, self.waiting, self.has_response) = (client, upstream, None, false);
     }
@@ -59,7 +52,7 @@ impl StallTimer {
         (self.upstream, self.waiting, self.has_response) = (upstream, None, true);
     }
 
-    /// Records that the upstream has sent something: the next wait is a new one.
+    /// The next wait is a new one.
     pub(super) fn upstream_sent(&mut self) {
         self.waiting = None;
     }

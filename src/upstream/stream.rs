@@ -20,7 +20,6 @@ use super::places::{Place, are_taken};
 use crate::net::keep_alive;
 use crate::net::tls::{ALPN_HTTP1, ALPN_HTTP2};
 
-/// A connected stream.
 #[derive(Debug)]
 pub(super) struct UpstreamStream {
     transport: Transport,
@@ -33,13 +32,11 @@ enum Transport {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A connected socket.
 pub(super) type Socket = Either<TcpStream, UnixStream>;
 
-/// What a server is offered to speak when TLS begins (RFC 7301).
+/// What a server is offered in ALPN (RFC 7301).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Offered {
-    /// HTTP/1.1
     Http1,
     /// HTTP/2, and HTTP/1.1 for a server that does not speak it.
     Http2,
@@ -56,8 +53,6 @@ pub(super) async fn connect(addresses: &[SocketAddr]) -> io::Result<Socket> {
     Ok(Either::Left(socket))
 }
 
-/// Connects to the Unix socket with this path.
-///
 /// # Errors
 /// When it does not exist, nobody listens there, or the gateway may not use it.
 pub(super) async fn connect_unix(path: &Path) -> io::Result<Socket> {
@@ -65,7 +60,7 @@ pub(super) async fn connect_unix(path: &Path) -> io::Result<Socket> {
 }
 
 impl UpstreamStream {
-    /// Begins to use a socket, which has this place. Completes a TLS handshake if there is to be one.
+    /// Takes over a socket with its place. Completes a TLS handshake if `tls` is set.
     ///
     /// # Errors
     /// [`UpstreamError::Tls`]. Nothing of a request was sent.
@@ -86,13 +81,12 @@ impl UpstreamStream {
         };
         let protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         let connector = TlsConnector::from(settings.config());
-        // The state of a handshake is large, and is dropped after it.
+        // The state of a handshake is large. Boxed, it is freed right after the handshake.
         let handshake = Box::pin(connector.with_alpn(protocols).connect(server_name.clone(), socket));
         let tls = handshake.await.map_err(UpstreamError::Tls)?;
         Ok(Self { transport: Transport::Tls(Box::new(tls)), place })
     }
 
-    /// Whether all places of connections are taken.
     pub(super) fn is_place_wanted(&self) -> bool {
         are_taken(self.place.semaphore())
     }
@@ -101,8 +95,6 @@ impl UpstreamStream {
         self.place.semaphore().clone()
     }
 
-    /// The address of the server.
-    ///
     /// # Errors
     /// When the connection is already closed.
     pub(super) fn peer(&self) -> io::Result<TargetAddress> {
@@ -116,12 +108,10 @@ impl UpstreamStream {
         }
     }
 
-    /// Whether it uses TLS.
     pub(super) fn is_tls(&self) -> bool {
         matches!(&self.transport, Transport::Tls(_))
     }
 
-    /// Whether the server has chosen HTTP/2.
     pub(super) fn has_chosen_http2(&self) -> bool {
         matches!(&self.transport, Transport::Tls(tls) if tls.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2))
     }
@@ -134,9 +124,9 @@ impl UpstreamStream {
         }
     }
 
-    /// Whether the stream is still open and there is nothing to read. This uses what the runtime knows and makes no system
-    /// call if nothing has happened. It does not poll, because the runtime lets no task poll too often, and would then
-    /// report every stream as quiet.
+    /// Whether the stream is still open and there is nothing to read. Uses what the runtime knows, and makes no system call if
+    /// nothing has happened. Does not poll, because the runtime lets no task poll too often, and would then report every
+    /// stream as quiet.
     pub(super) fn is_quiet(&mut self) -> bool {
         let is_blocked = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
         let tls = match &mut self.transport {
@@ -161,7 +151,7 @@ impl UpstreamStream {
     }
 }
 
-/// Reads what has come, without waiting.
+/// Does not wait.
 struct Readable<'a>(&'a TcpStream);
 
 impl io::Read for Readable<'_> {
@@ -174,7 +164,6 @@ impl Drop for UpstreamStream {
     /// Tells the server that nothing more will come (RFC 8446, section 6.1), if the system accepts that at once.
     fn drop(&mut self) {
         if let Transport::Tls(tls) = &mut self.transport {
-            // The server may have gone.
             let _ = Pin::new(tls).poll_shutdown(&mut Context::from_waker(Waker::noop()));
         }
     }

@@ -1,6 +1,6 @@
 //! Which trailers pass: those of a request to the server, and those of a response to the client. No other file decides that.
 //!
-//! The headers that Connection names may be trailers too, and belong to the connection as well (RFC 9110, section 7.6.1).
+//! Headers that Connection names may be trailers, too, and belong to the connection as well (RFC 9110, section 7.6.1).
 
 use std::sync::Arc;
 
@@ -12,11 +12,9 @@ use crate::base::http::header_rules::{Rule, is_any};
 use crate::base::http::header_spelling::is_same_variable;
 use crate::request::identify::ambiguity::SingleSources;
 
-/// Decides about the trailers of a request.
 #[derive(Debug)]
 pub(super) struct RequestTrailers {
-    /// The sources of keys and costs: some upstreams read trailers as headers, and would use another key than was
-    /// counted.
+    /// The sources of keys and costs: some upstreams read trailers as headers, and would use another key than was counted.
     counted: Arc<SingleSources>,
     /// The headers that Connection names.
     named: Vec<HeaderName>,
@@ -24,7 +22,6 @@ pub(super) struct RequestTrailers {
     replaced: Vec<HeaderName>,
 }
 
-/// Decides about the trailers of a response.
 #[derive(Debug, Default)]
 pub(super) struct ResponseTrailers {
     /// The headers that Connection names, and those that the route removes or replaces.
@@ -32,14 +29,14 @@ pub(super) struct ResponseTrailers {
 }
 
 impl RequestTrailers {
-    /// For this body of a request, in whose Connection header these headers are `named`.
+    /// `named` are the headers that the request's Connection names.
     pub(super) fn new(head: &RequestHead<'_>, body: BodyRules<'_>, named: &[&[u8]]) -> Self {
         let named = named.iter().filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
         let replaced = head.changes.map(|changes| changes.replaced().cloned().collect()).unwrap_or_default();
         Self { counted: body.counted.clone(), named, replaced }
     }
 
-    /// Those that the server gets, if there are any.
+    /// `None` if the server gets none.
     pub(super) fn passing(&self, trailers: HeaderMap) -> Option<HeaderMap> {
         let is_replaced =
             |name: &HeaderName| self.replaced.iter().any(|other| is_same_variable(other.as_str(), name.as_str()));
@@ -50,20 +47,20 @@ impl RequestTrailers {
 }
 
 impl ResponseTrailers {
-    /// For the response to this request, in whose Connection header these headers are `named`.
+    /// `named` are the headers that the response's Connection names.
     pub(super) fn new(request: &UpstreamRequest<'_>, named: Box<[HeaderName]>) -> Self {
         let Some(changes) = request.response_changes else { return Self { hidden: named } };
         Self { hidden: named.into_iter().chain(changes.replaced().cloned()).collect() }
     }
 
-    /// Those that the client gets, if there are any.
+    /// `None` if the client gets none.
     pub(super) fn passing(&self, trailers: HeaderMap) -> Option<HeaderMap> {
         const NONE: [Rule; 3] = [Rule::HopByHop, Rule::OwnInResponses, Rule::BeforeContent];
         passing(trailers, |name| !is_any(name, &NONE) && !self.hidden.contains(name))
     }
 }
 
-/// Those that `may_pass`, if there are any.
+/// `None` if none passes.
 fn passing(mut trailers: HeaderMap, may_pass: impl Fn(&HeaderName) -> bool) -> Option<HeaderMap> {
     let others: Vec<_> = trailers.keys().filter(|name| !may_pass(name)).cloned().collect();
     others.iter().for_each(|name| _ = trailers.remove(name));

@@ -9,7 +9,6 @@ use tokio::sync::futures::Notified;
 use super::resend::RetryBudget;
 use crate::base::clock::Monotonic;
 
-/// The counts of one upstream, and the requests that wait for a server of it.
 #[derive(Debug, Default)]
 pub(super) struct UpstreamState {
     requests: AtomicU64,
@@ -19,26 +18,23 @@ pub(super) struct UpstreamState {
     /// For how many requests no server had room.
     pub(super) full: AtomicU64,
     waiting: AtomicUsize,
-    /// Tells the request that is sent next, of each configuration with requests that wait, that an endpoint may have room.
+    /// For each configuration with waiting requests, tells the request that is sent next that an endpoint may have room.
     room: Notify,
 }
 
-/// How often requests of an upstream were sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryCounts {
-    /// Requests that were sent again.
     pub sent: u64,
-    /// Those that were not, because the budget was used up.
+    /// Requests that were not sent again, because the budget was used up.
     pub refused: u64,
 }
 
 impl UpstreamState {
-    /// Counts a request.
     pub(super) fn begin(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records how many requests there were, every second or a little more often.
+    /// Records how many requests there were. Must be called every second, or a little more often.
     pub(super) fn observe(&self, now: Monotonic) {
         self.budget.lock().observe(now.seconds(), self.requests.load(Ordering::Relaxed));
     }
@@ -51,25 +47,23 @@ impl UpstreamState {
         is_allowed
     }
 
-    /// How often requests were sent again.
     pub(super) fn retries(&self) -> RetryCounts {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         RetryCounts { sent: get(&self.retries), refused: get(&self.refused_retries) }
     }
 
-    /// A place among those that wait, of which there are at most `most`.
+    /// At most `most` requests may wait.
     pub(super) fn wait(&self, most: usize) -> Option<WaitingRequest<'_>> {
         let waiting = WaitingRequest(self);
         // If there are too many, the drop of `waiting` corrects the number.
         (self.waiting.fetch_add(1, Ordering::SeqCst) < most).then_some(waiting)
     }
 
-    /// How many requests wait.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// An endpoint may have room for another request. Those that wait look again.
+    /// An endpoint may have room for another request. Waiting requests look again.
     pub(super) fn has_room(&self) {
         if self.waiting() > 0 {
             self.room.notify_waiters();
@@ -77,12 +71,12 @@ impl UpstreamState {
     }
 }
 
-/// A request that waits, until this is dropped.
+/// Until this is dropped, a request waits.
 #[derive(Debug)]
 pub(super) struct WaitingRequest<'a>(&'a UpstreamState);
 
 impl WaitingRequest<'_> {
-    /// Ends when an endpoint may have got room since this was called.
+    /// Ready when an endpoint may have got room since this was called.
     pub(super) fn room(&self) -> Notified<'_> {
         self.0.room.notified()
     }

@@ -1,8 +1,8 @@
-//! What one thread does for the endpoints of all workers: it checks them, ends their ejections, and looks up the names of servers
-//! again.
+//! What one thread does for the endpoints of all workers: it checks them, ends their ejections, and looks up the names of
+//! servers again.
 //!
-//! It is one task in the control thread, so no worker does any of it twice, and a check that hangs delays no request. A
-//! check uses a connection of its own, so it also finds a server that accepts no more of them.
+//! One task in the control thread does this, so no work is done twice, and a check that hangs delays no request. A check uses a
+//! connection of its own, so it also finds a server that accepts no more of them.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -26,10 +26,9 @@ use crate::base::clock;
 use crate::config::HealthCheck;
 use crate::net::Names;
 
-/// How often it is looked for what is due.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Watches the endpoints of all upstreams. It has to run on a thread's local runtime.
+/// Must run on a thread's local runtime.
 #[derive(Debug)]
 pub struct UpstreamWatch {
     names: Arc<Names>,
@@ -40,22 +39,20 @@ pub struct UpstreamWatch {
     lookups: HashMap<String, Option<Instant>>,
 }
 
-/// Something in progress has ended.
 #[derive(Debug)]
 enum Ended {
     /// The check of the endpoint with this id, which is checked again after this time.
     Check(usize, Duration),
-    /// The lookup of this name.
     Lookup(String),
 }
 
 impl UpstreamWatch {
-    /// Watches these names and endpoints, which those of all upstreams are among.
+    /// `names` and `endpoints` are those of all upstreams.
     pub fn new(names: Arc<Names>, endpoints: Arc<Endpoints>) -> Self {
         Self { names, endpoints, checks: HashMap::new(), lookups: HashMap::new() }
     }
 
-    /// Watches the upstreams in force. It never returns.
+    /// Watches the upstreams in force. Never returns.
     pub async fn run(mut self, in_force: impl Fn() -> Vec<Arc<Upstream>>) {
         let (tell, mut ended) = mpsc::unbounded_channel();
         let mut ticks = interval(TICK);
@@ -82,7 +79,6 @@ impl UpstreamWatch {
         self.endpoints.drop_unused();
     }
 
-    /// Begins the checks that are due.
     fn check(&mut self, upstream: &Arc<Upstream>, tell: &mpsc::UnboundedSender<Ended>) {
         let Some(rules) = &upstream.health else { return };
         for weighted in upstream.balancer.endpoints() {
@@ -102,7 +98,6 @@ impl UpstreamWatch {
         }
     }
 
-    /// Begins the lookups that are due.
     fn look_up(&mut self, upstream: &Upstream, tell: &mpsc::UnboundedSender<Ended>) {
         for name in upstream.servers.names() {
             let due = self.lookups.entry(name.to_owned()).or_insert_with(|| Some(Instant::now()));
@@ -140,13 +135,11 @@ impl UpstreamWatch {
     }
 }
 
-/// The ids of all endpoints of these upstreams.
 fn ids(upstreams: &[Arc<Upstream>]) -> HashSet<usize> {
     upstreams.iter().flat_map(|upstream| upstream.keeps()).map(|(id, _)| id).collect()
 }
 
 impl Upstream {
-    /// Does what is due for its endpoints.
     fn advance(&self) {
         let now = clock::monotonic();
         self.state.observe(now);
@@ -165,7 +158,6 @@ impl Upstream {
         self.state.has_room();
     }
 
-    /// Takes the result of a check.
     fn checked(&self, endpoint: &Arc<Endpoint>, result: &Result<(), String>) {
         let Some(rules) = &self.health else { return };
         if let Err(why) = result {
@@ -176,7 +168,7 @@ impl Upstream {
         self.balancer.refresh();
     }
 
-    /// Changes the state of an endpoint, and logs if it gets requests from now on, or does not any more.
+    /// Changes the state of an endpoint, and logs if it begins or ceases to get requests.
     fn change(&self, endpoint: &Endpoint, why: &str, change: impl FnOnce(&Endpoint)) {
         let before = endpoint.state.availability();
         change(endpoint);
@@ -191,7 +183,7 @@ impl Upstream {
         }
     }
 
-    /// Uses what is known of the names of its servers now.
+    /// Uses the known addresses of its servers' names.
     pub fn resolved(&self) {
         let endpoints = self.servers.endpoints();
         let ids =
@@ -202,13 +194,12 @@ impl Upstream {
     }
 }
 
-/// How the gateway calls itself.
 const USER_AGENT: HeaderValue = HeaderValue::from_static("gateway-health-check");
 
 /// Sends the request of a check. `None` if this machine cannot, which says nothing about the endpoint.
 ///
 /// # Errors
-/// In words, why the endpoint is not healthy.
+/// Why the endpoint is not healthy.
 async fn check(upstream: &Upstream, endpoint: &Arc<Endpoint>, rules: &HealthCheck) -> Option<Result<(), String>> {
     let mut headers = HeaderMap::new();
     headers.insert(header::USER_AGENT, USER_AGENT);

@@ -1,4 +1,4 @@
-//! A connection to an HTTP server that is asked something.
+//! A connection to a server that the gateway itself asks.
 
 use std::fmt;
 use std::io;
@@ -18,26 +18,22 @@ use tokio_rustls::TlsConnector;
 use super::url::Url;
 use crate::net::tls::ConnectorTls;
 
-/// The longest time for a connection to one address of a name, so that another can be tried.
+/// For one address of a name, so that time is left to try another.
 const CONNECT_LIMIT: Duration = Duration::from_millis(1500);
-/// The largest head of a response in bytes.
+/// Of a response, in bytes.
 const MAX_HEAD: usize = 64 << 10;
 
-/// A connection to a server. To drop it closes it.
+/// Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Connection {
     sender: SendRequest<Full<Bytes>>,
     driver: JoinSet<hyper::Result<()>>,
 }
 
-/// Why there is no connection.
 #[derive(Debug)]
 pub enum ConnectError {
-    /// The server cannot be connected to.
     Tcp(io::Error),
-    /// The TLS handshake fails.
     Tls(io::Error),
-    /// The connection ends at once.
     Http(hyper::Error),
 }
 
@@ -69,10 +65,8 @@ impl Connection {
         Self::over(connecting.await.map_err(ConnectError::Tls)?).await
     }
 
-    /// A connection over this stream.
-    ///
     /// # Errors
-    /// When it ends at once.
+    /// When the connection ends at once.
     pub async fn over(
         stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     ) -> Result<Self, ConnectError> {
@@ -89,7 +83,7 @@ impl Connection {
     /// When there is none.
     pub async fn send(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
         let sent = self.sender.send_request(request).await;
-        // If the connection has ended before the request was sent, it knows why.
+        // If the connection has ended before the request was sent, the driver knows why.
         if sent.as_ref().is_err_and(hyper::Error::is_canceled)
             && let Some(Ok(Err(why))) = self.driver.join_next().await
         {
@@ -98,18 +92,16 @@ impl Connection {
         sent
     }
 
-    /// Whether it is known that another request can be sent.
     pub fn is_ready(&self) -> bool {
         self.sender.is_ready()
     }
 
-    /// Waits until another request can be sent; returns whether there can be one.
+    /// Waits until another request can be sent; `false` if the connection has ended.
     pub async fn becomes_ready(&mut self) -> bool {
         self.sender.ready().await.is_ok()
     }
 }
 
-/// Connects to the first address of a name that answers.
 async fn connect(url: &Url) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in lookup_host((url.host.as_str(), url.port)).await? {

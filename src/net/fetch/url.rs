@@ -1,25 +1,23 @@
-//! Where a document is. A URL may have secrets: wherever one is shown, they are not.
+//! URLs of servers that the gateway itself asks. A URL may have secrets, which are never shown.
 
 use std::fmt;
 
 use rustls::pki_types::ServerName;
 
-/// A URL of `http` or `https`, without a user name. It is shown without what may be secret in its target.
+/// A URL of `http` or `https`, without a user name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// A name or an address; IPv6 has no brackets.
+    /// A name or an address; an IPv6 address has no brackets.
     pub host: String,
     pub port: u16,
-    /// The Host header to send.
+    /// For the `Host` header.
     pub authority: String,
-    /// What follows the server.
     pub target: Target,
-    /// With `https`, the name that the certificate of the server has to have.
+    /// With `https`, the name that the certificate of the server must have.
     pub server_name: Option<ServerName<'static>>,
 }
 
 impl Url {
-    /// `http` or `https`.
     pub fn scheme(&self) -> &'static str {
         if self.server_name.is_some() { "https" } else { "http" }
     }
@@ -31,7 +29,7 @@ impl fmt::Display for Url {
     }
 }
 
-/// The path of a URL, and the query if there is one. A query may be secret, so it is shown as `?***`.
+/// The path and query of a URL. A query may be secret, so it is shown as `?***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Target {
     sent: String,
@@ -39,13 +37,13 @@ pub struct Target {
 }
 
 impl Target {
-    /// The same, where the path is as secret as the query.
+    /// The path is as secret as the query, and is shown as `/***`.
     #[must_use]
     pub fn with_secret_path(self) -> Self {
         Self { is_path_secret: true, ..self }
     }
 
-    /// All of it, for requests alone.
+    /// With its secrets, for requests only.
     pub fn as_sent(&self) -> &str {
         &self.sent
     }
@@ -60,7 +58,7 @@ impl From<String> for Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (path, query) = self.sent.split_once('?').map_or((&*self.sent, ""), |(path, _)| (path, "?***"));
-        // Before an @ it may be the end of a password that has a slash.
+        // What is before an @ may be the end of a password with a slash.
         if self.is_path_secret || path.contains('@') {
             return f.write_str("/***");
         }

@@ -1,4 +1,4 @@
-//! Authorities: a certificate that one of them has issued is trusted.
+//! Certificate authorities: a certificate that one of them has issued is trusted.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,6 @@ use rustls::pki_types::CertificateDer;
 
 use super::identity::PemError;
 
-/// Who may have issued a certificate of the other side.
 #[derive(Clone, Debug)]
 pub struct Authorities {
     pub(super) certificates: Arc<[CertificateDer<'static>]>,
@@ -22,10 +21,8 @@ impl PartialEq for Authorities {
 }
 
 impl Authorities {
-    /// Those with these certificates.
-    ///
     /// # Errors
-    /// When one of them cannot be read.
+    /// When a certificate cannot be read.
     pub fn new(certificates: Vec<CertificateDer<'static>>) -> Result<Self, PemError> {
         let mut roots = RootCertStore::empty();
         for (index, certificate) in certificates.iter().enumerate() {
@@ -39,8 +36,8 @@ impl Authorities {
         self.certificates.iter().any(|own| own == certificate)
     }
 
-    /// Those that the system trusts. Certificates among them that cannot be read are left out, because the user of the
-    /// gateway may be unable to change them.
+    /// The authorities that the system trusts, without those that cannot be read, because the user of the gateway may be
+    /// unable to change them.
     ///
     /// # Errors
     /// When there are none.

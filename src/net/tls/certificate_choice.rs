@@ -9,15 +9,14 @@ use rustls::sign::CertifiedKey;
 
 use super::identity::Identity;
 
-/// All certificates by their names.
 #[derive(Debug)]
 pub(super) struct CertificateChoice {
     /// In the order of the configuration.
     all: Vec<Arc<CertifiedKey>>,
     exact: HashMap<String, Vec<Arc<CertifiedKey>>>,
-    /// By what comes after the `*.`, which stands for one label (RFC 9525, section 6.3).
+    /// By the part after `*.`, which stands for one label (RFC 9525, section 6.3).
     wildcard: HashMap<String, Vec<Arc<CertifiedKey>>>,
-    /// Names that no certificate of another name is shown for.
+    /// Clients that ask for one of these names get its own certificate or none.
     awaited: HashSet<String>,
 }
 
@@ -37,9 +36,9 @@ impl CertificateChoice {
         Self { all, exact, wildcard, awaited: awaited.iter().cloned().collect() }
     }
 
-    /// The first certificate for this name whose key can sign in one of these ways. Several may have the same name, with
-    /// keys of different kinds. A client that names no host of ours gets the first certificate, and decides for itself; one that
-    /// names a host whose certificate is awaited gets none, since any other would look like an attack.
+    /// The first certificate for this name whose key can sign in one of these ways. Several certificates may have the same
+    /// name, with keys of different kinds. A client that names no host of ours gets the first certificate, and decides for
+    /// itself. A client that names a host whose certificate is awaited gets none, because any other would look like an attack.
     fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<&Arc<CertifiedKey>> {
         let name = name.map(str::to_ascii_lowercase);
         let exact = name.as_ref().and_then(|name| self.exact.get(name));
@@ -85,7 +84,6 @@ mod tests {
             ("b.wild.test", 1),
             ("B.WILD.TEST", 1),
             ("wild.test", 1),
-            // A wildcard stands for one label.
             ("a.b.wild.test", 0),
             ("other.test", 0),
             ("test", 0),
@@ -97,7 +95,7 @@ mod tests {
         assert_eq!(chosen(Some("x.wild.test"), BOTH), Some(1));
         assert_eq!(chosen(Some("both.test"), BOTH), Some(3));
         assert_eq!(chosen(Some("both.test"), &BOTH[1..]), Some(4));
-        // A client that takes only RSA gets the one certificate that it can take.
+        // A client that accepts only RSA gets the one certificate that it can use.
         assert_eq!(chosen(Some("first.test"), &BOTH[..1]), Some(3));
         assert_eq!(chosen(Some("first.test"), &[SignatureScheme::ED448]), None);
     }

@@ -1,4 +1,4 @@
-//! The TLS handshake with which a gateway shows an authority that it answers for a name: tls-alpn-01 (RFC 8737).
+//! The TLS handshake that shows an authority that the gateway answers for a name: tls-alpn-01 (RFC 8737).
 
 use std::sync::Arc;
 
@@ -11,17 +11,16 @@ use rustls::version::{TLS12, TLS13};
 
 use super::provider;
 
-/// The only protocol that the authority offers.
 const ALPN_ACME: &[u8] = b"acme-tls/1";
 
-/// The name that an authority asks about; `None` if the client is anybody else. Who offers other protocols, too, is a client.
+/// The name that an authority asks about; `None` for other clients. An authority offers no other protocol.
 pub(crate) fn asked_name(hello: &ClientHello<'_>) -> Option<String> {
     let mut offered = hello.alpn()?;
     let is_challenge = offered.next() == Some(ALPN_ACME) && offered.next().is_none();
     hello.server_name().filter(|_| is_challenge).map(str::to_ascii_lowercase)
 }
 
-/// What a handshake uses that answers for a name. Nothing but that handshake may happen on its connection.
+/// The configuration of a handshake that answers for a name. Nothing else may happen on its connection.
 ///
 /// # Errors
 /// When there is no random number for its key.
@@ -34,7 +33,7 @@ pub fn challenge_config(name: &str, key_authorization: &str) -> Result<Arc<Serve
     let builder = ServerConfig::builder_with_provider(provider().clone());
     let builder = builder.with_protocol_versions(&[&TLS13, &TLS12])?.with_no_client_auth();
     let key = provider().key_provider.load_private_key(PrivatePkcs8KeyDer::from(key.serialize_der()).into())?;
-    // Nobody but the authority understands the certificate, and the builder would check it.
+    // Only the authority understands the certificate, and the builder would check it.
     let shown = SingleCertAndKey::from(CertifiedKey::new(vec![certificate], key));
     let mut config = builder.with_cert_resolver(Arc::new(shown));
     config.alpn_protocols = vec![ALPN_ACME.to_vec()];

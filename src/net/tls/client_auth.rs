@@ -1,4 +1,4 @@
-//! Certificates of clients: who may have issued them, whether a client needs one, and who it is by that.
+//! Certificates of clients: who may have issued them, whether a client needs one, and whom they identify.
 
 use std::sync::Arc;
 
@@ -14,7 +14,6 @@ use super::authorities::Authorities;
 use super::identity::PemError;
 use super::provider;
 
-/// What is asked of clients.
 #[derive(Clone, Debug)]
 pub struct ClientAuth {
     authorities: Authorities,
@@ -29,7 +28,7 @@ impl PartialEq for ClientAuth {
 }
 
 impl ClientAuth {
-    /// Certificates have to be issued by one of `authorities`; a client without one is refused if it is required.
+    /// A certificate must be issued by one of `authorities`; a client without a certificate is refused if `is_required`.
     ///
     /// # Errors
     /// When there is no authority.
@@ -47,14 +46,14 @@ impl ClientAuth {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// The subject as text (RFC 4514), like `CN=reports,O=Example`.
+    /// Like `CN=reports,O=Example` (RFC 4514).
     pub subject: String,
-    /// The SHA-256 digest of the certificate in DER, in lower-case hexadecimal.
+    /// Of the certificate in DER, in lower-case hexadecimal.
     pub sha256: String,
 }
 
 impl ClientCertificate {
-    /// Reads a certificate that was verified. `None` if it has no subject that can be read: nobody is identified by it.
+    /// Reads a certificate that was verified. `None` if its subject cannot be read or is empty, and so identifies nobody.
     pub fn read(certificate: &CertificateDer<'_>) -> Option<Self> {
         let parsed = CertificateInner::<Raw>::from_der(certificate).ok()?;
         let subject = parsed.tbs_certificate().subject().to_string();

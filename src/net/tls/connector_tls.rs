@@ -1,4 +1,4 @@
-//! How connections to upstreams use TLS: which certificates of servers are trusted, and which one is shown to them.
+//! How connections to upstreams use TLS: which certificates of servers are trusted, and which one the gateway shows.
 
 use std::io;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use super::identity::Identity;
 use super::provider;
 use super::server_check::ServerCheck;
 
-/// What connections to the servers of an upstream use. Clones resume each other's sessions. Two are equal if connections
-/// that one of them has made may be used by the other.
+/// TLS for the servers of an upstream. Clones resume each other's sessions. If two are equal, each may use the connections
+/// of the other.
 #[derive(Clone, Debug)]
 pub struct ConnectorTls {
     authorities: Authorities,
@@ -28,7 +28,7 @@ impl PartialEq for ConnectorTls {
 }
 
 impl ConnectorTls {
-    /// Servers need a certificate that one of `authorities` has issued or is, and get that of `identity` if they ask for one.
+    /// A server needs a certificate that one of `authorities` has issued or is, and gets that of `identity` if it asks for one.
     ///
     /// # Errors
     /// When the ciphers allow no version of TLS.
@@ -45,7 +45,7 @@ impl ConnectorTls {
         Ok(Self { authorities, identity, config: Arc::new(config) })
     }
 
-    /// Servers need a certificate that an authority has issued which the system trusts.
+    /// A server needs a certificate of an authority that the system trusts.
     ///
     /// # Errors
     /// When there are no such authorities, or the ciphers allow no version of TLS.
@@ -53,7 +53,7 @@ impl ConnectorTls {
         Self::new(Authorities::of_system()?, None).map_err(io::Error::other)
     }
 
-    /// Servers need one of these certificates themselves, whoever has issued it and whatever its names are.
+    /// A server needs one of these certificates itself, whoever has issued it and whatever its names are.
     ///
     /// # Errors
     /// When the ciphers allow no version of TLS.
@@ -65,7 +65,7 @@ impl ConnectorTls {
         Ok(Self { authorities, identity: None, config: Arc::new(builder.with_no_client_auth()) })
     }
 
-    /// What a new connection uses. It also has the sessions that can be resumed.
+    /// New connections resume its sessions.
     pub fn config(&self) -> Arc<ClientConfig> {
         self.config.clone()
     }

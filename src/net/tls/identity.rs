@@ -1,4 +1,4 @@
-//! The identity of the gateway: a chain of certificates and the private key of the first one, as they are in PEM files
+//! The identity of the gateway: a chain of certificates and the private key of the first one, as PEM files have them
 //! (RFC 7468).
 
 use std::fmt;
@@ -20,45 +20,37 @@ use super::provider;
 use crate::base::byte_order_mark::without_mark;
 use crate::base::clock::{self, Time};
 
-/// The maximum number of certificates in one file.
+/// In one file.
 const MOST_CERTIFICATES: usize = 1000;
 
-/// A chain of certificates and the private key of the first one.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub(super) key: Arc<CertifiedKey>,
-    /// The name of the file with the chain, for messages and metrics.
+    /// The file with the chain, for messages and metrics.
     pub file: String,
     /// The DNS names of the certificate in lower case. The first label of a name may be `*`.
     pub names: Vec<String>,
-    /// From when the certificate itself is valid.
+    /// Of the first certificate.
     pub not_before: Time,
-    /// When the first certificate of the chain to expire does so.
+    /// The earliest expiry in the chain.
     pub not_after: Time,
 }
 
-/// How long before it expires a certificate expires soon.
 const SOON: Duration = Duration::from_secs(14 * 86_400);
 
-/// A certificate of which only the fields that are needed have to be valid.
+/// Only the fields that are needed have to be valid.
 type Certificate = CertificateInner<Raw>;
 
-/// What is wrong with PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PemError {
-    /// The file has no PEM section of this kind.
+    /// What is missing.
     Missing(&'static str),
-    /// The file is not PEM.
     Pem(String),
-    /// The private key needs a password.
     Encrypted,
-    /// This certificate of the file, counted from 1, cannot be read.
+    /// The number of the certificate in the file, from 1, and why it cannot be read.
     Certificate(usize, String),
-    /// The file has more certificates than any chain.
     TooMany,
-    /// The private key cannot be used.
     Key(String),
-    /// The private key is not that of the first certificate.
     Mismatch,
 }
 
@@ -78,7 +70,7 @@ impl fmt::Display for PemError {
 
 impl std::error::Error for PemError {}
 
-/// A key belongs to its certificate, so only certificates are compared.
+/// A key belongs to its certificate, so keys are not compared.
 impl PartialEq for Identity {
     fn eq(&self, other: &Self) -> bool {
         self.key.cert == other.key.cert && self.key.ocsp == other.key.ocsp
@@ -86,12 +78,11 @@ impl PartialEq for Identity {
 }
 
 impl Identity {
-    /// Whether a certificate of the chain has expired, or expires within 14 days.
     pub fn expires_soon(&self, now: Time) -> bool {
         self.not_after <= now.after(SOON)
     }
 
-    /// The identity of a chain and its key, with the OCSP response to be stapled, in DER (RFC 6066, section 8).
+    /// `ocsp` is the OCSP response to staple, in DER (RFC 6066, section 8).
     ///
     /// # Errors
     /// When a certificate cannot be read, or the key cannot be used or belongs to another certificate.
@@ -138,7 +129,7 @@ pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError
 /// # Errors
 /// When the file is not PEM, has no private key, or the key is protected by a password.
 pub fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
-    // The first is how PKCS #8 marks it, the second how OpenSSL marks it for the older formats.
+    // The marks of PKCS #8, and of OpenSSL for the older formats.
     let is_encrypted = ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"]
         .iter()
         .any(|mark| memmem::find(pem, mark.as_bytes()).is_some());
@@ -159,14 +150,14 @@ fn not_pem(error: &pem::Error) -> PemError {
     })
 }
 
-/// From when until when a certificate is valid, in seconds.
+/// The validity of a certificate, in seconds since 1970.
 ///
 /// # Errors
 /// When it cannot be read.
 pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<Range<u64>, PemError> {
     let parsed = parse(certificate, 1)?;
     let validity = parsed.tbs_certificate().validity();
-    // The last second belongs to it.
+    // The certificate is still valid in its last second.
     Ok(validity.not_before.to_unix_duration().as_secs()..validity.not_after.to_unix_duration().as_secs() + 1)
 }
 
@@ -182,8 +173,8 @@ fn beginning(certificate: &Certificate) -> Time {
     Time::from_micros(clock::micros(certificate.tbs_certificate().validity().not_before.to_unix_duration()))
 }
 
-/// The DNS names among the alternative names of a certificate (RFC 5280, section 4.2.1.6). The common name of its subject
-/// does not count: clients do not look there (RFC 9525, section 1.4.2).
+/// The DNS names among the alternative names of a certificate (RFC 5280, section 4.2.1.6). The common name of the
+/// subject does not count: clients ignore it (RFC 9525, section 1.4.2).
 fn dns_names(certificate: &Certificate) -> Vec<String> {
     let Ok(Some((_, names))) = certificate.tbs_certificate().get_extension::<SubjectAltName>() else {
         return Vec::new();

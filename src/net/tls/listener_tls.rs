@@ -1,4 +1,4 @@
-//! What TLS listeners offer, and how a reload changes that: connections that are open keep what they began with.
+//! What TLS listeners offer, and how a reload changes that. Open connections keep what they began with.
 
 use std::io;
 use std::sync::Arc;
@@ -16,35 +16,30 @@ use super::identity::Identity;
 use super::{ALPN_HTTP1, ALPN_HTTP2, provider};
 use crate::net::Traffic;
 
-/// The TLS of a kind of traffic.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TlsSettings {
-    /// The first one is for clients that ask for no name of the others.
+    /// The first one is for clients that ask for none of the names.
     pub identities: Vec<Identity>,
-    /// Names that get no certificate but their own, for which they wait.
+    /// Names whose own certificate is awaited. They get no other one.
     pub awaited: Vec<String>,
-    /// What is asked of clients; `None` asks for no certificate.
+    /// `None` asks for no certificate.
     pub client_auth: Option<ClientAuth>,
-    /// The lowest version that is spoken.
     pub min_version: MinVersion,
 }
 
-/// The lowest version of TLS that is spoken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MinVersion {
-    /// TLS 1.2 (RFC 5246)
+    /// RFC 5246
     #[default]
     Tls12,
-    /// TLS 1.3 (RFC 8446)
+    /// RFC 8446
     Tls13,
 }
 
-/// The number of kinds of listeners: one for each kind of [`Traffic`], and the admin listener.
+/// One for each kind of [`Traffic`], and the admin listener.
 const KINDS: usize = 3;
-/// The place of the admin listener.
 const ADMIN: usize = 2;
 
-/// What TLS listeners use now, each kind of them.
 #[derive(Debug)]
 pub struct ListenerTls {
     current: [ArcSwapOption<ServerConfig>; KINDS],
@@ -53,17 +48,17 @@ pub struct ListenerTls {
     failed: AtomicU64,
 }
 
-/// Session tickets (RFC 5077; RFC 8446, section 4.6.1). Their keys are in this process only, and change every six hours.
+/// Session tickets (RFC 5077; RFC 8446, section 4.6.1). Their keys are only in this process, and change every six hours.
 #[derive(Debug)]
 struct Tickets {
     issuer: Arc<dyn ProducesTickets>,
-    /// A ticket lets its client in again without another look at its certificate. So tickets hold only for the same
-    /// authorities.
+    /// A ticket admits its client without another look at its certificate. So a ticket is valid only with the authorities
+    /// for which it was issued.
     client_auth: Option<ClientAuth>,
 }
 
 impl ListenerTls {
-    /// For these settings; `None` where no listener speaks TLS.
+    /// `None` for listeners without TLS.
     ///
     /// # Errors
     /// When the settings contradict what the ciphers can do.
@@ -79,7 +74,7 @@ impl ListenerTls {
         Ok(new)
     }
 
-    /// Takes over other settings for new connections.
+    /// Applies other settings to new connections.
     ///
     /// # Errors
     /// When the settings contradict what the ciphers can do; then nothing changes.
@@ -89,7 +84,7 @@ impl ListenerTls {
         let all = settings.iter().zip(&mut *tickets).zip(&mut configs);
         for (kind, ((settings, tickets), config)) in all.enumerate() {
             let Some(settings) = settings else { continue };
-            // The admin API speaks HTTP/1.1 alone.
+            // The admin API speaks only HTTP/1.1.
             let protocols: &[&[u8]] = if kind == ADMIN { &[ALPN_HTTP1] } else { &[ALPN_HTTP2, ALPN_HTTP1] };
             if tickets.client_auth != settings.client_auth {
                 *tickets = Tickets { issuer: ticket_issuer()?, client_auth: settings.client_auth.clone() };
@@ -100,23 +95,20 @@ impl ListenerTls {
         Ok(())
     }
 
-    /// Counts a handshake.
     pub fn count<T>(&self, shaken: &io::Result<T>) {
         let count = if shaken.is_ok() { &self.handshakes } else { &self.failed };
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many handshakes have succeeded, and how many have not.
+    /// Succeeded and failed ones.
     pub fn handshakes(&self) -> (u64, u64) {
         (self.handshakes.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
     }
 
-    /// What a new connection with this traffic uses.
     pub fn current(&self, traffic: Traffic) -> Option<Arc<ServerConfig>> {
         self.current[traffic as usize].load_full()
     }
 
-    /// What a new connection of the admin listener uses; `None` if that speaks no TLS.
     pub fn admin(&self) -> Option<Arc<ServerConfig>> {
         self.current[ADMIN].load_full()
     }
@@ -144,7 +136,7 @@ fn server_config(
     let mut config =
         builder.with_cert_resolver(Arc::new(CertificateChoice::new(&settings.identities, &settings.awaited)));
     config.ticketer = tickets;
-    // Whoever has no ticket begins anew: nothing is kept of sessions.
+    // Without a ticket a client begins anew: the gateway keeps no sessions.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     Ok(Arc::new(config))

@@ -1,9 +1,8 @@
-//! Which certificates of servers are trusted: those that an authority has issued, and those that are among the authorities
-//! themselves.
+//! Which certificates of servers are trusted: those that an authority has issued, and those that are authorities themselves.
 //!
-//! The usual certificate that a server has issued for itself (`openssl req -x509`) is its own authority, and the library accepts
-//! no authority as a server. Whoever names this certificate, byte for byte, trusts its owner. Its names and its time have to be
-//! right, too.
+//! A certificate that a server has issued for itself (`openssl req -x509`) is usually its own authority, and the library
+//! accepts no authority as a server. Whoever configures this certificate, byte for byte, trusts its owner. Its names and
+//! its validity are still checked.
 
 use std::sync::Arc;
 
@@ -18,17 +17,16 @@ use super::authorities::Authorities;
 use super::identity::validity;
 use super::provider;
 
-/// Checks the certificate of a server.
 #[derive(Debug)]
 pub(super) enum ServerCheck {
     /// Trusts the certificates of one `ca` file or of the system.
     Issued(Arc<WebPkiServerVerifier>, Authorities),
-    /// Trusts these certificates and no others, whoever has issued them and whatever their names are.
+    /// Trusts only these certificates, whoever has issued them and whatever their names are.
     Pinned(Vec<CertificateDer<'static>>),
 }
 
 impl ServerCheck {
-    /// For these authorities; `None` if there are none, so that no server is trusted.
+    /// `None` if there are no authorities, so that no server is trusted.
     pub(super) fn issued(authorities: &Authorities) -> Option<Arc<Self>> {
         let builder = WebPkiServerVerifier::builder_with_provider(authorities.roots.clone(), provider().clone());
         Some(Arc::new(Self::Issued(builder.build().ok()?, authorities.clone())))

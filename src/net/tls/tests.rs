@@ -15,7 +15,6 @@ use super::*;
 use crate::base::clock::Time;
 use crate::net::Traffic;
 
-/// The kind of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Algorithm {
     Rsa,
@@ -38,14 +37,13 @@ fn der(key: &KeyPair) -> PrivateKeyDer<'static> {
     PrivatePkcs8KeyDer::from(key.serialize_der()).into()
 }
 
-/// A certificate for these names that it has signed itself.
+/// Self-signed.
 pub(super) fn identity(names: &[&str], algorithm: Algorithm) -> Identity {
     let key = key(algorithm);
     let certificate = params(names).self_signed(&key).unwrap();
     Identity::new("a.pem".to_owned(), vec![certificate.der().clone()], der(&key), None).unwrap()
 }
 
-/// An authority that issues certificates to clients.
 struct Authority {
     certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
@@ -74,7 +72,7 @@ fn settings(identities: Vec<Identity>) -> TlsSettings {
     TlsSettings { identities, awaited: Vec::new(), client_auth: None, min_version: MinVersion::Tls12 }
 }
 
-/// A client that trusts this server, and shows a certificate if it has one.
+/// A client that trusts this server, and shows `own` if it has a certificate.
 fn client(
     server: &Identity,
     own: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
@@ -92,12 +90,11 @@ fn client(
     Arc::new(config)
 }
 
-/// Shakes hands, and passes on all that either side has to say after that.
+/// Shakes hands, and passes on what either side sends afterwards.
 fn shake_hands(tls: &ListenerTls, config: &Arc<ClientConfig>, name: &str) -> Result<ServerConnection, Error> {
     shake_hands_at(tls, Traffic::Requests, config, name)
 }
 
-/// The same with the listeners of this traffic.
 fn shake_hands_at(
     tls: &ListenerTls,
     traffic: Traffic,
@@ -185,7 +182,6 @@ fn clients_of_both_versions_come_in_and_come_back_with_a_ticket() {
         let client = client(&identity, None, &[version]);
         let kinds = [0, 1].map(|_| shake_hands(&tls, &client, "a.test").unwrap().handshake_kind().unwrap());
         assert_eq!(kinds, [HandshakeKind::Full, HandshakeKind::Resumed], "{version:?}");
-        // Tickets outlive a reload of the certificates.
         tls.apply([Some(&settings(vec![identity.clone()])), None, None]).unwrap();
         let kind = shake_hands(&tls, &client, "a.test").unwrap().handshake_kind();
         assert_eq!(kind, Some(HandshakeKind::Resumed), "{version:?}");

@@ -1,8 +1,8 @@
-//! A folder of configuration files: which files of it count, and how all of them are read in one state.
+//! A folder of configuration files: which files count, and how all of them are read in one state.
 //!
-//! They are all `*.toml` of the folder itself whose names do not begin with a dot, in the order of their names. Kubernetes
-//! mounts files as symbolic links into a hidden folder that is replaced as a whole: so files that were read while something
-//! changed are read again, since they may be of two versions.
+//! The files are `*.toml` in the folder itself, without a leading dot, in the order of their names. Kubernetes mounts files as
+//! symbolic links into a hidden folder that is replaced as a whole. So if anything has changed while the files were read, they
+//! are read again, because they may be of two versions.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,10 +16,9 @@ use std::time::Duration;
 use crate::config::ReadFile;
 use crate::config::regular_file::{self, MAX_BYTES};
 
-/// The most files of a folder.
 const MOST_FILES: usize = 10_000;
 
-/// How often a folder that changes is read before that is an error, and how long each wait in between is.
+/// How often a folder that changes is read before that is an error, and the pause between two attempts.
 const ATTEMPTS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -35,7 +34,7 @@ pub(in crate::process) fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
         if is_hidden || Path::new(&name).extension() != Some(OsStr::new("toml")) {
             continue;
         }
-        // A link that leads nowhere stays, so that reading it says so.
+        // A broken link stays, so that reading it reports the error.
         if folder.join(&name).metadata().is_ok_and(|metadata| metadata.is_dir()) {
             continue;
         }
@@ -52,7 +51,7 @@ pub(in crate::process) fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
 /// Reads all files of a folder, in the order of their names and in one state.
 ///
 /// # Errors
-/// When the folder cannot be read, has too many files, or does not stop to change.
+/// When the folder cannot be read, has too many files, or does not stop changing.
 pub(super) fn read(folder: &Path) -> io::Result<Vec<ReadFile>> {
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
@@ -67,7 +66,7 @@ pub(super) fn read(folder: &Path) -> io::Result<Vec<ReadFile>> {
     Err(io::Error::other("its files change all the time"))
 }
 
-/// Reads files, which have up to [`MAX_BYTES`] together.
+/// Reads files that have up to [`MAX_BYTES`] together.
 fn read_once(files: &[PathBuf]) -> Vec<ReadFile> {
     let mut left = MAX_BYTES;
     let mut read = |path: &PathBuf| {
@@ -81,26 +80,24 @@ fn read_once(files: &[PathBuf]) -> Vec<ReadFile> {
     files.iter().map(|path| (path.clone(), read(path))).collect()
 }
 
-/// A version of what is at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::process) enum Version {
     /// A file, or something else that is no folder.
     File {
-        /// The file system.
         device: u64,
-        /// The file itself: another file at the same path has another number.
+        /// Another file at the same path has another number.
         inode: u64,
-        /// Its length in bytes.
+        /// In bytes.
         length: u64,
-        /// When it was written, in seconds and nanoseconds.
+        /// Seconds and nanoseconds.
         modified: (i64, i64),
     },
-    /// A folder: the files of a configuration that are in it now. Other files in it do not matter.
+    /// The configuration files that are in the folder. Other files do not matter.
     Folder(Vec<(PathBuf, Option<Version>)>),
 }
 
 impl Version {
-    /// The version of what is at this path now, behind symbolic links; `None` if there is nothing that can be read.
+    /// Follows symbolic links; `None` if there is nothing that can be read.
     pub(in crate::process) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         if metadata.is_dir() {
@@ -110,7 +107,7 @@ impl Version {
         Some(Self::from(&metadata))
     }
 
-    /// The version of a file. A folder that has taken its place meanwhile is not looked into.
+    /// A folder that has taken the file's place meanwhile is not read.
     fn of_file(path: &Path) -> Option<Self> {
         fs::metadata(path).ok().map(|metadata| Self::from(&metadata))
     }

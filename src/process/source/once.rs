@@ -1,4 +1,4 @@
-//! A configuration that can be read once: from standard input or a pipe. So there is no reload of it.
+//! A configuration from standard input or a pipe, which can be read once. So it is never reloaded.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read};
@@ -13,12 +13,10 @@ use rustix::fs::OFlags;
 use crate::config::regular_file::MAX_BYTES;
 use crate::config::{Document, Problems};
 
-/// How long it may take until somebody begins to write.
+/// For the writer of the pipe to begin.
 const UNTIL_BEGUN: Duration = Duration::from_secs(1);
-/// How often a pipe is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Standard input or a pipe, and whether it was read.
 #[derive(Debug)]
 pub struct ReadOnce {
     /// `None` is standard input.
@@ -31,18 +29,17 @@ impl ReadOnce {
         Self { path: None, was_read: Mutex::default() }
     }
 
-    /// The pipe at this path; `None` if there is something else.
+    /// `None` if there is something other than a pipe at this path.
     pub fn pipe(path: &Path) -> Option<Self> {
         let is_pipe = path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo());
         is_pipe.then(|| Self { path: Some(path.to_owned()), was_read: Mutex::default() })
     }
 
-    /// How messages call it.
     pub fn name(&self) -> String {
         self.path.as_ref().map_or("standard input".to_owned(), |path| path.display().to_string())
     }
 
-    /// Reads it, the first time. Relative paths in it start at the working directory.
+    /// Works only the first time. Relative paths in the text are relative to the working directory.
     pub(super) fn document(&self) -> Result<Document<'static>, Problems> {
         let mut was_read = self.was_read.lock();
         let problem = |message: String, help: &str| Problems::without_text(&self.name(), message, help);
@@ -73,7 +70,7 @@ fn read_standard_input() -> io::Result<Vec<u8>> {
 }
 
 fn read_pipe(path: &Path) -> io::Result<Vec<u8>> {
-    // To open it otherwise waits for somebody who writes.
+    // A blocking open would wait for a writer.
     let flags = i32::try_from((OFlags::NONBLOCK | OFlags::NOCTTY).bits()).unwrap_or_default();
     let mut pipe = File::options().read(true).custom_flags(flags).open(path)?;
     let (mut bytes, begun) = (Vec::new(), Instant::now());

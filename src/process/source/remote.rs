@@ -1,4 +1,4 @@
-//! A configuration that a server has: it is asked again and again, and the last good answer is kept in a file.
+//! A configuration on a server, which is asked regularly. The last good answer is kept in a file.
 //!
 //! The copy is written before its configuration is put in force. A gateway that can keep no copy logs that, and goes on.
 
@@ -29,29 +29,24 @@ use crate::net::tls::ConnectorTls;
 use copy::{CopyFile, Saved};
 use location::Location;
 
-/// The most bytes of a configuration from a server.
 const MAX_BYTES: usize = 4 << 20;
-/// How a document begins that is compressed by gzip (RFC 1952, section 2.3.1).
+/// The beginning of a gzip file (RFC 1952, section 2.3.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// The longest time of a fetch.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The longest time to write the copy.
+/// For writing the copy.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
-/// A source that is a URL.
 #[derive(Debug)]
 pub struct Remote {
     location: Location,
     every: Duration,
     /// `None` if there is no folder for it.
     copy: Option<CopyFile>,
-    /// Whether the copy is being written.
     is_writing: Arc<AtomicBool>,
     fetches: Fetches,
     state: Mutex<State>,
 }
 
-/// How fetches ended.
 #[derive(Debug, Default)]
 struct Fetches {
     changed: Counter,
@@ -61,32 +56,28 @@ struct Fetches {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last document that the server has sent.
     last: Option<RemoteDocument>,
-    /// The document that is in force. `None` at first, and if it is the copy.
+    /// `None` at first, and if the copy is in force.
     in_force: Option<RemoteDocument>,
-    /// Whether the document in force is good as it was last read, with what it names.
+    /// Whether the document in force was good when it was last read, together with the files that it names.
     is_settled: bool,
     last_fetch: Option<Time>,
-    /// Why the last fetch failed, if it did.
     error: Option<String>,
     /// When the copy was saved, if it is in force.
     copy_saved: Option<Time>,
 }
 
-/// What the server has sent.
 #[derive(Clone, Debug)]
 pub struct RemoteDocument {
     text: Bytes,
-    /// What the server calls this version of it.
     etag: Option<HeaderValue>,
 }
 
 impl Remote {
-    /// The configuration at a URL, which is asked so often. The copy is in the folder `state`.
+    /// `every` is the interval between polls. The copy is in the folder `state`.
     ///
     /// # Errors
-    /// What is wrong with the URL or the token, without a part of them.
+    /// What is wrong with the URL or the token, without quoting them.
     pub fn new(url: &str, token: Option<&str>, every: Duration, state: Option<&Path>) -> Result<Self, String> {
         let location = Location::new(url, token)?;
         let copy = state.map(|folder| CopyFile::new(folder, location.identity()));
@@ -100,12 +91,11 @@ impl Remote {
         })
     }
 
-    /// How often it is asked.
     pub fn every(&self) -> Duration {
         self.every
     }
 
-    /// Where the copy is; `None` if none is kept.
+    /// `None` if no copy is kept.
     pub fn copy_path(&self) -> Option<&Path> {
         self.copy.as_ref().map(CopyFile::path)
     }
@@ -133,10 +123,10 @@ impl Remote {
         Ok((self.parsed(&document.text)?.config()?, document))
     }
 
-    /// The same; `None` if it is in force already.
+    /// Like [`Self::load`]; `None` if this configuration is already in force.
     ///
     /// # Errors
-    /// The same.
+    /// As with [`Self::load`].
     pub(super) fn poll(&self) -> Result<Option<(Config, RemoteDocument)>, Problems> {
         let was_settled = self.state.lock().is_settled;
         let document = self.fetch()?;
@@ -147,7 +137,7 @@ impl Remote {
         Ok(Some((self.parsed(&document.text)?.config()?, document)))
     }
 
-    /// Checks the copy. `None` if there is none.
+    /// Loads and checks the copy. `None` if there is none.
     ///
     /// # Errors
     /// Why it cannot be used.
@@ -159,7 +149,7 @@ impl Remote {
         Ok(Some(config))
     }
 
-    /// `[admin]` of what is in force in the gateway that runs, as far as that is known: of the copy, or else of the server.
+    /// `[admin]` of the running gateway's configuration, as far as that is known: from the copy, else from the server.
     pub(super) fn load_admin(&self) -> Result<Option<Admin>, Problems> {
         if let Ok(Some((copy, Saved { text, .. }))) = self.saved() {
             return Document::one(&copy.path().display().to_string(), text, None).admin();
@@ -196,7 +186,6 @@ impl Remote {
         }
     }
 
-    /// A document is in force.
     pub fn applied(&self, document: &RemoteDocument) {
         let mut state = self.state.lock();
         state.in_force = Some(document.clone());
@@ -204,8 +193,8 @@ impl Remote {
         state.copy_saved = None;
     }
 
-    /// An attempt to put in force what the server has was refused. If that is a document other than the one in force, or none
-    /// could be fetched, the one in force stays good.
+    /// The server's configuration was refused. The one in force stays good if it is another document, or if none could be
+    /// fetched.
     pub fn refused(&self) {
         let mut state = self.state.lock();
         let is_same = state.last.as_ref().map(|last| &last.text) == state.in_force.as_ref().map(|known| &known.text);
@@ -224,7 +213,7 @@ impl Remote {
         Problems::without_text(&self.to_string(), message, help)
     }
 
-    /// Asks the server. It blocks for at most [`LIMIT`].
+    /// Blocks for at most [`LIMIT`].
     fn fetch(&self) -> Result<RemoteDocument, Problems> {
         let known = self.state.lock().last.clone();
         let fetched = self.ask(known.as_ref());
@@ -274,7 +263,7 @@ impl Remote {
     }
 }
 
-/// A document that some servers compress by gzip although they are not asked to.
+/// Some servers compress by gzip without being asked to.
 fn unpacked(body: Bytes) -> Result<Bytes, String> {
     if !body.starts_with(&GZIP) {
         return Ok(body);
@@ -288,7 +277,7 @@ fn unpacked(body: Bytes) -> Result<Bytes, String> {
     Ok(text.into())
 }
 
-/// Writes the URL without its secrets.
+/// Without the secrets of the URL.
 impl fmt::Display for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.location.fmt(f)

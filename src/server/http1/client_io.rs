@@ -1,9 +1,8 @@
-//! A client's stream as the HTTP library uses it. It records in the state of the connection when bytes are received and
-//! sent, and shows them to the check of their framing, which may change a target. Only here it is known whether the client takes
-//! what is sent.
+//! A client's stream as the HTTP library uses it. It records received and sent bytes in the state of the connection, and
+//! shows them to the check of their framing, which may change a target.
 //!
-//! For input that it cannot parse, hyper writes a response without a body on its own. What it writes while no request
-//! waits for a response is discarded here, and the gateway derives its own response from hyper's error.
+//! hyper writes its own response, without a body, to input that it cannot parse. What it writes while no request waits for a
+//! response is discarded here, and the gateway derives its own response from hyper's error.
 
 use std::io;
 use std::pin::Pin;
@@ -18,7 +17,6 @@ use crate::net::ClientStream;
 use crate::server::connection_state::ConnectionState;
 use crate::server::lifecycle::Event;
 
-/// A client's stream, which records what passes.
 pub(super) struct ClientIo {
     stream: ClientStream,
     state: Rc<ConnectionState>,
@@ -42,8 +40,8 @@ impl AsyncRead for ClientIo {
             let in_body = framing.is_in_body();
             framing.follow(received);
             this.state.record(Event::Received(framing.begun()));
-            // The request may be on its way to an upstream already. The error breaks it off, so that the upstream does
-            // not take what has come for all of it. If the head was ambiguous, the handler refuses the request.
+            // The request may be on its way to an upstream already. The error breaks it off, so that the upstream does not take
+            // it for complete. If the head was ambiguous, the handler refuses the request.
             if in_body && framing.is_ambiguous() {
                 return Poll::Ready(Err(io::Error::new(
                     io::ErrorKind::InvalidData,
@@ -63,7 +61,7 @@ impl AsyncWrite for ClientIo {
             return Poll::Ready(Ok(bytes.len()));
         }
         let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
-        // The library shows all that it has.
+        // The library passes all bytes that it has.
         let length = if let Poll::Ready(Ok(length)) = written { length } else { 0 };
         this.messages.unwritten.set(bytes.len() - length);
         if length > 0 && this.messages.is_full.take() {
@@ -75,7 +73,7 @@ impl AsyncWrite for ClientIo {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        // With TLS, bytes that were taken may have to wait here.
+        // With TLS, bytes that were accepted may still wait here.
         let flushed = Pin::new(&mut this.stream).poll_flush(cx);
         if flushed.is_pending() {
             this.state.record(Event::Sent(false));
@@ -84,8 +82,8 @@ impl AsyncWrite for ClientIo {
         if this.state.lifecycle().is_unsent() {
             this.state.record(Event::Sent(true));
         }
-        // The library flushes when it has written everything. It may have read the next request before that: it does so
-        // when it drains a request's body after the response.
+        // The library flushes when it has written everything. It may have read the next request before that: when it drains
+        // a request's body after the response.
         this.state.record(Event::Flushed);
         flushed
     }

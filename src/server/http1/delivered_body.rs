@@ -1,7 +1,7 @@
-//! The body of a response in HTTP/1.1. If it breaks off, the client gets what has come of the response before the connection ends.
+//! The body of a response in HTTP/1.1. If it breaks off, the client gets what has come before the connection ends.
 //!
-//! The HTTP library drops what it has not written yet when a body returns an error, even the head. A client that has got nothing
-//! would take its request for one that was not processed, and send it again.
+//! When a body returns an error, the HTTP library drops everything unwritten, even the head. A client that has got nothing
+//! would assume that its request was not processed, and send it again.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -12,16 +12,15 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::server::connection_state::{ConnectionState, Flush};
 
-/// A body that delays its error until everything before it is sent.
+/// Delays the error until everything before it is sent.
 pub(super) struct DeliveredBody<B: Body> {
     body: B,
-    /// Why it breaks off, and until when that is held back.
+    /// Why the body has broken off, and the flush for which the error waits.
     broken: Option<(B::Error, Flush)>,
     connection: Rc<ConnectionState>,
 }
 
 impl<B: Body> DeliveredBody<B> {
-    /// The body of a response on this connection.
     pub(super) fn new(body: B, connection: Rc<ConnectionState>) -> Self {
         Self { body, broken: None, connection }
     }

@@ -1,13 +1,8 @@
 //! Follows the bytes of a connection from request to request, and notices what could be read in two ways. Pure.
 //!
-//! The HTTP library reads such bytes in one way without an error: a bare line feed ends a line, a target ends at a fragment, and
-//! if a head has both a length and chunks, the chunks count. It is also tolerant of the lines between chunks. A proxy in front of
-//! the gateway may read them in the other way (RFC 9112, sections 2.2 and 11.2), and then sees other requests on the connection.
-//!
-//! Only here it is known where messages begin and end in the bytes: the library shows no head before it is complete, and does not
-//! say how much of a body is still to come.
-//!
-//! Bytes behind the handshake of a tunnel need not be HTTP. So messages are counted, and only the one that it is about
+//! hyper reads such bytes in one way without an error: a bare line feed ends a line, a target ends at a fragment, and
+//! chunks count more than a length. A proxy in front may read them in the other way (RFC 9112, sections 2.2 and 11.2), and
+//! then sees other requests. Bytes behind the handshake of a tunnel need not be HTTP, so only the ambiguous message itself
 //! is refused.
 
 use std::collections::VecDeque;
@@ -16,10 +11,9 @@ use memchr::memchr;
 
 use crate::base::http::written_target;
 
-/// The longest line, in bytes. Longer ones belong to heads that are refused for their size, or are attacks.
+/// In bytes. Longer lines belong to heads that are refused for their size, or are attacks.
 const MAX_LINE: usize = 1024 * 1024;
 
-/// Where in the messages of one connection the reader is.
 #[derive(Debug, Default)]
 pub(super) struct FramingCheck {
     state: State,
@@ -27,13 +21,12 @@ pub(super) struct FramingCheck {
     carried: Vec<u8>,
     head: HeadFraming,
     first_line: usize,
-    /// How many messages are complete.
     complete: u64,
     /// The first message that could be read in two ways, from 0.
     first_ambiguous: Option<u64>,
-    /// The targets that the library is shown in another way, with the numbers of their messages.
+    /// Targets that the library is shown in another way, with the numbers of their messages.
     written: VecDeque<(u64, Vec<u8>)>,
-    /// Whether a request has asked for another protocol. What follows may be anything, so it is shown as it is.
+    /// Whether a request has asked for another protocol. What follows may be anything, so it is not changed.
     may_switch: bool,
 }
 
@@ -43,37 +36,36 @@ enum State {
     Head,
     Body(u64),
     ChunkSize,
-    /// So many bytes of data are left, together with the line end after them.
+    /// The bytes of data that are left, including the line end after them.
     ChunkData(u64),
     Trailers,
-    /// The bytes are not HTTP. If the library has no error for them, it reads them differently.
+    /// The bytes are not HTTP. If the library reports no error for them, it reads them differently.
     Lost,
 }
 
-/// What is known of the current head.
 #[derive(Debug, Default)]
 struct HeadFraming {
     begun: bool,
-    /// Whether its first line has been read and is one that the library takes as it is.
+    /// Whether the library takes its first line as it is.
     is_plain: bool,
     length: Option<u64>,
     coded: bool,
 }
 
 impl FramingCheck {
-    /// Whether something could be read in two ways. This never changes back, because what follows is not reliable either.
+    /// Whether something could be read in two ways. This never becomes false again, because what follows is not reliable either.
     pub(super) fn is_ambiguous(&self) -> bool {
         self.first_ambiguous.is_some()
     }
 
-    /// Whether the message with this number, from 0, or one before it could be read in two ways. Messages before that are not
-    /// affected. In a tunnel, the bytes behind the request are no message at all.
+    /// Whether the message with this number, from 0, or one before it could be read in two ways. Later ambiguities do not affect
+    /// it. In a tunnel, the bytes behind the request are no message at all.
     pub(super) fn is_ambiguous_at(&self, message: u64) -> bool {
         self.first_ambiguous.is_some_and(|first| first <= message)
     }
 
-    /// The target of the message with this number as the client has written it, if the library was shown another one. Those of
-    /// earlier messages are forgotten.
+    /// The target of the message with this number as the client has written it, if the library was shown another one. Forgets
+    /// those of earlier messages.
     pub(super) fn take_written(&mut self, message: u64) -> Option<Vec<u8>> {
         while let Some((number, target)) = self.written.pop_front_if(|(number, _)| *number <= message) {
             if number == message {
@@ -87,18 +79,17 @@ impl FramingCheck {
         self.first_ambiguous.get_or_insert(self.complete);
     }
 
-    /// Whether a body or its trailers are incomplete.
     pub(super) fn is_in_body(&self) -> bool {
         matches!(self.state, State::Body(_) | State::ChunkSize | State::ChunkData(_) | State::Trailers)
     }
 
-    /// How many bytes have come of the first line of the last head.
+    /// The length of the last head's first line, as far as it has come.
     pub(super) fn first_line(&self) -> usize {
         let is_in_it = self.state == State::Head && !self.head.begun && !self.carried.is_empty();
         if is_in_it { self.carried.len() } else { self.first_line }
     }
 
-    /// How many messages have begun. Empty lines begin none, and what cannot be followed may be any number.
+    /// The number of messages that have begun. Empty lines begin none. If the bytes cannot be followed, it is the maximum.
     pub(super) fn begun(&self) -> u64 {
         match self.state {
             State::Head => self.complete + u64::from(self.head.begun || !self.carried.is_empty()),
@@ -107,7 +98,7 @@ impl FramingCheck {
         }
     }
 
-    /// Follows the bytes that came next, and shows the library others where it would refuse a target that servers take.
+    /// Follows the next bytes. Rewrites a target that the library would refuse although servers accept it.
     pub(super) fn follow(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             match &mut self.state {
@@ -159,7 +150,6 @@ impl FramingCheck {
         }
     }
 
-    /// Reads a line without its line feed.
     fn line(&mut self, line: &[u8]) {
         let text = line.strip_suffix(b"\r").unwrap_or_else(|| {
             self.found_ambiguity();
@@ -187,7 +177,6 @@ impl FramingCheck {
         self.state = State::Head;
     }
 
-    /// Looks at the target in the first line of a request.
     #[cold]
     fn target(&mut self, line: &[u8]) {
         if has_fragment(line) {
@@ -240,19 +229,19 @@ impl FramingCheck {
     }
 }
 
-/// Whether the target in the first line of a request has a fragment. The library drops it, and some servers read it as a part
-/// of the path. A method may have the same sign.
+/// Whether the target in the first line of a request has a fragment. The library drops a fragment, and some servers read it
+/// as a part of the path. A `#` in the method is no fragment.
 fn has_fragment(line: &[u8]) -> bool {
     memchr(b' ', line).and_then(|method| line.get(method..)).is_some_and(|target| memchr(b'#', target).is_some())
 }
 
-/// The value of a header line, if its name, with the colon, is this one.
+/// The value of a header line, if it begins with `name`, which includes the colon.
 fn value<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let (found, value) = line.split_at_checked(name.len())?;
     found.eq_ignore_ascii_case(name).then_some(value)
 }
 
-/// The state after the line with the size of a chunk, which has digits and perhaps an extension (RFC 9112, section 7.1).
+/// The state after the line with the size of a chunk: digits and perhaps an extension (RFC 9112, section 7.1).
 ///
 /// The library accepts blanks after the size, and anything in an extension. Other servers end a line at a bare carriage
 /// return, or do not read a size that a blank follows, and then find the next request at another place.
@@ -271,7 +260,7 @@ fn chunk(line: &[u8]) -> State {
     }
 }
 
-/// What holds for any bytes: it makes no difference how they are cut, and the first ambiguous message stays the same.
+/// It makes no difference how the bytes are cut, and the first ambiguous message stays the same.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn check(bytes: &[u8]) {
     let all_known = |check: &FramingCheck| {

@@ -1,9 +1,8 @@
-//! The body of a request in HTTP/1.1, which is followed by the next request. Of one that nobody reads any more, a short rest is
-//! read, so that the client can use its connection again. Otherwise the client is told that the connection ends.
+//! The body of a request in HTTP/1.1. If nobody reads on, a short rest is read, so that the client can use its connection
+//! again. Otherwise the response announces that the connection ends.
 //!
-//! The HTTP library reads what has come already. If there is more, it closes the connection after the response, and a
-//! client that was not told so may send its next request into the close. Only [`FramingCheck`] knows how much of a body has
-//! come, and only this file whether anybody wants it.
+//! The HTTP library reads only what has come already. If there is more, it closes the connection after the response, and a
+//! client that was not told so may lose its next request.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -21,44 +20,42 @@ use hyper::body::Incoming;
 
 use super::framing_check::FramingCheck;
 
-/// The longest rest that is read, in bytes.
+/// In bytes.
 const MOST: usize = 64 << 10;
 /// How long the response waits for the rest: clients send head and body at nearly the same time.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// The messages of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     pub(super) framing: RefCell<FramingCheck>,
-    /// How many bytes of responses the library has that are not written.
+    /// The bytes of responses that the library has not written.
     pub(super) unwritten: Cell<usize>,
-    /// Whether the body of a response waits until some of them are.
+    /// Whether the body of a response waits until some of them are written.
     pub(super) is_full: Cell<bool>,
     /// Whether the body of the request in flight was left before all of it had come. Then it is the last request.
     has_left_body: Cell<bool>,
 }
 
 impl Messages {
-    /// Whether more of a body is to come.
     pub(super) fn is_in_body(&self) -> bool {
         self.framing.borrow().is_in_body()
     }
 
-    /// Whether all of this body has come, so that the connection can go on although it is not read. The library reads on over
-    /// a body with a length, but not over several chunks.
+    /// Whether all of this body has come, so that the connection can go on although nobody reads it. The library skips the rest
+    /// of a body with a length, but not several chunks.
     fn has_come(&self, body: &impl Body) -> bool {
         body.is_end_stream() || body.size_hint().exact().is_some() && !self.is_in_body()
     }
 
-    /// Ends the body of a request, if the handler has left it, before this response is sent. A body that is still on its way
-    /// to an upstream is left when the response ends, which one without a body does at once.
+    /// Ends the body of a request that the handler has left, before this response is sent. A body on its way to an upstream is
+    /// left when the response ends, which for a response without a body is at once.
     pub(super) async fn end_body<B: Body>(
         &self,
         body: Option<impl Body<Data = Bytes> + Unpin>,
         request: &Parts,
         response: &mut Response<B>,
     ) {
-        // A client that waits until it is asked for its body does not send it after a response (RFC 9110, section 10.1.1).
+        // A client that waits for `100 Continue` does not send its body after a final response (RFC 9110, section 10.1.1).
         if let Some(body) = body
             && !response.headers().contains_key(CONNECTION)
             && !request.headers.contains_key(EXPECT)
@@ -73,7 +70,7 @@ impl Messages {
     }
 }
 
-/// Reads a body until it ends, or until it is too long.
+/// Up to [`MOST`] bytes.
 async fn read(mut body: impl Body<Data = Bytes> + Unpin) {
     let mut left = MOST;
     while let Some(Ok(frame)) = body.frame().await {
@@ -83,7 +80,7 @@ async fn read(mut body: impl Body<Data = Bytes> + Unpin) {
     }
 }
 
-/// The body of one request, which knows what is left of it when nobody reads on.
+/// The body of one request. On drop it records whether the body was left.
 #[derive(Debug)]
 pub(in crate::server) struct MessageBody {
     received: Incoming,

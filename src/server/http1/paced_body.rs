@@ -1,5 +1,5 @@
-//! The body of a response in HTTP/1.1, which waits while the client does not read. The HTTP library would take as much of it as the
-//! largest head may have.
+//! The body of a response in HTTP/1.1, which waits while the client does not read. The HTTP library would buffer as much of it
+//! as the largest head may have.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -10,11 +10,10 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::message_body::Messages;
 
-/// How many bytes the library has that are not written.
+/// In bytes.
 const MOST_UNWRITTEN: usize = 64 << 10;
 
-/// A body that returns no more data while too much is not written. The task of the connection asks it again when something is
-/// written.
+/// Returns no more data while too much is unwritten. The task of the connection polls it again when something was written.
 pub(super) struct PacedBody<B> {
     body: B,
     /// What has come and does not fit.
@@ -23,7 +22,6 @@ pub(super) struct PacedBody<B> {
 }
 
 impl<B> PacedBody<B> {
-    /// A body whose bytes are written as those of these messages.
     pub(super) fn new(body: B, messages: Rc<Messages>) -> Self {
         Self { body, rest: Bytes::new(), messages }
     }

@@ -1,20 +1,19 @@
-//! What connections may keep in memory for clients that do not read, or for upstreams that do not: each may keep a little, and
-//! more as long as all connections of the process together do not keep too much.
+//! What connections may keep in memory for clients or upstreams that do not read: each may keep a little, and more as long as
+//! all connections of the process together do not keep too much.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What all connections together may keep beyond the little that each may.
+/// What all connections together may keep beyond the little that each may, in bytes.
 #[derive(Debug)]
 pub(super) struct Pool(AtomicUsize);
 
 impl Pool {
-    /// One of so many bytes.
     pub(super) const fn new(bytes: usize) -> Self {
         Self(AtomicUsize::new(bytes))
     }
 }
 
-/// What one connection has of a pool. It is given back when this is dropped.
+/// One connection's share of a pool. Dropping it gives the share back.
 #[derive(Debug)]
 pub(super) struct Allowance {
     pool: &'static Pool,
@@ -22,17 +21,15 @@ pub(super) struct Allowance {
 }
 
 impl Allowance {
-    /// Nothing of this pool.
     pub(super) const fn new(pool: &'static Pool) -> Self {
         Self { pool, bytes: 0 }
     }
 
-    /// How much it is.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Makes it so large, or as large as the pool allows, and returns how large it is.
+    /// Sets the share to `wanted`, or as much as the pool allows, and returns it.
     pub(super) fn set(&mut self, wanted: usize) -> usize {
         let left = &self.pool.0;
         if wanted <= self.bytes {

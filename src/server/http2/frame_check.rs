@@ -1,39 +1,33 @@
-//! Follows the frames that an HTTP/2 client sends, and ends connections that the HTTP library would go on with: floods of
-//! frames that carry nothing, a beginning without SETTINGS, and pseudo-fields in trailers. Pure.
+//! Follows the frames that an HTTP/2 client sends, and ends connections that h2 would go on with: floods of frames that carry
+//! nothing, a beginning without SETTINGS, and pseudo-fields in trailers. Pure.
 //!
-//! The library itself ends a connection for too many CONTINUATION frames, small DATA frames, refused or invalid streams,
-//! resets of streams that it has not read yet, and for fields that grow too much when they are decompressed.
-//!
-//! The heads of frames, nine bytes each, are read as they pass, without an allocation. Frames that carry nothing, such
-//! as pings, take from a budget, which time and responses fill up again. When a connection has to end, the library is
-//! given an error, and the gateway writes the GOAWAY itself, if what was sent before ends where a frame ends.
+//! h2 itself ends a connection for too many CONTINUATION frames, small DATA frames, refused or invalid streams, resets of unread
+//! streams, and fields that grow too much. A connection that has to end gets a GOAWAY from the gateway.
 
 use super::frames::{FrameHead, Frames, PREFACE, Piece, flag, kind};
 use super::trailer_check::TrailerCheck;
 use crate::server::worker_state::Coarse;
 
 /// How many streams a client may reset, and how many frames that carry nothing it may send, at once and in each second. A
-/// page that is left resets some hundred streams at once.
+/// browser that leaves a page resets some hundred streams at once.
 const AT_ONCE: u64 = 1000;
 const PER_SECOND: u64 = 100;
-/// How many more frames that carry nothing it may send for each frame of a response that it is sent. Some clients answer a
-/// DATA frame of 16 KiB with a WINDOW_UPDATE for each 4 KiB, for the stream and for the connection, and with a PING. They may
-/// do so much later, so this adds up.
+/// How many more frames that carry nothing a client may send for each frame of a response. Some clients answer a DATA frame
+/// of 16 KiB with a WINDOW_UPDATE for each 4 KiB, for the stream and for the connection, and with a PING, perhaps much
+/// later. So this adds up.
 const PER_FRAME: u64 = 16;
 
-/// Why a connection has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Violation {
-    /// The first frame is not SETTINGS (RFC 9113, section 3.4).
+    /// RFC 9113, section 3.4.
     NoSettings,
-    /// Trailers begin with a pseudo-field (RFC 9113, section 8.1).
+    /// RFC 9113, section 8.1.
     PseudoTrailer,
-    /// There are too many frames that carry nothing (RFC 9113, section 10.5).
+    /// RFC 9113, section 10.5.
     Flood,
 }
 
 impl Violation {
-    /// In words, for the log.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::NoSettings => "the first frame is not SETTINGS",
@@ -43,30 +37,28 @@ impl Violation {
     }
 }
 
-/// Checks the frames of one client.
 #[derive(Debug)]
 pub(super) struct FrameCheck {
-    /// How much of the preface is still to come. The library compares it.
+    /// The bytes of the preface that are still to come. The library compares them.
     preface_left: usize,
     frames: Frames,
     has_settings: bool,
     /// The highest stream that the client has opened, and how many it has opened.
     last_stream: u32,
     opened: u64,
-    /// Whether the last frame has fields of a request, or trailers, and whether more frames with them have to follow.
+    /// Whether the last frame has fields of a request or trailers, and whether more frames with them must follow.
     has_fields: bool,
     has_more_fields: bool,
-    /// Set while the bytes are trailers.
     trailers: Option<TrailerCheck>,
     resets: Budget,
     others: Budget,
-    /// The stream that the frame resets that is coming, and those that were reset since somebody has asked.
+    /// The stream that the current frame resets, and those that were reset since the last [`Self::take_reset`].
     resetting: Option<u32>,
     reset: Vec<u32>,
 }
 
 impl FrameCheck {
-    /// For a connection that begins now, of a client that `speaks_for` so many: a proxy resets what its clients have left.
+    /// `speaks_for` is the number of clients behind this one: a proxy resets what its clients have left.
     pub(super) fn new(now: Coarse, speaks_for: u64) -> Self {
         Self {
             preface_left: PREFACE.len(),
@@ -84,17 +76,14 @@ impl FrameCheck {
         }
     }
 
-    /// The highest stream that the client has opened.
     pub(super) fn last_stream(&self) -> u32 {
         self.last_stream
     }
 
-    /// How many streams the client has opened.
     pub(super) fn opened(&self) -> u64 {
         self.opened
     }
 
-    /// The streams that the client has reset since the last call.
     pub(super) fn take_reset(&mut self) -> impl Iterator<Item = u32> {
         self.reset.drain(..)
     }
@@ -104,10 +93,9 @@ impl FrameCheck {
         self.has_more_fields || self.has_fields && !self.frames.is_between()
     }
 
-    /// Records that the client is sent a frame of this kind.
     pub(super) fn sent(&mut self, kind: u8) {
         match kind {
-            // It may reset a stream whose response has begun, for as long as there are such streams.
+            // For each response that has begun, the client may reset a stream.
             kind::HEADERS => {
                 self.resets.left += 1;
                 self.others.left += PER_FRAME;
@@ -117,8 +105,6 @@ impl FrameCheck {
         }
     }
 
-    /// Follows the bytes that came next.
-    ///
     /// # Errors
     /// When the connection has to end.
     pub(super) fn follow(&mut self, mut bytes: &[u8], now: Coarse) -> Result<(), Violation> {
@@ -168,13 +154,12 @@ impl FrameCheck {
     }
 }
 
-/// How many frames may still come.
 #[derive(Debug)]
 struct Budget {
     left: u64,
-    /// How much larger it is than that of a client.
+    /// How many times as large as that of one client.
     factor: u64,
-    /// Until when the time has been counted.
+    /// The time up to this moment has been counted.
     since: Coarse,
 }
 
@@ -183,18 +168,18 @@ impl Budget {
         Self { left: AT_ONCE * factor, factor, since: now }
     }
 
-    /// Takes one. Returns whether there was one.
+    /// Returns whether one was left.
     fn take(&mut self, now: Coarse) -> bool {
         let (at_once, per_second) = (AT_ONCE * self.factor, PER_SECOND * self.factor);
         let more = now.saturating_sub(self.since) * per_second / 1000;
         self.since += more * 1000 / per_second;
-        // Time alone allows no more than this.
+        // Time alone refills no further than this.
         self.left = self.left.max((self.left + more).min(at_once));
         self.left.checked_sub(1).map(|left| self.left = left).is_some()
     }
 }
 
-/// What holds for any bytes: it makes no difference how they are cut.
+/// However the bytes are cut, the result is the same.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn check(bytes: &[u8]) {
     let follow = |step: usize| {
@@ -285,7 +270,7 @@ mod tests {
         assert_eq!((check.last_stream(), check.opened()), (9, 2));
     }
 
-    /// How many of these frames may come until the connection has to end.
+    /// How many of these frames may come before the connection must end.
     fn allowed(check: &mut FrameCheck, frame: &[u8], now: Coarse) -> usize {
         (0..1_000_000).find(|_| check.follow(frame, now) == Err(Violation::Flood)).unwrap()
     }
@@ -301,12 +286,12 @@ mod tests {
             let count = allowed(&mut check, &frame(kind, 0, 1, b""), 0);
             // The first SETTINGS is one of them.
             assert_eq!(count, at_once - usize::from(kind != kind::RST_STREAM), "{kind}");
-            // In 250 ms there are 25 more, however often the time is looked at.
+            // In 250 ms there are 25 more, however often the time is read.
             let more = (0..=250).map(|now| allowed(&mut check, &frame(kind, 0, 1, b""), now)).sum::<usize>();
             assert_eq!(more, 25, "{kind}");
             check.sent(kind::HEADERS);
             assert_eq!(allowed(&mut check, &frame(kind, 0, 1, b""), 250), per_head, "{kind}");
-            // What is allowed for responses adds up, and what time allows does not.
+            // What responses allow adds up, and what time allows does not.
             (0..1000).for_each(|_| check.sent(kind::DATA));
             assert_eq!(allowed(&mut check, &frame(kind, 0, 1, b""), 250), 1000 * per_data, "{kind}");
             assert_eq!(allowed(&mut check, &frame(kind, 0, 1, b""), 1_000_000), at_once, "{kind}");

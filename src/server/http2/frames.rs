@@ -2,28 +2,20 @@
 
 /// What a client sends before its first frame (RFC 9113, section 3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The length of a frame's head.
+/// In bytes.
 const HEAD: usize = 9;
 
 /// The types of frames that matter here (RFC 9113, section 6).
 pub mod kind {
-    /// DATA
     pub const DATA: u8 = 0x0;
-    /// HEADERS
     pub const HEADERS: u8 = 0x1;
-    /// `RST_STREAM`
     pub const RST_STREAM: u8 = 0x3;
-    /// SETTINGS
     pub const SETTINGS: u8 = 0x4;
-    /// GOAWAY
     pub const GOAWAY: u8 = 0x7;
-    /// `WINDOW_UPDATE`
     pub const WINDOW_UPDATE: u8 = 0x8;
-    /// CONTINUATION
     pub const CONTINUATION: u8 = 0x9;
 }
 
-/// The flags of frames that matter here.
 pub(super) mod flag {
     pub(in crate::server) const ACK: u8 = 0x1;
     pub(in crate::server) const END_HEADERS: u8 = 0x4;
@@ -33,18 +25,18 @@ pub(super) mod flag {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameHead {
-    /// How many bytes follow.
+    /// Of the payload, in bytes.
     pub length: u32,
-    /// Its type.
+    /// See [`kind`].
     pub kind: u8,
     pub flags: u8,
-    /// The stream that it belongs to; 0 for the connection.
+    /// 0 is the connection.
     pub stream: u32,
 }
 
 impl FrameHead {
     fn read([l0, l1, l2, kind, flags, id @ ..]: [u8; HEAD]) -> Self {
-        // The first bit of the stream has no meaning.
+        // The first bit has no meaning.
         let stream = u32::from_be_bytes(id) & !(1 << 31);
         Self { length: u32::from_be_bytes([0, l0, l1, l2]), kind, flags, stream }
     }
@@ -54,32 +46,28 @@ impl FrameHead {
     }
 }
 
-/// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// A frame begins.
     Head(FrameHead),
-    /// More of the payload of the frame that has begun, at least one byte.
+    /// More of the payload of the current frame, at least one byte.
     Payload(&'a [u8]),
 }
 
-/// Where in its frames a connection is.
 #[derive(Debug, Default)]
 pub struct Frames {
     /// The head of the next frame, and how many bytes of it have come.
     head: [u8; HEAD],
     filled: usize,
-    /// How many bytes of the payload are still to come.
+    /// Of the payload.
     left: u32,
 }
 
 impl Frames {
-    /// Whether the bytes end where a frame ends.
     pub fn is_between(&self) -> bool {
         self.filled == 0 && self.left == 0
     }
 
-    /// Takes the next piece from `bytes`; `None` if the rest of them is the beginning of a frame's head.
+    /// Takes the next piece from `bytes`; `None` if the rest is the beginning of a frame's head.
     pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<Piece<'a>> {
         if bytes.is_empty() {
             return None;

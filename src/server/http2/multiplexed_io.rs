@@ -1,7 +1,7 @@
 //! A client's stream as the HTTP library uses it in HTTP/2. It follows the frames in both directions, and records in the state
 //! of the connection when bytes have to wait for the client.
 //!
-//! What comes from the client is no use of the connection by itself: a ping does not keep a connection open.
+//! Bytes from the client are no use of the connection by themselves: a ping does not keep a connection open.
 
 use std::cell::RefCell;
 use std::io;
@@ -21,7 +21,7 @@ use crate::server::connection_state::ConnectionState;
 use crate::server::http2_errors::{ErrorCode, Http2Errors};
 use crate::server::lifecycle::Event;
 
-/// A client's stream, whose frames are followed. Clones refer to the same stream.
+/// Clones refer to the same stream.
 #[derive(Clone)]
 pub(super) struct MultiplexedIo {
     stream: ClientStream,
@@ -29,13 +29,12 @@ pub(super) struct MultiplexedIo {
     followed: Rc<RefCell<Followed>>,
 }
 
-/// What is known of the frames.
 struct Followed {
     received: FrameCheck,
     violation: Option<Violation>,
     sent: Frames,
     streams: Rc<Streams>,
-    /// The error that is being sent, of a stream or of the connection.
+    /// The error frame that is being sent.
     error: Option<SentError>,
     limits: Arc<ConnectionLimits>,
 }
@@ -45,13 +44,13 @@ struct SentError {
     count: fn(&Http2Errors, ErrorCode),
     /// How many bytes come before the code.
     before: u8,
-    /// How many bytes of the code have come, and what they say.
+    /// How many bytes of the code have come, and their value.
     length: u8,
     code: u32,
 }
 
 impl MultiplexedIo {
-    /// The stream of a client that speaks for so many at most.
+    /// `speaks_for` is the number of clients behind this one.
     pub(super) fn new(stream: ClientStream, state: Rc<ConnectionState>, streams: Rc<Streams>, speaks_for: u64) -> Self {
         let worker = state.worker();
         let followed = Followed {
@@ -65,18 +64,17 @@ impl MultiplexedIo {
         Self { stream, state, followed: Rc::new(RefCell::new(followed)) }
     }
 
-    /// Why the connection has to end, if what the client has sent is the reason.
+    /// Why the connection has to end, if the client's frames are the reason.
     pub(super) fn violation(&self) -> Option<Violation> {
         self.followed.borrow().violation
     }
 
-    /// How many streams the client has opened.
     pub(super) fn opened(&self) -> u64 {
         self.followed.borrow().received.opened()
     }
 
-    /// Tells the client that the connection ends, and which of its requests were served last, once the library has ended. So
-    /// it knows which it may send again; a client that does not read cannot be told.
+    /// Tells the client that the connection ends, and the last request that was served, once the library has ended. So the
+    /// client knows which requests it may send again; a client that does not read cannot be told.
     pub(super) fn go_away(&self, code: ErrorCode) {
         let followed = &mut *self.followed.borrow_mut();
         followed.limits.http2_errors().connection(code);
@@ -92,13 +90,12 @@ impl MultiplexedIo {
 }
 
 impl Followed {
-    /// Follows bytes that are sent.
     fn sent(&mut self, mut bytes: &[u8]) {
         while let Some(piece) = self.sent.next(&mut bytes) {
             match piece {
                 Piece::Head(head) => {
                     match head.kind {
-                        // A client can have one for each request that it resets, so these allow it nothing.
+                        // A client could get an interim response to each request that it resets, so these refill no budget.
                         kind::HEADERS if self.streams.sends_interim() => {}
                         _ => self.received.sent(head.kind),
                     }

@@ -1,6 +1,5 @@
-//! What the head of a request can carry in HTTP/2 and not in HTTP/1.1, as far as the HTTP library lets it pass.
-//!
-//! Upstreams would read such a request in another way than the gateway has counted it.
+//! Heads that the HTTP library accepts in HTTP/2 although HTTP/1.1 has no such heads. Upstreams would read such a request in
+//! another way than the gateway has counted it.
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Uri, header};
@@ -26,13 +25,13 @@ fn has_web_scheme(uri: &Uri) -> bool {
     uri.scheme_str().is_none_or(|scheme| matches!(scheme, "http" | "https"))
 }
 
-/// The library reads an empty path before a query as one, and `*` too.
+/// The library accepts `*`, and an empty path before a query.
 fn has_absolute_path(uri: &Uri) -> bool {
     uri.path_and_query().is_some_and(|path| path.as_str().starts_with('/'))
 }
 
-/// Whether a value begins or ends with a blank (RFC 9113, section 8.2.1). In HTTP/1.1 it does not belong to the value, so
-/// a client would have a new counter for each number of blanks.
+/// Whether a value begins or ends with a blank (RFC 9113, section 8.2.1). In HTTP/1.1 the blank does not belong to the value,
+/// so a client would get a new counter for each number of blanks.
 fn has_blank_edges(headers: &HeaderMap) -> bool {
     let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     headers.values().map(HeaderValue::as_bytes).any(|value| is_blank(value.first()) || is_blank(value.last()))

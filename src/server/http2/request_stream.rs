@@ -1,4 +1,4 @@
-//! One request on a stream of HTTP/2 and its response, in a task of its own: a stream that waits holds up no other.
+//! One request on a stream of HTTP/2 and its response, in a task of its own, so that a stream that waits holds up no other.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -25,7 +25,7 @@ use crate::server::tunnel::take_extended_connect;
 use crate::server::worker_state::WorkerState;
 use crate::server::{Handler, IncomingRequest};
 
-/// Serves a request. Ends at once if the client resets the stream, or the connection ends.
+/// Ends at once if the client resets the stream, or the connection ends.
 pub(super) async fn serve<H: Handler>(
     handler: Rc<H>,
     request: Request<RecvStream>,
@@ -53,10 +53,10 @@ pub(super) async fn serve<H: Handler>(
         return stream.refuse();
     }
     let (method, tunnel) = (std::mem::take(&mut incoming.head.method), incoming.tunnel.take());
-    // What nobody wants of the request's body is not kept.
+    // Frees the unread rest of the request's body.
     drop(incoming);
     if asks_for_websocket && tunnel.is_none() && response.status().is_success() {
-        // The client would take it for a tunnel (RFC 8441, section 5).
+        // The client would take a success for a tunnel (RFC 8441, section 5).
         *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
     }
     let has_no_content = has_no_content(&method, response.status());
@@ -81,8 +81,8 @@ pub(super) async fn serve<H: Handler>(
     }
 }
 
-/// Makes the fields of a response those of HTTP/2 (RFC 9113, section 8.2.2), with a Date, and the `length` of its content if that
-/// is known.
+/// Makes the fields of a response those of HTTP/2 (RFC 9113, section 8.2.2), and adds a Date, and the `length` of its content
+/// if that is known.
 fn complete(headers: &mut HeaderMap, length: Option<u64>, worker: &WorkerState) {
     remove_hop_by_hop(headers);
     headers.entry(header::DATE).or_insert_with(|| worker.date().at(clock::now()));
@@ -91,7 +91,6 @@ fn complete(headers: &mut HeaderMap, length: Option<u64>, worker: &WorkerState) 
     }
 }
 
-/// The body of a request that has one.
 fn body(head: &Parts, received: RecvStream, upload: Upload, stream: &Rc<Stream>) -> StreamBody {
     let is_continue = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
     if head.headers.get(header::EXPECT).is_some_and(is_continue) {
@@ -102,7 +101,7 @@ fn body(head: &Parts, received: RecvStream, upload: Upload, stream: &Rc<Stream>)
     StreamBody::new(received, upload, stream.clone(), length)
 }
 
-/// Lets the handler fill the response. Returns whether it has: not if the client does not wait for it any more.
+/// Lets the handler fill the response. Returns whether it has, which fails if the client resets the stream.
 async fn respond<H: Handler>(
     handler: &H,
     incoming: &mut IncomingRequest,
@@ -118,18 +117,17 @@ async fn respond<H: Handler>(
     .await
 }
 
-/// Sends the body of a response, as fast as the client grants window for it. The library never gets more than that: what it
-/// has got is sent as soon as the client reads anything.
+/// Sends the body of a response as the client grants window. The library never gets more than the window, so whatever it has
+/// is sent as soon as the client reads anything.
 struct ResponseSender<B> {
     sender: SendStream<Bytes>,
     body: B,
     stream: Rc<Stream>,
-    /// What waits for window.
     waiting: Bytes,
-    /// Whether that is the end of the body.
+    /// Whether `waiting` is the end of the body.
     is_last: bool,
     connection: Rc<ConnectionState>,
-    /// Set if the body has broken off: when the client has been sent what came before.
+    /// If the body has broken off: the flush of what came before.
     broken: Option<Flush>,
     /// Whether it waits until the client reads other responses on the connection.
     waits_for_room: bool,
@@ -144,7 +142,7 @@ impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
                 if self.sender.poll_reset(cx).is_pending() {
                     ready!(self.connection.poll_flushed(*flush, cx));
                 }
-                // The client must not take what it has got for all of it. The body has recorded why.
+                // The client must not take the body for complete. The body has recorded why.
                 self.sender.send_reset(Reason::INTERNAL_ERROR);
                 return Poll::Ready(Ok(()));
             }
@@ -195,7 +193,6 @@ impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
         }
     }
 
-    /// Passes on what waits for window.
     fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         while !self.waiting.is_empty() {
             ready!(self.poll_room(cx))?;
@@ -225,7 +222,7 @@ impl<B: Body<Data = Bytes> + Unpin> Future for ResponseSender<B> {
     }
 }
 
-/// Makes one line of the cookies of a request, which a client may send in several (RFC 9113, section 8.2.3).
+/// Joins the cookies of a request, which a client may send in several lines (RFC 9113, section 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let mut lines = headers.get_all(header::COOKIE).iter();
     let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return };
@@ -234,7 +231,7 @@ fn join_cookies(headers: &mut HeaderMap) {
         joined.extend_from_slice(b"; ");
         joined.extend_from_slice(line.as_bytes());
     }
-    // Each of them is a value, and so are all of them.
+    // Valid values stay valid when they are joined.
     if let Ok(joined) = HeaderValue::from_maybe_shared(joined.freeze()) {
         headers.insert(header::COOKIE, joined);
     }

@@ -1,12 +1,12 @@
-//! The window for what is sent on a stream of HTTP/2 (RFC 9113, section 5.2).
+//! The window for sending on a stream of HTTP/2 (RFC 9113, section 5.2).
 
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use h2::SendStream;
 
-/// How many of the `wanted` bytes the other side has granted window for: at least one, unless none is wanted. `None` if the
-/// stream has ended. The library would take more and keep it, where nobody measures how long it waits.
+/// How many of the `wanted` bytes have window: at least one, unless none is wanted. `None` if the stream has ended. The
+/// library would accept more and keep it, where nobody measures how long it waits.
 ///
 /// # Errors
 /// Why the stream has ended.

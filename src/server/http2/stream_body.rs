@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::streams::{Stream, Upload};
 
-/// A body that grants window when what it has returned was used. The library checks that it has the length that its head states.
+/// Grants window when the returned data was used. The library checks that the body has the length that its head states.
 #[derive(Debug)]
 pub(in crate::server) struct StreamBody {
     received: RecvStream,
@@ -18,12 +18,12 @@ pub(in crate::server) struct StreamBody {
     _upload: Upload,
     /// How many bytes are still to come, if that is known.
     left: Option<u64>,
-    /// How many bytes were passed on, and are not granted to the client again.
+    /// How many bytes were passed on, for which no window is granted again yet.
     passed_on: usize,
 }
 
 impl StreamBody {
-    /// With the length that its head states.
+    /// `length` is what the head states.
     pub(super) fn new(received: RecvStream, upload: Upload, stream: Rc<Stream>, length: Option<u64>) -> Self {
         Self { received, stream, _upload: upload, left: length, passed_on: 0 }
     }
@@ -43,7 +43,7 @@ impl Body for StreamBody {
     type Error = h2::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
-        // More is asked for when the upstream has taken what was passed on.
+        // The upstream has taken what was passed on when it asks for more.
         self.release();
         let polled = self.received.poll_data(cx);
         if polled.is_pending() {

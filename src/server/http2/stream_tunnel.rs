@@ -12,18 +12,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::send_window::poll_granted;
 use super::streams::Stream;
 
-/// The bytes of one stream in both directions. The stream is reset if this is dropped before both directions have ended.
+/// If this is dropped before both directions have ended, the stream is reset.
 #[derive(Debug)]
 pub(super) struct StreamTunnel {
     received: RecvStream,
-    /// What has come and is not read.
     unread: Bytes,
     sender: SendStream<Bytes>,
     stream: Rc<Stream>,
 }
 
 impl StreamTunnel {
-    /// Through the stream with these two directions.
     pub(super) fn new(received: RecvStream, sender: SendStream<Bytes>, stream: Rc<Stream>) -> Self {
         Self { received, unread: Bytes::new(), sender, stream }
     }
@@ -56,7 +54,7 @@ impl AsyncWrite for StreamTunnel {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The task of the connection sends what the library has got.
+        // The task of the connection sends what the library has.
         Poll::Ready(Ok(()))
     }
 

@@ -1,8 +1,7 @@
 //! Notices pseudo-fields in the trailers of an HTTP/2 request, which are not allowed there (RFC 9113, section 8.1). Pure.
 //!
-//! The HTTP library drops them without an error. It does refuse a pseudo-field after another field, so only the first
-//! field of a block matters. If that is an entry of the compression's dynamic table, it is not known here what it is; the
-//! library drops it if it is a pseudo-field.
+//! The HTTP library drops them without an error. It does refuse a pseudo-field after another field, so only the first field of
+//! a block matters. An entry of the compression's dynamic table is unknown here; the library drops it if it is a pseudo-field.
 
 use super::frames::{FrameHead, flag};
 
@@ -11,30 +10,28 @@ const PSEUDO: std::ops::RangeInclusive<u8> = 1..=14;
 /// The first seven bits of a name that begins with a colon in the Huffman code (RFC 7541, appendix B).
 const CODED_COLON: u8 = 0b1011_1000;
 
-/// Where the check is in a block of trailers (RFC 7541, section 6).
+/// The position in a block of trailers (RFC 7541, section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TrailerCheck {
-    /// So many bytes come before the first field or update: the length of the padding, and the priority.
+    /// The bytes before the first field or update: the length of the padding, and the priority.
     Before(u8),
-    /// In a number of several bytes, which is the new size of the dynamic table.
+    /// In the new size of the dynamic table, a number of several bytes.
     TableSize,
-    /// The length of the first field's name.
     NameLength,
-    /// The first byte of that name.
-    Name { is_coded: bool },
-    /// The first field is known.
+    Name {
+        is_coded: bool,
+    },
     Over,
 }
 
 impl TrailerCheck {
-    /// The check of the block that a frame of this head begins.
     pub(super) fn new(head: FrameHead) -> Self {
         let padding = u8::from(head.has(flag::PADDED));
         let priority = if head.has(flag::PRIORITY) { 5 } else { 0 };
         Self::Before(padding + priority)
     }
 
-    /// Whether the bytes that came next show that the block begins with a pseudo-field.
+    /// Whether the next bytes show that the block begins with a pseudo-field.
     pub(super) fn follow(&mut self, bytes: &[u8]) -> bool {
         for byte in bytes {
             let (next, is_pseudo) = self.next(*byte);
@@ -87,12 +84,12 @@ mod tests {
     fn pseudo_fields_are_noticed_in_every_representation() {
         for (block, is_pseudo) in [
             (&b""[..], false),
-            // Entries of the static table.
+            // The static table.
             (b"\x81", true),
             (b"\x82", true),
             (b"\x8e", true),
             (b"\x8f", false),
-            // Entries of the dynamic table.
+            // The dynamic table.
             (b"\xbe", false),
             (b"\xff\x00", false),
             // Their names with other values: with indexing, without, and never indexed.
@@ -115,7 +112,7 @@ mod tests {
             (b"\x20\x82", true),
             (b"\x3f\xe1\x1f\x82", true),
             (b"\x20\x3f\xe1\x1f\x00\x05x-sum", false),
-            // A pseudo-field after another field is found by the library.
+            // The library finds a pseudo-field after another field.
             (b"\x00\x05x-sum\x017\x82", false),
         ] {
             for step in 1..=block.len().max(1) {

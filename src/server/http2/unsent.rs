@@ -1,7 +1,5 @@
-//! What the library has of the responses on a connection and has not sent, because the client does not read. It takes up to
-//! 64 KiB of each stream, so some hundred streams would keep much: streams wait while all of them together have too much.
-//!
-//! The bytes of a stream leave the library when they are sent, or when the stream is reset.
+//! What the library has of the responses on a connection and has not sent, because the client does not read. The library takes
+//! up to 64 KiB of each stream, so some hundred streams would keep much memory: streams wait while their sum is too large.
 
 use std::collections::HashMap;
 use std::task::{Context, Poll, Waker};
@@ -10,16 +8,16 @@ use foldhash::fast::RandomState;
 
 use super::allowance::{Allowance, Pool};
 
-/// What a connection may always have: more than the library takes of one stream.
+/// What a connection may always have, in bytes: more than the library takes of one stream.
 const ALWAYS: usize = 128 << 10;
-/// The most that it may have.
+/// In bytes.
 const MOST: usize = 1 << 20;
 /// By how much it may have more at a time.
 const STEP: usize = 64 << 10;
-/// What all connections of the process may have beyond what each always may.
+/// What all connections of the process may have beyond [`ALWAYS`].
 static PROCESS: Pool = Pool::new(64 << 20);
 
-/// The bytes of each stream of one connection that are not sent yet, and the streams that wait for room.
+/// The unsent bytes of each stream of one connection, and the streams that wait for room.
 #[derive(Debug)]
 pub(super) struct Unsent {
     of_streams: HashMap<u32, usize, RandomState>,
@@ -35,13 +33,13 @@ impl Default for Unsent {
 }
 
 impl Unsent {
-    /// Ready when the library may get more. Otherwise the task is woken when that may be so.
+    /// Ready when the library may get more. Otherwise wakes the task when that may be so.
     pub(super) fn poll_room(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.all >= ALWAYS {
             let wanted = (self.all + STEP).min(MOST) - ALWAYS;
             let has = self.more.bytes();
             if self.all >= ALWAYS + if wanted > has { self.more.set(wanted) } else { has } {
-                // A stream that waits is asked again when its upstream sends more.
+                // A waiting stream polls again when its upstream sends more.
                 if !self.waiting.iter().any(|waiting| waiting.will_wake(cx.waker())) {
                     self.waiting.push(cx.waker().clone());
                 }
@@ -57,7 +55,7 @@ impl Unsent {
         self.all += bytes;
     }
 
-    /// So many bytes of a stream leave the library.
+    /// So many bytes of a stream leave the library: they are sent, or the stream is reset.
     pub(super) fn remove(&mut self, stream: u32, bytes: usize) {
         let Some(of_stream) = self.of_streams.get_mut(&stream) else { return };
         let left = of_stream.saturating_sub(bytes);
@@ -66,7 +64,7 @@ impl Unsent {
         if left == 0 {
             self.of_streams.remove(&stream);
         }
-        // Not for each frame, because all that wait are woken.
+        // Not for each frame, because all waiting streams are woken.
         if !self.waiting.is_empty() && self.all <= ALWAYS.midpoint(self.more.bytes()) {
             self.waiting.drain(..).for_each(Waker::wake);
         }
@@ -108,7 +106,7 @@ mod tests {
         unsent.remove(1000, 1);
         (1..32).for_each(|stream| unsent.remove(stream, 16 << 10));
         assert_eq!(woken.0.load(Ordering::Relaxed), 0);
-        // The rest of one is dropped with it.
+        // The rest of one stream is dropped with it.
         unsent.remove(32, 1 << 10);
         unsent.remove(32, usize::MAX);
         assert_eq!((woken.0.load(Ordering::Relaxed), unsent.all), (1, MOST / 2), "once, although it has asked twice");

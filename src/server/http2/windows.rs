@@ -1,35 +1,30 @@
-//! How much the other side of a connection of HTTP/2 may send ahead on each stream: enough for a fast network, and less if there
-//! are many streams.
+//! How much the other side of a connection of HTTP/2 may send ahead on each stream: enough for a fast network, and less if
+//! there are many streams. Pure.
 //!
-//! What comes for somebody who does not read is kept in memory. The window of each stream is its share of a budget for all of
-//! them, which changes with their number. A window that is used up cannot be taken back, but it was given to a stream
-//! when there were fewer. So streams that begin one after another and are never read take the budget once, and half of it for
-//! each time that their number has doubled, and the smallest window each.
-//!
-//! The window of a connection is so large that all streams fit into it, whatever the other side knows of their windows. So a
-//! stream that nobody reads never keeps others from receiving, although the library grants the window of a stream and
-//! that of the connection only together. Pure.
+//! Unread bytes are kept in memory. So all streams share a budget, and a stream's window is its share. A used window cannot be
+//! taken back: unread streams that begin one after another take the budget once, half of it for each time that their number has
+//! doubled, and the smallest window each.
 
-/// The windows of the streams of one side.
+/// The windows of the streams of one side, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows {
-    /// That of a stream while there are few.
+    /// The window of a stream while there are few.
     pub largest: u32,
     /// No stream has less.
     pub smallest: u32,
-    /// What all streams together may send ahead, as long as that leaves each the smallest window.
+    /// What all streams together may send ahead, unless the smallest windows need more.
     pub budget: u32,
 }
 
 impl Windows {
-    /// The window of each stream if there are so many. It changes only when their number doubles or halves, since the other side
-    /// has to be told.
+    /// The window of each of `streams`. It changes only when their number doubles or halves, since the other side has to be told.
     pub fn of_stream(&self, streams: usize) -> u32 {
         let shares = u32::try_from(streams.max(1)).ok().and_then(u32::checked_next_power_of_two).unwrap_or(u32::MAX);
         (self.budget / shares).clamp(self.smallest, self.largest)
     }
 
-    /// The window of a connection on which all of so many streams fit, and one more.
+    /// The window of a connection into which so many streams fit, and one more, whatever the other side knows of their windows.
+    /// So a stream that nobody reads never blocks others, although h2 grants the windows of stream and connection only together.
     pub fn of_connection(&self, streams: usize) -> u32 {
         u32::try_from(streams).unwrap_or(u32::MAX).saturating_add(1).saturating_mul(self.largest)
     }

@@ -1,48 +1,41 @@
-//! Connections with a client, a library and a handler that do anything in any order: a model of them knows what is there, and
-//! checks what the rule says.
+//! A client, a library and a handler do anything in any order: a model of them checks when connections end.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// How often the connection is checked, and the limits with which that is done.
+/// The interval between two checks, and the limits that they use.
 const TICK: Coarse = 100;
 const LIMITS: TimeLimits = TimeLimits { header: 3000, idle: 5000, body: 4000, half_closed: 1000, rest: 700, tick: 0 };
 
-/// What happens next.
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    /// The client sends a part of a head.
     SendPart,
-    /// The client sends the rest of a head, or all of one.
+    /// The rest of a head, or all of one.
     SendHead,
-    /// The client sends an empty line, or a ping.
+    /// An empty line, or a ping.
     SendNothing,
-    /// The client stops to read, and reads again.
     StopReading,
     Read,
-    /// The client sends no more.
     HalfClose,
     Break,
-    /// The handler answers the oldest request.
+    /// To the oldest request.
     Answer,
-    /// The handler leaves the oldest request unanswered.
+    /// The oldest request.
     LeaveUnanswered,
-    /// An Upgrade is asked for, or declined.
     Upgrade(bool),
     Ends,
     Drains,
     Wait(Coarse),
 }
 
-/// The client and the HTTP library as the model knows them.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a separate observation")]
 struct World {
     connection: Lifecycle,
     now: Coarse,
     is_http2: bool,
-    /// How many heads and parts of them are in the system, which nobody has read.
+    /// Heads and parts of them that are in the system and that nobody has read.
     unread: Vec<Act>,
     /// How many heads have begun to come, how many are complete, and how many were passed on.
     heads: (u64, u64, u64),
@@ -52,7 +45,7 @@ struct World {
     is_upgrading: bool,
     has_served: bool,
     is_blocked: bool,
-    /// The last moment at which there was an excuse for each deadline.
+    /// The last moment with an excuse for each deadline.
     no_part_at: Coarse,
     reads_at: Coarse,
     has_work_at: Coarse,
@@ -92,12 +85,12 @@ impl World {
         self.connection.record(event, self.now);
     }
 
-    /// Whether a request has come that is not answered completely, or a part of one.
+    /// Whether a request, or a part of one, has come that is not answered completely.
     fn has_work(&self) -> bool {
         self.in_flight > 0 || self.is_blocked || self.heads.0 > self.heads.2
     }
 
-    /// Keeps in mind until when there was an excuse for what waits now.
+    /// Records that there is an excuse now for each deadline that has one.
     fn remember(&mut self) {
         let has_work = self.has_work();
         let waits_for_head = self.heads.0 > self.heads.2 && (self.is_http2 || self.in_flight == 0);
@@ -110,18 +103,17 @@ impl World {
                 *at = self.now;
             }
         }
-        // What comes later is served, and does not keep the connection.
+        // A later request is served, and does not keep the connection.
         if self.now - self.has_work_at >= LIMITS.idle {
             self.asked_at.get_or_insert(self.now);
         }
     }
 
-    /// Whether requests were left unanswered, so that no other one is served.
     fn serves_no_more(&self) -> bool {
         !self.is_http2 && self.unanswered > 0
     }
 
-    /// The library does what it can: it reads a head of HTTP/1 only when the response before it is sent, and if there is one.
+    /// The library does what it can. It reads a head of HTTP/1 only when the previous response is sent.
     fn look(&mut self) {
         loop {
             let can_begin = self.is_http2 || self.in_flight == 0 && !self.is_blocked && self.unanswered == 0;
@@ -153,7 +145,6 @@ impl World {
         }
     }
 
-    /// The task of the connection runs.
     fn run(&mut self) {
         let (mut has_looked, now) = (false, self.now);
         while self.closed.is_none() {
@@ -178,7 +169,7 @@ impl World {
                     assert!(self.is_http2 || self.in_flight > 0 && !self.is_upgrading, "it cannot be told: {self:?}");
                     assert!(self.is_http2 || self.unanswered == 0, "nobody hears it: {self:?}");
                     self.told_at.get_or_insert(now);
-                    // The library of HTTP/1 ends by itself after this request.
+                    // HTTP/1 ends by itself after this request.
                 }
                 Step::GoOn => {}
             }
@@ -200,7 +191,6 @@ impl World {
         }
     }
 
-    /// The reason has to be one that the model knows.
     fn check_close(&self, reason: CloseReason, has_looked: bool) {
         let lasts = |since: Coarse| self.now - since;
         let is_right = match reason {
@@ -227,7 +217,7 @@ impl World {
     fn act(&mut self, act: Act) {
         match act {
             Act::SendPart | Act::SendHead | Act::SendNothing => self.unread.push(act),
-            // With HTTP/1, everything was sent where no request is in flight.
+            // With HTTP/1, everything is sent when no request is in flight.
             Act::StopReading if self.in_flight > 0 || self.is_http2 && self.has_served => {
                 self.is_blocked = true;
                 self.record(Event::Sent(false));
@@ -295,7 +285,7 @@ impl World {
         world
     }
 
-    /// The handler answers everything, and nothing else happens for so long.
+    /// The handler answers everything, and nothing else happens for `time`.
     fn closes_within(mut self, time: Coarse) -> Result<(), TestCaseError> {
         for _ in 0..time / TICK {
             while self.in_flight > 0 {
@@ -352,7 +342,7 @@ fn a_client_that_has_closed_its_side_waits_for_each_part_of_its_response() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// [`World::check_close`] finds it if a connection is closed without a reason.
+    /// [`World::check_close`] checks the reason.
     #[test]
     fn a_connection_is_closed_for_a_reason(is_http2: bool, acts in acts()) {
         World::after(is_http2, acts);

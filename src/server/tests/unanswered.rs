@@ -6,7 +6,7 @@ use http::Request;
 
 use super::*;
 
-/// What comes until the server closes the connection.
+/// Until the server closes the connection.
 async fn rest(client: &mut TestClient) -> Vec<u8> {
     let mut rest = Vec::new();
     client.stream.read_to_end(&mut rest).await.unwrap();
@@ -53,11 +53,10 @@ fn an_earlier_response_that_the_client_has_not_read_is_sent() {
     });
 }
 
-/// A client of HTTP/2.
 struct Http2Client {
     requests: SendRequest<Bytes>,
     numbers: Rc<Numbers>,
-    /// Without it the server would drain.
+    /// Dropping it would make the server drain.
     _stage: watch::Sender<Stage>,
 }
 

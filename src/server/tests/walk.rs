@@ -1,20 +1,19 @@
-//! Connections that are used at random: requests come in pieces or together, and the client reads responses late.
+//! Connections at random: requests come in pieces or together, and the client reads responses late.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What a client does with its next request.
 #[derive(Clone, Debug)]
 struct Step {
     request: &'static [u8],
-    /// It is sent in two pieces, and this is the length of the first.
+    /// The request is sent in two pieces, and this is the length of the first.
     cut: Option<usize>,
-    /// It is sent together with the next one.
+    /// With the next request.
     joins: bool,
     /// The client reads all responses so far.
     takes: bool,
-    /// The shortest length of responses from now on.
+    /// Of responses from now on.
     padding: usize,
 }
 
@@ -28,7 +27,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         .prop_map(|runs| runs.into_iter().flat_map(|(step, times)| vec![step; times]).collect())
 }
 
-/// Sends requests according to the steps. They have to be answered in order.
+/// The responses have to come in order.
 async fn walk(mut client: TestClient, steps: Vec<Step>) {
     let (mut together, mut due, mut last) = (Vec::new(), Vec::new(), 0);
     let count = steps.len();

@@ -1,14 +1,10 @@
-//! Sends requests with the same key to the same endpoint.
+//! Sends requests with the same key to the same endpoint: each endpoint has a score for each key, and the highest wins
+//! (rendezvous hashing: Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", 1998; with weights:
+//! Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", 2005). Unlike a ring, this needs no table.
 //!
-//! Each endpoint has a score for each key, and the highest wins (rendezvous hashing: Thaler and Ravishankar, "Using Name-Based
-//! Mappings to Increase Hit Rates", 1998; with weights: Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", 2005).
-//! When an endpoint goes, only its own keys move, and they move to all others by their weights. The scores depend on the
-//! addresses alone, so all gateways choose alike.
-//!
-//! An endpoint that has more than its share of the requests in flight, and a quarter more, is left out, so that keys that are
-//! busy do not overrun it (Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2016).
-//!
-//! A ring would need a table. The cost of scores grows with the number of servers, which are few.
+//! When an endpoint goes, only its own keys move, and they move to all others by their weights. The scores depend only on the
+//! addresses, so all gateways choose alike. An endpoint whose requests in flight exceed its share by a quarter is left out
+//! (Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2016).
 
 use std::hash::BuildHasher;
 
@@ -17,20 +13,17 @@ use foldhash::fast::FixedState;
 use super::Weighted;
 use crate::base::fingerprint::Fingerprint;
 
-/// By how much an endpoint may exceed its share, as a fraction.
+/// The largest part of its share that an endpoint may have in flight, as a fraction.
 const BOUND: (u64, u64) = (5, 4);
 
-/// The endpoints of one upstream, with what their scores are computed from.
 #[derive(Debug, Default)]
 pub(super) struct Rendezvous {
     /// The index of each usable endpoint, and the hash of its address.
     endpoints: Vec<(usize, u64)>,
-    /// The sum of their weights.
     weights: u64,
 }
 
 impl Rendezvous {
-    /// Over those of `all` with these indices.
     pub(super) fn new(all: &[Weighted], usable: &[usize]) -> Self {
         let of = |index: &usize| all.get(*index).map(|weighted| (*index, weighted));
         let hash = |weighted: &Weighted| Fingerprint::of(weighted.endpoint.to_string().as_bytes()).high();
@@ -39,7 +32,6 @@ impl Rendezvous {
         Self { endpoints, weights }
     }
 
-    /// The endpoint for this key among those that are open.
     pub(super) fn find<'a>(
         &self,
         key: u64,
@@ -59,10 +51,10 @@ impl Rendezvous {
     }
 }
 
-/// The score of an endpoint for a key. If the weight of one endpoint grows, the scores of the others stay the same.
+/// If the weight of one endpoint grows, the scores of the others stay the same.
 fn score(key: u64, endpoint: u64, weight: f64) -> f64 {
     let hash = FixedState::with_seed(0).hash_one((key, endpoint));
-    // The top 53 bits as a number between 0 and 1, without both.
+    // The top 53 bits as a number between 0 and 1, both excluded.
     #[expect(clippy::cast_precision_loss, reason = "a number of 53 bits is exact")]
     let uniform = ((hash >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     -weight / uniform.ln()

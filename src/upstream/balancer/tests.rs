@@ -1,4 +1,4 @@
-//! Which endpoints requests get, with states that change.
+//! Which endpoints get requests, as their states change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,14 +39,14 @@ fn endpoints(weights: &[u32], is_checked: bool) -> Vec<Weighted> {
     weights.iter().enumerate().map(weighted).collect()
 }
 
-/// Sends a request with this key and ends it at once.
+/// The request ends at once.
 fn sent(balancer: &Balancer, key: u64) -> Option<usize> {
     let Choice::Endpoint(endpoint) = balancer.choose(Criteria { key: Some(key), tried: &[] }) else { return None };
     endpoint.state.load.end();
     Some(endpoint.id)
 }
 
-/// How many of so many requests with different keys each endpoint gets.
+/// How many of `requests` with different keys each endpoint gets.
 fn shares(balancer: &Balancer, requests: u64) -> BTreeMap<usize, u64> {
     let mut shares = BTreeMap::new();
     (0..requests).filter_map(|key| sent(balancer, key)).for_each(|id| *shares.entry(id).or_default() += 1);
@@ -129,7 +129,7 @@ fn no_endpoint_gets_more_than_its_room() {
         let count = begun.iter().filter(|choice| matches!(choice, Choice::Endpoint(_))).count();
         assert_eq!((count, all[0].endpoint.state.load.in_flight(), all[1].endpoint.state.load.in_flight()), (6, 3, 3));
         assert!(matches!(begun[9], Choice::Full));
-        // Others are not used instead of a full one.
+        // An endpoint that gets no requests does not replace a full one.
         all[0].endpoint.state.eject(&EJECTION, Monotonic::from_micros(0)).unwrap();
         all[0].endpoint.state.load.end();
         balancer.refresh();

@@ -3,13 +3,12 @@
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The longest line with the size of a chunk, including extensions.
+/// Includes extensions.
 const MAX_SIZE_LINE: usize = 4096;
-/// The most bytes of trailers.
+/// In bytes.
 const MAX_TRAILERS: usize = 16 * 1024;
 const MAX_TRAILER_FIELDS: usize = 64;
 
-/// Reads a chunked body.
 #[derive(Debug, Default)]
 pub(super) struct Decoder(State);
 
@@ -23,18 +22,15 @@ enum State {
     Done,
 }
 
-/// What the next bytes are.
 #[derive(Debug, PartialEq)]
 pub(super) enum Piece {
     Data(Bytes),
-    /// The end, with trailers.
+    /// Ends the data, and comes before `End`.
     Trailers(HeaderMap),
     End,
-    /// Not known yet.
     More,
 }
 
-/// The bytes are not chunked coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NotChunked;
 
@@ -43,7 +39,6 @@ impl Decoder {
         matches!(self.0, State::Done)
     }
 
-    /// Removes the next piece from `bytes`.
     pub(super) fn decode(&mut self, bytes: &mut BytesMut) -> Result<Piece, NotChunked> {
         loop {
             match &mut self.0 {
@@ -86,7 +81,7 @@ impl Decoder {
     }
 }
 
-/// The size in a line without its line feed.
+/// `line` has no line feed.
 fn size(line: &[u8]) -> Result<u64, NotChunked> {
     let line = line.strip_suffix(b"\r").ok_or(NotChunked)?;
     let digits = line.split(|byte| *byte == b';').next().unwrap_or(line).trim_ascii_end();
@@ -100,7 +95,7 @@ fn size(line: &[u8]) -> Result<u64, NotChunked> {
     })
 }
 
-/// The trailers and their length, if they are complete.
+/// `None` if they are incomplete.
 fn trailers(bytes: &[u8]) -> Result<Option<(usize, HeaderMap)>, NotChunked> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_TRAILER_FIELDS];
     match httparse::parse_headers(bytes, &mut fields) {
@@ -123,7 +118,6 @@ pub(super) fn encode_size(length: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(digits.as_bytes());
 }
 
-/// Writes the end of a body.
 pub(super) fn encode_end<'a>(trailers: impl IntoIterator<Item = (&'a HeaderName, &'a HeaderValue)>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"0\r\n");
     for (name, value) in trailers {

@@ -17,12 +17,11 @@ use crate::upstream::request::UpstreamRequest;
 use crate::upstream::stall::Position;
 use crate::upstream::trailers::RequestTrailers;
 
-/// Whether requests with this method mostly have a body.
+/// Whether requests with this method usually have a body.
 fn expects_body(method: &Method) -> bool {
     matches!(*method, Method::POST | Method::PUT | Method::PATCH)
 }
 
-/// A body that is being sent.
 #[derive(Debug)]
 pub(super) struct RequestBody {
     /// `None` when all of it is in the buffer of the connection.
@@ -30,7 +29,7 @@ pub(super) struct RequestBody {
     framing: Framing,
     /// Only chunks can have trailers.
     trailers: Option<RequestTrailers>,
-    /// Bytes of it that came from the client, and the most that may come.
+    /// How many bytes came from the client, and the most that may come.
     taken: u64,
     most: u64,
     /// Whether there is nothing more to do: everything is sent, or the upstream accepts no more.
@@ -38,12 +37,11 @@ pub(super) struct RequestBody {
 }
 
 impl RequestBody {
-    /// The body of a request, framed as its size allows; `None` if the request has no body. Connection names the
-    /// headers in `named`.
+    /// Chooses the framing by the size; no `body` means that the request has none. Connection names the headers in `named`.
     pub(super) fn new(body: Option<OutgoingBody>, request: &UpstreamRequest<'_>, named: &[&[u8]]) -> Self {
         let framing = match body.as_ref().map_or(Some(0), |body| body.size_hint().exact()) {
-            // Some requests state that they have no body, and those of some methods should; others need not (RFC 9110, section
-            // 8.6).
+            // Some requests state that they have no body, and those of some methods should; others need not (RFC 9110,
+            // section 8.6).
             Some(0)
                 if !expects_body(request.head.method) && !header_list::has(request.head.headers, &CONTENT_LENGTH) =>
             {
@@ -62,12 +60,10 @@ impl RequestBody {
         self.framing
     }
 
-    /// Whether nothing more is to be sent.
     pub(super) fn is_over(&self) -> bool {
         self.over
     }
 
-    /// The position of the exchange while it waits.
     pub(super) fn position(&self, connection: &UpstreamConnection) -> Position {
         let unsent = connection.unsent();
         Position { for_client: !self.over && unsent == 0, taken: self.taken, unsent }

@@ -6,18 +6,16 @@ use crate::upstream::bound::is_credentials;
 use crate::upstream::request::RequestHead;
 use crate::upstream::request_headers::{self, HeaderSink};
 
-/// How the upstream learns where the body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
     /// There is no body, and no header has to say so.
     None,
-    /// So many bytes.
     Length(u64),
     Chunked,
 }
 
 /// Writes the head of a request without the headers that are `named` by Connection. Its Host header is that of the route,
-/// or else `authority`, or else the client's. Returns whether one of its headers may authenticate the connection.
+/// else `authority`, else the client's. Returns whether one of its headers may authenticate the connection.
 pub(super) fn encode(
     out: &mut Vec<u8>,
     head: &RequestHead<'_>,
@@ -55,12 +53,9 @@ pub(super) fn encode(
     has_credentials
 }
 
-/// Writes each header as a line.
 struct Lines<'a> {
     out: &'a mut Vec<u8>,
-    /// Whether TE is among them.
     has_te: bool,
-    /// Whether one of them may authenticate the connection.
     has_credentials: bool,
 }
 

@@ -26,7 +26,6 @@ enum Rest {
     Over,
 }
 
-/// A body that is read from a connection of HTTP/1.1.
 #[derive(Debug)]
 pub(in crate::upstream) struct ResponseBody {
     /// `None` when it is returned to the pool.
@@ -38,9 +37,9 @@ pub(in crate::upstream) struct ResponseBody {
     trailers: ResponseTrailers,
     pools: Rc<ConnectionPools>,
     server: usize,
-    /// The words beside the status, if they are not those of the standard, as is rare.
+    /// The reason phrase, if it is not the standard one, which is rare.
     reason: Option<Box<Bytes>>,
-    /// Where a connection that is bound is kept; `None` if it cannot be.
+    /// Keeps a bound connection; `None` if it cannot be kept.
     bound: Option<Rc<BoundConnections>>,
 }
 
@@ -61,23 +60,21 @@ impl ResponseBody {
         Self { connection, rest, request_body: None, keep_alive, trailers, pools, server, reason, bound }
     }
 
-    /// Goes on sending the body of the request while the response comes.
     pub(super) fn uploading(mut self, request_body: RequestBody) -> Self {
         self.request_body = Some(Box::new(request_body));
         self
     }
 
-    /// The address of the server, for the log.
     pub(in crate::upstream) fn server(&self) -> String {
         self.connection.as_ref().map_or(String::new(), |connection| connection.peer.to_string())
     }
 
-    /// The words beside the status of the response, if they are not those of the standard; only once.
+    /// Only once.
     pub(in crate::upstream) fn take_reason(&mut self) -> Option<Bytes> {
         self.reason.take().map(|reason| *reason)
     }
 
-    /// The tunnel that the connection has become; only after a response that accepts one, and only once.
+    /// Only after a response that accepts a tunnel, and only once.
     pub(in crate::upstream) fn take_tunnel(&mut self) -> Option<UpstreamTunnel> {
         self.connection.take().map(|connection| connection.into_tunnel())
     }
@@ -99,7 +96,6 @@ impl ResponseBody {
         }
     }
 
-    /// Goes on sending the body of the request.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
         let (Some(request_body), Some(connection)) = (&mut self.request_body, &mut self.connection) else {
             return Ok(());
@@ -108,7 +104,7 @@ impl ResponseBody {
             Poll::Pending => return Ok(()),
             Poll::Ready(Err(RequestBodyError::Client(error))) => return Err(BodyError::Client(error)),
             Poll::Ready(Err(RequestBodyError::TooLarge)) => return Err(BodyError::TooLarge),
-            // It has sent a response without waiting for the rest, which is allowed.
+            // The upstream has sent a response without waiting for the rest, which is allowed.
             Poll::Ready(Err(RequestBodyError::Upstream)) => self.keep_alive = false,
             Poll::Ready(Ok(())) => {}
         }

@@ -15,7 +15,7 @@ use crate::base::http::spare_headers;
 use crate::upstream::request_headers::MAX_NAMED;
 use crate::upstream::response_rules::{BadHead, Interim, content_length, interim_head};
 
-/// The largest head that is read.
+/// In bytes.
 const MAX_HEAD: usize = 64 * 1024;
 const MAX_FIELDS: usize = 128;
 const KEEP_ALIVE: &str = "keep-alive";
@@ -23,24 +23,21 @@ const KEEP_ALIVE: &str = "keep-alive";
 /// How the end of a response's body is known (RFC 9112, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyEnd {
-    /// After so many bytes, which may be 0.
+    /// May be 0.
     Length(u64),
-    /// After the last chunk.
     Chunked,
-    /// When the upstream closes the connection.
+    /// When the connection ends.
     Close,
     /// There is no body: the connection becomes a tunnel.
     Tunnel,
 }
 
-/// What a response's head says beside its headers.
 #[derive(Debug)]
 pub(super) struct ResponseHead {
     pub(super) status: StatusCode,
-    /// The words beside it, if they are not those of the standard.
+    /// `None` for the standard phrase.
     pub(super) reason: Option<Box<Bytes>>,
     pub(super) end: BodyEnd,
-    /// Whether the connection can be used for another request afterwards.
     pub(super) keep_alive: bool,
     /// How long the server keeps it without a request, if it says so.
     pub(super) kept_for: Option<Duration>,
@@ -49,8 +46,8 @@ pub(super) struct ResponseHead {
 }
 
 /// Removes the head of a response from `bytes`; `None` if it is incomplete. The headers for the client go to `headers`, and
-/// their values share the buffer with the body. Interim responses before it go to `interim`. With `asked` the request asks
-/// for a WebSocket, so that a response may accept it.
+/// their values share the buffer with the body. Interim responses go to `interim`. `asked` says whether the request asks for a
+/// WebSocket, which a response may accept.
 pub(super) fn parse(
     bytes: &mut BytesMut,
     method: &Method,
@@ -78,7 +75,7 @@ pub(super) fn parse(
             let mut passing = Passing::new();
             Frame::read(parsed.headers, bytes, &mut passing)?;
             let mut headers = HeaderMap::new();
-            // The client may read it much later. Until then, the values keep this copy and not the whole buffer.
+            // The client may read them much later. Until then, the values keep this copy and not the whole buffer.
             fill(&mut headers, &mut passing, &Bytes::copy_from_slice(&bytes[..length]))?;
             bytes.advance(length);
             pass(interim_head(status, headers));
@@ -110,7 +107,6 @@ pub(super) fn parse(
     }
 }
 
-/// What the headers say about the body and the connection.
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "five independent properties of a head")]
 struct Frame<'a> {
@@ -121,9 +117,7 @@ struct Frame<'a> {
     close: bool,
     keep_alive: bool,
     kept_for: Option<Duration>,
-    /// Whether Upgrade names WebSocket.
     is_websocket: bool,
-    /// The headers that Connection names.
     named: SmallVec<[&'a [u8]; 2]>,
 }
 
@@ -149,7 +143,7 @@ impl<'a> Frame<'a> {
         Ok(frame)
     }
 
-    /// Reads one header. Returns whether the client gets it, unless Connection names it.
+    /// Returns whether the client gets this header, unless Connection names it.
     fn note(&mut self, name: &HeaderName, value: &'a [u8]) -> bool {
         match *name {
             CONTENT_LENGTH => {
@@ -168,7 +162,7 @@ impl<'a> Frame<'a> {
                     match option {
                         _ if option.eq_ignore_ascii_case(b"close") => self.close = true,
                         _ if option.eq_ignore_ascii_case(b"keep-alive") => self.keep_alive = true,
-                        // It frames the body, so it cannot be removed.
+                        // Content-Length frames the body, so it cannot be removed.
                         _ if option.eq_ignore_ascii_case(b"content-length") => {}
                         _ => self.named.push(option),
                     }
@@ -202,7 +196,6 @@ fn kept_for(value: &[u8]) -> Option<Duration> {
     std::str::from_utf8(value).ok()?.split(',').find_map(seconds)
 }
 
-/// The names of headers, and the places of their values in the head.
 type Passing = SmallVec<[(HeaderName, Range<usize>); 16]>;
 
 fn fill(headers: &mut HeaderMap, passing: &mut Passing, head: &Bytes) -> Result<(), BadHead> {

@@ -1,9 +1,8 @@
 //! What each client has at one server: one with many requests in flight or cancelled gets connections of its own.
 //!
-//! A server that protects itself ends a connection on which too many streams are reset, with all that is in flight there; and
-//! bodies that it does not read hold up all others on their connection. So a client may have only a few requests on connections
-//! that others use too. Requests are counted by network. A client's own connections are those of one of its connections of
-//! HTTP/2, or of all that it has of HTTP/1.1.
+//! A server that protects itself ends a connection on which too many streams are reset, with everything in flight there; and
+//! bodies that it does not read hold up all others on their connection. Requests are counted by network. A client's own
+//! connections belong to one of its connections of HTTP/2, or to all of its connections of HTTP/1.1.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -18,16 +17,15 @@ use crate::net::network_of;
 /// How many requests a client may have, in flight or cancelled lately, before further ones go to connections of its own. Servers
 /// of the library h2 end a connection with more than 20 streams that were reset before they were read.
 const MOST_SHARED: usize = 16;
-/// As how many a request with a body counts.
+/// A request with a body counts as so many.
 const WITH_BODY: usize = 4;
-/// After this time, half of the requests that were cancelled are forgotten.
+/// After this time, half of the cancelled requests are forgotten.
 const HALF_LIFE: Duration = Duration::from_secs(10);
 
-/// The clients of one server.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
     known: HashMap<IpAddr, Rc<ClientCounts>, RandomState>,
-    /// When cancelled requests were forgotten last.
+    /// When some were forgotten last.
     halved_at: Option<Instant>,
 }
 
@@ -41,14 +39,14 @@ struct ClientCounts {
 #[derive(Debug)]
 pub(super) struct ClientRequest {
     client: Rc<ClientCounts>,
-    /// As how many it counts.
+    /// The number of requests as which it counts.
     weight: usize,
-    /// Whose connections carry it; `None` if it shares one with other clients.
+    /// The client whose connections carry it; `None` if it shares one with other clients.
     pub(super) owner: Option<SocketAddr>,
 }
 
 impl Clients {
-    /// A further request, which `has_body` or not, of the client with this address, whose port is that of a connection of HTTP/2.
+    /// A further request of the client with this address, whose port is that of a connection of HTTP/2.
     pub(super) fn begin(&mut self, address: SocketAddr, has_body: bool) -> ClientRequest {
         let (network, weight) = (network_of(address.ip()), if has_body { WITH_BODY } else { 1 });
         let client = self.known.entry(network).or_default().clone();
@@ -58,7 +56,7 @@ impl Clients {
         ClientRequest { client, weight, owner: has_many.then(|| SocketAddr::new(network, address.port())) }
     }
 
-    /// Forgets what is over.
+    /// Forgets old cancelled requests, and clients without requests.
     pub(super) fn check(&mut self, now: Instant) {
         let is_due = now - *self.halved_at.get_or_insert(now) >= HALF_LIFE;
         if is_due {
@@ -73,7 +71,6 @@ impl Clients {
 }
 
 impl ClientRequest {
-    /// The stream of the request was reset.
     pub(super) fn is_cancelled(&self) {
         self.client.cancelled.set(self.client.cancelled.get() + 1);
     }

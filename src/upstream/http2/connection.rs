@@ -1,7 +1,7 @@
 //! One connection of HTTP/2 to an upstream server, and the streams on it.
 //!
-//! A new one is used when the settings of its server have come. Otherwise more requests would be sent on it than the
-//! server allows, and would wait in the library for others to end.
+//! A new one is used when the settings of its server have come. Otherwise more requests would be sent on it than the server
+//! allows, and would wait in the library for others to end.
 
 mod open_stream;
 
@@ -37,21 +37,20 @@ use crate::upstream::stream::UpstreamStream;
 pub(in crate::upstream) use open_stream::OpenStream;
 pub(super) use open_stream::Upload;
 
-/// How many streams of a connection are used at most, if the server allows as many.
+/// How many streams of a connection are used, if the server allows as many.
 const MOST_STREAMS: usize = 100;
-/// How much a server may send ahead of its clients, over all connections to it: on a stream enough for a gigabit at 20 ms, which
-/// is 2.5 MB, and not less than what the protocol begins with.
+/// How much a server may send ahead of its clients, over all connections to it: on a stream enough for 1 Gbit/s at 20 ms, which
+/// is 2.5 MB, and not less than the protocol's initial window.
 const WINDOWS: Windows = Windows { largest: 4 << 20, smallest: 64 << 10, budget: 32 << 20 };
 /// The largest head of a response, as with HTTP/1.1.
 const MAX_HEADER_LIST: u32 = 64 << 10;
-/// How many bytes of a request's body wait in the library for the server, for each stream.
+/// How many bytes of a request's body may wait in the library for the server, for each stream.
 const SEND_BUFFER: usize = 256 << 10;
-/// How many streams are reset before a connection begins no more: what servers do against floods begins with some hundreds.
+/// How many streams are reset before a connection begins no more: servers defend themselves from some hundreds on.
 const MOST_RESETS: usize = 256;
-/// How much of the window of all bodies has to be left for a further one: a frame of the size that each server takes. Servers
-/// grant more at the latest when half of it is used, and that is at least 32 KiB.
+/// How much of the window of all bodies must be left for a further one: a frame of the size that every server accepts. Servers
+/// grant more at the latest when half of the window is used, and that is at least 32 KiB.
 const LEAST_WINDOW: u64 = 16 << 10;
-/// How many timers are kept for further streams.
 const SPARE_TIMERS: usize = 64;
 
 /// A connection. It ends when nobody refers to it, after its last stream.
@@ -59,11 +58,10 @@ const SPARE_TIMERS: usize = 64;
 pub(super) struct Http2Connection {
     requests: SendRequest<Bytes>,
     scheme: Scheme,
-    /// The address of the server.
     pub(super) peer: TargetAddress,
-    /// When it was made, by the clock of its pool.
+    /// By the clock of its pool.
     pub(super) connected_at: Instant,
-    /// The client whose connection this is; `None` if clients share it.
+    /// The client to which this connection belongs; `None` if clients share it.
     owner: Cell<Option<SocketAddr>>,
     /// Whether several clients have used it since it was idle last, or may do so.
     is_shared: Cell<bool>,
@@ -75,25 +73,24 @@ pub(super) struct Http2Connection {
     timers: RefCell<Vec<StallTimer>>,
     /// The places of connections, of which it has one.
     places: Arc<Semaphore>,
-    /// What it takes of the share of the client for which it was made.
+    /// Its part of the share of the client for which it was made.
     _share: Option<ConcurrencyPermit>,
 }
 
 /// What the task of the connection shares with its streams.
 #[derive(Debug, Default)]
 struct State {
-    /// How many streams are open.
+    /// Open streams.
     streams: Cell<usize>,
-    /// How many are open on all connections to the server.
+    /// Open streams on all connections to the server.
     of_server: Rc<Cell<usize>>,
-    /// How many were reset by the gateway.
+    /// Streams that the gateway has reset.
     resets: Cell<usize>,
-    /// How many bodies of requests are not sent completely.
+    /// Bodies of requests that are not sent completely.
     uploads: Cell<usize>,
-    /// How many were begun.
+    /// Streams so far.
     begun: Cell<u64>,
     traffic: Rc<PassedBytes>,
-    /// Whether it has not answered a ping.
     is_dead: Cell<bool>,
     /// Whether the server has refused a stream since the last check.
     refuses: Cell<bool>,
@@ -123,13 +120,12 @@ struct Checked {
     pings: Option<PingPong>,
     keep_alive: KeepAlive,
     begun: u64,
-    /// Since when it has no streams.
     idle_since: Instant,
 }
 
 impl Http2Connection {
-    /// Begins to speak HTTP/2 on a stream, and waits for the settings of the server: how many streams it allows. The age of
-    /// the connection counts from `now`; its requests have the time limit `timeout`. `of_server` counts the streams on all
+    /// Begins to speak HTTP/2 on a stream, and waits for the settings of the server: how many streams it allows. The age of the
+    /// connection counts from `now`; its requests have the time limit `timeout`. `of_server` counts the streams on all
     /// connections to the server.
     ///
     /// # Errors
@@ -177,13 +173,12 @@ impl Http2Connection {
         }))
     }
 
-    /// How the server is reached.
     pub(super) fn scheme(&self) -> &Scheme {
         &self.scheme
     }
 
-    /// Whether requests can still be sent on it, as far as is known. With many more resets the server might end it, so then
-    /// only the streams that are open go on, and those that are cancelled are still reset.
+    /// Whether the connection can still be used, as far as is known. After too many resets the server might end it, so then only
+    /// the open streams go on, and the cancelled ones are still reset.
     pub(super) fn is_open(&self) -> bool {
         let polled = self.requests.clone().poll_ready(&mut Context::from_waker(Waker::noop()));
         let State { is_dead, is_bound, resets, .. } = &*self.state;
@@ -191,8 +186,8 @@ impl Http2Connection {
         !is_dead.get() && is_used && !matches!(polled, Poll::Ready(Err(_)))
     }
 
-    /// Whether the server allows no further stream now. It always allows one, even if it says that it allows none: such a
-    /// request waits, until its time limit.
+    /// Whether the server allows no further stream now. At least one stream is always used, even if the server says that it
+    /// allows none: such a request waits, until its time limit.
     pub(super) fn is_full(&self) -> bool {
         let State { refuses, streams, resets, .. } = &*self.state;
         let open = streams.get() + self.cancelled.count();
@@ -214,7 +209,7 @@ impl Http2Connection {
         self.requests.current_max_send_streams().clamp(1, MOST_STREAMS)
     }
 
-    /// How well it suits a request, which `has_body` or not, of a client that is the `owner` of connections or shares them.
+    /// For a client that is the `owner` of connections, or shares them if that is `None`.
     pub(super) fn placement(&self, owner: Option<SocketAddr>, has_body: bool) -> Placement {
         if self.is_idle() {
             return Placement::Well;
@@ -230,22 +225,19 @@ impl Http2Connection {
         }
     }
 
-    /// Whether it has no stream.
     pub(super) fn is_idle(&self) -> bool {
         self.state.streams.get() == 0
     }
 
-    /// Whether it is a client's own.
     pub(super) fn is_owned(&self) -> bool {
         !self.is_idle() && self.owner.get().is_some()
     }
 
-    /// Whether all places of connections are taken.
     pub(super) fn is_place_wanted(&self) -> bool {
         are_taken(&self.places)
     }
 
-    /// Begins a stream for this request, for which the connection was made if it `is_new`.
+    /// `is_new` says whether the connection was made for this request.
     pub(super) fn begin(self: &Rc<Self>, client: ClientRequest, is_new: bool) -> OpenStream {
         let State { streams, of_server, begun, .. } = &*self.state;
         if self.is_idle() {
@@ -261,7 +253,7 @@ impl Http2Connection {
         OpenStream { connection: self.clone(), client, is_new, is_sent: Cell::new(false), sender: None, stall }
     }
 
-    /// Looks whether the server still answers, and whether the connection is used. Returns since when it has no stream;
+    /// Checks whether the server still answers, and whether the connection is used. Returns since when it has no stream;
     /// `None` if it has some.
     pub(super) fn check(&self, now: Instant) -> Option<Instant> {
         let State { streams, begun, traffic, refuses, .. } = &*self.state;
@@ -290,14 +282,13 @@ impl Http2Connection {
         (streams.get() == 0).then_some(checked.idle_since)
     }
 
-    /// Why the gateway has ended the connection, if it has.
     pub(super) fn why_closed(&self) -> Option<io::Error> {
         let why = || io::Error::new(io::ErrorKind::TimedOut, "the server does not answer a ping");
         self.state.is_dead.get().then(why)
     }
 }
 
-/// Lets the library work until the connection ends. Tells when the server has begun to speak HTTP/2, or why it has not.
+/// Lets the library work until the connection ends. Reports when the server has begun to speak HTTP/2, or why it has not.
 async fn run(
     mut connection: Connection<FollowedStream, Bytes>,
     state: Rc<State>,
@@ -328,7 +319,6 @@ async fn run(
     }
 }
 
-/// Why a connection has failed, or a stream before its response.
 pub(super) fn failure(error: h2::Error) -> UpstreamError {
     if error.is_library() {
         return UpstreamError::BadHttp2(error.to_string());

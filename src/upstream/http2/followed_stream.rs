@@ -1,5 +1,5 @@
-//! A stream to a server whose frames are followed: the library does not tell how much window the server leaves to the bodies of
-//! all requests together.
+//! A stream to a server whose frames are followed: the library does not report the window that the server leaves to all bodies
+//! together.
 
 use std::cell::Cell;
 use std::io;
@@ -17,7 +17,7 @@ const INITIAL_WINDOW: u64 = 65_535;
 
 #[derive(Debug, Default)]
 pub(super) struct PassedBytes {
-    /// How many bytes were received.
+    /// In bytes.
     pub(super) received: Cell<u64>,
     /// How many bytes of bodies the server has granted to the connection, and how many were sent.
     granted: Cell<u64>,
@@ -31,15 +31,14 @@ impl PassedBytes {
     }
 }
 
-/// Follows the frames in both directions.
 #[derive(Debug)]
 struct Follower {
     traffic: Rc<PassedBytes>,
     incoming: Frames,
     outgoing: Frames,
-    /// How much of the preface is still to be sent.
+    /// The bytes of the preface that are still to be sent.
     preface_left: usize,
-    /// What has come of a grant for the connection, after a 1 that shows how much it is.
+    /// The bytes of a grant for the connection so far, after a 1 that marks its length.
     grant: Option<u64>,
 }
 
@@ -83,7 +82,6 @@ impl Follower {
     }
 }
 
-/// A stream to one server, and what its frames have said.
 #[derive(Debug)]
 pub(super) struct FollowedStream {
     stream: UpstreamStream,
@@ -91,7 +89,6 @@ pub(super) struct FollowedStream {
 }
 
 impl FollowedStream {
-    /// A stream on which nothing has passed.
     pub(super) fn new(stream: UpstreamStream, traffic: Rc<PassedBytes>) -> Self {
         Self { stream, follower: Follower::new(traffic) }
     }

@@ -1,37 +1,33 @@
 //! When a connection is asked whether its server still exists. Pure.
 //!
 //! A server that has disappeared, or a firewall that has forgotten a connection, sends nothing at all. Without pings, every
-//! request on the connection would wait until its time limit. Pings must be rare: some servers end a connection on which
-//! they get more than two pings without having sent anything in between, unless these are five minutes apart (gRPC).
+//! request on the connection would wait until its time limit. Pings must be rare: some servers end a connection on which they
+//! get more than two pings without having sent anything in between, unless these are five minutes apart (gRPC).
 
 use std::time::{Duration, Instant};
 
-/// How long a server may be silent before it is asked, and how long its answer may take, at most and at least.
+/// How long a server may be silent before it is asked, and how long its answer may take: the bounds of both.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 /// How soon a server is asked again that has sent nothing but an answer to the last ping, if there is no new request either.
 const ASK_AGAIN: Duration = Duration::from_secs(300);
 
-/// What happened on a connection, as counted since it was made.
+/// Since the connection was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Activity {
-    /// Bytes that were received.
+    /// In bytes.
     pub(super) received: u64,
-    /// Streams that were begun.
+    /// Streams.
     pub(super) begun: u64,
 }
 
-/// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
-    /// The connection is well, as far as is known.
     Well,
     Ask,
-    /// It has not answered.
     Dead,
 }
 
-/// What is known of a connection.
 #[derive(Debug)]
 pub(super) struct KeepAlive {
     wait: Duration,
@@ -45,14 +41,15 @@ pub(super) struct KeepAlive {
 }
 
 impl KeepAlive {
-    /// For a connection whose requests have this time limit. A third of it passes in silence before the server is asked, and
-    /// a third until the connection counts as dead, so that this is known before the request times out.
+    /// `timeout` is the time limit of requests. A third of it passes in silence before the server is asked, and another third
+    /// until the connection counts as dead, so that this is known before the request times out.
     pub(super) fn new(timeout: Duration, now: Instant) -> Self {
         let wait = (timeout / 3).clamp(SHORTEST_WAIT, LONGEST_WAIT);
         Self { wait, last: Activity::default(), silent_since: now, asked: None, asked_in_vain: None }
     }
 
-    /// Looks at a connection. Since the last look, a ping may have been `answered`. `is_in_use` says whether it has streams.
+    /// Called regularly. `answered` says whether a ping was answered since the last call, and `is_in_use` whether there are
+    /// streams.
     pub(super) fn check(&mut self, now: Instant, activity: Activity, answered: bool, is_in_use: bool) -> Check {
         let was = std::mem::replace(&mut self.last, activity);
         let is_heard = activity.received != was.received;
@@ -79,7 +76,7 @@ impl KeepAlive {
 mod tests {
     use super::*;
 
-    /// Looks at a connection once a second, with what has happened until each second. Returns what was to be done, with the
+    /// Checks a connection once a second, with what has happened until each second. Returns what was to be done, with the
     /// second, until it is dead.
     fn checks(seconds: u64, happened: impl Fn(u64) -> (Activity, bool, bool)) -> Vec<(u64, Check)> {
         let begin = Instant::now();
@@ -126,7 +123,7 @@ mod tests {
 
     #[test]
     fn an_answer_ends_the_wait() {
-        // Something else than an answer shows as well that the server exists.
+        // Anything that comes shows that the server exists, not only an answer.
         let heard = |second| (Activity { received: u64::from(second > 15), begun: 1 }, false, true);
         assert_eq!(checks(30, heard), [(10, Check::Ask), (26, Check::Ask)]);
     }

@@ -1,14 +1,8 @@
 //! The connections of one worker over which it speaks HTTP/2: few for each endpoint, which many requests share.
 //!
-//! A request gets a further connection where others could hold it up or break it: see [`Placement`]. If there are several already, it
-//! bears with others instead, as long as they do not hold it up now. If it cannot get a connection, it shares whatever there is.
-//!
-//! Requests that need a connection at the same time wait for one attempt to connect, as many of them as one connection may
-//! carry. An attempt has its own task, so that it goes on if the request that began it is cancelled.
-//!
-//! The server grants one window for the bodies of all requests on a connection, and nobody knows which of them it does
-//! not read. So bodies are spread over connections, and frames are followed (`followed_stream.rs`) to see how much
-//! window is left. To be held up is better than to be refused.
+//! A request gets a further connection if others could hold it up or break it: see [`Placement`]. If no connection can be
+//! made, it shares any: a delay is better than a refusal. Requests that need a connection at the same time wait for one
+//! attempt, which has its own task, so that it goes on if its first request is cancelled.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -35,24 +29,20 @@ use crate::upstream::stream::{Offered, UpstreamStream};
 
 /// How many streams a server probably allows: no server should allow fewer (RFC 9113, section 6.5.2).
 const INITIAL_LIMIT: usize = 100;
-/// How many connections to a server there are before a request bears with others: so many that clients share, and so many that
-/// are their own.
+/// With so many connections to a server, requests share them with others. Connections that clients share and those of
+/// single clients are counted separately.
 const MOST_SPREAD: usize = 8;
 
-/// The connections of one worker over which requests can be sent.
 #[derive(Debug, Default)]
 pub(in crate::upstream) struct Http2Pool {
     /// By the id of the endpoint.
     servers: RefCell<HashMap<usize, Server, RandomState>>,
 }
 
-/// The connections to one endpoint.
 #[derive(Debug)]
 struct Server {
     connections: Vec<Rc<Http2Connection>>,
-    /// The attempts to make another one that are not over.
     attempts: Vec<Attempt>,
-    /// How many streams all connections have.
     streams: Rc<Cell<usize>>,
     clients: Clients,
     /// How many streams the server allows on a connection, as far as is known.
@@ -61,14 +51,12 @@ struct Server {
     speaks_http1_since: Option<Instant>,
 }
 
-/// An attempt to connect.
 #[derive(Debug)]
 struct Attempt {
-    /// The client whose connection it will be; `None` if clients share it.
+    /// The client to which the connection will belong; `None` if clients share it.
     owner: Option<SocketAddr>,
-    /// Its result, when it is over.
+    /// `None` until the attempt is over.
     result: watch::Receiver<Option<Rc<Result<(), UpstreamError>>>>,
-    /// How many requests wait for it.
     waiting: usize,
 }
 
@@ -81,19 +69,19 @@ impl Default for Server {
 }
 
 impl Server {
-    /// How many connections are a client's own, or shared, with those that are being made.
+    /// How many connections belong to single clients (`are_owned`), or are shared. Attempts count, too.
     fn count(&self, are_owned: bool) -> usize {
         let made = self.connections.iter().filter(|connection| connection.is_owned() == are_owned);
         made.count() + self.attempts.iter().filter(|attempt| attempt.owner.is_some() == are_owned).count()
     }
 
-    /// Whether there may be a further connection to this endpoint, for a client that is the `owner` of some or shares them.
+    /// Whether there may be a further connection to this endpoint: one of the `owner`, or a shared one without an owner.
     fn may_spread(&mut self, endpoint: &Endpoint, owner: Option<SocketAddr>) -> bool {
         self.connections.retain(|connection| connection.is_open());
         self.count(owner.is_some()) < MOST_SPREAD && !endpoint.places.are_taken()
     }
 
-    /// The connection that suits a request best, unless all are worse than `worst`.
+    /// `None` if all are worse than `worst`.
     fn best(
         &self,
         owner: Option<SocketAddr>,
@@ -109,7 +97,7 @@ impl Server {
 }
 
 impl Http2Pool {
-    /// A stream on a connection that is there, if it suits the request well enough.
+    /// A stream on an existing connection, if one suits the request well enough.
     pub(in crate::upstream) fn take(
         &self,
         endpoint: &Endpoint,
@@ -174,7 +162,7 @@ impl Http2Pool {
                     attempt.waiting += 1;
                     attempt.result.clone()
                 } else {
-                    // The first connection is for all.
+                    // The first connection is for all clients.
                     let many = request.many_from().filter(|_| !server.connections.is_empty());
                     match many.map(|client| endpoint.places.share(client)).transpose() {
                         Ok(share) => {
@@ -208,14 +196,13 @@ impl Http2Pool {
         servers.get(&endpoint).is_some_and(|server| server.connections.iter().any(|connection| connection.is_open()))
     }
 
-    /// Closes all idle connections that this server cannot use. Their tasks end them when they run next.
+    /// Closes all idle connections except those of this server. Their tasks end them when they run next.
     pub(in crate::upstream) fn make_room(&self, server: usize) {
         for (_, other) in self.servers.borrow_mut().iter_mut().filter(|(other, _)| **other != server) {
             other.connections.retain(|connection| !connection.is_idle());
         }
     }
 
-    /// Begins an attempt to connect.
     fn connect(
         self: &Rc<Self>,
         endpoint: &Arc<Endpoint>,
@@ -247,7 +234,7 @@ impl Http2Pool {
         result
     }
 
-    /// Asks servers that are silent, and closes connections whose time is over, once their streams have ended. `keep_of` says
+    /// Pings servers that are silent, and closes connections whose time is over, once their streams have ended. `keep_of` says
     /// how long those to an endpoint are kept; `None` if no upstream has it any more.
     pub(in crate::upstream) fn check(&self, now: Instant, keep_of: impl Fn(usize) -> Option<Keep>) {
         self.servers.borrow_mut().retain(|id, server| {
@@ -272,7 +259,7 @@ impl Http2Pool {
     }
 }
 
-/// The address by which the client of a request is told from others. The connections of HTTP/1.1 that one has are not.
+/// Distinguishes the client of a request. Port 0 stands for all connections of HTTP/1.1 of a client.
 fn address(request: &UpstreamRequest<'_>) -> SocketAddr {
     let of_connection =
         |client: &SocketAddr| if request.head.forwarded.version == Version::HTTP_2 { client.port() } else { 0 };
@@ -280,7 +267,7 @@ fn address(request: &UpstreamRequest<'_>) -> SocketAddr {
     client.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
 }
 
-/// A new connection; `None` if the server chooses HTTP/1.1.
+/// `None` if the server chooses HTTP/1.1.
 async fn connect(
     endpoint: &Endpoint,
     connector: &Connector,

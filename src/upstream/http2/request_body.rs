@@ -16,15 +16,14 @@ use crate::upstream::request::{BodyRules, RequestHead};
 use crate::upstream::stall::Position;
 use crate::upstream::trailers::RequestTrailers;
 
-/// A body that is being sent.
 #[derive(Debug)]
 pub(super) struct RequestBody {
     /// `None` when all of it has come.
     body: Option<OutgoingBody>,
-    /// What has come and is not passed to the library, because the server has not granted window for it.
+    /// What has come and waits for the server to grant window.
     waiting: Bytes,
     trailers: RequestTrailers,
-    /// Bytes of it that came from the client, and the most that may come.
+    /// How many bytes came from the client, and the most that may come.
     taken: u64,
     most: u64,
     /// `None` if there is nothing more to do: everything is sent, or the server accepts no more.
@@ -44,7 +43,6 @@ impl RequestBody {
         Self { body: Some(body), waiting, trailers, taken: 0, most, upload }
     }
 
-    /// Whether nothing more is to be sent.
     pub(super) fn is_over(&self) -> bool {
         self.upload.is_none()
     }
@@ -54,7 +52,6 @@ impl RequestBody {
         self.body.filter(|_| self.taken == 0)
     }
 
-    /// The position of the exchange while it waits.
     pub(super) fn position(&self) -> Position {
         let unsent = self.waiting.len();
         Position { for_client: !self.is_over() && unsent == 0, taken: self.taken, unsent }
@@ -86,7 +83,6 @@ impl RequestBody {
         }
     }
 
-    /// Passes on what waits for window.
     fn poll_waiting(
         &mut self,
         sender: &mut SendStream<Bytes>,
@@ -102,7 +98,6 @@ impl RequestBody {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends the stream with the trailers that the server may get.
     fn end(&mut self, sender: &mut SendStream<Bytes>, trailers: Option<HeaderMap>) -> Result<(), RequestBodyError> {
         self.body = None;
         let ended = match trailers.and_then(|trailers| self.trailers.passing(trailers)) {

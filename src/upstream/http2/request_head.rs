@@ -10,8 +10,6 @@ use crate::upstream::exchange::Exchange;
 use crate::upstream::outgoing_body::OutgoingBody;
 use crate::upstream::request_headers::{self, HeaderSink};
 
-/// The head of a request to a server that is reached by `scheme`.
-///
 /// # Errors
 /// [`UpstreamError::NoHttp2`] if HTTP/2 has no form for it.
 pub(super) fn head(
@@ -29,7 +27,7 @@ pub(super) fn head(
 
     let mut headers = Headers { map: HeaderMap::with_capacity(request.headers.len() + 10), is_valid: true };
     request_headers::each(request, exchange.named, &mut headers);
-    // The end of the stream shows where any other body ends.
+    // Without a length, the end of the stream shows where the body ends.
     if let Some(length) = body.and_then(|body| body.size_hint().exact()) {
         headers.map.insert(header::CONTENT_LENGTH, length.into());
     } else if body.is_none() && request.headers.contains_key(header::CONTENT_LENGTH) {
@@ -46,10 +44,8 @@ pub(super) fn head(
     Ok(head)
 }
 
-/// Collects the headers of a request.
 struct Headers {
     map: HeaderMap,
-    /// Whether all of them have a valid value.
     is_valid: bool,
 }
 

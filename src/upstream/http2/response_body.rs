@@ -14,7 +14,6 @@ use crate::upstream::error::{BodyError, RequestBodyError};
 use crate::upstream::stall::Stalled;
 use crate::upstream::trailers::ResponseTrailers;
 
-/// A body that is read from a stream of HTTP/2.
 #[derive(Debug)]
 pub(in crate::upstream) struct ResponseBody {
     received: RecvStream,
@@ -29,9 +28,8 @@ pub(in crate::upstream) struct ResponseBody {
 
 #[derive(Clone, Copy, Debug)]
 enum Rest {
-    /// So many bytes are to come, if that is known.
+    /// How many bytes are to come, if that is known.
     Data(Option<u64>),
-    /// The content has ended.
     Trailers,
     Over,
 }
@@ -53,19 +51,17 @@ impl ResponseBody {
         Self { received, rest, request_body, ends_at_length, trailers, stream }
     }
 
-    /// The address of the server, for the log.
     pub(in crate::upstream) fn server(&self) -> String {
         self.stream.connection().peer.to_string()
     }
 
-    /// Goes on sending the body of the request.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
         let Some(request_body) = &mut self.request_body else { return Ok(()) };
         match request_body.poll(&mut self.stream, cx) {
             Poll::Pending => return Ok(()),
             Poll::Ready(Err(RequestBodyError::Client(error))) => return Err(BodyError::Client(error)),
             Poll::Ready(Err(RequestBodyError::TooLarge)) => return Err(BodyError::TooLarge),
-            // It has sent a response without waiting for the rest, which is allowed.
+            // The server has sent a response without waiting for the rest, which is allowed.
             Poll::Ready(Ok(()) | Err(RequestBodyError::Upstream)) => {}
         }
         self.request_body = None;
@@ -91,7 +87,7 @@ impl ResponseBody {
         while let Rest::Data(left) = &mut self.rest {
             match ready!(self.received.poll_data(cx)) {
                 Some(Ok(data)) => {
-                    // The client takes it at once: it is not asked for before the client has room for it.
+                    // The client takes it at once: data is polled only when the client has room for it.
                     self.received.flow_control().release_capacity(data.len()).map_err(BodyError::Http2)?;
                     if let Some(left) = left {
                         *left = left.saturating_sub(data.len() as u64);
@@ -121,7 +117,7 @@ impl Drop for ResponseBody {
     fn drop(&mut self) {
         if self.is_end_stream() && self.request_body.is_none() {
             let cx = &mut Context::from_waker(Waker::noop());
-            // The end may be in an empty frame, which nobody has asked for.
+            // The end may be in an empty frame that nobody has polled yet.
             while let Poll::Ready(Some(Ok(data))) = self.received.poll_data(cx)
                 && data.is_empty()
             {}
@@ -141,7 +137,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match self.rest {
             Rest::Over => true,
-            // Otherwise nobody would ask for the end of the stream, and the response would count as incomplete.
+            // Otherwise nobody would poll for the end of the stream, and the response would count as incomplete.
             Rest::Data(Some(0)) if self.ends_at_length => true,
             Rest::Data(_) | Rest::Trailers => self.received.is_end_stream(),
         }

@@ -1,5 +1,5 @@
 //! Checks the head of a response, and finds out where the body ends. The library has checked that it is valid in HTTP/2, but
-//! lets some headers of a connection pass.
+//! lets some hop-by-hop headers pass.
 
 use h2::RecvStream;
 use http::header::CONTENT_LENGTH;
@@ -10,10 +10,8 @@ use crate::base::content::has_no_content;
 use crate::base::http::header_rules::remove_hop_by_hop;
 use crate::upstream::response_rules::{BadHead, content_length};
 
-/// How the end of a response's body is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyEnd {
-    /// There is no body.
     None,
     /// After so many bytes, and at the end of the stream.
     Length(u64),
@@ -21,7 +19,6 @@ pub(super) enum BodyEnd {
     Stream,
 }
 
-/// A response's head, ready to go to the client.
 #[derive(Debug)]
 pub(super) struct CheckedHead {
     pub(super) status: StatusCode,
@@ -30,10 +27,8 @@ pub(super) struct CheckedHead {
     pub(super) end: BodyEnd,
 }
 
-/// Checks the head of the response to a request with this method.
-///
 /// # Errors
-/// [`BadHead`] if it switches to another protocol, or the length of its body can be read in two ways.
+/// [`BadHead`] if the response switches to another protocol, or the length of its body can be read in two ways.
 pub(super) fn check(response: Response<RecvStream>, method: &Method) -> Result<CheckedHead, BadHead> {
     let is_over = response.body().is_end_stream();
     let (Parts { status, mut headers, .. }, received) = response.into_parts();

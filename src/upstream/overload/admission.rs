@@ -1,20 +1,17 @@
 //! How many requests pass while not all can be served: a feedback loop that measures windows of time.
 //!
-//! As in DAGOR (see [`level`](super::level)), a window that is overloaded lowers the number of admitted requests, and one that
-//! is not raises it. DAGOR lowers it by 5 % and raises it by 1 % of what arrives, which takes many windows where the load
-//! is a multiple of the capacity. What upstreams can do is known better here: while requests queue there, the
-//! responses of a window are the capacity, and Little's law says how many requests may wait for the time until a
-//! response to be as wanted. So the number becomes the capacity at once, less what is needed to empty the queue.
+//! As in DAGOR (see [`level`](super::level)), an overloaded window lowers the number of admitted requests, and any other
+//! raises it. DAGOR does so by 5 % and 1 % of what arrives, which is slow. While requests queue at an upstream, the responses of
+//! a window are its capacity, so here the number becomes that capacity at once, minus what is needed to empty the queue.
 
-/// The share by which the admitted requests grow in a window without any load, at most.
+/// The most by which the admitted requests grow in a window without any load, as a share.
 const GROWTH: f64 = 0.1;
-/// The time in which what waits too much is worked off, in seconds.
+/// The time in which an excess of waiting requests is worked off, in seconds.
 const DRAIN: f64 = 1.0;
-/// The time until a response that is aimed at during overload, as a share of the target. There has to be room below the
-/// target, so that ordinary fluctuations are not overload again.
+/// The response time that is aimed at during overload, as a share of the target. The room below the target keeps ordinary
+/// fluctuations from being overload again.
 const AIM: f64 = 0.5;
-/// The least share of what arrives that is admitted, so that it is noticed when the overload ends, in the
-/// order of 1 %.
+/// The least share of arriving requests that is admitted, so that the end of the overload is noticed.
 const LEAST: f64 = 0.01;
 /// A server with fewer waiting requests has no queue that matters.
 const FEWEST_WAITING: f64 = 4.0;
@@ -25,33 +22,26 @@ const SMOOTHING: f64 = 0.5;
 /// After this many seconds in which everything could be admitted, the overload is over.
 const OVER_AFTER: f64 = 5.0;
 
-/// What was measured in a window of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
-    /// How long it was, in seconds.
     pub seconds: f64,
-    /// How many requests arrived.
     pub arrived: f64,
-    /// How many of them were admitted.
     pub admitted: f64,
-    /// How many got a response of the upstream.
+    /// Requests that got a response of the upstream.
     pub answered: f64,
-    /// How many have ended in a way that shows how long the work takes, and the sum of their times until then in seconds.
+    /// How many have ended in a way that shows how long the work takes, and the sum of their times in seconds.
     pub ended: (f64, f64),
-    /// How many are waiting for their response at the end of the window, and the sum of the times for which they are.
+    /// How many wait for their response at the end of the window, and the sum of their waits in seconds.
     pub waiting: (f64, f64),
-    /// How many found that the servers had as many requests as they may.
     pub full: f64,
 }
 
-/// Decides how many requests pass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Admission {
     /// The admitted requests per second; `None` if there is no overload.
     rate: Option<f64>,
-    /// The responses per second.
     answered: Smoothed,
-    /// Those that have ended, and the sum of their times, with less weight for earlier ones.
+    /// The number of ended requests and the sum of their times; earlier ones weigh less.
     ended: (f64, f64),
     /// For how many seconds everything could be admitted.
     quiet: f64,
@@ -74,16 +64,17 @@ impl Admission {
         self.rate.is_some()
     }
 
-    /// Takes what was measured at an upstream. `target` is the wanted time until a response, in seconds; without one, only
-    /// full servers are overload. Returns the number of requests that pass per second; `None` is all.
+    /// Takes what was measured at an upstream. `target` is the wanted response time in seconds; without it, only full servers
+    /// are overload. Returns the number of requests that pass per second; `None` is all.
     pub fn observe_upstream(&mut self, window: &Window, target: Option<f64>) -> Option<f64> {
         let answered = self.answered.add(window.answered / window.seconds);
         let (ended, took) = (window.ended, self.ended);
         self.ended = (took.0 * SMOOTHING + ended.0, took.1 * SMOOTHING + ended.1);
         let latency = self.latency(window);
         let load = target.map_or(0.0, |target| latency / target);
-        // No more than this wait when responses take as long as is aimed at. Then there is no queue, but some slow requests among
-        // others that are served in time. To shed those would not help, and clients could send slow requests for that purpose.
+        // By Little's law, so many requests wait when responses take the time that is aimed at. Fewer are no queue, but
+        // some slow requests among others that are served in time. Shedding would not help then, and clients could send
+        // slow requests to provoke it.
         let queued = target.map_or(0.0, |target| answered * target * AIM).max(FEWEST_WAITING);
         let is_slow = load > 1.0 && window.waiting.0 >= queued;
         if is_slow {
@@ -96,22 +87,22 @@ impl Admission {
         self.raise(window, load)
     }
 
-    /// The mean time until a response, in seconds. Those that still wait count if they wait for longer already, because from
-    /// an upstream that hangs there are no responses. Without responses that show it, the last ones are soon forgotten.
+    /// The mean time until a response, in seconds, or the mean wait of requests without a response if that is longer, because
+    /// an upstream that hangs sends no responses. Without new responses, earlier ones are soon forgotten.
     pub fn latency(&self, window: &Window) -> f64 {
         let mean = |(count, sum): (f64, f64)| if count > 0.5 { sum / count } else { 0.0 };
         mean(self.ended).max(mean(window.waiting))
     }
 
-    /// Takes how much of the processors is in use, as a multiple of the wanted share. Returns the number of requests that
-    /// pass per second; `None` is all.
+    /// `load` is the used share of the processors, as a multiple of the wanted share. Returns the number of requests that pass
+    /// per second; `None` is all.
     pub fn observe_share(&mut self, window: &Window, load: f64) -> Option<f64> {
         if load > 1.0 { self.lower(window, window.admitted / window.seconds / load) } else { self.raise(window, load) }
     }
 
     fn lower(&mut self, window: &Window, rate: f64) -> Option<f64> {
         self.quiet = 0.0;
-        // A window without requests does not tell how many could be served. A rate of 0 would hold after the overload, too.
+        // A window without requests does not tell how many could be served. A rate of 0 would outlast the overload.
         if window.arrived > 0.0 {
             self.rate = Some(rate.max(LEAST * window.arrived / window.seconds));
         }

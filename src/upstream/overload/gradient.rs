@@ -1,58 +1,54 @@
 //! How many requests a server should have in flight, learnt from the time until its responses.
 //!
-//! The formula is that of gradient2 in Netflix's concurrency-limits
-//! (<https://github.com/Netflix/concurrency-limits>): the limit is multiplied by how much shorter a response without a
-//! queue is than a response now, and grows by the square root of itself, which is how much may queue. In
-//! gradient2, the time without a queue is a long-term mean, which grows as well if an overload lasts. Here it is measured
-//! again from time to time, as in Envoy's filter for adaptive concurrency: the limit is a quarter for a moment, which empties
-//! the queue.
+//! The formula is that of gradient2 in Netflix's concurrency-limits (<https://github.com/Netflix/concurrency-limits>): the limit
+//! is multiplied by the ratio of the response time without a queue to the one now, and grows by its own square root, which is
+//! how much may queue. In gradient2, the time without a queue is a long-term mean, which also grows if an overload lasts.
+//! Here it is measured from time to time at two fifths of the limit, as in Envoy's filter for adaptive concurrency.
 
 use std::time::Duration;
 
 use crate::base::clock::Monotonic;
 use crate::config::AdaptiveBounds;
 
-/// How much longer than without a queue a response may take.
+/// How many times as long as without a queue a response may take.
 const TOLERANCE: f64 = 1.5;
 /// The limit at the beginning, as in gradient2.
 const FIRST: f64 = 20.0;
-/// How many responses a measurement needs at least, and after how long fewer are enough.
+/// How many responses a measurement needs, and after how long fewer are enough.
 const ENOUGH: u64 = 20;
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 /// How often the time without a queue is measured again.
 const PROBED_EVERY: Duration = Duration::from_secs(30);
-/// It is measured after this time already if the limit has fallen to less than half since: a server may have got slower
-/// without a queue.
+/// The earliest probe if the limit has fallen to less than half since the last one: a server may have got slower without a
+/// queue.
 const PROBED_AFTER_FALL: Duration = Duration::from_secs(2);
-/// With how much of the limit.
+/// The share of the limit during a probe.
 const PROBED_AT: f64 = 0.4;
-/// If responses take as long as without a queue, or up to so much longer, there is nothing to measure.
+/// If responses take at most so many times as long as without a queue, there is nothing to measure.
 const NO_QUEUE: f64 = 1.2;
-/// How many responses this measurement takes.
+/// How many responses a probe takes.
 const PROBED: u64 = 50;
-/// It is given up after this time.
+/// A probe is given up after this time.
 const LONGEST_PROBE: Duration = Duration::from_secs(5);
-/// A limit that is not used at least by half does not grow.
+/// In less use than this share, the limit does not grow.
 const USED: f64 = 0.5;
 
 /// Responses, and the sum of the times until each of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// How many.
     pub responses: u64,
-    /// In microseconds.
     pub micros: u64,
 }
 
 impl Sample {
-    /// Both together. Sums wrap.
+    /// The sum of both, which wraps.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let responses = self.responses.wrapping_add(other.responses);
         Self { responses, micros: self.micros.wrapping_add(other.micros) }
     }
 
-    /// What was added since it was `before`.
+    /// The difference, which wraps.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         let responses = self.responses.wrapping_sub(before.responses);
@@ -60,7 +56,6 @@ impl Sample {
     }
 }
 
-/// The limit of one server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GradientLimit {
     limit: f64,
@@ -70,13 +65,12 @@ pub struct GradientLimit {
     sample: Sample,
     since: Option<Monotonic>,
     probe: Probe,
-    /// The limit at the last probe.
     probed_limit: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Probe {
-    /// The last one was then.
+    /// When the last probe ended.
     Last(Monotonic),
     /// The limit is lowered until the queue is empty, at the latest until this time.
     Emptying(Monotonic),
@@ -98,7 +92,6 @@ impl Default for GradientLimit {
 }
 
 impl GradientLimit {
-    /// How many requests may be in flight.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between the bounds")]
     pub fn limit(&self, bounds: AdaptiveBounds) -> usize {
         let limit = match self.probe {
@@ -108,7 +101,7 @@ impl GradientLimit {
         (limit as usize).clamp(bounds.min, bounds.max)
     }
 
-    /// Takes the responses since the last call.
+    /// `new` has the responses since the last call.
     #[expect(clippy::cast_precision_loss, reason = "a sum beyond 2^53 microseconds would take centuries")]
     pub fn observe(&mut self, new: Sample, in_flight: usize, bounds: AdaptiveBounds, now: Monotonic) {
         let since = *self.since.get_or_insert(now);
@@ -117,7 +110,7 @@ impl GradientLimit {
         let age = Duration::from_micros(now.micros_since(since));
         match self.probe {
             Probe::Emptying(until) => {
-                // What was sent before has waited in the queue.
+                // Earlier requests have waited in the queue.
                 if in_flight <= self.limit(bounds) && age >= self.mean() || now >= until {
                     self.probe = Probe::Measuring(now.after(LONGEST_PROBE));
                     self.restart(now);
@@ -153,7 +146,7 @@ impl GradientLimit {
         let measured = self.sample.micros as f64 / self.sample.responses as f64;
         let unloaded = self.unloaded.map_or(measured, |unloaded| unloaded.min(measured.max(unloaded * 0.9)));
         self.unloaded = Some(unloaded);
-        // By Little's law, the sum of the times is how many were in flight during the window.
+        // By Little's law, the sum of the times by the length of the window is how many were in flight.
         let in_flight = self.sample.micros as f64 / (age.as_micros() as f64).max(1.0);
         let gradient = (TOLERANCE * unloaded / measured.max(1.0)).clamp(0.5, 1.0);
         let is_used = in_flight >= self.limit * USED;
@@ -165,7 +158,6 @@ impl GradientLimit {
         measured > unloaded * NO_QUEUE
     }
 
-    /// The mean time of what was measured.
     fn mean(&self) -> Duration {
         Duration::from_micros(self.sample.micros.checked_div(self.sample.responses).unwrap_or(0))
     }

@@ -1,21 +1,19 @@
 //! Which requests pass while not all can: those of the highest priorities first.
 //!
-//! This is the admission level of DAGOR (Zhou et al., "Overload Control for Scaling WeChat Microservices", SoCC 2018,
-//! section 4.2). A request has a priority, and within it a group, which is a hash of its client. The two together are a
-//! rank. A histogram of the ranks that have arrived says from which rank on as many requests pass as can be served. So
-//! some clients are served in full, and not all of them in part. Unlike DAGOR, the lowest rank that passes does so in
-//! part, so that one client with most of the requests is not served in turns of all and nothing.
+//! This is the admission level of DAGOR (Zhou et al., "Overload Control for Scaling WeChat Microservices", SoCC 2018, section
+//! 4.2). A histogram of the arrived ranks says from which rank on as many requests pass as can be served. So some clients are
+//! served in full, rather than all in part. Unlike DAGOR, the lowest rank that passes does so in part, so that one client with
+//! most of the requests does not alternate between all and nothing.
 
 use std::net::IpAddr;
 
 use crate::config::HIGHEST_PRIORITY;
 
-/// How many groups of clients each priority has.
+/// In each priority.
 pub const GROUPS: usize = 32;
-/// How many ranks there are.
 pub const RANKS: usize = (HIGHEST_PRIORITY as usize + 1) * GROUPS;
 
-/// The parts of a rank of which a level can admit some.
+/// A level can admit some of these parts of a rank.
 const PARTS: u32 = 256;
 /// For how many seconds a client stays in its group. Then others are shed, as in DAGOR, section 4.2.2.
 const REGROUPED_EVERY: u64 = 3600;
@@ -24,12 +22,12 @@ const REGROUPED_EVERY: u64 = 3600;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Level(u32);
 
-/// The rank of a request, from its priority, the address of its client and the time in seconds. The addresses of an IPv6
-/// network of 64 bits are one client.
+/// The rank of a request, from its priority, its client's address and the time in seconds. The addresses of an IPv6 network of
+/// 64 bits are one client.
 pub fn rank(priority: u8, client: IpAddr, seconds: u64) -> usize {
     let address = match client {
         IpAddr::V4(address) => u64::from(address.to_bits()),
-        // The other 64 bits are chosen by the client itself.
+        // The client chooses the other 64 bits itself.
         IpAddr::V6(address) => u64::try_from(address.to_bits() >> 64).unwrap_or_default(),
     };
     let group = mixed(address ^ mixed(seconds / REGROUPED_EVERY)) >> (u64::BITS - GROUPS.ilog2());
@@ -37,7 +35,7 @@ pub fn rank(priority: u8, client: IpAddr, seconds: u64) -> usize {
 }
 
 /// Spreads the bits of a number (the finalizer of SplitMix64: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
-/// Generators", 2014). All gateways agree on it, so that they serve the same clients.
+/// Generators", 2014). All gateways use the same one, so that they serve the same clients.
 fn mixed(bits: u64) -> u64 {
     let bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -46,10 +44,9 @@ fn mixed(bits: u64) -> u64 {
 }
 
 impl Level {
-    /// Everything passes.
     pub const NONE: Self = Self(0);
 
-    /// The level at which `admitted` of the requests pass whose ranks are counted in `arrived`.
+    /// The level at which `admitted` requests pass. `arrived` counts the requests of each rank.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of the parts of a rank")]
     pub fn for_share(arrived: &[f64], admitted: f64) -> Self {
         let mut left = admitted;
@@ -79,12 +76,11 @@ impl Level {
         f64::from(self.0) / f64::from(per_priority)
     }
 
-    /// As a number that is stored in an atomic.
+    /// For an atomic.
     pub fn bits(self) -> u32 {
         self.0
     }
 
-    /// The level with these bits.
     pub fn from_bits(bits: u32) -> Self {
         Self(bits)
     }

@@ -1,7 +1,7 @@
 //! What clients get of a server that is offered more than it can serve, with and without overload control.
 //!
-//! All numbers come from a fixed seed, so that they are the same in every run. Those in docs/overload.md are printed by
-//! `cargo test --lib overload::tests -- --nocapture`.
+//! All numbers come from a fixed seed, so every run gives the same. `cargo test --lib overload::tests -- --nocapture` prints
+//! those in docs/overload.md.
 
 mod simulation;
 
@@ -12,7 +12,6 @@ use crate::base::clock::Monotonic;
 use crate::config::AdaptiveBounds;
 use simulation::{Control, Load, Results, run};
 
-/// Simulates two minutes and prints what clients got.
 fn results(name: &str, control: Control, load: Load) -> Results {
     let results = run(control, load, 120);
     println!(
@@ -93,7 +92,7 @@ fn a_limit_does_not_drift_while_an_overload_lasts() {
 fn a_limit_follows_a_server_that_gets_slower_without_a_queue() {
     let bounds = AdaptiveBounds { min: 1, max: 1000 };
     let mut gradient = GradientLimit::default();
-    // A server without a queue, for requests that are always as many as they may be.
+    // A server without a queue that always has as many requests as the limit allows.
     let mut limits = |millis: u64, from: u64| {
         let limit = |tick: u64| {
             let in_flight = gradient.limit(bounds);
@@ -115,7 +114,7 @@ fn a_limit_follows_a_server_that_gets_slower_without_a_queue() {
 fn the_processors_are_kept_at_their_share_until_the_overload_ends() {
     let mut admission = Admission::default();
     let mut rate = None;
-    // All of the processors can serve 1000 requests per second, and a request that is shed costs a twentieth of another one.
+    // All processors can serve 1000 requests per second, and shedding a request costs a twentieth of serving it.
     let mut used = |arrived: f64| {
         let admitted = rate.map_or(arrived, |rate: f64| rate.min(arrived));
         let used = ((admitted + (arrived - admitted) / 20.0) / 1000.0).min(1.0);
@@ -143,7 +142,7 @@ fn a_window_without_requests_leads_to_no_shedding() {
     assert_eq!(processors.observe_share(&window(10.0), 0.5), None);
     assert_eq!(upstream.observe_upstream(&window(10.0), Some(1.0)), None);
 
-    // What is shed in an overload does not outlast the requests that caused it.
+    // Shedding does not outlast the overload's requests.
     assert!(processors.observe_share(&window(10.0), 2.0).is_some());
     for _ in 0..4 {
         processors.observe_share(&window(0.0), 2.0);
@@ -177,7 +176,7 @@ fn a_latency_that_no_response_confirms_is_forgotten() {
 
 #[test]
 fn a_client_with_slow_requests_does_not_get_others_shed() {
-    // So many requests per second take 20 ms each, and besides, some of 10 s each wait all the time.
+    // `fast` requests per second take 20 ms each, and `slow` requests of 10 s each wait all the time.
     for (fast, slow) in [(100.0, 4.0), (300.0, 10.0), (1000.0, 40.0), (5000.0, 40.0)] {
         let mut random = fastrand::Rng::with_seed(3);
         let (mut admission, mut rate) = (Admission::default(), None);

@@ -1,8 +1,8 @@
 //! The copy of the last good configuration of a URL, for a start while its server is away.
 //!
-//! It is a file for its owner alone, which is replaced as a whole. Its first line says for which document it is, when it was
-//! saved, and the hash of all that and of the text, so that neither a broken copy nor that of another URL is used. Neither is
-//! one that other users can have written, since whoever writes a configuration controls the gateway.
+//! Only its owner may read the file, which is replaced as a whole. Its first line has the URL's identity, the time of saving, and
+//! a hash over both and the text, so that neither a broken copy nor that of another URL is used. A copy that other users could
+//! have written is not used either, because whoever writes a configuration controls the gateway.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,14 @@ use crate::base::clock::Time;
 use crate::config::regular_file::OwnFile;
 use crate::config::state_folder::StateFolder;
 
-/// How the first line begins. The number is that of the format.
+/// The number is the version of the format.
 const BEGINNING: &str = "# gateway-config-copy 1";
-/// More than the first line has.
 const LONGEST_LINE: usize = 512;
 
-/// The file with the copy for one URL.
 #[derive(Clone, Debug)]
 pub(super) struct CopyFile {
     folder: StateFolder,
     path: PathBuf,
-    /// The document.
     identity: Hash,
 }
 
@@ -34,7 +31,7 @@ pub(super) struct Saved {
 }
 
 impl CopyFile {
-    /// The copy of this document in a folder, which need not exist yet.
+    /// The folder need not exist yet.
     pub(super) fn new(folder: &Path, identity: Hash) -> Self {
         // Gateways with other URLs may use the same folder.
         let name = format!("config-{}.toml", &identity.to_hex()[..16]);
@@ -48,7 +45,7 @@ impl CopyFile {
     /// Replaces the copy.
     ///
     /// # Errors
-    /// When it cannot be written. Then the one before stays.
+    /// When the copy cannot be written. Then the previous one stays.
     pub(super) fn write(&self, text: &[u8], now: Time) -> io::Result<()> {
         self.folder.write(&self.path, &[self.line(now.micros(), text).as_bytes(), text])
     }
@@ -56,7 +53,7 @@ impl CopyFile {
     /// Reads the copy, whose text has at most `most` bytes. `None` if there is none.
     ///
     /// # Errors
-    /// When it cannot be read, is broken, is that of another document, or others can have written it.
+    /// When the copy cannot be read, is broken, is of another document, or could have been written by others.
     pub(super) fn read(&self, most: usize) -> io::Result<Option<Saved>> {
         match self.folder.read(&self.path, (most + LONGEST_LINE) as u64)? {
             None => Ok(None),
@@ -76,7 +73,6 @@ impl CopyFile {
         (line == self.line(saved, text)).then(|| Saved { at: Time::from_micros(saved), text: text.to_owned() })
     }
 
-    /// The first line of a copy.
     fn line(&self, saved: u64, text: &[u8]) -> String {
         let facts = format!("{BEGINNING} url={} saved={saved}", self.identity.to_hex());
         let hash = blake3::Hasher::new().update(facts.as_bytes()).update(b"\n").update(text).finalize();

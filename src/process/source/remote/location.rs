@@ -1,4 +1,4 @@
-//! Where a configuration is fetched from: a URL, which may have secrets in it.
+//! The URL of a configuration, which may have secrets.
 
 use std::fmt;
 
@@ -10,19 +10,17 @@ use crate::base::percent;
 use crate::config::document_url;
 use crate::net::fetch::Url;
 
-/// A URL, and what its server wants to be shown. It is written without its secrets.
+/// A URL and its credentials. Displayed without secrets.
 #[derive(Clone)]
 pub(super) struct Location {
     pub(super) url: Url,
-    /// The value of `Authorization`.
     pub(super) authorization: Option<HeaderValue>,
-    /// Whether the URL has a user name.
     has_user: bool,
 }
 
 impl Location {
-    /// Reads a URL of `https`, or of `http` for a server on this machine. It may have `user:password@`; otherwise `token`
-    /// is sent as a bearer token.
+    /// Reads a URL of `https`, or of `http` for a server on this machine. It may have `user:password@`; otherwise `token` is sent
+    /// as a bearer token.
     ///
     /// # Errors
     /// What is wrong, without a part of the URL that may be secret.
@@ -50,7 +48,7 @@ impl Location {
         Ok(Self { url, authorization, has_user: user.is_some() })
     }
 
-    /// What tells this document from others, but not a password that was changed.
+    /// Identifies the document. A changed password does not change the identity.
     pub(super) fn identity(&self) -> blake3::Hash {
         let Url { authority, target, .. } = &self.url;
         blake3::hash(format!("{}://{authority}{}", self.url.scheme(), target.as_sent()).as_bytes())
@@ -71,14 +69,14 @@ impl fmt::Debug for Location {
     }
 }
 
-/// The credentials of RFC 7617, from what a URL has before `@`.
+/// Credentials of RFC 7617, from the part of a URL before `@`.
 fn basic(user: &str) -> Result<HeaderValue, String> {
     let (name, password) = user.split_once(':').unwrap_or((user, ""));
     let decoded = [decoded(name), b":".to_vec(), decoded(password)].concat();
     sensitive(format!("Basic {}", STANDARD.encode(decoded)))
 }
 
-/// The credentials of RFC 6750.
+/// Credentials of RFC 6750.
 fn bearer(token: &str) -> Result<HeaderValue, String> {
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("the token is empty or has characters that cannot be sent".to_owned());

@@ -1,4 +1,4 @@
-//! A stream of a connection of HTTP/2, from its request to the end of its response, and what is noted of it when it ends.
+//! A stream of a connection of HTTP/2, from its request to the end of its response, and what is recorded when it ends.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,16 +12,14 @@ use super::{Http2Connection, SPARE_TIMERS, State};
 use crate::upstream::http2::clients::ClientRequest;
 use crate::upstream::stall::StallTimer;
 
-/// A stream, from its request to the end of its response.
 #[derive(Debug)]
 pub(in crate::upstream) struct OpenStream {
     pub(super) connection: Rc<Http2Connection>,
     pub(super) client: ClientRequest,
-    /// Whether the connection was made for this request; else others have used it.
     pub(in crate::upstream::http2) is_new: bool,
     /// Whether the server has the request and neither side has ended the stream.
     pub(super) is_sent: Cell<bool>,
-    /// What sends the request, and keeps the stream open although nobody waits for its response any more.
+    /// Sends the request, and keeps the stream open even if nobody waits for its response any more.
     pub(in crate::upstream::http2) sender: Option<SendStream<Bytes>>,
     pub(super) stall: Option<StallTimer>,
 }
@@ -31,7 +29,6 @@ impl OpenStream {
         &self.connection
     }
 
-    /// Limits how long either side may take.
     pub(in crate::upstream::http2) fn stall(&mut self) -> &mut StallTimer {
         self.stall.get_or_insert_with(StallTimer::new)
     }
@@ -39,7 +36,7 @@ impl OpenStream {
     /// Sends the head of the request, which may end it.
     ///
     /// # Errors
-    /// When the connection has ended, or the server has said that it ends. Nothing was sent then.
+    /// When the connection has ended, or the server has announced its end. Nothing was sent then.
     pub(in crate::upstream::http2) fn send(
         &self,
         head: Request<()>,
@@ -55,13 +52,13 @@ impl OpenStream {
         self.is_sent.set(false);
     }
 
-    /// The response is complete, but the end of the stream has not come: so it is reset, which no client has caused.
+    /// The response is complete, but the stream has not ended. So it is reset, which no client has caused.
     pub(in crate::upstream::http2) fn is_left(&self) {
         self.is_sent.set(false);
         self.connection.state.count_reset();
     }
 
-    /// Counts the body of the request as one that is being sent, until what is returned is dropped.
+    /// Counts the body of the request as one that is being sent, until the result is dropped.
     pub(in crate::upstream::http2) fn upload(&self) -> Upload {
         let state = self.connection.state.clone();
         state.uploads.set(state.uploads.get() + 1);
@@ -89,7 +86,6 @@ impl Drop for OpenStream {
     }
 }
 
-/// A body of a request that is being sent.
 #[derive(Debug)]
 pub(in crate::upstream::http2) struct Upload(Rc<State>);
 

@@ -16,25 +16,24 @@ use crate::upstream::overload::level::rank;
 /// How many requests the server works on at the same time, and the mean time for each, in steps.
 const WORKERS: usize = 10;
 const SERVICE: f64 = 20.0;
-/// How many requests it can serve in a second.
+/// Of the server, in requests per second.
 pub(super) const CAPACITY: f64 = 500.0;
 /// How long clients wait for a response, in steps.
 const PATIENCE: u64 = 1000;
-/// What is wanted of the server, in seconds.
+/// The wanted response time, in seconds.
 const TARGET: f64 = 0.2;
 /// The steps between two windows of each controller.
 const SHED_EVERY: u64 = 250;
 const ADAPTED_EVERY: u64 = 100;
 const HIGH: u8 = 8;
-/// The first seconds are not counted, because nothing is known then.
+/// The first steps are not counted, because nothing is known then.
 const SETTLED: u64 = 20_000;
 
-/// What the gateway does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Control {
     pub(super) shed: bool,
     pub(super) adaptive: bool,
-    /// How many requests may wait if the server has as many as it may.
+    /// How many requests may wait if the server is full.
     pub(super) waiting: usize,
 }
 
@@ -46,12 +45,11 @@ impl Control {
     pub(super) const WITH_QUEUE: Self = Self { waiting: 200, ..Self::BOTH };
 }
 
-/// What clients do.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// Requests per second.
+    /// In requests per second.
     rate: f64,
-    /// How often a request is sent again a second after it was refused or was not answered in time.
+    /// How often a request is sent again, a second after it was refused or was not answered in time.
     pub(super) retries: u32,
 }
 
@@ -59,7 +57,7 @@ impl Load {
     pub(super) const ABANDON: Self = Self { rate: CAPACITY, retries: 0 };
     pub(super) const RETRY: Self = Self { rate: CAPACITY, retries: 2 };
 
-    /// So many times the capacity of the server.
+    /// `load` is a multiple of the server's capacity.
     pub(super) fn of(self, load: f64) -> Self {
         Self { rate: CAPACITY * load, ..self }
     }
@@ -69,7 +67,6 @@ impl Load {
     }
 }
 
-/// What clients got.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Results {
     seconds: f64,
@@ -109,12 +106,12 @@ struct World {
     random: fastrand::Rng,
     now: u64,
     ids: u64,
-    /// What the server has not begun, and when it has finished what it works on.
+    /// What the server has not begun, and when it will have finished what it works on.
     queue: VecDeque<u64>,
     workers: Vec<Option<(u64, u64)>>,
-    /// The requests in flight at the gateway, by id, which is the order in which they were sent.
+    /// The requests in flight at the gateway, by id, in the order in which they were sent.
     in_flight: BTreeMap<u64, Request>,
-    /// Those of them that the server has not got.
+    /// Requests in flight that the server has not got.
     waiting: VecDeque<u64>,
     /// When the server got each of the others.
     begun: BTreeMap<u64, u64>,
@@ -130,7 +127,6 @@ struct World {
 
 const BOUNDS: AdaptiveBounds = AdaptiveBounds { min: 1, max: 1000 };
 
-/// Runs for so many seconds.
 pub(super) fn run(control: Control, load: Load, seconds: u64) -> Results {
     let mut world = World {
         control,
