@@ -19,7 +19,7 @@ const MOST_OVERRIDES: usize = 10;
 /// How many bans are shown of a limit.
 const MOST_BANS: usize = 10;
 /// How many models are shown of a limit.
-const MOST_MODELS: usize = 10;
+const MODELS_SHOWN: usize = 10;
 
 /// The order in which limits are shown everywhere: those that have refused most in the last hour come first, then those that have
 /// refused most since the start.
@@ -90,7 +90,7 @@ fn tokens(counted: &LimitMetrics) -> TokenNumbers {
     };
     let mut models: Vec<_> = counted.tokens.by_model().into_iter().map(model).collect();
     models.sort_by_key(|model| Reverse(model.settled));
-    models.truncate(MOST_MODELS);
+    models.truncate(MODELS_SHOWN);
     TokenNumbers { reserved, settled, estimated, cut, models }
 }
 
@@ -112,7 +112,7 @@ mod tests {
         }
         let shown = tokens(&limit);
         assert_eq!((shown.reserved, shown.settled, shown.estimated, shown.cut), (1_200, 66, 12, 0));
-        assert_eq!(shown.models.len(), MOST_MODELS);
+        assert_eq!(shown.models.len(), MODELS_SHOWN);
         let first = ModelNumbers { model: "m-11".to_owned(), input: 11, cached: 1, output: 2, settled: 11 };
         assert_eq!(shown.models[0], first);
         assert_eq!(shown.models[9].model, "m-2");

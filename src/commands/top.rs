@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use crossterm::terminal::disable_raw_mode;
 use ratatui::DefaultTerminal;
-use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::base::local_runtime::block_on;
 use crate::commands::admin_client::{AdminClient, AskError};
 
 use feed::{Feed, Update};
@@ -79,11 +79,7 @@ pub fn run(client: &AdminClient) -> Result<(), TopError> {
     if !io::stdout().is_terminal() {
         return Err(TopError::NoTerminal);
     }
-    let runtime = Builder::new_current_thread().enable_all().build().map_err(TopError::System)?;
-    let result = runtime.block_on(watch(client));
-    // A file with a token may be on a file system that does not answer.
-    runtime.shutdown_background();
-    result
+    block_on(watch(client)).map_err(TopError::System)?
 }
 
 /// Waits for a signal that ends the program. Ctrl-C is a key while the screen is there.

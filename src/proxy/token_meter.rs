@@ -320,8 +320,9 @@ impl TokenMeter {
                 cost if keeps_reserved => cost.max(limit.kept()),
                 cost => cost,
             };
+            // Nobody shall fill the table with invented models, which the upstream refuses.
             limit.metrics.tokens.record(
-                self.request.model.as_deref(),
+                self.request.model.as_deref().filter(|_| is_said || !is_error),
                 TokenCounts {
                     used,
                     reserved,

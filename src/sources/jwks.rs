@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-use tokio::runtime::Builder;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -19,6 +18,7 @@ use crate::base::back_off::BackOff;
 use crate::base::clock;
 use crate::base::in_force::{BackgroundTask, InForce};
 use crate::base::jwt::{KeyOrigin, KeySet, MAX_BYTES};
+use crate::base::local_runtime::block_on;
 use crate::base::metrics::Counter;
 use crate::config::{Jwks, Jwt};
 use crate::net::fetch::{self, Url};
@@ -235,15 +235,11 @@ pub fn fetch_first(sources: &[Arc<KeySource>]) -> io::Result<()> {
     if new.is_empty() {
         return Ok(());
     }
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    block_on(async {
         let mut fetches = JoinSet::new();
         for source in new {
             fetches.spawn(async move { source.fetch().await });
         }
         while fetches.join_next().await.is_some() {}
-    });
-    // A DNS lookup may block its thread for longer.
-    runtime.shutdown_background();
-    Ok(())
+    })
 }

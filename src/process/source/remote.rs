@@ -16,11 +16,11 @@ use bytes::Bytes;
 use flate2::bufread::MultiGzDecoder;
 use http::{HeaderMap, HeaderValue, header};
 use parking_lot::Mutex;
-use tokio::runtime::Builder;
 
 use crate::admin::RemoteStatus;
 use crate::base::background::Background;
 use crate::base::clock::{self, Time};
+use crate::base::local_runtime::block_on;
 use crate::base::metrics::Counter;
 use crate::config::{Admin, Config, Document, Problems};
 use crate::net::fetch::{self, Fetched};
@@ -255,11 +255,8 @@ impl Remote {
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/toml, */*;q=0.5"));
         headers.extend(authorization.clone().map(|value| (header::AUTHORIZATION, value)));
         headers.extend(known.and_then(|known| known.etag.clone()).map(|etag| (header::IF_NONE_MATCH, etag)));
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
-        let fetched = runtime.block_on(fetch::fetch_changed(url, tls.as_ref(), headers, MAX_BYTES, LIMIT));
-        // A lookup of a name may block its thread for longer.
-        runtime.shutdown_background();
-        fetched.map_err(|error| error.to_string())
+        let fetched = block_on(fetch::fetch_changed(url, tls.as_ref(), headers, MAX_BYTES, LIMIT));
+        fetched.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
 }
 

@@ -9,7 +9,6 @@ use http::{HeaderValue, Request, Response, header};
 use http_body_util::Full;
 use parking_lot::Mutex;
 use prost::Message as _;
-use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -17,6 +16,7 @@ use super::answer::{self, Answer};
 use super::messages::ExportRequest;
 use crate::base::back_off::BackOff;
 use crate::base::clock;
+use crate::base::local_runtime::block_on;
 use crate::base::spans::{SpanCounts, Trace, TraceReceiver, TraceSender, trace_channel};
 use crate::config::Collector;
 use crate::net::fetch::{self, FetchError};
@@ -96,13 +96,8 @@ impl Exporter {
         let ended = self.end.ended.subscribe();
         let run = move || {
             let _ended = ended;
-            match Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => {
-                    runtime.block_on(running.run());
-                    // A DNS lookup may block its thread for longer.
-                    runtime.shutdown_background();
-                }
-                Err(error) => tracing::error!(%error, "the thread that exports spans cannot start"),
+            if let Err(error) = block_on(running.run()) {
+                tracing::error!(%error, "the thread that exports spans cannot start");
             }
         };
         if let Err(error) = thread::Builder::new().name("otlp".to_owned()).spawn(run) {

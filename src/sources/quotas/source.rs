@@ -16,7 +16,7 @@ use super::origin::QuotaOrigin;
 use super::quota::{Quota, Terms};
 use crate::base::clock::Time;
 use crate::base::fingerprint::Fingerprint;
-use crate::base::local_runtime::local_runtime;
+use crate::base::local_runtime::block_on;
 use crate::base::metrics::{Counter, Histogram};
 use crate::config::known_keys::whole_digest;
 use crate::config::{self, Quotas, SentKey};
@@ -297,8 +297,7 @@ impl QuotaSource {
     /// Why there is no answer that can be used.
     pub fn ask(&self, key: &[u8]) -> Result<Option<Quota>, String> {
         let Some(sent) = self.sent(key) else { return Ok(None) };
-        let runtime = local_runtime().map_err(|error| error.to_string())?;
-        let asked = runtime.block_on(async {
+        let asked = block_on(async {
             let origin = QuotaOrigin::new(&self.settings.server, |_| {});
             let limit = humantime::format_duration(LOOKUP_LIMIT);
             tokio::select! {
@@ -307,9 +306,7 @@ impl QuotaSource {
                 () = tokio::time::sleep(LOOKUP_LIMIT) => Err(LookupError::Away(format!("no answer within {limit}"))),
             }
         });
-        // A DNS lookup may block its thread for longer.
-        runtime.shutdown_background();
-        match asked {
+        match asked.map_err(|error| error.to_string())? {
             Ok(None) => Ok(None),
             Ok(Some(answer)) => self.terms.load().read(answer),
             Err(LookupError::Away(why)) => Err(format!("the source is away: {why}")),
