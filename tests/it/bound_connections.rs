@@ -1,4 +1,5 @@
-//! Servers that authenticate a connection instead of a request, as with NTLM and Negotiate: nobody else gets such a connection.
+//! Servers that authenticate a connection instead of a request, as with NTLM and Negotiate: no other client gets such a
+//! connection.
 
 use bytes::Bytes;
 use h2::server::Builder;
@@ -7,7 +8,7 @@ use http::{Response, StatusCode};
 use crate::harness::http2_server::Http2Server;
 use crate::harness::{Client, Gateway, Upstream};
 
-/// A server whose connections are somebody's once `NTLM 3` or `Negotiate` has come with a name.
+/// A connection belongs to a client once `NTLM 3` or `Negotiate` has come with a name.
 fn authenticating() -> Upstream {
     Upstream::raw(|mut wire, _| {
         let mut user = String::new();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// All pages, by their paths.
+/// By their paths.
 pub(crate) fn pages() -> BTreeMap<PathBuf, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
@@ -34,7 +34,7 @@ fn targets(page: &str) -> Vec<String> {
     in_markdown.chain(in_html).collect()
 }
 
-/// The anchors of a page's headings, as they are made where Markdown is shown.
+/// The anchors of a page's headings, as Markdown viewers make them.
 fn anchors(page: &str) -> BTreeSet<String> {
     let headings = prose(page);
     let headings = headings.lines().filter(|line| line.starts_with('#'));

@@ -1,4 +1,4 @@
-//! Keys that get something else than a limit's own rates: overrides, tiers, exemptions and blocks.
+//! Keys with other allowances than a limit's own rates: overrides, tiers, exemptions and blocks.
 
 use std::fs;
 use std::net::IpAddr;
@@ -76,7 +76,7 @@ fn keys_get_the_first_override_that_matches() {
             ("X-Key: s\r\nX-Plan: silver\r\n", 4),
             ("X-Key: g\r\nX-Plan: gold\r\n", 6),
             ("X-Key: u\r\nX-Plan: unknown\r\n", 2),
-            // An override for the key comes before its tier.
+            // An override of the key comes before its tier.
             ("X-Key: big-1\r\nX-Plan: gold\r\n", 5),
         ];
         for (fields, expected) in cases {

@@ -1,4 +1,4 @@
-//! The arguments of the command line, and its messages if they are wrong.
+//! The arguments of the command line, and the messages for wrong ones.
 
 use std::path::PathBuf;
 

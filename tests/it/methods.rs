@@ -1,4 +1,5 @@
-//! The route for a method: HEAD takes those of GET, a method that no route of the path has is 405, and `"*"` is any.
+//! The route for a method: HEAD takes the routes of GET, a method without a route on the path gets 405, and `"*"` is
+//! any method.
 
 use crate::harness::{Client, Gateway, Response};
 
@@ -70,7 +71,7 @@ fn a_method_that_no_route_of_the_path_takes_is_405() {
     }
     let elsewhere = client.call("DELETE /a HTTP/1.1\r\nHost: b.test\r\n\r\n");
     assert_eq!(elsewhere.headers.must("allow"), "GET, HEAD, PATCH, PUT");
-    // Another value of the header would match, but no other method would; and no route has the other path.
+    // Another value of the header would match, but another method would not; and no route has the other path.
     for (method, path) in [("DELETE", "/x/y"), ("GET", "/")] {
         let response = ask(&mut client, method, path, "");
         response.expect_problem(404);

@@ -1,4 +1,4 @@
-//! `gateway check --live` and `--ready`: health checks with the file that the gateway runs with.
+//! `gateway check --live` and `--ready`: health checks with the file of the running gateway.
 
 use std::path::Path;
 use std::process::Output;
@@ -38,7 +38,7 @@ const YES: (Option<i32>, String) = (Some(0), String::new());
 
 #[test]
 fn a_gateway_is_alive_and_ready_or_draining() {
-    // A token is no obstacle, and neither is a listener on all addresses.
+    // Neither a token nor a listener on all addresses is an obstacle.
     for listen in ["127.0.0.1:0", "0.0.0.0:0"] {
         let gateway = Gateway::with_admin(&format!("listen = \"{listen}\"\ntoken = \"sixteen-characters\""), FIXED);
         assert_eq!((check_gateway(&gateway, "--live"), check_gateway(&gateway, "--ready")), (YES, YES), "{listen}");

@@ -1,4 +1,4 @@
-//! Rates of keys from a source that speaks HTTP: what holds, and in which order.
+//! Rates of keys from a source that speaks HTTP: which rates hold, and in which order.
 
 use std::fmt::Write as _;
 use std::fs;

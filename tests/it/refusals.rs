@@ -1,4 +1,4 @@
-//! What a refusal tells the client: the real rate, what is left, and why the request is refused.
+//! What a refusal tells the client: the real rate, the rest, and the reason.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
@@ -140,7 +140,7 @@ fn what_a_repeated_refusal_does_not_know_of_other_limits_is_not_reported() {
     });
 }
 
-/// It measures what a loaded machine disturbs.
+/// Measures what load disturbs.
 mod alone {
     use super::*;
 

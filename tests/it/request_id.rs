@@ -1,5 +1,5 @@
 //! The identifier of a request: kept if it is harmless, made otherwise; the same for the client, the upstream and the log,
-//! in whatever way the request is answered.
+//! however the request is answered.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ fn line(gateway: &Gateway, id: &str) -> Value {
 
 #[test]
 fn the_client_the_upstream_and_the_log_have_the_same() {
-    // The upstream has its own, which is not this request's.
+    // The upstream sends its own identifier, which is not this request's.
     let up = Upstream::start(|_| {
         b"HTTP/1.1 200 OK\r\nX-Request-ID: up\r\nX-Request-Id: up\r\nContent-Length: 0\r\n\r\n".to_vec()
     });

@@ -1,5 +1,5 @@
-//! Bodies of requests to which the gateway responds without reading them: the client can use its connection again, or is
-//! told that it cannot.
+//! The gateway responds without reading the body of a request: the client can use its connection again, or learns that
+//! it cannot.
 
 use std::time::{Duration, Instant};
 
@@ -85,10 +85,10 @@ fn a_client_whose_body_is_not_read_is_told_that_the_connection_ends() {
     };
     let mut expected = Vec::new();
     for (fields, body) in [
-        // Longer than what is read.
+        // Longer than what the gateway reads.
         ("Content-Length: 65537\r\n", String::new()),
         ("Transfer-Encoding: chunked\r\n", format!("10001\r\n{}", "x".repeat(65_537))),
-        // The client waits until it is asked for its body.
+        // The client waits until the gateway asks for its body.
         ("Content-Length: 5\r\nExpect: 100-continue\r\n", String::new()),
     ] {
         // The response to this one waits a second for a body that does not come.

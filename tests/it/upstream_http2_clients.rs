@@ -1,4 +1,4 @@
-//! HTTP/2 to upstreams: clients whose requests share connections to a server neither hold up nor break each other's.
+//! HTTP/2 to upstreams: clients that share connections to a server neither hold up nor break each other's requests.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
@@ -137,8 +137,8 @@ struct Came {
     resets: AtomicUsize,
 }
 
-/// A server that answers each request with a body once it has all of it, and no others. It ends a connection on which more
-/// than `most` streams were reset.
+/// Answers each request with a body once the body is complete, and no others. Ends a connection on which more than `most`
+/// streams were reset.
 fn guarding(most: usize) -> (SocketAddr, Arc<Came>) {
     let came = Arc::new(Came::default());
     let record = came.clone();
@@ -209,7 +209,7 @@ fn clients_that_all_cancel_at_once_break_no_others() {
     others_go_on_when_all_cancel(HALF, 72, 288);
 }
 
-/// So many clients break off so many of these requests at once.
+/// `clients` cancel `all` requests at once.
 fn others_go_on_when_all_cancel(request: &str, clients: usize, all: usize) {
     // A server that ends a connection with more than 30 resets in 800 ms.
     let came = Arc::new(Came::default());

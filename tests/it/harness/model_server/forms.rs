@@ -1,4 +1,4 @@
-//! The forms in which providers of language models answer: JSON, and events of streams.
+//! The answers of providers of language models: JSON, and events of streams.
 
 use serde_json::{Value, json};
 
@@ -9,12 +9,12 @@ fn data(value: &Value) -> String {
     format!("data: {value}\n\n")
 }
 
-/// An event with the name that its data have as their type.
+/// An event named like the type of its data.
 fn named(value: &Value) -> String {
     format!("event: {}\n{}", value["type"].as_str().unwrap(), data(value))
 }
 
-/// What answers one request, in the forms of the providers.
+/// The answer to one request, in the forms of the providers.
 pub(super) struct Reply<'a> {
     pub(super) answer: &'a Answer,
     pub(super) request: &'a Value,
@@ -41,7 +41,6 @@ impl Reply<'_> {
         }
     }
 
-    /// The usage of completions.
     fn openai_usage(&self) -> Option<Value> {
         self.answer.usage.map(|Used { input, cached, output }| {
             json!({
@@ -149,7 +148,7 @@ impl Reply<'_> {
         [before, text, after]
     }
 
-    /// The usage of messages. A stream says at first that hardly anything was written.
+    /// A stream begins with a report that hardly anything was written.
     fn anthropic_usage(&self, output: Option<u64>) -> Option<Value> {
         self.answer.usage.map(|used| {
             json!({
@@ -203,14 +202,14 @@ impl Reply<'_> {
         with_usage(json!({ "candidates": [candidate], "modelVersion": "gemini" }), "usageMetadata", usage)
     }
 
-    /// Each event says what was used so far. Gemini ends lines otherwise than others do.
+    /// Each event reports the usage so far. Gemini ends lines in another way.
     pub(super) fn contents(&self) -> [Vec<String>; 3] {
         let event = |text: &str, is_last| format!("data: {}\r\n\r\n", self.content(text, is_last));
         [Vec::new(), self.each(|piece| event(piece, false)), vec![event("", true)]]
     }
 }
 
-/// The same object with the usage, if there is one.
+/// Adds the usage, if there is one.
 fn with_usage(mut object: Value, name: &str, usage: Option<Value>) -> Value {
     if let Some(usage) = usage {
         object[name] = usage;
