@@ -208,7 +208,6 @@ impl<'a> Resource<'a> {
         }
     }
 
-    /// Load balancers ask for probes.
     fn is_probe(self) -> bool {
         matches!(self, Self::Health | Self::Readiness)
     }

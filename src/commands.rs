@@ -273,7 +273,6 @@ fn simulated(config: &Config, asked: &Simulate) -> ExitCode {
     if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// An error with its causes.
 fn in_full(error: &dyn std::error::Error) -> String {
     let mut text = format!("error: {error}");
     let mut source = error.source();

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-/// Admissions of the last window.
 pub(crate) struct Exact {
     window: u64,
     times: VecDeque<u64>,
@@ -21,7 +20,6 @@ impl Exact {
         self.times.len() as u64
     }
 
-    /// Adds one admission and returns the number in its window.
     pub(crate) fn add(&mut self, now: u64) -> u64 {
         self.times.push_back(now);
         self.count(now)

@@ -51,7 +51,6 @@ pub(crate) fn print(seed: u64) {
     }
 }
 
-/// Prints a table row for each size of a cluster.
 fn print_moved() {
     let limit = std::sync::Arc::new(Limit::new("limit", &[exactly("10/s")]));
     let keys: Vec<Fingerprint> = (0..KEYS).map(|key| Fingerprint::of(&key.to_be_bytes())).collect();

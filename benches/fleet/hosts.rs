@@ -35,7 +35,6 @@ pub(crate) struct Host {
 #[derive(Default)]
 struct Thread {
     is_busy: bool,
-    /// Waiting commands.
     waiting: VecDeque<(Connection, Vec<u8>)>,
 }
 
@@ -59,7 +58,6 @@ impl Host {
         self.threads[thread].waiting.push_back((connection, commands));
     }
 
-    /// A thread has nothing more to do.
     pub(crate) fn free(&mut self, thread: usize) {
         self.threads[thread].is_busy = false;
     }

@@ -48,7 +48,6 @@ use clap::Parser;
 use arguments::{Arguments, What};
 use hot::Hot;
 
-/// Prints the promises and the highest counts.
 fn print_bounds(gateways: usize, seed: u64) {
     println!("\n## What is promised, with up to {gateways} gateways and `200/s`, for each key\n");
     println!("| | the most in a window | promised at most |\n|---|---|---|");

@@ -76,7 +76,6 @@ impl Network {
         self.round_trip(0.5) / 1e3
     }
 
-    /// Half a round trip.
     pub(crate) fn one_way(&self, random: &mut Rng) -> Duration {
         Duration::from_secs_f64(self.round_trip(random.f64()) / 2e6)
     }

@@ -25,7 +25,6 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// How much the admissions of any key exceeded the limit.
     pub(crate) fn excess(&mut self, quota: u64, window: Duration) -> Excess {
         let window = u64::try_from(window.as_nanos()).unwrap();
         let excesses = self.admissions.iter_mut().map(|times| Excess::of(times, quota, window));

@@ -17,7 +17,6 @@ pub(crate) struct Plan {
     pub(crate) servers: usize,
     /// Of each Memcached.
     pub(crate) threads: usize,
-    /// Of the one limit.
     pub(crate) rates: Vec<Rate>,
     pub(crate) strict: bool,
     pub(crate) on_error: OnError,
@@ -25,7 +24,6 @@ pub(crate) struct Plan {
     pub(crate) network: Network,
     /// The last gateways are in another region, at this distance from Memcached.
     pub(crate) far: (usize, Network),
-    /// Of each gateway.
     pub(crate) traffic: Traffic,
     /// A log instead of `traffic`, unless it is empty: when each key is asked for, at a gateway by chance.
     pub(crate) log: Arc<[(Duration, usize)]>,
@@ -97,7 +95,6 @@ impl Cut {
         Self { gateways: 0..gateways, servers: 0..usize::MAX, during }
     }
 
-    /// No gateway reaches this server.
     pub(crate) fn lost(server: usize, during: Range<Duration>) -> Self {
         Self { gateways: 0..usize::MAX, servers: server..server + 1, during }
     }

@@ -138,7 +138,6 @@ fn real(gateways: u64, limit: u64, requests: u64, strict: bool) -> (Done, f64) {
     (all, (memcached.cpu() - cpu) / SECONDS)
 }
 
-/// Prints real and simulated fleets side by side, with one hot key.
 pub(crate) fn print(requests: u64, seed: u64) {
     println!(
         "\n## One key, {requests} requests/s, real processes and one Memcached with one thread, beside the simulation\n"

@@ -8,19 +8,16 @@ const LONGEST_RELATIVE: u64 = 30 * 86_400;
 /// Executions between two searches for expired items.
 const SWEEP: u64 = 1 << 16;
 
-/// The work of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Work {
     pub(crate) exchanges: u64,
     /// Commands that change something.
     pub(crate) writes: u64,
-    /// Names that were read.
     pub(crate) reads: u64,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
 }
 
-/// Items by name.
 #[derive(Default)]
 pub(crate) struct Server {
     items: HashMap<Vec<u8>, Item>,

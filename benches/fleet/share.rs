@@ -14,14 +14,12 @@ const SECOND: u64 = 1_000_000;
 const WINDOW: u64 = 60 * SECOND;
 /// In microseconds, like all times here.
 const LOOK_UP_EVERY: u64 = 4_500_000;
-/// When the simulation begins.
 const BEGIN: u64 = 1_800_000_000 * SECOND;
 /// Clients of the simulation, each with its own limit.
 const CLIENTS: usize = 10;
 /// The quota, unless a table compares quotas.
 const QUOTA: u64 = 1000;
 
-/// Which gateway gets a request.
 #[derive(Clone, Copy)]
 enum Balance {
     Random,

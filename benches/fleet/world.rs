@@ -25,7 +25,6 @@ use super::server::Work;
 const BEGIN: u64 = 1_800_000_000 + 30;
 
 enum Event {
-    /// A request comes to a gateway.
     Request(usize),
     /// The next request of the log comes.
     Logged,
@@ -39,7 +38,6 @@ enum Event {
     Executed(usize, Connection, Vec<u8>),
     /// A thread of a server has nothing more to do.
     Free(usize, usize),
-    /// Replies of a server have arrived.
     Answered(usize, Connection, Vec<u8>),
     Restart,
 }
@@ -80,7 +78,6 @@ pub(crate) struct Fleet {
     queue: BinaryHeap<Reverse<Scheduled>>,
     scheduled: u64,
     now: Duration,
-    /// Requests of the log so far.
     logged: usize,
     outcome: Outcome,
     waits: Vec<u32>,

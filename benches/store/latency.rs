@@ -15,7 +15,6 @@ pub(crate) struct Latency {
     pub(crate) p99: f64,
 }
 
-/// Measures one request after the other.
 pub(crate) async fn measure(kind: Kind, bench: &Bench, question: &Question) -> Latency {
     let way = Way::open(kind, &bench.store, bench.memcached.address, 1).await;
     for _ in 0..WARM_UP {

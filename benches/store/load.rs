@@ -17,7 +17,6 @@ const WARM_UP: Duration = Duration::from_millis(500);
 
 pub(crate) struct Load {
     pub(crate) question: Arc<Question>,
-    /// Requests that wait at once.
     pub(crate) waiting: usize,
 }
 
@@ -42,7 +41,6 @@ struct Clients {
     over: AtomicBool,
 }
 
-/// All counts at one moment.
 struct Standing {
     at: Instant,
     made: u64,
@@ -72,7 +70,6 @@ impl Clients {
     }
 }
 
-/// Measures one way under one load.
 pub(crate) async fn measure(kind: Kind, bench: &Bench, load: &Load) -> Measured {
     let server = bench.memcached.address;
     let totals = CounterTotals::open(server, &load.question).await;

@@ -23,7 +23,6 @@ impl Question {
         Self { limit: limit.clone(), keys, asked: AtomicUsize::new(0) }
     }
 
-    /// The next key.
     pub(crate) fn key(&self) -> Fingerprint {
         self.keys[self.asked.fetch_add(STEP, Ordering::Relaxed) % self.keys.len()]
     }

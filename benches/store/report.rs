@@ -47,7 +47,6 @@ fn row(name: &str, rounds: &[Measured], speed: f64, share: f64, round_trips: Opt
     );
 }
 
-/// One line about single requests.
 pub(crate) fn latency(parts: &[(String, Vec<Latency>)]) {
     let parts = parts.iter().map(|(name, rounds)| {
         let middle = median(rounds.iter().map(|latency| latency.median));
@@ -56,7 +55,6 @@ pub(crate) fn latency(parts: &[(String, Vec<Latency>)]) {
     println!("\none request at a time, median us (p99): {}", parts.collect::<Vec<_>>().join(", "));
 }
 
-/// Compares the shares with the target.
 pub(crate) fn bar(name: &str, most: u32, shares: &[f64]) -> String {
     let wanted = 1.0 / f64::from(most);
     let met = if shares.iter().all(|share| *share <= wanted) { "met" } else { "missed" };

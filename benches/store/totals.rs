@@ -12,7 +12,6 @@ use super::plain::sum;
 use super::question::Question;
 use super::way::client;
 
-/// Counters in one read.
 const CHUNK: usize = 1_000;
 
 /// The counters of one rate, with their first values.

@@ -15,7 +15,6 @@ use super::question::{PREFIX, Question};
 
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
-    /// The gateway's store.
     Store,
     /// Every request for itself.
     Plain,
@@ -23,7 +22,6 @@ pub(crate) enum Kind {
     Bare,
 }
 
-/// A connected way.
 pub(crate) enum Way {
     Store(Served),
     Plain(AsyncMetaClient),
@@ -59,7 +57,6 @@ impl Way {
         }
     }
 
-    /// Whether the next key is admitted.
     pub(crate) async fn decide(&self, question: &Question) -> bool {
         let key = question.key();
         match self {

@@ -35,7 +35,6 @@ use super::event_streams::{self, EventBody};
 use super::guesses::Peer;
 use crate::net::tls::ListenerTls;
 
-/// A whole response, or a stream of events.
 pub(super) type AdminBody = Either<Full<Bytes>, EventBody>;
 
 #[derive(Debug)]
@@ -44,7 +43,6 @@ pub enum AdminListener {
     Unix(std::os::unix::net::UnixListener),
 }
 
-/// A change of the listening socket.
 #[derive(Debug)]
 pub enum AdminChange {
     Open(AdminListener),
@@ -103,7 +101,6 @@ pub(super) async fn serve<F>(
 type RegisteredListener = EitherStream<TcpListener, UnixListener>;
 
 impl AdminListener {
-    /// Registers the socket with the runtime.
     fn register(self) -> Option<RegisteredListener> {
         let registered = match self {
             Self::Tcp(listener) => TcpListener::from_std(listener).map(EitherStream::Left),

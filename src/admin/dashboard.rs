@@ -54,7 +54,6 @@ pub enum State {
     Stopping,
 }
 
-/// A histogram of durations.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Durations {
     /// In seconds, rising.
@@ -71,12 +70,10 @@ pub struct LimitNumbers {
     pub refused_this_minute: u64,
 }
 
-/// The number of decisions of a limit, by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decisions {
     /// Admitted by this limit and by all others of the route.
     pub admitted: u64,
-    /// Refused by this limit.
     pub rejected: u64,
     /// Over this limit, but admitted because the limit only reports.
     pub shadowed: u64,
@@ -135,7 +132,6 @@ pub struct MemoryNumbers {
 pub struct MemcachedNumbers {
     pub servers: Vec<MemcachedServer>,
     pub round_trips: u64,
-    /// Exchanges that failed.
     pub errors: u64,
     /// Decisions without Memcached.
     pub local: u64,
@@ -146,12 +142,10 @@ pub struct MemcachedNumbers {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemcachedServer {
-    /// Its address.
     pub server: String,
     pub up: bool,
     /// How far the clock of the server is ahead of that of the gateway.
     pub clock_skew_seconds: f64,
-    /// How many items the server has evicted.
     pub evictions: u64,
 }
 
@@ -198,7 +192,6 @@ pub struct ConnectionNumbers {
     pub stalled: u64,
 }
 
-/// Reloads of the configuration, or of the certificates alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadNumbers {
     pub ok: u64,
@@ -228,7 +221,6 @@ pub enum ReloadOutcome {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// The place in the file.
     pub place: Option<String>,
     pub message: String,
     pub help: Option<String>,
@@ -238,7 +230,6 @@ pub struct Problem {
 pub struct Certificate {
     /// The path of its file.
     pub certificate: String,
-    /// The host names in the certificate.
     pub names: Vec<String>,
     /// When the first certificate of the chain expires, in RFC 3339.
     pub valid_until: String,
@@ -303,7 +294,6 @@ pub struct Ban {
     pub times: u64,
 }
 
-/// Tokens of language models.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenNumbers {
     /// What requests were charged before their responses ended.

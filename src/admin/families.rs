@@ -20,12 +20,10 @@ pub(super) fn family(
     family
 }
 
-/// A counter without labels.
 pub(super) fn counted(name: &str, help: &str, count: u64) -> MetricFamily {
     family(name, help, MetricType::COUNTER, [counter(count, &[])])
 }
 
-/// A gauge without labels.
 pub(super) fn gauged(name: &str, help: &str, count: usize) -> MetricFamily {
     family(name, help, MetricType::GAUGE, [gauge(count, &[])])
 }

@@ -37,7 +37,6 @@ pub(super) struct KeyPath<'a> {
 }
 
 impl<'a> KeyPath<'a> {
-    /// Reads `{limit}/keys/{key}`.
     pub(super) fn new(path: &'a str) -> Option<Self> {
         let (limit, key) = LimitPath::with_key(path)?;
         Some(Self { limit, key })

@@ -86,7 +86,6 @@ fn written(families: &[MetricFamily]) -> String {
     text
 }
 
-/// The families of certificates that an authority issues.
 fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
     let (succeeded, failed) = acme.orders();
     let failed = failed.map(|(kind, count)| counter(count, &[("result", kind.name())]));

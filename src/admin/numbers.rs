@@ -110,7 +110,6 @@ fn routes(history: &History) -> Vec<RouteNumbers> {
     all
 }
 
-/// The durations of requests that an upstream answered.
 fn durations(view: &View) -> Durations {
     let routes = view.shared.routes();
     let workers = routes.iter().flat_map(|route| route.workers.iter());

@@ -26,7 +26,6 @@ pub(super) struct FoundKey<'a> {
     pub(super) readings: &'a [WrittenKey<'a>],
 }
 
-/// A request to the control thread.
 pub struct OverrideRequest {
     pub limit: String,
     pub key: Vec<Vec<u8>>,

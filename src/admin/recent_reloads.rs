@@ -81,12 +81,10 @@ impl RecentReloads {
         self.0.lock().problems.is_empty()
     }
 
-    /// All problems of the present files; none if they are in force.
     pub(super) fn problems(&self) -> Vec<Problem> {
         self.0.lock().problems.clone()
     }
 
-    /// When what is in force came into force.
     pub(super) fn last_success(&self) -> Time {
         self.0.lock().last_success
     }

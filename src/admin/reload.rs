@@ -35,7 +35,6 @@ pub(super) async fn reload(reloads: &mpsc::Sender<ReloadAnswer>) -> LocalRespons
     }
 }
 
-/// Lists all problems of the refused file.
 fn refused(refusal: &ReloadError) -> LocalResponse {
     let detail = match refusal {
         ReloadError::Invalid(_) => "The file is not valid, so nothing has changed.",

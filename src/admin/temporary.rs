@@ -50,7 +50,6 @@ pub(super) fn named(view: &View, limit: &ConfiguredLimit, text: &str) -> Option<
     found.map(|one| one.key.to_vec())
 }
 
-/// As written, in full or masked.
 pub(super) fn shown_key(view: &View, limit: &ConfiguredLimit, key: Fingerprint, parts: &[Vec<u8>]) -> String {
     let shows_keys = view.config.load().admin.as_ref().is_some_and(|admin| admin.show_keys);
     let text = parts.iter().map(|part| String::from_utf8_lossy(part)).collect::<Vec<_>>().join("|");

@@ -69,7 +69,6 @@ pub(super) fn describe(limit: &Limit, hitters: &[HeavyHitter], mask: Option<&Key
     hitters.iter().map(one).collect()
 }
 
-/// In full or masked.
 pub(super) fn shown(limit: &Limit, key: Fingerprint, text: &str, mask: Option<&KeyMask>) -> String {
     mask.filter(|_| !is_public(limit)).map_or_else(|| text.to_owned(), |mask| mask.of(key, text))
 }

@@ -27,12 +27,10 @@ pub struct Time(u64);
 impl Time {
     pub const MAX: Self = Self(u64::MAX);
 
-    /// Since the Unix epoch.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// Since the Unix epoch.
     pub const fn micros(self) -> u64 {
         self.0
     }
@@ -159,7 +157,6 @@ pub fn now() -> Time {
     Time(micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
 }
 
-/// The monotonic time now.
 pub fn monotonic() -> Monotonic {
     /// The first reading is a day after the beginning, so that what never happened counts as long ago.
     const DAY: u64 = 86_400_000_000;

@@ -36,7 +36,6 @@ impl Fingerprint {
         Self(self.0 ^ other.0)
     }
 
-    /// The top 64 bits.
     pub fn high(self) -> u64 {
         (self.0 >> 64) as u64
     }
@@ -47,7 +46,6 @@ impl Fingerprint {
         low
     }
 
-    /// For [`Self::from_bytes`].
     pub fn to_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
     }
@@ -70,7 +68,6 @@ impl Fingerprint {
     }
 }
 
-/// 32 hexadecimal digits.
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)

@@ -32,7 +32,6 @@ pub trait BackgroundTask: Send + Sync + 'static {
 pub struct InForce<T> {
     all: Mutex<Vec<Arc<T>>>,
     changed: Notify,
-    /// Whether the thread was started.
     is_running: AtomicBool,
 }
 
@@ -92,7 +91,6 @@ impl<T: BackgroundTask> InForce<T> {
     }
 }
 
-/// Runs a task, and again whenever it ends.
 async fn run_again<T: BackgroundTask>(one: Arc<T>) {
     loop {
         let mut task = JoinSet::new();

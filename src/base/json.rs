@@ -289,7 +289,6 @@ impl Reader {
         usize::from(has_colon)
     }
 
-    /// A decoded part of a string.
     #[inline]
     fn push(&mut self, part: &[u8], to: &mut impl Visit) {
         if self.is_name {

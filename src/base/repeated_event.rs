@@ -12,7 +12,6 @@ pub struct RepeatedEvent {
     last: Mutex<Line>,
 }
 
-/// The last logged line.
 #[derive(Debug, Default)]
 struct Line {
     /// `None` if there was no line.

@@ -47,7 +47,6 @@ pub struct Span {
     pub ended: Time,
     /// By the names of the conventions.
     pub attributes: Vec<Attribute>,
-    /// Whether the operation failed.
     pub is_error: bool,
 }
 
@@ -90,7 +89,6 @@ pub struct RequestDetails<'a> {
 pub struct DecisionDetails<'a> {
     pub begun: Time,
     pub ended: Time,
-    /// The limits that decided.
     pub limits: Vec<String>,
     /// In one word.
     pub decision: &'static str,
@@ -128,7 +126,6 @@ pub struct RequestSpans {
     parts: RefCell<Parts>,
 }
 
-/// Spans of parts of a request.
 #[derive(Debug, Default)]
 struct Parts {
     ended: Vec<Span>,
@@ -197,7 +194,6 @@ impl RequestSpans {
         parts.attempt = Some(Span { attributes, ..self.span("forward", SpanKind::Client, now, now) });
     }
 
-    /// The current attempt goes to the server with this address and port.
     pub fn attempt_at(&self, address: String, port: Option<u16>) {
         if let Some(Span { attributes, .. }) = &mut self.parts.borrow_mut().attempt {
             attributes.push(("server.address", AttributeValue::Text(address)));

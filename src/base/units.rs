@@ -35,7 +35,6 @@ pub enum DurationError {
     Unit(String),
     /// Not a number and a unit.
     Form,
-    /// Too long to be represented.
     TooLong,
 }
 

@@ -57,7 +57,6 @@ const MAX_MEMORY: usize = 2 << 30;
 pub struct Question {
     /// `-` is standard input.
     pub logs: Vec<PathBuf>,
-    /// The fields of JSON lines.
     pub fields: Vec<Field>,
     /// How much later than others a line may be.
     pub reorder: Duration,
@@ -67,7 +66,6 @@ pub struct Question {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people.
     Text,
     /// One JSON object.
     Json {
@@ -76,7 +74,6 @@ pub enum Format {
     },
     /// Sections with suggested rates for the configuration.
     Toml,
-    /// One page.
     Html,
 }
 

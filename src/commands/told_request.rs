@@ -16,7 +16,6 @@ pub(super) fn name_host(head: &mut Parts, host: Option<&str>) {
     }
 }
 
-/// The request with this head, from this address.
 pub(super) fn arrived(head: &Parts, peer: IpAddr, uses_tls: bool) -> ArrivedRequest<'_> {
     let length = head.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let body = Some(length.unwrap_or(0));

@@ -36,7 +36,6 @@ const STUCK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub enum TopError {
-    /// Standard output is no terminal.
     NoTerminal,
     /// The terminal cannot be used, or is gone.
     Terminal(io::Error),

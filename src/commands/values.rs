@@ -13,7 +13,6 @@ use crate::request::route;
 
 const EVERY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
 
-/// The longest window for `--reorder`.
 const LONGEST_REORDER: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) fn reorder(text: &str) -> Result<Duration, String> {

@@ -15,7 +15,6 @@ fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The lines of a file, once there are `count`.
 fn lines(path: &Path, count: usize) -> Vec<String> {
     until(&format!("{count} lines"), PATIENCE, || text(path).lines().count() >= count && text(path).ends_with('\n'));
     text(path).lines().map(str::to_owned).collect()

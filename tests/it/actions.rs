@@ -143,7 +143,6 @@ fn no_more_than_max_delayed_requests_of_a_key_are_held() {
         let statuses: Vec<_> = answers.iter().map(|(status, _)| *status).collect();
         assert_eq!(statuses, [200, 200, 200, 429, 429, 429], "{store}");
         assert!(answers[5].1 < answers[1].1, "a request that finds no room is refused at once: {answers:?}");
-        // Another key has its own queue.
         assert_eq!(gateway.client().get_with("/", "X-Key: other\r\n").status, 200);
     });
 }

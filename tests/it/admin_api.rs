@@ -18,7 +18,6 @@ fn call(gateway: &Gateway, method: &str, path: &str, body: &str) -> Response {
         .call(format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n{body}"))
 }
 
-/// The detail of a problem document with this status.
 #[track_caller]
 fn problem(response: &Response, status: u16) -> String {
     assert_eq!(response.status, status, "{}", response.text());
@@ -205,7 +204,6 @@ fn limits_that_refuse_most_come_first_everywhere() {
         numbers["routes"],
         json!([route("/c", 4, 3), route("/b", 2, 1), route("/a", 1, 0), route("/d", 1, 0), route("none", 0, 0)])
     );
-    // Later changes count.
     (0..5).for_each(|_| drop(client.get("/d")));
     stream.wait("numbers", |numbers| order(numbers) == ["d", "c", "b", "a"]);
     assert_eq!(order(&call(&gateway, "GET", "/api/limits", "").json()), ["d", "c", "b", "a", "unused"]);

@@ -41,7 +41,6 @@ fn the_counters_of_a_key_are_shown_and_forgotten() {
         let shown = key(&gateway, "l/keys/a%2Fb%20c");
         assert_eq!(shown["admitted"], false);
         assert!((1..=2 * 86_400).contains(&shown["retry_after"].as_u64().unwrap()), "{shown}");
-        // Other keys have their own counters.
         assert_eq!(ask("other"), 200);
         until("it is counted", Duration::from_secs(10), || used(&gateway, "l/keys/other") == 1);
         let forgotten = call(&gateway, "DELETE", "/api/limits/l/keys/a%2Fb%20c");

@@ -31,7 +31,6 @@ fn key(gateway: &Gateway, path: &str) -> Value {
     response.json()
 }
 
-/// The detail of a problem document with this status.
 #[track_caller]
 fn refused(gateway: &Gateway, path: &str, body: &str, status: u16) -> Value {
     let response = call(gateway, "PUT", path, body);
@@ -44,7 +43,6 @@ fn ask(client: &mut Client, key: &str) -> u16 {
     client.get_with("/", format!("x-api-key: {key}\r\n")).status
 }
 
-/// The number of overrides of the limit `l`.
 fn count(gateway: &Gateway) -> Value {
     let limits =
         Client::connect(gateway.admin).call(format!("GET /api/limits HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin));
@@ -66,7 +64,6 @@ fn a_key_is_exempted_blocked_or_gets_other_rates_until_it_is_deleted() {
         let until: jiff::Timestamp = given["until"].as_str().unwrap().parse().unwrap();
         let left = until.as_second() - i64::try_from(unix().as_secs()).unwrap();
         assert!((3_590..=3_601).contains(&left), "{given}");
-        // Counts stay.
         assert_eq!([(); 4].map(|()| ask(&mut client, "customer-7")), [200, 200, 200, 429]);
         let shown = key(&gateway, "l/keys/customer-7");
         assert_eq!((&shown["rates"][0]["rate"], &shown["override"]["rates"]), (&json!("5/d"), &json!(["5/d"])));
@@ -75,7 +72,6 @@ fn a_key_is_exempted_blocked_or_gets_other_rates_until_it_is_deleted() {
         assert_eq!(count(&gateway), 1);
         assert_eq!(gateway.metric("gateway_limit_temporary_overrides"), Some(1.0));
 
-        // Another override replaces the first.
         put(&gateway, "l/keys/customer-7", &json!({ "exempt": true, "for": "31d" }));
         assert_eq!([(); 3].map(|()| ask(&mut client, "customer-7")), [200; 3]);
         let shown = key(&gateway, "l/keys/customer-7");

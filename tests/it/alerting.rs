@@ -19,7 +19,6 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(docs(file)).unwrap()
 }
 
-/// Runs promtool on files; fails with its output.
 #[track_caller]
 fn check(arguments: &[&str]) -> String {
     let output = promtool(arguments, "");

@@ -8,7 +8,6 @@ use crate::harness::{Client, Gateway};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
-/// The log line of the refusal for this reason.
 #[track_caller]
 fn line(gateway: &Gateway, reason: &str) -> Value {
     gateway.wait_log(reason, |line| line["message"] == "request" && line["reason"] == reason)

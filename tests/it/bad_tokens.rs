@@ -43,7 +43,6 @@ fn send(client: &mut Client, signer: &Signer, subject: &str) -> (u16, Option<Str
     (response.status, response.headers.get("ratelimit").map(str::to_owned))
 }
 
-/// The number of tokens with a wrong signature.
 fn wrong(gateway: &Gateway) -> Option<f64> {
     gateway.metric("gateway_jwt_tokens_total{jwt=\"site\",result=\"signature\"}")
 }

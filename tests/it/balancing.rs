@@ -19,7 +19,6 @@ fn urls(servers: &[Upstream]) -> String {
     servers.iter().map(|server| format!("\"http://{}\"", server.address())).collect::<Vec<_>>().join(", ")
 }
 
-/// The number of requests that each server answers.
 fn shares(gateway: &Gateway, requests: usize) -> BTreeMap<String, usize> {
     let mut client = gateway.client();
     let mut shares = BTreeMap::new();

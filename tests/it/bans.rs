@@ -487,7 +487,6 @@ fn run_in_time(future: impl Future<Output = ()>) {
     runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await }).unwrap();
 }
 
-/// The answer to a request of this key on an HTTP/2 connection.
 async fn stream_of(client: &mut SendRequest<bytes::Bytes>, key: &str) -> Result<u16, h2::Error> {
     *client = client.clone().ready().await?;
     let request = http::Request::get("http://h/").header("x-api-key", key).body(()).unwrap();

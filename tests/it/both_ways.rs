@@ -21,7 +21,6 @@ fn run<F: Future>(future: F) -> F::Output {
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), future).await.expect("in time") })
 }
 
-/// An HTTP/2 request with an open body.
 async fn open(gateway: &Gateway) -> (h2::SendStream<Bytes>, h2::client::ResponseFuture) {
     let stream = tokio::net::TcpStream::connect(gateway.http).await.unwrap();
     let (client, connection) = h2::client::handshake(stream).await.unwrap();

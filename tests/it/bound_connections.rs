@@ -39,7 +39,6 @@ fn ask(client: &mut Client, fields: &str) -> (u16, String) {
     (response.status, response.text().to_owned())
 }
 
-/// The three steps of NTLM.
 fn steps(client: &mut Client, more: &str, name: &str) -> Vec<u16> {
     let step = |step: &str| ask(client, &format!("{more}Authorization: NTLM {step}\r\n")).0;
     ["1 x".to_owned(), format!("3 {name}")].iter().map(String::as_str).map(step).collect()

@@ -38,7 +38,6 @@ fn first_then_well(first: impl Fn(&mut Wire) + Send + Sync + 'static) -> (Upstre
     (up, told)
 }
 
-/// The access log line of the first request.
 #[track_caller]
 fn request_line(gateway: &Gateway) -> Value {
     gateway.wait_message("request")

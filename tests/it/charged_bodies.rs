@@ -23,7 +23,6 @@ fn limited(store: &str, address: &str, model: &str) -> String {
 
 const FIVE: &str = "rates = [\"5/d\"]";
 const TWO: &str = "rates = [\"2/d\"]";
-/// A body that names two models.
 const TWICE: &str = r#"{"model": "a", "model": "b"}"#;
 
 fn head(length: usize) -> String {
@@ -171,7 +170,6 @@ fn bodies_that_do_not_come_use_up_the_limit_of_their_client() {
     assert_eq!(client.reaction(1), Reaction::Status(200));
 }
 
-/// The head of a request with a body.
 fn begun(stream: u32) -> Vec<u8> {
     let fields: [(&[u8], &[u8]); 4] =
         [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"a")];

@@ -9,13 +9,11 @@ fn limited(source: &str) -> String {
     harness::limited(source, "1/d", "")
 }
 
-/// The status of a request with these lines of X-Forwarded-For.
 fn ask(client: &mut Client, lines: &[&str]) -> u16 {
     let fields: Vec<_> = lines.iter().map(|line| format!("X-Forwarded-For: {line}\r\n")).collect();
     client.get_with("/", fields.concat()).status
 }
 
-/// Fails unless all of these are counted as the same client.
 #[track_caller]
 fn one_client(client: &mut Client, spellings: &[&[&str]]) {
     for (at, lines) in spellings.iter().enumerate() {

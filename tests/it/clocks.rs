@@ -66,7 +66,6 @@ fn a_clock_that_is_set_admits_at_most_the_quota_once_more() {
     }
 }
 
-/// An empty server whose clock is this fast.
 fn server_ahead(seconds: i64) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -104,7 +103,6 @@ fn answer(mut stream: TcpStream, seconds: i64) {
     }
 }
 
-/// The answer to the version or the statistics, as packets.
 fn binary(opcode: u8, seconds: i64) -> Vec<u8> {
     const STATISTICS: u8 = 0x10;
     let packet = |name: &str, value: &str| {

@@ -29,7 +29,6 @@ fn a_pipe_is_read_once_and_a_reload_is_refused() {
     assert_eq!(gateway.client().get("/").status, 200);
 }
 
-/// Passes a text to `check` on standard input: the exit code and the output.
 fn check(arguments: &[&str], text: &str, variables: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
     command.arg("check").args(arguments).envs(variables.iter().copied());

@@ -12,9 +12,7 @@ use tempfile::TempDir;
 use crate::harness::{Client, Gateway, Response, Upstream, reply, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Part of every secret here.
 const HIDDEN: &str = "hidden";
-/// Variables with secrets.
 const VARIABLES: [(&str, &str); 2] =
     [("SECRETS_TOKEN", "hidden-token"), ("SECRETS_UPSTREAM", "Bearer hidden-{upstream}")];
 
@@ -36,7 +34,6 @@ fn folder(upstream: &Upstream) -> TempDir {
     folder
 }
 
-/// Where the configuration has this text.
 fn place(folder: &Path, text: &str) -> String {
     let path = folder.join("gateway.toml");
     let whole = fs::read_to_string(&path).unwrap();
@@ -62,7 +59,6 @@ fn admin(gateway: &Gateway, request: &str) -> Response {
     Client::connect(host).call(head + "Content-Length: 0\r\n\r\n")
 }
 
-/// Runs a command with these variables.
 fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
     command.args(arguments).envs(variables.iter().copied()).stdin(Stdio::null()).output().unwrap()

@@ -17,7 +17,6 @@ use crate::harness::{
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A configuration whose one route answers this status.
 fn config(status: u16) -> String {
     format!(
         "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n[[routes]]\npath = \"/*\"\nrespond = {{ status = {status} }}\n"
@@ -145,7 +144,6 @@ fn stop(mut gateway: Gateway) -> Vec<String> {
     gateway.log()
 }
 
-/// The only file of a folder.
 fn only_file(folder: &Path) -> PathBuf {
     let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(files.len(), 1, "{files:?}");

@@ -18,7 +18,6 @@ fn once(up: &Upstream, cors: &str) -> String {
     )
 }
 
-/// Sends a preflight for this method from this origin.
 fn ask(client: &mut Client, path: &str, origin: &str, method: &str) -> Response {
     client.call(format!(
         "OPTIONS {path} HTTP/1.1\r\nHost: test.example\r\nOrigin: {origin}\r\n\

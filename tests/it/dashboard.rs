@@ -13,7 +13,6 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::harness::{Authority, Client, Gateway, Upstream, reply, unix};
 
-/// The text between these two, which must occur once.
 #[track_caller]
 fn between<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
     assert_eq!((page.matches(start).count(), page.matches(end).count()), (1, 1), "{start}");

@@ -12,7 +12,6 @@ pub(crate) fn deciding(decisions: &str, rest: &str) -> Gateway {
     Gateway::with_server(server, &format!("[decisions]\nlisten = \"127.0.0.1:0\"\n{decisions}\n{rest}"))
 }
 
-/// A limit with more keys, and a route for everything.
 fn limit(rate: &str, more: &str) -> String {
     crate::harness::limited("header:x-key | client-ip", rate, more)
 }

@@ -7,7 +7,6 @@ use crate::harness::{Client, Gateway, Peer, Response, Upstream, nginx_config, re
 
 const PAGE: &str = include_str!("../../docs/decisions.md");
 
-/// The block of the page for this proxy.
 #[track_caller]
 fn block(head: &str) -> &'static str {
     let fence = format!("```{head}\n");
@@ -20,7 +19,6 @@ fn replaced(text: &str, from: &str, to: &str) -> String {
     text.replace(from, to)
 }
 
-/// The limits of the page with another rate.
 const LIMITS: &str = r#"
 [limits.per-client]
 key = "header:x-api-key | client-ip"

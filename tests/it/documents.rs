@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// By their paths.
 pub(crate) fn pages() -> BTreeMap<PathBuf, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
@@ -12,7 +11,6 @@ pub(crate) fn pages() -> BTreeMap<PathBuf, String> {
     pages.chain([root.join("README.md")]).map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
 }
 
-/// A page without its blocks of code.
 fn prose(page: &str) -> String {
     let mut is_code = false;
     let lines = page.lines().filter(|line| {
@@ -23,7 +21,6 @@ fn prose(page: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The targets of the links and pictures of a page.
 fn targets(page: &str) -> Vec<String> {
     let text = prose(page);
     let in_markdown = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0.to_owned()));

@@ -23,7 +23,6 @@ fn held_back() -> (Upstream, Sender<()>) {
     (up, release)
 }
 
-/// A connection with a request that waits for its upstream.
 fn under_way(gateway: &Gateway, up: &Upstream) -> Client {
     let mut client = gateway.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");

@@ -20,7 +20,6 @@ const POSTED: usize = 100 << 10;
 const MOST_GROWTH: u64 = 16 << 20;
 /// After so many requests a server closes a connection without notice.
 const MOST_REQUESTS: usize = 20;
-/// Of each kind.
 const GOOD: usize = 5;
 const BAD: usize = 5;
 
@@ -46,7 +45,6 @@ fn server() -> Upstream {
     })
 }
 
-/// One step of a good client, over a connection that it keeps.
 fn good(number: usize, gateway: SocketAddr, kept: &mut Client) {
     match number {
         0 => {

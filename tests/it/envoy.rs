@@ -20,12 +20,10 @@ const HEALTH: &str = "/grpc.health.v1.Health/Check";
 const OK: i32 = Code::Ok as i32;
 const OVER_LIMIT: i32 = Code::OverLimit as i32;
 
-/// A gateway that only decides.
 pub(crate) fn deciding(server: &str, rest: &str) -> Gateway {
     Gateway::with_server(&format!("listen = []\n{server}"), &format!("[decisions]\nlisten = \"127.0.0.1:0\"\n{rest}"))
 }
 
-/// A rule about descriptors.
 pub(crate) fn rule(entries: &str, limits: &str) -> String {
     format!("[[decisions.descriptors]]\ndomain = \"edge\"\nentries = {{ {entries} }}\nlimits = {limits}\n")
 }
@@ -34,10 +32,8 @@ fn limit(name: &str, key: &str, rates: &str, more: &str) -> String {
     format!("[limits.{name}]\nkey = \"{key}\"\nrates = {rates}\n{more}\n")
 }
 
-/// A descriptor, and its cost.
 type Asked<'a> = (&'a [(&'a str, &'a str)], Option<u64>);
 
-/// A connection.
 pub(crate) struct Caller {
     runtime: Runtime,
     client: h2::client::SendRequest<Bytes>,
@@ -63,7 +59,6 @@ impl Caller {
         Self { runtime, client }
     }
 
-    /// Ends the body if it is `whole`.
     fn send(&mut self, request: Request<()>, body: Bytes, whole: bool) -> Ended {
         let ended = async {
             let mut client = self.client.clone().ready().await.unwrap();
@@ -102,7 +97,6 @@ impl Caller {
         self.send(head(path), body.into(), true)
     }
 
-    /// Asks about descriptors with their costs.
     #[track_caller]
     fn ask(&mut self, descriptors: &[Asked<'_>]) -> RateLimitResponse {
         let ended = self.call(SHOULD_RATE_LIMIT, framed(&request(descriptors)));
@@ -136,7 +130,6 @@ fn request(descriptors: &[Asked<'_>]) -> RateLimitRequest {
     RateLimitRequest { domain: "edge".into(), descriptors, hits_addend: 0 }
 }
 
-/// A message with its length.
 fn framed(message: &impl Message) -> Vec<u8> {
     framed_bytes(0, &message.encode_to_vec())
 }

@@ -20,7 +20,6 @@ fn replaced(text: &str, from: &str, to: &str) -> String {
     text.replace(from, to)
 }
 
-/// A gateway with the file of the page, and this rate for each client.
 fn gateway(rates: &str) -> Gateway {
     let file: Vec<_> = PAGE.lines().skip_while(|line| !line.starts_with("    [server]")).collect();
     let lines = file.iter().take_while(|line| line.is_empty() || line.starts_with("    "));

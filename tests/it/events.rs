@@ -8,7 +8,6 @@ use crate::harness::{Client, Gateway, Memcached, limited, until};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
-/// An open stream.
 pub(crate) struct Stream {
     client: Client,
     text: String,
@@ -47,7 +46,6 @@ impl Stream {
         }
     }
 
-    /// The next event with this name.
     #[track_caller]
     pub(crate) fn wait(&mut self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + Duration::from_secs(15);

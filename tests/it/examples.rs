@@ -12,7 +12,6 @@ use crate::harness::{Authority, Signer, key_set};
 
 const SHIPPED: &str = include_str!("../../gateway.toml");
 
-/// A folder with all files that the examples name.
 fn named_files() -> Authority {
     let authority = Authority::new();
     let write = |name: &str, text: &str| fs::write(authority.folder().join(name), text).unwrap();

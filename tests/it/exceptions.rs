@@ -53,7 +53,6 @@ keys = ["127.0.0.0/16"]
 block = true
 "#;
 
-/// How many of eight are admitted, with these headers.
 fn admitted(client: &mut Client, path: &str, fields: &str) -> usize {
     (0..8).filter(|_| client.get_with(path, fields).status == 200).count()
 }
@@ -117,7 +116,6 @@ fn addresses_get_the_override_of_their_network() {
     });
 }
 
-/// A limit of 1 a day whose overrides are in this file.
 fn with_file(file: &Path) -> String {
     let limit = "[limits.l]\nkey = \"header:x-key\"\nrates = [\"1/d\"]\n";
     let route = "[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";

@@ -98,7 +98,6 @@ struct Fate {
     headers: Vec<String>,
 }
 
-/// The compared headers.
 const COMPARED: [&str; 5] = ["x-seen", "allow", "access-control-allow-origin", "ratelimit", "location"];
 
 /// The method, the target, the fields and the client address.
@@ -190,7 +189,6 @@ fn what_is_explained_happens() {
         ("GET", "/x", &[host, "Host: b.test"], near),
         ("GET", "/x", &["Host: "], near),
         ("GET", "/x", &[], near),
-        // Paths.
         ("GET", "/on%6Cy/7/", &[api], near),
         ("GET", "//only///ABC;x=1", &[api], near),
         ("GET", "/OnLy/AbC", &[api], near),
@@ -202,7 +200,6 @@ fn what_is_explained_happens() {
         ("GET", "/a%00", &[host], near),
         ("GET", "/a%252Fb", &[host], near),
         ("GET", "/up", &[host], near),
-        // Methods.
         ("POST", "/only", &["Host: other.test"], near),
         ("GET", "/only", &["Host: other.test"], near),
         ("DELETE", "/only/7", &["Host: api.test", "X-Key: k"], near),
@@ -211,7 +208,6 @@ fn what_is_explained_happens() {
         ("Get", "/x", &[host], near),
         ("PURGE", "/x", &[host], near),
         ("CONNECT", "a.test:443", &["Host: a.test:443"], near),
-        // Headers.
         ("GET", "/x", &[host, "X-Key: k"], near),
         ("GET", "/x", &[host, "X-Key: k", "X-Key: k"], near),
         ("GET", "/x", &[host, "X-Key: k", "X_Key: j"], near),
@@ -219,7 +215,6 @@ fn what_is_explained_happens() {
         ("POST", "/x", &[host, "Transfer-Encoding: gzip, chunked"], near),
         ("POST", "/x", &[host, "Content-Length: 11"], near),
         ("POST", "/x", &[host, "Content-Length: 11", "X-Key: k", "X-Key: k"], near),
-        // Clients.
         ("GET", "/x", &[host, "X-Forwarded-For: 192.0.2.1"], near),
         ("GET", "/x", &[host, "X-Forwarded-For: 192.0.2.1"], proxy),
         ("GET", "/x", &[host, "X-Forwarded-For: 192.0.2.1, 127.0.0.2"], proxy),

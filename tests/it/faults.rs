@@ -9,7 +9,6 @@ use rustix::process::Signal;
 use crate::harness::{self, Client, Fault, Gateway, Memcached, Mode, align, until};
 
 const QUOTA: usize = 20;
-/// Requests of a client before the fault.
 const BEFORE: usize = 8;
 /// `timeout` if no test measures waits: enough for a Memcached without faults.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -131,7 +130,6 @@ impl Server {
         Gateway::start(&(self.memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\"") + &limited()))
     }
 
-    /// Waits until the gateways have one connection each, and no more.
     #[track_caller]
     fn settles_at(&self, gateways: usize) {
         until("there is one connection for each gateway", PATIENCE, || match &self.proxy {
@@ -140,7 +138,6 @@ impl Server {
         });
     }
 
-    /// Waits until at least this much is counted in Memcached.
     #[track_caller]
     fn counts(&self, sum: usize) {
         until(&format!("{sum} are counted"), PATIENCE, || self.memcached.counted() >= sum as u64);
@@ -166,7 +163,6 @@ fn survived(gateway: &Gateway) {
     assert!(!log.iter().any(|line| line.contains("panicked")), "{log:#?}");
 }
 
-/// The sum of one of the store's metrics, which must be there.
 #[track_caller]
 fn metric(gateway: &Gateway, name: &str) -> f64 {
     gateway.metric(name).unwrap_or_else(|| panic!("no {name}"))
@@ -299,7 +295,6 @@ fn nobody_waits(kind: Kind) {
     gateways.iter().for_each(|(gateway, _)| survived(gateway));
 }
 
-/// Requests that meet the fault together.
 fn at_once(clients: &mut [Client]) -> Vec<Duration> {
     thread::scope(|scope| {
         let ask = |(at, client)| scope.spawn(move || time(client, &format!("t{at}")));

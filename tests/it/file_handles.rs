@@ -22,7 +22,6 @@ fn routes(slow: &Upstream, fast: &Upstream) -> String {
     )
 }
 
-/// The requests in flight at all servers.
 fn in_flight(gateway: &Gateway) -> Option<f64> {
     gateway.metric("gateway_upstream_server_in_flight")
 }

@@ -111,7 +111,6 @@ type Versions = std::collections::BTreeMap<String, u64>;
 fn commands(random: &mut Rng, versions: &Versions) -> Vec<u8> {
     let mut out = Vec::new();
     for tag in 0..random.usize(1..8) {
-        // Names of counters, and of values.
         let (counter, value) = (format!("c{}", random.u32(0..6)), format!("v{}", random.u32(0..4)));
         // From 2^63 on, Memcached looks for a minus sign even after the value, where anything may be.
         let amount = [1, 9, 10, 95, 1_000, 1_000_000_000_000_000_u64][random.usize(0..6)];

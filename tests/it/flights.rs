@@ -46,7 +46,6 @@ fn begin(gateway: &Gateway) -> Client {
     client
 }
 
-/// Waits until both places are free again.
 #[track_caller]
 fn both_are_free(gateway: &Gateway) {
     until("both places are free", Duration::from_secs(5), || {

@@ -22,12 +22,10 @@ fn number(response: &Response, header: &str) -> u64 {
     response.headers.must(header).parse().unwrap()
 }
 
-/// The seconds in the field `RateLimit`.
 fn seconds(response: &Response) -> u64 {
     response.headers.must("ratelimit").rsplit(";t=").next().unwrap().parse().unwrap()
 }
 
-/// The statuses of the responses to `count` equal requests.
 fn statuses(client: &mut Client, request: &str, count: usize) -> Vec<u16> {
     (0..count).map(|_| client.call(request).status).collect()
 }
@@ -117,7 +115,6 @@ fn the_date_and_the_wait_change_with_time() {
         // The date may be read a moment before or after it was written.
         let seconds = since.as_secs()..=unix().as_secs();
         assert!(seconds.clone().any(|time| time % 60 == second), "{date}, between {seconds:?}");
-        // The rest of a minute, in whole seconds.
         let left = |passed: Duration| Duration::from_secs(60).saturating_sub(passed).as_micros().div_ceil(1_000_000);
         let expected = left(before.elapsed())..=left(asked - begun);
         assert!(expected.contains(&u128::from(wait)), "{wait}, not {expected:?}");

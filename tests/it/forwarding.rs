@@ -9,7 +9,6 @@ use crate::harness::{Gateway, Upstream, reply};
 
 const ECHO: &str = "[upstreams.up]\nservers = [\"builtin:echo\"]\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n";
 
-/// The headers that the upstream gets for a request with these fields.
 fn seen(gateway: &Gateway, fields: &str) -> Value {
     gateway.client().get_with("/x", fields).json()["headers"].clone()
 }

@@ -24,7 +24,6 @@ fn command((interpreter, program): Peer) -> Command {
     command
 }
 
-/// Ends when it is dropped.
 struct Server {
     _process: Process,
     output: BufReader<ChildStdout>,

@@ -33,7 +33,6 @@ impl Manager {
         &self.path
     }
 
-    /// The next message that begins like this.
     fn wait(&self, beginning: &str) -> String {
         let mut text = [0; 1024];
         loop {

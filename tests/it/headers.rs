@@ -197,7 +197,6 @@ for line in sys.stdin.buffer.read().splitlines():
     print(json.dumps([[type(item.value).__name__, item.value, dict(item.params)] for item in fields]))
 ";
 
-/// Parses these lines with `http_sfv`.
 fn parsed_elsewhere(lines: &[String]) -> Vec<serde_json::Value> {
     let library = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/http-sfv");
     let mut python = std::process::Command::new("python3")

@@ -59,7 +59,6 @@ impl Recorder {
         until("no connection is open", Duration::from_secs(10), closed);
     }
 
-    /// What came since the last call.
     fn take(&self) -> Vec<Vec<u8>> {
         let all = std::mem::take(&mut *self.received.lock().unwrap());
         all.into_iter().filter(|bytes| !bytes.is_empty()).collect()
@@ -148,7 +147,6 @@ fn refused(cases: &[&[Field]]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A request with one more field.
 fn with(name: &'static [u8], value: &'static [u8]) -> Vec<Field> {
     vec![METHOD, SCHEME, AUTHORITY, PATH, (name, value)]
 }

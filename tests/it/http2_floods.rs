@@ -92,7 +92,6 @@ fn never_answering(path: &'static str) -> Upstream {
     })
 }
 
-/// Sends frames until the connection ends. Returns how it ended.
 fn flood(gateway: &Gateway, settings: &[(u16, u32)], next: impl Fn(u32) -> Vec<u8> + Send + 'static) -> Reaction {
     let mut client = RawHttp2::connect(gateway.http, settings);
     let mut writer = client.twin();

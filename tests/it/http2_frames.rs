@@ -18,7 +18,6 @@ const GET: &[(&[u8], &[u8])] = &[(b":method", b"GET"), (b":scheme", b"http"), (b
 const POST: &[(&[u8], &[u8])] =
     &[(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
 
-/// Who is affected by the frames of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Affected {
     /// A following request is answered.
@@ -56,7 +55,6 @@ fn reset(stream: u32) -> Vec<u8> {
     frame(kind::RST_STREAM, 0, stream, &[0, 0, 0, 8])
 }
 
-/// A request with this block of fields.
 fn coded(block: &[u8]) -> Vec<u8> {
     frame(kind::HEADERS, END_HEADERS | END_STREAM, 1, block)
 }
@@ -456,7 +454,6 @@ fn agreed(authority: &Authority, gateway: &Gateway) -> TlsClient {
     TlsClient::connect(gateway.https(), &Arc::new(config), "site.test").unwrap()
 }
 
-/// What comes until the end.
 fn rest(client: &mut TlsClient) -> Vec<u8> {
     let mut rest = Vec::new();
     // A client that goes on sending may be cut off.

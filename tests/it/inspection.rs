@@ -100,7 +100,6 @@ fn together<const GATEWAYS: usize>(test: impl Fn([&Bench; GATEWAYS], &Arc<Limit>
     }
 }
 
-/// Waits until all gateways show this usage.
 #[track_caller]
 fn all_show(benches: &[&Bench], limit: &Arc<Limit>, key: Fingerprint, used: u64, name: &str) {
     for bench in benches {

@@ -22,7 +22,6 @@ use crate::harness::{Framing, Gateway, Upstream, limited, reply, until};
 
 const BOUND: Duration = Duration::from_secs(20);
 
-/// Hides a header of the upstream, and replaces another.
 const HIDING: &str = "response_headers = { remove = [\"x-hidden\"], set = { server = \"gateway\" } }\n";
 
 fn run<F: Future>(future: F) -> F::Output {
@@ -51,7 +50,6 @@ async fn interim(response: &mut ResponseFuture) -> Option<Response<()>> {
     poll_fn(|cx| response.poll_informational(cx)).await.map(Result::unwrap)
 }
 
-/// The statuses of all interim responses, and of the final one.
 async fn statuses(mut response: ResponseFuture) -> Vec<u16> {
     let mut statuses = Vec::new();
     while let Some(head) = interim(&mut response).await {

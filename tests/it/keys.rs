@@ -6,7 +6,6 @@ use crate::harness::{Client, Gateway, Memcached, until};
 
 const ROUTE: &str = "respond = { status = 200 }\n";
 
-/// `/PATH` under a limit of two a day with this key.
 fn limited(name: &str, path: &str, key: &str, more: &str) -> String {
     format!(
         "[limits.{name}]\nkey = {key}\nrates = [\"2/d\"]\n{more}\n[[routes]]\npath = \"{path}\"\nlimits = [\"{name}\"]\n{ROUTE}"
@@ -21,7 +20,6 @@ fn statuses(client: &mut Client, request: &[u8], count: usize) -> Vec<u16> {
     (0..count).map(|_| client.call(request).status).collect()
 }
 
-/// Fails unless the two requests are counted apart under this key.
 #[track_caller]
 fn apart(key: &str, path: &str, one: &[u8], other: &[u8]) {
     let gateway = Gateway::start(&limited("l", path, key, ""));
@@ -33,7 +31,6 @@ fn apart(key: &str, path: &str, one: &[u8], other: &[u8]) {
     assert_eq!(client.call(one).status, 429);
 }
 
-/// Fails unless the two requests are counted together under this key.
 #[track_caller]
 fn together(key: &str, path: &str, one: &[u8], other: &[u8]) {
     let gateway = Gateway::start(&limited("l", path, key, ""));

@@ -10,7 +10,6 @@ use crate::harness::{Client, Gateway, both_stores, limited, run};
 /// The digest of `real-2`, as `printf %s real-2 sha256sum` prints it.
 const DIGEST: &str = "a853d9256fbf40b1b341fe7690e97655471b5dd71f7683acb031f32e3c264408";
 
-/// A limit of two a day by this key.
 fn config(key: &str, file: &Path, more: &str) -> String {
     limited(key, "2/d", &format!("known_keys = {:?}\n{more}", file.to_str().unwrap()))
 }

@@ -21,13 +21,11 @@ fn validate(files: &[PathBuf]) -> Output {
     python.args(files).output().unwrap()
 }
 
-/// The objects of the kustomization.
 #[track_caller]
 fn objects() -> Vec<Value> {
     objects_of(folder())
 }
 
-/// The objects of another kustomization.
 #[track_caller]
 fn objects_of(folder: PathBuf) -> Vec<Value> {
     let output = validate(&[folder]);
@@ -45,7 +43,6 @@ fn object<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("there is no {kind} {name}"))
 }
 
-/// The objects with pods.
 fn workloads(objects: &[Value]) -> impl Iterator<Item = &Value> {
     objects.iter().filter(|object| object["spec"]["template"]["spec"]["containers"].is_array())
 }
@@ -77,7 +74,6 @@ fn settings(objects: &[Value]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A duration as the gateway prints it.
 #[track_caller]
 fn seconds(value: &Value) -> f64 {
     let text = value.as_str().unwrap();

@@ -54,7 +54,6 @@ impl Ended {
         Self { ending, gateway: Gateway::with_server(server, &rest), rest, authority: Authority::new(), other: None }
     }
 
-    /// Begins to end the connections, without waiting.
     fn begin(&mut self) {
         match self.ending {
             Ending::Drain => self.gateway.signal(Signal::TERM),
@@ -75,7 +74,6 @@ impl Ended {
         }
     }
 
-    /// What must hold when the connection has ended.
     fn end(mut self) {
         match self.ending {
             Ending::Drain => assert_eq!(self.gateway.wait_exit().code(), Some(0)),

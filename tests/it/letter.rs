@@ -7,7 +7,6 @@ use http::{HeaderMap, Request, Response};
 use crate::harness::http2_server::{Http2Server, read};
 use crate::harness::{Gateway, Upstream, over_http2, reply};
 
-/// The first line of the response.
 fn status_line(gateway: &Gateway, request: &str) -> String {
     let mut client = gateway.client();
     client.send(request);

@@ -8,7 +8,6 @@ use crate::harness::{Client, Gateway, Memcached, Response, align, both_stores, u
 
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// A route `/NAME` that answers itself, under these limits.
 fn route(name: &str, limits: &str) -> String {
     format!("[[routes]]\npath = \"/{name}\"\nlimits = [{limits}]\nrespond = {{ status = 200, body = \"in\" }}\n")
 }

@@ -42,7 +42,6 @@ impl Unread {
         self.find("listening")["address"].as_str().unwrap().parse().unwrap()
     }
 
-    /// Reads until the next line with this message.
     fn find(&mut self, message: &str) -> Value {
         loop {
             let mut line = String::new();
@@ -71,7 +70,6 @@ impl Unread {
     }
 }
 
-/// The path of a request with a long log line.
 fn long_path() -> String {
     format!("/{}", "a".repeat(16_000))
 }

@@ -244,7 +244,6 @@ fn a_head_that_is_too_long_is_431() {
     assert_eq!(up.received().len(), 1);
 }
 
-/// How long the gateway leaves the connection open.
 #[track_caller]
 fn open_for(client: &mut Client) -> Duration {
     let start = Instant::now();

@@ -3,7 +3,6 @@
 
 use crate::harness::{Client, Gateway, Response};
 
-/// Routes that respond with their number.
 fn answering(routes: &[&str]) -> String {
     let route =
         |(at, lines): (usize, &&str)| format!("[[routes]]\n{lines}\nrespond = {{ status = 200, body = \"{at}\" }}\n");
@@ -14,7 +13,6 @@ fn ask(client: &mut Client, method: &str, path: &str, fields: &str) -> Response 
     client.call(format!("{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n{fields}\r\n"))
 }
 
-/// The number of the route that a request has taken.
 #[track_caller]
 fn taken(client: &mut Client, method: &str, path: &str, fields: &str) -> String {
     let response = ask(client, method, path, fields);

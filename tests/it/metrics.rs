@@ -16,7 +16,6 @@ use crate::harness::{
 
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The documentation of a metric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Documented {
     pub(crate) kind: String,
@@ -24,7 +23,6 @@ pub(crate) struct Documented {
     unit: String,
 }
 
-/// The metrics in the tables of docs/metrics.md.
 pub(crate) fn documented() -> BTreeMap<String, Documented> {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md")).unwrap();
     let rows = text.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -113,7 +111,6 @@ impl Everything {
         Self { gateways: [in_memory, shared, fetched], _servers: [issuer, up, plans, source], _memcached: memcached }
     }
 
-    /// A gateway whose configuration comes from a server.
     fn fetched() -> (Upstream, Gateway) {
         let listen = "listen = \"127.0.0.1:0\"";
         let good = format!("[server]\n{listen}\n[admin]\n{listen}\n[[routes]]\npath = \"/\"\nrespond = {{}}\n");
@@ -208,7 +205,6 @@ struct Sample {
     labels: BTreeMap<String, String>,
 }
 
-/// All samples in the text format.
 fn samples(gateway: &Gateway) -> Vec<Sample> {
     let text = scrape(gateway);
     let lines = text.text().lines().filter(|line| !line.starts_with('#'));

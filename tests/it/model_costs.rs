@@ -12,7 +12,6 @@ use crate::harness::{
 const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
-/// A limit of tokens a day on all requests to this server.
 pub(crate) fn limited(server: &ModelServer, tokens: u64, cost: &str, more: &str) -> String {
     format!(
         "[limits.tokens]\nkey = \"header:authorization\"\nrates = [\"{tokens}/d\"]\n\
@@ -39,7 +38,6 @@ pub(crate) fn used(gateway: &Gateway) -> u64 {
     gateway.used("tokens", "key")
 }
 
-/// A pool of tokens a day, and the key that names it.
 fn pool(tokens: u64) -> String {
     format!("overflow = \"pool\"\n[limits.pool]\nkey = \"header:authorization\"\nrates = [\"{tokens}/d\"]")
 }

@@ -10,7 +10,6 @@ use crate::harness::{Answer, Client, Event, Gateway, ModelServer, Upstream, Used
 const PATIENCE: Duration = Duration::from_secs(20);
 const CHAT: &str = "/v1/chat/completions";
 
-/// A limit of tokens on all requests to this upstream.
 fn limited(up: &str, cost: &str, more: &str) -> String {
     format!(
         "[limits.tokens]\nkey = \"header:authorization\"\nrates = [\"1000000/d\"]\n\
@@ -18,7 +17,6 @@ fn limited(up: &str, cost: &str, more: &str) -> String {
     )
 }
 
-/// Sends a request of three tokens, by a client with this key.
 fn send(client: &mut Client, path: &str, key: &str, more: &Value) {
     let mut body = json!({ "messages": [{ "role": "user", "content": "12345678" }] });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -10,7 +10,6 @@ use crate::model_costs::{CHAT, call, limited, used};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Sends a body as it is, with these header fields.
 fn raw(gateway: &Gateway, path: &str, fields: &str, body: &[u8]) -> Response {
     let length = body.len();
     let head = format!(
@@ -19,7 +18,6 @@ fn raw(gateway: &Gateway, path: &str, fields: &str, body: &[u8]) -> Response {
     gateway.client().call([head.as_bytes(), body].concat())
 }
 
-/// The last request that the server got.
 fn received(server: &ModelServer) -> Value {
     serde_json::from_slice(&server.received().pop().unwrap().body).unwrap()
 }

@@ -20,7 +20,6 @@ impl Contract {
         Self { document, seen: BTreeSet::new() }
     }
 
-    /// All paths with their methods in upper case.
     fn operations(&self) -> Vec<(String, String)> {
         let methods = |(path, item): (&String, &Value)| {
             let named = item.as_object().unwrap().keys().filter(|key| *key != "parameters");
@@ -29,7 +28,6 @@ impl Contract {
         self.document["paths"].as_object().unwrap().iter().flat_map(methods).collect()
     }
 
-    /// All paths, methods, and statuses with a media type.
     fn responses(&self) -> BTreeSet<(String, String, String)> {
         let responses = |(path, method): (String, String)| {
             let statuses = self.document["paths"][&path][method.to_lowercase()]["responses"].as_object().unwrap();
@@ -88,7 +86,6 @@ impl Contract {
     }
 }
 
-/// A path of the document with values for its parameters.
 fn concrete(path: &str) -> String {
     path.replace("{limit}", "l").replace("{key}", "k")
 }
@@ -122,7 +119,6 @@ fn first_chunk(mut client: Client) -> Response {
 const LEVEL: &str = r#"{"level": "info"}"#;
 const OF_KEY: &str = "/api/limits/{limit}/keys/{key}";
 
-/// A valid body for a request to this path.
 fn body(path: &str) -> &'static str {
     if path == OF_KEY { r#"{"rates": ["9/d"], "for": "1h"}"# } else { LEVEL }
 }

@@ -23,18 +23,15 @@ const TOLD: &[&str] = &[
     "x-forwarded-host",
 ];
 
-/// All of them with this value.
 fn forged(value: &str) -> String {
     TOLD.iter().flat_map(|name| [name, ": ", value, "\r\n"]).collect()
 }
 
-/// The names of the fields that contain this value.
 fn saying(headers: &Headers, value: &str) -> Vec<String> {
     let says = |found: &[u8]| String::from_utf8_lossy(found).contains(value);
     headers.0.iter().filter(|(_, found)| says(found)).map(|(name, _)| name.clone()).collect()
 }
 
-/// The fields that the upstream gets for a GET with these fields.
 fn seen(server: &str, fields: &str) -> Headers {
     let up = Upstream::start(|_| reply(200, ""));
     let gateway = Gateway::with_server(server, &up.everything());

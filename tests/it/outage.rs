@@ -54,7 +54,6 @@ fn words(gateway: &Gateway) -> Vec<String> {
     gateway.log().into_iter().filter(|line| !line.contains("\"message\":\"request\"")).collect()
 }
 
-/// Waits until requests are counted in memcached again.
 #[track_caller]
 fn counted_again(client: &mut Client, memcached: &Memcached) {
     let before = memcached.increments();

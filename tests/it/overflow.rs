@@ -19,7 +19,6 @@ fn limit(name: &str, rates: &str, more: &str) -> String {
     format!("[limits.{name}]\nkey = \"header:x-{name}{or_address}\"\nrates = [{rates:?}]\n{more}\n")
 }
 
-/// One limit, its pool, and a route for all requests.
 fn own_and_pool(own: (&str, &str), pool: (&str, &str)) -> String {
     let own = limit("own", own.0, &format!("overflow = \"pool\"\n{}", own.1));
     format!("{own}{}{ROUTE}limits = [\"own\"]\n", limit("pool", pool.0, pool.1))

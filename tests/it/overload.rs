@@ -24,7 +24,6 @@ fn holding() -> (Upstream, Sender<()>) {
     (up, go)
 }
 
-/// This server with more keys for its upstream, and a route to it.
 fn config(up: &Upstream, more: &str) -> String {
     format!("{}{more}\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", up.section())
 }

@@ -21,7 +21,6 @@ fn packaging(file: &str) -> PathBuf {
     root().join("scripts/packaging").join(file)
 }
 
-/// A folder with the manual and the completions.
 fn written_pages() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     pages::write(folder.path()).unwrap();
@@ -37,7 +36,6 @@ fn ask(command: &mut Command) -> (bool, String, String) {
     (output.status.success(), out, err)
 }
 
-/// The values of a setting of a unit.
 fn values<'a>(unit: &'a str, name: &str) -> Vec<&'a str> {
     unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('=')).collect()
 }
@@ -150,7 +148,6 @@ fn the_changelog_names_this_version() {
     assert!(page.contains(&format!("gateway:{version}")) && page.contains(&format!("gateway-{version}-")));
 }
 
-/// The commands that `--help` lists.
 fn commands() -> BTreeSet<String> {
     let output = run(&["--help"]);
     let help = String::from_utf8(output.stdout).unwrap();

@@ -16,7 +16,6 @@ fn check(config: &Path, question: &str) -> (Option<i32>, String) {
     (status.code(), String::from_utf8(stderr).unwrap())
 }
 
-/// Checks a file with this section.
 fn check_file(admin: &str, question: &str) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gateway.toml");

@@ -25,7 +25,6 @@ fn calls(library: Library, gateway: &Gateway, retries: u32, kinds: &[&str]) -> [
     calls_with("secret", library, gateway, retries, kinds)
 }
 
-/// Like [`calls`], with this key.
 fn calls_with(
     key: &str,
     (interpreter, program, provider): Library,
@@ -44,7 +43,6 @@ fn calls_with(
     ["results", "exchanges"].map(|name| printed[name].as_array().unwrap().clone())
 }
 
-/// The server as an upstream, with a limit with the headers of this provider.
 fn limited(server: &ModelServer, provider: &str, rate: &str, more: &str) -> String {
     let limit = format!("[limits.l]\nkey = \"global\"\nrates = [{rate:?}]\nheaders = {provider:?}\n{more}\n");
     format!("{limit}{}limits = [\"l\"]\n", server.up.everything())

@@ -14,7 +14,6 @@ fn connect(fault: &Fault) -> TcpStream {
     stream
 }
 
-/// Sends this and reads the answer.
 fn exchange(mut stream: &TcpStream, commands: &str, answer: &str) {
     stream.write_all(commands.as_bytes()).unwrap();
     let mut read = vec![0; answer.len()];

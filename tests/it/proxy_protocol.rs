@@ -22,14 +22,12 @@ fn v4(last: u8) -> [u8; 12] {
     [192, 0, 2, last, 10, 0, 0, 1, 0x13, 0x88, 0, 80]
 }
 
-/// A connection that has sent these bytes.
 fn sent(gateway: &Gateway, bytes: &[u8]) -> Client {
     let mut client = gateway.client();
     client.send(bytes);
     client
 }
 
-/// The client in the access log for this path.
 #[track_caller]
 fn logged(gateway: &Gateway, path: &str) -> String {
     let line = gateway.wait_log(path, |line| line["message"] == "request" && line["path"] == path);

@@ -44,14 +44,12 @@ fn limit(server: &Postgres, quotas: &str) -> String {
     )
 }
 
-/// The rate of a key, as a response names it.
 fn quota(client: &mut Client, key: &str) -> Result<u64, u16> {
     let response = client.get_with("/", format!("x-api-key: {key}\r\n"));
     let policy = response.headers.get("ratelimit-policy").ok_or(response.status)?;
     Ok(policy.strip_prefix("\"l\";q=").unwrap().split(';').next().unwrap().parse().unwrap())
 }
 
-/// Waits until this holds for a key.
 fn until_quota(gateway: &Gateway, key: &str, expected: Result<u64, u16>) {
     let mut client = gateway.client();
     until(&format!("{key} has {expected:?}"), PATIENCE, || quota(&mut client, key) == expected);

@@ -35,7 +35,6 @@ fn trusting(mut settings: PostgresSettings, ca: &Path) -> PostgresSettings {
     settings
 }
 
-/// A running source, and its announcements.
 struct Running {
     source: Rc<Source>,
     changes: Rc<RefCell<Vec<QuotaChange>>>,
@@ -46,7 +45,6 @@ impl Running {
         timeout(PATIENCE, self.source.look_up(key)).await.expect("a lookup hangs")
     }
 
-    /// Asks until there is an answer.
     async fn answer(&self, key: &str) -> Option<QuotaAnswer> {
         let start = Instant::now();
         loop {

@@ -44,7 +44,6 @@ const TAIL: &str = "
 A larger value is an error, whose message contains the allowed range.
 ";
 
-/// A value as TOML, on one line.
 fn toml(value: &Value) -> String {
     match value {
         Value::Array(elements) => format!("[{}]", elements.iter().map(toml).collect::<Vec<_>>().join(", ")),
@@ -61,7 +60,6 @@ fn code(value: &Value) -> String {
     format!("`{}`", toml(value).replace('|', "\\|"))
 }
 
-/// The values of a key, in words.
 fn takes(schema: &Value) -> String {
     let choice = |list: &[String]| match list {
         [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),

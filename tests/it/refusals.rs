@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use crate::harness::{Gateway, Response, Upstream, both_stores, limited, reply};
 
-/// A parameter of the one item of a header, in digits.
 #[track_caller]
 fn parameter(response: &Response, header: &str, name: &str) -> u64 {
     let field = response.headers.must(header);

@@ -16,7 +16,6 @@ use crate::shared::PATIENT;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A configuration with a limit `l` with this key and these further settings, and a route that uses it.
 fn limit(key: &str, more: &str) -> String {
     format!(
         "[limits.l]\nkey = {key:?}\n{more}\n\

@@ -9,7 +9,6 @@ use crate::harness::{Gateway, Response, Upstream, closed_port, curl, limited, re
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
-/// The one identifier of a response.
 #[track_caller]
 fn id(response: &Response) -> String {
     let all: Vec<_> = response.headers.0.iter().filter(|(name, _)| name == "x-request-id").collect();
@@ -21,7 +20,6 @@ fn is_made(id: &str) -> bool {
     id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The line of the access log about this request.
 #[track_caller]
 fn line(gateway: &Gateway, id: &str) -> Value {
     gateway.wait_log(id, |line| line["message"] == "request" && line["request_id"] == id)

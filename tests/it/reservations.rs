@@ -69,7 +69,6 @@ fn remaining(response: &Response) -> u64 {
     state.split("r=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap()
 }
 
-/// Runs the test with every store and every strategy.
 fn everywhere(test: impl Fn(&str, &str)) {
     let memcached = Memcached::start();
     let with = |more: &str| memcached.store_with(&format!("on_error = \"reject\"\ntimeout = \"5s\"\n{more}"));
@@ -304,7 +303,6 @@ fn another_gateway_can_use_what_one_gives_back() {
     }
 }
 
-/// The number of decisions of all limits with this result.
 fn decisions(gateway: &Gateway, decision: &str) -> u64 {
     let metrics = gateway.admin("/metrics");
     let lines = metrics.text().lines().filter(|line| line.starts_with("gateway_limit_decisions_total"));

@@ -9,12 +9,10 @@ use http::{HeaderMap, Request};
 use crate::harness::http2_server::{Http2Server, read};
 use crate::harness::{Client, Gateway, Headers, Upstream, reply};
 
-/// A route for everything below `/v1`, with more keys.
 fn below_v1(up: &Upstream, keys: &str) -> String {
     format!("{}\n[[routes]]\npath = \"/v1/{{tenant}}/*\"\nupstream = \"up\"\n{keys}\n", up.section())
 }
 
-/// The values of a header, line by line.
 fn lines(headers: &Headers, name: &str) -> Vec<String> {
     let lines = headers.0.iter().filter(|(other, _)| other == name);
     lines.map(|(_, value)| String::from_utf8(value.clone()).unwrap()).collect()
@@ -59,7 +57,6 @@ fn headers_are_removed_set_and_added_after_those_of_the_gateway() {
     assert_eq!(all, expected);
 }
 
-/// Whether a line differs in each request.
 fn differs_each_time(line: &str) -> bool {
     line.starts_with("x-request-id: ") || line.starts_with("via: ")
 }
@@ -69,7 +66,6 @@ fn run<F: Future>(future: F) -> F::Output {
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), future).await.expect("in time") })
 }
 
-/// Sends an HTTP/2 request with a body and trailers.
 async fn send_over_http2(gateway: &Gateway, request: Request<()>, trailers: HeaderMap) -> u16 {
     let stream = tokio::net::TcpStream::connect(gateway.http).await.unwrap();
     let (client, connection) = h2::client::handshake(stream).await.unwrap();

@@ -14,7 +14,6 @@ use crate::harness::{Client, Gateway, limited, until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A store that is saved to this file, and a limit for each client.
 fn saved(file: &Path, rate: &str) -> String {
     format!("[store]\nsnapshot = \"{}\"\n{}", file.display(), limited("client-ip", rate, ""))
 }
@@ -32,7 +31,6 @@ fn stop(mut gateway: Gateway) -> String {
     gateway.log().join("\n")
 }
 
-/// How many of ten requests pass.
 fn passed(gateway: &Gateway) -> usize {
     let mut client = gateway.client();
     (0..10).filter(|_| client.get("/").status == 200).count()

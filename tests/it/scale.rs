@@ -40,7 +40,6 @@ fn number(text: &str) -> (f64, usize) {
     (digits.parse().unwrap_or_else(|_| panic!("{text:?} is no number")), decimals)
 }
 
-/// The result of a formula with these values.
 fn evaluate(formula: &str, values: &BTreeMap<&str, f64>) -> f64 {
     let expression = exmex::parse::<f64>(formula).unwrap_or_else(|error| panic!("{formula}: {error}"));
     let value =

@@ -19,7 +19,6 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The files with this extension in a folder of the repository.
 fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()

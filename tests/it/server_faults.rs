@@ -21,25 +21,21 @@ fn server(name: &str) -> Gateway {
     Gateway::start(&format!("{upstream}[[routes]]\npath = \"/*\"\nupstream = \"echo\"\n{name}\n"))
 }
 
-/// The name of the server that answered.
 fn name(response: &Response) -> &str {
     response.headers.get("x-server").unwrap_or("none")
 }
 
-/// A gateway in front of both.
 fn front(servers: &[Gateway; 2], more: &str) -> Gateway {
     let list = servers.each_ref().map(|server| format!("\"http://{}\"", server.http)).join(", ");
     let section = format!("[upstreams.up]\nservers = [{list}]\nbalance = \"round-robin\"\n{more}\n");
     Gateway::start(&format!("{section}[[routes]]\npath = \"/*\"\nupstream = \"up\"\n"))
 }
 
-/// Clients that send the same request again and again.
 struct Load {
     stop: Arc<AtomicBool>,
     clients: Vec<JoinHandle<Vec<Answer>>>,
 }
 
-/// The result of a request, and its time.
 struct Answer {
     at: Instant,
     status: u16,
@@ -72,7 +68,6 @@ impl Load {
     }
 }
 
-/// The number of requests with each status, from this moment on.
 fn statuses(answers: &[Answer], from: Instant) -> BTreeMap<u16, usize> {
     let mut counts = BTreeMap::new();
     let later = answers.iter().filter(|answer| answer.at >= from);

@@ -101,7 +101,6 @@ fn one_that_is_frozen_holds_up_nobody_else() {
     assert!(kept.len() >= 10 && lost.len() >= 10, "{} and {}", kept.len(), lost.len());
 
     let answered = AtomicUsize::new(0);
-    // Uses up these keys, one after the other.
     let mut use_up = |keys: &[String]| {
         for key in keys {
             let mut admitted = 0;

@@ -54,13 +54,11 @@ fn shared(share: &str, rest: &str) -> String {
     format!("[store]\nshare = {share}\n{rest}")
 }
 
-/// How many of twenty requests to this path, with these fields, pass.
 fn passed(gateway: &Gateway, path: &str, fields: &str) -> usize {
     let mut client = gateway.client();
     (0..20).filter(|_| client.get_with(path, fields).status == 200).count()
 }
 
-/// `/api/limits` about the first limit.
 fn described(gateway: &Gateway) -> (Value, Value) {
     let limit = gateway.admin("/api/limits").json()["limits"][0].clone();
     (limit["rates"].clone(), limit["gateways"].clone())

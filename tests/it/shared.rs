@@ -10,7 +10,6 @@ pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// Requests wait for Memcached long enough on a busy machine.
 pub(crate) const PATIENT: &str = "on_error = \"reject\"\ntimeout = \"5s\"\n";
 
-/// One limit for everybody, with more keys, on its own route.
 pub(crate) fn limited(rate: &str, more: &str) -> String {
     harness::limited("global", rate, more)
 }

@@ -26,7 +26,6 @@ fn slow() -> Upstream {
     })
 }
 
-/// The address of a client.
 fn address(number: u8) -> IpAddr {
     IpAddr::from(Ipv4Addr::new(127, 0, 7, number))
 }
@@ -72,7 +71,6 @@ fn count(answers: &Answers, status: u16) -> usize {
     answers.iter().filter(|(other, _)| *other == status).count()
 }
 
-/// The sum of all metrics with this beginning.
 fn counted(gateway: &Gateway, start: &str) -> usize {
     let metrics = gateway.admin("/metrics");
     let lines = metrics.text().lines().filter(|line| line.starts_with(start));

@@ -25,7 +25,6 @@ limits = ["api"]
 respond = { status = 200 }
 "#;
 
-/// A folder with a configuration and logs.
 struct Folder(TempDir);
 
 impl Folder {
@@ -44,7 +43,6 @@ impl Folder {
         self.path(name)
     }
 
-    /// Runs `gateway simulate` in the folder with these arguments and this standard input.
     fn run(&self, arguments: &[&str], input: &[u8]) -> Output {
         let mut child = Command::new(env!("CARGO_BIN_EXE_gateway"))
             .args(["simulate", "--config", "gateway.toml"])
@@ -64,7 +62,6 @@ impl Folder {
         output
     }
 
-    /// The output for this log.
     fn text(&self, arguments: &[&str], log: &str) -> String {
         let output = self.run(&[arguments, &["-"]].concat(), log.as_bytes());
         assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -72,12 +69,10 @@ impl Folder {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The report for this log.
     fn json(&self, arguments: &[&str], log: &str) -> Value {
         serde_json::from_str(&self.text(&[&["--json"], arguments].concat(), log)).unwrap()
     }
 
-    /// The exit code and the messages.
     fn error(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let output = self.run(arguments, b"");
         (output.status.code(), String::from_utf8(output.stderr).unwrap())

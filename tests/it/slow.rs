@@ -130,7 +130,6 @@ fn what_a_client_was_charged_that_goes_away_is_given_back() {
     });
 }
 
-/// At most this many requests of all clients together.
 fn of_all(places: u64) -> String {
     format!("[limits.all]\nkey = \"global\"\nmax_in_flight = {places}\n")
 }

@@ -3,7 +3,6 @@
 use crate::harness::http2::{END_STREAM, RawHttp2, Reaction, headers};
 use crate::harness::{Gateway, Upstream, reply, run};
 
-/// How the gateway treats a spelling of `/v1/login`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// The route of `/v1/login` takes it.
@@ -114,7 +113,6 @@ const UNESCAPED: &[(&[u8], &str, [bool; 2])] = &[
     (b"\xe9", "%E9", [false, false]),
 ];
 
-/// A path and a query with this text in it.
 fn targets(text: &[u8], escape: &str) -> [Vec<u8>; 2] {
     let around = [("/p/", "x"), ("/q?q=", "&n=")];
     around.map(|(before, after)| [before.as_bytes(), text, after.as_bytes(), &escape.as_bytes()[1..]].concat())

@@ -85,7 +85,6 @@ fn an_account_that_cannot_be_read_now_is_not_replaced() {
     }
 }
 
-/// How many of ten requests with this key pass.
 fn passed(gateway: &Gateway, key: &str) -> usize {
     let mut client = gateway.client();
     (0..10).filter(|_| client.get_with("/", format!("X-Api-Key: {key}\r\n")).status == 200).count()

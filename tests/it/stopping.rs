@@ -20,7 +20,6 @@ fn silent() -> (Upstream, Sender<()>) {
     (up, release)
 }
 
-/// Clients with one request in flight each.
 fn under_way(gateway: &Gateway, up: &Upstream, count: usize) -> Vec<Client> {
     let mut clients: Vec<_> = (0..count).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));

@@ -31,7 +31,6 @@ pub(crate) fn strategies() -> Vec<(&'static str, Rate)> {
     ]
 }
 
-/// A store under test, with its own clock and keys.
 pub(crate) struct Bench {
     store: Store,
     start: u64,
@@ -82,12 +81,10 @@ impl Bench {
         }
     }
 
-    /// The counts of a key.
     pub(crate) fn peek(&self, limit: &Arc<Limit>, key: Fingerprint, at: u64) -> Result<KeyUsage, Away> {
         block_on(self.store.peek(limit, key, Time::from_micros(self.start + at)))
     }
 
-    /// How much of the first rate is used.
     pub(crate) fn used(&self, limit: &Arc<Limit>, key: Fingerprint, at: u64) -> u64 {
         self.peek(limit, key, at).unwrap().rates[0].used
     }
@@ -112,7 +109,6 @@ impl Bench {
         self.decide(&[Ask::new(limit, key, cost)], at)[0]
     }
 
-    /// How many of `count` single requests at this moment are admitted.
     pub(crate) fn burst(&self, limit: &Arc<Limit>, key: Fingerprint, count: usize, at: u64) -> usize {
         (0..count).filter(|_| self.one(limit, key, 1, at).admitted).count()
     }
@@ -126,7 +122,6 @@ pub(crate) fn limit(name: &str, rates: &[Rate]) -> Arc<Limit> {
     Arc::new(Limit::new(name, rates))
 }
 
-/// Runs the test for both stores and all strategies.
 pub(crate) fn everywhere(test: impl Fn(&mut Bench, &str, &Rate)) {
     let server = Memcached::start();
     for (which, mut bench) in [
@@ -382,7 +377,6 @@ fn strict_gateways_admit_together_what_one_would() {
     }
 }
 
-/// The same way to count, with room for more.
 pub(crate) fn raised(rate: &Rate, quota: u64) -> Rate {
     let strategy = match rate.strategy() {
         Strategy::TokenBucket { .. } => Strategy::TokenBucket { burst: quota },
@@ -391,7 +385,6 @@ pub(crate) fn raised(rate: &Rate, quota: u64) -> Rate {
     Rate::new(quota, rate.window()).unwrap().with_strategy(strategy).unwrap()
 }
 
-/// For both stores, with this rate.
 fn both(rate: &str, strategy: Strategy, test: impl Fn(&Bench, &Arc<Limit>, Fingerprint)) {
     let server = Memcached::start();
     let rate = rate.parse::<Rate>().unwrap().with_strategy(strategy).unwrap();

@@ -63,7 +63,6 @@ fn only_what_is_for_tests_is_no_code() {
     assert_eq!(code(text), "a;\nb;\nimpl C {\n\n    fn f() {}\n}\nj;\n");
 }
 
-/// Whether a file has only tests.
 fn is_test(path: &Path) -> bool {
     path.file_stem().is_some_and(|name| name == "tests")
         || path.parent().is_some_and(|folder| folder.ends_with("tests"))

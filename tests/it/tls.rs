@@ -10,7 +10,6 @@ use rustix::process::Signal;
 
 use crate::harness::{Authority, Gateway, Issued, TlsClient, Upstream, curl, limited, reply, until};
 
-/// A plain listener and a TLS listener with these certificates and more keys for `[server.tls]`.
 fn server(certificates: &[&Issued], more: &str) -> String {
     let certificates: Vec<_> = certificates.iter().map(|issued| issued.toml()).collect();
     let listen = "listen = [{ address = \"127.0.0.1:0\", tls = false }, { address = \"127.0.0.1:0\" }]";
@@ -132,7 +131,6 @@ fn new_certificates_are_used_as_soon_as_they_are_there() {
     assert!(open.get("/").unwrap().0.starts_with("HTTP/1.1 200"), "the connection stays open");
 }
 
-/// Whether the last configuration is in force, and the last certificates.
 fn states(gateway: &Gateway) -> [bool; 2] {
     let is_good = |name: &str| gateway.metric(name).unwrap() > 0.5;
     ["gateway_config_last_reload_successful", "gateway_tls_certificate_last_reload_successful"].map(is_good)

@@ -10,7 +10,6 @@ use crate::harness::{
     self, Authority, Gateway, Signer, TlsServer, Upstream, claims, closed_port, limited, read_request, reply, until,
 };
 
-/// A limit that requires tokens of the issuer with these keys.
 fn config(jwks: &str) -> String {
     format!(
         "[jwt.site]\nissuer = \"https://login.test/\"\naudience = [\"api\"]\njwks = {jwks:?}\nalgorithms = [\"ES256\"]\n\

@@ -10,14 +10,12 @@ use tempfile::TempDir;
 
 use crate::harness::{Client, Gateway, Signer, Upstream, claims, key_set, limited, over_http2, reply, run, unix};
 
-/// A file with the keys of these signers.
 fn file(signers: &[&Signer]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("jwks.json"), key_set(signers)).unwrap();
     folder
 }
 
-/// `[jwt.NAME]` with the keys of a file and more settings.
 fn section(name: &str, folder: &Path, more: &str) -> String {
     let jwks = folder.join("jwks.json").display().to_string();
     format!("[jwt.{name}]\nissuer = \"https://login.test/\"\naudience = [\"api\"]\njwks = {jwks:?}\n{more}\n")
@@ -29,13 +27,11 @@ fn bearer(token: &str) -> String {
     format!("Authorization: Bearer {token}\r\n")
 }
 
-/// The claims with another one.
 fn with(mut claims: Value, name: &str, value: Value) -> Value {
     claims[name] = value;
     claims
 }
 
-/// The statuses of three requests with these fields.
 fn statuses(client: &mut Client, fields: &str) -> [u16; 3] {
     [(); 3].map(|()| client.get_with("/", fields).status)
 }

@@ -23,13 +23,11 @@ fn top(gateway: &Gateway) -> Terminal {
     start(&format!("http://{}", gateway.admin), &[], &[])
 }
 
-/// The requests per second that the screen shows for this group.
 fn rate(screen: &str, group: &str) -> Option<f64> {
     let rest = screen.lines().find_map(|line| line.split_once(group))?.1;
     rest.split_whitespace().next()?.replace(',', "").parse().ok()
 }
 
-/// Waits until the program ends with this code, and the terminal is as before.
 #[track_caller]
 fn expect_end(top: &mut Terminal, code: i32) {
     assert_eq!(top.wait_exit().code(), Some(code), "{}", top.screen());
@@ -235,7 +233,6 @@ fn a_token_comes_from_the_environment_or_from_a_file_and_can_be_replaced() {
     }
 }
 
-/// The message of a program that cannot begin.
 #[track_caller]
 fn failure(address: &str, variables: &[(&str, &str)]) -> String {
     let mut top = start(address, &[], variables);

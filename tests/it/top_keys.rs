@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use crate::harness::{Client, Gateway, both_stores, limited, until};
 
-/// The limit at this index, as the API shows it.
 fn limit(gateway: &Gateway, index: usize) -> Value {
     gateway.admin("/api/limits").json()["limits"][index].clone()
 }

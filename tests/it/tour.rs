@@ -24,13 +24,11 @@ const BUILD: [&str; 2] = ["cargo build --release --locked", "PATH=\"$PWD/target/
 const WINDOW: u64 = 600;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A command of the page, and its output there.
 struct Step {
     command: String,
     shown: String,
 }
 
-/// All commands of a page.
 fn steps(page: &str) -> Vec<Step> {
     let mut steps = Vec::<Step>::new();
     let mut document = false;
@@ -84,7 +82,6 @@ fn steady(line: &str) -> String {
     line
 }
 
-/// Whether the lines are like those on the page.
 fn is_like(shown: &[String], lines: &[String]) -> bool {
     match shown.split_first() {
         None => lines.is_empty(),
@@ -127,7 +124,6 @@ impl Shell {
         shell
     }
 
-    /// What the command prints until it ends.
     fn run(&mut self, command: &str) -> Result<String, String> {
         const END: &str = "--- the command has ended ---";
         // The last line may have no end.
@@ -157,7 +153,6 @@ fn only_looks(command: &str) -> bool {
     beginnings.iter().any(|beginning| command.starts_with(beginning))
 }
 
-/// Does what the page says.
 fn walk(steps: &[Step]) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
     let up = Upstream::start(|_| reply(200, "hi"));

@@ -22,7 +22,6 @@ fn start(endpoint: &str) -> Gateway {
     Gateway::start(&format!("[tracing]\nendpoint = \"{endpoint}\"\nsample = 1\n{FIXED}"))
 }
 
-/// The number of spans with this result.
 fn counted(gateway: &Gateway, result: &str) -> usize {
     let text = gateway.admin("/metrics").text().to_owned();
     let series = format!("gateway_spans_total{{result=\"{result}\"}} ");
@@ -35,7 +34,6 @@ fn wait_counted(gateway: &Gateway, result: &str, count: usize) {
     assert_eq!(counted(gateway, result), count);
 }
 
-/// The number of log lines with this message.
 fn logged(gateway: &Gateway, message: &str) -> usize {
     gateway.log().iter().filter(|line| line.contains(&format!("\"{message}\""))).count()
 }
@@ -223,7 +221,6 @@ fn a_reload_begins_changes_and_ends_it() {
     until("its threads have ended", BOUND, || threads(&gateway, "otlp") == 0);
 }
 
-/// The number of threads of the gateway with this name.
 fn threads(gateway: &Gateway, name: &str) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", gateway.pid())).unwrap();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());

@@ -15,12 +15,10 @@ use crate::harness::{
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
 
-/// The spans with this name.
 fn named<'a>(spans: &'a [Span], name: &str) -> Vec<&'a Span> {
     spans.iter().filter(|span| span.text("name") == name).collect()
 }
 
-/// The only span with this name.
 #[track_caller]
 fn one<'a>(spans: &'a [Span], name: &str) -> &'a Span {
     let found = named(spans, name);
@@ -41,7 +39,6 @@ fn parent_of(span: &Span) -> String {
     format!("00-{}-{}-01", span.text("trace"), span.text("id"))
 }
 
-/// The last `traceparent` that a server got.
 fn sent(up: &Upstream) -> String {
     up.received().pop().unwrap().headers.joined("traceparent")
 }

@@ -11,7 +11,6 @@ const REFUSED: &str = "[limits.l]\nkey = \"global\"\nrates = [\"1/h\"]\n[[routes
                        respond = { status = 200 }\n[[routes]]\npath = \"/waits\"\nlimits = [\"l\"]\n\
                        respond = { status = 200 }\n[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
-/// A gateway whose limit is used up.
 fn gateway() -> Gateway {
     let gateway = Gateway::start(REFUSED);
     assert_eq!(gateway.client().get("/post").status, 200);
@@ -22,13 +21,11 @@ fn head(fields: &str) -> String {
     format!("POST /post HTTP/1.1\r\nHost: a\r\n{fields}\r\n")
 }
 
-/// The connection goes on.
 fn goes_on(client: &mut Client, response: &Response) {
     assert_eq!((response.status, response.headers.get("connection")), (429, None));
     assert_eq!(client.get("/").status, 200);
 }
 
-/// The client is told that the connection ends, and it does.
 fn ends(client: &mut Client, response: &Response) {
     assert_eq!(response.headers.must("connection"), "close");
     assert!(client.closed().is_empty());

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use crate::harness::{Client, Gateway, Upstream, reply, until};
 
 const BOUND: Duration = Duration::from_secs(10);
-/// Idle connections.
 const RESTING: usize = 10;
 
 fn everything(up: &Upstream, keys: &str) -> String {

@@ -414,7 +414,6 @@ fn a_reload_that_changes_the_protocol_uses_other_connections() {
     assert_eq!(client.response(false).text(), "/held", "a request under way is finished");
 }
 
-/// A server of another project.
 struct Nghttpd {
     _process: Process,
     port: u16,

@@ -17,7 +17,6 @@ use crate::harness::http2_server::{Frames, Http2Server, over_http2, read, send};
 use crate::harness::{Client, Gateway, until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A request whose body is not complete.
 const HALF: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe";
 
 /// A client with the address 127.0.0.`last`; others have 127.0.0.1.
@@ -130,7 +129,6 @@ fn a_server_that_takes_one_connection_gets_all_requests_on_it() {
     clients.iter_mut().for_each(|client| assert_eq!(client.response(false).text(), "well"));
 }
 
-/// What has come to a server.
 #[derive(Debug, Default)]
 struct Came {
     requests: AtomicUsize,

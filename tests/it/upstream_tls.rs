@@ -16,12 +16,10 @@ use crate::harness::{Authority, Gateway, Handshake, Pattern, TlsServer, TlsStrea
 
 const BOUND: Duration = Duration::from_secs(10);
 
-/// `[upstreams.up.tls]` that trusts this authority, with more keys.
 fn trusting(authority: &Authority, keys: &str) -> String {
     format!("[upstreams.up.tls]\nca = \"{}\"\n{keys}\n", authority.ca().display())
 }
 
-/// A server with a certificate for this name, and its authority.
 fn server(name: &str) -> (Authority, ServerConfig) {
     let authority = Authority::new();
     let up = authority.issue("up", "up", &[name]);
@@ -29,7 +27,6 @@ fn server(name: &str) -> (Authority, ServerConfig) {
     (authority, config)
 }
 
-/// The failure of a request: the log says why, and the metric counts it.
 #[track_caller]
 fn expect_failure(gateway: &Gateway, reason: &str, error: &str) {
     let line = gateway.wait_message("upstream failed");
@@ -162,7 +159,6 @@ fn a_server_may_show_the_certificate_that_is_named_as_its_authority() {
     }
 }
 
-/// Answers one request on each connection, and then closes it.
 fn answer_once(mut stream: TlsStream, _: usize) {
     if read_request(&mut stream).is_some() {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi");

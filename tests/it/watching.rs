@@ -6,7 +6,6 @@ use crate::harness::{Gateway, Upstream, closed_port, reply, until};
 
 const SECRET: &str = "secret-of-a-client";
 
-/// A gateway with a request of every outcome.
 fn busy() -> Gateway {
     let up = Upstream::start(|_| reply(200, "body"));
     let (_held, away) = closed_port();

@@ -10,7 +10,6 @@ use tungstenite::{Message, WebSocket};
 
 use crate::harness::{Authority, Client, Gateway, TlsClient, Upstream, Wire, reply, until};
 
-/// A handshake as a browser sends it, for this path.
 fn handshake(path: &str) -> String {
     format!(
         "GET {path} HTTP/1.1\r\nHost: test.example\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
@@ -52,7 +51,6 @@ fn expect(client: &mut Client, expected: &[u8]) {
     assert_eq!(received, expected);
 }
 
-/// The log line of the tunnel's end.
 #[track_caller]
 fn ended(gateway: &Gateway, outcome: &str) -> serde_json::Value {
     gateway.wait_log("the end of a tunnel", |line| line["message"] == "request" && line["outcome"] == outcome)

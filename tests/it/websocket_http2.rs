@@ -32,7 +32,6 @@ async fn connect(address: SocketAddr, window: u32) -> SendRequest<Bytes> {
     client
 }
 
-/// Asks for a tunnel of this protocol.
 async fn ask(client: &SendRequest<Bytes>, path: &str, protocol: &str) -> (Response<RecvStream>, SendStream<Bytes>) {
     let mut request = Request::builder().method(Method::CONNECT).uri(format!("http://test.example{path}"));
     request = request.header("sec-websocket-version", "13").header("sec-websocket-protocol", "chat");

@@ -23,7 +23,6 @@ pub const FORWARDED_PROTO: &str = "x-forwarded-proto";
 /// The host of the client's request.
 pub const FORWARDED_HOST: &str = "x-forwarded-host";
 pub const FORWARDED_CLIENT_CERT: &str = "x-forwarded-client-cert";
-/// Only the address of the client.
 pub const REAL_IP: &str = "x-real-ip";
 pub const REQUEST_ID: &str = "x-request-id";
 
@@ -34,7 +33,7 @@ pub enum Rule {
     HopByHop,
     /// The upstream never gets the client's header as it is: the gateway writes, checks or answers it.
     OwnInRequests,
-    /// The gateway writes it in responses, even if the upstream has written it.
+    /// The gateway writes it in responses: instead of the upstream's, or only if the upstream's is missing.
     OwnInResponses,
     /// The upstream gets the header only from a trusted proxy.
     Trusted,

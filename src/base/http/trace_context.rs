@@ -130,7 +130,6 @@ impl TraceContext {
 }
 
 impl TraceId {
-    /// As protocols send them.
     pub fn to_bytes(self) -> [u8; 16] {
         (u128::from(self.high) << 64 | u128::from(self.low)).to_be_bytes()
     }
@@ -141,7 +140,6 @@ impl SpanId {
         Self(random.bits() | 1)
     }
 
-    /// As protocols send them.
     pub fn to_bytes(self) -> [u8; 8] {
         self.0.to_be_bytes()
     }

@@ -16,7 +16,6 @@ pub(super) fn escaped(byte: u8) -> Option<u8> {
     })
 }
 
-/// Appends a hexadecimal digit to a number.
 pub(super) fn with_digit(value: u32, byte: u8) -> Option<u32> {
     char::from(byte).to_digit(16).map(|digit| value << 4 | digit)
 }

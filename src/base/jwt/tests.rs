@@ -274,7 +274,6 @@ fn documents_that_are_no_keys_are_refused_without_repeating_them() {
     assert!(KeySet::parse(deep.as_bytes(), KeyOrigin::Server).is_err());
 }
 
-/// Without a signature.
 fn unsigned(head: &str, signature: &str) -> String {
     use base64::Engine as _;
     let encode = |text: &str| base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(text);

@@ -44,7 +44,6 @@ pub enum Rejection {
     UnknownKey,
     /// The named key has not signed the token.
     Signature,
-    /// A required claim is missing.
     MissingClaim,
     Issuer,
     Audience,

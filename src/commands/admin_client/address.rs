@@ -59,7 +59,6 @@ impl FromStr for AdminLocation {
         if uri.path() != "/" || uri.query().is_some() {
             return Err("write the URL without a path: the admin listener is a whole server".to_owned());
         }
-        // Removes the brackets of an IPv6 address.
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let (default_port, server_name) = match scheme {
             "http" => (80, None),

@@ -37,7 +37,6 @@ pub enum AskError {
 }
 
 impl AskError {
-    /// For an exchange that fails before there is an answer.
     pub(super) fn of_exchange(error: hyper::Error) -> Self {
         let is_of_system = matches!(error.source(), Some(source) if source.is::<io::Error>());
         if is_of_system || error.is_incomplete_message() { Self::Closed(error) } else { Self::NotHttp(error) }

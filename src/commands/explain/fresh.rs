@@ -17,7 +17,6 @@ use crate::request::identify::tokens::TokenProblem;
 use crate::request::resolve::{ArrivedRequest, Target};
 use crate::request::route::rewrite;
 
-/// A request and its route.
 pub(super) struct Routed<'a> {
     pub(super) gateway: &'a Snapshot,
     pub(super) served: &'a CompiledRoute,

@@ -9,7 +9,6 @@ use crate::request::identify::key_text::value_text;
 use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::tokens::{Usage, Weights};
 
-/// Shown instead of a key.
 const MASK: &str = "***";
 
 pub(super) struct DescribedLimit<'a> {

@@ -17,7 +17,6 @@ pub(super) struct ExactLog {
 }
 
 impl ExactLog {
-    /// Whether every rate has room for a cost of `need`.
     pub(super) fn has_room(&self, rates: &[Rate], now: Time, need: u64) -> bool {
         rates.iter().all(|rate| self.count(rate, now).saturating_add(need) <= rate.quota())
     }

@@ -50,7 +50,6 @@ pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames, times: &mut T
     Ok(Line::Request(Box::new(Record { time, client, method, uri, host, headers, status, spent })))
 }
 
-/// The cost of a request, if the line has one.
 fn spent(object: &Object<'_>, names: &FieldNames) -> Option<Spent> {
     let number = |name: &str| object.text(name).and_then(|number| number.parse().ok());
     names.cost.iter().find_map(|name| number(name)).map(Spent::Cost).or_else(|| {

@@ -25,7 +25,6 @@ impl Borrow<str> for Name<'_> {
 #[derive(Debug, Deserialize)]
 #[serde(from = "&RawValue", bound(deserialize = "'de: 'a"))]
 struct Field<'a> {
-    /// As written.
     value: &'a RawValue,
     /// The value as an object, once it was needed.
     inside: OnceCell<Option<Box<Object<'a>>>>,

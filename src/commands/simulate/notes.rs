@@ -85,7 +85,6 @@ impl Notes<'_> {
         notes
     }
 
-    /// What a log cannot tell about the configuration.
     fn about_configuration(&self) -> Vec<String> {
         let Self { config, needs, input, replay, .. } = self;
         let mut notes = Vec::new();
@@ -121,7 +120,6 @@ impl Notes<'_> {
     }
 }
 
-/// What a log cannot tell about a limit.
 fn about_limit(limit: &Limit, seen: &Seen) -> Vec<String> {
     let name = &limit.name;
     let mut notes = Vec::new();

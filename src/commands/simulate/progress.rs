@@ -4,7 +4,6 @@ use std::io::{self, IsTerminal};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Requests between two updates.
 const STEP: u64 = 4_096;
 
 /// A bar on standard error, if that is a terminal.

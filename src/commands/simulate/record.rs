@@ -27,7 +27,6 @@ pub(super) struct Record {
     pub(super) spent: Option<Spent>,
 }
 
-/// The cost of a request in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spent {
     Cost(u64),
@@ -74,7 +73,6 @@ pub(super) enum Unreadable {
     /// The time is in no known format.
     Time,
     NoClient,
-    /// The client is no address.
     Client,
     /// The method or the path is missing.
     NoRequest,

@@ -23,7 +23,6 @@ pub(super) struct Reorder {
     waiting: BinaryHeap<Reverse<PendingRecord>>,
     /// The latest time so far.
     newest: u64,
-    /// The line with the latest time.
     newest_line: u64,
     /// A request far ahead of all others, and its line.
     leaping: Option<(Box<Record>, u64)>,
@@ -67,7 +66,6 @@ pub(super) enum OutOfOrder {
     Late {
         /// By how many seconds the line is older than the latest one.
         seconds: u64,
-        /// The line with the latest time.
         newest_line: u64,
     },
     /// Far ahead of the lines before and after.

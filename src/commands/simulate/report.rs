@@ -71,9 +71,7 @@ pub(super) struct LimitReport {
 }
 
 pub(super) struct BanReport {
-    /// How many bans would have begun.
     pub(super) begun: u64,
-    /// How many keys would have been banned.
     pub(super) keys: u64,
     /// Requests that bans would have refused, except those that would have begun a ban.
     pub(super) refused: u64,
@@ -93,7 +91,6 @@ pub(super) struct Suggestion {
 }
 
 impl Report {
-    /// Lines that could not be used.
     pub(super) fn skipped(&self) -> u64 {
         self.unreadable + self.late
     }

@@ -23,7 +23,6 @@ pub(super) struct LimitStatistics {
     pub(super) requests: u64,
     /// Requests that the rates would have rejected.
     pub(super) rejected: u64,
-    /// Bans that began.
     pub(super) bans: u64,
     /// Requests that a ban refused, except those that began one.
     pub(super) banned: u64,

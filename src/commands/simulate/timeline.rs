@@ -57,7 +57,6 @@ impl Timeline {
         }
     }
 
-    /// At most `most` columns.
     pub(super) fn columns(&self, most: usize) -> Columns {
         let together = self.intervals.len().div_ceil(most.max(1)).max(1);
         let width = self.width.saturating_mul(together as u64);

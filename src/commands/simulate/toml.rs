@@ -8,7 +8,6 @@ use super::report::{LimitReport, Report, moment, percent, share};
 use super::suggestion::USUAL_SHARE;
 use crate::limit::Rate;
 
-/// A section for each limit, with the findings as comments.
 pub(super) fn toml(report: &Report) -> String {
     let mut text = String::new();
     let (from, to) = (report.from.map_or("-".to_owned(), moment), report.to.map_or("-".to_owned(), moment));

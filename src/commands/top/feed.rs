@@ -16,7 +16,6 @@ use crate::commands::admin_client::{AdminClient, Answer, AskError};
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Pauses before the next attempt while the gateway is away.
 const PAUSES: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(5) };
-/// How often rates and keys of limits are asked for.
 const LIMITS_EVERY: Duration = Duration::from_secs(5);
 /// Of an event, or of the limits. A thousand limits take less than 1 MiB.
 const MAX_BYTES: usize = 8 << 20;

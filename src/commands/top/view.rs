@@ -45,7 +45,6 @@ struct Panel<'a> {
     title: &'a str,
     /// Headings with widths. The first column gets the rest of the width.
     columns: &'a [(&'a str, u16)],
-    /// The text in place of rows.
     empty: &'a str,
 }
 

@@ -19,7 +19,6 @@ const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 const EVENTS: usize = 40;
 const MUCH: usize = 3 << 20;
 
-/// Where a response breaks off.
 #[derive(Clone, Copy, Debug)]
 enum Break {
     /// Directly after the head.
@@ -37,7 +36,6 @@ enum Break {
 impl Break {
     const ALL: [Self; 5] = [Self::BehindHead, Self::WithHead, Self::InChunks, Self::Burst, Self::Much];
 
-    /// The length of the body before the break.
     fn length(self) -> usize {
         match self {
             Self::BehindHead => 0,
@@ -47,7 +45,6 @@ impl Break {
         }
     }
 
-    /// A server of this protocol, which pauses before the break.
     fn server(self, protocol: Protocol, pause: Duration) -> SocketAddr {
         match protocol {
             Protocol::Http1 => raw(move |mut wire| {
@@ -89,7 +86,6 @@ impl Break {
     }
 }
 
-/// An HTTP/1.1 server that passes each connection to `serve`.
 fn raw(serve: impl Fn(Wire) + Send + Sync + 'static) -> SocketAddr {
     Upstream::raw(move |wire, _| serve(wire)).address()
 }

@@ -18,7 +18,6 @@ use super::gateway::{Gateway, limited};
 use super::tls::Authority;
 use super::upstream::{Received, Upstream};
 
-/// What an authority does with an order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum AcmeMood {
     #[default]
@@ -54,9 +53,7 @@ struct Shared {
 struct State {
     mood: AcmeMood,
     accounts: usize,
-    /// The binding of the last account.
     bound_to: Value,
-    /// The names of each order.
     orders: Vec<Vec<String>>,
     /// The issued chains, by the number of their order.
     issued: BTreeMap<usize, String>,
@@ -83,7 +80,6 @@ impl AcmeServer {
         Self { up, shared }
     }
 
-    /// The signer of its certificates.
     pub(crate) fn authority(&self) -> &Authority {
         &self.shared.authority
     }
@@ -109,7 +105,6 @@ impl AcmeServer {
         assert!(state.orders.len() >= count, "only {:?} were ordered", state.orders);
     }
 
-    /// The binding of the last account: a signed object.
     pub(crate) fn bound_to(&self) -> Value {
         self.shared.state.lock().unwrap().bound_to.clone()
     }
@@ -140,12 +135,10 @@ pub(crate) fn start(state: &Path, text: &str) -> Gateway {
     Gateway::with_source(&["--config", config.to_str().unwrap(), "--state-dir", state.to_str().unwrap()], &[])
 }
 
-/// A limit and a route for every request.
 pub(crate) fn everything() -> String {
     limited("client-ip", "1000/s", "")
 }
 
-/// The file of the certificate in a state folder.
 pub(crate) fn certificate_in(state: &Path) -> PathBuf {
     let entries =
         |folder: &Path| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
@@ -255,7 +248,6 @@ impl Shared {
     }
 }
 
-/// The token of the challenges for a name.
 pub(crate) fn token(name: &str) -> String {
     URL_SAFE_NO_PAD.encode(name)
 }

@@ -9,7 +9,6 @@ use socket2::{Domain, Socket, Type};
 
 use super::wire::{Framing, Headers, Wire};
 
-/// One connection to a gateway.
 pub(crate) struct Client {
     pub(crate) wire: Wire,
 }
@@ -30,7 +29,6 @@ impl Client {
         Self { wire: Wire::new(stream) }
     }
 
-    /// From this local address, such as 127.0.0.2.
     pub(crate) fn connect_from(from: IpAddr, address: SocketAddr) -> Self {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::new(from, 0).into()).unwrap();

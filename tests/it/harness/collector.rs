@@ -28,7 +28,6 @@ impl Collector {
         Self(Upstream::start(answer))
     }
 
-    /// `[tracing]` for this collector with these keys.
     pub(crate) fn section(&self, more: &str) -> String {
         format!("[tracing]\nendpoint = \"http://{}\"\n{more}\n", self.0.address())
     }
@@ -37,7 +36,6 @@ impl Collector {
         decode(self.0.received().iter().map(|export| &*export.body))
     }
 
-    /// Waits until there are `count` spans.
     #[track_caller]
     pub(crate) fn wait_spans(&self, count: usize) -> Vec<Span> {
         let (mut exports, mut spans) = (0, Vec::new());

@@ -15,7 +15,6 @@ const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 const WITH_DATA: [(&str, usize); 7] =
     [("ms", 2), ("set", 4), ("add", 4), ("replace", 4), ("append", 4), ("prepend", 4), ("cas", 4)];
 
-/// What the proxy does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Pass,
@@ -87,7 +86,6 @@ impl Fault {
         }
     }
 
-    /// The open connections of the gateway.
     pub(crate) fn open(&self) -> usize {
         self.shared.lock().pairs.iter().filter(|pair| pair.strong_count() > 0).count()
     }
@@ -125,7 +123,6 @@ impl Shared {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens whenever the mode allows, until the end.
     fn listen(self: &Arc<Self>, address: SocketAddr) {
         loop {
             let mut state = self.lock();
@@ -144,7 +141,6 @@ impl Shared {
         }
     }
 
-    /// Accepts until the mode forbids it.
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         loop {
             let accepted = listener.accept();
@@ -179,7 +175,6 @@ impl Shared {
         (!state.ended).then_some(state.mode)
     }
 
-    /// Waits for `span`, or until the end.
     fn pause(&self, span: Duration) {
         let (end, mut state) = (Instant::now() + span, self.lock());
         while let left = end.saturating_duration_since(Instant::now())
@@ -190,7 +185,6 @@ impl Shared {
         }
     }
 
-    /// Waits until answers are no longer held, or until the end.
     fn hold(&self) {
         let mut state = self.lock();
         while state.mode == Mode::Hold && !state.ended {
@@ -255,7 +249,6 @@ impl Pair {
     }
 }
 
-/// Commands as they arrive, in any pieces.
 #[derive(Default)]
 struct Commands {
     pending: Vec<u8>,

@@ -44,19 +44,16 @@ impl Gateway {
         Self::with_server("", rest)
     }
 
-    /// With more keys for `[server]`.
     #[track_caller]
     pub(crate) fn with_server(server: &str, rest: &str) -> Self {
         Self::from_text(&text(server, "", rest))
     }
 
-    /// With more keys for `[admin]`.
     #[track_caller]
     pub(crate) fn with_admin(admin: &str, rest: &str) -> Self {
         Self::from_text(&text_with_admin("", "", admin, rest))
     }
 
-    /// With more keys for `[log]`.
     #[track_caller]
     pub(crate) fn with_log(log: &str, rest: &str) -> Self {
         Self::from_text(&text("", log, rest))
@@ -83,7 +80,6 @@ impl Gateway {
         Self::run(&text(server, "", rest), Some(limited_handles(handles)))
     }
 
-    /// With this environment variable.
     #[track_caller]
     pub(crate) fn with_variable(name: &str, value: &Path, rest: &str) -> Self {
         let mut env = Command::new("env");
@@ -91,7 +87,6 @@ impl Gateway {
         Self::run(&text("", "", rest), Some(env))
     }
 
-    /// With these arguments.
     #[track_caller]
     pub(crate) fn with_arguments(arguments: &[&str], rest: &str) -> Self {
         let mut env = Command::new("env");
@@ -185,7 +180,6 @@ impl Gateway {
         gateway
     }
 
-    /// The address of the TLS listener.
     #[track_caller]
     pub(crate) fn https(&self) -> SocketAddr {
         self.listening("https")
@@ -216,7 +210,6 @@ impl Gateway {
         Client::connect(self.http)
     }
 
-    /// A request to the admin listener.
     pub(crate) fn admin(&self, path: &str) -> super::Response {
         Client::connect(self.admin).call(format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.admin))
     }
@@ -282,13 +275,11 @@ impl Gateway {
         self.signal(Signal::HUP);
     }
 
-    /// With more keys for `[admin]`.
     pub(crate) fn reload_admin(&self, admin: &str, rest: &str) {
         std::fs::write(&self.config, text_with_admin("", "", admin, rest)).unwrap();
         self.signal(Signal::HUP);
     }
 
-    /// Writes a new file, asks the gateway to read it, and waits until it is in force.
     pub(crate) fn reload_and_wait(&self, server: &str, rest: &str) {
         let before = self.reloads();
         self.reload(server, rest);
@@ -408,13 +399,11 @@ pub(crate) fn limited(key: &str, rate: &str, more: &str) -> String {
     format!("{limit}[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = {{ status = 200 }}\n")
 }
 
-/// Runs the binary with these arguments to its end.
 pub(crate) fn run(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
     command.args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
-/// The JSON that the binary prints with these arguments.
 #[track_caller]
 pub(crate) fn run_json(arguments: &[&str]) -> Value {
     let output = run(arguments);

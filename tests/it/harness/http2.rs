@@ -49,14 +49,10 @@ pub(crate) struct Frame {
     pub(crate) payload: Vec<u8>,
 }
 
-/// The reaction to a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reaction {
-    /// The response has this status.
     Status(u16),
-    /// The stream is reset with this code.
     Reset(u32),
-    /// The connection ends with this code.
     GoAway(u32),
     /// The connection closes without a code.
     Closed,
@@ -133,7 +129,6 @@ impl RawHttp2 {
         }
     }
 
-    /// The reaction to a stream, or the end of the connection.
     #[track_caller]
     pub(crate) fn reaction(&mut self, stream: u32) -> Reaction {
         let end = Instant::now() + PATIENCE;
@@ -151,7 +146,6 @@ impl RawHttp2 {
         }
     }
 
-    /// How the connection ends.
     #[track_caller]
     pub(crate) fn ending(&mut self) -> Reaction {
         self.reaction(u32::MAX)
@@ -168,7 +162,6 @@ pub(crate) fn headers(stream: u32, flags: u8, fields: &[(&[u8], &[u8])]) -> Vec<
     frame(kind::HEADERS, flags | END_HEADERS, stream, &block(fields))
 }
 
-/// A HEADERS frame with a whole request for this path.
 pub(crate) fn get(stream: u32, path: &str) -> Vec<u8> {
     let path = path.as_bytes();
     headers(stream, END_STREAM, &[(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", path)])
@@ -201,12 +194,10 @@ fn length(length: usize, out: &mut Vec<u8>) {
     out.push(u8::try_from(left).unwrap());
 }
 
-/// One parameter of a SETTINGS frame.
 pub(crate) fn setting(id: u16, value: u32) -> Vec<u8> {
     [&id.to_be_bytes()[..], &value.to_be_bytes()].concat()
 }
 
-/// The first four bytes of a payload.
 fn code(payload: &[u8]) -> u32 {
     u32::from_be_bytes(payload[..4].try_into().unwrap())
 }

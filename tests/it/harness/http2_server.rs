@@ -102,7 +102,6 @@ impl Http2Server {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// The heads of the requests.
     pub(crate) fn requests(&self) -> Vec<Parts> {
         self.requests.lock().unwrap().clone()
     }
@@ -230,7 +229,6 @@ impl Frames {
         }
     }
 
-    /// Answers with this text on a stream.
     pub(crate) fn answer(&mut self, stream: u32, text: &str) {
         self.send(kind::HEADERS, END_HEADERS, stream, STATUS_200);
         self.send(kind::DATA, END_STREAM, stream, text.as_bytes());

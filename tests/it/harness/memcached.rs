@@ -51,7 +51,6 @@ impl Memcached {
         started
     }
 
-    /// `[store]` with this server.
     pub(crate) fn store(&self) -> String {
         store(self.address, "")
     }
@@ -107,12 +106,10 @@ impl Memcached {
         self.stat("curr_connections") - 1
     }
 
-    /// The sum of all counters in it.
     pub(crate) fn counted(&self) -> u64 {
         self.counters().values().sum()
     }
 
-    /// Every counter in it by its name.
     pub(crate) fn counters(&self) -> BTreeMap<String, u64> {
         self.list();
         let lines = self.tell_of_counters("mg", "k v");
@@ -126,7 +123,6 @@ impl Memcached {
         pairs.filter_map(counter).collect()
     }
 
-    /// Notes the names of all counters in it.
     fn list(&self) {
         let mut dump = Vec::new();
         until("memcached lists what is in it", Duration::from_secs(10), || {

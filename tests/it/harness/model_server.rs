@@ -23,7 +23,6 @@ pub(crate) struct ModelServer {
     events: Receiver<Event>,
 }
 
-/// What happens to responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A response waits for [`ModelServer::go_on`].
@@ -42,7 +41,6 @@ pub(crate) struct Answer {
     pub(crate) fields: String,
     /// The text. Each piece is an event of a stream.
     pub(crate) pieces: Vec<String>,
-    /// The reported usage, if it is reported.
     pub(crate) usage: Option<Used>,
     /// After how many pieces the rest waits for the test. An answer without a stream has two pieces, its halves.
     pub(crate) held_after: Option<usize>,
@@ -50,7 +48,6 @@ pub(crate) struct Answer {
     pub(crate) broken_after: Option<usize>,
 }
 
-/// Numbers of tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Used {
     /// Without those from the cache.
@@ -75,7 +72,6 @@ struct Shared {
 }
 
 impl ModelServer {
-    /// Answers every request so.
     pub(crate) fn start(answer: Answer) -> Self {
         let ((go, waiting), (sender, events)) = (channel(), channel());
         let (answer, waiting) = (Mutex::new(answer), Mutex::new(waiting));
@@ -95,7 +91,6 @@ impl ModelServer {
         Self { up, shared, go, events }
     }
 
-    /// Answers the following requests so.
     pub(crate) fn answer(&self, answer: Answer) {
         *self.shared.answer.lock().unwrap() = answer;
     }
@@ -104,7 +99,6 @@ impl ModelServer {
         self.shared.received.lock().unwrap().clone()
     }
 
-    /// Lets one held response go on.
     pub(crate) fn go_on(&self) {
         self.go.send(()).unwrap();
     }

@@ -78,7 +78,6 @@ impl Pebble {
         self.config_at(names, more, [&listeners[0], &listeners[1]], rest)
     }
 
-    /// At other listeners.
     pub(crate) fn config_at(&self, names: &[&str], more: &str, listeners: [&str; 2], rest: &str) -> String {
         let directory = format!("https://localhost:{}/dir", self.address.port());
         gateway_text(&directory, names, &format!("ca = \"{}\"\n{more}", self.authority.ca().display()), listeners, rest)

@@ -60,7 +60,6 @@ impl Plans {
         self.answers.lock().unwrap().remove(target);
     }
 
-    /// How often the source was asked about a target.
     pub(crate) fn asked(&self, target: &str) -> usize {
         self.server.received().iter().filter(|request| request.target == target).count()
     }

@@ -73,7 +73,6 @@ impl Postgres {
         format!("postgres://{user}@{}/postgres?sslmode=disable", self.address)
     }
 
-    /// Over the Unix socket.
     pub(crate) fn unix_url(&self, user: &str) -> String {
         let folder = self.folder.path().to_str().unwrap();
         format!("postgres:///postgres?user={user}&host={folder}&port={}", self.address.port())
@@ -94,7 +93,6 @@ impl Postgres {
         psql(self.folder.path(), self.address.port(), text)
     }
 
-    /// Replaces the rules that authenticate users.
     pub(crate) fn authenticate(&self, rules: &str) {
         fs::write(self.folder.path().join("data/pg_hba.conf"), rules).unwrap();
         self.sql("select pg_reload_conf()");
@@ -177,7 +175,6 @@ fn has_ended(pid: Pid) -> bool {
     shown.stdout.is_empty() || shown.stdout.starts_with(b"Z")
 }
 
-/// Runs SQL as the owner, over the socket in the folder.
 fn psql(folder: &Path, port: u16, text: &str) -> Result<String, String> {
     let mut psql = Command::new("psql");
     psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"]);

@@ -51,7 +51,6 @@ fn size(columns: u16, rows: u16) -> Winsize {
 }
 
 impl Terminal {
-    /// Runs the gateway's binary with these arguments and environment variables in a terminal of this size.
     pub(crate) fn start(arguments: &[&str], variables: &[(&str, &str)], (columns, rows): (u16, u16)) -> Self {
         let outside = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&outside).unwrap();
@@ -104,7 +103,6 @@ impl Terminal {
         self.output.lock().unwrap().parser.screen().contents()
     }
 
-    /// All output of the program.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.output.lock().unwrap().bytes.clone()
     }
@@ -125,7 +123,6 @@ impl Terminal {
         rustix::io::ioctl_fionread(self.keyboard.as_ref().unwrap()).unwrap()
     }
 
-    /// Waits until the screen is as wanted.
     #[track_caller]
     pub(crate) fn wait(&mut self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
         let end = Instant::now() + PATIENCE;
@@ -152,7 +149,6 @@ impl Terminal {
         }
     }
 
-    /// Fails unless the terminal is as it was before the program.
     #[track_caller]
     pub(crate) fn expect_restored(&self) {
         assert!(self.has_old_settings(), "other settings: {:?}", tcgetattr(&self.inside));

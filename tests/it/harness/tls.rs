@@ -58,7 +58,6 @@ impl Authority {
         self.issue_with(file, subject, names, |_| {})
     }
 
-    /// With other parameters.
     pub(crate) fn issue_with(
         &self,
         file: &str,
@@ -79,7 +78,6 @@ impl Authority {
         issued
     }
 
-    /// Signs a certificate for this key; returns it in PEM.
     pub(crate) fn sign(&self, params: &CertificateParams, key: &impl PublicKeyData) -> String {
         params.signed_by(key, &self.issuer).unwrap().pem()
     }
@@ -120,7 +118,6 @@ impl Authority {
     }
 }
 
-/// A server's side of a connection.
 pub(crate) type TlsStream = StreamOwned<ServerConnection, TcpStream>;
 
 /// A handshake as a server saw it.
@@ -128,7 +125,6 @@ pub(crate) type TlsStream = StreamOwned<ServerConnection, TcpStream>;
 pub(crate) struct Handshake {
     /// The requested name.
     pub(crate) name: Option<String>,
-    /// The negotiated protocol.
     pub(crate) protocol: Option<String>,
     pub(crate) is_resumed: bool,
     pub(crate) has_certificate: bool,
@@ -187,7 +183,6 @@ impl TlsServer {
         format!("{}[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", self.section(keys))
     }
 
-    /// The successful handshakes.
     pub(crate) fn handshakes(&self) -> Vec<Handshake> {
         self.handshakes.lock().unwrap().clone()
     }
@@ -233,7 +228,6 @@ pub(crate) fn read_request(stream: &mut TlsStream) -> Option<(String, Vec<u8>)> 
 }
 
 impl Issued {
-    /// As an element of `certificates`.
     pub(crate) fn toml(&self) -> String {
         format!("{{ cert = \"{}\", key = \"{}\" }}", self.cert.display(), self.key.display())
     }
@@ -268,7 +262,6 @@ impl TlsClient {
         self.response()
     }
 
-    /// The head and the body of the next response.
     pub(crate) fn response(&mut self) -> Result<(String, String)> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {

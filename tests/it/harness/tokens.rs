@@ -70,7 +70,6 @@ pub(crate) fn claims(subject: &str) -> Value {
     json!({ "iss": "https://login.test/", "aud": "api", "sub": subject, "iat": now, "exp": now + 600 })
 }
 
-/// A JWK Set.
 pub(crate) fn key_set(signers: &[&Signer]) -> String {
     json!({ "keys": signers.iter().map(|signer| &signer.jwk).collect::<Vec<_>>() }).to_string()
 }

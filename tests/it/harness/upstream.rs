@@ -12,7 +12,6 @@ use socket2::{Domain, Socket, Type};
 use super::clock::until;
 use super::wire::{Framing, Headers, Wire};
 
-/// A request as an upstream saw it.
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
     pub(crate) method: String,
@@ -110,12 +109,10 @@ impl Upstream {
         (up, go)
     }
 
-    /// `[upstreams.up]` with this server, and a route that sends everything to it.
     pub(crate) fn everything(&self) -> String {
         format!("{}\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", self.section())
     }
 
-    /// `[upstreams.up]` with this server.
     pub(crate) fn section(&self) -> String {
         format!("[upstreams.up]\nservers = [\"http://{}\"]\n", self.address)
     }

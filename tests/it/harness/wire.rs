@@ -7,7 +7,6 @@ use std::time::Duration;
 /// For a read or a write: a test that hangs shall fail instead.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One side of a connection.
 pub(crate) struct Wire {
     reader: BufReader<TcpStream>,
 }
@@ -25,13 +24,11 @@ pub(crate) enum Framing {
 }
 
 impl Headers {
-    /// The first field with this name.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let (_, value) = self.0.iter().find(|(other, _)| other == name)?;
         Some(std::str::from_utf8(value).unwrap())
     }
 
-    /// The first field with this name, which must be there.
     #[track_caller]
     pub(crate) fn must(&self, name: &str) -> &str {
         self.get(name).unwrap_or_else(|| panic!("no {name} in {self:?}"))
@@ -198,7 +195,6 @@ impl Pattern {
         }
     }
 
-    /// How much has passed.
     pub(crate) fn len(&self) -> u64 {
         self.at as u64
     }

@@ -21,7 +21,6 @@ const MARGIN: Duration = Duration::from_secs(15);
 /// Between repeated questions of a test.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits for all of them.
 pub(super) fn all() {
     let waits: [fn(); 15] = [
         body_timeout,
@@ -50,7 +49,6 @@ fn over(begun: Instant, millis: u64) {
     assert!((least..least + MARGIN).contains(&took), "{took:?}");
 }
 
-/// A client that waits for long.
 fn patient(gateway: &Gateway) -> Client {
     let client = gateway.client();
     client.wire.stream().set_read_timeout(Some(LONG)).unwrap();

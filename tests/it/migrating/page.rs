@@ -9,7 +9,6 @@ pub(super) struct Block {
     pub(super) text: String,
 }
 
-/// All blocks, in their order.
 pub(super) fn blocks() -> Vec<Block> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/migrating.md");
     let page = std::fs::read_to_string(file).unwrap();

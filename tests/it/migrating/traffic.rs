@@ -42,7 +42,6 @@ pub(super) fn send(server: SocketAddr, client: &str, begun: Instant, schedule: &
     repeat(server, client, &request("GET", "/", ""), begun, schedule)
 }
 
-/// With another request.
 #[track_caller]
 pub(super) fn repeat(
     server: SocketAddr,

@@ -44,7 +44,6 @@ pub(super) fn route(config: &Config, route: &Route) -> Value {
     Value::Object(shown)
 }
 
-/// The keys of the action.
 fn action(config: &Config, route: &Route) -> Vec<(String, Value)> {
     let keys = match &route.action {
         Action::Forward { upstream, path, preserve_host, rewrite_location } => {

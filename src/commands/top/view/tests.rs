@@ -123,7 +123,6 @@ fn screen(model: Model) -> Screen {
     Screen { address: "127.0.0.1:9901".to_owned(), has_colours: true, model }
 }
 
-/// The screen after ten seconds.
 fn full(now: Instant) -> Screen {
     let mut model = Model::new(numbers(0), now);
     (1..=10).for_each(|second| model.take(new(numbers(second)), now));

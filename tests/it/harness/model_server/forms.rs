@@ -26,7 +26,6 @@ impl Reply<'_> {
         self.answer.pieces.concat()
     }
 
-    /// An event for each piece of the text.
     fn each(&self, event: impl FnMut(&String) -> String) -> Vec<String> {
         self.answer.pieces.iter().map(event).collect()
     }
@@ -50,7 +49,6 @@ impl Reply<'_> {
         })
     }
 
-    /// Completions of a chat, or of a text.
     pub(super) fn completion(&self, is_chat: bool) -> Value {
         let choice = if is_chat {
             json!({ "index": 0, "message": { "role": "assistant", "content": self.text() }, "finish_reason": "stop" })
@@ -209,7 +207,6 @@ impl Reply<'_> {
     }
 }
 
-/// Adds the usage, if there is one.
 fn with_usage(mut object: Value, name: &str, usage: Option<Value>) -> Value {
     if let Some(usage) = usage {
         object[name] = usage;
@@ -217,7 +214,6 @@ fn with_usage(mut object: Value, name: &str, usage: Option<Value>) -> Value {
     object
 }
 
-/// A message in a response.
 fn output_item(text: &str) -> Value {
     let content = json!([{ "type": "output_text", "text": text, "annotations": [] }]);
     json!({ "id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": content })
