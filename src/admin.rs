@@ -98,13 +98,11 @@ pub struct View {
     pub reloads: mpsc::Sender<ReloadAnswer>,
     /// Asks the control thread to change overrides.
     pub overrides: mpsc::Sender<OverrideRequest>,
-    /// The overrides that the admin API has set.
     pub temporary: Arc<Mutex<TemporaryOverrides>>,
     /// How keys are shown, unless they are shown in full.
     pub key_mask: KeyMask,
     pub readiness: Arc<Readiness>,
     pub reloads_so_far: RecentReloads,
-    /// Reloads of the certificates alone.
     pub certificate_reloads: RecentReloads,
     pub gatekeeper: Gatekeeper,
     pub started: Time,

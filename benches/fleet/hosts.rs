@@ -48,7 +48,6 @@ impl Host {
         gateway % self.threads.len()
     }
 
-    /// Memcached starts again, with nothing in its memory.
     pub(crate) fn restart(&mut self) {
         self.server = Server::default();
     }

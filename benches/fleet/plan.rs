@@ -10,7 +10,6 @@ use gateway::limit::Rate;
 use super::network::{Network, ZONE};
 use super::traffic::Traffic;
 
-/// The parts of a fleet, and what happens to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) gateways: usize,

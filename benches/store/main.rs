@@ -71,7 +71,6 @@ struct Bench {
     length: Duration,
 }
 
-/// As a file would have it.
 fn store(memcached: &Memcached, with: &[String]) -> config::Store {
     let (server, with) = (memcached.address, with.join("\n"));
     let text = format!(

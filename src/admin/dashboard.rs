@@ -154,7 +154,6 @@ pub struct MemcachedServer {
 pub struct UpstreamNumbers {
     pub name: String,
     pub retries: u64,
-    /// Retries that the budget did not allow.
     pub retries_over_budget: u64,
     /// Requests that wait for a server.
     pub waiting: usize,

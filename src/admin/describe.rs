@@ -381,7 +381,6 @@ fn action(config: &Config, route: &Route) -> String {
     }
 }
 
-/// The first `count` segments of a pattern, as written.
 fn first_segments(path: &PathPattern, count: usize) -> String {
     path.text.split('/').take(count + 1).collect::<Vec<_>>().join("/")
 }

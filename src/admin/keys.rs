@@ -220,7 +220,6 @@ async fn fullest(
     Ok(with_exceptions(shown, temporary, shown_quota))
 }
 
-/// Adds the override of the admin API, and what is cached of a source of quotas.
 fn with_exceptions(mut shown: Value, temporary: Option<(&Allowance, Instant)>, quota: Option<Value>) -> Value {
     if let Some(quota) = quota {
         shown["quota"] = quota;
@@ -252,7 +251,6 @@ fn describe_quota(cached: &CachedQuota, holds: bool, now: Time) -> Value {
     shown
 }
 
-/// The counters, whose rates come `from` there.
 fn describe(usage: &KeyUsage, from: &str) -> Value {
     let seconds = |micros: u64| micros.div_ceil(1_000_000);
     let rates = usage.limit.rates().iter().zip(&usage.rates).map(|(rate, usage)| {

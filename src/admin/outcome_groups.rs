@@ -49,7 +49,6 @@ pub fn by_group(requests: impl Fn(Outcome) -> u64) -> ByGroup<u64> {
     GROUPS.map(|group| group.outcomes.iter().fold(0, |sum, outcome| requests(*outcome).saturating_add(sum)))
 }
 
-/// Like [`by_group`], but by the names of outcomes.
 pub fn by_group_of_names(requests: &BTreeMap<String, u64>) -> ByGroup<u64> {
     by_group(|outcome| requests.get(outcome.name()).copied().unwrap_or_default())
 }

@@ -108,7 +108,6 @@ impl Reader {
         }
     }
 
-    /// Whether a line feed would still belong to what was read.
     pub fn is_behind_return(&self) -> bool {
         self.is_behind_return
     }

@@ -32,7 +32,6 @@ pub struct Reader {
     /// Bytes read so far.
     at: usize,
     levels: Levels,
-    /// Whether the current string is a name.
     is_name: bool,
     /// The beginning of a name or word that was cut, or that had escapes.
     kept: Kept,
@@ -109,7 +108,6 @@ impl Reader {
         self.at
     }
 
-    /// Whether nothing has come yet.
     pub fn is_new(&self) -> bool {
         self.at == 0 && self.state == State::Value
     }

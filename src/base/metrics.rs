@@ -56,7 +56,6 @@ impl Histogram {
     }
 }
 
-/// Adds up the histograms.
 impl<'a> FromIterator<&'a Histogram> for HistogramSnapshot {
     fn from_iter<I: IntoIterator<Item = &'a Histogram>>(histograms: I) -> Self {
         let mut sum = Self::default();

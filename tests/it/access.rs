@@ -117,7 +117,6 @@ fn the_time_for_which_a_request_was_held_is_logged() {
 
 #[test]
 fn the_time_of_the_upstream_begins_when_it_is_sent_the_request() {
-    // A Memcached that accepts connections and says nothing.
     let silent = Upstream::raw(|mut wire, _| _ = wire.rest());
     let store = format!("[store]\ntype = \"memcached\"\nservers = [\"{}\"]\ntimeout = \"3s\"\n", silent.address());
     let up = Upstream::start(|_| reply(200, ""));

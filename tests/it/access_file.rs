@@ -116,7 +116,6 @@ fn a_file_that_was_renamed_is_opened_anew() {
         client.get("/after");
         assert!(lines(&path, 1)[0].contains("/after"));
         assert_eq!(lines(&rotated, 2).len(), 2);
-        // The next round begins without a file.
         fs::remove_file(&path).unwrap();
         gateway.signal(Signal::USR1);
         until("it is told", PATIENCE, || told() == 2 * round);

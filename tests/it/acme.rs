@@ -380,7 +380,6 @@ fn a_state_folder_that_cannot_be_used_refuses_the_start() {
     let (server, state) = (AcmeServer::start(), tempfile::tempdir().unwrap());
     let config = state.path().join("gateway.toml");
     fs::write(&config, server.config(&["a.test"], "", &everything())).unwrap();
-    // A file is in the place of the folder.
     let args = |more: &[&'static str]| {
         [&["--config", config.to_str().unwrap()], more].concat().into_iter().map(str::to_owned).collect::<Vec<_>>()
     };

@@ -12,7 +12,6 @@ use crate::harness::acme::{everything, start};
 use crate::harness::pebble::Pebble;
 use crate::harness::{Gateway, Memcached, TlsClient, until};
 
-/// Longer than any test.
 const DAYS: u64 = 90 * 86_400;
 
 /// The certificate for a name, after a request over TLS.

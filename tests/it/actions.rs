@@ -210,7 +210,6 @@ fn a_rejection_names_the_limit_that_rejects() {
     let routes = route("a", "\"trial\", \"real\"") + &route("b", "\"quiet\", \"real\"");
     let gateway = Gateway::start(&(limits + &routes));
     let mut client = gateway.client();
-    // Two pass. The shadow limit would have refused one of them.
     assert_eq!([client.get("/a").status, client.get("/a").status], [200, 200]);
     for path in ["/a", "/b"] {
         let refused = client.get(path);

@@ -23,7 +23,6 @@ impl Issuer {
         Self { signer, forger, folder }
     }
 
-    /// A gateway with the limits `limits`, and a route that uses those named `names`.
     fn gateway(&self, store: &str, required: bool, limits: &str, names: &str) -> Gateway {
         let jwks = self.folder.path().join("jwks.json").display().to_string();
         Gateway::start(&format!(

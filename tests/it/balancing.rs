@@ -214,7 +214,6 @@ fn each_family_is_tried_once_if_none_works() {
 /// A server on IPv4, and on the same port of IPv6 one that neither accepts nor refuses connections; `None` without
 /// IPv6.
 fn one_family_swallows<S>(start: impl Fn() -> (S, SocketAddr)) -> Option<(S, SocketAddr, impl Sized)> {
-    // Tries again if the port is taken.
     (0..20).find_map(|_| {
         let (up, address) = start();
         let queue = full_queue((std::net::Ipv6Addr::LOCALHOST, address.port()).into()).ok()?;

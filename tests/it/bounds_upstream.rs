@@ -51,7 +51,7 @@ fn expect_end(gateway: &Gateway, outcome: &str, reason: &str) {
     until(&sample, BOUND, || gateway.admin("/metrics").text().lines().any(|line| line == sample));
 }
 
-/// Sends this and reads until the gateway closes the connection. This must happen in time and without a complete
+/// Sends `request` and reads until the gateway closes the connection. This must happen in time and without a complete
 /// response, and everything must be free afterwards.
 #[track_caller]
 fn expect_cut(gateway: &Gateway, upstream_ends: &Receiver<()>, request: &str, outcome: &str, reason: &str) {

@@ -66,7 +66,6 @@ fn the_files_of_a_folder_are_one_configuration() {
     let mut client = gateway.client();
     assert_eq!([client.get("/a").text(), client.get("/b").status.to_string().as_str()], ["a", "429"]);
 
-    // A problem between files, and one within a file.
     write(folder.path(), "21-b.toml", &route("/b", "b").replace("\"l\"", "\"other\""));
     write(folder.path(), "22-c.toml", "[limits.l]\nkey = \"global\"\n");
     let (status, body) = reload(&gateway);

@@ -32,7 +32,6 @@ enum Answer {
     InTurn(Vec<String>),
     /// A byte each tenth of a second.
     Trickle,
-    /// As many bytes as the reader takes.
     Endless,
     Hang,
 }
@@ -74,7 +73,6 @@ impl Source {
                         }
                     })
                 }
-                // Until the other side gives up.
                 Answer::Hang => wire.head().map(|_| ()),
             };
             // A gateway that has seen enough closes the connection.
@@ -297,11 +295,9 @@ fn the_copy_is_used_while_the_source_is_away_at_the_start() {
     until("it goes on asking", PATIENCE, || fetches(&gateway, "failed") >= 3.0);
     assert!(!gateway.log().iter().any(|line| line.contains("reload refused")), "the start has said so already");
 
-    // The source is back, with the same as before.
     network.set(Mode::Pass);
     until("it is current", PATIENCE, || gateway.metric("gateway_config_copy_in_force") == Some(0.0));
     assert!(is_good(&gateway) && source_of(&gateway)["remote"]["copy_in_force"].is_null());
-    // The source goes away and comes back while the gateway runs.
     network.set(Mode::Refuse);
     gateway.wait_message("reload refused");
     assert_eq!((status(&gateway), is_good(&gateway)), (201, false));

@@ -275,7 +275,7 @@ rates = ["4/d"]
     let answer = caller.ask(&[(&[("ip", "c"), ("plan", "gold")], None), (&[("ip", "d")], None)]);
     let allowed = answer.statuses.iter().map(|status| status.current_limit.as_ref().unwrap().requests_per_unit);
     assert_eq!((answer.overall_code, allowed.collect::<Vec<_>>()), (OK, vec![4, 1]));
-    // So has the same key: each tier has its own counter.
+    // One key may have several tiers in a call: each tier has its own counter.
     for order in [[0, 1], [1, 0]] {
         let both: [Asked<'_>; 2] = [(&[("ip", "e"), ("plan", "gold")], Some(2)), (&[("ip", "e")], Some(2))];
         let answer = caller.ask(&order.map(|at| both[at]));

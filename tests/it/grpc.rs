@@ -132,7 +132,6 @@ fn other_failures_have_their_codes() {
     let limit = "[limits.l]\nkey = \"header:x-key\"\nmissing = \"reject\"\nrates = [\"1/h\"]\n";
     let gateway = Gateway::start(&format!("{limit}{}", routed(away, "limits = [\"l\"]")));
     assert_eq!(call(&gateway, &["Unary", "1"])["code"], "INVALID_ARGUMENT");
-    // A server that accepts a connection and says nothing.
     let silent = Upstream::raw(|wire, _| {
         std::thread::sleep(Duration::from_secs(10));
         drop(wire);

@@ -812,7 +812,7 @@ examples! {
     }
 }
 
-/// Fails unless this takes about so many seconds.
+/// Fails unless `act` takes about so many seconds.
 #[track_caller]
 fn takes(seconds: u64, act: impl FnOnce()) {
     let begun = Instant::now();

@@ -27,7 +27,7 @@ fn send(client: &mut Client, path: &str, key: &str, more: &Value) {
     ));
 }
 
-/// Reads a response until this has come, and resets the connection.
+/// Reads a response until `text` has come, and resets the connection.
 fn hang_up_after(mut client: Client, text: &str) {
     let (mut seen, mut buffer) = (Vec::new(), [0]);
     while !seen.ends_with(text.as_bytes()) {

@@ -336,7 +336,7 @@ fn a_server_that_is_killed_or_frozen_is_found_out_and_used_again() {
     });
 }
 
-/// Sends this to everybody and then waits.
+/// Sends `says` on each connection, and then waits.
 fn pretender(says: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -295,7 +295,6 @@ fn a_server_that_breaks_the_rules_is_502() {
         "",
     );
     gateway_.client().get("/").expect_problem(502);
-    // An HTTP/1.1 server.
     let up = Upstream::start(|_| b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec());
     let gateway = Gateway::with_server("workers = 1", &over_http2("http", up.address(), ""));
     gateway.client().get("/").expect_problem(502);

@@ -228,7 +228,6 @@ fn a_reload_reads_the_files_and_uses_no_connection_of_other_settings() {
 #[test]
 fn the_time_to_connect_includes_the_handshake() {
     let authority = Authority::new();
-    // It accepts connections and says nothing.
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = silent.local_addr().unwrap();
     let keys = trusting(&authority, "");

@@ -24,7 +24,6 @@ pub(super) struct Input {
     needs: Needs,
     names: FieldNames,
     times: TimeReader,
-    /// The attributes that lines have had so far.
     pub(super) seen: Seen,
     pub(super) skipped: Skipped,
     /// Why logs could not be read to their ends.
@@ -114,7 +113,6 @@ impl Input {
         }
     }
 
-    /// The next request of all logs; `None` at the end.
     pub(super) fn next(&mut self) -> Option<Box<Record>> {
         for at in 0..self.logs.len() {
             while let Some(log) = self.logs.get_mut(at).filter(|log| log.next.is_none()) {

@@ -23,7 +23,6 @@ pub struct Report {
     pub(super) skipped_lines: Vec<SkippedLine>,
     pub(super) from: Option<Time>,
     pub(super) to: Option<Time>,
-    /// Requests that no route takes.
     pub(super) unrouted: u64,
     /// Requests that are refused before limits are asked.
     pub(super) refused: u64,

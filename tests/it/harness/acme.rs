@@ -128,7 +128,6 @@ pub(crate) fn gateway_text(directory: &str, names: &[&str], more: &str, [plain, 
     )
 }
 
-/// Starts a gateway with this text. Its state and the text are in a folder.
 pub(crate) fn start(state: &Path, text: &str) -> Gateway {
     let config = state.join("gateway.toml");
     std::fs::write(&config, text).unwrap();

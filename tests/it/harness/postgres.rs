@@ -101,7 +101,6 @@ impl Postgres {
         });
     }
 
-    /// Kills all its processes at once.
     pub(crate) fn kill(&mut self) {
         let killed = self.signal_all(Signal::KILL);
         self.child.wait().unwrap();

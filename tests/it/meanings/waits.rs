@@ -55,7 +55,7 @@ fn patient(gateway: &Gateway) -> Client {
     client
 }
 
-/// Sends this after each head, and keeps the connection open.
+/// Sends `bytes` after each head, and keeps the connection open.
 fn sending(bytes: &'static [u8]) -> Upstream {
     Upstream::raw(move |mut wire, _| {
         wire.stream().set_read_timeout(Some(LONG)).unwrap();
