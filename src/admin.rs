@@ -1,9 +1,7 @@
 //! The admin listener: liveness, readiness, metrics, the dashboard, and the API.
 //!
-//! The listener has a thread of its own, so no client's request waits for it. The thread reads what workers count, and
-//! waits for nothing else in the process: the control thread sends results of reloads and overrides through a channel.
-//! Each answer, except to a probe, is one turn of the thread, so a client with many requests gets no more turns than
-//! others.
+//! Its own thread serves it, so requests to routes do not wait for it. The thread waits for no other one: the control thread
+//! sends results through a channel. Each answer, except to a probe, is one turn of the thread, so all clients get equal turns.
 
 pub mod describe;
 mod key_override;

@@ -1,8 +1,7 @@
 //! Counts, logs and slows down wrong tokens, by the address that they come from.
 //!
-//! An address has ten free guesses, because people mistype and replace tokens. Then the gateway compares one token a second.
-//! Further requests wait for their turn, whatever token they show. A request that would wait for more than five seconds is
-//! refused at once.
+//! An address has ten free guesses, because people mistype and replace tokens. Then the gateway compares one token a second,
+//! right or wrong. A request that would wait for more than five seconds is refused at once.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

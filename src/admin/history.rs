@@ -1,9 +1,7 @@
-//! The requests of the last minutes by outcome and second, and the refusals of the last hour by limit and minute, in
-//! bounded memory.
+//! The requests of the last minutes by outcome and second, and the refusals of the last hour by limit and minute.
 //!
-//! The dashboard shows them as soon as a page opens. Requests are totals, not differences, so a missing second distorts
-//! nothing. The admin thread reads the workers' counters once a second, which costs the workers nothing. The page computes
-//! rates from differences.
+//! Requests are totals, and the page computes rates from their differences, so a missing second distorts nothing. The admin
+//! thread reads the workers' counters once a second, which costs the workers nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,8 +1,7 @@
 //! The dashboard: one page that loads nothing from elsewhere, and headers that enforce this.
 //!
 //! The page holds no secrets, so it needs no token: it asks the user for one and sends it with each API request. The page
-//! is compiled into the binary. Its Content-Security-Policy has the hashes of its style and its script, computed from the
-//! same texts.
+//! is part of the binary. Its Content-Security-Policy has the hashes of its style and its script.
 
 use std::sync::LazyLock;
 

@@ -1,5 +1,4 @@
-//! `gateway top`: the numbers of a gateway on one screen of a terminal. It only asks the admin listener, so the gateway may
-//! run on another machine.
+//! `gateway top`: the numbers of a gateway, of this machine or another one, on one screen of a terminal.
 //!
 //! One thread draws, one reads keys, and the main thread follows the gateway and waits for signals. So the program ends even
 //! if the terminal takes no more output. Numbers that come faster than the screen draws are dropped.
