@@ -1,7 +1,7 @@
-//! The smallest rate limit service of Envoy's protocol: it says yes to everything, on one thread. What the gateway takes more is
-//! what its decisions cost. `scripts/bench --scenario decisions` measures both.
+//! The smallest rate limit service of Envoy's protocol: it admits everything, on one thread. The gateway's extra cost over this
+//! service is the cost of its decisions. `scripts/bench --scenario decisions` measures both.
 //!
-//! It listens at the address that it is given.
+//! It listens at the address in its argument.
 
 use std::error::Error;
 use std::net::SocketAddr;

@@ -1,11 +1,7 @@
 //! The admin listener: liveness, readiness, metrics, the dashboard, and the API.
 //!
-//! It has a thread of its own, so that no request of a client waits for it, and it waits neither for a reload nor for
-//! anything else that the process does.
-//!
-//! It only reads what workers count. Only reloads and overrides need the control thread, and a request for one waits
-//! for the result in a channel. Each answer other than a probe's is one turn of the thread, so that a client with many
-//! requests gets no more turns than the others.
+//! Its own thread serves it, so requests to routes do not wait for it. The thread waits for no other one: the control thread
+//! sends results through a channel. Each answer, except to a probe, is one turn of the thread, so all clients get equal turns.
 
 pub mod describe;
 mod key_override;
@@ -85,51 +81,36 @@ pub use top_keys::KeyMask;
 
 /// What the admin listener shows and changes.
 pub struct View {
-    /// Where the configuration comes from.
     pub source: Box<dyn ConfigOrigin>,
-    /// The configuration in force.
     pub config: ArcSwap<Config>,
     /// The metrics of routes, limits and upstreams.
     pub shared: Arc<SharedState>,
-    /// What is in force.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
-    /// The log lines that were dropped.
     pub dropped_lines: DroppedLines,
-    /// What is logged.
     pub log_level: LogLevel,
-    /// The connections of clients.
     pub connections: TrafficLimits,
     /// What TLS listeners use, and the handshakes of clients.
     pub tls: Arc<ListenerTls>,
-    /// The certificates that an authority issues.
     pub acme: Arc<AcmeSources>,
     /// Asks the control thread to reload.
     pub reloads: mpsc::Sender<ReloadAnswer>,
     /// Asks the control thread to change overrides.
     pub overrides: mpsc::Sender<OverrideRequest>,
-    /// The overrides that the admin API has set.
     pub temporary: Arc<Mutex<TemporaryOverrides>>,
     /// How keys are shown, unless they are shown in full.
     pub key_mask: KeyMask,
-    /// Whether load balancers shall send requests.
     pub readiness: Arc<Readiness>,
-    /// How reloads ended.
     pub reloads_so_far: RecentReloads,
-    /// How it ended to read the certificates alone again.
     pub certificate_reloads: RecentReloads,
-    /// Who may use the admin listener, and who was refused.
     pub gatekeeper: Gatekeeper,
-    /// When the gateway started.
     pub started: Time,
 }
 
 impl View {
-    /// The store in force.
     fn store(&self) -> Arc<Store> {
         self.snapshot.load().store.clone()
     }
 
-    /// What load balancers and people have to know.
     fn state(&self) -> State {
         if self.readiness.stopping.load(Ordering::Relaxed) {
             State::Stopping
@@ -143,13 +124,13 @@ impl View {
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// What the API is, as an OpenAPI document, version 3.1.
+/// An OpenAPI document, version 3.1.
 const OPENAPI: &[u8] = include_bytes!("../docs/openapi.json");
 
-/// Pages of other origins shall not show a response as their own.
+/// Forbids pages of other origins to load a response.
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// Serves on the listener that has come last from `listeners`, on a thread of its own, until the process ends.
+/// Serves on the newest of the `listeners`, in a thread of its own, until the process ends.
 ///
 /// # Errors
 /// When the system cannot start a thread, or refuses what its runtime needs.
@@ -178,7 +159,6 @@ pub fn start(listeners: mpsc::UnboundedReceiver<AdminChange>, view: Arc<View>) -
     started.recv().map_err(io::Error::other)?
 }
 
-/// What a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resource<'a> {
     Page,
@@ -224,18 +204,16 @@ impl<'a> Resource<'a> {
         }
     }
 
-    /// Whether load balancers ask for it to learn how the gateway does.
     fn is_probe(self) -> bool {
         matches!(self, Self::Health | Self::Readiness)
     }
 
-    /// Whether it shows nothing that is secret, so that it needs no token. A browser cannot send one when it loads a page,
-    /// and load balancers often cannot.
+    /// Needs no token, because it shows nothing secret. A browser cannot send a token when it loads a page, and load
+    /// balancers often cannot.
     fn is_open(self) -> bool {
         self.is_probe() || self == Self::Page
     }
 
-    /// The methods that it takes.
     fn methods(self) -> &'static str {
         match self {
             Self::Page
@@ -275,7 +253,7 @@ async fn answer(view: Arc<View>, events: Rc<Events>, peer: Peer, request: Reques
     response
 }
 
-/// What the request asks for.
+/// Checks whether the request may be answered, and finds what it asks for.
 ///
 /// # Errors
 /// The answer to a request that is refused.
@@ -288,7 +266,7 @@ async fn admit<'a>(
     let resource = Resource::at(path);
     let config = view.config.load_full();
     let Some(admin) = &config.admin else {
-        // A reload has removed the section, and with it the token. The connection is from before.
+        // A reload has removed the section, and with it the token. The connection is older.
         let why = "This gateway has no admin listener any more.";
         return Err(respond::closing(respond::problem(StatusCode::SERVICE_UNAVAILABLE, why)));
     };
@@ -300,7 +278,7 @@ async fn admit<'a>(
         return Err(refusal);
     }
     if !resource.is_some_and(Resource::is_probe) {
-        // A client that has sent many requests at once gets one answer at a time, in turns with the other connections.
+        // The other connections get their turns before a client that has sent many requests at once gets its next answer.
         yield_now().await;
     }
     let Some(resource) = resource else {
@@ -355,7 +333,7 @@ fn whole(response: LocalResponse) -> Response<AdminBody> {
     response.map(|body| Either::Left(Full::new(body.into_bytes())))
 }
 
-/// Lets `/readyz` say that the gateway is not ready, or again that it is. A gateway that stops stays unready.
+/// Sets what `/readyz` answers. A gateway that is stopping stays unready.
 fn drain(view: &View, draining: bool) -> LocalResponse {
     if !draining && view.readiness.stopping.load(Ordering::Relaxed) {
         return respond::problem(StatusCode::CONFLICT, "The gateway is stopping.");
@@ -366,7 +344,7 @@ fn drain(view: &View, draining: bool) -> LocalResponse {
     json(&json!({ "draining": draining }))
 }
 
-/// What `PUT /api/log-level` is sent.
+/// The body of `PUT /api/log-level`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WantedLevel {

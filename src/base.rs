@@ -1,4 +1,4 @@
-//! The base: small things that every module may use. Nothing here knows the configuration or does I/O of its own.
+//! Small things that every module may use. Nothing here knows the configuration or does I/O of its own.
 
 pub mod back_off;
 pub mod background;

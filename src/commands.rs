@@ -1,4 +1,4 @@
-//! Runs what the command line says: its output and its exit codes.
+//! Runs the command line, with its output and its exit codes.
 
 mod cli;
 pub mod explain;
@@ -36,18 +36,17 @@ use probe::Probe;
 use simulate::Format;
 use source::Options;
 
-/// The file or the command line is not valid.
 const INVALID: u8 = 2;
 
 /// The longest time to read the files.
 const LOAD_LIMIT: Duration = Duration::from_secs(60);
 
-/// Reads the configuration. If a mounted file system does not answer, the result is an error, so the command always ends.
+/// Reads the configuration. The command always ends: a mounted file system that does not answer is an error.
 fn load(source: &ConfigSource) -> Result<Config, Problems> {
     loaded(source, ConfigSource::load).map(|loaded| loaded.config)
 }
 
-/// The same for the start of the gateway, for which the last good copy will do.
+/// Like [`load`], for the start of the gateway: the last good copy will do.
 fn load_first(source: &ConfigSource) -> Result<Loaded, NoStart> {
     loaded(source, ConfigSource::load_first)
 }
@@ -62,7 +61,6 @@ fn loaded<T: Send + 'static, E: From<Problems> + Send + 'static>(
     loading.wait().unwrap_or_else(|error| Err(unreadable(error).into()))
 }
 
-/// Runs the command.
 pub fn run() -> ExitCode {
     let Cli { config, config_every, state_dir, watch, command } = Cli::parse();
     let name = match (config, &command) {
@@ -168,7 +166,7 @@ fn checked(config: Config, state: Option<&Path>, json: bool, against: Option<OsS
 }
 
 fn printed(text: &str) -> ExitCode {
-    // It is not an error if the reader has closed the pipe.
+    // A reader that has closed the pipe is no error.
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
 }
@@ -219,7 +217,7 @@ fn serve(prepared: Prepared, start: Start) -> ExitCode {
         Ok(Stopped::Drained) => ExitCode::SUCCESS,
         Ok(Stopped::AtOnce) => ExitCode::FAILURE,
         Err(error) => {
-            // Written through the log, so that the process ends even if standard error is not read any more.
+            // The log writes the error, so the process ends even if nobody reads standard error any more.
             logging.write(&format!("{}\n", in_full(&error)));
             ExitCode::FAILURE
         }
@@ -242,7 +240,7 @@ fn explained(config: &Config, asked: &Explain) -> ExitCode {
 }
 
 fn simulated(config: &Config, asked: &Simulate) -> ExitCode {
-    // A file that cannot be written is reported before all logs are read.
+    // Reports a file that cannot be written before all logs are read.
     if let Some(path) = &asked.html
         && let Err(error) = File::options().write(true).create(true).truncate(false).open(path)
     {
@@ -275,7 +273,6 @@ fn simulated(config: &Config, asked: &Simulate) -> ExitCode {
     if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// An error with its causes.
 fn in_full(error: &dyn std::error::Error) -> String {
     let mut text = format!("error: {error}");
     let mut source = error.source();
@@ -287,7 +284,7 @@ fn in_full(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The command line as clap describes it: the manual and completions are made from that.
+/// The manual and the completions are made from this description.
 pub fn command() -> clap::Command {
     Cli::command()
 }

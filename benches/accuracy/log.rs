@@ -1,4 +1,4 @@
-//! Reading access logs: the address of the client and the time of each request.
+//! Reads access logs: the client address and the time of each request.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use jiff::fmt::strtime;
 
-/// The requests of a log by time in microseconds. A log knows seconds only: the requests of one are spread evenly over
-/// it. Lines that are not in the common format are left out.
+/// By time in microseconds. A log has only seconds, so the requests of one second are spread evenly over it. Lines that
+/// are not in the common format are skipped.
 pub(crate) fn read(path: &Path) -> Vec<(String, u64)> {
     let file = BufReader::new(File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())));
     let mut requests: Vec<_> = file.split(b'\n').map_while(Result::ok).filter_map(|line| request(&line)).collect();

@@ -35,7 +35,6 @@ struct Arguments {
     logs: Vec<PathBuf>,
 }
 
-/// The strategies that are compared.
 fn strategies() -> Vec<(&'static str, Strategy)> {
     let sliding = |precision, edge| Strategy::SlidingWindow { precision, edge };
     vec![
@@ -51,7 +50,7 @@ fn strategies() -> Vec<(&'static str, Strategy)> {
     ]
 }
 
-/// A rate with one of these strategies; `None` if they do not fit.
+/// `None` if they do not fit together.
 fn counted(rate: &Rate, strategy: &Strategy) -> Option<Rate> {
     let strategy = match strategy {
         Strategy::TokenBucket { .. } => Strategy::TokenBucket { burst: rate.quota() },
@@ -60,21 +59,20 @@ fn counted(rate: &Rate, strategy: &Strategy) -> Option<Rate> {
     rate.clone().with_strategy(strategy).ok()
 }
 
-/// A limit that is used as a store uses it, and the exact log of what it has admitted.
+/// A limit, used as a store uses it, and the exact log of its admissions.
 struct Watched {
     limit: Limit,
     cell: Cell,
     exact: Exact,
 }
 
-/// The decisions of one limit about some requests.
 #[derive(Default)]
 struct Seen {
     requests: u64,
     admitted: u64,
     wrongly_admitted: u64,
     wrongly_refused: u64,
-    /// The largest number of requests in any exact window.
+    /// The largest number of admissions in any exact window.
     most: u64,
 }
 
@@ -103,7 +101,7 @@ fn per_cent(part: u64, whole: u64) -> String {
     format!("{:.3}", part as f64 * 100.0 / whole.max(1) as f64)
 }
 
-/// A table row for each strategy: the traffic of one log under one rate.
+/// Prints a table row for each strategy: the traffic of one log under one rate.
 fn replay(requests: &[(String, u64)], rate: &Rate) {
     println!("\n{} requests, {rate}\n", requests.len());
     println!("| | refused % | over the quota, worst window % | wrongly admitted % | wrongly refused % |");

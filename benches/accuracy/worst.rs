@@ -1,4 +1,4 @@
-//! What a client can get that knows how it is counted, and what a key costs.
+//! What a client can get if it knows the algorithm, and what a key costs.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use super::{Seen, Watched, counted, strategies};
 const SECOND: u64 = 1_000_000;
 const WINDOW: u64 = 60 * SECOND;
 
-/// A client that knows the clock: it sends one request, waits for an edge, sends requests until one is refused, and goes
-/// on with at most so many a second.
+/// A client that knows the clock sends one request, waits for an edge, and sends requests until one is refused. Then it
+/// goes on with at most `pace` requests a second.
 fn most(rate: &Rate, pace: u64) -> u64 {
     let mut most = 0;
-    // The last moment of a bucket of 1, 4, 10 and 60, the middle, and the beginning.
+    // The last moment of 1, 4, 10 and 60 buckets, the middle, and the beginning.
     for offset in [WINDOW - 1, WINDOW / 4 - 1, WINDOW / 10 - 1, SECOND - 1, WINDOW / 2, 0] {
         let start = 1_000 * WINDOW + offset;
         let mut watched = Watched::new(rate, start + 1 - WINDOW);
@@ -35,7 +35,7 @@ fn most(rate: &Rate, pace: u64) -> u64 {
     most
 }
 
-/// The largest number of requests in any exact window of a minute.
+/// Prints the largest number of admissions in any exact minute.
 pub(crate) fn edges() {
     let rate: Rate = "600/m".parse().unwrap();
     println!("## The most in any window of a minute, as a multiple of the quota of {rate}\n");
@@ -48,16 +48,17 @@ pub(crate) fn edges() {
     }
 }
 
-/// The resident bytes of this process.
+/// In bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap();
     status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// What a key costs in memory and in Memcached, with one rate of 100 a minute that is used up.
+/// Prints the memory of a key in the process and in Memcached, with one rate of 100 a minute that is used up.
 pub(crate) fn costs() {
     let keys = 50_000_u64;
-    // They are kept until the end. Otherwise one could use the memory that another has freed, and would seem to need none.
+    // Keeps the stores until the end. Otherwise one could use the memory that another has freed, and would seem to need
+    // none.
     let mut stores = Vec::new();
     println!("\n## What a key costs: 100/m, used up\n");
     println!("| | bytes in memory | counters in Memcached | values in Memcached, bytes |");
@@ -66,7 +67,7 @@ pub(crate) fn costs() {
         let rate = counted(&"100/m".parse().unwrap(), &strategy).unwrap();
         let limit = Arc::new(Limit::new("l", &[rate]));
         let memory = Memory::new(200_000, usize::MAX);
-        // A current time, because the length of an encoded time depends on it.
+        // The current time, because the length of an encoded time depends on it.
         let now = 30_000_000 * WINDOW;
         let before = resident();
         for key in 0..keys {
@@ -79,7 +80,7 @@ pub(crate) fn costs() {
         stores.push(memory);
         let mut cell = gateway::limit::Cell::new(limit.rates(), Time::from_micros(now));
         let counters = cell.counts_mut().count();
-        // A request every 600 ms is what a full window of real traffic looks like.
+        // A request every 600 ms, as in a full window of real traffic.
         for step in 0..100 {
             let now = Time::from_micros(now + step * 600_000);
             cell.advance(limit.rates(), now);

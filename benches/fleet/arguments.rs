@@ -1,4 +1,4 @@
-//! What the bench is asked to do.
+//! The command line of the bench.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What is promised about the limits of a fleet, as assertions: docs/memcached.md has the same in words.
+//! The promises about the limits of a fleet, as assertions. docs/memcached.md has the same in words.
 
 use std::time::Duration;
 
@@ -10,23 +10,22 @@ use super::network;
 use super::plan::{Change, Cut, Plan};
 use super::world::Fleet;
 
-/// Keys of the traffic, of which the hottest is asked for three times as often as allowed.
+/// The hottest key gets three times its limit.
 const KEYS: usize = 50;
 const LOAD: f64 = 3.0;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// One promise.
 pub(crate) struct Bound {
     pub(crate) name: &'static str,
     plan: Plan,
-    /// How many times the quota may pass in any window.
+    /// How many quotas may pass in any window.
     times: u64,
     /// By how much that window is shorter than the limit's.
     shorter: Duration,
 }
 
-/// What was the most in any window, and what is promised.
+/// The most in any window, and the promise.
 pub(crate) struct Held {
     pub(crate) most: u64,
     pub(crate) bound: u64,
@@ -36,7 +35,7 @@ fn plan(gateways: usize, rate: Rate) -> Plan {
     Plan { length: SECOND * 3, ..Plan::new(gateways, rate, LOAD, KEYS) }
 }
 
-/// All promises, with so many gateways.
+/// All promises, for `gateways` gateways.
 pub(crate) fn all(gateways: usize, seed: u64) -> Vec<Bound> {
     let rate = || exactly("200/s");
     let fixed = || "200/s".parse::<Rate>().unwrap().with_strategy(gateway::limit::Strategy::FixedWindow).unwrap();
@@ -86,7 +85,7 @@ pub(crate) fn all(gateways: usize, seed: u64) -> Vec<Bound> {
 
 impl Bound {
     /// # Panics
-    /// If it does not hold.
+    /// If the promise does not hold.
     pub(crate) fn check(self) -> Held {
         let Self { name, plan, times, shorter } = self;
         let rate = plan.rates[0].clone();

@@ -1,4 +1,4 @@
-//! A server more or less: which share of the keys moves, by where gateways look for them, and what a fleet admits
+//! One server more or less: the share of keys that moves, by the way gateways choose servers, and what a fleet admits
 //! meanwhile.
 
 use std::time::Duration;
@@ -13,14 +13,13 @@ use super::tables;
 use super::traffic::Traffic;
 
 const KEYS: u32 = 100_000;
-/// So many that each of 100 servers has some.
+/// Enough keys for each of 100 servers.
 const BUSY_KEYS: usize = 300;
 const LIMIT: &str = "100/s";
 const GATEWAYS: usize = 16;
 const SECOND: Duration = Duration::from_secs(1);
 const SIZES: [usize; 3] = [3, 10, 100];
 
-/// All tables.
 pub(crate) fn print(seed: u64) {
     print_moved();
     println!(
@@ -52,7 +51,6 @@ pub(crate) fn print(seed: u64) {
     }
 }
 
-/// A table row for each size of a cluster.
 fn print_moved() {
     let limit = std::sync::Arc::new(Limit::new("limit", &[exactly("10/s")]));
     let keys: Vec<Fingerprint> = (0..KEYS).map(|key| Fingerprint::of(&key.to_be_bytes())).collect();

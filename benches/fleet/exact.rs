@@ -1,20 +1,20 @@
-//! The exact global sliding window, by which a fleet is judged.
+//! The exact global sliding window, to judge a fleet.
 
 use gateway::limit::{Edge, Rate, Strategy};
 
-/// By how much admissions have exceeded a limit.
+/// How much admissions exceeded a limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Excess {
-    /// The most that was admitted in any window, and by how much that exceeds the limit.
+    /// The most that was admitted in any window, and how much this exceeds the limit.
     pub(crate) highest: u64,
     pub(crate) most: u64,
-    /// The mean over all admissions of what the window that ends with each has too much.
+    /// The mean over all admissions of the excess in the window that ends with each.
     pub(crate) mean: f64,
     admissions: u64,
 }
 
 impl Excess {
-    /// Of one key, from the times of its admissions in nanoseconds, in any order.
+    /// For one key. The times of its admissions are in nanoseconds, in any order.
     pub(crate) fn of(times: &mut [u64], quota: u64, window: u64) -> Self {
         times.sort_unstable();
         let (mut first, mut highest, mut sum) = (0, 0, 0);
@@ -31,7 +31,7 @@ impl Excess {
         Self { highest, most: highest.saturating_sub(quota), mean, admissions }
     }
 
-    /// Of several keys together.
+    /// For several keys together.
     pub(crate) fn with(self, other: Self) -> Self {
         let admissions = self.admissions + other.admissions;
         let sum = self.mean * self.admissions as f64 + other.mean * other.admissions as f64;
@@ -40,8 +40,7 @@ impl Excess {
     }
 }
 
-/// A sliding window that by itself never admits more than its quota in any window, so that all that exceeds it is the
-/// fleet's doing.
+/// A sliding window that by itself never admits more than its quota in any window, so all excess comes from the fleet.
 pub(crate) fn exactly(rate: &str) -> Rate {
     let strategy = Strategy::SlidingWindow { precision: 10, edge: Edge::Whole };
     rate.parse::<Rate>().unwrap().with_strategy(strategy).unwrap()

@@ -1,11 +1,11 @@
-//! Machines with Memcached: threads that execute one exchange after the other, and what that costs.
+//! Machines with Memcached: threads that execute exchanges in order, and the cost of these.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::server::{Server, Work};
 
-/// What Memcached takes for its work, on one of its threads. `measure` prints what it is on this machine.
+/// The work of Memcached on one of its threads. `measure` prints the costs on this machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Costs {
     pub(crate) exchange: f64,
@@ -13,33 +13,28 @@ pub(crate) struct Costs {
     pub(crate) command: f64,
 }
 
-/// In seconds, of a busy Memcached 1.6.18 with 64 connections. One with little to do takes three times as much for an
-/// exchange, to wait and to be woken.
+/// In seconds, for a busy Memcached 1.6.18 with 64 connections. An idle one takes three times as long for an exchange,
+/// because it waits and must be woken.
 pub(crate) const COSTS: Costs = Costs { exchange: 12.5e-6, command: 0.6e-6 };
 
-/// A connection of a gateway, by the gateway and how many it has made to this server.
+/// The gateway, and the number of its connections to this server so far.
 pub(crate) type Connection = (usize, u64);
 
-/// An exchange that is being executed.
 pub(crate) struct Execution {
     pub(crate) connection: Connection,
     pub(crate) replies: Vec<u8>,
     pub(crate) work: Work,
-    /// How long it takes.
     pub(crate) time: Duration,
 }
 
-/// One machine.
 pub(crate) struct Host {
     server: Server,
     threads: Vec<Thread>,
 }
 
-/// A thread of a server.
 #[derive(Default)]
 struct Thread {
     is_busy: bool,
-    /// The commands that wait.
     waiting: VecDeque<(Connection, Vec<u8>)>,
 }
 
@@ -48,28 +43,25 @@ impl Host {
         Self { server: Server::default(), threads: (0..threads).map(|_| Thread::default()).collect() }
     }
 
-    /// Which thread serves the connections of a gateway.
+    /// The thread that serves the connections of a gateway.
     pub(crate) fn thread_of(&self, gateway: usize) -> usize {
         gateway % self.threads.len()
     }
 
-    /// Memcached is started anew, with nothing in its memory.
     pub(crate) fn restart(&mut self) {
         self.server = Server::default();
     }
 
-    /// Commands have arrived.
     pub(crate) fn arrive(&mut self, connection: Connection, commands: Vec<u8>) {
         let thread = self.thread_of(connection.0);
         self.threads[thread].waiting.push_back((connection, commands));
     }
 
-    /// A thread has nothing more to do.
     pub(crate) fn free(&mut self, thread: usize) {
         self.threads[thread].is_busy = false;
     }
 
-    /// A thread executes the next exchange that waits, if it has time, at this second since 1970.
+    /// A thread executes the next waiting exchange, if it is free, at `now` in seconds since 1970.
     pub(crate) fn execute(&mut self, thread: usize, now: u64) -> Option<Execution> {
         let Thread { is_busy, waiting } = &mut self.threads[thread];
         if *is_busy {

@@ -1,4 +1,4 @@
-//! One hot key: what the one server carries that holds it.
+//! One hot key: the load of the one server that holds it.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +11,18 @@ use super::plan::Plan;
 use super::traffic::Traffic;
 use super::world::Fleet;
 
-/// How hot it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Hot {
     pub(crate) gateways: usize,
-    /// Requests per second of all gateways together.
+    /// Per second, of all gateways together.
     pub(crate) requests: u64,
     pub(crate) seconds: f64,
     pub(crate) network: Network,
     pub(crate) seed: u64,
 }
 
-/// A table row for each of: a limit that is never reached, one that is nearly reached, and one that refuses half.
+/// Prints a table row for each of: a limit that is never reached, one that is nearly reached, and one that refuses
+/// half.
 pub(crate) fn print(hot: &Hot) {
     let Hot { gateways, requests, seconds, network, .. } = hot;
     println!("\n## One key, {requests} requests/s at {gateways} gateways, {}, {seconds} s\n", network.name);

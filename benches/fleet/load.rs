@@ -1,5 +1,5 @@
-//! What each Memcached server carries, with so many gateways, servers, keys and rates, and how many exchanges that is
-//! by the formula of docs/scale.md.
+//! The load of each Memcached server, for numbers of gateways, servers, keys and rates, and the number of exchanges by the
+//! formula of docs/scale.md.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::plan::Plan;
 use super::traffic::Traffic;
 use super::world::Fleet;
 
-/// A table row for each server, and the mean of a request.
+/// Prints a table row for each server, and the mean of a request.
 pub(crate) fn print(load: &Load, seed: u64) {
     let Load { gateways, servers, requests, keys, exponent, rates, strict, seconds } = load.clone();
     let each: Vec<String> = rates.iter().map(ToString::to_string).collect();
@@ -75,11 +75,11 @@ pub(crate) fn print(load: &Load, seed: u64) {
     );
 }
 
-/// How many exchanges a gateway makes with a server in a second that it asks so often for keys which need one, if they take
-/// so many seconds.
+/// Exchanges per second of a gateway with a server, for `decisions` per second that need one, if an exchange takes
+/// `round_trip` seconds.
 ///
-/// A first decision begins an exchange, and those that come before it is answered wait for the next one. What was
-/// admitted is written with that one, or by itself after a millisecond.
+/// A first decision begins an exchange, and decisions before its answer wait for the next exchange. Admissions are written
+/// with that exchange, or alone after a millisecond.
 pub(crate) fn exchanges(decisions: f64, round_trip: f64) -> f64 {
     let alone = (-decisions * 1e-3).exp();
     (1.0 + alone) / (round_trip + (-decisions * round_trip).exp() / decisions)

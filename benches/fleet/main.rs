@@ -1,5 +1,5 @@
-//! A fleet of gateways that share limits in Memcached, in virtual time: how exact its limits are, and what Memcached
-//! carries. The gateways decide with the code of the real one; only sockets, threads and clocks are simulated.
+//! A fleet of gateways that share limits in Memcached, in virtual time: how exact its limits are, and the load of
+//! Memcached. The gateways decide with the code of real ones; only sockets, threads and clocks are simulated.
 //!
 //!     cargo bench --bench fleet                                     tables, bounds, cluster and hot
 //!     cargo bench --bench fleet -- hot --gateways 200 --requests 1000000 --seconds 2
@@ -48,7 +48,6 @@ use clap::Parser;
 use arguments::{Arguments, What};
 use hot::Hot;
 
-/// What is promised, and what was the most.
 fn print_bounds(gateways: usize, seed: u64) {
     println!("\n## What is promised, with up to {gateways} gateways and `200/s`, for each key\n");
     println!("| | the most in a window | promised at most |\n|---|---|---|");

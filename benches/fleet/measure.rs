@@ -1,4 +1,4 @@
-//! What exchanges cost a real Memcached on this machine, and how long they take over loopback.
+//! The cost of exchanges for a real Memcached on this machine, and their time over loopback.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use super::memcached::Memcached;
 
-/// Of exchanges, by how long they took.
+/// Shares of exchanges, by their time.
 const SHARES: [f64; 5] = [0.0, 0.5, 0.9, 0.99, 0.999];
 const LENGTH: Duration = Duration::from_secs(2);
 /// The reply to the last command of an exchange.
 const END: &[u8] = b"END\r\n";
 
-/// An exchange about so many keys: each is added to, and two of its counters are read.
+/// Adds to each key, and reads two of its counters.
 fn exchange(keys: usize, connection: usize) -> Vec<u8> {
     let name = |key: usize, bucket: usize| {
         format!("gw:per-client:{:032x}#s.{}", key + 1_000 * connection, 1_795_250_095 + bucket)
@@ -29,12 +29,12 @@ fn exchange(keys: usize, connection: usize) -> Vec<u8> {
     (out + "\r\n").into_bytes()
 }
 
-/// What was measured with one number of connections and keys.
+/// For one number of connections and keys.
 struct Measured {
-    /// Exchanges per second, and the seconds of Memcached for one.
+    /// Exchanges per second, and CPU seconds of Memcached for one.
     speed: f64,
     cost: f64,
-    /// What this share of them took at most, in seconds.
+    /// The longest time of this share of exchanges, in seconds.
     took: [f64; SHARES.len()],
 }
 

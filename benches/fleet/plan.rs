@@ -1,4 +1,4 @@
-//! What a fleet is made of.
+//! The parts of a fleet.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,38 +10,35 @@ use gateway::limit::Rate;
 use super::network::{Network, ZONE};
 use super::traffic::Traffic;
 
-/// What a fleet is made of, and what happens to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) gateways: usize,
     pub(crate) servers: usize,
-    /// Threads of each Memcached.
+    /// Of each Memcached.
     pub(crate) threads: usize,
-    /// Of the one limit.
     pub(crate) rates: Vec<Rate>,
     pub(crate) strict: bool,
     pub(crate) on_error: OnError,
     pub(crate) timeout: Duration,
     pub(crate) network: Network,
-    /// So many gateways, the last ones, are in another region, so far from Memcached.
+    /// The last gateways are in another region, at this distance from Memcached.
     pub(crate) far: (usize, Network),
-    /// Of each gateway.
     pub(crate) traffic: Traffic,
-    /// When which key is asked for, at a gateway by chance: what a log has instead of `traffic`, unless it is empty.
+    /// A log instead of `traffic`, unless it is empty: when each key is asked for, at a gateway by chance.
     pub(crate) log: Arc<[(Duration, usize)]>,
-    /// Requests come at multiples of this only, unless it is 0.
+    /// Requests come only at multiples of this, unless it is 0.
     pub(crate) tick: Duration,
     pub(crate) length: Duration,
-    /// The most by which two clocks of gateways differ.
+    /// The largest difference between two clocks of gateways.
     pub(crate) skew: Duration,
     pub(crate) cut: Cut,
-    /// When each Memcached is restarted, with nothing in its memory.
+    /// When each Memcached restarts, with nothing in its memory.
     pub(crate) restarts: Vec<Duration>,
     pub(crate) change: Option<Change>,
     pub(crate) seed: u64,
 }
 
-/// These gateways do not reach these servers: nothing arrives, and nobody is told.
+/// These gateways do not reach these servers: nothing arrives, and nobody gets an error.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cut {
     pub(crate) gateways: Range<usize>,
@@ -58,8 +55,8 @@ pub(crate) struct Change {
 }
 
 impl Plan {
-    /// So many gateways in one zone, with one Memcached, whose clients ask for `load` times what the limit allows for the
-    /// hottest of `keys` keys.
+    /// Gateways in one zone, with one Memcached, whose clients ask for `load` times what the limit allows for the hottest
+    /// of `keys` keys.
     pub(crate) fn new(gateways: usize, rate: Rate, load: f64, keys: usize) -> Self {
         let allowed = rate.quota() as f64 / rate.window().as_secs_f64();
         let hottest: f64 = (1..=keys).map(|rank| 1.0 / rank as f64).sum();
@@ -85,19 +82,18 @@ impl Plan {
         }
     }
 
-    /// The servers that there are at any time.
+    /// The larger number of servers: before or after a change.
     pub(crate) fn all_servers(&self) -> usize {
         self.servers.max(self.change.as_ref().map_or(0, |change| change.servers))
     }
 }
 
 impl Cut {
-    /// So many gateways reach no server.
+    /// The first `gateways` reach no server.
     pub(crate) fn off(gateways: usize, during: Range<Duration>) -> Self {
         Self { gateways: 0..gateways, servers: 0..usize::MAX, during }
     }
 
-    /// No gateway reaches this server.
     pub(crate) fn lost(server: usize, during: Range<Duration>) -> Self {
         Self { gateways: 0..usize::MAX, servers: server..server + 1, during }
     }

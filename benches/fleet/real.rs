@@ -1,5 +1,5 @@
-//! The same with real processes: each has a gateway's store, its driver and its sockets, and a real Memcached answers.
-//! What is missing of a gateway is HTTP, so that a machine of a few cores can make enough requests.
+//! Real processes: each has a gateway's store, its driver and its sockets, and a real Memcached answers. They have no
+//! HTTP, so a machine of a few cores can make enough requests.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};
@@ -28,14 +28,12 @@ use super::plan::Plan;
 use super::traffic::Traffic;
 use super::world::Fleet;
 
-/// Requests that are due are made as often as that, here and in the simulation beside it. A timer of the runtime is not
-/// more precise.
+/// How often due requests are made, here and in the simulation beside it. A timer of the runtime is not more precise.
 const TICK: Duration = Duration::from_millis(1);
-/// The longest that requests wait for Memcached: the machine has more to do than it can at once.
+/// Requests wait this long for Memcached, because the machine is overloaded.
 const TIMEOUT: Duration = Duration::from_millis(500);
 const SECONDS: f64 = 3.0;
 
-/// What it has done.
 #[derive(Default)]
 struct Done {
     requests: u64,
@@ -45,7 +43,7 @@ struct Done {
     admitted: Vec<u64>,
 }
 
-/// Runs one process, which writes what it has done as numbers of 8 bytes.
+/// Runs one process, which writes its results as numbers of 8 bytes.
 pub(crate) fn run(task: &Task) {
     let config = config::SharedStore {
         servers: vec![task.server.clone()],
@@ -102,7 +100,6 @@ async fn drive(task: &Task, store: &Rc<Shared>) -> Done {
 }
 
 impl Task {
-    /// Starts the process that does it.
     fn start(&self) -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["process", "--server", &self.server, "--limit", &self.limit.to_string()]);
@@ -120,7 +117,7 @@ fn real(gateways: u64, limit: u64, requests: u64, strict: bool) -> (Done, f64) {
     let task = Task { server, limit, strict, requests: requests as f64 / gateways as f64, begin, number: 0 };
     let children: Vec<Child> = (0..gateways).map(|number| Task { number, ..task.clone() }.start()).collect();
     let cpu = memcached.cpu();
-    // They are read at the same time, so that none waits until another one has been read.
+    // Reads all at the same time, so that none waits for another.
     let readers = children.into_iter().map(|mut child| {
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
@@ -141,7 +138,6 @@ fn real(gateways: u64, limit: u64, requests: u64, strict: bool) -> (Done, f64) {
     (all, (memcached.cpu() - cpu) / SECONDS)
 }
 
-/// Real and simulated fleets side by side, with one hot key.
 pub(crate) fn print(requests: u64, seed: u64) {
     println!(
         "\n## One key, {requests} requests/s, real processes and one Memcached with one thread, beside the simulation\n"

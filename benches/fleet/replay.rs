@@ -1,5 +1,5 @@
-//! An access log instead of traffic by chance: each client address is a key, and each request goes to a gateway by chance,
-//! as behind a load balancer.
+//! An access log instead of random traffic: each client address is a key, and each request goes to a gateway by chance, as
+//! behind a load balancer.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::log;
 use super::plan::Plan;
 use super::tables;
 
-/// The requests of a log: when each came after the first, and for which key. The key with the most requests is the first.
+/// For each request, the time since the first one, and its key. The key with the most requests is the first.
 fn read(path: &Path) -> (Vec<(Duration, usize)>, usize) {
     let requests = log::read(path);
     let mut counts: HashMap<&str, usize> = HashMap::new();
@@ -25,7 +25,7 @@ fn read(path: &Path) -> (Vec<(Duration, usize)>, usize) {
     (requests, keys.len())
 }
 
-/// A table row for each speed, with strict and without.
+/// Prints a table row for each speed, with and without `strict`.
 pub(crate) fn print(replay: &Replay, seed: u64) {
     let Replay { log, rate, gateways, speed } = replay;
     let (requests, keys) = read(log);

@@ -1,26 +1,23 @@
-//! A Memcached in memory: it executes the commands that a gateway writes, byte by byte as Memcached 1.6.18 does. A test
-//! sends the same random commands to both and compares the replies.
+//! A Memcached in memory: it executes the commands of gateways byte by byte like Memcached 1.6.18. A test sends the
+//! same random commands to both and compares the replies.
 
 use std::collections::HashMap;
 
 /// Longer lifetimes are moments, in seconds since 1970.
 const LONGEST_RELATIVE: u64 = 30 * 86_400;
-/// So many executions pass between two searches for what has expired.
+/// Executions between two searches for expired items.
 const SWEEP: u64 = 1 << 16;
 
-/// What an exchange has asked of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Work {
     pub(crate) exchanges: u64,
     /// Commands that change something.
     pub(crate) writes: u64,
-    /// Names that were read.
     pub(crate) reads: u64,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
 }
 
-/// The items, by name.
 #[derive(Default)]
 pub(crate) struct Server {
     items: HashMap<Vec<u8>, Item>,
@@ -47,10 +44,10 @@ impl Work {
 }
 
 impl Server {
-    /// Executes all commands of an exchange at this moment, in seconds since 1970. Returns the replies.
+    /// Executes all commands of an exchange at `now`, in seconds since 1970. Returns the replies.
     ///
     /// # Panics
-    /// If something is no command that gateways write.
+    /// If a command is not one that gateways write.
     pub(crate) fn execute(&mut self, mut commands: &[u8], now: u64) -> (Vec<u8>, Work) {
         let mut replies = Vec::new();
         let mut work = Work { exchanges: 1, bytes_in: commands.len() as u64, ..Work::default() };
@@ -87,7 +84,7 @@ impl Server {
         (replies, work)
     }
 
-    /// An item that has not expired.
+    /// `None` if the item has expired.
     fn item(&mut self, name: &[u8], now: u64) -> Option<&mut Item> {
         self.items.get_mut(name).filter(|item| item.end > now)
     }
@@ -115,7 +112,7 @@ impl Server {
             let is_less = flags.find(b'M').is_some_and(|mode| mode == b"D");
             let after = if is_less { before.saturating_sub(amount) } else { before.wrapping_add(amount) };
             let digits = after.to_string().into_bytes();
-            // What was longer before is filled up with spaces.
+            // Spaces fill up a longer previous value.
             let length = item.value.len().max(digits.len());
             item.value.clone_from(&digits);
             item.value.resize(length, b' ');
@@ -130,7 +127,7 @@ impl Server {
             let item = Item { value: value.clone(), flags: 0, version: next, end: end(lifetime, now) };
             self.items.insert(name.to_vec(), item);
             self.versions = next;
-            // What it has created it tells although it is asked to be quiet.
+            // Memcached reports created items even in quiet mode.
             value
         } else {
             return flags.tell("NF", replies);
@@ -200,7 +197,7 @@ impl<'a> Flags<'a> {
         }
     }
 
-    /// Replies this, with the tag of the command.
+    /// Adds the tag of the command.
     fn tell(&self, what: &str, replies: &mut Vec<u8>) {
         replies.extend_from_slice(what.as_bytes());
         if let Some(tag) = self.find(b'O') {

@@ -1,5 +1,5 @@
-//! Fleets without Memcached (`share`): each gateway counts in memory and enforces its part of every rate, with the code of the
-//! real one. Only lookups of names, and who gets which request, are simulated.
+//! Fleets without Memcached (`share`): each gateway counts in memory and enforces its part of every rate, with the code of
+//! real gateways. Only name lookups and load balancing are simulated.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,35 +12,32 @@ use super::exact::{Excess, exactly};
 
 const SECOND: u64 = 1_000_000;
 const WINDOW: u64 = 60 * SECOND;
-/// How often a gateway looks the others up.
+/// In microseconds, like all times here.
 const LOOK_UP_EVERY: u64 = 4_500_000;
-/// When the simulation begins; in microseconds, like all times here.
 const BEGIN: u64 = 1_800_000_000 * SECOND;
-/// How many clients are simulated, each with a limit of its own.
+/// Clients of the simulation, each with its own limit.
 const CLIENTS: usize = 10;
-/// The quota where it is not what a table compares.
+/// The quota, unless a table compares quotas.
 const QUOTA: u64 = 1000;
 
-/// Which gateway gets a request.
 #[derive(Clone, Copy)]
 enum Balance {
     Random,
     InTurn,
-    /// Each client has so many connections, and sends each request over one of them by chance. Each connection has a gateway.
+    /// Each client sends each request over one of its connections by chance. Each connection leads to one gateway.
     Connections(usize),
 }
 
-/// A gateway.
 #[derive(Clone)]
 struct Gateway {
     lives: Range<u64>,
-    /// When its lookups fail.
+    /// When lookups fail.
     deaf: Range<u64>,
-    /// When it makes the first of its lookups, of those that are 4.5 s apart.
+    /// The time of the first lookup; the next ones follow every 4.5 s.
     phase: u64,
 }
 
-/// What one client sends: `load` times its quota, by chance.
+/// One client sends `load` times its quota, by chance.
 struct Traffic {
     quota: u64,
     load: f64,
@@ -48,7 +45,7 @@ struct Traffic {
     length: u64,
 }
 
-/// When its requests were admitted.
+/// When requests were admitted.
 type Admitted = Vec<u64>;
 
 fn gateways(lives: &[Range<u64>], rng: &mut Rng) -> Vec<Gateway> {
@@ -56,7 +53,7 @@ fn gateways(lives: &[Range<u64>], rng: &mut Rng) -> Vec<Gateway> {
     lives.iter().map(new).collect()
 }
 
-/// How many gateways this one knows of, after its last lookup.
+/// How many gateways this one knows after its last lookup.
 fn known(gateways: &[Gateway], own: &Gateway, now: u64) -> u64 {
     let last = now.saturating_sub((now + LOOK_UP_EVERY - own.phase) % LOOK_UP_EVERY).max(own.lives.start);
     let last = match own.deaf.contains(&last) {
@@ -68,7 +65,6 @@ fn known(gateways: &[Gateway], own: &Gateway, now: u64) -> u64 {
     gateways.iter().filter(|one| one.lives.contains(&last)).count().max(1) as u64
 }
 
-/// Lets each client send its requests.
 fn run(gateways: &[Gateway], traffic: &Traffic, rng: &mut Rng) -> Vec<Admitted> {
     let rate: Rate = exactly(&format!("{}/m", traffic.quota));
     let mut parts = BTreeMap::new();
@@ -138,7 +134,7 @@ pub(crate) fn steady(seed: u64) -> Vec<String> {
     cases.into_iter().map(row).collect()
 }
 
-/// The most that a window can admit, in percent of the quota: of each gateway the largest part that it has had in it.
+/// The most that a window can admit, in percent of the quota: for each gateway the largest part that it had within the window.
 fn bound(gateways: &[Gateway], end: u64) -> f64 {
     const STEP: u64 = SECOND / 2;
     let part = |gateway: &Gateway, now| match gateway.lives.contains(&now) {
@@ -153,7 +149,7 @@ fn bound(gateways: &[Gateway], end: u64) -> f64 {
     (0..(end / STEP) as usize - length).map(largest).fold(0.0, f64::max)
 }
 
-/// What a window admits at most while gateways come and go: a row for each change.
+/// The most that a window admits while gateways come and go: a row for each change.
 pub(crate) fn changing(seed: u64) -> Vec<String> {
     let mut rng = Rng::with_seed(seed);
     let (change, end) = (2 * WINDOW, 5 * WINDOW);
@@ -203,7 +199,6 @@ pub(crate) fn changing(seed: u64) -> Vec<String> {
     cases.into_iter().map(row).collect()
 }
 
-/// Both tables.
 pub(crate) fn print(seed: u64) {
     println!("\n## Gateways that share limits without Memcached\n");
     println!(

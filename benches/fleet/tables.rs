@@ -1,4 +1,4 @@
-//! How exact the limits of a fleet are, and what Memcached carries, as tables: each varies one thing.
+//! Tables of how exact the limits of a fleet are, and of the load of Memcached. Each table varies one thing.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use super::plan::{Cut, Plan};
 use super::traffic::Traffic;
 use super::world::Fleet;
 
-/// The keys. Shares of the traffic fall as 1/rank.
+/// Shares of the traffic fall as 1/rank.
 const KEYS: usize = 1_000;
-/// How often the hottest key is asked for, as a multiple of what is allowed.
+/// How often the hottest key is asked for, as a multiple of its limit.
 const LOAD: f64 = 2.0;
 const GATEWAYS: usize = 16;
 const SECOND: Duration = Duration::from_secs(1);
@@ -26,7 +26,6 @@ fn on(network: Network, plan: Plan) -> Plan {
     Plan { network, timeout: network.timeout(), ..plan }
 }
 
-/// All tables.
 pub(crate) fn print(seed: u64) {
     let plan = |gateways| plan(gateways, seed);
     println!(
@@ -79,7 +78,7 @@ pub(crate) fn print(seed: u64) {
         [vec![], vec![SECOND * 2]]
             .map(|restarts: Vec<_>| (restarts.len().to_string(), Plan { restarts, ..plan(GATEWAYS) })),
     );
-    // All together are asked for as often as above.
+    // All keys together are asked for as often as above.
     let keys = |keys, exponent| Plan { traffic: Traffic::new(937.0, keys, exponent), ..plan(GATEWAYS) };
     table(
         "keys",
@@ -114,7 +113,7 @@ fn table(what: &str, plans: impl IntoIterator<Item = (String, Plan)>) {
     print_table(what, plans, KEYS);
 }
 
-/// A table with two rows for each plan, of up to so many keys.
+/// A table with two rows for each plan, of up to `keys` keys.
 pub(crate) fn print_table(what: &str, plans: impl IntoIterator<Item = (String, Plan)>, keys: usize) {
     println!(
         "\n| {what} | strict | over the limit at most % | mean % | hottest key, of what is allowed % \
@@ -131,7 +130,7 @@ pub(crate) fn print_table(what: &str, plans: impl IntoIterator<Item = (String, P
     }
 }
 
-/// What Memcached carries is that of the server with the most exchanges.
+/// The load of Memcached is that of the server with the most exchanges.
 fn row(what: &str, rate: &Rate, seconds: f64, outcome: &mut Outcome) {
     let excess = outcome.excess(rate.quota(), rate.window());
     let quota = rate.quota() as f64;

@@ -1,21 +1,20 @@
-//! What clients send: requests at random moments, for keys of which few are hot and many are rare.
+//! The traffic of clients: requests at random moments, for few hot and many rare keys.
 
 use std::time::Duration;
 
 use fastrand::Rng;
 
-/// Traffic of one gateway.
+/// Of one gateway.
 #[derive(Clone, Debug)]
 pub(crate) struct Traffic {
-    /// Nanoseconds between two requests, in the mean.
+    /// Mean nanoseconds between two requests.
     gap: f64,
-    /// For each key, the share of requests for it or those before it.
+    /// For each key, the share of requests for this key and the keys before it.
     shares: Vec<f64>,
 }
 
 impl Traffic {
-    /// So many requests per second, for `keys` keys: the one at rank r gets a share in proportion to 1/r^`exponent`
-    /// (Zipf).
+    /// Requests per second for `keys` keys: the key at rank r gets a share in proportion to 1/r^`exponent` (Zipf).
     pub(crate) fn new(per_second: f64, keys: usize, exponent: f64) -> Self {
         let weights = (1..=keys).map(|rank| (rank as f64).powf(-exponent));
         let total: f64 = weights.clone().sum();
@@ -31,7 +30,6 @@ impl Traffic {
         Duration::from_nanos((-(1.0 - random.f64()).ln() * self.gap) as u64)
     }
 
-    /// The key of the next request.
     pub(crate) fn key(&self, random: &mut Rng) -> usize {
         let at = random.f64();
         self.shares.partition_point(|share| *share <= at).min(self.shares.len() - 1)

@@ -1,5 +1,5 @@
-//! A fleet in virtual time: gateways, Memcached servers, and what happens between them, one event after the other. A
-//! seed decides all that is left to chance.
+//! A fleet in virtual time: gateways, Memcached servers, and the events between them in order. A seed decides all
+//! chance.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,12 +21,10 @@ use super::outcome::Outcome;
 use super::plan::Plan;
 use super::server::Work;
 
-/// What the clocks say when the simulation begins: in the middle of a minute.
+/// The clocks at the start of the simulation: the middle of a minute.
 const BEGIN: u64 = 1_800_000_000 + 30;
 
-/// What happens.
 enum Event {
-    /// A request comes to a gateway.
     Request(usize),
     /// The next request of the log comes.
     Logged,
@@ -40,7 +38,6 @@ enum Event {
     Executed(usize, Connection, Vec<u8>),
     /// A thread of a server has nothing more to do.
     Free(usize, usize),
-    /// Replies have arrived from a server.
     Answered(usize, Connection, Vec<u8>),
     Restart,
 }
@@ -54,9 +51,8 @@ struct Scheduled {
 struct Gateway {
     gateway: SimulatedGateway,
     links: Vec<Link>,
-    /// When it is woken next.
     wake: Option<Duration>,
-    /// The requests that wait, by place: their keys and when they asked.
+    /// Waiting requests by index: their keys and when they asked.
     open: Vec<(u32, Duration)>,
     free: Vec<usize>,
     /// When the next request is due, whatever the tick.
@@ -64,7 +60,7 @@ struct Gateway {
     random: Rng,
 }
 
-/// A connection. What is sent in one direction arrives in that order.
+/// Bytes in one direction arrive in order.
 #[derive(Clone, Default)]
 struct Link {
     number: u64,
@@ -72,18 +68,16 @@ struct Link {
     to_gateway: Duration,
 }
 
-/// All of it.
 pub(crate) struct Fleet {
     plan: Plan,
     limit: Arc<Limit>,
     keys: Vec<Fingerprint>,
-    /// If the servers change, each twice: as it is before, and as it is after that.
+    /// If the servers change, each gateway is here twice: as before and as after the change.
     gateways: Vec<Gateway>,
     hosts: Vec<Host>,
     queue: BinaryHeap<Reverse<Scheduled>>,
     scheduled: u64,
     now: Duration,
-    /// How many requests of the log have come.
     logged: usize,
     outcome: Outcome,
     waits: Vec<u32>,
@@ -134,7 +128,7 @@ impl Fleet {
             fleet.gateways[gateway].wake = Some(Duration::ZERO);
         }
         for gateway in 0..fleet.plan.gateways {
-            // When they ask first, everything is connected.
+            // Everything is connected before the first request.
             let pause = fleet.one_way(gateway) * 20;
             let pause = pause + fleet.plan.traffic.pause(&mut fleet.random);
             fleet.gateways[gateway].due = pause;
@@ -240,7 +234,7 @@ impl Fleet {
         }
     }
 
-    /// Tells a gateway something about a connection, if it still has that and is not cut off.
+    /// Passes something about a connection to a gateway, unless the connection is gone or cut.
     fn tell(&mut self, server: usize, (index, number): Connection, tell: impl FnOnce(&mut SimulatedGateway)) {
         if !self.is_cut(index, server) && self.gateways[index].links[server].number == number {
             tell(&mut self.gateways[index].gateway);
@@ -248,7 +242,7 @@ impl Fleet {
         }
     }
 
-    /// A request comes to a gateway, which has the servers of before or after a change.
+    /// A request comes to a gateway, which has the servers from before or after a change.
     fn request(&mut self, index: usize, key: usize) {
         let gateways = self.plan.gateways;
         let is_after = self.plan.change.as_ref().is_some_and(|change| {
@@ -268,7 +262,7 @@ impl Fleet {
         self.follow(index);
     }
 
-    /// A thread of a server executes the next exchange that waits, if it has time.
+    /// A thread of a server executes the next waiting exchange, if it is free.
     fn execute(&mut self, server: usize, thread: usize) {
         let second = BEGIN + self.now.as_secs();
         let Some(execution) = self.hosts[server].execute(thread, second) else { return };
@@ -280,7 +274,7 @@ impl Fleet {
         self.schedule(done, Event::Free(server, thread));
     }
 
-    /// Carries on what a gateway has just done.
+    /// Carries out what a gateway has just asked for.
     fn follow(&mut self, index: usize) {
         for server in 0..self.gateways[index].links.len() {
             for output in self.gateways[index].gateway.take_outputs(server) {
@@ -314,7 +308,7 @@ impl Fleet {
             Output::Connect => {
                 let link = &mut self.gateways[gateway].links[server];
                 link.number += 1;
-                // The handshake, and then the first command. Where nothing arrives, the gateway gives up by itself.
+                // The handshake, and then the first command. If nothing arrives, the gateway gives up by itself.
                 let (number, at) = (link.number, self.now + (there + back) * 2);
                 if !self.is_cut(gateway, server) {
                     self.schedule(at, Event::Connected(server, (gateway, number)));
@@ -348,7 +342,6 @@ impl Fleet {
 }
 
 impl Gateway {
-    /// The one with this index, with so many servers.
     fn new(plan: &Plan, index: usize, servers: usize, random: Rng) -> Self {
         let config = config::SharedStore {
             servers: (0..servers).map(|server| format!("server-{server}:11211")).collect(),
@@ -357,7 +350,7 @@ impl Gateway {
             on_error: plan.on_error,
             strict: plan.strict,
         };
-        // The clocks are spread evenly over what they differ by.
+        // The clocks are spread evenly over `skew`.
         let behind = plan.skew * u32::try_from(index).unwrap() / u32::try_from(plan.gateways.max(2) - 1).unwrap();
         let clock = Time::from_micros(BEGIN * 1_000_000).after(plan.skew.saturating_sub(behind));
         Self {

@@ -1,4 +1,4 @@
-//! How long a request waits that is alone.
+//! How long a single request waits.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,15 @@ use super::Bench;
 use super::question::Question;
 use super::way::{Kind, Way};
 
-/// Requests before the first that is timed.
+/// Requests before the measurement.
 const WARM_UP: usize = 200;
 
-/// Microseconds that requests waited.
+/// In microseconds.
 pub(crate) struct Latency {
     pub(crate) median: f64,
     pub(crate) p99: f64,
 }
 
-/// Times one request after the other.
 pub(crate) async fn measure(kind: Kind, bench: &Bench, question: &Question) -> Latency {
     let way = Way::open(kind, &bench.store, bench.memcached.address, 1).await;
     for _ in 0..WARM_UP {

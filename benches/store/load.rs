@@ -1,4 +1,4 @@
-//! Requests that wait at once, each of which asks again as soon as it is answered.
+//! Requests that wait at once. Each asks again as soon as it is answered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,28 +15,24 @@ use super::way::{Kind, Way};
 
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// How much is asked.
 pub(crate) struct Load {
     pub(crate) question: Arc<Question>,
-    /// Requests that wait at once.
     pub(crate) waiting: usize,
 }
 
-/// What one way did under one load.
 pub(crate) struct Measured {
-    /// Decisions a second.
+    /// Decisions per second.
     pub(crate) speed: f64,
-    /// Microseconds of this process for a decision.
+    /// Microseconds of this process per decision.
     pub(crate) cpu: f64,
-    /// Microseconds of memcached for a decision.
+    /// Microseconds of memcached per decision.
     pub(crate) memcached: f64,
-    /// Exchanges for a decision.
+    /// Exchanges per decision.
     pub(crate) round_trips: f64,
     /// The share of the decisions that memcached has counted.
     pub(crate) counted: f64,
 }
 
-/// What the requests share.
 struct Clients {
     way: Way,
     question: Arc<Question>,
@@ -45,7 +41,6 @@ struct Clients {
     over: AtomicBool,
 }
 
-/// Where everything stands at a moment.
 struct Standing {
     at: Instant,
     made: u64,
@@ -75,7 +70,6 @@ impl Clients {
     }
 }
 
-/// Measures one way under one load.
 pub(crate) async fn measure(kind: Kind, bench: &Bench, load: &Load) -> Measured {
     let server = bench.memcached.address;
     let totals = CounterTotals::open(server, &load.question).await;

@@ -1,9 +1,10 @@
-//! What a decision costs in the Memcached store alone, against the plain way: a multi-get and two increments for each.
+//! The cost of a decision in the Memcached store alone, compared with the plain way: a multi-get and two increments for
+//! each.
 //!
 //!     scripts/bench --scenario store                        pinned: this process to core 0, its memcached to core 1
 //!     taskset -c 0 cargo bench --bench store -- --rounds 5  the same by hand
 //!
-//! Every round measures both ways in turn, so that other work of the machine affects both in the same way.
+//! Every round measures both ways in turn, so other work of the machine affects both alike.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::cast_precision_loss)]
 
@@ -62,16 +63,14 @@ struct Arguments {
     bench: bool,
 }
 
-/// What all measurements have in common.
 struct Bench {
     memcached: Memcached,
     store: config::Store,
-    /// Connections of the plain way; one for every request if `None`.
+    /// Connections of the plain way; `None` for one for every request.
     connections: Option<usize>,
     length: Duration,
 }
 
-/// The store's configuration, as a file would say it.
 fn store(memcached: &Memcached, with: &[String]) -> config::Store {
     let (server, with) = (memcached.address, with.join("\n"));
     let text = format!(
@@ -81,7 +80,7 @@ fn store(memcached: &Memcached, with: &[String]) -> config::Store {
     config::parse(text.as_bytes(), "[store]", Path::new("")).unwrap().store
 }
 
-/// A measurement starts with a runtime of its own: nothing of the one before is left.
+/// Each measurement has its own runtime, so nothing is left of the previous one.
 fn alone<T>(work: impl Future<Output = T>) -> T {
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap().block_on(work)
 }

@@ -1,4 +1,4 @@
-//! A real memcached on a core of its own.
+//! A real memcached on its own core.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::cpu;
 
-/// One memcached; dropping it kills it.
+/// Dropping it kills the process.
 pub(crate) struct Memcached {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -18,10 +18,10 @@ impl Memcached {
     pub(crate) fn start(core: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("port");
-        // It ends with this process, also when that is killed.
+        // The child ends with this process, even if this process is killed.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "taskset", "-c", core]);
-        // -1 lets the system pick the port, which memcached writes into this file. As root it wants to be told a user.
+        // With -1 the system picks the port, and memcached writes it into this file. As root, memcached needs a user.
         command.args(["memcached", "-l", "127.0.0.1", "-p", "-1", "-U", "0", "-t", "1", "-u", "root", "-m", "256"]);
         command.env("MEMCACHED_PORT_FILENAME", &file);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -38,7 +38,7 @@ impl Memcached {
         panic!("memcached does not start");
     }
 
-    /// Seconds of the processor that it has used so far.
+    /// CPU seconds so far.
     pub(crate) fn cpu(&self) -> f64 {
         cpu::of(self.child.id())
     }

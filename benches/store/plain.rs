@@ -1,4 +1,4 @@
-//! The plain way: every request reads its counters and then adds to them, for itself alone.
+//! The plain way: every request reads its counters and then adds to them, for itself.
 
 use memcache::exp::{Arithmetic, AsyncMetaClient, Get, GetResult};
 
@@ -21,7 +21,7 @@ pub(crate) async fn decide(client: &AsyncMetaClient, question: &Question, key: F
     if admitted {
         limit.charge(&mut cell, now, 1);
         for (place, rate) in rates.iter().enumerate() {
-            // The first of a rate is the one that is being added to.
+            // The first counter of a rate is the current one.
             let (_, name) = counters.iter().find(|(at, _)| *at == place).unwrap();
             client.run(Arithmetic::new(name).delta(1).initial(1, lifetime(rate))).await.unwrap();
         }
@@ -29,7 +29,7 @@ pub(crate) async fn decide(client: &AsyncMetaClient, question: &Question, key: F
     limit.judge(&cell, now, 1, admitted)
 }
 
-/// The count that was read; none is 0.
+/// A missing counter is 0.
 pub(crate) fn sum(read: &GetResult) -> u64 {
     let text = read.value.as_deref().and_then(|value| std::str::from_utf8(value).ok());
     text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! What is asked: one limit for many keys, and how its counters are called.
+//! The question: one limit for many keys, and the names of its counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,12 +7,10 @@ use gateway::base::clock::Time;
 use gateway::base::fingerprint::Fingerprint;
 use gateway::limit::{Cell, Limit, Rate};
 
-/// The first part of every counter's name.
 pub(crate) const PREFIX: &str = "bench";
-/// From one key to the next; prime to the numbers of keys.
+/// From one key to the next; coprime to the numbers of keys.
 const STEP: usize = 7919;
 
-/// One limit, asked for one key after the other.
 pub(crate) struct Question {
     pub(crate) limit: Arc<Limit>,
     pub(crate) keys: Vec<Fingerprint>,
@@ -25,19 +23,18 @@ impl Question {
         Self { limit: limit.clone(), keys, asked: AtomicUsize::new(0) }
     }
 
-    /// The key that is asked for next.
     pub(crate) fn key(&self) -> Fingerprint {
         self.keys[self.asked.fetch_add(STEP, Ordering::Relaxed) % self.keys.len()]
     }
 
-    /// The counters of a key, bucket by bucket: the place of the rate, and the name.
+    /// Bucket by bucket: the index of the rate, and the name.
     pub(crate) fn counters(&self, key: Fingerprint, cell: &mut Cell) -> Vec<(usize, String)> {
         let rates = self.limit.rates();
         let base = self.base(key);
         cell.counts_mut().map(|(place, bucket, _)| (place, counter(&base, &rates[place], bucket))).collect()
     }
 
-    /// The counters of the last rate that what is admitted at `now` or soon after is added to, of all keys.
+    /// For all keys: the counters of the last rate that get admissions at `now` and soon after.
     pub(crate) fn counter_names(&self, now: Time) -> Vec<String> {
         let rates = self.limit.rates();
         let last = rates.len() - 1;
@@ -56,7 +53,7 @@ fn counter(base: &str, rate: &Rate, bucket: u64) -> String {
     format!("{base}#{}.{bucket}", rate.period())
 }
 
-/// Seconds that a counter is kept.
+/// In seconds.
 pub(crate) fn lifetime(rate: &Rate) -> u32 {
     u32::try_from(rate.memory().div_ceil(1_000_000) + 5).unwrap()
 }

@@ -1,9 +1,8 @@
-//! What is printed: medians over the rounds, and medians of the ratios to the plain way in the same round.
+//! Prints medians over the rounds, and medians of the ratios to the plain way in the same round.
 
 use super::latency::Latency;
 use super::load::Measured;
 
-/// What the rounds of one load have shown.
 #[derive(Default)]
 pub(crate) struct Rounds {
     pub(crate) store: Vec<Measured>,
@@ -11,12 +10,11 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// The ratio of a figure of the store to that of the plain way.
     fn ratio(&self, figure: impl Fn(&Measured) -> f64) -> f64 {
         median(self.store.iter().zip(&self.plain).map(|(store, plain)| figure(store) / figure(plain)))
     }
 
-    /// CPU for a decision as a share of the plain way's.
+    /// CPU of a decision as a share of the plain way's.
     pub(crate) fn share(&self) -> f64 {
         self.ratio(|measured| measured.cpu)
     }
@@ -33,7 +31,7 @@ impl Rounds {
     }
 }
 
-/// One way; its round trips are counted unless they are known.
+/// The round trips are counted unless they are given.
 fn row(name: &str, rounds: &[Measured], speed: f64, share: f64, round_trips: Option<f64>) {
     let of = |figure: fn(&Measured) -> f64| median(rounds.iter().map(figure));
     let cpus = || rounds.iter().map(|measured| measured.cpu);
@@ -49,7 +47,6 @@ fn row(name: &str, rounds: &[Measured], speed: f64, share: f64, round_trips: Opt
     );
 }
 
-/// One line about requests that are alone.
 pub(crate) fn latency(parts: &[(String, Vec<Latency>)]) {
     let parts = parts.iter().map(|(name, rounds)| {
         let middle = median(rounds.iter().map(|latency| latency.median));
@@ -58,7 +55,6 @@ pub(crate) fn latency(parts: &[(String, Vec<Latency>)]) {
     println!("\none request at a time, median us (p99): {}", parts.collect::<Vec<_>>().join(", "));
 }
 
-/// The shares against what is wanted of them.
 pub(crate) fn bar(name: &str, most: u32, shares: &[f64]) -> String {
     let wanted = 1.0 / f64::from(most);
     let met = if shares.iter().all(|share| *share <= wanted) { "met" } else { "missed" };

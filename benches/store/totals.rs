@@ -1,4 +1,4 @@
-//! What Memcached has counted, read back: a store that admits requests without counting them would only seem fast.
+//! Reads Memcached's counts back: a store that admits requests without counting them would only seem fast.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,10 +12,9 @@ use super::plain::sum;
 use super::question::Question;
 use super::way::client;
 
-/// Counters that are read at once.
 const CHUNK: usize = 1_000;
 
-/// The counters of one rate, as they were at first.
+/// The counters of one rate, with their first values.
 pub(crate) struct CounterTotals {
     client: AsyncMetaClient,
     counters: Vec<String>,
@@ -30,7 +29,7 @@ impl CounterTotals {
         totals
     }
 
-    /// What was counted since, once all of `made` is or a while has passed.
+    /// The counts since the start, once they reach `made` or a while has passed.
     pub(crate) async fn counted(&self, made: u64) -> u64 {
         let mut counted = 0;
         for _ in 0..5 {

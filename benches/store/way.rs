@@ -1,4 +1,4 @@
-//! The ways to decide that are compared.
+//! The compared ways to decide.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,25 +13,21 @@ use gateway::store::{Answer, Ask, Counters, Store};
 use super::plain;
 use super::question::{PREFIX, Question};
 
-/// Which way.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
-    /// The gateway's store.
     Store,
     /// Every request for itself.
     Plain,
-    /// Nothing is decided: one counter is read.
+    /// Reads one counter and decides nothing.
     Bare,
 }
 
-/// A way, connected.
 pub(crate) enum Way {
     Store(Served),
     Plain(AsyncMetaClient),
     Bare(AsyncMetaClient),
 }
 
-/// The store, and the task that carries its decisions.
 pub(crate) struct Served {
     store: Arc<Store>,
     carrying: Option<JoinHandle<()>>,
@@ -52,7 +48,7 @@ impl Drop for Served {
 }
 
 impl Way {
-    /// The way to this memcached; if requests connect for themselves, with so many connections.
+    /// `connections` is for requests that connect for themselves.
     pub(crate) async fn open(kind: Kind, config: &config::Store, server: SocketAddr, connections: usize) -> Self {
         match kind {
             Kind::Store => Self::Store(Served::new(Store::open(config, 1).unwrap())),
@@ -61,7 +57,6 @@ impl Way {
         }
     }
 
-    /// Decides for the next key: whether it is admitted.
     pub(crate) async fn decide(&self, question: &Question) -> bool {
         let key = question.key();
         match self {
@@ -82,7 +77,7 @@ impl Way {
         }
     }
 
-    /// Exchanges so far, as far as they are counted.
+    /// As far as the way counts them.
     pub(crate) fn round_trips(&self) -> u64 {
         match self {
             Self::Store(Served { store, .. }) => match store.counters() {
@@ -94,7 +89,7 @@ impl Way {
     }
 }
 
-/// A client that keeps its connections: nobody dials twice.
+/// The client keeps its connections, so none is made twice.
 pub(crate) async fn client(server: SocketAddr, connections: usize) -> AsyncMetaClient {
     let builder = AsyncMetaClient::builder().max_idle(connections).max_connections(Some(connections));
     builder.connect_async(server).await.unwrap()

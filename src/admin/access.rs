@@ -1,10 +1,10 @@
 //! Who may use the admin listener.
 //!
-//! A token protects it from other machines and other users. A listener on loopback may have none, so it has to be protected
-//! from the pages that a browser on the same machine shows. Such a page can send requests to any address, although it
-//! cannot read the responses of another origin: so a request that changes something must not come from another origin
-//! (cross-site request forgery). A page can also give its own host name the address 127.0.0.1 and so make the gateway its
-//! own origin (DNS rebinding). Then the browser still sends that name in Host.
+//! A token protects the listener from other machines and other users. A listener on loopback may have no token, so the
+//! gateway must protect it from the pages in a browser of the same machine. Such a page can send requests to any address,
+//! although it cannot read the responses of another origin: so a request that changes something must not come from another
+//! origin (cross-site request forgery). A page can also give its own host name the address 127.0.0.1, which makes the
+//! gateway its own origin (DNS rebinding). The browser then still sends that name in Host.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -21,22 +21,22 @@ use crate::base::metrics::Counter;
 use crate::config::{Access, Admin};
 use crate::proxy::respond::{self, LocalResponse};
 
-/// How a page is related to the server that it sends a request to (Fetch Metadata Request Headers, section 2.4,
+/// The relation of a page to the server that it sends a request to (Fetch Metadata Request Headers, section 2.4,
 /// <https://www.w3.org/TR/fetch-metadata/>).
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Why a request is refused, in the metric.
+/// Why a request is refused, as the metric names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// Its Host is missing, ambiguous or not a name of the listener.
+    /// Host is missing, ambiguous or not a name of the listener.
     Host,
-    /// It comes from a page of another origin.
+    /// The request comes from a page of another origin.
     Origin,
     NoToken,
     WrongToken,
-    /// It would change something, and shows the token for reading.
+    /// The request would change something, but its token is only for reading.
     ReadToken,
-    /// There were too many wrong tokens before.
+    /// The address has sent too many wrong tokens.
     TooMany,
 }
 
@@ -55,10 +55,8 @@ impl Reason {
     }
 }
 
-/// A refusal and the answer to it.
 type Refused = (Reason, LocalResponse);
 
-/// Who was refused so far.
 #[derive(Debug, Default)]
 pub struct Gatekeeper {
     refused: [Counter; Reason::ALL.len()],
@@ -66,7 +64,7 @@ pub struct Gatekeeper {
 }
 
 impl Gatekeeper {
-    /// Whether a request may go on. What `is_open` shows nothing that is secret, so it needs no token.
+    /// Whether a request may go on. With `is_open` it needs no token, because its resource shows nothing secret.
     ///
     /// # Errors
     /// The answer to a request that is refused.
@@ -141,7 +139,7 @@ fn unauthorized(reason: Reason, why: &str, challenge: &'static str) -> Refused {
     (reason, response)
 }
 
-/// Why a request does not come from where it may; `None` if it may go on.
+/// `None` if the request may go on.
 fn origin_refusal<B>(admin: &Admin, request: &Request<B>) -> Option<Refused> {
     let refused = |reason, status, why: &str| Some((reason, respond::problem(status, why)));
     let host = match host(request) {
@@ -162,21 +160,20 @@ fn origin_refusal<B>(admin: &Admin, request: &Request<B>) -> Option<Refused> {
     None
 }
 
-/// The answer to a page of another origin that asks for something of which there is little; `None` if it may go on. The page
-/// could not read it, but would take it from others. The request was [admitted](Gatekeeper::admit).
+/// The answer to a page of another origin that asks for an event stream: the page could not read it, but would take it from
+/// others, as there are few. `None` if the request may go on, which [`Gatekeeper::admit`] has let pass before.
 pub(super) fn refusal_of_foreign<B>(request: &Request<B>) -> Option<LocalResponse> {
     let host = host(request).ok().flatten();
     let why = "A page of another origin may not read this.";
     is_from_other_origin(request.headers(), host).then(|| respond::problem(StatusCode::FORBIDDEN, why))
 }
 
-/// Whether requests with this method may change something.
 fn changes(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD)
 }
 
-/// The host and port of a request; `None` only in HTTP/1.0, which has none. The target of a request may name it instead of
-/// Host, and then both have to agree (RFC 9112, section 3.2).
+/// The host and port of a request; `None` only in HTTP/1.0, where Host is optional. A request may name the host in its
+/// target instead of Host. If it names both, they must agree (RFC 9112, section 3.2).
 fn host<B>(request: &Request<B>) -> Result<Option<&str>, &'static str> {
     let mut lines = request.headers().get_all(HOST).iter();
     let host = match (lines.next(), lines.next()) {
@@ -201,7 +198,7 @@ fn name(host: &str) -> &str {
     }
 }
 
-/// Whether a host names a listener on loopback. The port does not matter: it may be forwarded from another one.
+/// Whether a host names a listener on loopback. The port does not matter: a forwarded connection may show another one.
 fn is_own_name(admin: &Admin, host: &str) -> bool {
     let name = name(host);
     let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
@@ -252,7 +249,7 @@ mod tests {
         runtime.block_on(Gatekeeper::default().admit(admin, None, request, is_open)).err()
     }
 
-    /// The status of the refusal; 200 if there is none.
+    /// 200 if nothing was refused.
     fn status(admin: &Admin, method: &str, headers: &[(&str, &str)]) -> u16 {
         let mut request = Request::builder().method(method).uri("/api/reload");
         for (name, value) in headers {
@@ -284,7 +281,7 @@ mod tests {
         ] {
             for listen in ["127.0.0.1:9901", "[::1]:9901"] {
                 assert_eq!(status(&admin(listen, None), "GET", &[("host", host)]), expected, "{host:?}");
-                // A token does not make up for it.
+                // A token does not make up for a wrong host.
                 let headers = [("host", host), ("authorization", "Bearer t")];
                 assert_eq!(status(&admin(listen, Some("t")), "GET", &headers), expected, "{host:?}");
             }

@@ -1,4 +1,4 @@
-//! `/api/limits/{limit}/bans`: the keys of a limit that are banned, as far as this gateway knows.
+//! `/api/limits/{limit}/bans`: the banned keys of a limit, as far as this gateway knows.
 
 use percent_encoding::percent_decode_str;
 use serde_json::json;
@@ -14,7 +14,6 @@ use crate::config::Limit as ConfiguredLimit;
 use crate::proxy::respond::LocalResponse;
 use crate::request::decide::{KnownBan, KnownBans};
 
-/// The bans of the limit, the one that ends first at the beginning.
 pub(super) fn show(view: &View, path: LimitPath<'_>) -> LocalResponse {
     let config = view.config.load_full();
     let Some(limit) = path.find(&config) else { return path.unknown() };
@@ -26,7 +25,7 @@ pub(super) fn show(view: &View, path: LimitPath<'_>) -> LocalResponse {
 pub(super) fn known(view: &View, limit: &ConfiguredLimit, now: Time) -> Vec<(Fingerprint, Ban)> {
     let limits = view.shared.limits();
     let counted = limits.iter().find(|counted| counted.name == limit.name);
-    // A reload may have ended its bans.
+    // A reload may have removed `ban` from the limit.
     let Some(counted) = counted.filter(|_| limit.ban.is_some()) else { return Vec::new() };
     let shows_keys = view.config.load().admin.as_ref().is_some_and(|admin| admin.show_keys);
     let mask = (!shows_keys).then_some(&view.key_mask);
@@ -38,7 +37,7 @@ pub(super) fn known(view: &View, limit: &ConfiguredLimit, now: Time) -> Vec<(Fin
     all.map(shown).collect()
 }
 
-/// The banned key of a limit that is shown as this percent-encoded text.
+/// Finds a banned key by the text that the list shows, percent-encoded.
 pub(super) fn named(view: &View, limit: &ConfiguredLimit, text: &str) -> Option<Fingerprint> {
     let text = percent_decode_str(text).decode_utf8_lossy();
     known(view, limit, clock::now()).into_iter().find(|(_, ban)| ban.key == text).map(|(key, _)| key)

@@ -10,15 +10,13 @@ use tokio::time::timeout;
 
 use crate::proxy::respond::{self, LocalResponse};
 
-/// The most bytes of a body.
 const MAX_BYTES: usize = 64 << 10;
-/// The longest time until a body is there.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads a body as JSON.
 ///
 /// # Errors
-/// The answer to a body that is too long, too slow or not what it should be.
+/// The answer to a body that is too long, too slow or not valid.
 pub(super) async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, LocalResponse> {
     let bytes = match timeout(TIMEOUT, Limited::new(body, MAX_BYTES).collect()).await {
         Ok(Ok(bytes)) => bytes.to_bytes(),

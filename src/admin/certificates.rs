@@ -1,4 +1,4 @@
-//! The certificates of all listeners, and until when each is valid.
+//! The certificates of all listeners, and when each expires.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::overrides::moment;
 use crate::admin::dashboard::Certificate;
 use crate::config::Config;
 
-/// The certificates, in the order in which they expire.
+/// In the order in which they expire.
 pub(super) fn list(config: &Config) -> impl Iterator<Item = Certificate> {
     config.identities().into_iter().map(|identity| Certificate {
         certificate: identity.file.clone(),
@@ -15,7 +15,6 @@ pub(super) fn list(config: &Config) -> impl Iterator<Item = Certificate> {
     })
 }
 
-/// The certificates in words, if there are any.
 pub(super) fn describe(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
     for (index, Certificate { certificate, names, valid_until }) in list(config).enumerate() {
         if index == 0 {

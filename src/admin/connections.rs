@@ -1,7 +1,7 @@
 //! The connections of the admin listener: how many there are, and how long each may take.
 //!
-//! Each limit ends a way to keep the others out: connections that send nothing, heads or bodies that come slowly, and
-//! clients that do not read.
+//! Each limit stops one way to keep other clients out: connections that send nothing, slow heads or bodies, and clients that do
+//! not read.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -35,42 +35,34 @@ use super::event_streams::{self, EventBody};
 use super::guesses::Peer;
 use crate::net::tls::ListenerTls;
 
-/// The body of a response: all of it, or a stream of events.
 pub(super) type AdminBody = Either<Full<Bytes>, EventBody>;
 
-/// The listening socket.
 #[derive(Debug)]
 pub enum AdminListener {
     Tcp(std::net::TcpListener),
-    /// A Unix socket.
     Unix(std::os::unix::net::UnixListener),
 }
 
-/// What changes about the listening socket.
 #[derive(Debug)]
 pub enum AdminChange {
-    /// It is this one from now on.
     Open(AdminListener),
-    /// There is none any more.
     Close,
 }
 
-/// Time to send a request head, and to wait for the next one.
+/// For a request head, and for the pause between two requests.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// After this time a connection takes no further request.
+/// The time after which a connection takes no further request.
 const LIFETIME: Duration = Duration::from_secs(60);
-/// After this further time the connection is cut off. A reload may take a minute.
+/// The further time after which the gateway cuts off the connection. A reload may take a minute.
 const GRACE: Duration = Duration::from_secs(75);
-/// The longest that a client may read nothing of what is sent to it.
+/// How long a client may read nothing of its response.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The most connections at once, besides those of event streams. If there are more the oldest is closed, so that probes
-/// always get through.
+/// At once, without event streams. A new connection beyond this closes the oldest one, so probes always get through.
 const MAX_CONNECTIONS: usize = 32;
 /// The pause after a failed accept, since it mostly fails because file handles or memory are exhausted.
 const EXHAUSTED_PAUSE: Duration = Duration::from_secs(1);
 
-/// Answers requests with `respond`, on the listener that has come last from `listeners`, until that channel is closed. It has to
-/// run on a thread's local runtime.
+/// Answers requests on the newest of the `listeners`, until their channel closes. Needs the local runtime of a thread.
 pub(super) async fn serve<F>(
     mut listeners: mpsc::UnboundedReceiver<AdminChange>,
     tls: Arc<ListenerTls>,
@@ -109,7 +101,6 @@ pub(super) async fn serve<F>(
 type RegisteredListener = EitherStream<TcpListener, UnixListener>;
 
 impl AdminListener {
-    /// Registers it with the runtime.
     fn register(self) -> Option<RegisteredListener> {
         let registered = match self {
             Self::Tcp(listener) => TcpListener::from_std(listener).map(EitherStream::Left),
@@ -119,7 +110,7 @@ impl AdminListener {
     }
 }
 
-/// The next connection, and from where it comes. Without a listener there is never one.
+/// The next connection and the address of its client. Without a listener it waits for ever.
 async fn accept(listener: Option<&RegisteredListener>) -> io::Result<(EitherStream<TcpStream, UnixStream>, Peer)> {
     match listener {
         Some(EitherStream::Left(listener)) => {
@@ -132,12 +123,12 @@ async fn accept(listener: Option<&RegisteredListener>) -> io::Result<(EitherStre
     }
 }
 
-/// The open connections, the oldest first.
+/// The oldest first.
 struct Open(VecDeque<OpenConnection>);
 
 struct OpenConnection {
     task: AbortHandle,
-    /// Whether a stream of events is its last response. There are few of them, and they last longer than the others.
+    /// Whether the last response is an event stream. There are few of these, and they last longer.
     is_stream: Rc<Cell<bool>>,
 }
 
@@ -181,7 +172,7 @@ impl Open {
         self.0.push_back(OpenConnection { task: task.abort_handle(), is_stream });
     }
 
-    /// Closes the oldest connection if there are too many. Event streams have a limit of their own.
+    /// Event streams do not count here; they have their own limit.
     fn make_room(&mut self) {
         self.0.retain(|connection| !connection.task.is_finished());
         let others = || self.0.iter().enumerate().filter(|(_, connection)| !connection.is_stream.get());
@@ -195,8 +186,8 @@ impl Open {
     }
 }
 
-/// Serves a connection for a bounded time, since a client that does not read would occupy it for ever. The further time is
-/// asked for when the first is over.
+/// Serves a connection for a bounded time, because a client that does not read would occupy it for ever. Asks for the `grace`
+/// when the `lifetime` is over.
 async fn serve_connection<I, S>(connection: http1::Connection<I, S>, lifetime: Duration, grace: impl Fn() -> Duration)
 where
     I: hyper::rt::Read + hyper::rt::Write + Unpin,
@@ -239,7 +230,7 @@ mod tests {
         let ask = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         client.write_all(ask).await.unwrap();
         served.await;
-        // The connection is closed, so a further request may fail to be sent.
+        // The gateway may have closed the connection already.
         let _ = client.write_all(ask).await;
         let mut all = Vec::new();
         client.read_to_end(&mut all).await.unwrap();

@@ -30,10 +30,9 @@ use crate::sources::jwks::FETCH_EVERY;
 pub use json::json;
 pub use reload::describe_reload;
 
-/// The maximum number of patterns and networks that are listed for one allowance; more are only counted.
+/// The most patterns and networks that one allowance lists; further ones are only counted.
 const MOST_TEXTS: usize = 1_000;
 
-/// The configuration in words.
 pub fn describe(config: &Config) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -41,7 +40,6 @@ pub fn describe(config: &Config) -> String {
     text
 }
 
-/// Where clients or other proxies connect, and that they need TLS there.
 fn listener(listener: Listener) -> String {
     let Listener { address, tls, traffic } = listener;
     let what = if traffic == Traffic::Decisions { " for decisions" } else { "" };
@@ -248,7 +246,7 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
     limit.ban.iter().try_for_each(|ban| writeln!(f, "    bans {ban}"))
 }
 
-/// Lists overrides, then tiers, in the order in which they are looked up.
+/// Overrides, then tiers: the order of lookup.
 fn exceptions(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
     if !limit.overrides.is_empty() {
         writeln!(f, "    overrides")?;
@@ -360,10 +358,9 @@ fn cors(f: &mut fmt::Formatter<'_>, cors: &Cors) -> fmt::Result {
     Ok(())
 }
 
-/// What is shown instead of the value of a secret.
 const SECRET: &str = "***";
 
-/// The value of a header, or what is shown instead.
+/// The value of a header, or `***` if it is secret.
 pub fn shown_value<'a>(name: &HeaderName, value: &'a HeaderValue) -> Cow<'a, str> {
     if value.is_sensitive() || is_secret(name) { SECRET.into() } else { String::from_utf8_lossy(value.as_bytes()) }
 }
@@ -384,7 +381,6 @@ fn action(config: &Config, route: &Route) -> String {
     }
 }
 
-/// The leading segments of a pattern as written.
 fn first_segments(path: &PathPattern, count: usize) -> String {
     path.text.split('/').take(count + 1).collect::<Vec<_>>().join("/")
 }

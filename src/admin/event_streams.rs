@@ -1,7 +1,7 @@
-//! The open streams of events: how many there are, how long each lasts, and what each is sent.
+//! The open event streams: how many there are, how long each lasts, and what the gateway sends to each.
 //!
-//! A stream has room for one text. If that is not taken the next one is left out, so a client that reads slowly delays
-//! nobody and takes no memory.
+//! A stream has room for one text. While that text waits, the gateway skips the next ones, so a slow client delays nobody
+//! and takes no memory.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -13,30 +13,23 @@ use http_body::{Body, Frame};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// The most streams at once.
 pub(super) const MAX_STREAMS: usize = 8;
-/// After this time a stream ends.
 pub(super) const LIFETIME: Duration = Duration::from_secs(300);
 
-/// The streams of events that are open now.
 #[derive(Default)]
 pub(super) struct EventStreams(Vec<Stream>);
 
-/// The sending side of a stream.
 struct Stream {
     events: mpsc::Sender<Bytes>,
-    /// When it ends.
     until: Instant,
-    /// The minute when it was sent the history.
+    /// The minute in which the stream last got the history.
     minute: u64,
 }
 
-/// The body of a response that is a stream.
 pub(super) struct EventBody(mpsc::Receiver<Bytes>);
 
 impl EventStreams {
-    /// Opens a stream that begins with the text `first`, which has the history until this minute; `None` if there are too
-    /// many.
+    /// Opens a stream that begins with `first`, a text with the history until `minute`; `None` if too many are open.
     pub(super) fn open(&mut self, now: Instant, minute: u64, first: impl FnOnce() -> Bytes) -> Option<EventBody> {
         self.end(now);
         if self.0.len() == MAX_STREAMS {
@@ -49,13 +42,13 @@ impl EventStreams {
         Some(EventBody(body))
     }
 
-    /// Whether there is none at `now`. Those whose time is over are ended.
+    /// Ends the streams whose time is over, and returns whether none is left.
     pub(super) fn are_none(&mut self, now: Instant) -> bool {
         self.end(now);
         self.0.is_empty()
     }
 
-    /// Sends the numbers to all streams, and before them the history to those that have not got it in this minute.
+    /// Sends the numbers to all streams. A stream that has no history of this minute gets the history first.
     pub(super) fn send(&mut self, minute: u64, numbers: &Bytes, history: impl Fn() -> String) {
         let mut with_history = None;
         for stream in &mut self.0 {
@@ -95,7 +88,7 @@ mod tests {
         "history and ".to_owned()
     }
 
-    /// What is there of a stream: a text, `None` if nothing, or the end.
+    /// A text, `None` if nothing has come yet, or the end.
     fn next(body: &mut EventBody) -> Result<Option<Bytes>, &'static str> {
         match body.0.try_recv() {
             Ok(text) => Ok(Some(text)),
@@ -119,7 +112,7 @@ mod tests {
         assert_eq!(next(&mut reading), Ok(Some(Bytes::from_static(b"history and numbers"))));
         streams.send(8, &NUMBERS, history);
         assert_eq!(next(&mut reading), Ok(Some(NUMBERS)));
-        // Who had no room then gets the history later.
+        // A stream that had no room for the history gets it later.
         assert_eq!(next(&mut other), Ok(Some(FIRST)));
         streams.send(8, &NUMBERS, history);
         assert_eq!(next(&mut other), Ok(Some(Bytes::from_static(b"history and numbers"))));
@@ -131,7 +124,6 @@ mod tests {
         assert!(streams.are_none(now));
         let mut open: Vec<_> = (0..MAX_STREAMS).map(|_| streams.open(now, 0, || FIRST).unwrap()).collect();
         assert!(streams.open(now, 0, || FIRST).is_none());
-        // A client has left.
         drop(open.pop());
         open.push(streams.open(now + LIFETIME / 2, 0, || FIRST).unwrap());
         assert!(streams.open(now + LIFETIME / 2, 0, || FIRST).is_none());

@@ -1,7 +1,7 @@
 //! `/api/events`: the numbers of the dashboard each second, as server-sent events (HTML Living Standard, section 9.2,
 //! <https://html.spec.whatwg.org/multipage/server-sent-events.html>).
 //!
-//! The numbers are computed once for all streams, and only while there is one.
+//! The gateway computes the numbers once for all streams, and only while a stream is open.
 
 use std::cell::{Ref, RefCell};
 use std::sync::Arc;
@@ -21,22 +21,19 @@ use crate::base::clock::{self, Time};
 use crate::config::Admin;
 use crate::proxy::respond::{self, LocalResponse};
 
-/// How often there is an event.
 const EVERY: Duration = Duration::from_secs(1);
-/// How long clients shall wait before they ask again, in milliseconds: the first line of a stream.
+/// The first line of a stream: how long clients wait before they connect again, in milliseconds.
 const RETRY: &str = "retry: 1000\n\n";
 
-/// The history of the gateway, and the open streams.
 pub(super) struct Events {
     view: Arc<View>,
     history: RefCell<History>,
     streams: RefCell<EventStreams>,
-    /// Who may have the open streams.
+    /// The admin section when the streams were opened.
     allowed_by: RefCell<Option<Admin>>,
 }
 
 impl Events {
-    /// No streams, and a history that begins now.
     pub(super) fn new(view: Arc<View>) -> Self {
         let allowed_by = RefCell::new(view.config.load().admin.clone());
         let events = Self { view, history: RefCell::default(), streams: RefCell::default(), allowed_by };
@@ -44,7 +41,7 @@ impl Events {
         events
     }
 
-    /// Records the history and sends events. It never returns.
+    /// Records the history and sends events, for ever.
     pub(super) async fn run(&self) {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -59,7 +56,7 @@ impl Events {
         let mut streams = self.streams.borrow_mut();
         let config = self.view.config.load();
         if *self.allowed_by.borrow() != config.admin {
-            // A reload may have changed the token. Those who have the new one come back.
+            // A reload may have changed the token, so all streams end. Clients with the new token connect again.
             *streams = EventStreams::default();
             self.allowed_by.replace(config.admin.clone());
         }
@@ -81,16 +78,15 @@ impl Events {
         );
     }
 
-    /// What was counted over the last hour.
     pub(super) fn history(&self) -> Ref<'_, History> {
         self.history.borrow()
     }
 
-    /// Opens a stream, which begins with the history and the numbers; `None` if there are too many.
+    /// Opens a stream that begins with the history and the numbers; `None` if too many are open.
     pub(super) fn open(&self) -> Option<Response<EventBody>> {
         let history = self.history.borrow();
         let first = || {
-            // The time is that of the last sample, since the requests are.
+            // The requests are those of the last sample, so the time is, too.
             let now = history.time().unwrap_or_else(clock::now);
             let numbers = json!(numbers::describe(&self.view, &history, now));
             let history = json!(history.describe());
@@ -103,13 +99,12 @@ impl Events {
     }
 }
 
-/// The answer if there are too many streams.
 pub(super) fn too_many() -> LocalResponse {
     let why = format!("{MAX_STREAMS} event streams are open already, which is the most. Close one of them.");
     respond::problem(StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 
-/// An event of this name. JSON has no line breaks, so its text is one line of data.
+/// JSON text has no line breaks, so it is one line of data.
 fn event(name: &str, value: &Value) -> String {
     format!("event: {name}\ndata: {value}\n\n")
 }

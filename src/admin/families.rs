@@ -1,13 +1,11 @@
-//! The parts of which the metrics' text is made.
+//! Builds the families and samples of the metrics.
 
 use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 
 use crate::base::metrics::{BOUNDS, HistogramSnapshot};
 
-/// The name and the value of a label.
 pub(super) type Label<'a> = (&'a str, &'a str);
 
-/// The metrics of one name.
 pub(super) fn family(
     name: &str,
     help: &str,
@@ -22,12 +20,10 @@ pub(super) fn family(
     family
 }
 
-/// A count that only grows, without labels.
 pub(super) fn counted(name: &str, help: &str, count: u64) -> MetricFamily {
     family(name, help, MetricType::COUNTER, [counter(count, &[])])
 }
 
-/// A count that may shrink, without labels.
 pub(super) fn gauged(name: &str, help: &str, count: usize) -> MetricFamily {
     family(name, help, MetricType::GAUGE, [gauge(count, &[])])
 }
@@ -42,13 +38,12 @@ fn metric(labels: &[Label<'_>]) -> Metric {
     Metric::from_label(labels.iter().map(pair).collect())
 }
 
-/// A count that only grows. The format has only floats, which are exact up to 2^53.
+/// The format has only floats, which are exact up to 2^53.
 #[expect(clippy::cast_precision_loss, reason = "a count beyond 2^53 would take centuries")]
 pub(super) fn counter(count: u64, labels: &[Label<'_>]) -> Metric {
     sum(count as f64, labels)
 }
 
-/// A sum that only grows.
 pub(super) fn sum(number: f64, labels: &[Label<'_>]) -> Metric {
     let mut value = proto::Counter::default();
     value.set_value(number);
@@ -57,19 +52,16 @@ pub(super) fn sum(number: f64, labels: &[Label<'_>]) -> Metric {
     metric
 }
 
-/// A count that may shrink.
 #[expect(clippy::cast_precision_loss, reason = "a count beyond 2^53 would take centuries")]
 pub(super) fn gauge(count: usize, labels: &[Label<'_>]) -> Metric {
     real(count as f64, labels)
 }
 
-/// A moment or an amount in whole units.
 #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 and bytes stay below 2^53")]
 pub(super) fn whole(number: u64) -> Metric {
     real(number as f64, &[])
 }
 
-/// A number that may shrink.
 pub(super) fn real(number: f64, labels: &[Label<'_>]) -> Metric {
     let mut value = proto::Gauge::default();
     value.set_value(number);
@@ -78,7 +70,6 @@ pub(super) fn real(number: f64, labels: &[Label<'_>]) -> Metric {
     metric
 }
 
-/// Durations by their length, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "a sum beyond 2^53 microseconds would take centuries")]
 pub(super) fn histogram(snapshot: &HistogramSnapshot, labels: &[Label<'_>]) -> Metric {
     let mut value = proto::Histogram::default();

@@ -1,7 +1,7 @@
-//! Wrong tokens: they are counted, told and slowed down by the address that they come from.
+//! Counts, logs and slows down wrong tokens, by the address that they come from.
 //!
-//! Ten guesses of an address are free, as people mistype and tokens are replaced. Then one a second is compared. A request that
-//! has to wait for that waits up to five seconds, whatever token it shows, and is refused at once if there is no place sooner.
+//! An address has ten free guesses, because people mistype and replace tokens. Then the gateway compares one token a second,
+//! right or wrong. A request that would wait for more than five seconds is refused at once.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,35 +12,35 @@ use parking_lot::Mutex;
 use crate::base::clock::Monotonic;
 use crate::net::network_of;
 
-/// The pause between two guesses.
+/// Between two guesses, in microseconds.
 const EVERY: u64 = 1_000_000;
-/// How many guesses are free.
 const FREE: u64 = 10;
-/// The longest wait.
+/// In microseconds.
 const LONGEST: u64 = 5_000_000;
-/// The most addresses that are known. Beyond that, all others are one.
+/// The most known addresses. Beyond this, all other addresses count as one.
 const MOST: usize = 4096;
 
 /// Who asks; `None` on a Unix socket.
 pub(super) type Peer = Option<IpAddr>;
 
-/// The addresses that have shown wrong tokens lately.
+/// Addresses that have lately sent wrong tokens.
 #[derive(Debug, Default)]
 pub(super) struct Guesses(Mutex<HashMap<Peer, Guesser>>);
 
 #[derive(Debug, Default)]
 struct Guesser {
-    /// How many were wrong since there was none for a while.
+    /// Wrong guesses since all guesses were paid for the last time.
     wrong: u64,
-    /// When all its guesses so far are paid for, in microseconds.
+    /// When all guesses so far are paid for, in microseconds.
     paid: u64,
 }
 
 impl Guesses {
-    /// How long a request waits before its token is compared, which costs one guess unless it is [right](Self::right).
+    /// How long a request waits before the gateway compares its token. This costs one guess, unless the token is
+    /// [right](Self::right).
     ///
     /// # Errors
-    /// After how many seconds the next one may come.
+    /// In how many seconds the next guess may come.
     pub(super) fn begin(&self, peer: Peer, now: Monotonic) -> Result<Duration, u64> {
         let mut guessers = self.0.lock();
         let now = now.micros();
@@ -61,7 +61,6 @@ impl Guesses {
         Ok(Duration::from_micros(wait))
     }
 
-    /// The token was right.
     pub(super) fn right(&self, peer: Peer) {
         let mut guessers = self.0.lock();
         let peer = peer.map(network_of);
@@ -71,7 +70,7 @@ impl Guesses {
         }
     }
 
-    /// The token was wrong. The first such request of an address is logged, and then the tenth, the hundredth and so on.
+    /// Logs the first wrong token of an address, then the tenth, the hundredth and so on.
     pub(super) fn wrong(&self, peer: Peer) {
         let mut guessers = self.0.lock();
         let network = peer.map(network_of);
@@ -87,7 +86,7 @@ impl Guesses {
     }
 }
 
-/// All that are too many to be known.
+/// All addresses beyond [`MOST`].
 const UNKNOWN: Peer = Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
 
 #[cfg(test)]
@@ -108,7 +107,7 @@ mod tests {
         assert_eq!(begin("192.0.2.2", 100), Ok(0), "others do not wait");
         assert_eq!([begin("192.0.2.1", 101), begin("192.0.2.1", 101)], [Ok(5), Err(1)]);
         assert_eq!(begin("192.0.2.1", 200), Ok(0), "it is forgotten");
-        // What is right costs nothing.
+        // Right tokens cost nothing.
         for _ in 0..100 {
             assert_eq!(begin("192.0.2.3", 100), Ok(0));
             guesses.right(peer("192.0.2.3"));

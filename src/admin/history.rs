@@ -1,10 +1,7 @@
-//! What the gateway has counted over the last minutes and the last hour, in bounded memory: the requests of each second by
-//! outcome, and the refusals of each limit by minute.
+//! The requests of the last minutes by outcome and second, and the refusals of the last hour by limit and minute.
 //!
-//! The dashboard shows it as soon as a page is opened. Requests are kept as totals, not as differences, so that a
-//! second that is missing distorts nothing. The thread of the admin listener reads them from the workers' counters once
-//! a second, which costs the workers nothing. The page computes rates from the differences, for the history and for
-//! what follows alike.
+//! Requests are totals, and the page computes rates from their differences, so a missing second distorts nothing. The admin
+//! thread reads the workers' counters once a second, which costs the workers nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,39 +9,37 @@ use crate::admin::dashboard;
 use crate::base::clock::Time;
 use crate::proxy::telemetry::Outcome;
 
-/// How many samples of the requests are kept. One is taken each second.
+/// One sample a second.
 const SAMPLES: usize = 300;
-/// How many minutes are kept of each limit.
+/// For each limit.
 const MINUTES: usize = 60;
 
-/// Requests by outcome, in the order of [`Outcome::ALL`].
+/// In the order of [`Outcome::ALL`].
 pub(super) type ByOutcome = [u64; Outcome::ALL.len()];
 
-/// The totals of each second of the last minutes, and the refusals of each minute of the last hour.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    /// What each route had counted when it was read last.
+    /// The counts at the last reading.
     routes: BTreeMap<String, ByOutcome>,
-    /// The requests of all routes since the start. It does not shrink when a reload removes routes with their counters.
+    /// Requests of all routes since the start. The total does not shrink when a reload removes routes with their counters.
     total: ByOutcome,
     /// The oldest first.
     samples: VecDeque<(Time, ByOutcome)>,
-    /// The minute of the last buckets, since 1970.
+    /// The minute of the newest buckets, since 1970.
     minute: u64,
     limits: BTreeMap<String, Refusals>,
 }
 
-/// The refusals of one limit.
 #[derive(Debug, Default)]
 struct Refusals {
-    /// What the limit had counted when it was read last.
+    /// The count at the last reading.
     counted: u64,
     /// By minute, the oldest first.
     by_minute: VecDeque<u64>,
 }
 
 impl History {
-    /// Records what routes and limits have counted until `now`. Those that are not named any more are forgotten.
+    /// Records what routes and limits have counted until `now`, and forgets those that have gone.
     pub(super) fn record<'a>(
         &mut self,
         now: Time,
@@ -83,7 +78,6 @@ impl History {
         }
     }
 
-    /// The requests since the start, by outcome.
     pub(super) fn total(&self) -> &ByOutcome {
         &self.total
     }
@@ -93,27 +87,24 @@ impl History {
         self.samples.back().map(|(time, _)| *time)
     }
 
-    /// The minute in progress, since 1970.
+    /// Since 1970.
     pub(super) fn minute(&self) -> u64 {
         self.minute
     }
 
-    /// The refusals of a limit in the minute in progress.
     pub(super) fn refused_this_minute(&self, limit: &str) -> u64 {
         self.limits.get(limit).and_then(|refusals| refusals.by_minute.back()).copied().unwrap_or(0)
     }
 
-    /// The refusals of a limit in the last hour.
     pub(super) fn refused_in_hour(&self, limit: &str) -> u64 {
         self.limits.get(limit).map_or(0, |refusals| refusals.by_minute.iter().sum())
     }
 
-    /// The requests of each route since the start, by outcome.
     pub(super) fn routes(&self) -> impl Iterator<Item = (&str, &ByOutcome)> {
         self.routes.iter().map(|(name, counted)| (name.as_str(), counted))
     }
 
-    /// Everything, as the dashboard gets it. Outcomes that never occurred are left out.
+    /// Leaves out outcomes that never occurred.
     pub(super) fn describe(&self) -> dashboard::History {
         let totals = |index: usize| self.samples.iter().map(|(_, total)| total[index]).collect();
         let occurred = Outcome::ALL.iter().enumerate().filter(|(index, _)| self.total[*index] > 0);
@@ -128,7 +119,6 @@ impl History {
 }
 
 impl Refusals {
-    /// Begins the bucket of the minute that is so many minutes later.
     fn advance(&mut self, minutes: usize) {
         if self.by_minute.is_empty() {
             self.by_minute.resize(MINUTES, 0);
@@ -140,7 +130,7 @@ impl Refusals {
     }
 }
 
-/// By how much a counter has grown. One that is smaller than before has begun anew.
+/// The growth of a counter. A counter that is smaller than before has started again.
 fn grown(before: u64, now: u64) -> u64 {
     now.checked_sub(before).unwrap_or(now)
 }
@@ -159,7 +149,6 @@ mod tests {
         all
     }
 
-    /// Records one limit that has refused so many.
     fn record(history: &mut History, seconds: u64, refused: u64) {
         history.record(at(seconds), [].into_iter(), [("l", refused)].into_iter());
     }

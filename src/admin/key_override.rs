@@ -1,17 +1,15 @@
-//! An override of the admin API, as it shows it.
+//! An override of one key, as the admin API shows it.
 
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyOverride {
-    /// The key, in full or masked.
+    /// In full or masked.
     pub key: String,
-    /// Its rates; none if it is exempt or blocked.
+    /// Empty if the key is exempt or blocked.
     pub rates: Vec<String>,
-    /// Whether it is not limited at all.
     pub exempt: bool,
-    /// Whether all its requests are refused.
     pub block: bool,
-    /// When the override ends, as RFC 3339 writes times.
+    /// In RFC 3339.
     pub until: String,
 }

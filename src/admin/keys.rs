@@ -1,7 +1,7 @@
-//! `/api/limits/{limit}/keys/{key}`: what was counted for one key, how to forget it, and how to give it an override.
+//! `/api/limits/{limit}/keys/{key}`: what a key has used, how to forget it, and how to give the key an override.
 //!
-//! The path does not say which source of the limit the key comes from, nor the tier of its requests. So all counters are
-//! looked up that the key may have, and the fullest are shown.
+//! The path says neither which source of the limit the key comes from, nor the tier of its requests. So the gateway looks up
+//! all counters that the key may have, and shows the fullest.
 
 use std::convert::identity;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::request::identify::{KeyExtractor, WrittenKey};
 use crate::sources::quotas::{CachedQuota, GrantedQuota, QuotaSource};
 use crate::store::{Away, KeyUsage};
 
-/// A key of a limit, as in the path of a request: percent-encoded.
+/// As in a path: percent-encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyPath<'a> {
     limit: LimitPath<'a>,
@@ -37,13 +37,12 @@ pub(super) struct KeyPath<'a> {
 }
 
 impl<'a> KeyPath<'a> {
-    /// Reads `{limit}/keys/{key}`.
     pub(super) fn new(path: &'a str) -> Option<Self> {
         let (limit, key) = LimitPath::with_key(path)?;
         Some(Self { limit, key })
     }
 
-    /// The parts of the key. A part that has a `|` writes it as `%7C`; if all are written so, they separate the parts.
+    /// A part with a `|` writes it as `%7C`. If every `|` is written so, `%7C` separates the parts.
     fn parts(&self, count: usize) -> Vec<Vec<u8>> {
         let decode = |text: &str| percent_decode_str(text).collect::<Vec<u8>>();
         if count <= 1 {
@@ -57,14 +56,12 @@ impl<'a> KeyPath<'a> {
     }
 }
 
-/// What was counted for the key.
 pub(super) async fn show(view: &View, path: KeyPath<'_>) -> LocalResponse {
     let shown =
         with_key(view, path, true, async |key| fullest(view, key.table, key.source, key.readings, clock::now()).await);
     shown.await.map_or_else(identity, |shown| super::json(&shown))
 }
 
-/// Gives the key an override until a moment.
 pub(super) async fn set_override(view: &View, path: KeyPath<'_>, body: Incoming) -> LocalResponse {
     let written: Map<String, Value> = match body::read(body).await {
         Ok(written) => written,
@@ -76,8 +73,7 @@ pub(super) async fn set_override(view: &View, path: KeyPath<'_>, body: Incoming)
     set.await.map_or_else(identity, |shown| super::json(&shown))
 }
 
-/// Removes the override of the key, if the admin API has set one, forgets what was counted for the key, in the store too,
-/// and shows what is left.
+/// Removes an override of the admin API, forgets what the key has used, in the store too, and shows what is left.
 pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
     let forgotten = with_key(view, path, true, async |key| {
         let FoundKey { limit, table, source, parts, readings } = key;
@@ -107,8 +103,8 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
     }
 }
 
-/// Calls `act` with the key that the path names. If it `may_be_shown`, that is also a banned key as the list of bans shows it,
-/// so that bans can be lifted where keys are masked.
+/// Calls `act` with the key in the path. If `may_be_shown`, the path may also name a banned key as the list of bans shows it,
+/// so that operators can lift bans although keys are masked.
 ///
 /// # Errors
 /// The response if there is no such key, or that of `act`.
@@ -125,7 +121,7 @@ async fn with_key<T>(
         return Err(respond::problem(StatusCode::SERVICE_UNAVAILABLE, &format!("A reload is changing {name:?}.")));
     };
     let extractor = KeyExtractor::of_written(limit);
-    // Where keys are masked, those of the list of overrides can be named as it shows them.
+    // The path may also name a key of the list of overrides as that list shows it: masked.
     let listed = temporary::named(view, limit, path.key).filter(|_| may_be_shown);
     let parts = listed.unwrap_or_else(|| path.parts(extractor.part_count()));
     let mut readings = extractor.written(&parts);
@@ -146,7 +142,7 @@ async fn with_key<T>(
     act(FoundKey { limit, table, source, parts: &parts, readings: &readings }).await
 }
 
-/// The key as logs show it: masked like everywhere else.
+/// The key as logs show it.
 fn shown(view: &View, key: &FoundKey<'_>) -> String {
     let fingerprint = key.readings.first().map(|reading| reading.fingerprint);
     fingerprint.map_or(String::new(), |fingerprint| temporary::shown_key(view, key.limit, fingerprint, key.parts))
@@ -156,8 +152,8 @@ fn away(Away: Away) -> LocalResponse {
     respond::problem(StatusCode::SERVICE_UNAVAILABLE, "The store of the counters does not answer.")
 }
 
-/// The counters that are used most, among those of all readings, with where their rates are from: an override in the file or
-/// of the admin API, the source of quotas, or the limit with its tiers.
+/// The fullest counters among all readings, with the origin of their rates: an override in the file or of the admin API, the
+/// source of quotas, or the limit with its tiers.
 async fn fullest(
     view: &View,
     table: &RateTable,
@@ -167,7 +163,7 @@ async fn fullest(
 ) -> Result<Value, LocalResponse> {
     let mut fullest: Option<(u32, KeyUsage, &str)> = None;
     let (mut exempted_by, mut temporary, mut shown_quota) = (None, None, None);
-    // Microseconds until the last ban ends.
+    // In microseconds until the last ban ends.
     let mut banned: Option<u64> = None;
     for reading in readings {
         let of_file = reading.subject.and_then(|subject| table.granted(subject));
@@ -212,7 +208,7 @@ async fn fullest(
         (None, Some(from)) => {
             json!({ "rates": [], "from": from, "admitted": true, "retry_after": null, "exempt": true })
         }
-        // The limit has no rates, only a number of requests in flight.
+        // The limit has no rates, only a maximum of requests in flight.
         (None, None) => json!({ "rates": [], "from": "limit", "admitted": true, "retry_after": null }),
     };
     if let Some(wait) = banned {
@@ -224,7 +220,6 @@ async fn fullest(
     Ok(with_exceptions(shown, temporary, shown_quota))
 }
 
-/// Adds the override that the admin API has set, and what is cached of a source of quotas.
 fn with_exceptions(mut shown: Value, temporary: Option<(&Allowance, Instant)>, quota: Option<Value>) -> Value {
     if let Some(quota) = quota {
         shown["quota"] = quota;
@@ -235,7 +230,7 @@ fn with_exceptions(mut shown: Value, temporary: Option<(&Allowance, Instant)>, q
     shown
 }
 
-/// What is cached of a source of quotas. It `holds` if it is what the key has.
+/// What is cached of a source of quotas. `holds` if the cached quota applies to the key.
 fn describe_quota(cached: &CachedQuota, holds: bool, now: Time) -> Value {
     let mut shown = json!({
         "holds": holds,
@@ -256,7 +251,6 @@ fn describe_quota(cached: &CachedQuota, holds: bool, now: Time) -> Value {
     shown
 }
 
-/// The counters of rates that are `from` there.
 fn describe(usage: &KeyUsage, from: &str) -> Value {
     let seconds = |micros: u64| micros.div_ceil(1_000_000);
     let rates = usage.limit.rates().iter().zip(&usage.rates).map(|(rate, usage)| {

@@ -8,7 +8,7 @@ use percent_encoding::percent_decode_str;
 use crate::config::{Config, Limit};
 use crate::proxy::respond::{self, LocalResponse};
 
-/// A limit as a path names it: percent-encoded.
+/// The name of a limit in a path: percent-encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LimitPath<'a>(&'a str);
 
@@ -19,19 +19,17 @@ impl<'a> LimitPath<'a> {
         (named == list).then_some(Self(limit))
     }
 
-    /// Reads `{limit}/keys/{key}`, whose key may be any text.
+    /// Reads `{limit}/keys/{key}`, where the key may be any text.
     pub(super) fn with_key(path: &'a str) -> Option<(Self, &'a str)> {
         let (limit, key) = path.split_once("/keys/")?;
         Some((Self(limit), key))
     }
 
-    /// The limit, if there is one of this name.
     pub(super) fn find(self, config: &Config) -> Option<&Limit> {
         let name = self.name();
         config.limits.iter().find(|limit| limit.name == name)
     }
 
-    /// The answer if there is none.
     pub(super) fn unknown(self) -> LocalResponse {
         respond::problem(StatusCode::NOT_FOUND, &format!("There is no limit {:?}.", self.name()))
     }

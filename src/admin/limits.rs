@@ -14,15 +14,11 @@ use crate::config::{Cost, Limit};
 use crate::request::decide::{DecisionCounter, LimitMetrics, TokenCounts, shown_since};
 use crate::tokens::Usage;
 
-/// How many overrides of the admin API are shown of a limit.
 const MOST_OVERRIDES: usize = 10;
-/// How many bans are shown of a limit.
 const MOST_BANS: usize = 10;
-/// How many models are shown of a limit.
 const MODELS_SHOWN: usize = 10;
 
-/// The order in which limits are shown everywhere: those that have refused most in the last hour come first, then those that have
-/// refused most since the start.
+/// The order of limits everywhere: by refusals in the last hour, then by refusals since the start.
 pub(super) fn sort<T>(limits: &mut [T], history: &History, of: impl Fn(&T) -> (&str, Decisions)) {
     limits.sort_by_cached_key(|limit| {
         let (name, decisions) = of(limit);
@@ -30,7 +26,6 @@ pub(super) fn sort<T>(limits: &mut [T], history: &History, of: impl Fn(&T) -> (&
     });
 }
 
-/// All limits of the configuration.
 pub(super) fn describe_all(view: &View, history: &History) -> Limits {
     let (config, snapshot, metrics) = (view.config.load_full(), view.snapshot.load_full(), view.shared.limits());
     let shows_keys = config.admin.as_ref().is_some_and(|admin| admin.show_keys);
@@ -61,7 +56,7 @@ pub(super) fn describe_all(view: &View, history: &History) -> Limits {
     Limits { keys_since: moment(shown_since(now)), limits }
 }
 
-/// The decisions of a limit. A limit that no route uses has decided nothing.
+/// A limit that no route uses has decided nothing.
 pub(super) fn decisions(counted: Option<&LimitMetrics>) -> Decisions {
     let of = |count: DecisionCounter| counted.map_or(0, |counted| counted.decisions(count));
     Decisions {
@@ -81,7 +76,6 @@ pub(super) fn decisions(counted: Option<&LimitMetrics>) -> Decisions {
     }
 }
 
-/// The tokens of a limit, and the models whose requests have cost most.
 fn tokens(counted: &LimitMetrics) -> TokenNumbers {
     let TokenCounts { reserved, settled, estimated, cut, .. } = counted.tokens.total();
     let model = |(model, TokenCounts { used, settled, .. })| {
@@ -126,7 +120,7 @@ mod tests {
             let limits = ["a", "b", "old", "older", "z"].into_iter().zip(counts);
             history.record(at(minutes), std::iter::empty(), limits);
         };
-        // What is more than an hour ago counts less than anything later.
+        // Refusals of more than an hour ago count less than any later ones.
         record(1, [0, 0, 0, 0, 0]);
         record(2, [0, 0, 50, 90, 0]);
         record(100, [0, 1, 50, 90, 7]);

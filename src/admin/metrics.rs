@@ -2,21 +2,23 @@
 //!
 //! Rules for a metric, most of which a test checks (`tests/it/metrics.rs`):
 //!
-//! - *Names* begin with `gateway_`, but for those of the process, which all exporters call the same (`process_`). They end with the
-//!   unit, and that is a base unit: `_seconds`, `_bytes`, `_ratio` (0 to 1); moments are `_timestamp_seconds`. Only counters end with
-//!   `_total`. What is true or false is a gauge of 1 or 0.
-//! - *Labels* have one meaning each, in all metrics: `route`, `limit`, `upstream`, `server`, `jwt` and `certificate` are names of the
-//!   configuration; `result` says how something ended, and `reason` why it failed or was refused. No label has the values of another.
-//! - *Values of labels* are from the configuration or from a fixed list, and known at the start, so that neither clients nor time create
-//!   series. So there are no keys, paths, messages, places in a file, ports that the system picks, and identifiers of a process. There
-//!   are two exceptions: the `model` of tokens, of which there are 64 for a limit, and the `server` of an upstream, which is each
-//!   address that a name of the configuration has now.
-//! - *Counters begin with 0*, also those with labels, because `increase()` does not see an event that creates its series. Combinations
-//!   that cannot occur are left out, and so are those that nothing in the configuration makes likely (`metrics/expected.rs`).
-//! - *Series stay.* What has counted once is there until the process ends or its route, limit or upstream is removed. A state has a
-//!   series for each value, or one of 1 and 0, and does not come and go.
-//! - *A peak is remembered* for longer than anybody waits between two scrapes: 5 minutes.
-//! - *Help* is a sentence, and docs/metrics.md has a row for each.
+//! - *Names* begin with `gateway_`, except those of the process, which all exporters call the same (`process_`). They end with a
+//!   base unit: `_seconds`, `_bytes`, `_ratio` (0 to 1); moments are `_timestamp_seconds`. Only counters end with `_total`. A
+//!   truth value is a gauge of 1 or 0.
+//! - *Labels* have one meaning each, in all metrics: `route`, `limit`, `upstream`, `server`, `jwt` and `certificate` are names of
+//!   the configuration; `result` says how something ended, and `reason` why it failed or was refused. No label has the values of
+//!   another.
+//! - *Values of labels* come from the configuration or from a fixed list, and are known at the start, so that neither clients nor
+//!   time create series. So no label has keys, paths, messages, places in a file, ports that the system picks, or identifiers of
+//!   a process. There are two exceptions: the `model` of tokens, with 64 values for each limit, and the `server` of an upstream,
+//!   which is each present address of a name in the configuration.
+//! - *Counters begin with 0*, also those with labels, because `increase()` does not see an event that creates its series.
+//!   Combinations that cannot occur, or that nothing in the configuration makes likely, have no series at the start
+//!   (`metrics/expected.rs`).
+//! - *Series stay* until the process ends or their route, limit or upstream is removed. A state has a series for each value, or
+//!   one of 1 and 0; its series do not come and go.
+//! - *A peak is remembered* for 5 minutes, longer than anybody waits between two scrapes.
+//! - *Help* is a sentence, and docs/metrics.md has a row for each metric.
 
 mod connections;
 mod expected;
@@ -46,7 +48,7 @@ use crate::proxy::respond::{self, LocalResponse};
 use crate::proxy::snapshot::SharedState;
 use crate::sources::acme::AcmeSources;
 
-/// The response with all metrics, in the text format of Prometheus, version 0.0.4.
+/// In the text format of Prometheus, version 0.0.4.
 pub(super) fn respond(view: &View) -> LocalResponse {
     let mut families = Vec::from(process::families(view));
     families.push(view.gatekeeper.family());
@@ -68,14 +70,14 @@ pub(super) fn respond(view: &View) -> LocalResponse {
     response
 }
 
-/// Writes families. Those without a metric are named too, so that everybody sees what there may be.
+/// Names families without samples, too, so that readers see which metrics exist.
 fn written(families: &[MetricFamily]) -> String {
     let (encoder, mut text) = (TextEncoder::new(), String::new());
     for family in families {
         if family.get_metric().is_empty() {
-            // The encoder takes no such families.
+            // The encoder rejects families without samples.
             let (name, kind) = (family.name(), format!("{:?}", family.get_field_type()).to_lowercase());
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", family.help());
         } else if let Err(error) = encoder.encode_utf8(std::slice::from_ref(family), &mut text) {
             tracing::error!(%error, family = family.name(), "a metric cannot be written");
@@ -84,7 +86,6 @@ fn written(families: &[MetricFamily]) -> String {
     text
 }
 
-/// The families of the certificates in force.
 fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
     let (succeeded, failed) = acme.orders();
     let failed = failed.map(|(kind, count)| counter(count, &[("result", kind.name())]));
@@ -123,7 +124,7 @@ fn spans(shared: &SharedState) -> MetricFamily {
     )
 }
 
-/// The families of what is shed; none if requests are not shed.
+/// Empty if requests are not shed.
 fn shed(view: &View) -> Vec<MetricFamily> {
     let Some(shedding) = view.snapshot.load().shedding.clone() else { return Vec::new() };
     let level = shedding.meters.iter().map(|meter| real(meter.level().in_priorities(), &[("upstream", &meter.name)]));

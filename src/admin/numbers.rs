@@ -1,4 +1,4 @@
-//! The numbers of the dashboard: how the gateway does now, and counters since its start.
+//! Collects the numbers of the dashboard.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +18,11 @@ use crate::request::decide::{DecisionCounters, LimitMetrics};
 use crate::store::Counters;
 use crate::store::shared::Health;
 
-/// How many of the certificates that expire first are shown.
+/// Those that expire first.
 const MOST_EXPIRIES: usize = 10;
-/// How many routes are shown: there may be thousands, and the numbers are sent each second.
+/// There may be thousands of routes, and a stream gets the numbers each second.
 const MOST_ROUTES: usize = 50;
 
-/// The requests of a route that have ended, by outcome.
 pub(super) fn ended(route: &RouteMetrics) -> ByOutcome {
     let mut all = ByOutcome::default();
     for worker in route.workers.iter() {
@@ -35,7 +34,7 @@ pub(super) fn ended(route: &RouteMetrics) -> ByOutcome {
     all
 }
 
-/// The requests that a limit has refused, or that it would have refused if it only reports.
+/// Includes the requests that the limit would have refused, if it only reports.
 pub(super) fn refused(limit: &LimitMetrics) -> u64 {
     let of = |counters: &DecisionCounters| {
         let refusals = [
@@ -51,7 +50,6 @@ pub(super) fn refused(limit: &LimitMetrics) -> u64 {
     limit.workers.iter().map(of).sum()
 }
 
-/// All numbers at `now`.
 pub(super) fn describe(view: &View, history: &History, now: Time) -> Numbers {
     let connections = view.connections.of(Traffic::Requests).counts();
     Numbers {
@@ -96,7 +94,6 @@ fn limits(view: &View, history: &History) -> Vec<LimitNumbers> {
     all
 }
 
-/// The routes with the most requests.
 fn routes(history: &History) -> Vec<RouteNumbers> {
     let of = |(name, counted): (&str, &ByOutcome)| {
         let groups = by_group(|outcome| counted[outcome as usize]);
@@ -113,7 +110,6 @@ fn routes(history: &History) -> Vec<RouteNumbers> {
     all
 }
 
-/// How long the requests took that an upstream has answered.
 fn durations(view: &View) -> Durations {
     let routes = view.shared.routes();
     let workers = routes.iter().flat_map(|route| route.workers.iter());

@@ -1,4 +1,4 @@
-//! The outcomes of requests, as they are shown: those of a group together.
+//! Groups of outcomes, as the dashboard and `gateway top` show them.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::proxy::telemetry::Outcome;
 
-/// Outcomes that mean about the same to whoever looks at the gateway.
+/// Outcomes that mean about the same to an operator.
 #[derive(Debug)]
 pub struct Group {
-    /// How it is called.
     pub name: &'static str,
     /// Each outcome is in one group.
     pub outcomes: &'static [Outcome],
 }
 
-/// All groups; the page of the dashboard has the same.
+/// The page of the dashboard has the same groups.
 pub const GROUPS: [Group; 5] = [
     Group { name: "served", outcomes: &[Outcome::Forwarded, Outcome::Responded, Outcome::Tunneled] },
     Group { name: "over a limit", outcomes: &[Outcome::Limited, Outcome::Silenced] },
@@ -24,34 +23,32 @@ pub const GROUPS: [Group; 5] = [
     Group { name: "abandoned", outcomes: &[Outcome::Abandoned] },
 ];
 
-/// The place of the group of requests over a limit.
+/// The index of the group of requests over a limit.
 pub const LIMITED: usize = 1;
-/// The place of the group of requests that are refused for another reason.
+/// The index of the group of requests that are refused for another reason.
 pub const REFUSED: usize = 2;
-/// The place of the group of requests that have failed.
+/// The index of the group of failed requests.
 pub const FAILED: usize = 3;
 
-/// What the requests of a route have become since the start, as the dashboard shows it.
+/// The requests of a route since the start, as the dashboard shows them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteNumbers {
     pub name: String,
-    /// All that have ended.
+    /// Those that have ended.
     pub requests: u64,
-    /// Those that the gateway refused: by a limit, as not valid, or because no route takes them.
+    /// Refused by a limit, as not valid, or because no route takes them.
     pub refused: u64,
-    /// Those that nobody could answer, or that were shed.
+    /// Nobody could answer them, or the gateway shed them.
     pub failed: u64,
 }
 
-/// A number for each group.
 pub type ByGroup<T> = [T; GROUPS.len()];
 
-/// The requests of each group, of which this tells how many had an outcome.
+/// `requests` says how many requests had an outcome.
 pub fn by_group(requests: impl Fn(Outcome) -> u64) -> ByGroup<u64> {
     GROUPS.map(|group| group.outcomes.iter().fold(0, |sum, outcome| requests(*outcome).saturating_add(sum)))
 }
 
-/// The same of requests by the names of their outcomes.
 pub fn by_group_of_names(requests: &BTreeMap<String, u64>) -> ByGroup<u64> {
     by_group(|outcome| requests.get(outcome.name()).copied().unwrap_or_default())
 }

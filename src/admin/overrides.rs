@@ -1,4 +1,4 @@
-//! `PUT /api/limits/{limit}/keys/{key}`: an override for one key, until a moment. The control thread sets it.
+//! `PUT /api/limits/{limit}/keys/{key}`: an override for one key until a moment, which the control thread sets.
 
 use http::StatusCode;
 use jiff::Timestamp;
@@ -16,51 +16,44 @@ use crate::request::decide::{MAX_TEMPORARY, NotSet, RateTable};
 use crate::request::identify::WrittenKey;
 use crate::sources::quotas::QuotaSource;
 
-/// A key of a limit as the configuration in force reads it.
+/// A key of a limit, as the configuration in force reads it.
 pub(super) struct FoundKey<'a> {
     pub(super) limit: &'a ConfiguredLimit,
     pub(super) table: &'a RateTable,
-    /// The source of its quotas, if there is one.
     pub(super) source: Option<&'a QuotaSource>,
     pub(super) parts: &'a [Vec<u8>],
     /// At least one.
     pub(super) readings: &'a [WrittenKey<'a>],
 }
 
-/// What the control thread is asked to do with the override of one key.
 pub struct OverrideRequest {
-    /// The name of the limit.
     pub limit: String,
-    /// The parts of the key.
     pub key: Vec<Vec<u8>>,
     pub change: OverrideChange,
-    /// Is told when the change is in force, or why there is none.
+    /// Gets the result when the change is in force, or why nothing changed.
     pub answer: oneshot::Sender<Result<(), NotSet>>,
 }
 
-/// A change of the override of one key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OverrideChange {
-    /// The key gets this, until the moment.
+    /// Grants this until the moment.
     Set(Allowance, Instant),
-    /// The key has no override any longer.
     Remove,
 }
 
-/// The most requests that wait for the control thread.
+/// Requests that wait for the control thread.
 const MAX_WAITING: usize = 32;
-/// The most bytes of a key that can have an override: more than any header of a client needs.
+/// In bytes; longer than any header of a client needs.
 const LONGEST_KEY: usize = 4096;
 
-/// What asks the control thread to change overrides, and what the control thread reads.
 pub fn channel() -> (mpsc::Sender<OverrideRequest>, mpsc::Receiver<OverrideRequest>) {
     mpsc::channel(MAX_WAITING)
 }
 
-/// Sets an override of a key as it is `written`, and shows it. Logs name the key as `shown`.
+/// Sets an override of a key as `written`, and shows it. Logs name the key as `shown`.
 ///
 /// # Errors
-/// The response if it is not set.
+/// The response if the override is not set.
 pub(super) async fn set(
     requests: &mpsc::Sender<OverrideRequest>,
     key: &FoundKey<'_>,
@@ -90,7 +83,7 @@ pub(super) async fn set(
     Ok(json!({ "override": describe(&allowance, ends) }))
 }
 
-/// Asks the control thread for a change of the override of a key, and waits until it is in force.
+/// Asks the control thread for the change, and waits until it is in force.
 ///
 /// # Errors
 /// The response if nothing has changed.
@@ -124,7 +117,6 @@ pub(super) async fn change(
     Err(respond::problem(status, &why))
 }
 
-/// What an override grants, and how long it still lasts.
 pub(super) fn describe(allowance: &Allowance, ends: Instant) -> Value {
     let left = ends.saturating_duration_since(Instant::now());
     let mut shown = match allowance {
@@ -132,13 +124,13 @@ pub(super) fn describe(allowance: &Allowance, ends: Instant) -> Value {
         Allowance::Exempt => json!({ "exempt": true }),
         Allowance::Block => json!({ "block": true }),
     };
-    // The override itself ends by a clock that is never set.
+    // The override itself ends by the monotonic clock.
     shown["until"] = json!(moment(clock::now().after(left)));
     shown["seconds"] = json!(left.as_millis().div_ceil(1000));
     shown
 }
 
-/// A moment as RFC 3339 writes it, in whole seconds, rounded up.
+/// In RFC 3339, in whole seconds, rounded up.
 pub(super) fn moment(time: Time) -> String {
     let moment = i64::try_from(time.seconds_up()).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
     moment.unwrap_or(Timestamp::MAX).to_string()

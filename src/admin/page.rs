@@ -1,10 +1,7 @@
-//! The dashboard: one page that loads nothing from elsewhere, and the headers that hold it to that.
+//! The dashboard: one page that loads nothing from elsewhere, and headers that enforce this.
 //!
-//! The page holds no secrets and shows what the API answers to it, so it needs no token. It asks for the token and sends it
-//! with each request.
-//!
-//! It is compiled into the binary. Its Content-Security-Policy has the hashes of its style and its script, computed
-//! from the same texts.
+//! The page holds no secrets, so it needs no token: it asks the user for one and sends it with each API request. The page
+//! is part of the binary. Its Content-Security-Policy has the hashes of its style and its script.
 
 use std::sync::LazyLock;
 
@@ -19,10 +16,10 @@ use crate::proxy::respond::{self, LocalResponse};
 
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// The page, in which the style and the script have their places.
+/// The page, with places for the style and the script.
 const FRAME: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
-/// One script, cut into files by subject. Each uses only those before it.
+/// One script, cut into files by subject. Each file uses only those before it.
 const SCRIPT: &str = concat!(
     include_str!("page/elements.js"),
     include_str!("page/format.js"),
@@ -38,9 +35,8 @@ const SCRIPT: &str = concat!(
 
 static PAGE: LazyLock<Bytes> = LazyLock::new(|| FRAME.replace("{{style}}", STYLE).replace("{{script}}", SCRIPT).into());
 
-/// What the page may do: use the style and the script that are in it, and ask its own server. Names and keys come from
-/// clients, so the script may not turn any text into HTML (Trusted Types,
-/// <https://www.w3.org/TR/trusted-types/>).
+/// The page may use only its own style and script, and ask only its own server. Names and keys come from clients, so the
+/// script may not turn text into HTML (Trusted Types, <https://www.w3.org/TR/trusted-types/>).
 static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
     let (style, script) = (source(STYLE), source(SCRIPT));
     let policy = format!(
@@ -51,16 +47,15 @@ static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
     HeaderValue::try_from(policy).ok()
 });
 
-/// What allows exactly this text inside the page (Content Security Policy Level 3, section 2.3.1,
+/// The source that allows exactly this text inside the page (Content Security Policy Level 3, section 2.3.1,
 /// <https://www.w3.org/TR/CSP3/>).
 fn source(text: &str) -> String {
     format!("'sha256-{}'", STANDARD.encode(digest(&SHA256, text.as_bytes())))
 }
 
-/// The page.
 pub(super) fn respond() -> LocalResponse {
     let Some(policy) = POLICY.clone() else {
-        // The policy has only printable characters.
+        // Cannot happen: the policy has only printable characters.
         return respond::problem(StatusCode::INTERNAL_SERVER_ERROR, "The page has no policy.");
     };
     let mut response = respond::with_body(StatusCode::OK, HTML, PAGE.clone());

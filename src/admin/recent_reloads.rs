@@ -1,4 +1,4 @@
-//! The reloads of the configuration, or of the certificates: how many there were, and how the last ones ended.
+//! Counts the reloads of the configuration, or of the certificates alone, and remembers how the last ones ended.
 
 use std::collections::VecDeque;
 
@@ -9,12 +9,11 @@ use crate::admin::dashboard::{self, Problem, ReloadNumbers, ReloadOutcome};
 use crate::base::clock::Time;
 use crate::config::ReloadError;
 
-/// How many reloads are remembered.
 const REMEMBERED: usize = 10;
-/// The most characters of a problem that are remembered. A text of the file may be part of it.
+/// In characters. A problem may quote text of the file.
 const MAX_CHARS: usize = 500;
 
-/// Counts reloads and remembers the last ones. It is shared by the thread that reloads and by those that ask.
+/// Shared between the thread that reloads and those that read.
 #[derive(Debug)]
 pub struct RecentReloads(Mutex<Counted>);
 
@@ -22,29 +21,28 @@ pub struct RecentReloads(Mutex<Counted>);
 struct Counted {
     succeeded: u64,
     refused: u64,
-    /// When what is in force was put in force.
+    /// When what is in force came into force.
     last_success: Time,
-    /// The last ones, the latest first.
+    /// The latest first.
     last: VecDeque<EndedReload>,
-    /// All problems of what is there now; none if it is in force.
+    /// All problems of the present files; none if they are in force.
     problems: Vec<Problem>,
 }
 
 #[derive(Debug)]
 struct EndedReload {
     at: Time,
-    /// The first problem; `None` if it succeeded.
+    /// The first problem; `None` if the reload succeeded.
     problem: Option<Problem>,
 }
 
 impl RecentReloads {
-    /// None yet. What was read first is in force since `now`.
+    /// What was read at the start is in force since `now`.
     pub fn new(now: Time) -> Self {
         let (last, problems) = (VecDeque::new(), Vec::new());
         Self(Mutex::new(Counted { succeeded: 0, refused: 0, last_success: now, last, problems }))
     }
 
-    /// Something new is in force since `now`.
     pub fn succeeded(&self, now: Time) {
         let mut counted = self.0.lock();
         counted.succeeded += 1;
@@ -53,12 +51,11 @@ impl RecentReloads {
         counted.remember(EndedReload { at: now, problem: None });
     }
 
-    /// What was refused is not there any more: what is there now is in force. Returns whether something was refused.
+    /// The refused files are gone, and the present ones are in force already. Returns whether something was refused.
     pub fn recovered(&self) -> bool {
         !std::mem::take(&mut self.0.lock().problems).is_empty()
     }
 
-    /// Something was refused at `now`.
     pub fn refused(&self, now: Time, why: &ReloadError) {
         let shorten = |Problem { place, message, help }| Problem {
             place: place.map(shortened),
@@ -73,28 +70,25 @@ impl RecentReloads {
         counted.remember(EndedReload { at: now, problem: Some(first) });
     }
 
-    /// How many have succeeded, and how many were refused.
+    /// Succeeded and refused.
     pub(super) fn counts(&self) -> (u64, u64) {
         let counted = self.0.lock();
         (counted.succeeded, counted.refused)
     }
 
-    /// Whether what is there now is in force, as far as it was read.
+    /// Whether the present files are in force, as far as they were read.
     pub(super) fn is_last_good(&self) -> bool {
         self.0.lock().problems.is_empty()
     }
 
-    /// All problems of what is there now; none if it is in force.
     pub(super) fn problems(&self) -> Vec<Problem> {
         self.0.lock().problems.clone()
     }
 
-    /// When what is in force was put in force.
     pub(super) fn last_success(&self) -> Time {
         self.0.lock().last_success
     }
 
-    /// How many there were, and the last ones, as the dashboard gets them.
     pub(super) fn describe(&self) -> ReloadNumbers {
         let describe = |reload: &EndedReload| dashboard::EndedReload {
             time: reload.at.seconds(),
@@ -111,7 +105,6 @@ impl RecentReloads {
     }
 }
 
-/// The first characters of a text.
 fn shortened(mut text: String) -> String {
     if let Some((end, _)) = text.char_indices().nth(MAX_CHARS) {
         text.truncate(end);

@@ -11,21 +11,18 @@ use crate::admin::dashboard::Problem;
 use crate::config::{Config, Problems, ReloadError};
 use crate::proxy::respond::{self, LocalResponse};
 
-/// The result of a reload: the configuration that is in force now, or why the file is refused.
+/// The configuration that is now in force, or why the file is refused.
 pub type ReloadResult = Result<Arc<Config>, ReloadError>;
 
-/// Where a request for a reload gets its result.
 pub type ReloadAnswer = oneshot::Sender<ReloadResult>;
 
-/// The most requests for a reload that wait for the control thread.
+/// Requests that wait for the control thread.
 const MAX_WAITING: usize = 32;
 
-/// What asks the control thread to reload, and what the control thread reads.
 pub fn channel() -> (mpsc::Sender<ReloadAnswer>, mpsc::Receiver<ReloadAnswer>) {
     mpsc::channel(MAX_WAITING)
 }
 
-/// Reloads and waits for the result.
 pub(super) async fn reload(reloads: &mpsc::Sender<ReloadAnswer>) -> LocalResponse {
     let (answer, result) = oneshot::channel();
     if let Err(TrySendError::Full(_)) = reloads.try_send(answer) {
@@ -38,7 +35,6 @@ pub(super) async fn reload(reloads: &mpsc::Sender<ReloadAnswer>) -> LocalRespons
     }
 }
 
-/// The problem document of a refused file, with all its problems.
 fn refused(refusal: &ReloadError) -> LocalResponse {
     let detail = match refusal {
         ReloadError::Invalid(_) => "The file is not valid, so nothing has changed.",
@@ -47,7 +43,7 @@ fn refused(refusal: &ReloadError) -> LocalResponse {
     respond::problem_with(StatusCode::UNPROCESSABLE_ENTITY, detail, &as_json(problems(refusal)))
 }
 
-/// All problems of a refused file; at least one.
+/// At least one.
 pub(super) fn problems(refusal: &ReloadError) -> Vec<Problem> {
     match refusal {
         ReloadError::Invalid(problems) => list(problems),
@@ -63,12 +59,10 @@ fn list(problems: &Problems) -> Vec<Problem> {
     located.chain(more).collect()
 }
 
-/// One problem of a file or a body.
 pub(super) fn problem(place: Option<String>, message: &str, help: Option<&str>) -> Problem {
     Problem { place, message: message.to_owned(), help: help.map(str::to_owned) }
 }
 
-/// Problems as a problem document lists them.
 pub(super) fn as_json(problems: impl IntoIterator<Item = Problem>) -> Vec<Value> {
     problems.into_iter().map(|problem| json!(problem)).collect()
 }

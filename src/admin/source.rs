@@ -1,5 +1,5 @@
-//! Where the configuration comes from, whether what is there now is in force, and how a server that has it does: as JSON and
-//! as metrics.
+//! Where the configuration comes from, whether its newest version is in force, and the state of a server that has it: as
+//! JSON and as metrics.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,32 +12,29 @@ use super::families::{counter, family, gauged, whole};
 use super::reload::as_json;
 use crate::base::clock::Time;
 
-/// Where the configuration comes from, as operators are told. It is written without secrets.
+/// Where the configuration comes from, as operators read it, without secrets.
 pub trait ConfigOrigin: fmt::Display + Send + Sync {
-    /// How its server does, if it is one.
+    /// `None` if the source is no server.
     fn server(&self) -> Option<RemoteStatus>;
 }
 
-/// How a source that is a server does.
+/// The state of a source that is a server.
 #[derive(Clone, Debug)]
 pub struct RemoteStatus {
-    /// How often it is asked.
+    /// The pause between two fetches.
     pub every: Duration,
-    /// Fetches that brought another document than the one before.
+    /// Fetches that brought another document than the previous one.
     pub changed: u64,
-    /// Fetches that brought the same document.
     pub unchanged: u64,
-    /// Fetches that failed.
     pub failed: u64,
     /// When the last fetch succeeded.
     pub last_fetch: Option<Time>,
-    /// Why the last fetch failed, if it did.
+    /// Why the last fetch failed; `None` if it did not.
     pub error: Option<String>,
     /// When the copy was saved, if it is in force.
     pub copy_saved: Option<Time>,
 }
 
-/// The source, and how it does at `now`.
 pub(super) fn describe(view: &View, now: Time) -> Value {
     let remote = view.source.server().map(|status| {
         let RemoteStatus { every, changed, unchanged, failed, last_fetch, error, copy_saved } = status;
@@ -65,7 +62,7 @@ pub(super) fn describe(view: &View, now: Time) -> Value {
     })
 }
 
-/// The metrics; none if the source is no server.
+/// Empty if the source is no server.
 pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
     let Some(status) = view.source.server() else { return Vec::new() };
     let RemoteStatus { changed, unchanged, failed, last_fetch, copy_saved, .. } = status;

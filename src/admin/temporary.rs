@@ -1,4 +1,4 @@
-//! `/api/limits/{limit}/overrides`: the overrides of keys that the admin API has set, until they end.
+//! `/api/limits/{limit}/overrides`: the overrides of the admin API that have not ended.
 
 use percent_encoding::percent_decode_str;
 use serde_json::json;
@@ -16,14 +16,12 @@ use crate::config::overrides::Allowance;
 use crate::proxy::respond::LocalResponse;
 use crate::request::decide::ListedOverride;
 
-/// The overrides of the limit, the one that ends first at the beginning.
 pub(super) fn show(view: &View, path: LimitPath<'_>) -> LocalResponse {
     let config = view.config.load_full();
     let Some(limit) = path.find(&config) else { return path.unknown() };
     super::json(&json!({ "overrides": known(view, limit, usize::MAX) }))
 }
 
-/// At most so many overrides of a limit.
 pub(super) fn known(view: &View, limit: &ConfiguredLimit, most: usize) -> Vec<KeyOverride> {
     let temporary = view.temporary.lock();
     let shown = |one: ListedOverride<'_>| {
@@ -36,14 +34,14 @@ pub(super) fn known(view: &View, limit: &ConfiguredLimit, most: usize) -> Vec<Ke
             rates,
             exempt: *one.allowance == Allowance::Exempt,
             block: *one.allowance == Allowance::Block,
-            // It ends by a clock that is never set.
+            // The override ends by the monotonic clock.
             until: moment(clock::now().after(one.ends.saturating_duration_since(Instant::now()))),
         }
     };
     temporary.listed(&limit.name).into_iter().take(most).map(shown).collect()
 }
 
-/// The parts of the key of a limit that has an override and is shown as this percent-encoded text.
+/// Finds the parts of a key by the text that the list shows, percent-encoded.
 pub(super) fn named(view: &View, limit: &ConfiguredLimit, text: &str) -> Option<Vec<Vec<u8>>> {
     let text = percent_decode_str(text).decode_utf8_lossy();
     let temporary = view.temporary.lock();
@@ -52,7 +50,6 @@ pub(super) fn named(view: &View, limit: &ConfiguredLimit, text: &str) -> Option<
     found.map(|one| one.key.to_vec())
 }
 
-/// A key as it was written, in full or masked.
 pub(super) fn shown_key(view: &View, limit: &ConfiguredLimit, key: Fingerprint, parts: &[Vec<u8>]) -> String {
     let shows_keys = view.config.load().admin.as_ref().is_some_and(|admin| admin.show_keys);
     let text = parts.iter().map(|part| String::from_utf8_lossy(part)).collect::<Vec<_>>().join("|");

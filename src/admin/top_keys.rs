@@ -1,4 +1,4 @@
-//! The keys of a limit that come most often and those that it refuses most often, as the admin API shows them.
+//! The most frequent and the most refused keys of a limit, as the admin API shows them.
 
 use blake3::Hash;
 
@@ -9,24 +9,24 @@ use crate::config::{Limit, Source};
 use crate::request::decide::heavy_hitters::HeavyHitter;
 use crate::request::decide::{LimitMetrics, TopKeys};
 
-/// The most keys of each kind.
+/// Of each kind.
 const MOST: usize = 10;
 
-/// The characters at the beginning and at the end of a masked key that are shown.
+/// How many characters a masked key shows at its beginning, and at its end.
 const SHOWN: usize = 2;
-/// The fewest characters of a key of which any are shown. With fewer, the rest could be guessed.
+/// Shorter keys show no characters, because the rest could be guessed.
 const SHORTEST: usize = 8;
-/// The hexadecimal digits by which a masked key is recognized.
+/// The hexadecimal digits that identify a masked key.
 const DIGITS: usize = 8;
 
-/// Masks keys: the same key always has the same mask as long as the process runs, and the mask does not tell what it is.
+/// Masks keys: a key has the same mask as long as the process runs, and the mask does not tell the key.
 pub struct KeyMask {
-    /// Nobody outside the process knows it. Otherwise keys could be guessed, and the guesses compared with their masks.
+    /// Without the secret, an attacker could guess keys and compare the guesses with the masks.
     secret: [u8; 32],
 }
 
 impl KeyMask {
-    /// A mask with a new secret.
+    /// Has a new secret.
     ///
     /// # Errors
     /// When the system has no random numbers.
@@ -36,7 +36,7 @@ impl KeyMask {
         Ok(Self { secret })
     }
 
-    /// The first and the last two characters of a key, unless it is short, and digits that tell it from others.
+    /// The first and last characters of a key, unless the key is short, and digits that identify it.
     fn of(&self, key: Fingerprint, text: &str) -> String {
         let hash: Hash = blake3::keyed_hash(&self.secret, &key.digits());
         let hash = hash.to_hex();
@@ -54,12 +54,12 @@ impl KeyMask {
     }
 }
 
-/// The most frequent keys that a limit has counted until `now`. A limit that no route uses has none.
+/// A limit that no route uses has none.
 pub(super) fn of(counted: Option<&LimitMetrics>, now: Time) -> TopKeys {
     counted.map(|counted| TopKeys::of(&counted.keys, now, MOST)).unwrap_or_default()
 }
 
-/// Keys of a limit, in full or masked.
+/// In full or masked.
 pub(super) fn describe(limit: &Limit, hitters: &[HeavyHitter], mask: Option<&KeyMask>) -> Vec<KeyCount> {
     let one = |hitter: &HeavyHitter| KeyCount {
         key: shown(limit, hitter.key, &hitter.text, mask),
@@ -69,12 +69,11 @@ pub(super) fn describe(limit: &Limit, hitters: &[HeavyHitter], mask: Option<&Key
     hitters.iter().map(one).collect()
 }
 
-/// A key of a limit with its text, in full or masked.
 pub(super) fn shown(limit: &Limit, key: Fingerprint, text: &str, mask: Option<&KeyMask>) -> String {
     mask.filter(|_| !is_public(limit)).map_or_else(|| text.to_owned(), |mask| mask.of(key, text))
 }
 
-/// Whether no key of the limit tells who a client is.
+/// Whether the keys of a limit say nothing about a client.
 fn is_public(limit: &Limit) -> bool {
     limit.key.parts.iter().flatten().all(|source| matches!(source, Source::Global | Source::Method | Source::Route))
 }

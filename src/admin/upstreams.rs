@@ -12,7 +12,6 @@ use crate::admin::dashboard::{ServerNumbers, UpstreamNumbers};
 use crate::base::metrics::HistogramSnapshot;
 use crate::upstream::{Availability, Endpoint, EndpointStatus, RetryCounts, Upstream};
 
-/// All upstreams.
 pub(super) fn describe_all(view: &View) -> Value {
     json!({ "upstreams": list(view) })
 }
@@ -53,7 +52,6 @@ fn server(upstream: &Upstream, endpoint: &Endpoint, weight: u32, status: &Endpoi
     }
 }
 
-/// The metrics of all upstreams.
 pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
     let upstreams = view.snapshot.load().upstreams.clone();
     let servers: Vec<_> = upstreams.iter().flat_map(|upstream| labelled(upstream)).collect();
@@ -136,7 +134,7 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
     ]
 }
 
-/// The servers of an upstream. Two names may have the same address, and no two series may have the same labels.
+/// Two names may have the same address, but no two series may have the same labels.
 fn labelled(upstream: &Upstream) -> Vec<Labelled> {
     let mut known = HashMap::new();
     let label = |(endpoint, _, status): (Arc<Endpoint>, u32, EndpointStatus)| {
@@ -148,7 +146,6 @@ fn labelled(upstream: &Upstream) -> Vec<Labelled> {
     upstream.status().into_iter().map(label).collect()
 }
 
-/// A server with its labels.
 struct Labelled {
     upstream: String,
     server: String,

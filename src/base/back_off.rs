@@ -1,25 +1,24 @@
-//! How long to wait before something that has failed is tried again. Whoever tries counts the failures, and waits.
+//! How long to wait before the next attempt. The caller counts the failures, and waits.
 
 use std::time::Duration;
 
 /// Pauses that double.
 #[derive(Clone, Copy, Debug)]
 pub struct BackOff {
-    /// The pause after one failure.
+    /// After one failure.
     pub first: Duration,
-    /// The longest pause.
     pub longest: Duration,
 }
 
 impl BackOff {
-    /// The pause after so many failures in a row. After none there is none.
+    /// After `failures` in a row; zero without failures.
     pub fn pause(self, failures: u32) -> Duration {
         let doubled = |doublings: u32| self.first.saturating_mul(1 << doublings.min(31)).min(self.longest);
         failures.checked_sub(1).map_or(Duration::ZERO, doubled)
     }
 }
 
-/// A time that is shorter than `longest` by at most `share` of it, at random, so that what was begun together does not go on
+/// A random time that is shorter than `longest` by at most `share` of it, so that things that began together do not continue
 /// together.
 pub fn jittered(longest: Duration, share: f64) -> Duration {
     longest.mul_f64(1.0 - fastrand::f64() * share)

@@ -1,7 +1,7 @@
 //! Work that may never end, such as reading a file on a mounted file system whose server is gone.
 //!
-//! A thread that the kernel blocks in such a read cannot be stopped. So the work runs on its own thread, and the caller
-//! waits for the result only until a time limit.
+//! The kernel may block a thread in such a read, and then nothing can stop the thread. So the work runs on its own
+//! thread, and the caller waits for the result only until a time limit.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,6 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-/// Work that was started.
 #[derive(Debug)]
 pub struct Background<T> {
     result: oneshot::Receiver<T>,
@@ -20,12 +19,10 @@ pub struct Background<T> {
     thread: JoinHandle<()>,
 }
 
-/// Why there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoResult {
-    /// The work was not done within this time limit.
+    /// The time limit.
     TimedOut(Duration),
-    /// The work panicked.
     Panicked,
 }
 
@@ -54,7 +51,7 @@ impl From<NoResult> for io::Error {
 }
 
 impl<T: Send + 'static> Background<T> {
-    /// Starts `work` on a thread with this name. Its argument returns whether the result is still wanted.
+    /// Starts `work` on a thread with this name. The argument of `work` tells whether the result is still wanted.
     ///
     /// # Errors
     /// When the system cannot start a thread.
@@ -67,16 +64,16 @@ impl<T: Send + 'static> Background<T> {
         let deadline = Instant::now() + limit;
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
             let result = work(&|| !sender.is_closed());
-            // If the receiver is gone, the result is not wanted any more.
+            // Without a receiver the result is not wanted any more.
             let _ = sender.send(result);
         })?;
         Ok(Self { result, limit, deadline, thread })
     }
 
-    /// The result. The returned future may be dropped and created again, until one has returned the result.
+    /// Waits for the result. The future may be dropped and created again, until one has returned the result.
     ///
     /// # Errors
-    /// When the time limit is over. From then on the result is not wanted any more.
+    /// When the time limit is over. Then the result is not wanted any more.
     pub async fn result(&mut self) -> Result<T, NoResult> {
         match timeout_at(self.deadline, &mut self.result).await {
             Ok(result) => result.map_err(|_| NoResult::Panicked),
@@ -96,7 +93,6 @@ impl<T: Send + 'static> Background<T> {
         Ok(runtime.block_on(self.result())?)
     }
 
-    /// Whether its thread is still running.
     pub fn is_running(&self) -> bool {
         !self.thread.is_finished()
     }

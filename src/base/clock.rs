@@ -1,5 +1,5 @@
-//! The clocks: the only place that reads them. Limits go by the wall clock, on which gateways agree; what is measured goes by the
-//! monotonic clock, which nobody sets.
+//! The only place that reads the clocks. Limits use the wall clock, on which gateways agree. Measurements use the monotonic
+//! clock, which nobody sets.
 //!
 //! Everything that decides takes a [`Time`] or a [`Monotonic`] as an argument, so tests choose their own.
 
@@ -9,126 +9,119 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
 
-/// Microseconds. Threads that read the wall clock at about the same time may use their readings in another order. If a
-/// moment is earlier than the one before it by more than this, the clock was set back in between.
+/// In microseconds. Threads that read the wall clock at about the same time may use their readings in another order. A moment
+/// that is earlier than the previous one by more than this shows that the clock was set back.
 pub const JITTER: u64 = 1_000_000;
 
-/// Microseconds by which a moment may differ from the latest one of a [`Timeline`] without another look at the clock. It is
-/// less than [`JITTER`], so no moment of a timeline looks as if the clock had been set back.
+/// In microseconds: how far a moment may be from the latest one of a [`Timeline`] without another look at the clock. Less than
+/// [`JITTER`], so no moment of a timeline looks as if the clock had been set back.
 pub(crate) const UNCHECKED: u64 = 10_000;
 
-/// Microseconds by which the latest moment of a timeline may be out of date, so that threads seldom write it.
+/// In microseconds: how much the latest moment of a timeline may be out of date, so that threads seldom write it.
 const RESOLUTION: u64 = 1_000;
 
-/// A moment: microseconds since the Unix epoch.
+/// Microseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
 impl Time {
-    /// The largest one.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The moment `micros` microseconds after the Unix epoch.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since the Unix epoch.
     pub const fn micros(self) -> u64 {
         self.0
     }
 
-    /// Whole seconds since the Unix epoch.
+    /// Since the Unix epoch, rounded down.
     pub const fn seconds(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// Whole seconds since the Unix epoch, rounded up.
+    /// Since the Unix epoch, rounded up.
     pub const fn seconds_up(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 
-    /// The moment as a date and a time of day; `None` beyond the year 9999.
+    /// `None` beyond the year 9999.
     pub fn timestamp(self) -> Option<Timestamp> {
         i64::try_from(self.0).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok())
     }
 
-    /// Microseconds from `earlier` until this moment, 0 if it is not earlier.
+    /// 0 if `earlier` is not earlier.
     pub const fn micros_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Whether the clock was set back after it had said `earlier` and before it said this.
+    /// Whether the clock was set back after `earlier` and before this moment.
     pub const fn is_set_back_from(self, earlier: Self) -> bool {
         earlier.0 > self.0.saturating_add(JITTER)
     }
 
-    /// The moment `span` later, at most the largest `Time`.
+    /// At most [`Self::MAX`].
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
         self.after_micros(micros(span))
     }
 
-    /// The moment so many microseconds later, at most the largest `Time`.
+    /// At most [`Self::MAX`].
     #[must_use]
     pub const fn after_micros(self, span: u64) -> Self {
         Self(self.0.saturating_add(span))
     }
 }
 
-/// A moment of the monotonic clock: microseconds since a day before the process has first read it.
+/// The monotonic clock: microseconds since a day before the first reading of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Monotonic(u64);
 
 impl Monotonic {
-    /// The moment `micros` microseconds after the beginning.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since the beginning.
     pub const fn micros(self) -> u64 {
         self.0
     }
 
-    /// Whole seconds since the beginning.
     pub const fn seconds(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// Microseconds from `earlier` until this moment, 0 if it is not earlier.
+    /// 0 if `earlier` is not earlier.
     pub const fn micros_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The moment `span` later, at most the largest one.
+    /// Saturates.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(micros(span)))
     }
 }
 
-/// The moments as of which things are decided one after the other.
+/// The moments of successive decisions.
 ///
-/// Whoever asks for a decision says when, but may have read the clock long before: while a body or another server was waited
-/// for, others were decided about. Such an old moment must not look as if the clock had been set back. So a moment that
-/// is far from the latest one is not believed, and the clock is read again. The clock was set back if even that
-/// reading, which is made afterwards, lies before the latest moment.
+/// The caller of a decision passes a moment, but may have read the clock long before: while it waited for a body or another
+/// server, other decisions were made. Such an old moment must not look as if the clock had been set back. So if a moment is far
+/// from the latest one, the timeline reads the clock again. The clock was set back if even this later reading lies before the
+/// latest moment.
 #[derive(Debug)]
 pub struct Timeline {
-    /// The latest moment, in microseconds since 1970.
+    /// In microseconds since 1970.
     latest: AtomicU64,
     clock: fn() -> Time,
 }
 
 impl Timeline {
-    /// A timeline by this clock on which nothing was decided yet.
     pub const fn new(clock: fn() -> Time) -> Self {
         Self { latest: AtomicU64::new(0), clock }
     }
 
-    /// The moment as of which something is decided if somebody who asks for that has read the clock at `read`. It is earlier
-    /// than one before it by more than [`JITTER`] only where the clock was set back.
+    /// The moment of a decision for a caller that has read the clock at `read`. The moment is earlier than a previous one by more
+    /// than [`JITTER`] only if the clock was set back.
     pub fn moment(&self, read: Time) -> Time {
         let latest = self.latest.load(Ordering::Relaxed);
         if read.0.abs_diff(latest) > UNCHECKED {
@@ -144,7 +137,7 @@ impl Timeline {
     fn read_again(&self, latest: u64) -> Time {
         let now = (self.clock)();
         if now.0.saturating_add(UNCHECKED) < latest {
-            // It is set only once, if several threads see that.
+            // If several threads see this, only one sets it.
             _ = self.latest.compare_exchange(latest, now.0, Ordering::Relaxed, Ordering::Relaxed);
         } else {
             self.latest.fetch_max(now.0, Ordering::Relaxed);
@@ -153,20 +146,19 @@ impl Timeline {
     }
 }
 
-/// A duration in whole microseconds, at most `u64::MAX`.
+/// At most `u64::MAX`.
 pub fn micros(span: Duration) -> u64 {
     span.as_secs().saturating_mul(1_000_000).saturating_add(span.subsec_micros().into())
 }
 
-/// The time now. A clock set before 1970 reads as 1970.
+/// A clock set before 1970 reads as 1970.
 #[expect(clippy::disallowed_methods, reason = "this is the one reader of the wall clock")]
 pub fn now() -> Time {
     Time(micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
 }
 
-/// The moment now, whatever becomes of the wall clock.
 pub fn monotonic() -> Monotonic {
-    /// The first reading is a day after the beginning, so that what has never happened was long ago.
+    /// The first reading is a day after the beginning, so that what never happened counts as long ago.
     const DAY: u64 = 86_400_000_000;
     static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
     Monotonic(DAY + micros(BEGINNING.elapsed()))
@@ -182,7 +174,7 @@ mod tests {
         static CLOCK: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// What the timeline makes of a reading when the clock says `now`.
+    /// The timeline's moment for a reading when the clock says `now`.
     fn moment(timeline: &Timeline, read: u64, now: u64) -> u64 {
         CLOCK.set(now);
         timeline.moment(Time::from_micros(read)).micros()

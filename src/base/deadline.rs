@@ -1,8 +1,8 @@
-//! The moment at which something takes too long. It may move with each progress, for every request, and is almost never reached.
+//! A time limit that may move with each progress, for every request, and is almost never reached.
 //!
-//! Registering and removing a timer for each request would cost two system calls, since a timer that is earlier than
-//! all others wakes the runtime. This timer stays registered while the limit moves ahead of it. If it fires before the
-//! limit, it is set again.
+//! Registering and removing a timer for each request would cost two system calls, because a timer that is earlier than all
+//! others wakes the runtime. This timer stays registered while the limit moves ahead of it. If the timer fires before the limit,
+//! it is set again.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A time limit whose timer is reused.
 #[derive(Debug)]
 pub struct Deadline {
     at: Instant,
@@ -19,27 +18,23 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// A limit that is reached at this moment. It has to be created in a runtime with timers.
+    /// Must be created in a runtime with timers.
     pub fn at(at: Instant) -> Self {
         Self { at, timer: Box::pin(sleep_until(at)) }
     }
 
-    /// A limit that is reached now.
     pub fn now() -> Self {
         Self::at(Instant::now())
     }
 
-    /// When it is reached.
     pub fn moment(&self) -> Instant {
         self.at
     }
 
-    /// Sets the limit to this duration from now.
     pub fn set(&mut self, limit: Duration) {
         self.set_at(Instant::now() + limit);
     }
 
-    /// Sets the limit to this moment.
     pub fn set_at(&mut self, at: Instant) {
         self.at = at;
         if self.at < self.timer.deadline() {
@@ -47,7 +42,6 @@ impl Deadline {
         }
     }
 
-    /// Ready once the limit is reached.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.timer.as_mut().poll(cx));

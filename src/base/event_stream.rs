@@ -1,19 +1,18 @@
-//! Reads an event stream (HTML, section 9.2.6) that arrives in pieces, cut anywhere, and keeps nothing of it: the data of
-//! an event is passed on in parts. Only data and ends are told: nothing here needs the other fields.
+//! Reads an event stream (HTML, section 9.2.6) that arrives in pieces, cut anywhere, and keeps nothing of it: a [`Visit`]
+//! gets the data of an event in parts. Only data and ends are reported: nothing here needs the other fields.
 
 use memchr::memchr2;
 
 use super::byte_order_mark::MARK;
 
-/// Who is told what was read.
 pub trait Visit {
-    /// The next part of the data of the event. Between lines of data there is a line feed.
+    /// The next part of the event's data. A line feed separates lines of data.
     fn data(&mut self, part: &[u8]);
-    /// An empty line ended what came since the last one, before this place in the piece.
+    /// An empty line ended the event, before this place in the piece.
     fn end(&mut self, at: usize);
 }
 
-/// Reads one event stream, in as many pieces as it comes.
+/// Reads one event stream, in any number of pieces.
 #[derive(Default)]
 pub struct Reader {
     state: State,
@@ -31,18 +30,17 @@ pub struct Reader {
 enum State {
     #[default]
     Field,
-    /// Data begins; a space here is none of it.
+    /// Data begins; a space here is not part of it.
     Space,
     Data,
     /// The rest of a line that is no data.
     Ignored,
 }
 
-/// The length of the longest field that is recognized: `data` behind a byte order mark.
+/// The longest recognized field: `data` after a byte order mark.
 const FIELD: usize = 7;
 
 impl Reader {
-    /// Reads the next piece.
     pub fn read(&mut self, piece: &[u8], to: &mut impl Visit) {
         let mut at = 0;
         while at < piece.len() {
@@ -71,7 +69,7 @@ impl Reader {
                             self.line_ended(byte);
                             if is_empty {
                                 self.has_data = false;
-                                // The line feed belongs to the end if it has come already.
+                                // If the line feed has come already, it belongs to this end.
                                 if self.is_behind_return && piece.get(at) == Some(&b'\n') {
                                     self.is_behind_return = false;
                                     at += 1;
@@ -110,12 +108,11 @@ impl Reader {
         }
     }
 
-    /// Whether a line feed would still belong to what has been read.
     pub fn is_behind_return(&self) -> bool {
         self.is_behind_return
     }
 
-    /// What was read of the field, without the byte order mark at the beginning of the stream.
+    /// Without the byte order mark at the beginning of the stream.
     fn field(&self) -> &[u8] {
         let field = &self.field[..self.field_length];
         if self.is_behind_first_line { field } else { field.strip_prefix(MARK).unwrap_or(field) }

@@ -1,12 +1,12 @@
-//! A hash of 128 bits that represents a client's key. It is the same on every machine and does not reveal the key.
+//! A hash of 128 bits for a client's key. It is the same on every machine and does not reveal the key.
 //!
-//! It is BLAKE3 in a domain of the limit's name, without a secret, so that gateways agree without sharing one.
+//! The hash is BLAKE3 in a domain of the limit's name, without a secret, so that gateways agree without sharing one.
 
 use std::fmt;
 
 use crate::base::hex;
 
-/// The first half of a BLAKE3 hash. It is cryptographic, so that clients cannot find two keys that share a counter.
+/// The first half of a BLAKE3 hash. The hash is cryptographic, so clients cannot find two keys that share a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(u128);
 
@@ -15,30 +15,27 @@ pub struct Fingerprint(u128);
 pub struct Domain([u8; 32]);
 
 impl Domain {
-    /// The domain called `name`.
     pub fn new(name: &str) -> Self {
         Self(*blake3::hash(name.as_bytes()).as_bytes())
     }
 
-    /// The fingerprint of `bytes` in this domain.
     pub fn fingerprint(&self, bytes: &[u8]) -> Fingerprint {
         Fingerprint::cut(&blake3::keyed_hash(&self.0, bytes))
     }
 }
 
 impl Fingerprint {
-    /// The fingerprint of `bytes` in no domain.
+    /// Without a domain.
     pub fn of(bytes: &[u8]) -> Self {
         Self::cut(&blake3::hash(bytes))
     }
 
-    /// A combination of both fingerprints.
+    /// Combining a value twice removes it again, since XOR cancels.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self(self.0 ^ other.0)
     }
 
-    /// The top 64 bits.
     pub fn high(self) -> u64 {
         (self.0 >> 64) as u64
     }
@@ -49,17 +46,14 @@ impl Fingerprint {
         low
     }
 
-    /// Its 16 bytes, for [`Self::from_bytes`].
     pub fn to_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
     }
 
-    /// The fingerprint of these bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(u128::from_be_bytes(bytes))
     }
 
-    /// Its 32 hexadecimal digits.
     pub fn digits(self) -> [u8; 32] {
         let mut digits = [0; 32];
         let (high, low) = digits.split_at_mut(16);
@@ -74,7 +68,6 @@ impl Fingerprint {
     }
 }
 
-/// 32 hexadecimal digits.
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)

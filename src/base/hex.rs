@@ -1,7 +1,6 @@
-//! Numbers as hexadecimal digits in lower case, without an allocation. Some are written for every request, so both
-//! directions use tables.
+//! Numbers as hexadecimal digits in lower case, without an allocation. Every request needs some, so both directions use
+//! tables.
 
-/// The two digits of each byte.
 static PAIRS: [[u8; 2]; 256] = {
     let digits = b"0123456789abcdef";
     let mut pairs = [[0; 2]; 256];
@@ -13,7 +12,7 @@ static PAIRS: [[u8; 2]; 256] = {
     pairs
 };
 
-/// What each digit stands for; [`NO_DIGIT`] for all other bytes.
+/// [`NO_DIGIT`] for bytes that are no digits.
 static VALUES: [u8; 256] = {
     let mut values = [NO_DIGIT; 256];
     let mut value = 0;
@@ -24,10 +23,9 @@ static VALUES: [u8; 256] = {
     values
 };
 
-/// It has a bit that the value of no digit has.
+/// Has a bit that no digit's value has.
 const NO_DIGIT: u8 = 0x80;
 
-/// The 16 digits of 64 bits.
 pub fn digits(bits: u64) -> [u8; 16] {
     let mut digits = [0; 16];
     for (two, byte) in digits.chunks_exact_mut(2).zip(bits.to_be_bytes()) {
@@ -36,7 +34,7 @@ pub fn digits(bits: u64) -> [u8; 16] {
     digits
 }
 
-/// The bits that up to 16 digits in lower case stand for; `None` if there is anything else among them.
+/// `None` if there is anything except digits in lower case.
 pub fn bits<const DIGITS: usize>(digits: &[u8; DIGITS]) -> Option<u64> {
     const { assert!(DIGITS <= 16) };
     let read = |(bits, all), digit: &u8| {

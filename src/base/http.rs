@@ -1,4 +1,4 @@
-//! What HTTP says about headers, and the identifiers of requests and traces.
+//! HTTP's rules for headers, and the identifiers of requests and traces.
 
 pub mod header_list;
 pub mod header_rules;

@@ -1,5 +1,5 @@
-//! What the configuration in force needs in the background, such as the sources of keys and of quotas. One thread runs a
-//! task for each, and a reload that does not change one lets its task go on.
+//! What the configuration in force needs in the background, such as sources of keys and of quotas. One thread runs a
+//! task for each. A reload that does not change a source does not interrupt its task.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,27 +13,25 @@ use tokio::time::sleep;
 
 use crate::base::local_runtime::local_runtime;
 
-/// The pause before something begins again that has ended unexpectedly, or that the system has refused.
+/// The pause before a task begins again that has ended unexpectedly, or that the system has refused.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Something with a task.
 pub trait BackgroundTask: Send + Sync + 'static {
-    /// The name of the thread that runs the tasks of all.
+    /// The thread that runs all tasks.
     const THREAD: &'static str;
-    /// What does not work while the system refuses the thread, or after a panic, for the log.
+    /// For the log: what does not work while the system refuses the thread, or after a panic.
     const REFUSED: &'static str;
 
     fn has_task(&self) -> bool;
 
-    /// Its task, which is dropped when it is no longer in force. If it ends by itself, it begins again.
+    /// The task is dropped when it is no longer in force. A task that ends by itself begins again.
     fn run(self: Arc<Self>) -> impl Future<Output = ()>;
 }
 
-/// Those that are in force, and the thread that runs their tasks.
+/// Those in force, and the thread that runs their tasks.
 pub struct InForce<T> {
     all: Mutex<Vec<Arc<T>>>,
     changed: Notify,
-    /// Whether the thread was started.
     is_running: AtomicBool,
 }
 
@@ -44,7 +42,6 @@ impl<T> Default for InForce<T> {
 }
 
 impl<T: BackgroundTask> InForce<T> {
-    /// All that are in force.
     pub fn all(&self) -> Vec<Arc<T>> {
         self.all.lock().clone()
     }
@@ -53,7 +50,7 @@ impl<T: BackgroundTask> InForce<T> {
         self.all.lock().iter().find(|one| is_wanted(one)).cloned()
     }
 
-    /// Puts these in force, in place of those of before. The first ones with a task start the thread.
+    /// Puts these in force instead of the previous ones. The first ones with a task start the thread.
     pub fn replace(self: &Arc<Self>, all: Vec<Arc<T>>) {
         let is_needed = all.iter().any(|one| one.has_task());
         *self.all.lock() = all;
@@ -75,12 +72,12 @@ impl<T: BackgroundTask> InForce<T> {
         }
     }
 
-    /// Runs the tasks of all that are in force. It never ends.
+    /// Never ends.
     async fn run_all(&self) {
         let mut running: Vec<(Arc<T>, JoinSet<()>)> = Vec::new();
         loop {
             let all = self.all();
-            // To drop a task ends it.
+            // Dropping a task ends it.
             running.retain(|(one, _)| all.iter().any(|kept| Arc::ptr_eq(kept, one)));
             for one in all.into_iter().filter(|one| one.has_task()) {
                 if !running.iter().any(|(known, _)| Arc::ptr_eq(known, &one)) {
@@ -94,7 +91,6 @@ impl<T: BackgroundTask> InForce<T> {
     }
 }
 
-/// Runs a task, and again whenever it ends.
 async fn run_again<T: BackgroundTask>(one: Arc<T>) {
     loop {
         let mut task = JoinSet::new();
@@ -111,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// Tells when its task begins and ends.
+    /// Reports when its task begins and ends.
     struct Told {
         name: &'static str,
         events: Sender<(&'static str, bool)>,
@@ -140,7 +136,7 @@ mod tests {
         }
     }
 
-    /// Its task panics at first.
+    /// Its first task panics.
     struct Fragile {
         is_broken: AtomicBool,
         begun: Sender<()>,
@@ -185,7 +181,7 @@ mod tests {
         assert!(!in_force.is_running.load(Ordering::Relaxed), "nothing needs a thread");
         in_force.replace(vec![first.clone(), new(""), second.clone()]);
         assert_eq!([next(&told), next(&told)], [("first", true), ("second", true)]);
-        // What stays goes on, and is not begun again.
+        // What stays in force goes on, and does not begin again.
         in_force.replace(vec![second, third]);
         assert_eq!([next(&told), next(&told)], [("first", false), ("third", true)]);
         in_force.replace(vec![first]);

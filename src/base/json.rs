@@ -1,9 +1,9 @@
-//! Reads JSON that arrives in pieces, cut anywhere, and keeps no value: a [`Visit`] is told what begins, its text, and where
-//! it ends. What is kept is bounded, whatever comes: a name or a word that was cut, and a bit for each level.
+//! Reads JSON that arrives in pieces, cut anywhere, and keeps no value: a [`Visit`] gets beginnings, texts and ends. The
+//! reader's memory is bounded for any input: a name or word that was cut, and a bit for each level.
 //!
 //! It reads RFC 8259, and what servers read besides: a byte order mark, `NaN` and other bare words, control characters in
-//! strings, and surrogates without their other half, which become U+FFFD. Bytes that are no UTF-8 are passed on as they are.
-//! Behind anything else that is no JSON it reads no more.
+//! strings, and surrogates without their other half, which become U+FFFD. Bytes that are no UTF-8 pass unchanged. After
+//! anything else that is no JSON, the reader stops.
 
 mod bytes;
 mod kept;
@@ -18,27 +18,26 @@ use levels::Levels;
 pub use number::{count, is_number, normal};
 pub use visit::{Kind, Visit};
 
-/// The longest name that is told, in bytes after decoding.
+/// The longest reported name, in bytes after decoding.
 pub const MAX_NAME: usize = 192;
-/// The longest number or other bare word that is told, in bytes.
+/// The longest reported number or other bare word, in bytes.
 pub const MAX_WORD: usize = 64;
-/// The most arrays and objects in each other.
+/// Of nested arrays and objects.
 pub const MAX_DEPTH: usize = 63 << 10;
 
-/// Reads one JSON document, in as many pieces as it comes.
+/// Reads one JSON document, in any number of pieces.
 #[derive(Default)]
 pub struct Reader {
     state: State,
-    /// How many bytes have been read.
+    /// Bytes read so far.
     at: usize,
     levels: Levels,
-    /// Whether the string is a name.
     is_name: bool,
-    /// The beginning of a name or of a word that was not whole in one piece, or had escapes.
+    /// The beginning of a name or word that was cut, or that had escapes.
     kept: Kept,
-    /// Where the word began.
+    /// Where the current word began.
     began: usize,
-    /// How many digits of `\u0000` were read, and their value.
+    /// The read digits of `\u0000`, and their value.
     digits: u8,
     code: u32,
     /// The first half of a pair of surrogates.
@@ -47,7 +46,7 @@ pub struct Reader {
 
 #[derive(Clone, Copy, Default, PartialEq)]
 enum State {
-    /// A value has to come.
+    /// A value must come.
     #[default]
     Value,
     /// A value, or the end of an array.
@@ -62,7 +61,7 @@ enum State {
     NextMember,
     /// Only white space may come.
     Done,
-    /// Something else has come behind the value.
+    /// Something else came after the value.
     Trailing,
     String,
     Escape,
@@ -73,7 +72,7 @@ enum State {
 }
 
 impl Reader {
-    /// Reads the next piece and returns how many bytes of it: all, unless it is no JSON behind these.
+    /// Returns how many bytes of the piece were read: all, unless the next one is no JSON.
     pub fn read(&mut self, piece: &[u8], to: &mut impl Visit) -> usize {
         let mut at = 0;
         while at < piece.len() {
@@ -91,7 +90,7 @@ impl Reader {
         at
     }
 
-    /// Says that nothing follows, and returns whether there was one whole value.
+    /// Nothing follows. Returns whether there was one whole value.
     pub fn finish(&mut self, to: &mut impl Visit) -> bool {
         if self.state == State::Word {
             self.end_word(&[], self.at, to);
@@ -99,34 +98,31 @@ impl Reader {
         self.state == State::Done
     }
 
-    /// Begins anew.
     pub fn reset(&mut self) {
         (self.state, self.at, self.high) = (State::Value, 0, None);
         self.levels.clear();
         self.kept.clear();
     }
 
-    /// How many bytes it has read.
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// Whether nothing has come yet.
     pub fn is_new(&self) -> bool {
         self.at == 0 && self.state == State::Value
     }
 
-    /// Whether it reads no more.
+    /// Whether the reader has stopped.
     pub fn is_broken(&self) -> bool {
         matches!(self.state, State::Broken | State::Trailing)
     }
 
-    /// Whether there was one whole value, and something else behind it.
+    /// Whether there was one whole value, and something else after it.
     pub fn is_trailing(&self) -> bool {
         self.state == State::Trailing
     }
 
-    /// Reads what is between values, and the value that follows. Returns how many bytes were read, as do the functions below.
+    /// Reads what is between values, and the next value. Returns how many bytes were read, as do the functions below.
     #[inline]
     fn structure(&mut self, rest: &[u8], at: usize, to: &mut impl Visit) -> usize {
         let mut length = 0;
@@ -167,7 +163,7 @@ impl Reader {
                     length += self.first_of_word(&rest[length..], at + length, to);
                     continue;
                 }
-                // A byte order mark. In so few bytes, nothing else gets here.
+                // A byte order mark. Within so few bytes, nothing else gets here.
                 _ if state == State::Value && [0xef, 0xbb, 0xbf].get(at + length) == Some(&byte) => {}
                 _ => {
                     self.state = if state == State::Done { State::Trailing } else { State::Broken };
@@ -195,7 +191,7 @@ impl Reader {
         };
     }
 
-    /// Reads a string from its beginning, as [`Self::string`] does. Most have no escape and are whole in this piece.
+    /// Reads a string from its beginning, like [`Self::string`]. Most have no escape and are whole in this piece.
     #[inline]
     fn first_of_string(&mut self, is_name: bool, rest: &[u8], at: usize, to: &mut impl Visit) -> usize {
         let end = plain_length(rest);
@@ -215,7 +211,7 @@ impl Reader {
         end + 1
     }
 
-    /// The last part of a string that is no name, and ends before this place.
+    /// The last part of a string that is no name, and its end.
     #[inline]
     fn end_string(&mut self, part: &[u8], end: usize, to: &mut impl Visit) {
         if !part.is_empty() {
@@ -225,10 +221,10 @@ impl Reader {
         to.end(Kind::String, end);
     }
 
-    /// Reads a string up to its end, or to an escape that is not whole in this piece. Its first bytes, so many, are plain.
+    /// Reads a string up to its end, or to an escape that the piece cuts. The first `plain` bytes have no escape.
     fn string(&mut self, rest: &[u8], mut plain: usize, at: usize, to: &mut impl Visit) -> usize {
         let mut begin = 0;
-        // Where an escape begins that is not whole, or none.
+        // Where an escape begins that the piece cuts.
         let end = loop {
             let end = begin + plain;
             let part = &rest[begin..end];
@@ -275,7 +271,7 @@ impl Reader {
         end + 1
     }
 
-    /// The last part of a name of which others may have been kept.
+    /// The last part of a name, of which earlier parts may have been kept.
     fn last_of_name(&mut self, part: &[u8], to: &mut impl Visit) {
         self.lone_surrogate(to);
         let length = self.kept.length() + part.len();
@@ -291,7 +287,6 @@ impl Reader {
         usize::from(has_colon)
     }
 
-    /// A decoded part of a string.
     #[inline]
     fn push(&mut self, part: &[u8], to: &mut impl Visit) {
         if self.is_name {
@@ -306,7 +301,7 @@ impl Reader {
         self.push(decoded.encode_utf8(&mut [0; 4]).as_bytes(), to);
     }
 
-    /// The first half of a pair was not followed by the other one.
+    /// The second half of a pair did not follow the first.
     #[inline]
     fn lone_surrogate(&mut self, to: &mut impl Visit) {
         if let Some(high) = self.high.take() {
@@ -346,7 +341,7 @@ impl Reader {
         1
     }
 
-    /// A character that is written as `\u0000`, or a half of one.
+    /// A character written as `\u0000`, or a half of one.
     fn code_unit(&mut self, value: u32, to: &mut impl Visit) {
         match (self.high, value) {
             (Some(high), 0xdc00..=0xdfff) => {
@@ -364,7 +359,7 @@ impl Reader {
         }
     }
 
-    /// Reads a word from its beginning, up to its end or that of the piece.
+    /// Reads a word from its beginning, up to its end or the end of the piece.
     #[inline]
     fn first_of_word(&mut self, rest: &[u8], at: usize, to: &mut impl Visit) -> usize {
         let Some(length) = word_length(rest) else {

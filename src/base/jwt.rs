@@ -1,6 +1,6 @@
-//! JSON Web Tokens (RFC 7519): whether an issuer has signed a token for this gateway, and what it says about its client.
+//! JSON Web Tokens (RFC 7519): whether an issuer signed a token for this gateway, and what the token says about its client.
 //!
-//! The crate jsonwebtoken verifies the signatures. The keys and the time are arguments, so nothing here waits for anything.
+//! The crate jsonwebtoken verifies the signatures. Keys and time are arguments, so nothing here waits.
 
 mod key_set;
 mod verifier;
@@ -8,10 +8,10 @@ mod verifier;
 pub use key_set::{KeyOrigin, KeySet, KeySetError, MAX_BYTES};
 pub use verifier::{Claims, LEEWAY, Rejection, Verifier};
 
-/// How a token is signed (RFC 7518, section 3.1).
+/// RFC 7518, section 3.1.
 pub type Algorithm = jsonwebtoken::Algorithm;
 
-/// All algorithms that can be verified, by their names. There is no `none` among them.
+/// By name. `none` is not among them.
 pub const ALGORITHMS: [(&str, Algorithm); 12] = [
     ("RS256", Algorithm::RS256),
     ("RS384", Algorithm::RS384),
@@ -31,7 +31,7 @@ pub fn algorithm_name(algorithm: Algorithm) -> &'static str {
     ALGORITHMS.iter().find(|(_, listed)| *listed == algorithm).map_or("?", |(name, _)| name)
 }
 
-/// Whether the key that verifies a signature is a secret, which could also make one.
+/// Whether the key that verifies a signature could also make one.
 pub fn needs_secret(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512)
 }

@@ -1,8 +1,8 @@
-//! Names without regard to the case of their letters.
+//! Compares names without regard to the case of their letters.
 
-/// The letter that stands for all that differ from it only in case: lower case of upper case, each if it is one letter. So
-/// Java's `equalsIgnoreCase` compares, and what Unicode's simple folding (Go's `encoding/json`, .NET) takes for the same is the
-/// same here.
+/// The same letter for all letters that differ only in case: the lower case of the upper case, each if it is one letter. Java's
+/// `equalsIgnoreCase` compares this way, and letters that Unicode's simple folding (Go's `encoding/json`, .NET) takes for the
+/// same are the same here, too.
 pub fn without_case(letter: char) -> char {
     let upper = only(letter.to_uppercase()).unwrap_or(letter);
     only(upper.to_lowercase()).unwrap_or(upper)

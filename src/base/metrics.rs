@@ -1,5 +1,5 @@
-//! Counters, histograms and peaks: plain atomics that one thread adds to and any thread may read. Each worker has its
-//! own, and they are added up when they are read.
+//! Counters, histograms and peaks: plain atomics that one thread adds to and any thread may read. Each worker has its own,
+//! and readers add them up.
 
 mod peak;
 
@@ -8,34 +8,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use peak::Peak;
 
-/// The upper bounds of the histogram's buckets in microseconds: from a store's round trip to a slow upstream.
+/// The upper bounds of the buckets in microseconds: from a store's round trip to a slow upstream.
 pub const BOUNDS: [u64; 16] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     10_000_000, 30_000_000,
 ];
 
-/// A count that only grows. Only one thread adds to it, so adding takes no locked instruction; any thread may read it.
+/// A count that only grows. Only one thread adds to it, so adding takes no locked instruction. Any thread may read it.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds one.
     pub fn one(&self) {
         self.add(1);
     }
 
-    /// Adds `more`.
     pub fn add(&self, more: u64) {
         self.0.store(self.get().wrapping_add(more), Ordering::Relaxed);
     }
 
-    /// The count so far.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A histogram of durations. Only one thread adds to it, as to a [`Counter`].
+/// Of durations. Only one thread adds to it, as to a [`Counter`].
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: [Counter; BOUNDS.len() + 1],
@@ -45,14 +42,13 @@ pub struct Histogram {
 /// The values of one histogram, or the sum of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistogramSnapshot {
-    /// For each of [`BOUNDS`], the number of durations up to that bound and above the bound before.
+    /// For each of [`BOUNDS`], the number of durations up to that bound and above the previous bound.
     pub buckets: [u64; BOUNDS.len() + 1],
-    /// The sum of all, in microseconds.
+    /// The sum of all durations, in microseconds.
     pub micros: u64,
 }
 
 impl Histogram {
-    /// Counts a duration of `micros` microseconds.
     pub fn observe(&self, micros: u64) {
         // Most durations are short, so the search begins with the lowest bound.
         self.buckets[BOUNDS.iter().take_while(|bound| **bound < micros).count()].one();
@@ -60,7 +56,6 @@ impl Histogram {
     }
 }
 
-/// What these histograms have counted so far, added up.
 impl<'a> FromIterator<&'a Histogram> for HistogramSnapshot {
     fn from_iter<I: IntoIterator<Item = &'a Histogram>>(histograms: I) -> Self {
         let mut sum = Self::default();
@@ -74,8 +69,8 @@ impl<'a> FromIterator<&'a Histogram> for HistogramSnapshot {
     }
 }
 
-/// One `T` for each worker thread, which is the only one to change it, so that cores share no cache line. Each is made when
-/// it is first used: most of the routes and limits of a large file are idle on most workers.
+/// One `T` for each worker thread. Only that thread changes it, so cores share no cache line. Each is made at its first
+/// use: most routes and limits of a large file are idle on most workers.
 #[derive(Debug)]
 pub struct PerWorker<T>(Box<[OnceLock<Box<Padded<T>>>]>);
 
@@ -85,7 +80,7 @@ pub struct PerWorker<T>(Box<[OnceLock<Box<Padded<T>>>]>);
 struct Padded<T>(T);
 
 impl<T: Default> PerWorker<T> {
-    /// One for each of `workers` threads; at least one.
+    /// At least one.
     pub fn new(workers: usize) -> Self {
         Self((0..workers.max(1)).map(|_| OnceLock::new()).collect())
     }
@@ -95,7 +90,7 @@ impl<T: Default> PerWorker<T> {
         &place.get_or_init(Box::default).0
     }
 
-    /// Those that were used.
+    /// Only those that were used.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().filter_map(|place| Some(&place.get()?.0))
     }

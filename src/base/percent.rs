@@ -1,9 +1,9 @@
 //! The normal form of percent-encoding: in a segment of a path, each byte is either always escaped or never.
 //!
-//! RFC 3986, section 6.2.2, calls spellings the same only if they differ in unreserved characters. Servers decode all
-//! escapes before they compare, so `/a%3Ab` and `/a:b` are the same here too.
+//! RFC 3986, section 6.2.2, calls spellings equivalent only if they differ in unreserved characters. Servers decode all
+//! escapes before they compare, so here `/a%3Ab` and `/a:b` are the same, too.
 
-/// Whether a byte stands for itself in a segment: it is one of RFC 3986's `pchar` (section 3.3).
+/// Whether a byte stands for itself in a segment: a `pchar` of RFC 3986, section 3.3.
 pub const fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',')
@@ -19,14 +19,13 @@ pub fn push(text: &mut String, byte: u8) {
     }
 }
 
-/// Appends the escape of a byte, in upper case.
+/// In upper case.
 pub fn push_escaped(text: &mut String, byte: u8) {
     const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
     text.extend(['%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
 }
 
-/// Appends a part of a URI. What is percent-encoded stays so, and only what a URI cannot contain is encoded (RFC 3986,
-/// section 2).
+/// Appends a part of a URI. Escapes stay, and only bytes that a URI cannot contain are escaped (RFC 3986, section 2).
 pub fn push_as_written(text: &mut String, written: &str) {
     for byte in written.bytes() {
         match byte {
@@ -36,7 +35,7 @@ pub fn push_as_written(text: &mut String, written: &str) {
     }
 }
 
-/// The byte that two hexadecimal digits at the beginning of `text` stand for.
+/// The byte of two hexadecimal digits at the beginning of `text`.
 pub fn unescape(text: &[u8]) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     match text {

@@ -1,13 +1,12 @@
-//! Texts of others that are safe to print: a key of a client or the answer of a server can contain sequences that control a
-//! terminal.
+//! Makes foreign texts safe to print: a client's key or a server's answer can contain control sequences for terminals.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// The most characters of a text that are kept.
+/// In characters.
 const LONGEST: usize = 256;
 
-/// The text with control characters, and characters that change the direction of a line, as escapes. A long text is cut.
+/// Escapes control characters, and characters that change the direction of a line. Cuts a long text.
 pub fn printable(text: &str) -> String {
     let mut safe = String::with_capacity(text.len().min(LONGEST));
     for (at, character) in text.chars().enumerate() {
@@ -32,10 +31,10 @@ fn is_invisible(character: char) -> bool {
     )
 }
 
-/// A line in UTF-8 in which those control characters that JSON allows, and characters that change the direction of a line, are
-/// escaped as JSON has it. Control characters of ASCII stay: JSON has escaped them already, and the colours of a log are some.
+/// Escapes in a line of JSON the control characters that JSON allows, and characters that change the direction of a line.
+/// ASCII control characters stay: JSON has escaped them already, and the colours of a log consist of some.
 pub fn with_escapes(line: &[u8]) -> Cow<'_, [u8]> {
-    // All of these characters begin with one of the bytes from 0xc2 on, or are DEL. Most lines have none.
+    // All of these characters begin with a byte from 0xc2 on, or are DEL. Most lines have none.
     if line.iter().all(|byte| *byte < 0x7f) {
         return Cow::Borrowed(line);
     }
@@ -43,7 +42,7 @@ pub fn with_escapes(line: &[u8]) -> Cow<'_, [u8]> {
     let mut escaped = String::with_capacity(text.len() + 16);
     for character in text.chars() {
         if character >= '\u{7f}' && character.is_control() || is_invisible(character) {
-            // All of them are in the first plane. Writing to a string cannot fail.
+            // All of these characters are in the first plane. Writing to a string cannot fail.
             let _ = write!(escaped, "\\u{:04x}", u32::from(character));
         } else {
             escaped.push(character);

@@ -1,57 +1,56 @@
-//! Why a request failed: one word, which is the same in the access log and in the metrics.
+//! Why a request failed: one word, the same in the access log and in the metrics.
 //!
-//! If a bound of the configuration was exceeded, the word is the name of its key.
+//! If a request exceeded a bound of the configuration, the word is the name of that key.
 
-/// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The upstream could not be connected to.
+    /// No connection to the upstream.
     Connect,
     /// The TLS handshake with the upstream failed.
     Tls,
     /// The upstream did not accept the connection in time.
     ConnectTimeout,
-    /// Each server of the upstream had as many requests in flight as it may.
+    /// Each server of the upstream had its maximum of requests in flight.
     MaxInFlight,
     /// The head of the response did not arrive in time.
     Timeout,
     /// The upstream closed the connection before it sent anything of a response.
     Closed,
-    /// What the upstream sent is not a valid response.
+    /// The upstream sent no valid response.
     BadResponse,
-    /// The upstream stopped in the middle of a response for too long.
+    /// The upstream paused in the middle of a response for too long.
     ReadTimeout,
     /// The upstream's connection ended in the middle of a response.
     Truncated,
-    /// The gateway's machine has no file handle or memory for another connection to an upstream.
+    /// The machine of the gateway has no file handle or memory for another connection to an upstream.
     Exhausted,
     /// The client sent nothing of its body, or read nothing of the response, for too long.
     BodyTimeout,
-    /// The client's body is larger than it may be.
+    /// The client's body is too large.
     MaxBodySize,
-    /// The client's body is larger than what is read of it before the decision.
+    /// The client's body is larger than what the gateway reads of it before the decision.
     InspectBody,
-    /// Bodies that are read before the decision take too much memory, and this one most of it.
+    /// Bodies that are read before the decision take too much memory, and this one takes most.
     InspectMemory,
     /// The client's body is not valid, or its connection ended in the middle of it.
     BadBody,
-    /// Another proxy asks, but it does not say about which request, or says it in two ways.
+    /// Another proxy asks for a decision, but does not name one request, or names it in two ways.
     AskedRequest,
     /// The request has the key of a limit more than once, or in a spelling that servers read differently.
     AmbiguousKey,
     /// The request lacks a valid token that a limit of its route requires.
     InvalidToken,
-    /// The client did not send a valid head of a request.
+    /// The client did not send a valid request head.
     BadHead,
-    /// The head of the request is too large, or has too many fields.
+    /// The request head is too large, or has too many fields.
     MaxHeaderSize,
-    /// The head of the request did not arrive in time.
+    /// The request head did not arrive in time.
     HeaderTimeout,
-    /// The client spoke HTTP without TLS where TLS is spoken.
+    /// The client spoke HTTP without TLS on a TLS listener.
     PlainHttp,
     /// No byte passed through a tunnel for too long.
     TunnelIdleTimeout,
-    /// The time that a client has given a call of gRPC was over.
+    /// The client's time limit for a gRPC call was over.
     GrpcTimeout,
     /// The key of the request is banned, because a limit has refused it too often.
     Banned,
@@ -62,7 +61,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// All of them, in order.
+    /// In the order of the variants.
     pub const ALL: [Self; 27] = [
         Self::Connect,
         Self::Tls,
@@ -93,7 +92,7 @@ impl Reason {
         Self::Loop,
     ];
 
-    /// The name in logs and metrics.
+    /// In logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -126,7 +125,7 @@ impl Reason {
         }
     }
 
-    /// Whether the upstream, or the way to it, caused it rather than the client.
+    /// Whether the upstream, or the way to it, was the cause, not the client.
     pub fn is_upstreams(self) -> bool {
         match self {
             Self::Connect

@@ -1,4 +1,4 @@
-//! An event that may happen often at the same time: each is counted, and at most one line a second is logged.
+//! Counts an event that may happen often at the same time, and logs at most one line a second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,29 +6,27 @@ use parking_lot::Mutex;
 
 use super::clock::Time;
 
-/// Counts one kind of event, and remembers when it was logged last.
 #[derive(Debug, Default)]
 pub struct RepeatedEvent {
     count: AtomicU64,
     last: Mutex<Line>,
 }
 
-/// What the last line has told.
 #[derive(Debug, Default)]
 struct Line {
-    /// In which second; `None` if there was no line.
+    /// `None` if there was no line.
     second: Option<u64>,
     count: u64,
 }
 
 impl RepeatedEvent {
-    /// Counts one more. If a line has to be logged now, returns how many there were since the last one.
+    /// Counts one event. If a line must be logged now, returns the number of events since the last line.
     pub fn add(&self, now: Time) -> Option<u64> {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.due(now)
     }
 
-    /// How many a line has to tell now; `None` if there are none, or if this second has a line already.
+    /// The number of events for a line now; `None` if there are none, or if this second has a line already.
     pub fn due(&self, now: Time) -> Option<u64> {
         let mut last = self.last.lock();
         let count = self.count();
@@ -40,7 +38,6 @@ impl RepeatedEvent {
         Some(more)
     }
 
-    /// How many there were.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }

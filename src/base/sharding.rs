@@ -1,5 +1,6 @@
 //! Which shard of a map a key belongs to. Clients choose keys, and the hash of a key is the same everywhere, so the choice
-//! depends on a secret of the map: otherwise a client could find keys that all meet in the shard of another one, and evict it.
+//! depends on a secret of the map. Otherwise a client could find keys that all meet in the shard of another client, and evict
+//! its key.
 
 use std::hash::BuildHasher;
 
@@ -7,12 +8,11 @@ use foldhash::quality::RandomState;
 
 use crate::base::fingerprint::Fingerprint;
 
-/// Spreads keys over the shards of one map.
 #[derive(Debug, Default)]
 pub struct Sharding(RandomState);
 
 impl Sharding {
-    /// The index of a key's shard, of so many; 0 if there are none.
+    /// 0 if there are no shards.
     pub fn shard(&self, key: Fingerprint, shards: usize) -> usize {
         let hash = u128::from(self.0.hash_one(key.high()));
         // The highest bits decide, so any number of shards gets equal shares.

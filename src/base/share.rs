@@ -1,15 +1,14 @@
-//! How much of something is used, in millionths: the one place where quotas become shares.
+//! Computes shares in millionths: the one place where quotas become shares.
 
-/// All of it, in millionths.
 pub const WHOLE: u32 = 1_000_000;
 
-/// How much of `capacity` is `used`, from 0 to [`WHOLE`]. Of nothing, all is used.
+/// From 0 to [`WHOLE`]. Of a capacity of 0, all is used.
 pub fn share(used: u64, capacity: u64) -> u32 {
     if used >= capacity {
         return WHOLE;
     }
     let whole = u64::from(WHOLE);
-    // A capacity that is too large for the product is divided first, and loses nothing of seven digits.
+    // Divides first if the capacity is too large for the product: seven digits stay exact.
     let share = used.checked_mul(whole).map_or_else(|| used / (capacity / whole), |product| product / capacity);
     u32::try_from(share).unwrap_or(WHOLE).min(WHOLE)
 }

@@ -1,12 +1,12 @@
-//! The spans of a request whose trace is sampled. Their names and attributes are those of OpenTelemetry's semantic
-//! conventions for HTTP, where there are any: <https://opentelemetry.io/docs/specs/semconv/http/http-spans/>.
+//! The spans of a request with a sampled trace. Names and attributes follow OpenTelemetry's semantic conventions for HTTP
+//! where there are any: <https://opentelemetry.io/docs/specs/semconv/http/http-spans/>.
 //!
-//! A span has no header, no query and no key of a limit, because they may be secret. Texts of clients are cut, so that a
-//! trace has a bounded size.
+//! Spans have no headers, queries or keys of limits, because these may be secret. Texts of clients are cut, so a trace has a
+//! bounded size.
 //!
-//! They are recorded without the SDK of OpenTelemetry, which would bring its own context, processors, random numbers
-//! and HTTP client beside those that are here. A request that is not sampled pays one branch for each place where a
-//! span could begin. One that is sampled collects its spans in one box, which the worker sends when the request ends.
+//! The gateway does not use the SDK of OpenTelemetry, which would bring its own context, processors, random numbers and HTTP
+//! client. A request without sampling pays one branch for each place where a span could begin. A sampled request collects its
+//! spans in one box, and the worker sends the box when the request ends.
 
 mod channel;
 
@@ -21,121 +21,103 @@ use crate::base::random::Random;
 
 pub use channel::{ROOM, SpanCount, SpanCounts, TraceReceiver, TraceSender, trace_channel};
 
-/// The most spans of one request. Further ones are not recorded.
+/// For one request. Further spans are not recorded.
 pub const MOST_SPANS: usize = 32;
-/// The most bytes of a text that a client has chosen.
+/// In bytes, of a text that a client has chosen.
 const LONGEST_TEXT: usize = 1024;
 
-/// The finished spans of one request.
 #[derive(Debug)]
 pub struct Trace {
-    /// The trace that they belong to.
     pub id: TraceId,
     /// At most [`MOST_SPANS`].
     pub spans: Vec<Span>,
 }
 
-/// What was done from one moment to another.
+/// An operation with a beginning and an end.
 #[derive(Debug)]
 pub struct Span {
-    /// Its name in the trace.
     pub id: SpanId,
-    /// The span that it is a part of.
+    /// The span that contains this one.
     pub parent: Option<SpanId>,
-    /// What was done, for people.
+    /// The operation, for people.
     pub name: String,
-    /// Which side of an exchange it is.
     pub kind: SpanKind,
-    /// When it began.
     pub begun: Time,
-    /// When it ended, not before it began.
+    /// Not before `begun`.
     pub ended: Time,
-    /// More about it, by the names of the conventions.
+    /// By the names of the conventions.
     pub attributes: Vec<Attribute>,
-    /// Whether it has failed.
     pub is_error: bool,
 }
 
-/// Which side of an exchange a span is.
+/// The side of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
-    /// A client is answered. Its parent, if there is one, is in another process.
+    /// Answers a client. The parent, if there is one, is in another process.
     Server,
-    /// Another server is asked.
+    /// Asks another server.
     Client,
     /// Neither.
     Internal,
 }
 
-/// The name and the value of an attribute.
 pub type Attribute = (&'static str, AttributeValue);
 
-/// The value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttributeValue {
     Text(String),
     Number(i64),
-    /// Several texts.
     Texts(Vec<String>),
 }
 
-/// What a request asks for, as far as its span says so.
+/// The request, as far as its span describes it.
 pub struct RequestDetails<'a> {
     pub method: &'a Method,
-    /// The path, without the query.
+    /// Without the query.
     pub path: &'a str,
-    /// The host asked for; may be empty.
+    /// The requested host; may be empty.
     pub host: &'a str,
     /// `http` or `https`.
     pub scheme: &'static str,
-    /// The version of HTTP.
     pub version: Version,
-    /// The client's address.
     pub client: IpAddr,
-    /// The path of its route as the configuration has it, if there is a route.
+    /// As the configuration has it; `None` without a route.
     pub route: Option<&'a str>,
-    /// Its identifier.
     pub request_id: &'a str,
 }
 
-/// What was decided about a request.
 pub struct DecisionDetails<'a> {
-    /// When the decision began.
     pub begun: Time,
     pub ended: Time,
-    /// The names of the limits that decided.
     pub limits: Vec<String>,
-    /// What was decided, in one word.
+    /// In one word.
     pub decision: &'static str,
-    /// The limit that does not admit the request.
+    /// The limit that did not admit the request.
     pub refused_by: Option<&'a str>,
-    /// When the store was asked, and when it had answered; `None` if it did not answer.
+    /// When the store was asked, and when it answered; `None` if it did not answer.
     pub exchanges: &'a [(Time, Option<Time>)],
 }
 
 pub struct RequestEnding {
-    /// When it ended.
     pub at: Time,
-    /// How, in one word.
+    /// In one word.
     pub outcome: &'static str,
-    /// Why it failed, in one word.
+    /// Why the request failed, in one word.
     pub reason: Option<&'static str>,
-    /// The status of the response, if there was one.
+    /// `None` if there was no response.
     pub status: Option<StatusCode>,
-    /// Whether it has failed, whatever the status says: the client did not get the whole response, or a response to a call of
-    /// gRPC says so elsewhere.
+    /// Whether the request failed, whatever the status is: the client did not get the whole response, or a gRPC response
+    /// reports a failure elsewhere.
     pub has_failed: bool,
 }
 
-/// The spans of a request, as they are recorded. They can only be used by the request's thread.
+/// The spans of a request during the request. Only the request's thread may use them.
 #[derive(Debug)]
 pub struct RequestSpans {
     sender: TraceSender,
     random: Random,
     trace: TraceId,
-    /// The span of the client.
     parent: Option<SpanId>,
-    /// The span of the whole request.
     id: SpanId,
     begun: Time,
     method: MethodName,
@@ -144,13 +126,11 @@ pub struct RequestSpans {
     parts: RefCell<Parts>,
 }
 
-/// The spans of the parts of a request.
 #[derive(Debug, Default)]
 struct Parts {
     ended: Vec<Span>,
-    /// The attempt to forward the request that is being made.
+    /// The current attempt to forward the request.
     attempt: Option<Span>,
-    /// How many attempts have begun.
     attempts: i64,
 }
 
@@ -187,7 +167,6 @@ impl RequestSpans {
         Self { sender, random, trace, parent, id, begun, method, route, attributes, parts }
     }
 
-    /// Records a decision.
     pub fn decided(&self, decision: DecisionDetails<'_>) {
         let DecisionDetails { begun, ended, limits, decision, refused_by, exchanges } = decision;
         let mut attributes =
@@ -205,7 +184,6 @@ impl RequestSpans {
         }
     }
 
-    /// Begins an attempt to forward the request.
     pub fn begin_attempt(&self, now: Time) {
         let mut attributes = self.method.attributes();
         let parts = &mut *self.parts.borrow_mut();
@@ -216,7 +194,6 @@ impl RequestSpans {
         parts.attempt = Some(Span { attributes, ..self.span("forward", SpanKind::Client, now, now) });
     }
 
-    /// The attempt is made at the server with this address and port.
     pub fn attempt_at(&self, address: String, port: Option<u16>) {
         if let Some(Span { attributes, .. }) = &mut self.parts.borrow_mut().attempt {
             attributes.push(("server.address", AttributeValue::Text(address)));
@@ -224,20 +201,19 @@ impl RequestSpans {
         }
     }
 
-    /// The span of the attempt that is being made: the parent of the server's spans.
+    /// The span of the current attempt: the parent of the server's spans.
     pub fn attempt(&self) -> Option<SpanId> {
         self.parts.borrow().attempt.as_ref().map(|attempt| attempt.id)
     }
 
-    /// Ends the attempt that is being made: with the status of the response, or with the reason in one word why there is
-    /// none.
+    /// Ends the current attempt with the status of the response, or with the reason for no response in one word.
     pub fn end_attempt(&self, result: Result<StatusCode, &'static str>, now: Time) {
         let Some(mut attempt) = self.parts.borrow_mut().attempt.take() else { return };
         attempt.ended = now.max(attempt.begun);
         match result {
             Ok(status) => {
                 attempt.attributes.push(status_attribute(status));
-                // The server refuses what it was sent, so for the one who has sent it this is an error.
+                // The server refuses the attempt, so for the sender of the attempt this is an error.
                 if status.is_client_error() || status.is_server_error() {
                     attempt.fail(status.as_str());
                 }
@@ -247,7 +223,7 @@ impl RequestSpans {
         self.add(attempt);
     }
 
-    /// Ends the span of the request and sends all of its spans.
+    /// Ends the span of the request and sends all its spans.
     pub fn end(self, ending: &RequestEnding) {
         let RequestEnding { at, outcome, reason, status, has_failed } = *ending;
         self.end_attempt(Err(reason.unwrap_or(outcome)), at);
@@ -262,7 +238,7 @@ impl RequestSpans {
         whole.attributes.push(("gateway.outcome", text(outcome)));
         whole.attributes.extend(reason.map(|reason| ("gateway.reason", text(reason))));
         whole.attributes.extend(status.map(status_attribute));
-        // What a client does wrong is no error of the server.
+        // A mistake of the client is no error of the server.
         if has_failed || status.is_none() {
             whole.fail(reason.unwrap_or(outcome));
         } else if let Some(status) = status.filter(StatusCode::is_server_error) {
@@ -273,7 +249,6 @@ impl RequestSpans {
         sender.send(Trace { id: trace, spans });
     }
 
-    /// A new part of the request.
     fn span(&self, name: &str, kind: SpanKind, begun: Time, ended: Time) -> Span {
         Span {
             id: SpanId::new(&self.random),
@@ -289,7 +264,7 @@ impl RequestSpans {
 
     fn add(&self, span: Span) {
         let ended = &mut self.parts.borrow_mut().ended;
-        // The span of the whole request comes last.
+        // Leaves room for the span of the whole request, which comes last.
         if ended.len() + 1 < MOST_SPANS {
             ended.push(span);
         }
@@ -303,7 +278,7 @@ impl Span {
     }
 }
 
-/// A method, by a name of a fixed list: clients may invent others.
+/// A name of a fixed list, because clients may invent methods.
 #[derive(Clone, Debug)]
 enum MethodName {
     Known(&'static str),
@@ -347,7 +322,7 @@ fn version_name(version: Version) -> Option<&'static str> {
     }
 }
 
-/// A text, which is cut if it is too long.
+/// Cuts the text to [`LONGEST_TEXT`] bytes.
 fn text(text: &str) -> AttributeValue {
     let end = (0..=LONGEST_TEXT.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     AttributeValue::Text(text[..end].to_owned())
@@ -399,7 +374,7 @@ mod tests {
         assert_eq!((trace.spans.len(), trace.spans.last().map(|span| span.id)), (MOST_SPANS, Some(id)));
         let ids: BTreeSet<_> = trace.spans.iter().map(|span| span.id.to_bytes()).collect();
         assert_eq!(ids.len(), MOST_SPANS);
-        // A character is not divided.
+        // No character is divided.
         let whole = trace.spans.last().unwrap();
         assert!(whole.attributes.contains(&("url.path", AttributeValue::Text("é".repeat(LONGEST_TEXT / 2)))));
     }

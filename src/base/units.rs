@@ -25,18 +25,16 @@ pub fn duration(text: &str) -> Result<Duration, DurationError> {
     })
 }
 
-/// Why a text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DurationError {
-    /// The text is empty or blank.
+    /// Empty or blank.
     Empty,
-    /// It is a number without a unit.
+    /// A number without a unit.
     NoUnit,
-    /// It has this unit, which is not one of time.
+    /// This is no unit of time.
     Unit(String),
-    /// It is not a number and a unit.
+    /// Not a number and a unit.
     Form,
-    /// The duration is too long to be represented.
     TooLong,
 }
 
@@ -56,12 +54,12 @@ impl std::error::Error for DurationError {}
 
 /// Reads a number of bytes: `512B`, `64KiB`, `1MiB`, or decimal `64KB`, `1MB`.
 pub fn size(text: &str) -> Option<u64> {
-    // A number without a unit is ambiguous, so it is refused.
+    // A number without a unit is ambiguous.
     let has_unit = text.ends_with(|last: char| last.is_ascii_alphabetic());
     text.parse::<ByteSize>().ok().filter(|_| has_unit).map(|size| size.as_u64())
 }
 
-/// Writes a number of bytes in the largest binary unit that divides it: `64KiB`, `1000B`.
+/// In the largest binary unit that divides the number: `64KiB`, `1000B`.
 pub fn spelled_size(bytes: u64) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let found = units.into_iter().find(|(_, shift)| bytes > 0 && bytes.trailing_zeros() >= *shift);
@@ -69,7 +67,7 @@ pub fn spelled_size(bytes: u64) -> String {
     format!("{}{unit}", bytes >> shift)
 }
 
-/// Writes a window as the period of a rate: `s`, `10m`, `30d`, in the largest unit that divides it.
+/// As the period of a rate, in the largest unit that divides it: `s`, `10m`, `30d`.
 pub fn period(span: Duration) -> String {
     let micros = span.as_micros();
     let units = [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000)];
@@ -80,7 +78,7 @@ pub fn period(span: Duration) -> String {
     }
 }
 
-/// Writes a duration in the largest unit that divides it: `1s`, `10m`, `0s`.
+/// In the largest unit that divides it: `1s`, `10m`, `0s`.
 pub fn spelled_duration(span: Duration) -> String {
     if span.is_zero() {
         return "0s".to_owned();

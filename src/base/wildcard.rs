@@ -2,12 +2,12 @@
 
 use memchr::memmem;
 
-/// A pattern. In it, every byte but `*` stands for itself.
+/// Every byte except `*` stands for itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wildcard(pub String);
 
 impl Wildcard {
-    /// Whether the text fits. It may be any bytes.
+    /// The text may be any bytes.
     pub fn matches(&self, text: &[u8]) -> bool {
         let mut pieces = self.0.as_bytes().split(|byte| *byte == b'*');
         let Some(mut text) = pieces.next().and_then(|start| text.strip_prefix(start)) else { return false };
@@ -19,7 +19,7 @@ impl Wildcard {
         text.ends_with(end)
     }
 
-    /// Whether the text fits without regard to the case of letters of ASCII.
+    /// Ignores the case of ASCII letters.
     pub fn matches_ignoring_case(&self, text: &[u8]) -> bool {
         Self(self.0.to_ascii_lowercase()).matches(&text.to_ascii_lowercase())
     }

@@ -1,4 +1,4 @@
-//! Asks the admin listener of a running gateway, over TCP or a Unix socket, with TLS and a token where they are needed.
+//! Asks the admin listener of a running gateway, over TCP or a Unix socket, with TLS and a token if needed.
 
 mod address;
 mod token;
@@ -22,10 +22,9 @@ pub use address::AdminLocation;
 pub use ask_error::AskError;
 pub use token::{TOKEN_VARIABLE, TokenSource};
 
-/// The most bytes of a problem document that are read.
+/// Of a problem document.
 const MAX_PROBLEM: usize = 64 << 10;
 
-/// Asks one admin listener.
 #[derive(Clone, Debug)]
 pub struct AdminClient {
     location: AdminLocation,
@@ -43,23 +42,21 @@ pub struct Answer {
 }
 
 impl AdminClient {
-    /// Asks this one.
     pub fn new(location: AdminLocation, token: TokenSource) -> Self {
         Self { location, token, tls: None }
     }
 
-    /// The same that trusts other certificates than those of the system's authorities.
+    /// Trusts these certificates instead of the system's authorities.
     #[must_use]
     pub fn with_tls(self, tls: ConnectorTls) -> Self {
         Self { tls: Some(tls), ..self }
     }
 
-    /// Whom it asks.
     pub fn location(&self) -> &AdminLocation {
         &self.location
     }
 
-    /// Sends a GET request for `path`, and waits for the head of the answer within `limit`.
+    /// Sends a GET request, and waits for the head of the answer within `limit`.
     ///
     /// # Errors
     /// When there is no answer with status 200.
@@ -111,7 +108,7 @@ async fn send(
     }
 }
 
-/// The error for another status. A gateway says why in a problem document, or in one line for its probes.
+/// A gateway says why in a problem document, or in one line for its probes.
 async fn refusal(status: StatusCode, answer: Answer) -> AskError {
     #[derive(Deserialize)]
     struct Problem {
@@ -135,7 +132,7 @@ impl Answer {
             .is_some_and(|named| named.trim().eq_ignore_ascii_case(media_type))
     }
 
-    /// The next piece of the body; `None` at its end.
+    /// The next piece of the body; `None` at the end.
     ///
     /// # Errors
     /// When the connection breaks.
@@ -148,10 +145,10 @@ impl Answer {
         Ok(None)
     }
 
-    /// All of the body, if that is at most `most` bytes.
+    /// The whole body, up to `most` bytes.
     ///
     /// # Errors
-    /// When it has more, or the connection breaks.
+    /// When the body is longer, or the connection breaks.
     pub async fn whole(mut self, most: usize) -> Result<Vec<u8>, AskError> {
         let mut whole = Vec::new();
         while let Some(piece) = self.piece().await? {

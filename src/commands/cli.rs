@@ -1,4 +1,4 @@
-//! The command line as clap reads it: commands and their arguments, with what `--help` says about them.
+//! The command line for clap: commands and arguments, with their help.
 
 use std::ffi::OsString;
 use std::net::IpAddr;

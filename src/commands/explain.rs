@@ -1,5 +1,5 @@
-//! Describes what would happen to a request, for `gateway explain`: its route and why the others do not match, the key
-//! and rates of each limit, and the response with empty counters. It does not read the store.
+//! `gateway explain`: the route of a request and why other routes do not match, the key and rates of each limit, and
+//! the response with empty counters. Does not read the store.
 
 mod fresh;
 mod limit;
@@ -32,14 +32,11 @@ use crate::store::memory::Memory;
 use fresh::Routed;
 use limit::DescribedLimit;
 
-/// The arguments of `gateway explain`.
 pub struct Question {
-    /// The head of the request; its target has a host or not.
+    /// The target may have a host.
     pub head: Parts,
     pub body: Option<Bytes>,
-    /// The address of the connection.
     pub peer: IpAddr,
-    /// Whether keys are printed as they are.
     pub show_keys: bool,
 }
 
@@ -194,7 +191,7 @@ fn action(config: &Config, index: usize) -> String {
     }
 }
 
-/// Adds what the upstream gets, if the request is forwarded.
+/// Adds what the upstream gets, if the gateway forwards the request.
 fn sent(text: &mut String, config: &Config, served: &CompiledRoute, head: &Parts, input: &TemplateInput<'_>) {
     let Action::Forward(Forwarding { path, .. }) = &served.action else { return };
     let uri = &head.uri;
@@ -218,7 +215,7 @@ fn sent(text: &mut String, config: &Config, served: &CompiledRoute, head: &Parts
     }
 }
 
-/// Adds the answer to a request that is refused whatever its limits say, and that these count it.
+/// Adds the answer to a request that is refused whatever its limits say, although they count it.
 fn refused<'a>(
     text: &mut String,
     why: &Rejection,
@@ -239,7 +236,7 @@ fn headers_of(text: &mut String, headers: &HeaderMap) {
     }
 }
 
-/// Adds the routes that are not used, in the order in which they are compared.
+/// Adds the other routes, in the order in which the gateway compares them.
 fn others(
     text: &mut String,
     config: &Config,

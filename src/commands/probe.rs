@@ -1,4 +1,4 @@
-//! Asks the gateway that runs with a configuration how it does, for those who have neither a shell nor a client: a container.
+//! Asks a running gateway about its state, for containers without a shell and an HTTP client.
 
 use std::fmt;
 use std::io;
@@ -10,26 +10,22 @@ use crate::commands::admin_client::{AdminClient, AdminLocation, AskError, TokenS
 use crate::config::Admin;
 use crate::net::tls::ConnectorTls;
 
-/// The longest time until the gateway has answered.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// What a gateway is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// Whether it answers at all: `/healthz`.
+    /// Whether the gateway answers at all: `/healthz`.
     Live,
-    /// Whether it takes requests: `/readyz`.
+    /// Whether the gateway takes requests: `/readyz`.
     Ready,
 }
 
-/// Why the answer is not yes.
 #[derive(Debug)]
 pub enum ProbeError {
-    /// The configuration has no admin listener.
     NoAdmin,
-    /// The system chooses the port of the admin listener, so nobody knows where it is.
+    /// The system chooses the port of the admin listener, so nobody knows it.
     AnyPort,
-    /// The system does not allow to ask.
+    /// The system refuses what the request needs.
     System(io::Error),
     /// The gateway at this location does not answer, or it answers no.
     Answer(String, AskError),
@@ -55,23 +51,23 @@ impl fmt::Display for ProbeError {
 impl std::error::Error for ProbeError {}
 
 impl ProbeError {
-    /// Whether the configuration is the reason, and not the gateway.
+    /// Whether the configuration is the reason, not the gateway.
     pub fn is_configuration(&self) -> bool {
         matches!(self, Self::NoAdmin | Self::AnyPort)
     }
 }
 
 impl Probe {
-    /// Asks the gateway whose configuration has this section. Probes need no token.
+    /// Asks the gateway with this section. Probes need no token.
     ///
     /// # Errors
-    /// When it does not say yes within 2 seconds.
+    /// When the gateway does not say yes within 2 seconds.
     pub fn ask(self, admin: Option<&Admin>) -> Result<(), ProbeError> {
         let admin = admin.ok_or(ProbeError::NoAdmin)?;
         let location = AdminLocation::of(&admin.listen, admin.tls.is_some()).ok_or(ProbeError::AnyPort)?;
         let mut client = AdminClient::new(location, TokenSource::None);
         if let Some(tls) = &admin.tls {
-            // Its certificate need not have the address by which it is asked.
+            // The certificate of the gateway need not have the address that the probe uses.
             let tls = ConnectorTls::pinned(&tls.settings.identities);
             client = client.with_tls(tls.map_err(|error| ProbeError::System(io::Error::other(error)))?);
         }

@@ -1,5 +1,5 @@
-//! `gateway simulate`: what the limits would have done to the traffic of access logs. The gateway's own steps decide, on
-//! the clock of the log, with counters of their own.
+//! `gateway simulate`: what the limits would have done to the traffic of access logs. The gateway's own steps decide, by
+//! the clock of the log, with separate counters.
 
 mod record;
 mod log_time;
@@ -46,44 +46,38 @@ use report::LimitReport;
 pub use fields::{Attribute, Field};
 pub use report::Report;
 
-/// How many requests are read before the first one is decided, to learn what the log has.
+/// Requests that are read before the first decision, to learn what the log has.
 const LOOK_AHEAD: usize = 100_000;
 
-/// The counters in place of those in Memcached: more keys than a log is likely to have.
+/// For counters in place of those in Memcached: more keys than a log is likely to have.
 const MAX_KEYS: usize = 8 << 20;
-/// The most bytes of these counters.
+/// In bytes, for these counters.
 const MAX_MEMORY: usize = 2 << 30;
 
-/// What is simulated.
 pub struct Question {
-    /// The logs; `-` is standard input.
+    /// `-` is standard input.
     pub logs: Vec<PathBuf>,
-    /// The fields of JSON lines.
     pub fields: Vec<Field>,
     /// How much later than others a line may be.
     pub reorder: Duration,
-    /// The host of requests whose line names none.
+    /// For requests whose line names no host.
     pub host: Option<String>,
 }
 
-/// The formats of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people.
     Text,
-    /// One JSON object; with the suggestions as text, too.
+    /// One JSON object.
     Json {
         /// Whether each limit has the section that [`Format::Toml`] writes.
         suggest: bool,
     },
     /// Sections with suggested rates for the configuration.
     Toml,
-    /// One page.
     Html,
 }
 
 impl Report {
-    /// The report in this format.
     pub fn write(&self, format: Format) -> String {
         match format {
             Format::Text => text::text(self),
@@ -94,7 +88,7 @@ impl Report {
     }
 }
 
-/// Decides about the requests of the logs.
+/// Decides the requests of the logs.
 ///
 /// # Errors
 /// A message, if there is nothing to simulate or a log cannot be opened.
@@ -152,7 +146,7 @@ pub fn simulate(config: &Config, question: &Question) -> Result<Report, String> 
     })
 }
 
-/// Opens the logs. The error names all that cannot be opened.
+/// The error names all logs that cannot be opened.
 fn open(logs: &[PathBuf]) -> Result<Vec<Lines>, String> {
     let mut names = BTreeSet::new();
     let (mut opened, mut problems) = (Vec::new(), Vec::new());
@@ -169,18 +163,18 @@ fn open(logs: &[PathBuf]) -> Result<Vec<Lines>, String> {
     if problems.is_empty() { Ok(opened) } else { Err(problems.join("\nerror: ")) }
 }
 
-/// The configuration as it is simulated. Limits that cannot be read are left out. A log does not say how long a request
-/// would have been held, so limits that hold requests refuse them; a silent limit refuses them too.
+/// The configuration for the simulation, without limits whose keys cannot be read. A log does not say how long a request
+/// would have been held, so limits that hold requests refuse them; a silent limit refuses them, too.
 fn simulated(config: &Config, keyless: &BTreeSet<usize>) -> Config {
-    // Nobody asks which keys come most often: the simulation counts that itself.
+    // The simulation counts frequent keys itself.
     let mut simulated = Config { admin: None, ..config.clone() };
-    // Rates are those of all gateways together, and so are suggestions. So the log has to have the requests of all.
+    // Rates and suggestions are those of all gateways together, so the log must have the requests of all.
     simulated.share_among(1);
     for limit in &mut simulated.limits {
         if limit.on_limit.role() == Role::Refuses {
             limit.on_limit = OnLimit::Reject;
         }
-        // Nobody waits, but it is seen how full the limit was.
+        // Nobody waits, but the statistics show how full the limit was.
         limit.slow.iter_mut().for_each(|slow| slow.up_to = Duration::ZERO);
     }
     for route in &mut simulated.routes {
@@ -190,7 +184,7 @@ fn simulated(config: &Config, keyless: &BTreeSet<usize>) -> Config {
     simulated
 }
 
-/// An empty store of counters, as large as that of the configuration.
+/// Empty, and as large as that of the configuration.
 fn store(config: &config::Store) -> Store {
     let memory = match config {
         config::Store::Memory { max_keys, max_memory, .. } => Memory::new(*max_keys, *max_memory),

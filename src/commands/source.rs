@@ -1,4 +1,4 @@
-//! Where `--config` says that the configuration is, and where the copy of one from a server is kept.
+//! Reads `--config`: the source of the configuration, and the place of the copy of a remote one.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,10 +11,9 @@ use crate::process::{ConfigSource, ReadOnce, Remote};
 /// The environment variable with a bearer token for the server of the configuration.
 pub(super) const TOKEN_VARIABLE: &str = "GATEWAY_CONFIG_TOKEN";
 
-/// How often a URL is asked unless the command line says otherwise.
+/// How often to ask a URL, by default.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// What the command line says about a source.
 #[derive(Debug, Default)]
 pub(super) struct Options {
     /// `--config-every`
@@ -25,10 +24,10 @@ pub(super) struct Options {
     pub(super) watch: bool,
 }
 
-/// The source that is named like this: a path, `-` for standard input, a URL, or `env:NAME` for a variable that has one of them.
+/// The source with this name: a path, `-` for standard input, a URL, or `env:NAME` for a variable with one of these.
 ///
 /// # Errors
-/// What is wrong, without secrets.
+/// The problem, without secrets.
 pub(super) fn named(name: OsString, options: &Options) -> Result<ConfigSource, String> {
     let name = match name.to_str().and_then(|name| name.strip_prefix("env:")) {
         None => name,
@@ -67,18 +66,18 @@ pub(super) fn named(name: OsString, options: &Options) -> Result<ConfigSource, S
     Ok(ConfigSource::Remote(Arc::new(remote)))
 }
 
-/// Whether this is a URL rather than a path: `https://...`.
+/// Whether the text is a URL (`https://...`), not a path.
 fn has_scheme(text: &str) -> bool {
     let is_scheme = |scheme: &str| !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
     text.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme))
 }
 
-/// The folder for what outlives the process, if there is one.
+/// The folder for what outlives the process.
 pub(super) fn state(options: &Options) -> Option<PathBuf> {
     options.state.clone().or_else(|| state_folder(|variable| env::var_os(variable)))
 }
 
-/// The folder for what outlives the process: that of systemd, or that of the user.
+/// The folder of systemd, or that of the user.
 fn state_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let folder = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     // systemd separates several folders by colons.

@@ -1,4 +1,4 @@
-//! A request of which somebody tells, instead of one that has arrived.
+//! A request that a command line or a log describes.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use http::{HeaderValue, Version, header};
 
 use crate::request::resolve::ArrivedRequest;
 
-/// Names the host as a client does: in the Host header, which may be there already. Only HTTP/1.0 needs no host.
+/// Names the host as a client does: in the Host header, unless it is there. Only HTTP/1.0 needs no host.
 pub(super) fn name_host(head: &mut Parts, host: Option<&str>) {
     let is_named = head.headers.contains_key(header::HOST);
     head.version = if is_named || host.is_some() { Version::HTTP_11 } else { Version::HTTP_10 };
@@ -16,7 +16,6 @@ pub(super) fn name_host(head: &mut Parts, host: Option<&str>) {
     }
 }
 
-/// The request with this head, from this address.
 pub(super) fn arrived(head: &Parts, peer: IpAddr, uses_tls: bool) -> ArrivedRequest<'_> {
     let length = head.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let body = Some(length.unwrap_or(0));

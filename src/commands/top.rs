@@ -1,8 +1,7 @@
-//! `gateway top`: the numbers of a gateway on one screen of a terminal. It asks the admin listener and knows nothing else of
-//! the gateway, which may run on another machine.
+//! `gateway top`: the numbers of a gateway, of this machine or another one, on one screen of a terminal.
 //!
 //! One thread draws, one reads keys, and the main thread follows the gateway and waits for signals. So the program ends even
-//! if the terminal takes no more output; numbers that it has no time for are dropped.
+//! if the terminal takes no more output. Numbers that come faster than the screen draws are dropped.
 
 mod feed;
 mod model;
@@ -27,23 +26,21 @@ use feed::{Feed, Update};
 use model::Model;
 use view::Screen;
 
-/// How often the screen is drawn if nothing is new, so that ages are right.
+/// Redraws if nothing is new, so that ages are right.
 const REDRAW: Duration = Duration::from_secs(1);
-/// How many messages wait for the screen. If the terminal takes no output, further numbers are dropped.
+/// Messages that wait for the screen. If the terminal takes no output, further numbers are dropped.
 const WAITING: usize = 64;
 /// How long the screen may take to end after a signal.
 const STUCK: Duration = Duration::from_secs(1);
 
-/// Why nothing is shown any more.
 #[derive(Debug)]
 pub enum TopError {
-    /// Standard output is no terminal.
     NoTerminal,
     /// The terminal cannot be used, or is gone.
     Terminal(io::Error),
     /// The gateway at this location does not send its numbers.
     Gateway(String, AskError),
-    /// The system has no signals.
+    /// The system refuses signals or the runtime.
     System(io::Error),
 }
 
@@ -63,7 +60,6 @@ impl fmt::Display for TopError {
 
 impl std::error::Error for TopError {}
 
-/// What the thread that draws is told.
 enum Message {
     Update(Update),
     /// The size may have changed.
@@ -71,10 +67,10 @@ enum Message {
     Quit,
 }
 
-/// Shows the numbers of a gateway until the user quits or the process is told to end.
+/// Shows the numbers until the user quits or a signal ends the process.
 ///
 /// # Errors
-/// When the gateway cannot be asked at the beginning, or there is no terminal. Later a gateway may be away.
+/// When the gateway cannot be asked at the start, or there is no terminal. Later the gateway may be away.
 pub fn run(client: &AdminClient) -> Result<(), TopError> {
     if !io::stdout().is_terminal() {
         return Err(TopError::NoTerminal);
@@ -82,7 +78,7 @@ pub fn run(client: &AdminClient) -> Result<(), TopError> {
     block_on(watch(client)).map_err(TopError::System)?
 }
 
-/// Waits for a signal that ends the program. Ctrl-C is a key while the screen is there.
+/// While the screen is there, Ctrl-C is a key and no signal.
 fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     let [mut terminate, mut interrupt, mut hangup] =
         [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?];
@@ -98,7 +94,7 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
 async fn watch(client: &AdminClient) -> Result<(), TopError> {
     let mut stop = std::pin::pin!(stop_signal().map_err(TopError::System)?);
     let address = client.location().to_string();
-    // Errors before the screen is there are shown as those of any command.
+    // Errors from before the screen appear like those of any command.
     let mut feed = Feed::new(client);
     let first = tokio::select! {
         first = feed.next() => first.map_err(|why| TopError::Gateway(address.clone(), why))?,
@@ -156,11 +152,10 @@ fn read_keys(screen: &SyncSender<Message>) {
     }
 }
 
-/// Draws until the user quits.
 fn show(mut terminal: DefaultTerminal, mut screen: Screen, inbox: &Receiver<Message>) -> io::Result<()> {
     loop {
         terminal.draw(|frame| screen.draw(frame, Instant::now()))?;
-        // All that is there is taken before the next drawing.
+        // Takes all waiting messages before the next drawing.
         for message in inbox.recv_timeout(REDRAW).into_iter().chain(inbox.try_iter()) {
             match message {
                 Message::Update(update) => screen.model.take(update, Instant::now()),

@@ -1,4 +1,4 @@
-//! The values of arguments.
+//! Parses the values of arguments.
 
 use std::borrow::Cow;
 use std::fs;
@@ -11,10 +11,8 @@ use http::{HeaderName, HeaderValue, Uri};
 use crate::base::units;
 use crate::request::route;
 
-/// The allowed values of `--config-every`.
 const EVERY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
 
-/// The longest time by which a line may be later than others.
 const LONGEST_REORDER: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) fn reorder(text: &str) -> Result<Duration, String> {
@@ -36,7 +34,7 @@ pub(super) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     Ok((name, value))
 }
 
-/// The body of a request, as it is, or the file that has it after `@`.
+/// The body itself, or `@` and the file that has it.
 pub(super) fn body(text: &str) -> Result<Bytes, String> {
     match text.strip_prefix('@') {
         Some(file) => fs::read(file).map(Bytes::from).map_err(|error| format!("{file} cannot be read: {error}")),
@@ -44,9 +42,9 @@ pub(super) fn body(text: &str) -> Result<Bytes, String> {
     }
 }
 
-/// A path, or a URL that may lack its scheme.
+/// A path, or a URL with or without its scheme.
 pub(super) fn url(text: &str) -> Result<Uri, String> {
-    // A query may contain a URL.
+    // The query may contain another URL.
     let has_scheme = text.split_once("://").is_some_and(|(scheme, _)| !scheme.contains(['/', '?']));
     let whole = has_scheme || text.starts_with('/');
     let read = if whole { text.parse::<Uri>() } else { format!("http://{text}").parse() };

@@ -1,5 +1,5 @@
-//! What the access log contains about limits: the limit that refused a request, those that only report that they would
-//! have, and how long a request was held.
+//! What the access log says about limits: the limit that refused a request, the limits that only report a refusal, and
+//! how long a request was held.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ fn route(path: &str, limits: &str) -> String {
     format!("[[routes]]\npath = \"{path}\"\nlimits = [{limits}]\nrespond = {{ status = 200 }}\n")
 }
 
-/// The lines of the access log by path, as soon as there are so many.
+/// The lines of the access log by path, once there are `count`.
 fn lines(gateway: &Gateway, count: usize) -> BTreeMap<String, Vec<Value>> {
     let requests = || {
         let lines = gateway.log().into_iter().filter_map(|line| serde_json::from_str::<Value>(&line).ok());
@@ -76,7 +76,7 @@ fn the_limit_that_refuses_is_named() {
         assert_eq!([get("/keyed", ""), get("/keyed", "X-Key: thief\r\n")], [400, 403], "{store}");
         let lines = lines(&gateway, 9);
         let limits = |path: &str| lines[path].iter().map(|line| line["limit"].as_str()).collect::<Vec<_>>();
-        // If two limits refuse a request, the log names the one that refuses it for longer.
+        // If two limits refuse a request, the log names the limit with the longer wait.
         assert_eq!(limits("/few"), [None, Some("fewer"), Some("fewer"), Some("fewer")], "{store}");
         assert_eq!(limits("/silent"), [None, Some("silent")], "{store}");
         assert_eq!(limits("/costly"), [Some("costly")], "{store}");
@@ -117,7 +117,6 @@ fn the_time_for_which_a_request_was_held_is_logged() {
 
 #[test]
 fn the_time_of_the_upstream_begins_when_it_is_sent_the_request() {
-    // A Memcached that accepts connections and says nothing.
     let silent = Upstream::raw(|mut wire, _| _ = wire.rest());
     let store = format!("[store]\ntype = \"memcached\"\nservers = [\"{}\"]\ntimeout = \"3s\"\n", silent.address());
     let up = Upstream::start(|_| reply(200, ""));

@@ -1,4 +1,4 @@
-//! The access log in a file of its own: its formats, what it says, and that it can be rotated.
+//! The access log in its own file: formats, contents and rotation.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,6 @@ fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The lines of a file, as soon as there are so many.
 fn lines(path: &Path, count: usize) -> Vec<String> {
     until(&format!("{count} lines"), PATIENCE, || text(path).lines().count() >= count && text(path).ends_with('\n'));
     text(path).lines().map(str::to_owned).collect()
@@ -62,7 +61,7 @@ fn json_lines_say_who_decided_what_was_left_and_which_server_responded() {
     assert!(!text(&path).contains("secret"), "a query may have keys");
     assert!(!gateway.log().iter().any(|line| line.contains("\"message\":\"request\"")), "each line is written once");
 
-    // The gateway's own simulation reads it.
+    // `gateway simulate` reads the log.
     let config = gateway.config_path().to_str().unwrap().to_owned();
     let report = run_json(&["simulate", "--config", &config, "--json", path.to_str().unwrap()]);
     assert_eq!((&report["requests"], &report["skipped"]), (&3.into(), &0.into()), "{report}");
@@ -117,7 +116,6 @@ fn a_file_that_was_renamed_is_opened_anew() {
         client.get("/after");
         assert!(lines(&path, 1)[0].contains("/after"));
         assert_eq!(lines(&rotated, 2).len(), 2);
-        // The next round begins without a file.
         fs::remove_file(&path).unwrap();
         gateway.signal(Signal::USR1);
         until("it is told", PATIENCE, || told() == 2 * round);
@@ -129,7 +127,7 @@ fn a_file_that_cannot_be_opened_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("gateway.toml");
     let route = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
-    // To open a pipe that nobody reads would wait for ever.
+    // Opening a pipe that nobody reads would wait for ever.
     rustix::fs::mknodat(
         rustix::fs::CWD,
         folder.path().join("pipe"),

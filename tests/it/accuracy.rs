@@ -1,5 +1,5 @@
-//! How exactly two gateways share a rate, with clients that send at an even pace and more than it allows. This test
-//! takes long and needs little processor time; its name makes it the first one, so that others run at the same time.
+//! How exactly two gateways share a rate, with clients that send evenly and too much. This test takes long and needs
+//! little CPU; its name makes it the first test, so others run at the same time.
 
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use crate::shared::{PATIENT, SECOND, gateways, limited, watched};
 
 const SECONDS: u64 = 30;
 const RATE: u64 = 500;
-/// So many requests are under way at most, each with a charge that others may not have seen yet.
+/// The most requests in flight. Each has a charge that others may not have seen yet.
 const CONNECTIONS: u32 = 16;
-/// In a second in which nothing took longer, neither an answer nor a pause of all clients, the machine was not too busy
-/// to send at an even pace.
+/// If nothing in a second took longer, neither an answer nor a pause of all clients, the machine was free enough for an
+/// even pace.
 const SHORT: Duration = Duration::from_millis(10);
 
-/// An answer, and when its request was sent and it came, by the clock that counters have too.
+/// With the times of the request and its answer, by the clock of the counters.
 struct Answer {
     sent: Duration,
     came: Duration,
@@ -32,7 +32,7 @@ impl Answer {
     }
 }
 
-/// Sends requests at an even pace, the first one at `next`.
+/// The first request goes at `next`.
 fn paced(mut client: Client, mut next: Instant, pause: Duration, end: Instant) -> Vec<Answer> {
     let mut answers = Vec::new();
     while next.max(Instant::now()) < end {
@@ -49,7 +49,7 @@ fn paced(mut client: Client, mut next: Instant, pause: Duration, end: Instant) -
     answers
 }
 
-/// Whether requests came, and were answered, without a longer pause in all of this second.
+/// Whether requests came and were answered in all of this second without a longer pause.
 fn is_even(answers: &[&Answer], second: u64) -> bool {
     let mut sent: Vec<_> = answers.iter().map(|answer| answer.sent).collect();
     sent.extend([second, second + 1].map(Duration::from_secs));
@@ -58,8 +58,8 @@ fn is_even(answers: &[&Answer], second: u64) -> bool {
         && answers.iter().all(|answer| answer.came.saturating_sub(answer.sent) <= SHORT)
 }
 
-/// How much of the quota may be free at the end of a second, with so many requests in the second `before`. When a
-/// request was refused, the window was full but for requests that were under way.
+/// How much of the quota may be free at the end of a second, with `before` requests in the second before. At a refusal,
+/// the window was full except for requests in flight.
 fn may_be_free(answers: &[&Answer], second: u64, before: u64) -> u64 {
     let refused = answers.iter().filter(|answer| !answer.is_admitted && answer.is_within(second));
     let Some(last) = refused.map(|answer| answer.sent.subsec_micros()).max() else { return RATE };
@@ -71,7 +71,7 @@ fn may_be_free(answers: &[&Answer], second: u64, before: u64) -> u64 {
 fn two_gateways_share_a_rate() {
     let memcached = Memcached::start();
     let gateways = gateways(2, &format!("{}{}", memcached.store_with(PATIENT), limited("500/s", "")));
-    // Eight connections with 50 a second each, to either.
+    // Eight connections to each gateway, with 50 requests a second each.
     let clients: Vec<_> = gateways.iter().flat_map(|gateway| (0..CONNECTIONS / 2).map(|_| gateway.client())).collect();
     let pause = Duration::from_millis(20);
     let ((first, answers), counts) = watched(&memcached, SECOND, || {
@@ -97,7 +97,7 @@ fn two_gateways_share_a_rate() {
         let count = count_of(second);
         let overlapping: Vec<_> = answers.iter().filter(|answer| answer.overlaps(second)).collect();
         let within: Vec<_> = answers.iter().filter(|answer| answer.is_within(second)).collect();
-        // Each counter has what clients saw in its second.
+        // Each counter matches what clients saw in its second.
         let seen = admitted(&within)..=admitted(&overlapping);
         assert!(seen.contains(&count), "{second}: {count}, seen {seen:?}");
         let allowed = if is_even(&overlapping, second) {

@@ -1,4 +1,4 @@
-//! Certificates that an authority issues: what becomes of handshakes, files, reloads and failures. The authority is scripted.
+//! Certificates of an authority: handshakes, files, reloads and failures. The authority is scripted.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +21,7 @@ use crate::harness::acme::{
 };
 use crate::harness::{Gateway, Memcached, TlsClient, Upstream, run, unix, until, unverified};
 
-/// A request in TLS to this name; the error if there is no handshake.
+/// A request over TLS to this name; the error if the handshake fails.
 fn get(gateway: &Gateway, server: &AcmeServer, name: &str) -> Result<String, String> {
     let mut client = TlsClient::connect(gateway.https(), &server.authority().client(None), name)
         .map_err(|error| error.to_string())?;
@@ -67,7 +67,7 @@ fn a_certificate_is_ordered_once_and_lies_in_the_state_folder() {
     let said = String::from_utf8(checked.stdout).unwrap();
     assert!(said.contains("valid until 4096-01-01T00:00:00Z\n    for a.test, b.test\n"), "{said}");
 
-    // A restart asks nobody.
+    // After a restart, the gateway asks nobody.
     gateway.signal(Signal::TERM);
     gateway.wait_exit();
     let requests = server.requests();
@@ -194,7 +194,7 @@ fn a_restart_keeps_to_what_the_authority_has_asked_for() {
     let text = server.config(&["a.test"], "", &everything());
     let gateway = start(state.path(), &text);
     let told = gateway.wait_message("cannot get a certificate: TLS handshakes for these names fail");
-    // It is a refusal, so the pause is longer than what is asked for.
+    // The authority refused, so the pause is longer than the wait that it asks for.
     assert!(told["again_in_seconds"].as_u64().unwrap() > 200, "{told}");
     drop(gateway);
     let mut waits = fs::read_dir(state.path().join("acme"))
@@ -205,7 +205,7 @@ fn a_restart_keeps_to_what_the_authority_has_asked_for() {
         .unwrap()
         .unwrap()
         .path();
-    // Nothing is ordered before the moment in it.
+    // Nothing is ordered before the moment in the file.
     let moment = unix().as_secs() + 3;
     fs::write(wait, format!("{moment}\n")).unwrap();
     server.set(AcmeMood::Issues);
@@ -219,14 +219,14 @@ fn a_restart_keeps_to_what_the_authority_has_asked_for() {
 fn an_authority_whose_certificates_live_shorter_is_not_asked_all_the_time() {
     let server = AcmeServer::start();
     let text = server.config(&["a.test"], "", &everything());
-    // The one of before has a day, the new one an hour, and is used.
+    // The previous certificate has a day, the new one an hour. The new one is used.
     let state = aged(&server, &text);
     server.set(AcmeMood::Aged(0, 3600));
     let gateway = start(state.path(), &text);
     until("it is renewed", Duration::from_secs(20), || gateway.metric("gateway_acme_overdue_seconds") == Some(0.0));
     assert_eq!(server.orders().len(), 2);
     drop(gateway);
-    // One that would have to be renewed at once is used, and another is ordered later.
+    // A certificate that would be renewed at once is used, and another is ordered later.
     fs::remove_file(certificate_in(state.path())).unwrap();
     server.set(AcmeMood::Aged(3600, 60));
     let gateway = start(state.path(), &text);
@@ -263,7 +263,7 @@ fn an_account_that_the_authority_has_forgotten_is_made_anew() {
     assert_eq!(server.accounts(), 2);
 }
 
-/// Shakes hands and offers these protocols; returns the certificate that is shown.
+/// Offers these protocols in a handshake; returns the certificate of the gateway.
 pub(crate) fn shown(gateway: &Gateway, name: &str, protocols: &[&str]) -> Result<Vec<u8>, String> {
     let mut config = ClientConfig::clone(&*unverified());
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
@@ -292,7 +292,7 @@ fn only_the_authority_gets_the_answer_of_a_handshake() {
             let found = extensions.iter().find(|extension| extension.extn_id == oid).unwrap();
             (found.critical, found.extn_value.as_bytes().to_vec())
         };
-        // The hash as an octet string, as RFC 8737 has it.
+        // The hash is an octet string (RFC 8737).
         let (is_critical, hash) = value("1.3.6.1.5.5.7.1.31");
         assert!(is_critical && hash.len() == 34 && hash.starts_with(&[4, 32]), "{hash:?}");
         let (_, names) = value("2.5.29.17");
@@ -303,14 +303,14 @@ fn only_the_authority_gets_the_answer_of_a_handshake() {
         let error = refused(name, &["acme-tls/1"]);
         assert!(error.contains("AccessDenied"), "{name}: {error}");
     }
-    // Who offers more is a client, for whom there is no certificate yet.
+    // With more protocols it is a client, and there is no certificate for it yet.
     for protocols in [&["acme-tls/1", "h2"][..], &["h2", "acme-tls/1"], &["http/1.1"], &[]] {
         let error = refused("a.test", protocols);
         assert!(error.contains("AccessDenied"), "{protocols:?}: {error}");
     }
     server.set(AcmeMood::Issues);
     serves(&gateway, &server, "a.test");
-    // When the order is done, nothing is answered any more.
+    // After the order, nothing is answered any more.
     until("the answer is taken back", Duration::from_secs(20), || shown(&gateway, "a.test", &["acme-tls/1"]).is_err());
     for name in ["a.test", "other.test"] {
         assert!(refused(name, &["acme-tls/1"]).contains("NoApplicationProtocol"), "{name}");
@@ -323,7 +323,7 @@ fn only_the_authority_gets_the_answer_of_a_handshake() {
 fn a_challenge_over_http_is_answered_before_all_else_and_reaches_nothing() {
     let (server, state) = (AcmeServer::start(), tempfile::tempdir().unwrap());
     server.set(AcmeMood::Looks);
-    // Nobody may send anything, and everything is sent elsewhere.
+    // Nobody may send anything, and everything is redirected.
     let rest = "[limits.l]\nkey = \"global\"\nrates = [\"1/d\"]\n[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\n\
                 redirect = { to = \"https://{host}{path}\", status = 308 }\n";
     let gateway = start(state.path(), &server.config(&["a.test"], "challenge = \"http-01\"", rest));
@@ -380,7 +380,6 @@ fn a_state_folder_that_cannot_be_used_refuses_the_start() {
     let (server, state) = (AcmeServer::start(), tempfile::tempdir().unwrap());
     let config = state.path().join("gateway.toml");
     fs::write(&config, server.config(&["a.test"], "", &everything())).unwrap();
-    // A file is where the folder should be.
     let args = |more: &[&'static str]| {
         [&["--config", config.to_str().unwrap()], more].concat().into_iter().map(str::to_owned).collect::<Vec<_>>()
     };

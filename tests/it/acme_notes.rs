@@ -1,4 +1,4 @@
-//! The answers to challenges that gateways leave for each other in a store that they share, and what others leave there.
+//! Answers to challenges that gateways leave for each other in a shared store, and forged answers there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn whoever_writes_into_the_store_is_not_believed() {
     for more in ["", SECRET] {
         let (server, state, memcached) = (AcmeServer::start(), tempfile::tempdir().unwrap(), Memcached::start());
         let text = server.config(&["a.test", "b.test"], more, &(memcached.store() + &everything()));
-        // There is an account, and a note of its own to look at.
+        // There is an account, and the gateway's own note.
         server.set(AcmeMood::Looks);
         let gateway = start(state.path(), &text);
         until("the gateway leaves its answers", Duration::from_secs(30), || {
@@ -42,7 +42,7 @@ fn whoever_writes_into_the_store_is_not_believed() {
         });
         let own = note(&memcached, "b.test").unwrap();
         drop(gateway);
-        // Without this, its claim would hold for some minutes.
+        // Without this, the gateway's claim would hold for some minutes.
         memcached.tell("flush_all\r\n", "OK");
         server.set(AcmeMood::Says(403, "", "no"));
         let gateway = start(state.path(), &text);
@@ -52,11 +52,11 @@ fn whoever_writes_into_the_store_is_not_believed() {
         for forged in [
             "token.thumbprint".to_owned(),
             format!("{until_then} token.thumbprint {code}"),
-            // That of another name, and one that should end later.
+            // The note of another name, and a note with a later end.
             own.clone(),
             format!("{until_then} {}", own.split_once(' ').unwrap().1),
         ] {
-            // What was read is known for a second.
+            // The gateway remembers a note for a second.
             write_note(&memcached, "a.test", &forged);
             let asked = memcached.stat("cmd_get");
             until("the note is read", Duration::from_secs(20), || {
@@ -72,7 +72,7 @@ fn whoever_writes_into_the_store_is_not_believed() {
 fn no_note_in_the_store_keeps_a_gateway_from_ordering() {
     for (more, forged) in [("", ""), (SECRET, ""), (SECRET, "9999999999 - 00"), (SECRET, "token.thumbprint")] {
         let (server, state, memcached) = (AcmeServer::start(), tempfile::tempdir().unwrap(), Memcached::start());
-        // Nothing ends it.
+        // Nothing ends the forged note.
         write_note(&memcached, "a.test", forged);
         let gateway = start(state.path(), &server.config(&["a.test"], more, &(memcached.store() + &everything())));
         server.wait_orders(1);
@@ -94,7 +94,7 @@ fn gateways_with_one_secret_or_one_folder_answer_for_each_other() {
         let left = || note(&memcached, "a.test").is_some_and(|note| note.contains('.'));
         until("the answer is left", Duration::from_secs(30), left);
         let folder = &states[usize::from(!is_one_folder)];
-        // Without a secret the second one may order, too, and answers for itself: then it must not come so far.
+        // Without a secret the second gateway may order, too, and answers for itself. The test stops it before.
         if !is_known {
             server.set(AcmeMood::Says(403, "", "no"));
         }

@@ -1,4 +1,4 @@
-//! Certificates of an authority that others wrote, which checks what it is sent.
+//! Certificates of Pebble, a foreign authority that checks what it gets.
 
 use std::fs;
 use std::sync::Arc;
@@ -12,12 +12,11 @@ use crate::harness::acme::{everything, start};
 use crate::harness::pebble::Pebble;
 use crate::harness::{Gateway, Memcached, TlsClient, until};
 
-/// Longer than any test.
 const DAYS: u64 = 90 * 86_400;
 
-/// The certificate for a name, after a request in TLS.
+/// The certificate for a name, after a request over TLS.
 fn shown(gateway: &Gateway, client: &Arc<ClientConfig>, name: &str) -> Option<Vec<u8>> {
-    // A ticket would let the client in without another look at the certificate.
+    // A ticket would skip the next look at the certificate.
     let mut config = ClientConfig::clone(client);
     config.resumption = Resumption::disabled();
     let mut client = TlsClient::connect(gateway.https(), &Arc::new(config), name).ok()?;
@@ -46,7 +45,7 @@ fn both_challenges_convince_the_authority() {
         let certificates = ["a.test", "b.test", "c.b.test"].map(|name| serves(&gateway, &client, name));
         assert!(certificates.iter().all(|one| *one == certificates[0]), "one certificate for all names");
         assert!(gateway.metric("gateway_acme_challenges_total{result=\"answered\"}").unwrap() >= 3.0, "{challenge}");
-        // Names that are added get another one.
+        // More names need another certificate.
         let more = pebble.config(&["a.test", "d.test"], &more, &everything());
         fs::write(state.path().join("gateway.toml"), more).unwrap();
         gateway.signal(Signal::HUP);
@@ -77,7 +76,7 @@ fn a_certificate_is_renewed_before_it_ends_also_by_an_authority_that_was_away() 
     let away = "\"reason\":\"away\"";
     until("it is to be renewed", Duration::from_secs(60), || gateway.log().iter().any(|line| line.contains(away)));
     assert_eq!(shown(&gateway, &client, "a.test").unwrap(), second);
-    // It comes back, and knows neither the account nor its own root.
+    // The authority comes back, and knows neither the account nor its own root.
     pebble.run(&[]);
     let client = pebble.client();
     serves(&gateway, &client, "a.test");
@@ -91,7 +90,7 @@ fn any_gateway_that_shares_the_store_answers_the_authority() {
         let states = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let more = format!("challenge = \"{challenge}\"\nchallenge_secret = \"sixteen letters!\"");
         let rest = memcached.store() + &everything();
-        // The authority always comes to the first. Both order a certificate of their own.
+        // The authority always asks the first gateway. Both order their own certificates.
         let first = start(states[0].path(), &pebble.config(&["a.test", "b.test"], &more, &rest));
         let second =
             start(states[1].path(), &pebble.config_at(&["a.test", "b.test"], &more, ["127.0.0.1:0"; 2], &rest));

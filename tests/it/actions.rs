@@ -1,4 +1,4 @@
-//! What happens to requests over a limit besides a rejection: they are only reported, answered silently, or held.
+//! What happens to requests over a limit besides rejection: reports, silent answers and delays.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +45,7 @@ fn a_shadow_limit_reports_what_it_would_refuse() {
             assert_eq!(answer.headers.must("ratelimit-policy"), "\"real\";q=5;w=86400");
         }
         assert_eq!(count.load(Ordering::SeqCst), 5, "{store}");
-        // The shadow limit would have refused all requests that the real limit has refused.
+        // The shadow limit would have refused all requests that the real limit refused.
         let trial = ["admitted", "shadowed", "rejected"].map(|kind| decisions(&gateway, "trial", kind));
         assert_eq!(trial, [2, 6, 0], "{store}");
         assert_eq!(["admitted", "rejected"].map(|kind| decisions(&gateway, "real", kind)), [5, 3], "{store}");
@@ -76,8 +76,8 @@ fn a_silent_limit_answers_without_a_hint() {
     });
 }
 
-/// Sends a request on one connection each. The first `burst` of them are forwarded at once; each other one is sent when
-/// the one before is held or refused. Returns how each was answered, and when after the first was sent.
+/// Sends each request on its own connection. The first `burst` are forwarded at once; each later one is sent after the
+/// previous one is held or refused. Returns each status, and its time since the first request.
 fn ask_in_order(gateway: &Gateway, count: u64, burst: u64) -> Vec<(u16, Duration)> {
     let begun = Instant::now();
     let arrived = || decisions(gateway, "l", "delayed") + decisions(gateway, "l", "rejected");
@@ -111,7 +111,7 @@ fn held_requests_are_forwarded_at_the_rate_in_order_of_arrival() {
         let (gateway, _upstream) = delaying(store, "2/s burst 2", "max_delay = \"20s\"");
         let answers = ask_in_order(&gateway, 8, 2);
         assert!(answers.iter().all(|(status, _)| *status == 200), "{answers:?}, {store}");
-        // Two are not held. The other six are forwarded at intervals of half a second.
+        // Two are not held. The other six are forwarded every half second.
         assert!(answers.windows(2).all(|pair| pair[0].1 < pair[1].1), "out of order: {answers:?}, {store}");
         let last = answers[7].1;
         assert!((Duration::from_millis(2_950)..Duration::from_millis(4_500)).contains(&last), "{answers:?}, {store}");
@@ -143,7 +143,6 @@ fn no_more_than_max_delayed_requests_of_a_key_are_held() {
         let statuses: Vec<_> = answers.iter().map(|(status, _)| *status).collect();
         assert_eq!(statuses, [200, 200, 200, 429, 429, 429], "{store}");
         assert!(answers[5].1 < answers[1].1, "a request that finds no room is refused at once: {answers:?}");
-        // Another key has its own queue.
         assert_eq!(gateway.client().get_with("/", "X-Key: other\r\n").status, 200);
     });
 }
@@ -160,8 +159,7 @@ fn a_client_that_goes_away_leaves_the_queue_at_once() {
         let mut leaving: Vec<_> = (0..5).map(|_| gateway.client()).collect();
         leaving.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n"));
         until("all are held", Duration::from_secs(4), || held() == "5");
-        // For a client that closes only its side, the gateway waits a second for the response to begin. A reset is
-        // certain.
+        // After a half close, the gateway waits a second for the response to begin. After a reset it does not wait.
         let reset = |client: &Client| SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
         leaving.iter().for_each(reset);
         drop(leaving);
@@ -169,7 +167,7 @@ fn a_client_that_goes_away_leaves_the_queue_at_once() {
         assert_eq!(upstream.received().len(), 1, "{store}");
         let begun = Instant::now();
         assert_eq!(gateway.client().get("/").status, 200);
-        // Behind five others it would be its turn after 20 seconds.
+        // Behind five others its turn would come after 20 seconds.
         assert!(begun.elapsed() < Duration::from_secs(8), "they took nothing with them: {store}");
     });
 }
@@ -212,7 +210,6 @@ fn a_rejection_names_the_limit_that_rejects() {
     let routes = route("a", "\"trial\", \"real\"") + &route("b", "\"quiet\", \"real\"");
     let gateway = Gateway::start(&(limits + &routes));
     let mut client = gateway.client();
-    // Two pass, and the shadow limit would have refused one of them.
     assert_eq!([client.get("/a").status, client.get("/a").status], [200, 200]);
     for path in ["/a", "/b"] {
         let refused = client.get(path);

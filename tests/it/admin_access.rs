@@ -1,4 +1,4 @@
-//! Who may use the admin listener: a token, names of Host, origins of pages, a Unix socket.
+//! Who may use the admin listener: tokens, names in Host, origins of pages, a Unix socket.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use crate::harness::{Authority, Client, Gateway, Response, TlsClient, run, unver
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
-/// A request with these headers, each ending in `\r\n`.
+/// Each header ends with `\r\n`.
 fn ask(gateway: &Gateway, line: &str, headers: &str) -> Response {
     Client::connect(gateway.admin).call(format!("{line} HTTP/1.1\r\n{headers}\r\n"))
 }
@@ -57,9 +57,9 @@ fn a_token_is_needed_where_there_is_one_and_a_reload_replaces_it() {
     assert_eq!((refused.status, refused.headers.get("www-authenticate")), (401, Some("Bearer")));
     problem(&refused);
     assert_eq!(status("Authorization: Bearer second\r\n"), 401);
-    // Load balancers need none.
+    // Load balancers need no token.
     assert_eq!((gateway.admin("/healthz").status, gateway.admin("/readyz").status), (200, 200));
-    // What exists is not shown without it.
+    // Without the token, nobody learns which paths exist.
     assert_eq!(gateway.admin("/nothing").status, 401);
     gateway.reload_admin("token = \"second\"", FIXED);
     gateway.wait_message("reloaded");
@@ -127,7 +127,7 @@ fn who_guesses_tokens_is_slowed_down_told_and_counted() {
     let gateway = Gateway::with_admin("token = \"sixteen-characters\"", FIXED);
     let guess =
         |token: &str| ask(&gateway, "GET /metrics", &format!("Host: localhost\r\nAuthorization: Bearer {token}\r\n"));
-    // All at once: ten are answered at once, five wait, and the rest is refused.
+    // All at once: ten are answered at once, five wait, and the others are refused.
     let statuses: Vec<_> = std::thread::scope(|scope| {
         let guesses = [(); 24].map(|()| scope.spawn(|| guess("wrong")));
         guesses.map(|guess| guess.join().unwrap().status).into()
@@ -190,7 +190,7 @@ fn the_admin_listener_speaks_tls() {
         let _ = stream.read_to_end(&mut answer);
         !answer.starts_with(b"HTTP/1.1 200")
     }));
-    // Those who ask the running gateway find it, although the certificate does not have its address.
+    // Commands that ask the running gateway find it, although the certificate does not have its address.
     let file = gateway.config_path().with_file_name("probe.toml");
     std::fs::write(&file, format!("[admin]\nlisten = \"{}\"\n{tls}{FIXED}", gateway.admin)).unwrap();
     let probed = run(&["check", "--live", "--config", file.to_str().unwrap()]);

@@ -1,4 +1,4 @@
-//! The admin API: what is in force, reloads, draining, the log level.
+//! The admin API: the configuration in force, reloads, draining, the log level.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -12,14 +12,12 @@ use crate::harness::{Authority, Client, Gateway, Response, Terminal, limited, ru
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
-/// A request to the API.
 fn call(gateway: &Gateway, method: &str, path: &str, body: &str) -> Response {
     let (host, length) = (gateway.admin, body.len());
     Client::connect(gateway.admin)
         .call(format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n{body}"))
 }
 
-/// The detail of a problem document of this status.
 #[track_caller]
 fn problem(response: &Response, status: u16) -> String {
     assert_eq!(response.status, status, "{}", response.text());
@@ -51,17 +49,17 @@ fn the_configuration_is_the_one_that_check_prints() {
     assert_eq!(run_json(&["check", "--json", &file]), shown);
 }
 
-/// Each key of the schema by its place, and whether `shown` has it there. Elements of lists and of tables have the same place.
+/// Each key of the schema by its place, and whether `shown` has it there. Elements of a list or table share one place.
 fn compare(schema: &Value, shown: &Value, place: &str, keys: &mut BTreeMap<String, bool>) {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    // A key counts even if there is nothing that could have it.
+    // A key counts even if nothing could have it.
     let nothing = [Value::Null];
     for form in [&schema["anyOf"], &schema["oneOf"]].into_iter().flat_map(list) {
         compare(&form, shown, place, keys);
     }
     for (name, value) in schema["properties"].as_object().into_iter().flatten() {
         let place = format!("{place}.{name}");
-        // What may be one table or a list of them is shown as a list.
+        // A table, or a list of tables, is shown as a list.
         let tables = if shown.is_array() { list(shown) } else { vec![shown.clone()] };
         for shown in tables.iter().chain(&nothing).map(|table| table.get(name)) {
             *keys.entry(place.clone()).or_default() |= shown.is_some();
@@ -74,7 +72,7 @@ fn compare(schema: &Value, shown: &Value, place: &str, keys: &mut BTreeMap<Strin
     }
 }
 
-/// A configuration that has each table of the file, and each form of a table but that of the store and of the listener.
+/// A configuration with each table of the file, and each form of a table except those of the store and the listener.
 const ALL_TABLES: &str = r#"
 server = { listen = "127.0.0.1:1", http2 = {}, shed = { latency = "1s" }, tls = { TLS } }
 log = {}
@@ -200,13 +198,12 @@ fn limits_that_refuse_most_come_first_everywhere() {
     let is_counted = |numbers: &Value| numbers["routes"][0]["requests"] == 4 && numbers["routes"][3]["requests"] == 1;
     let numbers = stream.wait("numbers", |numbers| order(numbers) == ["c", "b", "a", "d"] && is_counted(numbers));
     assert_eq!(order(&call(&gateway, "GET", "/api/limits", "").json()), ["c", "b", "a", "d", "unused"]);
-    // Routes are there with what they have become, those with the most requests first.
+    // Routes come with their numbers, those with the most requests first.
     let route = |name: &str, requests: u64, refused: u64| json!({ "name": name, "requests": requests, "refused": refused, "failed": 0 });
     assert_eq!(
         numbers["routes"],
         json!([route("/c", 4, 3), route("/b", 2, 1), route("/a", 1, 0), route("/d", 1, 0), route("none", 0, 0)])
     );
-    // What changes later counts.
     (0..5).for_each(|_| drop(client.get("/d")));
     stream.wait("numbers", |numbers| order(numbers) == ["d", "c", "b", "a"]);
     assert_eq!(order(&call(&gateway, "GET", "/api/limits", "").json()), ["d", "c", "b", "a", "unused"]);
@@ -338,7 +335,7 @@ fn who_does_not_read_delays_nobody() {
     let mut slow: Vec<_> = (0..31)
         .map(|_| {
             let mut stream = std::net::TcpStream::connect(gateway.admin).unwrap();
-            // Until the gateway has so many responses that it cannot send that it reads no more.
+            // Until the gateway has so many unsent responses that it stops reading.
             stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
             for _ in 0..5_000 {
                 if stream.write_all(ask.as_bytes()).is_err() {
@@ -369,7 +366,7 @@ fn a_reload_of_many_overrides_delays_no_probe() {
         let asked = Instant::now();
         let reload = scope.spawn(|| {
             let mut client = Client::connect(gateway.admin);
-            // It may take long on a busy machine.
+            // This may take long on a busy machine.
             client.wire.stream().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             client.call(format!("POST /api/reload HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin)).status
         });
@@ -381,7 +378,7 @@ fn a_reload_of_many_overrides_delays_no_probe() {
             slowest = slowest.max(begun.elapsed());
             probes += 1;
         }
-        // One that is delayed waits for nearly all of the reload.
+        // A delayed probe would wait for nearly all of the reload.
         let took = asked.elapsed();
         assert!(probes > 3 && slowest < took / 2, "{probes} probes, the slowest took {slowest:?} of {took:?}");
         reload.join().unwrap()

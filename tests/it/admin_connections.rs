@@ -1,4 +1,4 @@
-//! The connections of the admin listener: a probe always gets a response, however many other connections there are.
+//! Connections of the admin listener: a probe always gets a response, however many other connections there are.
 
 use std::fs::read_dir;
 use std::time::Duration;
@@ -11,7 +11,7 @@ const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 fn silent_connections_are_closed_for_new_ones() {
     let gateway = Gateway::start(FIXED);
     let handles = || read_dir(format!("/proc/{}/fd", gateway.pid().as_raw_nonzero())).unwrap().count();
-    // Workers have theirs once they serve.
+    // Workers open their file handles once they serve.
     until("every worker serves", Duration::from_secs(10), || {
         let before = handles();
         (0..8).all(|_| gateway.client().get("/").status == 200) && handles() == before

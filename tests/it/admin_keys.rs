@@ -1,4 +1,4 @@
-//! The counters of one key in the admin API: they are shown, and forgotten.
+//! The counters of one key in the admin API: how they are shown and forgotten.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -41,13 +41,12 @@ fn the_counters_of_a_key_are_shown_and_forgotten() {
         let shown = key(&gateway, "l/keys/a%2Fb%20c");
         assert_eq!(shown["admitted"], false);
         assert!((1..=2 * 86_400).contains(&shown["retry_after"].as_u64().unwrap()), "{shown}");
-        // Other keys have their own.
         assert_eq!(ask("other"), 200);
         until("it is counted", Duration::from_secs(10), || used(&gateway, "l/keys/other") == 1);
         let forgotten = call(&gateway, "DELETE", "/api/limits/l/keys/a%2Fb%20c");
         assert_eq!((forgotten.status, &forgotten.json()["rates"][0]["used"]), (200, &json!(0)));
         assert_eq!(used(&gateway, "l/keys/other"), 1);
-        // What was remembered about it in this process may hold for a moment.
+        // A remembered refusal of this process may hold for a moment.
         until("it starts anew", Duration::from_secs(10), || ask("a/b c") == 200);
     });
 }
@@ -139,7 +138,7 @@ fn every_kind_of_key_can_be_looked_up_as_the_client_sends_it() {
     let keys = folder.path().join("keys.json");
     std::fs::write(&keys, harness::key_set(&[&signer])).unwrap();
     let token = signer.sign(&harness::claims("alice"));
-    // The key in the file, and how it is typed for the request below.
+    // The key in the file, and the text of the key in the path below.
     let kinds: [(&str, &str); 15] = [
         ("\"client-ip\"", "127.0.0.1"),
         ("\"client-ip:48\"", "127.0.0.1"),
@@ -161,7 +160,7 @@ fn every_kind_of_key_can_be_looked_up_as_the_client_sends_it() {
         "[jwt.site]\nissuer = \"https://login.test/\"\naudience = [\"api\"]\njwks = {keys:?}\nalgorithms = [\"ES256\"]\n"
     );
     for (number, (key, _)) in kinds.iter().enumerate() {
-        // Each path has one segment, so the route with a host that is more specific takes the request.
+        // Each path has one segment, so the route with a more specific host takes the request.
         let path =
             if key.contains("path") || key.contains("route") { "{number}".to_owned() } else { number.to_string() };
         let host = if path == "{number}" { format!("host = \"{number}.example\"\n") } else { String::new() };

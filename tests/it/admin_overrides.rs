@@ -1,4 +1,4 @@
-//! Overrides that the admin API sets for single keys: what they grant, how they end, and what a reload does to them.
+//! Overrides from the admin API: what they grant, how they end, and what a reload does to them.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,7 +31,6 @@ fn key(gateway: &Gateway, path: &str) -> Value {
     response.json()
 }
 
-/// The detail of a problem document of this status.
 #[track_caller]
 fn refused(gateway: &Gateway, path: &str, body: &str, status: u16) -> Value {
     let response = call(gateway, "PUT", path, body);
@@ -44,7 +43,6 @@ fn ask(client: &mut Client, key: &str) -> u16 {
     client.get_with("/", format!("x-api-key: {key}\r\n")).status
 }
 
-/// How many overrides of the admin API the limit `l` has.
 fn count(gateway: &Gateway) -> Value {
     let limits =
         Client::connect(gateway.admin).call(format!("GET /api/limits HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin));
@@ -66,7 +64,6 @@ fn a_key_is_exempted_blocked_or_gets_other_rates_until_it_is_deleted() {
         let until: jiff::Timestamp = given["until"].as_str().unwrap().parse().unwrap();
         let left = until.as_second() - i64::try_from(unix().as_secs()).unwrap();
         assert!((3_590..=3_601).contains(&left), "{given}");
-        // What was counted stays counted.
         assert_eq!([(); 4].map(|()| ask(&mut client, "customer-7")), [200, 200, 200, 429]);
         let shown = key(&gateway, "l/keys/customer-7");
         assert_eq!((&shown["rates"][0]["rate"], &shown["override"]["rates"]), (&json!("5/d"), &json!(["5/d"])));
@@ -75,7 +72,6 @@ fn a_key_is_exempted_blocked_or_gets_other_rates_until_it_is_deleted() {
         assert_eq!(count(&gateway), 1);
         assert_eq!(gateway.metric("gateway_limit_temporary_overrides"), Some(1.0));
 
-        // Another one replaces it.
         put(&gateway, "l/keys/customer-7", &json!({ "exempt": true, "for": "31d" }));
         assert_eq!([(); 3].map(|()| ask(&mut client, "customer-7")), [200; 3]);
         let shown = key(&gateway, "l/keys/customer-7");
@@ -98,7 +94,7 @@ fn a_key_is_exempted_blocked_or_gets_other_rates_until_it_is_deleted() {
 }
 
 fn until_admitted(client: &mut Client, key: &str) {
-    // What was remembered about it in this process may hold for a moment.
+    // A remembered refusal of this process may hold for a moment.
     until("it starts anew", BOUND, || ask(client, key) == 200);
 }
 
@@ -112,12 +108,12 @@ fn what_is_remembered_of_other_keys_stays() {
     until("refusals are remembered while overrides change", BOUND, || {
         round += 1;
         let keys: Vec<_> = (0..50).map(|number| format!("{number}-{round}")).collect();
-        // A refusal is looked at again after five seconds.
+        // The gateway looks at a refusal again after five seconds.
         let begun = Instant::now();
         keys.iter().for_each(|key| assert_eq!([(); 2].map(|()| ask(&mut client, key)), [200, 429]));
         let before = memcached.commands();
         for number in 0..8 {
-            // Some have counters of their own.
+            // Some overrides have their own counters.
             let rates = ["5/d", "5/h"][number % 2];
             put(&gateway, &format!("l/keys/k-{number}"), &json!({ "rates": [rates], "for": "1h" }));
         }
@@ -126,7 +122,7 @@ fn what_is_remembered_of_other_keys_stays() {
         assert!(asked == 0 || begun.elapsed() > Duration::from_secs(4), "{asked} commands");
         asked == 0
     });
-    // What the key itself was refused is not.
+    // Refusals of the key itself are not remembered.
     for (key, rates) in [("0-1", "5/d"), ("1-1", "5/h")] {
         assert_eq!((ask(&mut client, key), ask(&mut client, key)), (429, 429));
         put(&gateway, &format!("l/keys/{key}"), &json!({ "rates": [rates], "for": "1h" }));
@@ -140,7 +136,7 @@ fn an_override_ends_when_its_time_is_over() {
         let gateway = Gateway::start(&(store.to_owned() + &limited("header:x-api-key", "9/d", "")));
         let mut client = gateway.client();
         assert_eq!([(); 2].map(|()| ask(&mut client, "k")), [200; 2]);
-        // Its cells have another layout, so that counts are carried over and back.
+        // Its cells have another layout, so counts are carried over and back.
         put(&gateway, "l/keys/k", &json!({ "rates": ["7/h", "100/d"], "for": "5s" }));
         put(&gateway, "l/keys/blocked", &json!({ "block": true, "for": "3s" }));
         assert_eq!((ask(&mut client, "k"), ask(&mut client, "blocked")), (200, 403));
@@ -171,7 +167,7 @@ fn counts_of_a_tier_are_carried_over_and_back() {
             let fields = response.headers.get("ratelimit").unwrap().to_owned();
             fields.split(';').find_map(|field| field.trim().strip_prefix("r=")).unwrap().parse::<u64>().unwrap()
         };
-        // An override has another layout, that of the limit's own rates, or that of the tier.
+        // An override has another layout, the layout of the limit's own rates, or that of the tier.
         let overrides: [(&str, &[&str]); 3] = [("a", &["70/h", "40/d"]), ("b", &["40/d"]), ("c", &["70/2h", "40/d"])];
         for (key, rates) in overrides {
             assert_eq!([(); 3].map(|()| ask(key, "big")), [49, 48, 47], "{rates:?}");
@@ -182,7 +178,7 @@ fn counts_of_a_tier_are_carried_over_and_back() {
         for (key, rates) in overrides {
             assert_eq!([(); 2].map(|()| ask(key, "big")), [44, 43], "{rates:?}");
         }
-        // One without the tier.
+        // A key without the tier.
         assert_eq!(ask("d", "none"), 8);
     });
 }
@@ -201,18 +197,18 @@ fn every_reading_and_every_part_of_a_key_is_meant() {
     // A client may send the address as its key.
     assert_eq!([(); 2].map(|()| ask(&mut client, "127.0.0.1")), [200, 429]);
     assert_eq!(key(&gateway, "l/keys/127.0.0.1")["override"]["exempt"], true);
-    // Another spelling of the same address replaces it.
+    // Another spelling of the same address replaces the override.
     put(&gateway, "l/keys/::ffff:127.0.0.1", &json!({ "block": true, "for": "1h" }));
     assert_eq!((client.get("/").status, count(&gateway)), (403, json!(1)));
     put(&gateway, "m/keys/a%7Cb|GET", &json!({ "block": true, "for": "1h" }));
     let mut ask = |key: &str| client.get_with("/m", key).status;
     assert_eq!((ask("x-api-key: a|b\r\n"), ask("x-api-key: a\r\n")), (403, 200));
-    // So may it in any other part of the key.
+    // The address may be in any other part of the key, too.
     put(&gateway, "n/keys/x|127.0.0.1", &json!({ "exempt": true, "for": "1h" }));
     let lines = ["x: x\r\n"; 2].into_iter().chain(["x: x\r\nx-api-key: 127.0.0.1\r\n"; 2]);
     assert_eq!(lines.map(|lines| client.get_with("/n", lines).status).collect::<Vec<_>>(), [200, 200, 200, 429]);
     let mut ask = |key: &str| client.get_with("/m", key).status;
-    // Requests without a key share one counter, and may have an override, too.
+    // Requests without a key share one counter, which may have an override, too.
     put(&gateway, "m/keys/|GET", &json!({ "exempt": true, "for": "1h" }));
     assert_eq!([(); 3].map(|()| ask("")), [200; 3]);
     for path in ["m/keys/k", "nothing/keys/k"] {
@@ -231,11 +227,11 @@ fn overrides_in_the_file_come_first() {
     let problem = refused(&gateway, "l/keys/gold-1", r#"{"block": true, "for": "1h"}"#, 409);
     assert!(problem["detail"].as_str().unwrap().contains("The file has an override"), "{problem}");
     assert_eq!(ask(&mut client, "gold-1"), 200);
-    // They come before tiers, though.
+    // Overrides come before tiers, though.
     put(&gateway, "l/keys/k", &json!({ "rates": ["4/d"], "for": "1h" }));
     let statuses = [(); 5].map(|()| client.get_with("/", "x-api-key: k\r\nx-plan: big\r\n").status);
     assert_eq!(statuses, [200, 200, 200, 200, 429]);
-    // One that was there before the file has another is hidden, and is there again when the file has none.
+    // An override in the file hides an earlier one of the API, which is back when the file has none.
     put(&gateway, "l/keys/silver", &json!({ "block": true, "for": "1h" }));
     gateway.write_config(&format!("{limit}{}[[routes]]{route}", overrides.replace("gold-*", "silver")));
     assert_eq!(reload(&gateway), 200);
@@ -282,7 +278,7 @@ fn a_reload_keeps_what_the_limits_can_still_have() {
     let admitted = (0..6).filter(|_| ask(&mut client, "one") == 200).count();
     assert!((4..=5).contains(&admitted), "{admitted}");
 
-    // A key that is not known any more has none either, also when it is known again.
+    // An unknown key loses its override, even if the key is known again later.
     fs::write(&keys, "two\n").unwrap();
     assert_eq!((reload(&gateway), count(&gateway)), (200, json!(0)));
     fs::write(&keys, "one\ntwo\n").unwrap();
@@ -401,7 +397,7 @@ fn they_are_listed_with_what_they_grant_and_until_when() {
                 assert!(masked && !key.contains(full), "{key}");
             }
         }
-        // `GET /api/limits` has the same, and one that is shown is removed by what is shown.
+        // `GET /api/limits` shows the same, and a masked key from there can be removed.
         let limits = Client::connect(gateway.admin)
             .call(format!("GET /api/limits HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin))
             .json();

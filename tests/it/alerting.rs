@@ -1,4 +1,4 @@
-//! The alert rules and the dashboard of the documentation: promtool accepts them, and they use only what gateways export.
+//! The alert rules and the dashboard of the documentation: promtool accepts them, and they use only exported metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,6 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(docs(file)).unwrap()
 }
 
-/// Runs promtool on files; fails with what it says if it does.
 #[track_caller]
 fn check(arguments: &[&str]) -> String {
     let output = promtool(arguments, "");
@@ -28,7 +27,7 @@ fn check(arguments: &[&str]) -> String {
     said
 }
 
-/// The names of all samples of two gateways that export everything, and what their families are called.
+/// The names of all samples of two gateways that export everything, with the names of their families.
 fn exported() -> BTreeMap<String, String> {
     let shed = "shed = { latency = \"60s\", status = 503 }";
     let away = "[store]\ntype = \"memcached\"\nservers = [\"127.0.0.1:9\"]\n";
@@ -46,7 +45,7 @@ fn exported() -> BTreeMap<String, String> {
     samples.collect()
 }
 
-/// The metrics in some queries, each with the labels that it is selected by.
+/// The metrics in some queries, with the labels that select each.
 fn selected(queries: &str) -> BTreeSet<(String, Vec<String>)> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let starts = ["gateway_", "process_"].into_iter().flat_map(|prefix| queries.match_indices(prefix));
@@ -62,7 +61,7 @@ fn selected(queries: &str) -> BTreeSet<(String, Vec<String>)> {
     metrics.collect()
 }
 
-/// Fails unless gateways export all metrics of these queries, with the labels that they select.
+/// Fails unless gateways export all metrics of these queries, with the selected labels.
 #[track_caller]
 fn exists(queries: &str) {
     let (exported, documented) = (exported(), documented());
@@ -97,7 +96,7 @@ fn promtool_accepts_the_alert_rules_and_their_tests_pass() {
     assert!(said.contains(&format!("{} rules found", alerts.len())) && alerts.len() > 10, "{said}");
     check(&["test", "rules", docs("alerts_test.yml").to_str().unwrap()]);
     for alert in alerts {
-        // One test in which it is quiet, and one in which it fires.
+        // One test in which the alert is quiet, and one in which it fires.
         let evaluations: Vec<_> =
             tests.split("- eval_time: ").filter(|test| values(test, "alertname") == [alert]).collect();
         let quiet = evaluations.iter().filter(|test| test.contains("exp_alerts: []")).count();
@@ -168,7 +167,7 @@ fn the_dashboard_uses_only_metrics_that_exist() {
     let variables: Vec<_> = variables.filter_map(|variable| variable["query"]["query"].as_str()).collect();
     exists(&[queries.join("\n"), variables.join("\n")].join("\n"));
 
-    // As rules, which promtool parses.
+    // As rules, because promtool parses rules.
     let rules = queries.iter().enumerate().map(|(number, query)| {
         let query = query.replace("$__rate_interval", "5m").replace('\'', "''");
         format!("  - record: panel:{number}\n    expr: '{query}'\n")

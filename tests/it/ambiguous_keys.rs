@@ -1,11 +1,11 @@
-//! A request has the source of a key only once and in one spelling, or it is refused. Otherwise the gateway could count
-//! one value while the upstream uses another.
+//! A request may have the source of a key only once and in one spelling. Otherwise the gateway could count one value
+//! while the upstream uses another.
 
 use std::fs;
 
 use crate::harness::{Client, Gateway, Upstream, both_stores, reply, run};
 
-/// `/PATH` for each source, under a limit of two a day by it.
+/// `/PATH` for each source, under a limit of two a day.
 fn routes(up: &Upstream, sources: &[(&str, &str)]) -> String {
     let route = |(name, source): &(&str, &str)| {
         format!(
@@ -23,8 +23,8 @@ const SOURCES: [(&str, &str); 4] = [
     ("bearer", "bearer | client-ip"),
 ];
 
-/// Requests that are r1 here and the real key there, or the other way round: path and query, then fields. A `#` is
-/// another number in every request.
+/// Requests with the key r1 for one reader and the real key for another: path and query, then fields. `#` is another
+/// number in every request.
 const TWICE: [(&str, &str); 18] = [
     ("/header", "X-Api-Key: r#\r\nX-Api-Key: REAL\r\n"),
     ("/header", "X-Api-Key: r#\r\nx_api_key: REAL\r\n"),
@@ -42,7 +42,7 @@ const TWICE: [(&str, &str); 18] = [
     ("/bearer", "Authorization: Basic r#\r\nAuthorization: Bearer REAL\r\n"),
     ("/bearer", "Authorization: Bearer REAL, r#\r\n"),
     ("/bearer", "Authorization: Bearer token=r#\r\n"),
-    // Libraries that decode tokens of JSON leniently take these for one.
+    // Libraries that decode the JSON of tokens leniently read these as the same.
     ("/bearer", "Authorization: Bearer eyJhIjo#fQ.e30.qqo=\r\n"),
     ("/bearer", "Authorization: Bearer eyJhIjo#fQ.e30.qqp\r\n"),
 ];
@@ -214,7 +214,7 @@ fn a_key_among_too_many_cookies_or_parameters_is_not_searched() {
     ] {
         let response = client.get_with(&target, &fields);
         assert!(response.status == 400 && response.text().contains(what), "{}", response.text());
-        // A limit that does not read them does not mind.
+        // A limit that does not read this source accepts the request.
         let elsewhere = target.replace("cookie", "header").replace("query", "header");
         assert_eq!(client.get_with(&elsewhere, &fields).status, 200);
     }

@@ -1,4 +1,4 @@
-//! Bytes that are not a request: each case is answered, and recorded in the access log and the metrics with its reason.
+//! Bytes that are not a request: each case is answered, and logged and counted with its reason.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,12 @@ use crate::harness::{Client, Gateway};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
-/// The log line of the request that was refused for this reason.
 #[track_caller]
 fn line(gateway: &Gateway, reason: &str) -> Value {
     gateway.wait_log(reason, |line| line["message"] == "request" && line["reason"] == reason)
 }
 
-/// Fails unless it is counted once, and logged as refused with this status.
+/// Fails unless the refusal is counted once, and logged with this status.
 #[track_caller]
 fn accounted(gateway: &Gateway, status: u16, reason: &str) {
     let line = line(gateway, reason);
@@ -33,7 +32,7 @@ fn bytes_that_are_not_http_are_recorded() {
         b"garbage\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nX-Folded: a\r\n b\r\n\r\n",
-        // It is not quite how HTTP/2 begins.
+        // Almost the preface of HTTP/2.
         b"PRI * HTTP/2.0\r\nHost: a\r\n\r\n",
     ];
     for request in requests {

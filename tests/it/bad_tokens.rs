@@ -1,4 +1,4 @@
-//! Tokens that are not valid: what they cost their client, and that they do not cost the gateway a signature each.
+//! Invalid tokens: the charge for their clients, and the bound on checks of signatures.
 
 use std::fs;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::harness::{Client, Gateway, Signer, both_stores, claims, key_set, until};
 
-/// An issuer, somebody who has no key of it, and a configuration with the issuer's keys.
+/// An issuer, a forger without its key, and a configuration with the issuer's keys.
 struct Issuer {
     signer: Signer,
     forger: Signer,
@@ -23,7 +23,6 @@ impl Issuer {
         Self { signer, forger, folder }
     }
 
-    /// A gateway with the limits `limits`, and a route that uses those named `names`.
     fn gateway(&self, store: &str, required: bool, limits: &str, names: &str) -> Gateway {
         let jwks = self.folder.path().join("jwks.json").display().to_string();
         Gateway::start(&format!(
@@ -37,18 +36,16 @@ impl Issuer {
 const PER_ADDRESS: &str = "[limits.per-address]\nkey = \"client-ip\"\nrates = [\"5/d\"]\n";
 const PER_USER: &str = "[limits.per-user]\nkey = \"jwt:sub\"\nrates = [\"2/d\"]\n";
 
-/// The status of a request with a token of this signer, and the limits that the response tells of.
+/// The status of a request with a token of this signer, and the limits in the response.
 fn send(client: &mut Client, signer: &Signer, subject: &str) -> (u16, Option<String>) {
     let response = client.get_with("/", format!("Authorization: Bearer {}\r\n", signer.sign(&claims(subject))));
     (response.status, response.headers.get("ratelimit").map(str::to_owned))
 }
 
-/// How many tokens had a wrong signature.
 fn wrong(gateway: &Gateway) -> Option<f64> {
     gateway.metric("gateway_jwt_tokens_total{jwt=\"site\",result=\"signature\"}")
 }
 
-/// How often a limit has decided so.
 fn decisions(gateway: &Gateway, limit: &str, decision: &str) -> Option<f64> {
     gateway.metric(&format!("gateway_limit_decisions_total{{limit=\"{limit}\",decision=\"{decision}\"}}"))
 }

@@ -19,7 +19,6 @@ fn urls(servers: &[Upstream]) -> String {
     servers.iter().map(|server| format!("\"http://{}\"", server.address())).collect::<Vec<_>>().join(", ")
 }
 
-/// How many of so many requests each server answers.
 fn shares(gateway: &Gateway, requests: usize) -> BTreeMap<String, usize> {
     let mut client = gateway.client();
     let mut shares = BTreeMap::new();
@@ -55,7 +54,7 @@ fn requests_with_the_same_key_go_to_the_same_server() {
         let count = first.iter().filter(|chosen| *chosen == name).count();
         assert!((8..=32).contains(&count), "{name}: {count} of 60");
     }
-    // Another gateway chooses alike, whatever the order of its file.
+    // Another gateway chooses alike, whatever the order in its file.
     let [a, b, c] = [&servers[2], &servers[0], &servers[1]].map(Upstream::address);
     let list = format!("\"http://{a}\", \"http://{b}\", \"http://{c}\"");
     let section = format!("[upstreams.up]\nservers = [{list}]\nbalance = \"hash\"\nhash_key = \"path:tenant\"\n");
@@ -122,7 +121,7 @@ fn a_server_can_be_a_unix_socket() {
     gateway.client().get("/a/b").expect_problem(502);
 }
 
-/// A file in place of /etc/hosts; `None` where that is not possible.
+/// Binds a file over /etc/hosts; `None` where this is not possible.
 fn with_name(addresses: &[&str], port: u16, more: &str) -> Option<(Gateway, tempfile::TempDir)> {
     let folder = tempfile::tempdir().unwrap();
     write_hosts(&folder, addresses);
@@ -171,7 +170,7 @@ fn all_addresses_of_a_name_are_servers_and_changes_are_followed() {
 #[test]
 fn a_name_with_a_family_that_does_not_work_fails_no_request() {
     let up = Upstream::start(|_| reply(200, "ok"));
-    // The server listens only on IPv4, so that the other address refuses connections.
+    // The server listens only on IPv4, so the other address refuses connections.
     let Some((gateway, _folder)) = with_name(&["127.0.0.1", "::1"], up.address().port(), "retries = 0") else {
         return eprintln!("skipped: no namespaces for users here");
     };
@@ -212,9 +211,9 @@ fn each_family_is_tried_once_if_none_works() {
     }
 }
 
-/// A server at IPv4, and at the same port of IPv6 one that accepts no connection and refuses none; `None` without IPv6.
+/// A server on IPv4, and on the same port of IPv6 one that neither accepts nor refuses connections; `None` without
+/// IPv6.
 fn one_family_swallows<S>(start: impl Fn() -> (S, SocketAddr)) -> Option<(S, SocketAddr, impl Sized)> {
-    // A port that is taken is given up.
     (0..20).find_map(|_| {
         let (up, address) = start();
         let queue = full_queue((std::net::Ipv6Addr::LOCALHOST, address.port()).into()).ok()?;
@@ -222,7 +221,7 @@ fn one_family_swallows<S>(start: impl Fn() -> (S, SocketAddr)) -> Option<(S, Soc
     })
 }
 
-/// Sends requests to a server of which one family swallows connections. `None` without namespaces for users.
+/// Sends requests to a server of which one family swallows connections. `None` without user namespaces.
 fn assert_no_request_waits(port: u16, more: &str) -> Option<()> {
     let more = format!(
         "{more}connect_timeout = \"10s\"\nretries = 0\nbalance = \"round-robin\"\n[upstreams.up.eject]\nfailures = 3"

@@ -1,4 +1,4 @@
-//! Keys that are refused too often are banned: when, for how long, how they are answered, and how a ban is lifted.
+//! Keys that are refused too often are banned: when, how long, with which answer, and how a ban is lifted.
 
 use std::future::Future;
 use std::io::{Read, Write};
@@ -41,7 +41,7 @@ fn bans(gateway: &Gateway) -> Vec<Value> {
     response.json()["bans"].as_array().unwrap().clone()
 }
 
-/// Whether the response is that of a ban, and in how many seconds it ends.
+/// The seconds until the ban in this response ends; `None` if it is not the response of a ban.
 fn ban(response: &Response) -> Option<u64> {
     let is_ban = response.text().contains("refuses all of its requests for a while");
     is_ban.then(|| response.headers.must("retry-after").parse().unwrap())
@@ -60,7 +60,7 @@ fn the_refusal_that_is_one_too_many_begins_a_ban() {
         for _ in 0..3 {
             let banned = ask(&mut client, "a");
             banned.expect_problem(429);
-            // The rate has room again after a day, and the later of the two is told.
+            // The rate has room again after a day, and the response tells the later of both times.
             assert!(ban(&banned).is_some_and(|wait| wait > 80_000), "{store}: {banned:?}");
             assert!(banned.headers.must("ratelimit").starts_with("\"l\";r=0;t="), "{store}: {banned:?}");
         }
@@ -148,7 +148,7 @@ fn what_the_operator_sees_of_a_ban() {
         let described = call(&gateway, "GET", "/api/limits").json()["limits"][0].clone();
         assert_eq!(described["bans"][0]["key"], masked, "{store}");
         assert!(described["ban"].as_str().unwrap().contains("more than 3 refusals within 1m"), "{described}");
-        // A key that is shown in part can be named as it is shown.
+        // A masked key can be named by its mask.
         let path = format!("/api/limits/l/keys/{}", masked.replace('#', "%23").replace('\u{2026}', "%E2%80%A6"));
         let lifted = call(&gateway, "DELETE", &path);
         assert_eq!((lifted.status, &lifted.json()["banned_until"]), (200, &Value::Null), "{store}: {lifted:?}");
@@ -171,7 +171,7 @@ fn lifting_a_ban_forgets_the_refusals_and_the_doubling() {
             assert_eq!(bans(&gateway)[0]["times"], 1, "{store}");
             assert_eq!(call(&gateway, "DELETE", "/api/limits/l/keys/a").status, 200, "{store}");
         }
-        // So do the refusals before a ban.
+        // The refusals before a ban are forgotten, too.
         assert_eq!(statuses(&mut client, "b"), [200, 429, 429, 429], "{store}");
         assert_eq!(call(&gateway, "DELETE", "/api/limits/l/keys/b").status, 200, "{store}");
         assert_eq!(statuses(&mut client, "b"), [200, 429, 429, 429], "{store}");
@@ -237,7 +237,7 @@ fn refusals_of_other_kinds_count_too() {
     }
 }
 
-/// Gateways that share a Memcached, and a client of each.
+/// Gateways that share a Memcached, with a client each.
 fn fleet(memcached: &Memcached, more: &str) -> [(Gateway, Client); 2] {
     [(); 2].map(|()| {
         let gateway = Gateway::start(&(memcached.store_with(more) + &banning("")));
@@ -258,7 +258,7 @@ fn all_gateways_know_of_a_ban_and_of_its_end() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     assert_eq!(bans(&second).len(), 1);
     assert_eq!(second.metric("gateway_bans_total{limit=\"l\"}"), Some(0.0), "it was the first one that has begun it");
-    // It is lifted where it did not begin, while the key floods the other gateway.
+    // One gateway lifts the ban of the other one, while the key floods that.
     assert_eq!(call(&second, "DELETE", "/api/limits/l/keys/a").status, 200);
     let lifted = Instant::now();
     until("it is lifted everywhere", PATIENCE, || ask(&mut one, "a").status == 200);
@@ -285,7 +285,7 @@ fn of_many_requests_at_once_one_begins_a_ban() {
         let count = |of: &dyn Fn(&Response) -> bool| responses.iter().filter(|response| of(response)).count();
         assert_eq!(count(&|response| response.status == 200), 1, "{store}");
         let plain = count(&|response| response.status == 429 && ban(response).is_none());
-        // Those that were refused just before it began may count for the next one.
+        // Refusals just before the ban may count for the next one.
         assert!((3..=6).contains(&plain), "{store}: {plain}");
         assert_eq!(gateway.metric("gateway_bans_total{limit=\"l\"}"), Some(1.0), "{store}");
         assert_eq!(bans(&gateway).len(), 1, "{store}");
@@ -310,7 +310,7 @@ fn a_flood_of_a_banned_key_asks_memcached_almost_nothing() {
 
 #[test]
 fn bans_survive() {
-    // In Memcached a kill of the gateway, in memory an end in order.
+    // With Memcached the gateway is killed, in memory it stops in order.
     let memcached = Memcached::start();
     let start = || Gateway::start(&(memcached.store() + &banning("")));
     let gateway = start();
@@ -329,11 +329,11 @@ fn bans_survive() {
     let gateway = Gateway::start(&text);
     assert!(ban(&ask(&mut gateway.client(), "a")).is_some());
     assert_eq!(bans(&gateway)[0]["times"], 1);
-    // A reload that changes how long bans last keeps them, too.
+    // A reload that changes the duration of bans keeps them, too.
     let with = |rest: &str| format!("[store]\nsnapshot = \"{}\"\n{rest}", file.display());
     gateway.reload_and_wait("", &with(&banning(", for = \"2h\"")));
     assert!(ban(&ask(&mut gateway.client(), "a")).is_some());
-    // One that bans no more ends them.
+    // A reload that removes `ban` ends them.
     gateway.reload_and_wait("", &with(&limited("header:x-api-key", "2/d", "strategy = \"moving-window\"")));
     assert_eq!(statuses(&mut gateway.client(), "a"), [200, 429]);
     assert_eq!(bans(&gateway), Vec::<Value>::new());
@@ -362,13 +362,13 @@ fn invented_keys_are_forgotten() {
         assert_eq!(statuses(&mut client, &key), [200, 429, 429]);
     }
     let shown = bans(&gateway);
-    // Each of the workers remembers so many.
+    // Each worker remembers up to 1000 bans.
     let workers = std::thread::available_parallelism().unwrap().get();
     assert!(shown.len() <= 1_000 * workers && shown.len() >= 1_000, "{}", shown.len());
     assert!(ban(&ask(&mut client, &format!("0-{}", "k".repeat(200)))).is_some(), "the ban itself is in the store");
 }
 
-/// A recipe of docs/limits.md for the limit of this name, on a route of this upstream.
+/// A recipe of docs/limits.md for the limit with this name, on a route to this upstream.
 fn recipe(limit: &str, upstream: &Upstream) -> String {
     let page = include_str!("../../docs/limits.md");
     let begin = page.find(&format!("    [limits.{limit}]\n")).unwrap();
@@ -388,7 +388,7 @@ fn logins_that_fail_again_and_again_lead_to_a_ban() {
     assert!((0..20).all(|_| log_in("right").status == 200), "only failures count");
     let begun = Instant::now();
     assert!((0..5).all(|_| log_in("wrong").status == 401));
-    // At three of five it is a third of two seconds, at four two thirds.
+    // With three of five used, it waits a third of two seconds, with four two thirds.
     assert!(begun.elapsed() >= Duration::from_millis(1_900), "{:?}", begun.elapsed());
     let refused: Vec<_> = (0..10).map(|_| log_in("wrong")).collect();
     assert!(refused.iter().all(|response| response.status == 429 && ban(response).is_none()));
@@ -458,7 +458,7 @@ fn a_trusted_proxy_is_answered_403_because_it_speaks_for_others_too() {
         assert_eq!(banned.headers.get("connection"), None, "{banned:?}");
         assert_eq!(ask(other).status, 200, "others share the connection");
     }
-    // The proxy's own requests are those of a client on a hop that it shares with others.
+    // The proxy's own requests come from a hop that it shares with others.
     assert_eq!([(); 3].map(|()| client.get("/").status), [200, 429, 403]);
     let line = gateway.wait_log("a refusal by the ban", |line| line["reason"] == "banned");
     assert_eq!((&line["outcome"], &line["status"]), (&json!("blocked"), &json!(403)));
@@ -487,7 +487,6 @@ fn run_in_time(future: impl Future<Output = ()>) {
     runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await }).unwrap();
 }
 
-/// How a request of this key is answered on a connection of HTTP/2.
 async fn stream_of(client: &mut SendRequest<bytes::Bytes>, key: &str) -> Result<u16, h2::Error> {
     *client = client.clone().ready().await?;
     let request = http::Request::get("http://h/").header("x-api-key", key).body(()).unwrap();

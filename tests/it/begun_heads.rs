@@ -1,4 +1,4 @@
-//! Heads that begin to come together with a complete request: they have the same time limit as every head.
+//! A head that begins in the same piece as a complete request has the same time limit as every head.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

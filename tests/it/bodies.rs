@@ -1,4 +1,4 @@
-//! Bodies of every size and framing. They are streamed in both directions and never stored as a whole.
+//! Bodies of every size and framing, streamed in both directions and never stored as a whole.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ const MIB: usize = 1 << 20;
 /// How much more memory the gateway may use for a body of any size.
 const ROOM: u64 = 64 << 20;
 
-/// Writes a body of the pattern in pieces of all sizes, in chunks or not.
+/// Writes a body of the pattern in pieces of all sizes, with or without chunks.
 fn write_body(mut to: impl Write, length: usize, chunked: bool) -> std::io::Result<()> {
     let (mut pattern, mut left, mut round) = (Pattern::new(), length, 0);
     while left > 0 {
@@ -34,7 +34,7 @@ fn framing_field(length: usize, chunked: bool) -> String {
     if chunked { "Transfer-Encoding: chunked".to_owned() } else { format!("Content-Length: {length}") }
 }
 
-/// Checks the body as it comes, then responds with one of the same length in the framing that the path names.
+/// Checks the body as it comes, then responds with a body of the same length in the framing that the path names.
 fn mirror() -> Upstream {
     Upstream::raw(|mut wire, _| {
         while let Ok(Some((line, headers))) = wire.head() {
@@ -50,7 +50,6 @@ fn mirror() -> Upstream {
     })
 }
 
-/// Sends a body and checks that the same comes back.
 fn round_trip(gateway: &Gateway, length: usize, chunked: bool, back_chunked: bool) {
     let mut client = gateway.client();
     let path = if back_chunked { "/chunked" } else { "/length" };
@@ -154,7 +153,7 @@ fn expect_is_answered_when_the_body_is_needed() {
     let response = client.response(false);
     assert_eq!((response.status, response.text()), (200, "hello"));
 
-    // A client over the limit does not have to send its body.
+    // A client over the limit need not send its body.
     let mut client = gateway.client();
     client.send(head);
     assert_eq!(client.response(false).status, 429);
@@ -175,7 +174,7 @@ fn an_early_response_does_not_wait_for_the_body() {
     assert_eq!((response.status, response.text()), (413, "too long"));
 }
 
-/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+/// These tests load the machine, or measure what load disturbs, so they take turns.
 mod alone {
     use super::*;
 
@@ -225,7 +224,7 @@ mod alone {
             }
             now > 0 && since.elapsed() > Duration::from_millis(500)
         });
-        // What the sockets of the system hold, and no more.
+        // The buffers of the sockets, and no more.
         assert!(last < ROOM, "{} MiB were taken", last >> 20);
         assert!(gateway.memory("VmHWM").saturating_sub(before) < ROOM / 4);
     }

@@ -1,4 +1,4 @@
-//! Bodies that are larger than `max_body_size`: they are refused if their length is known, and cut off otherwise.
+//! Bodies larger than `max_body_size`: refused if their length is known, else cut off.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -81,7 +81,7 @@ fn a_body_that_becomes_too_large_is_cut_off() {
     let (up, bodies) = counting("");
     let gateway = Gateway::with_server("max_body_size = \"10B\"", &up.everything());
     let mut client = gateway.client();
-    // The bytes after it are part of the refused request.
+    // The bytes after the limit are part of the refused request.
     client.send(chunked("/", &[10, 1]) + "GET /behind HTTP/1.1\r\nHost: a\r\n\r\n");
     client.response(false).expect_problem(413);
     assert!(client.closed().is_empty());
@@ -154,8 +154,7 @@ fn a_client_that_goes_on_sending_gets_the_response() {
     let gateway = Arc::new(Gateway::with_server("max_body_size = \"10B\"", &up.everything()));
     for _ in 0..5 {
         let mut client = gateway.client();
-        // More than the buffers of the sockets hold. The client reads nothing before everything is sent, as simple
-        // clients do.
+        // More than the sockets buffer. The client reads nothing before everything is sent, as simple clients do.
         let sent = client.wire.write(post("/", 16 << 20).as_bytes());
         let response = client.try_response(false).unwrap_or_else(|error| panic!("{error}, after {sent:?}"));
         response.expect_problem(413);

@@ -1,4 +1,4 @@
-//! Streams on which both sides may send for as long as they like: while one does, the other may be silent.
+//! Streams on which both sides may send without end: while one sends, the other may be silent.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
@@ -11,7 +11,7 @@ use http::Request;
 use crate::harness::http2_server::{Http2Server, read, send};
 use crate::harness::{Gateway, Upstream};
 
-/// The limit of each side, and the pause between two pieces: `PIECES` of them take longer than the limit.
+/// The limit of each side, and the pause between two pieces: all `PIECES` take longer than the limit.
 const LIMITS: &str = "body_timeout = \"2s\"";
 const PAUSE: Duration = Duration::from_millis(400);
 const PIECES: usize = 8;
@@ -21,7 +21,6 @@ fn run<F: Future>(future: F) -> F::Output {
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), future).await.expect("in time") })
 }
 
-/// A request of HTTP/2 whose body goes on.
 async fn open(gateway: &Gateway) -> (h2::SendStream<Bytes>, h2::client::ResponseFuture) {
     let stream = tokio::net::TcpStream::connect(gateway.http).await.unwrap();
     let (client, connection) = h2::client::handshake(stream).await.unwrap();
@@ -33,7 +32,7 @@ async fn open(gateway: &Gateway) -> (h2::SendStream<Bytes>, h2::client::Response
     (body, response)
 }
 
-/// A server that sends pieces, with pauses, to a client that has begun to send, and says when the client has ended.
+/// Sends pieces with pauses, once the client has begun to send, and reports when the client has ended.
 fn sending() -> (Upstream, Receiver<bool>) {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);

@@ -1,4 +1,5 @@
-//! Servers that authenticate a connection instead of a request, as with NTLM and Negotiate: nobody else gets such a connection.
+//! Servers that authenticate a connection instead of a request, as with NTLM and Negotiate: no other client gets such a
+//! connection.
 
 use bytes::Bytes;
 use h2::server::Builder;
@@ -7,7 +8,7 @@ use http::{Response, StatusCode};
 use crate::harness::http2_server::Http2Server;
 use crate::harness::{Client, Gateway, Upstream};
 
-/// A server whose connections are somebody's once `NTLM 3` or `Negotiate` has come with a name.
+/// A connection belongs to a client once `NTLM 3` or `Negotiate` has come with a name.
 fn authenticating() -> Upstream {
     Upstream::raw(|mut wire, _| {
         let mut user = String::new();
@@ -38,7 +39,6 @@ fn ask(client: &mut Client, fields: &str) -> (u16, String) {
     (response.status, response.text().to_owned())
 }
 
-/// The three steps of NTLM.
 fn steps(client: &mut Client, more: &str, name: &str) -> Vec<u16> {
     let step = |step: &str| ask(client, &format!("{more}Authorization: NTLM {step}\r\n")).0;
     ["1 x".to_owned(), format!("3 {name}")].iter().map(String::as_str).map(step).collect()

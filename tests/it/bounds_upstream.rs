@@ -19,8 +19,7 @@ fn one_at_a_time(up: &Upstream, keys: &str) -> String {
     format!("{}{keys}\n{limit}{route}", up.section())
 }
 
-/// Passes the first connection to `first`, and reports when the gateway has closed it. Requests on other connections
-/// are answered.
+/// Passes the first connection to `first`, and reports when the gateway has closed it. Other connections get answers.
 fn first_then_well(first: impl Fn(&mut Wire) + Send + Sync + 'static) -> (Upstream, Receiver<()>) {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
@@ -39,7 +38,6 @@ fn first_then_well(first: impl Fn(&mut Wire) + Send + Sync + 'static) -> (Upstre
     (up, told)
 }
 
-/// The line of the first request in the access log.
 #[track_caller]
 fn request_line(gateway: &Gateway) -> Value {
     gateway.wait_message("request")
@@ -53,7 +51,7 @@ fn expect_end(gateway: &Gateway, outcome: &str, reason: &str) {
     until(&sample, BOUND, || gateway.admin("/metrics").text().lines().any(|line| line == sample));
 }
 
-/// Sends this and reads until the gateway closes the connection. This must happen in time and without a complete
+/// Sends `request` and reads until the gateway closes the connection. This must happen in time and without a complete
 /// response, and everything must be free afterwards.
 #[track_caller]
 fn expect_cut(gateway: &Gateway, upstream_ends: &Receiver<()>, request: &str, outcome: &str, reason: &str) {
@@ -117,7 +115,7 @@ fn a_body_may_take_longer_than_the_time_between_two_pieces() {
     assert_eq!(gateway.client().get("/").text(), "xxxxxxxx");
 }
 
-/// More bytes than the buffers of the sockets hold.
+/// More than the sockets buffer.
 const LENGTH: usize = 64 << 20;
 
 #[test]
@@ -177,7 +175,7 @@ fn an_upload_that_stops_before_the_response_is_408_and_frees_the_upstream() {
 fn an_upstream_that_stops_reading_a_body_is_disconnected() {
     let (tell, told) = channel();
     let (tell, told) = (Mutex::new(tell), Mutex::new(told));
-    // It does not read until the test is over.
+    // The upstream does not read until the test is over.
     let up = Upstream::raw(move |mut wire, number| {
         let _ = wire.head();
         if number == 0 {

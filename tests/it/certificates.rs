@@ -1,4 +1,4 @@
-//! Until when certificates are valid: `gateway check`, the admin API and the numbers of the dashboard say the same.
+//! When certificates expire: `gateway check`, the admin API and the numbers of the dashboard agree.
 
 use std::fs;
 
@@ -8,14 +8,13 @@ use serde_json::{Value, json};
 use crate::events::Stream;
 use crate::harness::{Authority, Gateway, Issued, limited, run, run_json};
 
-/// A certificate that is valid until the first day of this year.
+/// A certificate that expires on the first day of this year.
 fn until(authority: &Authority, year: u16, names: &[&str]) -> Issued {
     authority.issue_with(&format!("until-{year}"), "site", names, |params| {
         params.not_after = date_time_ymd(year.into(), 1, 1);
     })
 }
 
-/// What is said of it.
 fn described(issued: &Issued, year: u16, names: &[&str]) -> Value {
     json!({ "certificate": issued.cert, "names": names, "valid_until": format!("{year}-01-01T00:00:00Z") })
 }
@@ -30,7 +29,7 @@ fn it_is_said_until_when_each_is_valid() {
     let all: Vec<_> = of_server.iter().map(|(issued, _)| issued).collect();
     let listen = "listen = [{ address = \"127.0.0.1:0\", tls = false }, { address = \"127.0.0.1:0\" }]";
     let server = format!("{listen}\n[server.tls]\ncertificates = [{}]\n", toml(&all));
-    // One is that of both listeners.
+    // One certificate belongs to both listeners.
     let decisions = format!("tls = {{ certificates = [{}] }}", toml(&[&last, &old, all[0]]));
     let rest = format!("[decisions]\nlisten = \"127.0.0.1:0\"\n{decisions}\n{}", limited("client-ip", "9/d", ""));
     let gateway = Gateway::with_server(&server, &rest);

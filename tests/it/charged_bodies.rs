@@ -1,5 +1,5 @@
-//! Limits that need no body charge a request before its body is read, and keep that if the body cannot be used; the memory of
-//! bodies that do not come is bounded.
+//! Limits that need no body charge a request before its body is read, and keep the charge if the body is unusable. The memory
+//! of unfinished bodies is bounded.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -23,7 +23,6 @@ fn limited(store: &str, address: &str, model: &str) -> String {
 
 const FIVE: &str = "rates = [\"5/d\"]";
 const TWO: &str = "rates = [\"2/d\"]";
-/// A body that names two models.
 const TWICE: &str = r#"{"model": "a", "model": "b"}"#;
 
 fn head(length: usize) -> String {
@@ -72,7 +71,7 @@ fn whatever_is_wrong_with_a_body_is_charged() {
         let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
         let mut client = gateway.client();
         client.send(chunked);
-        // It may be refused before all of it was written.
+        // The gateway may refuse before everything is written.
         let _ = client.wire.write(chunk.as_bytes());
         assert_eq!(client.response(false).status, 413, "{store}: it becomes too large");
         assert_eq!(gateway.client().call(head(10) + "{").status, 408, "{store}: it does not come");
@@ -171,7 +170,6 @@ fn bodies_that_do_not_come_use_up_the_limit_of_their_client() {
     assert_eq!(client.reaction(1), Reaction::Status(200));
 }
 
-/// The head of a request with a body.
 fn begun(stream: u32) -> Vec<u8> {
     let fields: [(&[u8], &[u8]); 4] =
         [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"a")];
@@ -194,7 +192,7 @@ fn unfinished_bodies_take_a_bounded_part_of_the_memory() {
     assert_eq!(other.response(false).status, 200, "a client with one body keeps it");
 }
 
-/// Sends a part of 200 bodies on one connection, and waits until some of them are answered. Returns what is `measured` then.
+/// Sends parts of 200 bodies on one connection, waits until some are answered, and returns what is `measured` then.
 fn unfinished(gateway: SocketAddr, measured: impl Fn() -> u64) -> u64 {
     let all = async {
         let stream = tokio::net::TcpStream::connect(gateway).await.unwrap();
@@ -209,7 +207,7 @@ fn unfinished(gateway: SocketAddr, measured: impl Fn() -> u64) -> u64 {
             bodies.push(body);
             answers.spawn(async { response.await.unwrap().status().as_u16() });
         }
-        // As many as have to be, if each takes no more than what was sent of it.
+        // At least this many must be answered, if each body takes no more memory than was sent.
         for _ in 0..60 {
             assert_eq!(answers.join_next().await.unwrap().unwrap(), 503);
         }

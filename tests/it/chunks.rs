@@ -1,4 +1,4 @@
-//! Chunks of a request's body that other servers read differently: they are never forwarded as the end of a request.
+//! Chunks that other servers read differently are never forwarded as the end of a request.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use crate::harness::{Framing, Gateway, Upstream, reply};
 
 const HEAD: &str = "POST /v1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-/// Lines of chunks that the HTTP library accepts, and how other servers read each of them.
+/// Chunk lines that the HTTP library accepts, although other servers read them differently.
 const GENEROUS: [&str; 9] = [
     "5 \r\nhello\r\n0\r\n\r\n",
     "5\t\r\nhello\r\n0\r\n\r\n",
@@ -34,7 +34,7 @@ fn a_bad_chunk_that_comes_with_its_head_is_not_forwarded() {
     assert_eq!(up.connections(), 0, "{:?}", up.received());
 }
 
-/// An upstream that reports when a head has come, and then whether a complete body has come and nothing after it.
+/// Reports when a head has come, and then whether a complete body has come and nothing after it.
 fn telling() -> (Upstream, Receiver<Option<bool>>) {
     let (tell, told) = channel();
     let tell = Arc::new(Mutex::new(tell));

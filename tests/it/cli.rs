@@ -1,4 +1,4 @@
-//! The command line: what it prints, where, and with which exit code.
+//! The command line: output, streams and exit codes.
 
 use std::net::TcpListener;
 use std::path::PathBuf;

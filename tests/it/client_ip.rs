@@ -1,4 +1,4 @@
-//! The address that is counted: that of the peer, or the one that trusted proxies report.
+//! The counted address: that of the peer, or the one that trusted proxies report.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,13 +9,11 @@ fn limited(source: &str) -> String {
     harness::limited(source, "1/d", "")
 }
 
-/// The status of a request with these lines of X-Forwarded-For.
 fn ask(client: &mut Client, lines: &[&str]) -> u16 {
     let fields: Vec<_> = lines.iter().map(|line| format!("X-Forwarded-For: {line}\r\n")).collect();
     client.get_with("/", fields.concat()).status
 }
 
-/// Fails unless all of these are counted as the same client.
 #[track_caller]
 fn one_client(client: &mut Client, spellings: &[&[&str]]) {
     for (at, lines) in spellings.iter().enumerate() {
@@ -69,7 +67,7 @@ fn forwarded_of_trusted_proxies_is_used_unless_the_other_header_contradicts_it()
     assert_eq!(ask("X-Forwarded-For: 192.0.2.1\r\n"), 429, "the same client");
     assert_eq!(ask("X-Forwarded-For: 192.0.2.1\r\nForwarded: for=192.0.2.1\r\n"), 429, "both agree");
     assert_eq!(ask("Forwarded: for=\"[2001:db8::1]\"\r\n"), 200);
-    // Whichever of them a client can write, all that it gets is the counter of all who do that, which is not that of the proxy.
+    // Whichever header a client can write, it only gets the counter of all who do this, not that of the proxy.
     assert_eq!(ask("X-Forwarded-For: 192.0.2.1\r\nForwarded: for=198.51.100.1\r\n"), 200);
     for chosen in ["198.51.100.2", "\"198.51.100.3\"", "unknown", "\"", "10.0.0.2"] {
         assert_eq!(ask(&format!("X-Forwarded-For: 192.0.2.1\r\nForwarded: for={chosen}\r\n")), 429, "{chosen}");
@@ -101,7 +99,7 @@ fn entries_left_of_an_invalid_one_are_ignored() {
     let gateway = Gateway::with_server(TRUSTING, &limited("client-ip"));
     let mut client = gateway.client();
     one_client(&mut client, &[&["192.0.2.1"], &["garbage, 192.0.2.1"], &["999.1.1.1, 192.0.2.1"]]);
-    // Otherwise a client could choose its address by making the one right of it invalid.
+    // Otherwise a client could choose its address by making the one to its right invalid.
     one_client(&mut client, &[&["198.51.100.1, garbage"], &["198.51.100.2, garbage"], &["198.51.100.3, <>"]]);
 }
 

@@ -11,10 +11,9 @@ use crate::harness::{Gateway, Memcached, limited, unix, until};
 use crate::stores::{Bench, SECOND, limit};
 
 const MINUTE: u64 = 60 * SECOND;
-/// The number of steps into which a window is divided.
 const STEPS: u64 = 12;
 
-/// By how many minutes the wall clock is fast at each step.
+/// How many minutes the wall clock is fast at each step.
 type Setting = (&'static str, fn(u64) -> i64);
 
 /// The clock is set back in the middle, or is wrong for a while.
@@ -24,8 +23,8 @@ const SETTINGS: [Setting; 3] = [
     ("set back and forward", |step| -i64::from((4..8).contains(&step))),
 ];
 
-/// Strategies, and how many times the quota they may admit during one window if the clock is set once: the quota twice,
-/// and a token bucket also refills.
+/// Strategies, and how many quotas they may admit during one window if the clock is set once: two, and a token bucket
+/// also refills.
 fn strategies() -> Vec<(&'static str, Strategy, usize)> {
     vec![
         ("sliding", Strategy::default(), 2),
@@ -67,7 +66,6 @@ fn a_clock_that_is_set_admits_at_most_the_quota_once_more() {
     }
 }
 
-/// An empty server whose clock is so many seconds fast.
 fn server_ahead(seconds: i64) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -80,7 +78,7 @@ fn server_ahead(seconds: i64) -> SocketAddr {
     address
 }
 
-/// Speaks what the gateway counts by, which is text, and what it asks for statistics by, which is not.
+/// Speaks the text protocol for counters, and the binary protocol for statistics.
 fn answer(mut stream: TcpStream, seconds: i64) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut line = String::new();
@@ -105,7 +103,6 @@ fn answer(mut stream: TcpStream, seconds: i64) {
     }
 }
 
-/// The answer to the version or the statistics, as packets.
 fn binary(opcode: u8, seconds: i64) -> Vec<u8> {
     const STATISTICS: u8 = 0x10;
     let packet = |name: &str, value: &str| {
@@ -118,7 +115,7 @@ fn binary(opcode: u8, seconds: i64) -> Vec<u8> {
     if opcode != STATISTICS {
         return packet("", "1.6.0");
     }
-    // Early in a second, so that both sides read the same one.
+    // Waits for an early part of a second, so that both sides read the same one.
     let over = unix().subsec_millis();
     if over > 500 {
         sleep(Duration::from_millis(1_005 - u64::from(over)));
@@ -140,7 +137,7 @@ fn a_server_whose_clock_differs_is_reported() {
     };
     until("it is seen", Duration::from_secs(15), || skew(&listed[0]) > 0.0 && skew(&listed[1]) < 0.0);
     let skews: Vec<_> = listed.iter().map(|server| skew(server).to_string()).collect();
-    // The time of a server may be up to two seconds old, so a smaller difference is not reported.
+    // The known time of a server may be two seconds old, so a smaller difference is not reported.
     assert_eq!(skews, ["60", "-58", "0"]);
     for server in &listed[..2] {
         let line = gateway.wait_log("the clock", |line| {

@@ -1,4 +1,4 @@
-//! `--config FOLDER`: the `*.toml` of a folder are one configuration, whose problems name their files.
+//! `--config FOLDER`: the `*.toml` of a folder form one configuration, and problems name their files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,14 +17,13 @@ fn route(path: &str, answer: &str) -> String {
     format!("[[routes]]\npath = \"{path}\"\nlimits = [\"l\"]\nrespond = {{ status = 200, body = \"{answer}\" }}\n")
 }
 
-/// A folder with these files.
 fn folder(files: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     files.iter().for_each(|(name, text)| write(folder.path(), name, text));
     folder
 }
 
-/// Writes a file at once, since a reload may be reading the folder.
+/// Replaces a file atomically, because a reload may be reading the folder.
 fn write(folder: &Path, name: &str, text: &str) {
     let beside = folder.join(format!(".{name}.new"));
     fs::write(&beside, text).unwrap();
@@ -44,7 +43,6 @@ fn rate(gateway: &Gateway) -> String {
     gateway.admin("/api/limits").json()["limits"][0]["rates"][0].as_str().unwrap().to_owned()
 }
 
-/// The answer of `POST /api/reload`.
 fn reload(gateway: &Gateway) -> (u16, serde_json::Value) {
     let host = gateway.admin;
     let response = Client::connect(host).call(format!(
@@ -68,7 +66,6 @@ fn the_files_of_a_folder_are_one_configuration() {
     let mut client = gateway.client();
     assert_eq!([client.get("/a").text(), client.get("/b").status.to_string().as_str()], ["a", "429"]);
 
-    // A problem between files, and one within a file.
     write(folder.path(), "21-b.toml", &route("/b", "b").replace("\"l\"", "\"other\""));
     write(folder.path(), "22-c.toml", "[limits.l]\nkey = \"global\"\n");
     let (status, body) = reload(&gateway);
@@ -139,7 +136,7 @@ fn a_folder_is_watched_whatever_happens_in_it() {
     wait_reloads(&gateway, 5);
     assert_eq!(answer("/new"), 200);
 
-    // A file that is wrong when it comes, and right later.
+    // A file that is wrong at first, and right later.
     fs::write(path("late.toml"), "[[routes]]\n").unwrap();
     gateway.wait_message("reload refused");
     fs::write(path("late.toml"), "[[routes]]\npath = \"/new\"\nrespond = { status = 203 }\n").unwrap();
@@ -147,7 +144,7 @@ fn a_folder_is_watched_whatever_happens_in_it() {
     assert_eq!(answer("/new"), 203);
     write(folder.path(), "notes.txt", "");
     fs::write(path(".late.toml.swp"), "").unwrap();
-    // Far longer than a watch takes to notice a change.
+    // Far longer than the watch needs.
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(gateway.reloads(), 6, "files that do not count are no reason to read the others");
 }
@@ -186,7 +183,7 @@ fn the_commands_take_folders_and_explain_what_is_wrong() {
 
 #[test]
 fn a_probe_finds_the_admin_listener_of_a_folder() {
-    // The listener has to be at a port that the file names.
+    // The listener must be at a port that the file names.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let server =
         SERVER.replace("[admin]\nlisten = \"127.0.0.1:0\"", &format!("[admin]\nlisten = \"127.0.0.1:{port}\""));

@@ -1,4 +1,4 @@
-//! A configuration that is read once, and variables in it.
+//! A configuration that can be read only once, and variables in it.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ fn a_pipe_is_read_once_and_a_reload_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    // To open it waits until the gateway reads.
+    // Opening waits until the gateway reads.
     let writer = {
         let pipe = pipe.clone();
         std::thread::spawn(move || std::fs::write(pipe, TEXT))
@@ -29,13 +29,12 @@ fn a_pipe_is_read_once_and_a_reload_is_refused() {
     assert_eq!(gateway.client().get("/").status, 200);
 }
 
-/// What `check` says of a text on its standard input: its exit code, and what it prints.
 fn check(arguments: &[&str], text: &str, variables: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
     command.arg("check").args(arguments).envs(variables.iter().copied());
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // One that is refused before it is read closes the pipe.
+    // A refusal before the text is read closes the pipe.
     let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
     let output = child.wait_with_output().unwrap();
     (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
@@ -67,7 +66,7 @@ fn variables_are_shown_as_they_came_out_and_secrets_are_masked() {
     let (code, said) = check(&["--config", "-"], text, &[("TOKEN", "x")]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("there is no environment variable \"HOST\"") && said.contains("standard input:2:"), "{said}");
-    // A value is a value, whatever it looks like.
+    // A value stays one value, whatever it looks like.
     let (code, said) = check(&["--config", "-"], text, &[("HOST", "a\"]\n[x"), ("TOKEN", "x")]);
     assert_eq!(code, Some(2), "{said}");
     assert!(!said.contains("unknown key"), "{said}");

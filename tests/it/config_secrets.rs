@@ -1,5 +1,5 @@
-//! Secrets of a configuration, which are in files and in variables of the environment: where they may be, when they are
-//! read, and that they are shown nowhere.
+//! Secrets of a configuration in files and in environment variables: where they may be, when they are read, and that
+//! nothing shows them.
 
 use std::fs;
 use std::path::Path;
@@ -12,13 +12,11 @@ use tempfile::TempDir;
 use crate::harness::{Client, Gateway, Response, Upstream, reply, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Part of every secret here.
 const HIDDEN: &str = "hidden";
-/// Variables of the environment with secrets.
 const VARIABLES: [(&str, &str); 2] =
     [("SECRETS_TOKEN", "hidden-token"), ("SECRETS_UPSTREAM", "Bearer hidden-{upstream}")];
 
-/// A folder with a configuration that has secrets wherever one may be, and with the files that it names.
+/// A folder with a configuration that has secrets wherever they may be, and with the files that it names.
 fn folder(upstream: &Upstream) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let section = upstream.section();
@@ -36,7 +34,6 @@ fn folder(upstream: &Upstream) -> TempDir {
     folder
 }
 
-/// Where the configuration has this text.
 fn place(folder: &Path, text: &str) -> String {
     let path = folder.join("gateway.toml");
     let whole = fs::read_to_string(&path).unwrap();
@@ -62,7 +59,6 @@ fn admin(gateway: &Gateway, request: &str) -> Response {
     Client::connect(host).call(head + "Content-Length: 0\r\n\r\n")
 }
 
-/// Runs a command with these variables.
 fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
     command.args(arguments).envs(variables.iter().copied()).stdin(Stdio::null()).output().unwrap()
@@ -84,7 +80,7 @@ fn secrets_are_used() {
     assert_eq!((response.status, response.headers.must("x-back")), (200, "hidden-back"));
     let received = upstream.received();
     let [received] = &received[..] else { panic!("{received:?}") };
-    // What a secret has is no placeholder.
+    // A placeholder in a secret is plain text.
     assert_eq!(received.headers.must("x-from"), "Bearer hidden-{upstream}");
     assert_eq!(received.headers.must("x-more"), "hidden-more");
 }
@@ -99,7 +95,7 @@ fn secrets_are_read_again_by_each_reload() {
     assert_eq!(admin(&gateway, "POST /api/reload").status, 200);
     assert_eq!((get(&gateway, "hidden-origin").status, get(&gateway, "hidden-other").status), (404, 200));
 
-    // One that is not there any more is refused, and the one before stays in force.
+    // A missing secret is refused, and the previous one stays in force.
     let place = place(folder.path(), "\"file:origin\"");
     for (write, why) in
         [("", "the file \"origin\" for the value of the header is empty"), ("hidden\0", "cannot be sent")]

@@ -1,4 +1,4 @@
-//! `--config URL`: a configuration that a server has, which is asked again and again, and the copy of the last good one.
+//! `--config URL`: a configuration that the gateway fetches again and again, and the copy of the last good one.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,31 +17,25 @@ use crate::harness::{
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A configuration whose one route answers this status.
 fn config(status: u16) -> String {
     format!(
         "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n[[routes]]\npath = \"/*\"\nrespond = {{ status = {status} }}\n"
     )
 }
 
-/// What a source answers.
 #[derive(Clone)]
 enum Answer {
-    /// This text with this version, or 304 to who knows it.
+    /// A text with its version, or 304 for this version.
     Document(String, &'static str),
-    /// These bytes.
     Bytes(Vec<u8>),
-    /// Each connection another one of these texts.
+    /// Each connection gets another text.
     InTurn(Vec<String>),
     /// A byte each tenth of a second.
     Trickle,
-    /// As many bytes as are taken.
     Endless,
-    /// Nothing.
     Hang,
 }
 
-/// A server of a configuration.
 struct Source {
     up: Upstream,
     answer: Arc<Mutex<Answer>>,
@@ -79,7 +73,6 @@ impl Source {
                         }
                     })
                 }
-                // Until the other side gives up.
                 Answer::Hang => wire.head().map(|_| ()),
             };
             // A gateway that has seen enough closes the connection.
@@ -149,7 +142,6 @@ fn stop(mut gateway: Gateway) -> Vec<String> {
     gateway.log()
 }
 
-/// The only file of a folder.
 fn only_file(folder: &Path) -> PathBuf {
     let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(files.len(), 1, "{files:?}");
@@ -160,7 +152,7 @@ fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Runs it until it ends because it cannot start, as long as the source is away.
+/// Runs the gateway until it ends because it cannot start; meanwhile the source is away.
 #[track_caller]
 fn refusal(url: &str, state: &Path) -> String {
     let output = run(&["--config", url, "--state-dir", state.to_str().unwrap()]);
@@ -205,7 +197,7 @@ fn a_signal_and_the_api_fetch_at_once() {
     source.set(document(203, "\"3\""));
     assert_eq!(reload(&gateway).status, 200);
     assert_eq!(status(&gateway), 203);
-    // What is the same is read again, because files that it names may have changed.
+    // A reload reads the same text again, because files that it names may have changed.
     assert_eq!(reload(&gateway).status, 200);
     until("the log tells of all three", Duration::from_secs(10), || gateway.reloads() == 3);
     assert_eq!(source.asked(), 4);
@@ -303,11 +295,9 @@ fn the_copy_is_used_while_the_source_is_away_at_the_start() {
     until("it goes on asking", PATIENCE, || fetches(&gateway, "failed") >= 3.0);
     assert!(!gateway.log().iter().any(|line| line.contains("reload refused")), "the start has said so already");
 
-    // The source is there again, with what it had before.
     network.set(Mode::Pass);
     until("it is current", PATIENCE, || gateway.metric("gateway_config_copy_in_force") == Some(0.0));
     assert!(is_good(&gateway) && source_of(&gateway)["remote"]["copy_in_force"].is_null());
-    // It goes away and comes back while the gateway runs.
     network.set(Mode::Refuse);
     gateway.wait_message("reload refused");
     assert_eq!((status(&gateway), is_good(&gateway)), (201, false));
@@ -344,7 +334,7 @@ fn without_a_good_copy_there_is_no_start_and_it_is_said_why() {
 
     source.set(document(201, "\"1\""));
     stop(start(&source.url(), "1d", state.path()));
-    // That of another URL is not used, even under the name of its copy.
+    // The copy of another URL is not used, even under the name of this copy.
     assert!(!refusal(&away, state.path()).contains("copy"));
     let copy = only_file(state.path());
     let text = fs::read(&copy).unwrap();
@@ -376,14 +366,14 @@ fn where_the_copy_is_kept_follows_from_the_environment() {
         only_file(&state.path().join(used));
     }
     assert!(!state.path().join("b").exists());
-    // A folder that cannot be written is no reason not to start.
+    // A gateway starts even if it cannot write the folder.
     fs::write(path("file"), "").unwrap();
     let gateway = start(&url, "1d", &state.path().join("file"));
     gateway.wait_message("cannot keep a copy of the configuration");
     assert_eq!(status(&gateway), 201);
 }
 
-/// What a bad source answers changes nothing, and is told.
+/// A bad answer of the source changes nothing, and is reported.
 #[track_caller]
 fn refused(answer: Answer, why: &str) {
     let (source, state) = (Source::start(document(201, "\"1\"")), folder());
@@ -395,7 +385,7 @@ fn refused(answer: Answer, why: &str) {
     assert_eq!((status(&gateway), is_good(&gateway)), (201, false));
     let memory = gateway.memory("VmHWM");
     assert!(memory < 400 << 20, "{memory} bytes");
-    // It is not stuck.
+    // The gateway still takes the next version.
     source.set(document(202, "\"2\""));
     wait_status(&gateway, 202);
     stop(gateway);
@@ -540,7 +530,7 @@ fn over_tls_the_server_needs_a_certificate_that_is_trusted() {
     let gateway = Gateway::with_source(&arguments, &[("SSL_CERT_FILE", authority.ca().to_str().unwrap())]);
     assert_eq!(status(&gateway), 201);
     stop(gateway);
-    // Another authority: then there is the copy.
+    // With another authority, the gateway uses the copy.
     let gateway = Gateway::with_source(&arguments, &[("SSL_CERT_FILE", other.ca().to_str().unwrap())]);
     let line = gateway.wait_message("the source cannot be used: the last good copy is in force");
     assert!(line["problems"].as_str().unwrap().contains("invalid peer certificate"), "{line}");
@@ -618,12 +608,12 @@ fn the_commands_take_urls_and_relative_paths_are_refused() {
         let said = String::from_utf8(run(&["check", &url]).stderr).unwrap();
         assert!(said.contains("is a relative path") && said.contains(&format!("{url}:{place}")), "{said}");
     }
-    // Probes ask where the listener of the gateway is that runs: the copy says so, although the source is wrong now.
+    // Probes look for the listener of the running gateway: the copy has its address, although the source is wrong now.
     let (_held, address) = reserved_port();
     let admin = config(201).replace("[admin]\nlisten = \"127.0.0.1:0\"", &format!("[admin]\nlisten = \"{address}\""));
     source.set(Answer::Document(admin, "\"3\""));
     let gateway = start(&url, "1d", state.path());
-    // The listener is there before.
+    // The listener opens before the copy is written.
     let is_copy = |entry: fs::DirEntry| entry.path().extension().is_some_and(|end| end == "toml");
     until("the copy is kept", PATIENCE, || fs::read_dir(state.path()).unwrap().any(|entry| is_copy(entry.unwrap())));
     source.set(Answer::Document("this is no toml".to_owned(), "\"4\""));

@@ -1,4 +1,4 @@
-//! The limits on connections, in total and from one address, and what happens when they are reached.
+//! The limits on connections, in total and for one address.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Mutex;
@@ -14,12 +14,12 @@ const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 const TICKS: &str = "body_timeout = \"80ms\"";
 const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// An upstream that answers each request when it is told to.
+/// Answers each request when the test says so.
 fn held_back() -> (Upstream, Sender<()>) {
     let (release, released) = channel::<()>();
     let released = Mutex::new(released);
     let up = Upstream::raw(move |mut wire, _| {
-        // Never twice on a connection, so that connections are requests.
+        // One request for each connection, so connections are requests.
         if let Ok(Some(_)) = wire.head() {
             let _ = released.lock().unwrap().recv();
             let _ = wire.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 8\r\n\r\nreleased");
@@ -105,7 +105,7 @@ fn max_connections_is_shared_by_all_workers() {
         assert!(gateway.metric("gateway_connections").unwrap() <= 6.0, "after {number}");
     }
     assert_eq!(gateway.metric("gateway_connections_evicted_total"), Some(54.0));
-    // All that are left are served, and no others.
+    // All remaining connections are served, and no others.
     let open = || clients.iter().filter(|client| !hears(client, Duration::from_millis(20))).count();
     until("the others are closed", Duration::from_secs(20), || open() == 6);
 }
@@ -119,10 +119,10 @@ fn one_connection_ends_for_one_even_if_it_takes_its_time() {
         client.send(&get(1, "/")).unwrap();
         assert_eq!(client.reaction(1), Reaction::Status(200));
     }
-    // Their clients do not close them when they are told that they end.
+    // Their clients do not close them when the gateway announces the end.
     assert_eq!(gateway.client().get("/").status, 200);
     let evicted = gateway.metric("gateway_connections_evicted_total").unwrap();
-    // A second one is asked only if the first takes longer than it should.
+    // A second one is asked only if the first takes too long.
     assert!((1.0..=2.0).contains(&evicted), "{evicted}");
     let last = idle.last_mut().unwrap();
     last.send(&get(3, "/")).unwrap();
@@ -218,7 +218,6 @@ fn auto_allows_as_many_as_there_are_file_handles_for() {
     assert_eq!(gateway.metric("gateway_accept_failures_total"), Some(0.0));
 }
 
-/// The processor time that the process has used.
 fn cpu(gateway: &Gateway) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", gateway.pid().as_raw_nonzero())).unwrap();
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
@@ -236,12 +235,12 @@ fn keep_alive_probes_are_sent_to_silent_clients() {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let row = rows.into_iter().find(|row| row[1].ends_with(&local) && row[2].ends_with(&remote));
-    // The kind of the timer that runs: 02 is the one of keep-alive.
+    // The kind of the running timer: 02 is keep-alive.
     let timer = row.expect("the connection")[5].to_owned();
     assert!(timer.starts_with("02:"), "{timer}");
 }
 
-/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+/// These tests load the machine, or measure what load disturbs, so they take turns.
 mod alone {
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use crate::harness::Gateway;
 
-/// The content types of an answer of the route and of one of the limit, both with this body and these keys.
+/// The content types of the answers of the route and the limit, both with this body and these keys.
 fn kinds(body: &str, more: &str) -> [String; 2] {
     let more_of_limit = more.replace(", ", "\n");
     let gateway = Gateway::start(&format!(

@@ -1,4 +1,4 @@
-//! `cors` of a route: preflights are answered without charging anybody, and pages of allowed origins can read responses.
+//! `cors` of a route: preflights are answered without a charge, and pages of allowed origins can read responses.
 
 use http::{HeaderMap, Request};
 
@@ -18,7 +18,6 @@ fn once(up: &Upstream, cors: &str) -> String {
     )
 }
 
-/// The answer to a preflight for this method from this origin.
 fn ask(client: &mut Client, path: &str, origin: &str, method: &str) -> Response {
     client.call(format!(
         "OPTIONS {path} HTTP/1.1\r\nHost: test.example\r\nOrigin: {origin}\r\n\
@@ -119,7 +118,7 @@ fn what_is_no_preflight_of_the_route_is_a_request_like_any_other() {
     }
     // A route without `cors` leaves preflights to its upstream.
     assert_eq!(ask(&mut client, "/own/a", PAGE, "POST").status, 200);
-    // The wide route takes OPTIONS, but may not allow what the narrow one does not.
+    // The wide route takes OPTIONS, but may not allow what the narrow route forbids.
     let other = ask(&mut client, "/post", PAGE, "POST");
     assert_eq!((other.status, allowed(&other)), (200, None));
     assert_eq!(up.received().len(), plain.len() + 2);

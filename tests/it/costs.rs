@@ -1,4 +1,4 @@
-//! The cost of requests: a number, a header of the request or the response, or nothing unless the request fails.
+//! The cost of requests: a number, a header of the request or response, or nothing unless the request fails.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn remaining(response: &Response) -> u64 {
     state.split("r=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap()
 }
 
-/// An upstream that answers `/NUMBER` with a cost of that number, and other paths without a cost.
+/// Answers `/NUMBER` with a cost of that number, and other paths without a cost.
 fn costly() -> Upstream {
     Upstream::start(|request| {
         let cost = request.target.trim_start_matches('/');
@@ -97,7 +97,7 @@ fn a_client_that_goes_away_before_the_response_is_charged_one() {
             client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
             upstream.wait_connections(gone);
         }
-        // A client that sends no more may still read the response, so the gateway waits for it.
+        // A client that has finished sending may still read, so the gateway waits for it.
         let abandoned = || gateway.log().iter().filter(|line| line.contains("\"abandoned\"")).count();
         until("they count as gone", Duration::from_secs(10), || abandoned() == 3);
         let routes = "[[routes]]\npath = \"/look\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";

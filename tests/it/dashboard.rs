@@ -1,4 +1,4 @@
-//! The dashboard: the headers that hold the page to itself, and the page in a real browser, which `scripts/test --all` installs.
+//! The dashboard: its protective headers, and the page in a real browser, which `scripts/test --all` installs.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,7 +13,6 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::harness::{Authority, Client, Gateway, Upstream, reply, unix};
 
-/// The text between these two, which are there once.
 #[track_caller]
 fn between<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
     assert_eq!((page.matches(start).count(), page.matches(end).count()), (1, 1), "{start}");
@@ -66,10 +65,10 @@ fn the_policy_allows_what_is_in_the_page_and_nothing_else() {
     }
 }
 
-/// What would be broken if any text of clients or files became HTML.
+/// Would change the title if any text of clients or files became HTML.
 const HOSTILE: &str = "<img src=x onerror=document.title='broken'>";
 
-/// A gateway with 50 limits, of which three have refused requests, and another one has an override.
+/// 50 limits. Three have refused requests, and another one has an override.
 fn many_limits() -> Gateway {
     let limit = |number: u32| {
         format!(

@@ -1,4 +1,4 @@
-//! Decisions about requests that other proxies forward: what they ask, and what they are answered.
+//! Decisions about requests that other proxies forward: the questions and the answers.
 
 use std::time::Duration;
 
@@ -12,17 +12,16 @@ pub(crate) fn deciding(decisions: &str, rest: &str) -> Gateway {
     Gateway::with_server(server, &format!("[decisions]\nlisten = \"127.0.0.1:0\"\n{decisions}\n{rest}"))
 }
 
-/// A limit with more keys, and a route for everything.
 fn limit(rate: &str, more: &str) -> String {
     crate::harness::limited("header:x-key | client-ip", rate, more)
 }
 
-/// The fields by which Traefik and Caddy name a request.
+/// The fields with which Traefik and Caddy name a request.
 fn forwarded(method: &str, uri: &str) -> String {
     format!("X-Forwarded-Method: {method}\r\nX-Forwarded-Uri: {uri}\r\nX-Forwarded-Host: test.example\r\n")
 }
 
-/// The fields by which nginx names a request.
+/// The fields with which nginx names a request.
 fn original(method: &str, uri: &str) -> String {
     format!("X-Original-Method: {method}\r\nX-Original-URI: {uri}\r\n")
 }
@@ -92,12 +91,12 @@ limits = ["hidden"]
     assert!(refused.headers.get("retry-after").is_some() && refused.headers.get("ratelimit").is_some());
     assert_eq!(refused.headers.must("x-frame-options"), "DENY");
     assert_eq!(ask("/open", "X-Key: thief\r\n").status, 403);
-    // An asker would take 200 for an admission.
+    // The asking proxy would take 200 for an admission.
     assert_eq!(ask("/hidden", "X-Hidden: a\r\n").status, 200);
     let silent = ask("/hidden", "X-Hidden: a\r\n");
     assert_eq!((silent.status, silent.text()), (403, ""));
     assert!(silent.headers.get("retry-after").is_none() && silent.headers.get("ratelimit").is_none(), "{silent:?}");
-    // These are not decisions of a limit's rates, and no client can do better by waiting.
+    // The limit's rates do not decide these, and waiting does not help the client.
     assert_eq!(ask("/open", "").status, 400);
     assert_eq!(ask("/nowhere", "").status, 404);
     assert_eq!(ask("/a/%2e%2e/b", "").status, 400);
@@ -140,7 +139,7 @@ limits = ["l"]
 "#;
     let gateway = deciding("", routes);
     let mut asker = asker(&gateway);
-    // What nginx and the others write comes with what they pass on.
+    // Fields of other proxies come from the client, and nginx passes them on.
     let by_client = "X-Forwarded-Method: DELETE\r\nX-Forwarded-Host: other.example\r\nX-Forwarded-Proto: https\r\n";
     let mut nginx = |more: &str| asker.get_with("/", original("GET", "/a") + more);
     assert_eq!(remaining(&nginx("")), "1");
@@ -161,7 +160,7 @@ limits = ["l"]
     let line = gateway.wait_log("a question", |line| line["reason"] == "asked_request");
     assert_eq!((line["route"].as_str(), line["via"].as_str()), (Some("none"), Some("http")));
     assert_eq!(gateway.metric("gateway_request_failures_total"), Some(5.0));
-    // Another method, host or path has its own counter: that of the table.
+    // Another method, host or path has its own counter, that of the table.
     let other = asker.get_with("/", forwarded("GET", "/a") + "X-Original-Method: PUT\r\n");
     assert_eq!(other.status, 429, "the same host, method and path by the other way");
 }
@@ -204,7 +203,7 @@ limits = ["failures", "costs", "tokens"]
         let statuses = [(); 4].map(|()| asker.get_with("/", original("POST", "/")).status);
         assert_eq!(statuses, [200, 200, 200, 429], "{store}");
         let refused = asker.get_with("/", original("POST", "/"));
-        // Each of the three is used up.
+        // All three are used up.
         assert_eq!(refused.headers.must("ratelimit-policy").matches("q=").count(), 3, "{refused:?}");
         assert_eq!(remaining(&refused), "0");
     });
@@ -248,7 +247,7 @@ limits = ["l"]
     let preflight =
         forwarded("OPTIONS", "/pages") + "Origin: https://app.test\r\nAccess-Control-Request-Method: GET\r\n";
     assert_eq!(remaining(&asker.get_with("/", &preflight)), "3");
-    // Caddy passes on what a client of a WebSocket sends.
+    // Caddy passes on what a WebSocket client sends.
     let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let upgraded = asker.get_with("/", forwarded("GET", "/ws") + upgrade);
@@ -269,7 +268,7 @@ fn the_question_decides_whether_the_answer_has_a_body() {
     let refused = client.call(line("HEAD", &original("GET", "/")));
     assert_eq!((refused.status, refused.text()), (429, ""));
     refused.headers.must("retry-after");
-    // The body of a question is not that of the request, and what follows it is the next question.
+    // The body of a question is not that of the request, and the bytes after it are the next question.
     let with_body = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n{}\r\nabc", original("GET", "/"));
     assert_eq!([(); 2].map(|()| client.call(&with_body).status), [429; 2]);
     let question = |method: &str, asked: &str| {

@@ -1,5 +1,5 @@
-//! A request is decided on in the same way whether it comes to the gateway or another proxy asks about it: random requests go
-//! both ways, to gateways with equal files.
+//! A request gets the same decision whether it comes to the gateway or another proxy asks about it: random requests go both
+//! ways, to gateways with equal files.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,7 @@ respond = { status = 200 }
 limits = ["reports", "clients"]
 "#;
 
-/// Numbers that are the same in each run (xorshift).
+/// The same numbers in each run (xorshift).
 struct Numbers(u64);
 
 impl Numbers {
@@ -144,7 +144,7 @@ fn random(numbers: &mut Numbers) -> Random {
     Random { method, target: format!("{path}{query}"), host, fields }
 }
 
-/// The limits as they are told: without the time, which differs a little.
+/// The limits in a response, without the time, which differs a little.
 fn told(response: &Response) -> BTreeMap<String, String> {
     let names = ["ratelimit", "ratelimit-policy", "ratelimit-shadow", "x-ratelimit-limit", "x-ratelimit-remaining"];
     let more = ["www-authenticate", "allow", "x-frame-options"];
@@ -157,7 +157,7 @@ fn told(response: &Response) -> BTreeMap<String, String> {
     told
 }
 
-/// Sends requests over a connection, and over another one after the gateway has closed it.
+/// Opens another connection after the gateway has closed one.
 struct Sender<'a> {
     gateway: &'a Gateway,
     is_asker: bool,
@@ -202,10 +202,10 @@ fn requests_are_decided_on_in_the_same_way_by_both_listeners() {
         let what =
             format!("request {count}: {} {} {:?} {:?}", request.method, request.target, request.host, request.fields);
         let (came, asked) = (direct.send(&request, way), asking.send(&request, way));
-        // A refused call of gRPC is 200 for its client, with the outcome in a field.
+        // A refused gRPC call has status 200, with the outcome in a field.
         let outcome = came.headers.get("grpc-status").map(|status| status.parse::<u16>().unwrap());
         let expected = match (outcome, came.status) {
-            // A client that is blocked, and a request that costs too much, are refused by a limit, too.
+            // A blocked client and a request that costs too much are refused by a limit, too.
             (Some(7 | 8), _) | (None, 403 | 413 | 429) => vec![429],
             (Some(3), _) => vec![400],
             (Some(12), _) => vec![404, 405, 501],

@@ -1,4 +1,4 @@
-//! The listener for other proxies: its TLS, its bounds, and how it comes and goes.
+//! The listener for other proxies: its TLS, its bounds, and how reloads open and close it.
 
 use std::fs;
 use std::io::Write;
@@ -59,7 +59,7 @@ fn clients_cannot_take_the_places_of_proxies_that_ask() {
     let mut clients: Vec<_> = (0..8).map(|_| unfinished()).collect();
     until("they have all places", Duration::from_secs(20), || gateway.metric("gateway_connections") == Some(8.0));
     clients.extend((0..8).map(|_| unfinished()));
-    // More than there are places: one that is idle makes room, but none of a client.
+    // More than there are places: idle ones make room, but not those of clients.
     for _ in 0..20 {
         assert_eq!(Client::connect(gateway.decisions()).call(QUESTION).status, 200);
     }

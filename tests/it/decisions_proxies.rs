@@ -7,7 +7,6 @@ use crate::harness::{Client, Gateway, Peer, Response, Upstream, nginx_config, re
 
 const PAGE: &str = include_str!("../../docs/decisions.md");
 
-/// The block of the page for this proxy.
 #[track_caller]
 fn block(head: &str) -> &'static str {
     let fence = format!("```{head}\n");
@@ -20,7 +19,6 @@ fn replaced(text: &str, from: &str, to: &str) -> String {
     text.replace(from, to)
 }
 
-/// The limits of the page but another rate.
 const LIMITS: &str = r#"
 [limits.per-client]
 key = "header:x-api-key | client-ip"
@@ -39,7 +37,7 @@ methods = ["POST"]
 respond = { status = 200 }
 "#;
 
-/// An application that answers 403 to one path, and echoes bodies.
+/// Answers 403 to one path, and echoes bodies.
 fn application() -> Upstream {
     Upstream::start(|request| match request.target.as_str() {
         "/forbidden" => reply(403, "the application forbids it"),
@@ -72,7 +70,7 @@ fn post(client: &mut Client, host: &str, path: &str, fields: &str) -> Response {
     client.call(format!("POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 3\r\n{fields}\r\nabc"))
 }
 
-/// What holds behind each proxy. `host` is a name under which it serves.
+/// What holds behind each proxy. `host` is one of its names.
 fn follow(proxy: &Peer, host: &str, gateway: &Gateway) {
     let mut client = Client::connect(proxy.address);
     let first = post(&mut client, host, "/a?b=c", "");
@@ -85,7 +83,7 @@ fn follow(proxy: &Peer, host: &str, gateway: &Gateway) {
     assert_eq!(refused.status, 429, "{refused:?}");
     assert!(refused.headers.must("retry-after").parse::<u64>().unwrap() > 0);
     assert!(refused.headers.must("ratelimit").starts_with("\"per-client\";r=0"), "{refused:?}");
-    // Whatever a client writes, it is counted by its own address.
+    // Whatever a client writes, its own address counts.
     for fields in ["X-Forwarded-For: 192.0.2.1\r\n", "Forwarded: for=192.0.2.1\r\n", "X-Forwarded-Host: shop.test\r\n"]
     {
         assert_eq!(post(&mut client, host, "/cart/1", fields).status, 429, "{fields}");
@@ -101,7 +99,7 @@ fn nginx_asks_and_answers_429() {
     let proxy = nginx(gateway.decisions(), &upstream, str::to_owned);
     follow(&proxy, "shop.example", &gateway);
     let mut client = Client::connect(proxy.address);
-    // Headers by which a client could be counted by something else.
+    // Headers with which a client could choose another counter.
     for fields in ["X-Original-URI: /x\r\n", "X-Forwarded-Uri: /x\r\n", "X-Original-Method: GET\r\n"] {
         assert_eq!(post(&mut client, "shop.example", "/a", fields).status, 429, "{fields}");
     }
@@ -172,7 +170,7 @@ fn caddy_asks_and_passes_refusals_on() {
     refused.expect_problem(429);
 }
 
-/// Traefik sends what the client has sent but fields of the connection, and says what it is about in these fields.
+/// Traefik passes the client's fields, except those of the connection, and names the request in these fields.
 #[test]
 fn traefik_asks_by_its_fields() {
     let gateway = deciding("", LIMITS);
@@ -184,7 +182,7 @@ fn traefik_asks_by_its_fields() {
              X-Forwarded-For: {client}\r\nX-Forwarded-Port: 80\r\nX-Real-Ip: {client}\r\nAccept-Encoding: gzip\r\n{fields}\r\n"
         ))
     };
-    // What a client writes that Traefik does not set, if the recipe does not remove it.
+    // Fields of clients that Traefik does not set, unless the recipe removes them.
     for (address, fields) in [
         ("192.0.2.3", "Forwarded: for=192.0.2.9\r\n"),
         ("192.0.2.4", "Forwarded: for=127.0.0.1;proto=https, for=\"\r\n"),

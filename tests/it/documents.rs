@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// All pages, by their paths.
 pub(crate) fn pages() -> BTreeMap<PathBuf, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
@@ -12,7 +11,6 @@ pub(crate) fn pages() -> BTreeMap<PathBuf, String> {
     pages.chain([root.join("README.md")]).map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
 }
 
-/// A page without its blocks of code.
 fn prose(page: &str) -> String {
     let mut is_code = false;
     let lines = page.lines().filter(|line| {
@@ -23,7 +21,6 @@ fn prose(page: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The targets of the links and pictures of a page.
 fn targets(page: &str) -> Vec<String> {
     let text = prose(page);
     let in_markdown = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0.to_owned()));
@@ -34,7 +31,7 @@ fn targets(page: &str) -> Vec<String> {
     in_markdown.chain(in_html).collect()
 }
 
-/// The anchors of a page's headings, as they are made where Markdown is shown.
+/// The anchors of a page's headings, as Markdown viewers make them.
 fn anchors(page: &str) -> BTreeSet<String> {
     let headings = prose(page);
     let headings = headings.lines().filter(|line| line.starts_with('#'));

@@ -1,4 +1,4 @@
-//! The end of the process: requests in flight are finished, no new ones are accepted, and there is a deadline.
+//! The end of the process: requests in flight finish, new ones are not accepted, and there is a deadline.
 
 use std::net::TcpStream;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Client, Gateway, Memcached, Upstream, limited, reply, until};
 
-/// An upstream that sends one response for every message of the test.
+/// Sends one response for every message of the test.
 fn held_back() -> (Upstream, Sender<()>) {
     let (release, released) = channel::<()>();
     let released = Mutex::new(released);
@@ -23,7 +23,6 @@ fn held_back() -> (Upstream, Sender<()>) {
     (up, release)
 }
 
-/// A connection with a request that waits for its upstream.
 fn under_way(gateway: &Gateway, up: &Upstream) -> Client {
     let mut client = gateway.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -74,7 +73,7 @@ fn without_requests_it_stops_at_once() {
 
 #[test]
 fn a_signal_right_after_the_start_is_handled() {
-    // A process may be signalled as soon as it has logged "listening". If it had no handler yet, it would be killed.
+    // A supervisor may send a signal right after "listening". Without a handler the signal would kill the process.
     for _ in 0..10 {
         let mut gateway = Gateway::start("[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n");
         gateway.signal(Signal::HUP);
@@ -134,7 +133,7 @@ fn a_body_that_is_being_sent_is_finished_too() {
 
 #[test]
 fn a_response_that_the_client_has_not_read_is_finished_too() {
-    // More than the buffers of the system hold.
+    // More than the system buffers.
     let body = "x".repeat(16 << 20);
     let route = format!("[[routes]]\npath = \"/\"\nrespond = {{ status = 200, body = \"{body}\" }}\n");
     let mut gateway = Gateway::start(&route);

@@ -59,7 +59,7 @@ fn a_request_that_ends_in_502_is_charged() {
 fn a_request_has_a_hundred_header_fields_at_most() {
     let upstream = Upstream::start(|_| reply(200, ""));
     let gateway = Gateway::start(&upstream.everything());
-    // Beside Host.
+    // Besides Host.
     let fields = |count: usize| (1..count).map(|number| format!("X-{number}: x\r\n")).collect::<Vec<_>>().concat();
     assert_eq!(gateway.client().get_with("/", fields(100)).status, 200);
     assert_eq!(gateway.client().get_with("/", fields(101)).status, 431);

@@ -1,5 +1,4 @@
-//! Whatever ends a connection, the responses to the requests on it are complete, in both protocols: however long the upstream
-//! takes, and however slowly the client reads.
+//! Whatever ends a connection, the responses on it are complete, in both protocols, with slow upstreams and slow clients.
 
 mod servers;
 
@@ -17,13 +16,12 @@ use crate::harness::http2::{RawHttp2, get, kind};
 use crate::harness::{Authority, Client, Gateway, Upstream, reply, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longer than the gateway waits for a client that has nothing to do.
+/// Longer than the gateway waits for an idle client.
 const LONG: Duration = Duration::from_millis(1500);
-/// More than the buffers of the system hold.
+/// More than the system buffers.
 const LARGE: usize = 6 << 20;
 const REQUESTS: usize = 4;
 
-/// What ends connections.
 #[derive(Clone, Copy, Debug)]
 enum Ending {
     Signal,
@@ -39,13 +37,12 @@ enum Protocol {
 }
 
 impl Protocol {
-    /// How many connections the requests need.
     fn connections(self) -> usize {
         if self == Self::Http1 { REQUESTS } else { 1 }
     }
 
-    /// Sends all requests at once, tells `begun` when the heads of all responses are there, waits for `go`, and reads the
-    /// bodies. Returns their lengths.
+    /// Sends all requests at once, tells `begun` when all response heads are there, waits for `go`, and reads the bodies.
+    /// Returns their lengths.
     fn ask(self, address: SocketAddr, begun: &Sender<()>, go: &Receiver<()>) -> Vec<usize> {
         match self {
             Self::Http1 => {
@@ -83,7 +80,7 @@ async fn ask_http2(address: SocketAddr, begun: &Sender<()>, go: &Receiver<()>) -
         bodies.push(response.await.unwrap().into_body());
     }
     begun.send(()).unwrap();
-    // Nothing of this thread runs meanwhile, so nothing is read.
+    // This thread does nothing meanwhile, so nothing is read.
     go.recv().unwrap();
     let mut lengths = Vec::new();
     for body in &mut bodies {
@@ -96,7 +93,7 @@ async fn ask_http2(address: SocketAddr, begun: &Sender<()>, go: &Receiver<()>) -
     lengths
 }
 
-/// Lets `ending` happen while requests are in flight, and `held` up either by the upstream or by the client.
+/// `ending` happens while requests are in flight. The upstream or the client holds them up.
 fn responses_are_complete(protocol: Protocol, ending: Ending, is_upstream_slow: bool) {
     let released = &*Box::leak(Box::new(AtomicBool::new(!is_upstream_slow)));
     let length = if is_upstream_slow { 5 } else { LARGE };
@@ -110,7 +107,7 @@ fn responses_are_complete(protocol: Protocol, ending: Ending, is_upstream_slow: 
     let mut gateway = Gateway::with_server(&places, &up.everything());
     let reload = |listen: &str| gateway.reload_and_wait(&format!("{places}{listen}"), &up.everything());
     thread::scope(|scope| {
-        // They end with this closure, so a test that fails does not wait for its client.
+        // They end with this closure, so a failed test does not wait for its client.
         let (begun, has_begun) = channel();
         let (go, goes) = channel();
         let address = gateway.http;
@@ -189,7 +186,7 @@ fn a_client_of_http_2_that_does_not_answer_is_told_what_was_served_and_let_go() 
     client.send(&get(1, "/")).unwrap();
     client.find("response", |frame| frame.kind == kind::HEADERS && frame.stream == 1);
     gateway.signal(Signal::TERM);
-    // The first word leaves open which requests are still served; the ping after it is not answered.
+    // The first GOAWAY leaves open which requests are still served; the ping after it is not answered.
     let last = |stream: u32| {
         move |frame: &crate::harness::http2::Frame| {
             frame.kind == kind::GOAWAY && frame.payload[..4] == stream.to_be_bytes()

@@ -1,7 +1,7 @@
 //! Good clients lose nothing while others flood, leave, break off and read slowly, servers close connections and break off
-//! responses, and the configuration is reloaded. The gateway keeps nothing of all that.
+//! responses, and reloads happen. The gateway keeps nothing of all this.
 //!
-//! It takes some seconds; `ENDURANCE=1200 scripts/test endurance` goes on for twenty minutes.
+//! The test takes some seconds; `ENDURANCE=1200 scripts/test endurance` goes on for twenty minutes.
 
 use std::net::{Shutdown, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,15 +16,14 @@ use crate::harness::{Client, Gateway, Upstream, over_http2, receive, reply, unti
 
 const LARGE: usize = 256 << 10;
 const POSTED: usize = 100 << 10;
-/// By how much the memory of the gateway may grow behind a quarter of the time.
+/// How much the memory of the gateway may grow after a quarter of the time.
 const MOST_GROWTH: u64 = 16 << 20;
-/// After so many requests a server closes a connection without a word.
+/// After so many requests a server closes a connection without notice.
 const MOST_REQUESTS: usize = 20;
-/// How many clients of each kind there are.
 const GOOD: usize = 5;
 const BAD: usize = 5;
 
-/// A server of everything, whose connections to `/hello` are closed after a few requests.
+/// Connections to `/hello` are closed after a few requests.
 fn server() -> Upstream {
     Upstream::raw(|mut wire, _| {
         let mut count = 0;
@@ -46,7 +45,6 @@ fn server() -> Upstream {
     })
 }
 
-/// What a good client does once, over a connection that it keeps.
 fn good(number: usize, gateway: SocketAddr, kept: &mut Client) {
     match number {
         0 => {
@@ -83,9 +81,8 @@ fn good(number: usize, gateway: SocketAddr, kept: &mut Client) {
     }
 }
 
-/// What a bad client does once.
 fn bad(number: usize, gateway: SocketAddr) {
-    // The good ones need a part of the machine, too.
+    // Leaves a part of the machine to the good clients.
     sleep(Duration::from_millis(10));
     match number {
         0 => {
@@ -168,7 +165,7 @@ fn nothing_is_lost_and_nothing_is_kept() {
     assert!(end < quarter + MOST_GROWTH, "{} MiB became {} MiB", quarter >> 20, end >> 20);
 }
 
-/// Does something again and again, and returns how often. Everybody ends with the first one that ends, so a failure is seen at once.
+/// Repeats something and counts. All end with the first that ends, so a failure shows at once.
 fn go_on(over: &AtomicBool, mut once: impl FnMut()) -> usize {
     let _ended = Ends(over);
     let mut count = 0;

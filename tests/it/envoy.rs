@@ -1,4 +1,4 @@
-//! Calls of Envoy's rate limit service: what they are answered, and what calls that are wrong do.
+//! Calls of Envoy's rate limit service: the answers, and the effect of invalid calls.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,12 +20,10 @@ const HEALTH: &str = "/grpc.health.v1.Health/Check";
 const OK: i32 = Code::Ok as i32;
 const OVER_LIMIT: i32 = Code::OverLimit as i32;
 
-/// A gateway that only decides.
 pub(crate) fn deciding(server: &str, rest: &str) -> Gateway {
     Gateway::with_server(&format!("listen = []\n{server}"), &format!("[decisions]\nlisten = \"127.0.0.1:0\"\n{rest}"))
 }
 
-/// A rule about descriptors.
 pub(crate) fn rule(entries: &str, limits: &str) -> String {
     format!("[[decisions.descriptors]]\ndomain = \"edge\"\nentries = {{ {entries} }}\nlimits = {limits}\n")
 }
@@ -34,16 +32,14 @@ fn limit(name: &str, key: &str, rates: &str, more: &str) -> String {
     format!("[limits.{name}]\nkey = \"{key}\"\nrates = {rates}\n{more}\n")
 }
 
-/// A descriptor, and what it costs.
 type Asked<'a> = (&'a [(&'a str, &'a str)], Option<u64>);
 
-/// A connection.
 pub(crate) struct Caller {
     runtime: Runtime,
     client: h2::client::SendRequest<Bytes>,
 }
 
-/// How a call ended: its status, the message that says why, and the message that it returns.
+/// The end of a call: its status, its error message, and its response message.
 #[derive(Debug, PartialEq)]
 struct Ended {
     status: String,
@@ -63,7 +59,6 @@ impl Caller {
         Self { runtime, client }
     }
 
-    /// Sends a request, and ends its body if it is `whole`.
     fn send(&mut self, request: Request<()>, body: Bytes, whole: bool) -> Ended {
         let ended = async {
             let mut client = self.client.clone().ready().await.unwrap();
@@ -80,7 +75,7 @@ impl Caller {
         self.runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), ended).await }).unwrap()
     }
 
-    /// Begins a call, and gives it up when `is_held` says so.
+    /// Begins a call, and cancels it when `is_held` says so.
     fn give_up(&mut self, descriptors: &[Asked<'_>], is_held: impl Fn() -> bool) {
         let message = framed(&request(descriptors)).into();
         self.runtime.block_on(async {
@@ -102,7 +97,6 @@ impl Caller {
         self.send(head(path), body.into(), true)
     }
 
-    /// Asks about these descriptors, each with what it costs.
     #[track_caller]
     fn ask(&mut self, descriptors: &[Asked<'_>]) -> RateLimitResponse {
         let ended = self.call(SHOULD_RATE_LIMIT, framed(&request(descriptors)));
@@ -111,7 +105,7 @@ impl Caller {
         RateLimitResponse::decode(&ended.message[5..]).unwrap()
     }
 
-    /// Asks about one descriptor. Returns whether it may pass, and how much is left.
+    /// Returns whether it may pass, and how much is left.
     #[track_caller]
     pub(crate) fn ask_one(&mut self, entries: &[(&str, &str)], hits: u64) -> (i32, u32) {
         let answer = self.ask(&[(entries, Some(hits))]);
@@ -136,7 +130,6 @@ fn request(descriptors: &[Asked<'_>]) -> RateLimitRequest {
     RateLimitRequest { domain: "edge".into(), descriptors, hits_addend: 0 }
 }
 
-/// A message with its length.
 fn framed(message: &impl Message) -> Vec<u8> {
     framed_bytes(0, &message.encode_to_vec())
 }
@@ -197,7 +190,7 @@ fn a_call_says_what_it_costs() {
             assert!(String::from_utf8_lossy(&answer.raw_body).contains(&never.to_string()), "{answer:?}");
         }
         assert_eq!(caller.ask_one(&[("k", "b")], 1), (OK, 4));
-        // Where a descriptor says nothing, the call does.
+        // If a descriptor has no cost, the cost of the call applies.
         let of_call = RateLimitRequest { hits_addend: 3, ..request(&[(&[("k", "c")], None)]) };
         let ended = caller.call(SHOULD_RATE_LIMIT, framed(&of_call));
         assert_eq!(RateLimitResponse::decode(&ended.message[5..]).unwrap().statuses[0].limit_remaining, 2);
@@ -282,7 +275,7 @@ rates = ["4/d"]
     let answer = caller.ask(&[(&[("ip", "c"), ("plan", "gold")], None), (&[("ip", "d")], None)]);
     let allowed = answer.statuses.iter().map(|status| status.current_limit.as_ref().unwrap().requests_per_unit);
     assert_eq!((answer.overall_code, allowed.collect::<Vec<_>>()), (OK, vec![4, 1]));
-    // So has the same key: each tier has its own counter.
+    // One key may have several tiers in a call: each tier has its own counter.
     for order in [[0, 1], [1, 0]] {
         let both: [Asked<'_>; 2] = [(&[("ip", "e"), ("plan", "gold")], Some(2)), (&[("ip", "e")], Some(2))];
         let answer = caller.ask(&order.map(|at| both[at]));
@@ -408,7 +401,7 @@ fn a_call_that_is_wrong_fails_alone() {
     let half = Bytes::from(framed(&valid)).slice(..8);
     let ended = caller.send(head(SHOULD_RATE_LIMIT), half, false);
     assert_eq!(ended.status, "4", "DEADLINE_EXCEEDED: {ended:?}");
-    // Fields that nobody knows are no error.
+    // Unknown fields are no error.
     let unknown = framed_bytes(0, &[&message[..], &[0xf8, 0x7f, 1]].concat());
     assert_eq!(caller.call(SHOULD_RATE_LIMIT, unknown).status, "0");
     assert_eq!(caller.ask_one(&[("k", "a")], 1), (OK, 998), "nothing else was charged");

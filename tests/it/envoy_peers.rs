@@ -1,4 +1,4 @@
-//! The real Envoy, with its lines in docs/envoy.md, and a client of its service whose stubs others have made.
+//! The real Envoy, with its lines in docs/envoy.md, and a client of its service with official stubs.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,7 +20,6 @@ fn replaced(text: &str, from: &str, to: &str) -> String {
     text.replace(from, to)
 }
 
-/// A gateway with the file of the page, and this rate for each client.
 fn gateway(rates: &str) -> Gateway {
     let file: Vec<_> = PAGE.lines().skip_while(|line| !line.starts_with("    [server]")).collect();
     let lines = file.iter().take_while(|line| line.is_empty() || line.starts_with("    "));
@@ -31,7 +30,7 @@ fn gateway(rates: &str) -> Gateway {
     Gateway::with_server("listen = []", &format!("[decisions]{}", replaced(&rest, "\"5/m\"", "\"1/d\"")))
 }
 
-/// Envoy, as the page shows it, in front of this upstream.
+/// Envoy as the page shows it, in front of this upstream.
 fn envoy(gateway: SocketAddr, upstream: &Upstream, more: impl Fn(&str) -> String) -> Peer {
     let block = PAGE.split("```yaml envoy\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     Peer::start(|_, address| {
@@ -69,7 +68,7 @@ fn envoy_asks_and_answers_429() {
     for fields in ["", "X-Forwarded-For: 192.0.2.1\r\n", "X-Envoy-External-Address: 192.0.2.1\r\n"] {
         assert_eq!(client.get_with("/d", fields).status, 429, "{fields}");
     }
-    // What Envoy writes into descriptors need not be text.
+    // Envoy may write other bytes than text into descriptors.
     for path in [&b"/?\xff"[..], b"/login?\xff"] {
         let mut raw = RawHttp2::connect(proxy.address, &[]);
         let fields =

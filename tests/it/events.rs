@@ -1,4 +1,4 @@
-//! The stream of the dashboard's numbers: its form, its bound, and who may not delay it.
+//! The stream of the dashboard's numbers: its form, its bound, and that nobody delays it.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,6 @@ use crate::harness::{Client, Gateway, Memcached, limited, until};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
-/// A stream that is open.
 pub(crate) struct Stream {
     client: Client,
     text: String,
@@ -26,7 +25,7 @@ impl Stream {
         Self { client, text: String::new() }
     }
 
-    /// The next event that is not only a comment or a time: its name and its data. `None` when the stream has ended.
+    /// The name and data of the next event, without comments and times. `None` at the end of the stream.
     fn next(&mut self) -> Option<(String, Value)> {
         loop {
             if let Some((event, rest)) = self.text.split_once("\n\n") {
@@ -47,7 +46,6 @@ impl Stream {
         }
     }
 
-    /// The next event of this name.
     #[track_caller]
     pub(crate) fn wait(&mut self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + Duration::from_secs(15);
@@ -133,7 +131,7 @@ fn there_are_eight_streams_and_no_more_and_probes_pass() {
     let refused = gateway.admin("/api/events");
     assert_eq!(refused.status, 503);
     assert!(refused.json()["detail"].as_str().unwrap().contains("8 event streams are open"), "{}", refused.text());
-    // Streams are not closed for other connections, nor do they take their places.
+    // Other connections neither close streams nor take their places.
     let silent: Vec<_> = (0..100).map(|_| Client::connect(gateway.admin)).collect();
     assert_eq!(gateway.admin("/healthz").status, 200);
     for stream in &mut streams {
@@ -202,7 +200,7 @@ fn the_token_and_the_host_are_checked() {
         status("/api/events", "Host: evil.example\r\nAuthorization: Bearer secret\r\n"),
         "HTTP/1.1 403 Forbidden"
     );
-    // A page elsewhere could not read a stream, but would take a place.
+    // A foreign page could not read a stream, but would take a place.
     for (header, expected) in
         [("Sec-Fetch-Site: same-origin", "200 OK"), ("Sec-Fetch-Site: cross-site", "403 Forbidden")]
     {
@@ -219,7 +217,7 @@ fn a_stream_ends_when_a_reload_changes_who_may_have_it() {
     let gateway = Gateway::start(FIXED);
     let mut stream = Stream::open(&gateway);
     assert!(stream.next().is_some());
-    // Another reload does not end it.
+    // Another reload does not end the stream.
     gateway.reload_admin("", &format!("{FIXED}[[routes]]\npath = \"/more\"\nrespond = {{ status = 200 }}\n"));
     stream.wait("numbers", |numbers| numbers["reloads"]["ok"] == 1);
     gateway.reload_admin("token = \"new\"", FIXED);

@@ -12,7 +12,6 @@ use crate::harness::{Authority, Signer, key_set};
 
 const SHIPPED: &str = include_str!("../../gateway.toml");
 
-/// A folder with all files that the examples name.
 fn named_files() -> Authority {
     let authority = Authority::new();
     let write = |name: &str, text: &str| fs::write(authority.folder().join(name), text).unwrap();
@@ -32,7 +31,7 @@ fn named_files() -> Authority {
     authority
 }
 
-/// What `gateway check` has against a configuration whose files are in this folder.
+/// The problems that `gateway check` finds in a configuration whose files are in this folder.
 fn said_against(folder: &Path, text: &str) -> Option<String> {
     let file = folder.join("gateway.toml");
     fs::write(&file, text).unwrap();
@@ -59,14 +58,14 @@ pub(crate) fn shipped() -> Vec<String> {
     alone.map(|text| live.to_owned() + &text).collect()
 }
 
-/// The configurations in a page, and paragraphs of code that look like one and are none.
+/// The configurations in a page, and paragraphs of code that only look like one.
 fn configurations(page: &str) -> (Vec<String>, Vec<String>) {
     let (mut blocks, mut is_fenced) = (vec![String::new()], false);
     for line in page.lines() {
         let fence = line.strip_prefix("```");
         is_fenced ^= fence.is_some();
         let code = if is_fenced || line.is_empty() { Some(line) } else { line.strip_prefix("    ") };
-        // A file within commands is a block of its own.
+        // A file within commands is its own block.
         let is_edge = |code: &str| fence.is_some() || code == "END" || code == "EOF" || code.contains("<<'");
         match code.filter(|code| !is_edge(code)) {
             Some(code) => blocks.last_mut().unwrap().extend([code, "\n"]),
@@ -98,7 +97,7 @@ fn table<'a>(of: &'a mut Table, name: &str) -> &'a mut Table {
     of.entry(name).or_insert_with(|| Table::new().into()).as_table_mut().unwrap()
 }
 
-/// A configuration of a page with what it lacks to be whole: servers, keys, rates, a route for its limits.
+/// Adds what a configuration of a page lacks: servers, keys, rates, a route for its limits.
 fn completed(text: &str) -> String {
     let mut whole: Table = text.parse().unwrap_or_else(|why| panic!("{why} in:\n{text}"));
     if let Some(overrides) = whole.remove("overrides") {

@@ -1,4 +1,4 @@
-//! Keys that get something else than a limit's own rates: overrides, tiers, exemptions and blocks.
+//! Keys with other allowances than a limit's own rates: overrides, tiers, exemptions and blocks.
 
 use std::fs;
 use std::net::IpAddr;
@@ -53,7 +53,6 @@ keys = ["127.0.0.0/16"]
 block = true
 "#;
 
-/// How many of eight are admitted, with these headers.
 fn admitted(client: &mut Client, path: &str, fields: &str) -> usize {
     (0..8).filter(|_| client.get_with(path, fields).status == 200).count()
 }
@@ -76,7 +75,7 @@ fn keys_get_the_first_override_that_matches() {
             ("X-Key: s\r\nX-Plan: silver\r\n", 4),
             ("X-Key: g\r\nX-Plan: gold\r\n", 6),
             ("X-Key: u\r\nX-Plan: unknown\r\n", 2),
-            // An override for the key comes before its tier.
+            // An override of the key comes before its tier.
             ("X-Key: big-1\r\nX-Plan: gold\r\n", 5),
         ];
         for (fields, expected) in cases {
@@ -117,7 +116,6 @@ fn addresses_get_the_override_of_their_network() {
     });
 }
 
-/// A limit of 1 a day whose overrides are in this file.
 fn with_file(file: &Path) -> String {
     let limit = "[limits.l]\nkey = \"header:x-key\"\nrates = [\"1/d\"]\n";
     let route = "[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";

@@ -1,4 +1,4 @@
-//! `gateway explain`: it shows what would happen to a request, without the store and the upstream.
+//! `gateway explain` shows what would happen to a request, without the store and the upstream.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! `gateway explain` says of odd requests what a running gateway does with them: route, key, status and reason.
+//! `gateway explain` agrees with a running gateway about odd requests: route, key, status and reason.
 
 use std::fs;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use crate::harness::{Client, Gateway, Signer, claims, key_set, run};
 
 const SERVER: &str = "trusted_proxies = [\"127.0.0.2\"]\n";
 
-/// Every route says in a header what it has read.
+/// Every route reports in a header what it has read.
 const ROUTES: &str = r#"
 [upstreams.away]
 servers = ["http://127.0.0.1:9"]
@@ -88,28 +88,25 @@ limits = ["ok-only"]
 respond = { status = 200 }
 "#;
 
-/// What becomes of a request.
 #[derive(Debug, PartialEq, Eq)]
 struct Fate {
     status: u16,
     route: String,
-    /// Why it is refused without a limit.
+    /// Why the request is refused without a limit.
     detail: Option<String>,
     /// What the response says by a header of the route, about methods, CORS and limits, and where to go.
     headers: Vec<String>,
 }
 
-/// The headers that are compared.
 const COMPARED: [&str; 5] = ["x-seen", "allow", "access-control-allow-origin", "ratelimit", "location"];
 
-/// A request: its method, its target, its fields and the address that it comes from.
+/// The method, the target, the fields and the client address.
 type Case<'a> = (&'a str, &'a str, &'a [&'a str], &'a str);
 
-/// Sends the request.
 #[track_caller]
 fn sent(gateway: &Gateway, (method, target, fields, from): Case<'_>) -> Fate {
     let has_host = fields.iter().any(|field| field.to_lowercase().starts_with("host:"));
-    // Only in HTTP/1.0 a request needs no host.
+    // Only HTTP/1.0 needs no host.
     let version = if has_host { "HTTP/1.1" } else { "HTTP/1.0" };
     let fields = fields.iter().flat_map(|field| [field, "\r\n"]).collect::<String>();
     let mut client = Client::connect_from(from.parse::<IpAddr>().unwrap(), gateway.http);
@@ -126,7 +123,6 @@ fn sent(gateway: &Gateway, (method, target, fields, from): Case<'_>) -> Fate {
     }
 }
 
-/// Explains the request.
 #[track_caller]
 fn explained(gateway: &Gateway, (method, target, fields, from): Case<'_>) -> (Fate, String) {
     let config = gateway.config_path().to_str().unwrap();
@@ -148,7 +144,7 @@ fn explained(gateway: &Gateway, (method, target, fields, from): Case<'_>) -> (Fa
     (fate, text)
 }
 
-/// The key that is explained for the limit `l`, as the admin API takes it.
+/// The explained key of the limit `l`, as the admin API takes it.
 fn key(text: &str) -> Option<String> {
     let list = text.split("\n  l\n    key      ").nth(1)?.lines().next()?.to_owned();
     let part = |part: &str| {
@@ -193,7 +189,6 @@ fn what_is_explained_happens() {
         ("GET", "/x", &[host, "Host: b.test"], near),
         ("GET", "/x", &["Host: "], near),
         ("GET", "/x", &[], near),
-        // Paths.
         ("GET", "/on%6Cy/7/", &[api], near),
         ("GET", "//only///ABC;x=1", &[api], near),
         ("GET", "/OnLy/AbC", &[api], near),
@@ -205,7 +200,6 @@ fn what_is_explained_happens() {
         ("GET", "/a%00", &[host], near),
         ("GET", "/a%252Fb", &[host], near),
         ("GET", "/up", &[host], near),
-        // Methods.
         ("POST", "/only", &["Host: other.test"], near),
         ("GET", "/only", &["Host: other.test"], near),
         ("DELETE", "/only/7", &["Host: api.test", "X-Key: k"], near),
@@ -214,7 +208,6 @@ fn what_is_explained_happens() {
         ("Get", "/x", &[host], near),
         ("PURGE", "/x", &[host], near),
         ("CONNECT", "a.test:443", &["Host: a.test:443"], near),
-        // Headers.
         ("GET", "/x", &[host, "X-Key: k"], near),
         ("GET", "/x", &[host, "X-Key: k", "X-Key: k"], near),
         ("GET", "/x", &[host, "X-Key: k", "X_Key: j"], near),
@@ -222,7 +215,6 @@ fn what_is_explained_happens() {
         ("POST", "/x", &[host, "Transfer-Encoding: gzip, chunked"], near),
         ("POST", "/x", &[host, "Content-Length: 11"], near),
         ("POST", "/x", &[host, "Content-Length: 11", "X-Key: k", "X-Key: k"], near),
-        // Clients.
         ("GET", "/x", &[host, "X-Forwarded-For: 192.0.2.1"], near),
         ("GET", "/x", &[host, "X-Forwarded-For: 192.0.2.1"], proxy),
         ("GET", "/x", &[host, "X-Forwarded-For: 192.0.2.1, 127.0.0.2"], proxy),

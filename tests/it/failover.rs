@@ -1,4 +1,4 @@
-//! Servers that fail: which requests are sent to another server, and how often.
+//! Servers that fail: which requests go to another server, and how often.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,12 +16,12 @@ fn in_turns(addresses: &[std::net::SocketAddr], more: &str) -> String {
     )
 }
 
-/// A server that reads each request and closes the connection without a response.
+/// Reads each request and closes the connection without a response.
 fn closing() -> Upstream {
     Upstream::raw(|mut wire, _| _ = wire.head())
 }
 
-/// Never ejects a server, so that the turns stay the same.
+/// Never ejects a server, so the turns stay the same.
 const NO_EJECTION: &str = "eject = false";
 
 #[test]
@@ -168,14 +168,14 @@ fn a_listed_response_is_given_up_only_for_another_one() {
     let listed = "[upstreams.up.retry]\nstatus = [503]";
     let (_held, away) = closed_port();
     let server = busy();
-    // Nobody knows at first that the other server is away, and then it is known.
+    // First the gateway does not know that the other server is away, and then it does.
     let gateway =
         Gateway::start(&in_turns(&[server.address(), away], &format!("eject = {{ failures = 1 }}\n{listed}")));
     (0..6).for_each(|_| expect_busy(&gateway));
     assert_eq!(gateway.metric("gateway_upstream_server_ejections_total"), Some(1.0));
     assert!(gateway.metric("gateway_upstream_failures_total").is_some_and(|failures| failures <= 2.0));
     assert_eq!(server.received().len(), 6);
-    // The other one closes the connection, or has the same to say.
+    // The other server closes the connection, or is busy, too.
     for other in [closing(), busy()] {
         let more = format!("retries = 3\n{NO_EJECTION}\n{listed}");
         let gateway = Gateway::start(&in_turns(&[server.address(), other.address()], &more));

@@ -1,5 +1,5 @@
-//! Every kind of fault of Memcached: no request waits for it too long, no client gets more than its quota, and
-//! everything works as before when the fault is over.
+//! Every kind of Memcached fault: no request waits too long, no client gets more than its quota, and afterwards
+//! everything works as before.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,11 +9,10 @@ use rustix::process::Signal;
 use crate::harness::{self, Client, Fault, Gateway, Memcached, Mode, align, until};
 
 const QUOTA: usize = 20;
-/// What a client asks for before anything goes wrong.
 const BEFORE: usize = 8;
-/// `timeout` where no test measures how long requests wait: enough for a Memcached that nothing befalls.
+/// `timeout` if no test measures waits: enough for a Memcached without faults.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// What a recovery may take: the longest pause between two attempts, on a busy machine.
+/// The longest recovery: the longest pause between two attempts, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 fn limited() -> String {
@@ -23,9 +22,9 @@ fn limited() -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Killed,
-    /// Killed and at once there again, empty.
+    /// Killed, and back at once, empty.
     Restarted,
-    /// It exists and does nothing.
+    /// The process exists and does nothing.
     Stopped,
     /// Away before the gateway starts.
     Refused,
@@ -43,12 +42,12 @@ impl Kind {
         self == Self::Refused
     }
 
-    /// Whether it lasts: there is no counting in Memcached until it ends.
+    /// Whether there is no counting in Memcached until the fault ends.
     fn lasts(self) -> bool {
         !matches!(self, Self::Restarted | Self::Evicted | Self::Flushed)
     }
 
-    /// Whether it gives no answer, so that only the time limit helps.
+    /// Whether there is no answer, so only the time limit helps.
     fn is_silent(self) -> bool {
         matches!(self, Self::Stopped | Self::Slow)
     }
@@ -58,18 +57,17 @@ impl Kind {
         matches!(self, Self::Killed | Self::Restarted | Self::Evicted | Self::Flushed)
     }
 
-    /// Whether what is written while it lasts may be counted although the gateway was not told so: then nothing says
-    /// whether it has to be written again.
+    /// Whether Memcached may count a write although the gateway gets no answer. Then nothing says whether the gateway
+    /// must write again.
     fn is_ambiguous(self) -> bool {
         matches!(self, Self::Stopped | Self::Reset | Self::Slow)
     }
 }
 
-/// A Memcached that something befalls.
 struct Server {
     kind: Kind,
     memcached: Memcached,
-    /// What the gateway talks to instead, where Memcached itself does nothing wrong.
+    /// The gateway talks to this proxy if Memcached itself does nothing wrong.
     proxy: Option<Fault>,
 }
 
@@ -117,22 +115,21 @@ impl Server {
         self.proxy.iter().for_each(|proxy| proxy.set(mode));
     }
 
-    /// A gateway that counts in it, under a prefix of its own if need be.
+    /// A gateway that counts in this Memcached, with its own prefix if necessary.
     fn gateway(&self, prefix: &str, timeout: Duration, more: &str) -> Gateway {
         let address = self.proxy.as_ref().map_or(self.memcached.address, |proxy| proxy.address);
         let at = format!("servers = [\"{address}\"]\nprefix = \"{prefix}\"\ntimeout = \"{}ms\"", timeout.as_millis());
-        // A single worker talks to Memcached itself, several leave that to a thread.
+        // A single worker talks to Memcached itself, several leave this to a thread.
         let workers = if matches!(prefix, "allow" | "p0") { 1 } else { 2 };
         let rest = format!("[store]\ntype = \"memcached\"\n{at}\n{more}\n{}", limited());
         Gateway::with_server(&format!("workers = {workers}"), &rest)
     }
 
-    /// Another one, that nothing comes between and that cannot count on its own.
+    /// Another gateway without the proxy, which cannot count on its own.
     fn other_gateway(&self) -> Gateway {
         Gateway::start(&(self.memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\"") + &limited()))
     }
 
-    /// Waits until the gateways have one connection each, and no more.
     #[track_caller]
     fn settles_at(&self, gateways: usize) {
         until("there is one connection for each gateway", PATIENCE, || match &self.proxy {
@@ -141,7 +138,6 @@ impl Server {
         });
     }
 
-    /// Waits until at least so much is counted in Memcached.
     #[track_caller]
     fn counts(&self, sum: usize) {
         until(&format!("{sum} are counted"), PATIENCE, || self.memcached.counted() >= sum as u64);
@@ -152,7 +148,7 @@ fn ask(client: &mut Client, key: &str) -> u16 {
     client.get_with("/", format!("X-Api-Key: {key}\r\n")).status
 }
 
-/// How many of `count` requests are admitted; the others are over the limit.
+/// How many of `count` requests are admitted; the others must be over the limit.
 #[track_caller]
 fn admitted(client: &mut Client, key: &str, count: usize) -> usize {
     let statuses: Vec<_> = (0..count).map(|_| ask(client, key)).collect();
@@ -167,13 +163,12 @@ fn survived(gateway: &Gateway) {
     assert!(!log.iter().any(|line| line.contains("panicked")), "{log:#?}");
 }
 
-/// The sum of one of the store's metrics, which must be there.
 #[track_caller]
 fn metric(gateway: &Gateway, name: &str) -> f64 {
     gateway.metric(name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// Clients get what their quota says, all in all: before, while it lasts and afterwards, here and elsewhere.
+/// Clients get their quota in total: before, during and after the fault, here and elsewhere.
 fn nobody_gets_more(kind: Kind) {
     align(Duration::from_secs(86_400), Duration::from_secs(60));
     let mut server = Server::start(kind);
@@ -202,7 +197,7 @@ fn nobody_gets_more(kind: Kind) {
     survived(&gateway);
 
     server.end();
-    // Of a client that asks for nothing Memcached learns nothing.
+    // Memcached learns nothing of a client that asks for nothing.
     let sum = QUOTA + before + 4 + if kind.forgets() { 0 } else { before };
     server.counts(sum);
     until("it is seen to be back", PATIENCE, || metric(&gateway, "gateway_store_up") > 0.5);
@@ -227,7 +222,7 @@ fn nobody_gets_more(kind: Kind) {
     survived(&gateway);
 }
 
-/// Everybody is let through, or nobody, while it lasts; afterwards the limit holds again.
+/// During the fault everybody passes, or nobody; afterwards the limit holds again.
 fn all_or_none(kind: Kind) {
     align(Duration::from_secs(86_400), Duration::from_secs(60));
     let mut server = Server::start(kind);
@@ -261,7 +256,6 @@ fn all_or_none(kind: Kind) {
     survived(&rejecting);
 }
 
-/// How long a request takes.
 fn time(client: &mut Client, key: &str) -> Duration {
     let start = Instant::now();
     let status = ask(client, key);
@@ -269,11 +263,11 @@ fn time(client: &mut Client, key: &str) -> Duration {
     start.elapsed()
 }
 
-/// No request waits longer than it may, and none at all for a Memcached that is known to be away.
+/// No request waits longer than it may, and none waits for a Memcached that is known to be away.
 fn nobody_waits(kind: Kind) {
     const TIMEOUT: Duration = Duration::from_secs(3);
-    /// Who waits for Memcached waits for all of `TIMEOUT`. Who takes less than this has not waited, on a busy machine
-    /// as well.
+    /// A request that waits for Memcached waits for all of `TIMEOUT`. A request that takes less than this has not
+    /// waited, even on a busy machine.
     const AT_ONCE: Duration = Duration::from_secs(2);
     let mut server = Server::start(kind);
     let policies = ["", "on_error = \"allow\"", "on_error = \"reject\""];
@@ -301,7 +295,6 @@ fn nobody_waits(kind: Kind) {
     gateways.iter().for_each(|(gateway, _)| survived(gateway));
 }
 
-/// Requests that meet the fault together.
 fn at_once(clients: &mut [Client]) -> Vec<Duration> {
     thread::scope(|scope| {
         let ask = |(at, client)| scope.spawn(move || time(client, &format!("t{at}")));
@@ -310,13 +303,13 @@ fn at_once(clients: &mut [Client]) -> Vec<Duration> {
     })
 }
 
-/// Requests one after the other, until it was tried several times whether Memcached is back: how long the slowest took.
+/// Sends requests in turn until the gateway has tried Memcached again several times. Returns the longest time.
 #[track_caller]
 fn one_by_one(gateway: &Gateway, client: &mut Client, kind: Kind) -> Duration {
     let failures = || metric(gateway, "gateway_store_errors_total");
     let (before, end) = (failures(), Instant::now() + 2 * PATIENCE);
     let (mut at, mut slowest) = (0, Duration::ZERO);
-    // An attempt may fail twice, when it is given up by those who wait and when it ends.
+    // An attempt may fail twice: when those who wait give it up, and when it ends.
     while at < 200 || kind.lasts() && failures() < before + 4.0 {
         assert!(Instant::now() < end, "it is not tried whether Memcached is back");
         for _ in 0..20 {
@@ -328,7 +321,7 @@ fn one_by_one(gateway: &Gateway, client: &mut Client, kind: Kind) -> Duration {
     slowest
 }
 
-/// Stories of one kind, each a test.
+/// Each story of a kind is a test.
 macro_rules! stories {
     ($($name:ident: $kind:ident, $($story:ident)+;)+) => {
         $(mod $name {

@@ -1,4 +1,4 @@
-//! File handles are short: nobody takes them from others, and no server is blamed for it.
+//! When file handles are short, nobody takes them from others, and no server gets the blame.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::harness::{Client, Gateway, Upstream, reply, until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Routes what it holds to `slow`, and all others to `fast`.
+/// `/held` goes to `slow`, everything else to `fast`.
 fn routes(slow: &Upstream, fast: &Upstream) -> String {
     let (slow, fast) = (slow.address(), fast.address());
     format!(
@@ -22,7 +22,6 @@ fn routes(slow: &Upstream, fast: &Upstream) -> String {
     )
 }
 
-/// How many requests are in flight at all servers.
 fn in_flight(gateway: &Gateway) -> Option<f64> {
     gateway.metric("gateway_upstream_server_in_flight")
 }
@@ -39,7 +38,7 @@ fn a_client_with_many_streams_leaves_handles_for_others() {
         client
     };
     let mut clients: Vec<_> = (0..5).map(connect).collect();
-    // 600 handles less 74 for other things: a half for clients, a half for servers, and a half of that for one client.
+    // 600 handles less 74 for other things: half for clients, half for servers, and half of that for one client.
     let is_refused = |line: &String| line.contains("\"status\":503") && line.contains("\"exhausted\"");
     let refused = || gateway.log().iter().filter(|line| is_refused(line)).count();
     until("the others are refused", PATIENCE, || refused() == 1000 - 132);
@@ -47,7 +46,7 @@ fn a_client_with_many_streams_leaves_handles_for_others() {
     clients[0].send(&get(2 * STREAMS + 1, "/")).unwrap();
     let line = gateway.wait_log("its next stream", |line| line["path"] == "/" && line["message"] == "request");
     assert_eq!((line["status"].as_u64(), line["reason"].as_str()), (Some(503), Some("exhausted")));
-    // Whoever sends one request at a time has its own place.
+    // A client with one request at a time has its own place.
     assert_eq!(gateway.client().get("/").text(), "fast");
     let mut other = Client::connect_from([127, 0, 0, 2].into(), gateway.http);
     assert_eq!(other.get("/").text(), "fast");
@@ -72,8 +71,7 @@ fn idle_connections_to_a_server_make_room_for_those_to_another() {
     clients.iter_mut().for_each(|client| assert_eq!(client.get("/").text(), "fast"));
 }
 
-/// A server whose connections carry one request each, and which answers each dozen of requests for `/held` together, and `/never`
-/// never.
+/// Each connection carries one request. `/held` gets answers by the dozen, and `/never` gets none.
 fn of_one_stream() -> Http2Server {
     let (mut settings, dozen) = (Builder::new(), Arc::new(Barrier::new(12)));
     settings.max_concurrent_streams(1);
@@ -94,7 +92,7 @@ fn of_one_stream() -> Http2Server {
 #[test]
 fn a_client_with_many_streams_leaves_connections_over_http_2_for_others() {
     let up = of_one_stream();
-    // 110 handles less 74: 18 for servers, and a half of that for one client, besides the first ones.
+    // 110 handles less 74: 18 for servers, and half of that for one client, besides the first ones.
     let gateway = Gateway::with_handles(110, "workers = 1", &up.everything("http", ""));
     let mut client = RawHttp2::connect(gateway.http, &[]);
     client.send(&(0..40).flat_map(|number| get(2 * number + 1, "/never")).collect::<Vec<_>>()).unwrap();
@@ -153,7 +151,7 @@ fn no_server_is_blamed_for_what_this_machine_lacks() {
     };
     let mut clients: Vec<_> = (0..150).map(connect).collect();
     gateway.wait_message("cannot accept connections");
-    // Those that are answered below are idle then, so that they make room.
+    // The connections that are answered below become idle, so they make room.
     gateway.wait_message("a server cannot be checked");
     let mut statuses = clients.iter_mut().filter_map(|client| {
         client.send("Host: a\r\n\r\n");

@@ -1,5 +1,5 @@
-//! Fleets in virtual time (benches/fleet): what is promised of their limits holds, and the Memcached of the simulation
-//! replies like a real one.
+//! Fleets in virtual time (benches/fleet): the promises about their limits hold, and the simulated Memcached replies
+//! like a real one.
 
 // The bench uses what the tests do not.
 #![allow(dead_code, clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -38,9 +38,9 @@ use server::Server;
 use traffic::Traffic;
 use world::Fleet;
 
-/// The reply to the last command of each exchange, which is sent once in it.
+/// The last command of each exchange, and its reply.
 const LAST: (&[u8], &[u8]) = (b"mn\r\n", b"MN\r\n");
-/// A moment, for what lives for at most a month.
+/// A moment, for items that live for at most a month.
 const NOW: u64 = 1_800_000_000;
 
 #[test]
@@ -63,7 +63,7 @@ fn a_seed_decides_everything() {
 
 #[test]
 fn a_log_is_replayed_as_it_is() {
-    // Bursts of one client after the other, of which the first comes most often.
+    // Bursts of one client after the other; the first client comes most often.
     let burst = |number: u64| (0..30).map(move |request| (number, request));
     let log = (0..20).flat_map(burst).map(|(number, request)| {
         let key = if number % 2 == 0 { 0 } else { usize::try_from(number).unwrap() };
@@ -73,7 +73,7 @@ fn a_log_is_replayed_as_it_is() {
     let plan = |strict| Plan { strict, log: log.clone().into(), ..Plan::new(4, exactly("50/s"), 1.0, 1) };
     let mut outcome = Fleet::run(plan(true), 20);
     assert_eq!((outcome.requests, outcome.excess(50, Duration::from_secs(1)).most), (600, 0));
-    // Each of the odd ones asks for less than its quota.
+    // Each of the odd clients asks for less than its quota.
     let admitted = |key: usize| outcome.admissions[key].len();
     assert!((1..20).step_by(2).all(|key| admitted(key) == 30) && (50..300).contains(&admitted(0)), "{outcome:?}");
     assert!(Fleet::run(plan(false), 20).admitted >= outcome.admitted);
@@ -81,7 +81,7 @@ fn a_log_is_replayed_as_it_is() {
 
 #[test]
 fn requests_one_after_the_other_do_not_exceed_a_limit() {
-    // Each asks when all that was admitted before is known to Memcached, in buckets that gateways have read before.
+    // Each request comes when Memcached knows all earlier admissions, in buckets that gateways have read before.
     let log: Vec<_> = (0..300).map(|request| (Duration::from_millis(100 + request * 90), 0)).collect();
     for rate in ["10/5s", "30/4s"] {
         for gateways in [2, 8, 16] {
@@ -104,16 +104,15 @@ fn round_trips_are_distributed_as_measured() {
     }
 }
 
-/// The version numbers that were read last, by name.
+/// The last read versions, by name.
 type Versions = std::collections::BTreeMap<String, u64>;
 
 /// Random commands as gateways write them, about a few names.
 fn commands(random: &mut Rng, versions: &Versions) -> Vec<u8> {
     let mut out = Vec::new();
     for tag in 0..random.usize(1..8) {
-        // Names of counters, and of values.
         let (counter, value) = (format!("c{}", random.u32(0..6)), format!("v{}", random.u32(0..4)));
-        // In values from 2^63 on, Memcached looks for a minus sign even behind the value, where anything may be.
+        // From 2^63 on, Memcached looks for a minus sign even after the value, where anything may be.
         let amount = [1, 9, 10, 95, 1_000, 1_000_000_000_000_000_u64][random.usize(0..6)];
         let echo = ["q", "v"][random.usize(0..2)];
         let bytes: String = (0..random.usize(0..40)).map(|_| random.alphanumeric()).collect();
@@ -149,8 +148,8 @@ fn exchange(stream: &mut TcpStream, commands: &[u8]) -> Vec<u8> {
     replies
 }
 
-/// The replies without what differs from run to run: the version of the installed Memcached, and the spaces with which
-/// it fills up a count that was longer before. It does not if one of its own threads looks at the item just then.
+/// The replies without what differs from run to run: the version of the installed Memcached, and the spaces that fill
+/// up a shorter count. Memcached omits them if one of its own threads looks at the item just then.
 fn comparable(replies: &[u8]) -> String {
     let (mut out, text) = (String::new(), String::from_utf8_lossy(replies));
     let mut lines = text.split("\r\n").peekable();
@@ -184,7 +183,7 @@ fn the_simulated_memcached_replies_like_a_real_one() {
         versions.clear();
         for line in expected.lines().filter_map(|line| line.strip_prefix("VALUE ")) {
             let words: Vec<&str> = line.split(' ').collect();
-            // Some are of another item, or of none.
+            // Some versions are of another item, or of none.
             let version = words[3].parse::<u64>().unwrap() + u64::from(random.u32(0..5) == 0);
             versions.insert(words[0].to_owned(), version);
         }
@@ -202,8 +201,8 @@ fn leases_refuse_hardly_anything_as_long_as_there_is_room() {
         };
         let outcome = Fleet::run(plan, 1);
         assert!(outcome.work[0].exchanges < outcome.requests / 2, "their key is leased");
-        // The load is all that may pass, since the oldest bucket counts in full. What is leased and not given back yet
-        // counts as admitted.
+        // The load equals the quota, because the oldest bucket counts in full. Leases count as admitted until they are
+        // given back.
         let refused = outcome.requests - outcome.admitted;
         assert!(refused * 100 < outcome.requests, "strict: {strict}: {refused} of {}", outcome.requests);
     }

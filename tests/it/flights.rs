@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::harness::{Client, Gateway, Upstream, reply, until};
 
-/// The upstream answers when it is opened.
+/// The upstream answers when the gate is open.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -22,7 +22,7 @@ impl Gate {
     }
 }
 
-/// An upstream that answers `/free` at once, and everything else when the gate is open.
+/// Answers `/free` at once, and everything else when the gate is open.
 fn gated() -> (Gate, Upstream) {
     let gate = Gate::default();
     let waiting = gate.clone();
@@ -46,7 +46,6 @@ fn begin(gateway: &Gateway) -> Client {
     client
 }
 
-/// Waits until both places are free again.
 #[track_caller]
 fn both_are_free(gateway: &Gateway) {
     until("both places are free", Duration::from_secs(5), || {

@@ -8,12 +8,12 @@ use rustix::process::Signal;
 
 use crate::harness::{Client, Gateway, Response, align, both_stores, limited, unix};
 
-/// Without a log, so that a request needs nothing but its response.
+/// Without a log, so a request needs only its response.
 fn quiet(rest: &str) -> Gateway {
     Gateway::with_log("access = false", rest)
 }
 
-/// Waits until a minute of the day is left, in which a quota per day is not renewed.
+/// Waits until a minute of the day is left, in which a daily quota is not renewed.
 fn align_day() {
     align(Duration::from_secs(86_400), Duration::from_secs(60));
 }
@@ -22,12 +22,10 @@ fn number(response: &Response, header: &str) -> u64 {
     response.headers.must(header).parse().unwrap()
 }
 
-/// The seconds in the field `RateLimit`.
 fn seconds(response: &Response) -> u64 {
     response.headers.must("ratelimit").rsplit(";t=").next().unwrap().parse().unwrap()
 }
 
-/// The statuses of the responses to these bytes, sent so many times.
 fn statuses(client: &mut Client, request: &str, count: usize) -> Vec<u16> {
     (0..count).map(|_| client.call(request).status).collect()
 }
@@ -73,7 +71,7 @@ fn each_refusal_is_the_same_and_is_counted() {
                 assert_eq!(gateway.metric(metric), Some(count), "{metric}, {name}, {store}");
             }
             if let Some(remembered) = gateway.metric("gateway_store_remembered_total") {
-                // Memcached decides about the first refusal, or the first two.
+                // Memcached decides the first refusal, or the first two.
                 assert!((495.0..497.0).contains(&remembered), "{remembered}");
             }
         }
@@ -104,7 +102,7 @@ fn each_refusal_has_a_line_in_the_log() {
 fn the_date_and_the_wait_change_with_time() {
     let gateway = quiet(&limited("global", "1/m burst 1", "strategy = \"token-bucket\""));
     let mut client = gateway.client();
-    // A bucket has room a minute after this, and the second is half over: the date and the wait change at different times.
+    // A bucket has room in a minute, and the second is half over: the date and the wait change at different times.
     sleep(Duration::from_millis((1500 - u64::from(unix().subsec_millis())) % 1000));
     let before = Instant::now();
     assert_eq!(client.get("/").status, 200);
@@ -114,10 +112,9 @@ fn the_date_and_the_wait_change_with_time() {
         let response = client.get("/");
         let (wait, date) = (number(&response, "retry-after"), response.headers.must("date").to_owned());
         let second: u64 = date[23..25].parse().unwrap();
-        // It may be read a moment before or after it was written.
+        // The date may be read a moment before or after it was written.
         let seconds = since.as_secs()..=unix().as_secs();
         assert!(seconds.clone().any(|time| time % 60 == second), "{date}, between {seconds:?}");
-        // What is left of a minute, in whole seconds.
         let left = |passed: Duration| Duration::from_secs(60).saturating_sub(passed).as_micros().div_ceil(1_000_000);
         let expected = left(before.elapsed())..=left(asked - begun);
         assert!(expected.contains(&u128::from(wait)), "{wait}, not {expected:?}");
@@ -211,7 +208,7 @@ fn a_new_route_applies_at_once() {
     assert_eq!(client.get("/a").status, 429);
 }
 
-/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+/// These tests load the machine, or measure what load disturbs, so they take turns.
 mod alone {
     use super::*;
 

@@ -9,7 +9,6 @@ use crate::harness::{Gateway, Upstream, reply};
 
 const ECHO: &str = "[upstreams.up]\nservers = [\"builtin:echo\"]\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n";
 
-/// The headers that the upstream gets for a request with these fields.
 fn seen(gateway: &Gateway, fields: &str) -> Value {
     gateway.client().get_with("/x", fields).json()["headers"].clone()
 }
@@ -29,7 +28,7 @@ fn connections_are_kept_on_both_sides() {
         let path = format!("/{at}");
         assert_eq!(clients[at % 2].get(&path).text(), path);
     }
-    // At most one for each worker, since there are never two requests in flight.
+    // At most one for each worker, because there are never two requests in flight.
     assert!((1..=2).contains(&up.connections()), "{} connections", up.connections());
 }
 
@@ -246,7 +245,7 @@ fn header_fields_pass_unchanged() {
 
 #[test]
 fn an_idle_connection_that_the_upstream_closed_costs_no_request() {
-    // It closes the connection after every response without announcing it.
+    // The upstream closes the connection after every response without notice.
     let up = Upstream::raw(|mut wire, _| {
         if let Ok(Some(_)) = wire.head() {
             let _ = wire.write(&reply(200, "ok"));
@@ -259,8 +258,8 @@ fn an_idle_connection_that_the_upstream_closed_costs_no_request() {
     }
 }
 
-/// Answers the first request of a connection and closes when the second has come: the race of a keep-alive that
-/// ends while a request is on its way, made certain.
+/// Answers the first request of a connection and closes when the second comes. This makes the race between the end of a
+/// keep-alive and a new request certain.
 fn closes_on_the_second(asked: &Arc<AtomicUsize>) -> Upstream {
     let asked = Arc::clone(asked);
     Upstream::raw(move |mut wire, _| {

@@ -1,4 +1,4 @@
-//! Clients that go away while there are unread bytes after their request. The bytes must not hide that.
+//! Clients that go away while there are unread bytes after their request. The bytes must not hide this.
 
 use std::net::Shutdown;
 use std::ops::Range;
@@ -13,9 +13,9 @@ use crate::harness::{Client, Framing, Gateway, Upstream, reply, until};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// The longest time until a client that has closed its side counts as gone, on a busy machine.
+/// How long a client that has closed its side counts as present, on a busy machine.
 const CLOSED: Range<Duration> = Duration::from_millis(950)..Duration::from_secs(5);
-/// An upstream that never answers, and reports when a connection with which request has ended.
+/// Never answers, and reports the request and the end of each connection.
 fn silent() -> (Upstream, Receiver<(String, Instant)>) {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
@@ -27,14 +27,14 @@ fn silent() -> (Upstream, Receiver<(String, Instant)>) {
     (up, told)
 }
 
-/// A client whose request waits for the upstream, and which then sends these bytes too.
+/// A client whose request waits for the upstream, and which then sends `behind`.
 fn waiting(gateway: &Gateway, up: &Upstream, request: &str, behind: &str) -> Client {
     let before = up.connections();
     let mut client = gateway.client();
     client.send(request);
     up.wait_connections(before + 1);
     client.send(behind);
-    // The gateway has to receive these bytes separately from what follows.
+    // The gateway must receive these bytes separately.
     sleep(Duration::from_millis(50));
     client
 }
@@ -44,12 +44,12 @@ fn reset(client: Client) {
     drop(client);
 }
 
-/// What clients send after their request, before they go away.
+/// Bytes of clients between their request and their going away.
 fn behind() -> [String; 4] {
     [String::new(), "G".to_owned(), ASK.repeat(3), "x".repeat(100_000)]
 }
 
-/// Clients reset their connections. Each is noticed before one that has closed its side only, just before.
+/// Clients reset their connections. The gateway notices each before it would notice a half close just before.
 #[track_caller]
 fn is_noticed_at_once(reset: fn(Client)) {
     let (up, ended) = silent();
@@ -147,14 +147,14 @@ fn a_body_that_the_upstream_reads_slowly_is_sent_completely() {
     let taken = Arc::new(Mutex::new(0));
     let count = Arc::clone(&taken);
     let up = Upstream::raw(move |mut wire, _| {
-        // Else the system would keep so much for it that it reads on long after the gateway has sent all.
+        // A larger buffer would let the upstream read long after the gateway has sent everything.
         SockRef::from(wire.stream()).set_recv_buffer_size(1 << 16).unwrap();
         let Ok(Some((_, headers))) = wire.head() else { return };
         let framing = headers.framing(Framing::Length(0)).unwrap();
         let mut take = |piece: &[u8]| {
             let mut taken = count.lock().unwrap();
             *taken += piece.len();
-            // The rest is read fast: the gateway does not see how long that takes which it has sent.
+            // The rest is read fast: the gateway does not see how long the read of sent bytes takes.
             if *taken < LENGTH / 2 {
                 sleep(Duration::from_nanos(600 * piece.len() as u64));
             }

@@ -1,4 +1,4 @@
-//! gRPC through the gateway, with the clients and servers of grpcio and grpc-js, which `scripts/test --all` installs.
+//! gRPC through the gateway, with clients and servers of grpcio and grpc-js, which `scripts/test --all` installs.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Gateway, Process, Upstream, closed_port, reply};
 
-/// The programs that are clients and servers, and what runs them.
+/// The programs of clients and servers, with their interpreters.
 const PEERS: [Peer; 2] = [PYTHON, ("node", "grpc_peer.js")];
 const PYTHON: Peer = ("python3", "grpc_peer.py");
 
@@ -24,7 +24,6 @@ fn command((interpreter, program): Peer) -> Command {
     command
 }
 
-/// A server of gRPC, which ends when it is dropped.
 struct Server {
     _process: Process,
     output: BufReader<ChildStdout>,
@@ -58,7 +57,6 @@ fn routed(address: SocketAddr, more: &str) -> String {
     format!("{upstream}[[routes]]\npath = \"/*\"\nupstream = \"up\"\n{more}\n")
 }
 
-/// What a client gets for one call.
 fn call(gateway: &Gateway, arguments: &[&str]) -> Value {
     call_with(PYTHON, gateway, arguments)
 }
@@ -92,7 +90,7 @@ fn all_kinds(call: impl Fn(&[&str]) -> Value) {
     assert_eq!(collected["messages"], json!([all.join(",")]), "{collected}");
     let listed = call(&["ServerStream", "100"]);
     assert_eq!(listed["messages"], json!((0..100).map(|index| index.to_string()).collect::<Vec<_>>()), "{listed}");
-    // Each message is sent only after the answer to the one before, so nothing may wait for more.
+    // Each message waits for the answer to the previous one, so nothing may buffer them.
     let echoed = call(&["Bidirectional", "50"]);
     assert_eq!(echoed["messages"], json!((0..50).map(|index| format!("m{index}!")).collect::<Vec<_>>()), "{echoed}");
 }
@@ -110,12 +108,12 @@ fn a_call_over_a_limit_is_told_when_to_try_again() {
         assert_eq!(refused["code"], "RESOURCE_EXHAUSTED", "{refused}");
         let details = refused["details"].as_str().unwrap();
         assert!(details.contains("The limit \"l\" allows 1/h"), "{refused}");
-        // The whole google.rpc.Status is checked where it is made.
+        // Another test checks the whole google.rpc.Status.
         let status = refused["trailing"]["grpc-status-details-bin"].as_str().unwrap();
         let retry_info = "type.googleapis.com/google.rpc.RetryInfo";
         assert!(status.starts_with("\x08\x08") && status.contains(retry_info), "{refused}");
     }
-    // The answer to others stays what it was.
+    // The answer to other clients stays the same.
     gateway.client().call("POST /test.Echo/Unary HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n").expect_problem(429);
 }
 
@@ -134,7 +132,6 @@ fn other_failures_have_their_codes() {
     let limit = "[limits.l]\nkey = \"header:x-key\"\nmissing = \"reject\"\nrates = [\"1/h\"]\n";
     let gateway = Gateway::start(&format!("{limit}{}", routed(away, "limits = [\"l\"]")));
     assert_eq!(call(&gateway, &["Unary", "1"])["code"], "INVALID_ARGUMENT");
-    // A server that accepts a connection and says nothing.
     let silent = Upstream::raw(|wire, _| {
         std::thread::sleep(Duration::from_secs(10));
         drop(wire);
@@ -170,7 +167,7 @@ fn a_deadline_cuts_the_call_of_the_upstream() {
     assert_eq!(server.line(), "cancelled");
     let line = gateway.wait_log("the end", |line| line["reason"] == "grpc_timeout");
     assert_eq!(line["outcome"], "abandoned");
-    // Before the response has begun, the gateway says so itself.
+    // Before the response begins, the gateway itself reports the timeout.
     let silent = Upstream::raw(|wire, _| {
         std::thread::sleep(Duration::from_secs(10));
         drop(wire);

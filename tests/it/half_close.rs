@@ -1,4 +1,4 @@
-//! Clients that close only their side after a request, as `printf ... | nc` does. It looks as if they had gone away.
+//! Clients that close only their side after a request, as `printf ... nc` does: they look as if they had gone away.
 
 use std::net::Shutdown;
 use std::sync::mpsc::channel;
@@ -19,7 +19,7 @@ fn half_closed(gateway: &Gateway, requests: &str) -> Client {
     client
 }
 
-/// An upstream that sends these pieces with such a pause before each, and reports when its connection has ended.
+/// Sends pieces, each after its pause, and reports the end of the connection.
 fn slow(pieces: &[(u64, &'static str)]) -> (Upstream, Arc<Mutex<Option<Instant>>>) {
     let ended = Arc::new(Mutex::new(None));
     let (end, pieces) = (Arc::clone(&ended), pieces.to_vec());
@@ -132,7 +132,7 @@ fn a_client_that_leaves_in_the_middle_of_its_response_frees_the_upstream() {
     let mut client = gateway.client();
     client.send(ASK);
     client.try_head().unwrap();
-    // Nothing is sent to the client any more, so only a reset shows that it has gone.
+    // Nothing more is sent to the client, so only a reset shows that it has gone.
     client.wire.stream().shutdown(Shutdown::Write).unwrap();
     sleep(Duration::from_millis(50));
     SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();

@@ -1,4 +1,4 @@
-//! A new gateway takes over the listening socket of the one before. The service manager is told how each of them does.
+//! A new gateway takes over the listening socket of the previous one, and both report to the service manager.
 
 use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
@@ -13,7 +13,7 @@ use crate::harness::{Client, Gateway, Upstream, limited, reply, until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Takes what gateways tell the service manager.
+/// Takes the messages of gateways to the service manager.
 struct Manager {
     socket: UnixDatagram,
     path: PathBuf,
@@ -33,7 +33,6 @@ impl Manager {
         &self.path
     }
 
-    /// The next message that begins like this.
     fn wait(&self, beginning: &str) -> String {
         let mut text = [0; 1024];
         loop {
@@ -63,7 +62,7 @@ fn a_new_gateway_takes_over_without_a_failed_connection() {
         for _ in 0..4 {
             scope.spawn(|| {
                 while !done.load(Ordering::SeqCst) {
-                    // Each request has a connection of its own.
+                    // Each request has its own connection.
                     let response = Client::connect(address).get_with("/", "Connection: close\r\n");
                     assert_eq!((response.status, response.text()), (200, "body"));
                     served.fetch_add(1, Ordering::SeqCst);
@@ -102,7 +101,7 @@ fn the_service_manager_is_told_of_reloads_and_that_all_is_well() {
     gateway.signal(Signal::HUP);
     assert!(manager.wait("RELOADING=1").contains("MONOTONIC_USEC="));
     manager.wait("READY=1");
-    // A reload that is refused ends, too.
+    // A refused reload ends, too.
     gateway.write_config("this is no toml");
     gateway.signal(Signal::HUP);
     manager.wait("RELOADING=1");

@@ -1,5 +1,5 @@
-//! Headers that belong to a connection, come too late, or could be forged: each is treated in the same way by both protocols,
-//! in both directions, and as a trailer, as docs/paths-and-headers.md says.
+//! Headers that belong to a connection, come too late, or could be forged: both protocols treat each alike, in both
+//! directions and as a trailer, as docs/paths-and-headers.md says.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What a limit sends in responses: the headers of the draft and of GitHub, and the rejection itself.
+//! The headers of a limit in responses, in the styles of the draft and of GitHub, and the rejection itself.
 
 use std::io::Write as _;
 
@@ -35,10 +35,9 @@ fn parameter(parameters: &[(String, i64)], name: &str) -> Option<i64> {
 
 /// Quota and window.
 type Policy = (i64, i64);
-/// The quota of its policy, what remains, and the time.
+/// The quota of its policy, the rest, and the time.
 type State = (i64, i64, i64);
 
-/// The values of the headers of the draft.
 #[track_caller]
 fn draft(response: &Response) -> (Vec<Policy>, Vec<State>) {
     let policies = members(response, "ratelimit-policy");
@@ -137,7 +136,7 @@ fn both_styles_or_none() {
             assert_eq!(response.status, status);
             let has = |start: &str| names(&response).iter().any(|name| name.starts_with(start));
             assert_eq!((has("ratelimit"), has("x-ratelimit")), (draft, github), "{style}");
-            // Retry-After is always sent.
+            // Retry-After does not depend on the style.
             assert_eq!(has("retry-after"), status == 429, "{style}");
         }
     }
@@ -171,7 +170,7 @@ fn a_rejection_of_head_has_no_body() {
     client.get("/");
     let rejected = client.call("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!((rejected.status, rejected.body.len()), (429, 0));
-    // If there were a body, it would be read as the beginning of this response.
+    // A body would be read as the beginning of this response.
     assert_eq!(client.get("/").status, 429);
 }
 
@@ -198,7 +197,6 @@ for line in sys.stdin.buffer.read().splitlines():
     print(json.dumps([[type(item.value).__name__, item.value, dict(item.params)] for item in fields]))
 ";
 
-/// What `http_sfv` reads in these lines.
 fn parsed_elsewhere(lines: &[String]) -> Vec<serde_json::Value> {
     let library = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/http-sfv");
     let mut python = std::process::Command::new("python3")

@@ -1,4 +1,4 @@
-//! Checks of servers: who gets requests, and what is said about it.
+//! Checks of servers: which servers get requests, and what the API says.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,6 @@ use crate::harness::{Gateway, Upstream, reply, until};
 const ROUTE: &str = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\n";
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A server whose health the test decides.
 struct Server {
     up: Upstream,
     is_healthy: Arc<AtomicBool>,
@@ -30,7 +29,6 @@ impl Server {
         self.is_healthy.store(is_healthy, Ordering::SeqCst);
     }
 
-    /// How many checks it got.
     fn checks(&self) -> usize {
         self.up.received().iter().filter(|received| received.target.starts_with("/healthz")).count()
     }
@@ -42,7 +40,6 @@ fn checked(servers: &[&Server], more: &str) -> String {
     format!("[upstreams.up]\nservers = [{}]\n{more}\n{health}\n{ROUTE}", urls.join(", "))
 }
 
-/// The names of the servers that answer so many requests.
 fn answering(gateway: &Gateway, requests: usize) -> Vec<String> {
     let mut client = gateway.client();
     let mut names: Vec<_> = (0..requests).map(|_| client.get("/").text().to_owned()).collect();
@@ -51,7 +48,6 @@ fn answering(gateway: &Gateway, requests: usize) -> Vec<String> {
     names
 }
 
-/// What the API says about the health of each server, in the order of the file.
 fn health(gateway: &Gateway) -> Vec<String> {
     let servers = gateway.admin("/api/upstreams").json()["upstreams"][0]["servers"].clone();
     servers.as_array().unwrap().iter().map(|server| server["health"].as_str().unwrap().to_owned()).collect()

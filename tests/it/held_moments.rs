@@ -1,14 +1,14 @@
-//! Requests that are decided about long after they have come: their moment is the one of the decision.
+//! Requests that are decided long after they came: the decision counts at its own moment.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::harness::{Client, Gateway, Upstream, both_stores, unix};
 
-/// For so long clients hold back the end of a body. It is longer than the windows of the limits.
+/// How long clients hold back the end of a body. Longer than the windows of the limits.
 const HOLD: Duration = Duration::from_secs(4);
 const WINDOW: u64 = 3;
-/// How many bodies are held back for each limit.
+/// Held back bodies for each limit.
 const HELD: usize = 5;
 
 const WAYS: [(&str, &str); 4] = [
@@ -18,7 +18,7 @@ const WAYS: [(&str, &str); 4] = [
     ("bucket", "rates = [\"10/3s burst 10\"]\nstrategy = \"token-bucket\""),
 ];
 
-/// A route for each of the limits, which count by what the body says.
+/// A route for each of the limits, which count by the body.
 fn routes() -> String {
     let limits = WAYS.map(|(name, rates)| format!("[limits.{name}]\nkey = \"json:/model\"\n{rates}\n"));
     let routes = WAYS.map(|(name, _)| {
@@ -61,7 +61,7 @@ fn a_body_that_is_held_back_lifts_no_limit() {
                 admitted += u64::from(held.response(false).status == 200);
                 admitted += burst(&mut client);
             }
-            // What the rate gives in that time comes on top, for which the machine may be slow.
+            // On a slow machine, the rate gives more in that time.
             let windows = begun.elapsed().as_secs() / WINDOW + 1;
             assert!(admitted >= 10, "{store} {name}: {admitted}");
             assert!(admitted <= 10 * windows + 4, "{store} {name}: {admitted} in {:?}", begun.elapsed());
@@ -120,7 +120,7 @@ fn what_is_told_is_true_when_the_head_leaves() {
         let (_, left) = headers.must("ratelimit").rsplit_once(";t=").unwrap();
         assert!(seconds(left) <= 60 - LASTS + 1, "{store}: {left} s are left");
         assert!(seconds(left) + LASTS + (ended - begun) >= 60, "{store}: {left} s are left");
-        // The window begins with the request, and all forms tell the same end of it.
+        // The window begins with the request, and all forms report the same end.
         let ends = begun + 60..=ended + 60 - LASTS + 1;
         let reset = seconds(headers.must("x-ratelimit-reset"));
         assert!(ends.contains(&reset), "{store}: {reset} is not in {ends:?}");
@@ -144,7 +144,7 @@ fn a_refusal_after_a_delay_says_from_when_it_is_sent() {
         let mut client = gateway.client();
         std::thread::spawn(move || client.get("/"))
     });
-    // One is held until the first rate has room again, the other one until it is known that the second one has none.
+    // One is held until the first rate has room again, the other until it is known that the second rate has none.
     let responses = threads.map(|thread| thread.join().unwrap());
     let refused = responses.iter().find(|response| response.status == 429).unwrap();
     let reset = refused.headers.must("x-ratelimit-reset").parse::<u64>().unwrap();

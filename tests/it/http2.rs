@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use crate::harness::http2_server::read;
 use crate::harness::{Authority, Client, Gateway, Headers, Received, Upstream, curl, limited, reply, until};
 
-/// What a connection begins with, and no settings.
+/// The beginning of a connection, without settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 fn run<F: Future>(future: F) -> F::Output {
@@ -24,7 +24,7 @@ fn run<F: Future>(future: F) -> F::Output {
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), future).await.expect("in time") })
 }
 
-/// Opens a connection with prior knowledge, whose streams may get so many bytes without asking.
+/// Opens a connection with prior knowledge, whose streams have this initial window.
 async fn connect(address: SocketAddr, window: u32) -> SendRequest<bytes::Bytes> {
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let (client, connection) = h2::client::Builder::new()
@@ -41,7 +41,6 @@ fn get(path: &str) -> Request<()> {
     Request::get(format!("http://test.example{path}")).body(()).unwrap()
 }
 
-/// Sends a request without a body.
 fn send(client: &mut SendRequest<bytes::Bytes>, request: Request<()>) -> ResponseFuture {
     client.send_request(request, true).unwrap().0
 }
@@ -73,7 +72,7 @@ fn it_is_agreed_on_in_tls_and_known_beforehand_without() {
     let url = format!("http://127.0.0.1:{plain}/");
     assert_eq!(version(&["--http2-prior-knowledge"], &url), "hello 2");
     assert_eq!(version(&[], &url), "hello 1.1");
-    // An upgrade within HTTP/1.1 is not offered, and the request is answered as if it had not asked.
+    // The gateway offers no upgrade within HTTP/1.1, and answers as if the client had not asked.
     assert_eq!(version(&["--http2"], &url), "hello 1.1");
     let via = |request: &Received| request.headers.must("via").split_once('-').unwrap().0.to_owned();
     let vias: Vec<_> = up.received().iter().map(via).collect();
@@ -270,7 +269,7 @@ fn a_stream_that_is_read_slowly_is_not_reset() {
         let mut length = 0;
         while let Some(piece) = body.data().await {
             length += piece.unwrap().len();
-            // Less than `body_timeout` for each piece, and more in all.
+            // Less than `body_timeout` for each piece, and more in total.
             tokio::time::sleep(Duration::from_millis(600)).await;
             body.flow_control().release_capacity(10).unwrap();
         }
@@ -284,7 +283,7 @@ fn a_request_that_is_cancelled_is_cancelled_at_the_upstream() {
     let tell = Mutex::new(tell);
     let up = Upstream::raw(move |mut wire, _| {
         wire.head().unwrap();
-        // Nothing is answered; the next thing is that the gateway closes the connection.
+        // Nothing is answered; the next event is the close of the connection by the gateway.
         let _ = tell.lock().unwrap().send(wire.rest().1);
     });
     let gateway = Gateway::start(&up.everything());
@@ -320,7 +319,7 @@ fn a_drain_finishes_what_is_under_way_and_takes_nothing_new() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         gateway.signal(Signal::TERM);
         let end = Instant::now() + Duration::from_secs(10);
-        // A connection that is told to go away takes no request any more.
+        // After GOAWAY the connection takes no request any more.
         while client.clone().ready().await.is_ok() {
             assert!(Instant::now() < end, "it is not told");
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -369,7 +368,7 @@ fn a_beginning_that_does_not_go_on_is_bounded_in_time() {
         client.closed();
         assert!(begun.elapsed() < Duration::from_secs(6), "{beginning:?}");
     }
-    // A preface in pieces is one all the same, and other beginnings are HTTP/1.1.
+    // A preface in pieces still counts, and other beginnings are HTTP/1.1.
     let mut client = gateway.client();
     for piece in PREFACE.chunks(5) {
         client.send(piece);

@@ -1,5 +1,5 @@
-//! What HTTP/2 can carry and HTTP/1.1 cannot: it is refused before anything is sent on. What is sent on is one well-formed
-//! request. Both are seen in the bytes that the upstream received.
+//! What HTTP/2 can carry but HTTP/1.1 cannot is refused before anything is forwarded. A forwarded request is one
+//! well-formed request. The tests look at the bytes that the upstream received.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ const SCHEME: Field = (b":scheme", b"http");
 const AUTHORITY: Field = (b":authority", b"a.test");
 const PATH: Field = (b":path", b"/p");
 
-/// An upstream that keeps the bytes of each connection, answers a whole request, and then closes.
+/// Keeps the bytes of each connection, answers a whole request, and then closes.
 struct Recorder {
     up: Upstream,
     received: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -53,14 +53,12 @@ impl Recorder {
         Self { up, received, closed }
     }
 
-    /// Waits until all connections are closed.
     #[track_caller]
     fn wait_closed(&self) {
         let closed = || self.closed.load(Ordering::SeqCst) == self.up.connections();
         until("no connection is open", Duration::from_secs(10), closed);
     }
 
-    /// What came since the last call.
     fn take(&self) -> Vec<Vec<u8>> {
         let all = std::mem::take(&mut *self.received.lock().unwrap());
         all.into_iter().filter(|bytes| !bytes.is_empty()).collect()
@@ -120,14 +118,14 @@ fn well_formed(bytes: &[u8]) -> Result<Read1, &'static str> {
     Ok((start, lines, body.to_vec()))
 }
 
-/// What the gateway does with a request on a connection of its own, and what the upstream receives meanwhile.
+/// The gateway's reaction to a request on its own connection, and what the upstream receives meanwhile.
 fn send(gateway: &Gateway, up: &Recorder, frames: &[u8]) -> (Reaction, Vec<Vec<u8>>) {
     let mut client = RawHttp2::connect(gateway.http, &[]);
     client.send(frames).unwrap();
     (client.reaction(1), up.take())
 }
 
-/// Fails unless none of these requests is answered with success, and the upstream receives nothing of any.
+/// Fails if any of these requests succeeds, or the upstream receives anything.
 #[track_caller]
 fn refused(cases: &[&[Field]]) {
     let up = Recorder::start();
@@ -149,7 +147,6 @@ fn refused(cases: &[&[Field]]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A request with one more field.
 fn with(name: &'static [u8], value: &'static [u8]) -> Vec<Field> {
     vec![METHOD, SCHEME, AUTHORITY, PATH, (name, value)]
 }
@@ -424,11 +421,11 @@ fn bodies_go_on_with_one_framing() {
     let five: Field = (b"content-length", b"5");
     for (frames, body) in [
         ([post(&[five]), data(END_STREAM, b"hello")].concat(), "hello"),
-        // Both say the same.
+        // Both lengths agree.
         ([post(&[five, five]), data(END_STREAM, b"hello")].concat(), "hello"),
         ([post(&[five]), data(0, b"he"), data(0, b""), data(0, b"llo"), data(END_STREAM, b"")].concat(), "hello"),
         ([post(&[]), data(END_STREAM, b"hello")].concat(), "5\r\nhello\r\n0\r\n\r\n"),
-        // Padding is no part of it.
+        // Padding is no part of the body.
         ([post(&[five]), data(PADDED | END_STREAM, b"\x03hello\0\0\0")].concat(), "hello"),
         (
             [post(&[]), data(0, b"hello"), headers(1, END_STREAM, &[(b"x-sum", b"1")])].concat(),

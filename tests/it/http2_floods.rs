@@ -14,17 +14,17 @@ const GET: &[(&[u8], &[u8])] = &[(b":method", b"GET"), (b":scheme", b"http"), (b
 const POST: &[(&[u8], &[u8])] =
     &[(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
 
-/// How many clients attack at the same time.
+/// At the same time.
 const ATTACKERS: usize = 4;
-/// By how much the memory of the gateway may grow.
+/// How much the memory of the gateway may grow.
 const MOST_MEMORY: u64 = 64 << 20;
-/// How long another client may wait for a response, besides the time that a thousand requests take one after the other:
-/// attackers open as many streams together.
+/// How long another client may wait for a response, besides the time of a thousand requests in sequence: attackers open as many
+/// streams together.
 const MOST_WAIT: Duration = Duration::from_secs(1);
-/// How many frames an attacker sends at most.
+/// Of one attacker.
 const MOST_FRAMES: u32 = 300_000;
 
-/// A gateway with an upstream, and with what its memory was before any attack.
+/// A gateway with an upstream, and its memory before any attack.
 struct Target {
     gateway: Gateway,
     memory: u64,
@@ -44,7 +44,7 @@ impl Target {
         Self { gateway, memory, _up: up }
     }
 
-    /// Runs `attack` in several threads, and asks for something in another way until all of them have ended.
+    /// Runs `attack` in several threads, while another client sends requests.
     #[track_caller]
     fn attacked<T: Send>(&self, attack: impl Fn(&Gateway) -> T + Sync) -> Vec<T> {
         let over = AtomicBool::new(false);
@@ -80,11 +80,11 @@ impl Target {
     }
 }
 
-/// An upstream that answers nothing on this path.
+/// Answers nothing on this path.
 fn never_answering(path: &'static str) -> Upstream {
     Upstream::raw(move |mut wire, _| {
         while let Ok(Some(request)) = receive(&mut wire) {
-            // It goes on to read, so that it learns when the gateway closes the connection.
+            // Goes on reading, to learn when the gateway closes the connection.
             if request.target != path && wire.write(&reply(200, "hello")).is_err() {
                 break;
             }
@@ -92,14 +92,13 @@ fn never_answering(path: &'static str) -> Upstream {
     })
 }
 
-/// Sends frames until the connection ends. Returns how it ended.
 fn flood(gateway: &Gateway, settings: &[(u16, u32)], next: impl Fn(u32) -> Vec<u8> + Send + 'static) -> Reaction {
     let mut client = RawHttp2::connect(gateway.http, settings);
     let mut writer = client.twin();
     let sending: JoinHandle<()> = std::thread::spawn(move || {
         let mut number = 0;
         while number < MOST_FRAMES {
-            // Several frames go in one write, as attackers do it.
+            // Several frames in one write, as attackers do it.
             let some: Vec<u8> = (number..number + 50).flat_map(&next).collect();
             number += 50;
             if writer.send(&some).is_err() {
@@ -144,7 +143,7 @@ fn a_head_that_is_not_completed_ends_the_connection_although_other_requests_are_
         client.send(&begun).unwrap();
         assert_eq!(client.ending(), Reaction::GoAway(ENHANCE_YOUR_CALM));
     }
-    // Without it, the request stays in flight.
+    // Without this frame, the request stays in flight.
     let mut client = RawHttp2::connect(gateway.http, &[]);
     client.send(&headers(1, END_STREAM, GET)).unwrap();
     let end = Instant::now() + Duration::from_secs(3);
@@ -169,7 +168,7 @@ fn a_trusted_proxy_may_reset_all_that_its_clients_have_left() {
         let requests: Vec<_> = streams().flat_map(|stream| headers(stream, END_STREAM, &at(b"/never"))).collect();
         client.send(&requests).unwrap();
         if round % 2 == 0 {
-            // They have been read when this is answered; otherwise they are reset before that.
+            // When this is answered, the gateway has read the requests. A reset before that would hide them.
             client.send(&frame(kind::PING, 0, 0, b"together")).unwrap();
             client.find("an answer to the ping", |frame| frame.kind == kind::PING && frame.flags == ACK);
         }
@@ -180,7 +179,7 @@ fn a_trusted_proxy_may_reset_all_that_its_clients_have_left() {
     assert_eq!(client.reaction(100_001), Reaction::Status(200));
 }
 
-/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+/// These tests load the machine, or measure what load disturbs, so they take turns.
 mod alone {
     use super::*;
 
@@ -235,8 +234,8 @@ mod alone {
 
     #[test]
     fn requests_that_are_reset_as_soon_as_they_are_read() {
-        // The upstream never answers, so each request is in flight, or waits for its place there, when it is reset. If each made a
-        // connection, some would fail, and who is answered may reset more.
+        // The upstream never answers, so at its reset each request is in flight or waits for a place there. If each made a
+        // connection, some would fail, and a client that gets answers may reset more.
         let never = never_answering("/never");
         let upstream = format!("[upstreams.never]\nservers = [\"http://{}\"]\n", never.address());
         let waits = "max_in_flight = 1\nmax_waiting = 1000\nmax_wait = \"60s\"\n";
@@ -251,7 +250,7 @@ mod alone {
                 let streams = || (number..number + 20).map(|number| 2 * number + 1);
                 let requests: Vec<_> = streams().flat_map(|stream| headers(stream, END_STREAM, &get)).collect();
                 let sent = client.send(&requests).and_then(|()| {
-                    // Until this is answered, the requests have been read.
+                    // When this is answered, the gateway has read the requests.
                     client.send(&frame(kind::PING, 0, 0, &u64::from(number).to_be_bytes()))
                 });
                 let end = Instant::now() + Duration::from_secs(10);
@@ -308,7 +307,7 @@ mod alone {
 
     #[test]
     fn fields_that_grow_when_they_are_decompressed() {
-        // The first head puts a field of 4 KB into the table; each of the others names it 4000 times, with a byte for each.
+        // The first head puts a field of 4 KB into the table; each other head names it 4000 times, with a byte for each.
         calmed(|number| {
             let large = [&b"\x40\x01x\x7f\xa1\x1e"[..], &[b'y'; 4000]].concat();
             let many = [&block(GET)[..], &[0xbe; 4000]].concat();
@@ -321,7 +320,7 @@ mod alone {
 
     #[test]
     fn more_streams_than_allowed() {
-        // They stay open, since their bodies do not come.
+        // The streams stay open, because their bodies do not come.
         calmed(|number| headers(2 * number + 1, 0, POST));
     }
 

@@ -1,8 +1,8 @@
-//! How the gateway reacts to frames that break the rules of HTTP/2, by the sections of RFC 9113 and RFC 7541. The cases are
-//! those that conformance suites such as h2spec check.
+//! How the gateway reacts to frames that break HTTP/2, by the sections of RFC 9113 and RFC 7541. The cases are those of
+//! conformance suites such as h2spec.
 //!
-//! An error of a stream may also end the connection (RFC 9113, section 5.4), and the code of an error is a hint. So what is
-//! checked is who is affected: nobody, the stream, or the connection.
+//! A stream error may also end the connection (RFC 9113, section 5.4), and the code of an error is a hint. So the tests
+//! check who is affected: nobody, the stream, or the connection.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -18,19 +18,17 @@ const GET: &[(&[u8], &[u8])] = &[(b":method", b"GET"), (b":scheme", b"http"), (b
 const POST: &[(&[u8], &[u8])] =
     &[(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
 
-/// Who is affected by what a client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Affected {
-    /// A request that follows is answered.
+    /// A following request is answered.
     Nobody,
     /// The first stream is reset, or the connection ends.
     Stream,
-    /// The connection ends.
     Connection,
 }
 use Affected::{Connection, Nobody, Stream};
 
-/// A case: the section, what is wrong, the frames after the preface and the settings, and who is affected.
+/// The section, the error, the frames after the preface and the settings, and who is affected.
 type Case = (&'static str, &'static str, Vec<u8>, Affected);
 
 fn get(stream: u32) -> Vec<u8> {
@@ -57,12 +55,10 @@ fn reset(stream: u32) -> Vec<u8> {
     frame(kind::RST_STREAM, 0, stream, &[0, 0, 0, 8])
 }
 
-/// A request whose block of fields is this.
 fn coded(block: &[u8]) -> Vec<u8> {
     frame(kind::HEADERS, END_HEADERS | END_STREAM, 1, block)
 }
 
-/// Fails unless each case affects whom it should.
 #[track_caller]
 fn check(cases: Vec<Case>) {
     let up = Upstream::start(|request| reply(200, &"x".repeat(request.body.len())));
@@ -71,7 +67,7 @@ fn check(cases: Vec<Case>) {
     for (section, what, frames, expected) in cases {
         let mut client = RawHttp2::connect(gateway.http, &[]);
         client.send(&frames).unwrap();
-        // What follows shows whether the connection goes on. It may have ended already.
+        // The next request shows whether the connection goes on. It may have ended already.
         let _ = client.send(&get(101));
         let end = Instant::now() + Duration::from_secs(10);
         let mut found = Nobody;
@@ -93,7 +89,7 @@ fn check(cases: Vec<Case>) {
                     break;
                 }
                 kind::RST_STREAM if frame.stream == 1 => found = Stream,
-                // It is refused where the stream could be reset as well.
+                // A refusal is as good as a reset of the stream.
                 kind::HEADERS if frame.stream == 1 && frame.payload[0] == 0x8c => found = Stream,
                 kind::HEADERS if frame.stream == 101 => break,
                 _ => {}
@@ -390,7 +386,7 @@ fn compression() {
     ]);
 }
 
-/// The responses of the generic part of h2spec: frames that are right are answered.
+/// The generic part of h2spec: correct frames are answered.
 #[test]
 fn what_is_right_is_answered() {
     let up = Upstream::start(|request| reply(200, &"x".repeat(request.body.len())));
@@ -401,7 +397,7 @@ fn what_is_right_is_answered() {
     client.send(&frame(kind::PING, 0, 0, b"gateway!")).unwrap();
     let pong = client.find("PING", |frame| frame.kind == kind::PING);
     assert_eq!((pong.flags, &pong.payload[..]), (ACK, &b"gateway!"[..]));
-    // SETTINGS is acknowledged, and a smaller window counts for a stream that is open.
+    // SETTINGS is acknowledged, and a smaller window counts for an open stream.
     let mut client = RawHttp2::connect(gateway.http, &[(4, 3)]);
     client.find("acknowledgement", |frame| frame.kind == kind::SETTINGS && frame.flags == ACK);
     client.send(&[post(1), data(1, END_STREAM, b"0123456789")].concat()).unwrap();
@@ -409,7 +405,7 @@ fn what_is_right_is_answered() {
     assert_eq!(client.find("DATA", is_data).payload.len(), 3);
     client.send(&frame(kind::SETTINGS, 0, 0, &setting(4, 5))).unwrap();
     assert_eq!(client.find("DATA", is_data).payload.len(), 2);
-    // The window becomes negative, and has to become positive again.
+    // The window becomes negative, and must become positive again.
     client.send(&frame(kind::SETTINGS, 0, 0, &setting(4, 1))).unwrap();
     client.find("acknowledgement", |frame| frame.kind == kind::SETTINGS && frame.flags == ACK);
     client.send(&window(1, 4)).unwrap();
@@ -458,7 +454,6 @@ fn agreed(authority: &Authority, gateway: &Gateway) -> TlsClient {
     TlsClient::connect(gateway.https(), &Arc::new(config), "site.test").unwrap()
 }
 
-/// What comes until the end.
 fn rest(client: &mut TlsClient) -> Vec<u8> {
     let mut rest = Vec::new();
     // A client that goes on sending may be cut off.
@@ -474,7 +469,7 @@ fn the_rules_hold_in_tls() {
     let server = format!("[server.tls]\ncertificates = [{}]\n", site.toml());
     let listen = "listen = [{ address = \"127.0.0.1:0\", tls = false }, { address = \"127.0.0.1:0\" }]\n";
     let gateway = Gateway::with_server(&format!("{listen}{server}"), &up.everything());
-    // What was agreed on is spoken, whatever the client begins with.
+    // The agreed protocol is spoken, whatever the client begins with.
     let mut client = agreed(&authority, &gateway);
     client.stream.write_all(b"GET / HTTP/1.1\r\nHost: site.test\r\n\r\n").unwrap();
     let answer = rest(&mut client);

@@ -25,7 +25,7 @@ fn run<F: Future>(future: F) -> F::Output {
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), future).await.expect("in time") })
 }
 
-/// A connection with prior knowledge that lets the gateway send so many bytes on each stream, and as many as that on all.
+/// A connection with prior knowledge, with this window for each stream and for the connection.
 async fn connect(address: SocketAddr, window: u32) -> SendRequest<Bytes> {
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let mut builder = h2::client::Builder::new();
@@ -61,7 +61,7 @@ fn uploads_that_are_held_keep_no_other_from_coming() {
             while gateway.metric("gateway_requests_held") != Some(f64::from(uploads)) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            // What may come of them comes.
+            // Leaves time for late events.
             tokio::time::sleep(Duration::from_millis(500)).await;
             for key in ["a", "b"] {
                 client = client.ready().await.unwrap();
@@ -74,8 +74,8 @@ fn uploads_that_are_held_keep_no_other_from_coming() {
     }
 }
 
-/// An upstream that does nothing with requests for `/held` until what is returned is dropped. Then it reads and answers
-/// them like all others: with the length of their bodies.
+/// Ignores requests for `/held` until the returned value is dropped. Then it answers them like all others: with the
+/// length of their bodies.
 fn holding() -> (Upstream, Sender<()>) {
     let (end, ended): (_, Receiver<()>) = channel();
     let ended = Arc::new(Mutex::new(ended));
@@ -95,7 +95,8 @@ fn holding() -> (Upstream, Sender<()>) {
     (up, end)
 }
 
-/// Sends as much as the gateway takes, up to `most` bytes. Returns how much that was once it takes no more for a while.
+/// Sends as much as the gateway takes, up to `most` bytes. Returns how much that was once the gateway takes no more for a
+/// while.
 async fn send(stream: &mut SendStream<Bytes>, most: usize) -> usize {
     let mut sent = 0;
     while sent < most {
@@ -170,7 +171,7 @@ fn the_end_of_a_response_that_is_not_read_is_no_exception() {
         }
         let line = gateway.wait_log("the request", |line| line["path"] == path);
         assert_eq!((&line["outcome"], &line["reason"]), (&"abandoned".into(), &"body_timeout".into()), "{line}");
-        // Their places are free, in the protocol as under the limit.
+        // Their places are free, in the protocol and under the limit.
         client.send(&get(5, path)).unwrap();
         assert_eq!(client.reaction(5), Reaction::Status(200), "{path}");
         assert_eq!(client.reaction(5), Reaction::Reset(CANCEL), "{path}");
@@ -207,7 +208,7 @@ fn responses_that_wait_keep_no_window_of_their_requests() {
             };
             // The responses end only when the upstream is late.
             tokio::time::timeout(Duration::from_secs(5), granted).await.expect("there is window");
-            // The end comes together with all of the body.
+            // The end comes together with the whole body.
             stream.send_data(vec![b'x'; PIECE].into(), true).unwrap();
             waiting.push(response.await.unwrap());
         }
@@ -274,7 +275,7 @@ fn clients_that_do_not_read_stop_their_upstreams_and_no_others() {
         for _ in 0..STREAMS {
             unread.push(client.send_request(post("/large"), true).unwrap().0.await.unwrap().into_body());
         }
-        // The upstream is stopped when the buffers of the system are full.
+        // The upstream stops when the buffers of the system are full.
         let mut before = u64::MAX;
         while before != written.load(Ordering::SeqCst) {
             before = written.load(Ordering::SeqCst);
@@ -291,7 +292,7 @@ fn clients_that_do_not_read_stop_their_upstreams_and_no_others() {
         }
         let grown = gateway.memory("VmHWM").saturating_sub(memory);
         assert!(grown < 16 << 20, "{grown} bytes more were resident");
-        // One that is read again goes on to its end.
+        // A body that is read again goes on to its end.
         let mut body = unread.remove(0);
         let mut length = 0;
         while let Some(piece) = body.data().await {
@@ -313,7 +314,7 @@ fn a_client_that_often_grants_window_is_no_flood() {
     };
     let mut client = RawHttp2::connect(gateway.http, &[(4, 4 << 20)]);
     client.send(&[grant(0, 4 << 20), get(1, "/large")].concat()).unwrap();
-    // It grants a quarter of each frame at a time, for the stream and for the connection, and does so late.
+    // The client grants a quarter of each frame at a time, late, for the stream and for the connection.
     let (mut received, mut late) = (0, VecDeque::new());
     while received < LENGTH {
         let data = client.find("DATA", |frame| frame.kind == kind::DATA).payload.len();

@@ -1,5 +1,5 @@
-//! An operator looks at a key or resets it, in every store: what is shown is what is decided by, and a reset holds at
-//! every gateway, whatever the others know.
+//! An operator looks at a key or resets it, in every store. The shown counts are those that decide, and a reset holds
+//! at every gateway, whatever the others know.
 
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use crate::harness::{Memcached, until};
 use crate::stores::{Bench, SECOND, everywhere, limit, raised, strategies};
 
-/// For so long a gateway refuses by what it remembers, without asking whether the key was reset.
+/// How long a gateway refuses from memory, without asking whether the key was reset.
 const RECHECK: u64 = 5 * SECOND;
 const LONG: Duration = Duration::from_secs(5);
 
@@ -64,7 +64,7 @@ fn a_key_that_is_reset_begins_anew() {
             bench.reset(&limit, key, 0).unwrap();
             assert_eq!(bench.used(&limit, key, 0), 0, "{name}");
         }
-        // Twice, and what remains is what is left for the next bucket, too.
+        // Twice. What is left in this bucket is left for the next one, too.
         bench.reset(&limit, key, 0).unwrap();
         assert_eq!(bench.burst(&limit, key, 4, 59 * SECOND), 4, "{name}");
         bench.reset(&limit, key, 60 * SECOND).unwrap();
@@ -88,7 +88,7 @@ fn what_was_reserved_before_a_reset_is_taken_from_nobody() {
     });
 }
 
-/// For every strategy, with several gateways on one Memcached, strict or not.
+/// For every strategy, with several gateways on one Memcached, with and without `strict`.
 fn together<const GATEWAYS: usize>(test: impl Fn([&Bench; GATEWAYS], &Arc<Limit>, Fingerprint, &str)) {
     let server = Memcached::start();
     for strict in [false, true] {
@@ -100,7 +100,6 @@ fn together<const GATEWAYS: usize>(test: impl Fn([&Bench; GATEWAYS], &Arc<Limit>
     }
 }
 
-/// Waits until all gateways show that so much is used, and so it stays.
 #[track_caller]
 fn all_show(benches: &[&Bench], limit: &Arc<Limit>, key: Fingerprint, used: u64, name: &str) {
     for bench in benches {
@@ -121,13 +120,13 @@ fn who_knows_the_count_does_not_write_it_again_after_a_reset() {
         );
         all_show(&[a, b, c], limit, key, 7, name);
         a.reset(limit, key, 0).unwrap();
-        // One that has looked at it, and one that writes at once.
+        // One gateway looks at the key first, and the other writes at once.
         assert_eq!(b.used(limit, key, 0), 0, "{name}");
         assert_eq!(c.burst(limit, key, 1, 0), 1, "{name}");
         all_show(&[a, b, c], limit, key, 1, name);
         assert_eq!((b.burst(limit, key, 2, 0), a.burst(limit, key, 2, 0)), (2, 2), "{name}");
         all_show(&[c, b, a], limit, key, 5, name);
-        // By another one, before the others have heard of anything.
+        // Another gateway resets before the others have heard of anything.
         c.reset(limit, key, 0).unwrap();
         assert_eq!((a.burst(limit, key, 1, 0), b.burst(limit, key, 1, 0)), (1, 1), "{name}");
         all_show(&[a, b, c], limit, key, 2, name);
@@ -145,7 +144,7 @@ fn a_reset_by_another_gateway_ends_a_refusal_that_is_remembered() {
         all_show(&[a], limit, key, 3, name);
         // By then a bucket has drained by less than one.
         assert_eq!(b.burst(limit, key, 20, RECHECK), 7, "{name}");
-        // What was admitted last may be written after the answer, and what was read before answers for a moment.
+        // The last admissions may be written after the answer, and an earlier reading answers for a moment.
         until(&format!("{name}: all 10 are used"), LONG, || a.used(limit, key, RECHECK) == 10);
         assert_eq!(a.burst(limit, key, 20, RECHECK), 0, "{name}");
     });

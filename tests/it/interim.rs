@@ -1,4 +1,4 @@
-//! Interim responses (1xx): clients of HTTP/2 get early hints, and are told to send a body when it is wanted.
+//! Interim responses (1xx): HTTP/2 clients get early hints, and hear when the gateway wants their body.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -22,7 +22,6 @@ use crate::harness::{Framing, Gateway, Upstream, limited, reply, until};
 
 const BOUND: Duration = Duration::from_secs(20);
 
-/// Hides a header of the upstream, and replaces another.
 const HIDING: &str = "response_headers = { remove = [\"x-hidden\"], set = { server = \"gateway\" } }\n";
 
 fn run<F: Future>(future: F) -> F::Output {
@@ -46,12 +45,11 @@ fn post(length: usize) -> Request<()> {
     request.header("content-length", length).body(()).unwrap()
 }
 
-/// The next interim response; `None` if the final one has come.
+/// `None` if the final response has come.
 async fn interim(response: &mut ResponseFuture) -> Option<Response<()>> {
     poll_fn(|cx| response.poll_informational(cx)).await.map(Result::unwrap)
 }
 
-/// The statuses of all interim responses, and of the final one.
 async fn statuses(mut response: ResponseFuture) -> Vec<u16> {
     let mut statuses = Vec::new();
     while let Some(head) = interim(&mut response).await {
@@ -61,7 +59,7 @@ async fn statuses(mut response: ResponseFuture) -> Vec<u16> {
     statuses
 }
 
-/// An upstream of HTTP/1.1 that sends `before`, and its response when it is told to.
+/// Sends `before` over HTTP/1.1, and its response when the test says so.
 fn holding(before: &'static str) -> (Upstream, Sender<()>) {
     let (go, held): (_, Receiver<()>) = channel();
     let held = Mutex::new(held);
@@ -75,7 +73,7 @@ fn holding(before: &'static str) -> (Upstream, Sender<()>) {
     (up, go)
 }
 
-/// An upstream of HTTP/2 that sends so many hints, and its response when it may.
+/// Sends hints over HTTP/2, and its response when it may.
 fn hinting(hints: usize) -> (Http2Server, Arc<Semaphore>) {
     let go = Arc::new(Semaphore::new(0));
     let held = go.clone();
@@ -110,7 +108,7 @@ fn hints_of_a_server_of_http_1_come_before_its_response() {
         assert_eq!(interim(&mut response).await.unwrap().status(), StatusCode::PROCESSING);
         let hint = interim(&mut response).await.unwrap();
         assert_eq!((hint.status(), hint.headers()), (StatusCode::EARLY_HINTS, &links()));
-        // The response of the upstream is made only now.
+        // The upstream makes its response only now.
         drop(go);
         let response = response.await.unwrap();
         assert_eq!((response.status(), &response.headers()["server"]), (StatusCode::OK, &"gateway".parse().unwrap()));
@@ -209,7 +207,7 @@ fn hints_that_a_client_does_not_read_take_little_memory() {
     until("all are answered", BOUND, || gateway.metric("gateway_requests_total") == Some(f64::from(STREAMS)));
     let grown = gateway.memory("VmHWM").saturating_sub(memory);
     assert!(grown < 24 << 20, "{grown} bytes more were resident");
-    // Two of 7 KiB are within what is passed on, and then the response comes.
+    // Two of 7 KiB are within what the gateway passes on, and then the response comes.
     let mut heads = BTreeMap::<u32, usize>::new();
     for _ in 0..STREAMS {
         let mut is_head = true;
@@ -287,7 +285,7 @@ fn a_client_whose_body_is_not_wanted_is_not_told_to_send_it() {
             let (mut response, mut body) = client.send_request(post(5000), false).unwrap();
             assert_eq!(interim(&mut response).await.map(|head| head.status()), None, "{status}");
             assert_eq!(response.await.unwrap().status(), status);
-            // It has the whole response, and need not send anything (RFC 9113, section 8.1).
+            // The client has the whole response, and need not send anything (RFC 9113, section 8.1).
             assert_eq!(poll_fn(|cx| body.poll_reset(cx)).await.unwrap(), Reason::NO_ERROR);
         });
     }
@@ -308,7 +306,7 @@ fn a_client_that_does_not_wait_is_not_told_to_send() {
     let mut client = RawHttp2::connect(gateway.http, &[]);
     client.send(&[headers(1, 0, &head), frame(kind::DATA, END_STREAM, 1, b"hello")].concat()).unwrap();
     assert_eq!(client.reaction(1), Reaction::Status(200));
-    // What a client expects otherwise does not matter.
+    // Other expectations of a client do not matter.
     let other = [&head[..4], &[(&b"expect"[..], &b"miracles"[..])]].concat();
     client.send(&headers(3, 0, &other)).unwrap();
     up.wait_connections(1);
@@ -361,7 +359,7 @@ fn nothing_is_sent_again_once_a_part_of_a_response_was_passed_on() {
         assert!(good.received().is_empty());
         assert_eq!(statuses(requests.send_request(get(), true).unwrap().0).await, [200]);
     });
-    // A client of HTTP/1.1 is passed no hints, so its response has not begun.
+    // An HTTP/1.1 client gets no hints, so its response has not begun.
     assert_eq!(gateway.client().get("/").status, 200);
     assert_eq!(gateway.metric("gateway_upstream_retries_total"), Some(1.0));
 }

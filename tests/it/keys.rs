@@ -6,7 +6,6 @@ use crate::harness::{Client, Gateway, Memcached, until};
 
 const ROUTE: &str = "respond = { status = 200 }\n";
 
-/// `/PATH` under a limit of two a day with this key.
 fn limited(name: &str, path: &str, key: &str, more: &str) -> String {
     format!(
         "[limits.{name}]\nkey = {key}\nrates = [\"2/d\"]\n{more}\n[[routes]]\npath = \"{path}\"\nlimits = [\"{name}\"]\n{ROUTE}"
@@ -21,7 +20,6 @@ fn statuses(client: &mut Client, request: &[u8], count: usize) -> Vec<u16> {
     (0..count).map(|_| client.call(request).status).collect()
 }
 
-/// Fails unless the two requests are counted apart under this key.
 #[track_caller]
 fn apart(key: &str, path: &str, one: &[u8], other: &[u8]) {
     let gateway = Gateway::start(&limited("l", path, key, ""));
@@ -29,11 +27,10 @@ fn apart(key: &str, path: &str, one: &[u8], other: &[u8]) {
     for request in [one, other] {
         assert_eq!(statuses(&mut client, request, 3), [200, 200, 429], "{}", String::from_utf8_lossy(request));
     }
-    // And neither has reset the count of the other.
+    // Neither has reset the count of the other.
     assert_eq!(client.call(one).status, 429);
 }
 
-/// Fails unless the two requests are counted together under this key.
 #[track_caller]
 fn together(key: &str, path: &str, one: &[u8], other: &[u8]) {
     let gateway = Gateway::start(&limited("l", path, key, ""));
@@ -52,7 +49,7 @@ fn a_header() {
 fn a_header_or_else_the_client_address() {
     let key = "\"header:x-api-key | client-ip\"";
     apart(key, "/", &request("GET", "/", "X-Api-Key: one\r\n"), &request("GET", "/", ""));
-    // A key that looks like the address is still a key, not the address.
+    // A key that looks like the address is still a key.
     apart(key, "/", &request("GET", "/", "X-Api-Key: 127.0.0.1\r\n"), &request("GET", "/", ""));
     together(key, "/", &request("GET", "/", "X-Other: one\r\n"), &request("GET", "/", ""));
 }
@@ -162,7 +159,7 @@ fn shared_is_the_default_without_a_key() {
     assert_eq!(statuses(&mut gateway.client(), &request("GET", "/", ""), 3), [200, 200, 429]);
 }
 
-/// Values that would be confused if keys were joined texts or were truncated.
+/// Values that would collide if keys were joined or truncated texts.
 fn odd_values() -> Vec<Vec<u8>> {
     let long = |last: u8| [vec![b'k'; 8191], vec![last]].concat();
     let mut values: Vec<Vec<u8>> =

@@ -1,4 +1,4 @@
-//! Keys that are listed in a file: a client that invents a key counts as one without a key.
+//! Keys that are listed in a file: an invented key counts as no key.
 
 use std::fs;
 use std::path::Path;
@@ -7,10 +7,9 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::harness::{Client, Gateway, both_stores, limited, run};
 
-/// The digest of `real-2`, as `printf %s real-2 | sha256sum` prints it.
+/// The digest of `real-2`, as `printf %s real-2 sha256sum` prints it.
 const DIGEST: &str = "a853d9256fbf40b1b341fe7690e97655471b5dd71f7683acb031f32e3c264408";
 
-/// A limit of two a day by this key.
 fn config(key: &str, file: &Path, more: &str) -> String {
     limited(key, "2/d", &format!("known_keys = {:?}\n{more}", file.to_str().unwrap()))
 }
@@ -150,7 +149,7 @@ fn check_counts_them_and_explain_finds_none() {
 
 #[test]
 fn a_million_of_them_are_read_in_time() {
-    // A tenth without optimisation, which takes ten times as long.
+    // A tenth in builds without optimisation, which take ten times as long.
     let count = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
     let folder = tempfile::tempdir().unwrap();
     let (file, keys) = (folder.path().join("gateway.toml"), folder.path().join("keys.txt"));
@@ -174,7 +173,7 @@ fn the_shipped_file_limits_clients_that_invent_keys() {
     assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 2, "{statuses:?}");
 }
 
-/// What clients can omit or invent.
+/// Whether clients can omit or invent this source.
 fn is_chosen(source: &str) -> bool {
     ["header:", "cookie:", "query:", "bearer"].iter().any(|kind| source.contains(kind))
 }

@@ -1,4 +1,4 @@
-//! The manifests for Kubernetes: its schemas accept them, they fit together, and the gateway accepts the configuration in them.
+//! The manifests for Kubernetes: its schemas accept them, they fit together, and the gateway accepts their configuration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/packaging/kubernetes")
 }
 
-/// Runs the validator, which is no part of the gateway, on these files.
+/// The validator is no part of the gateway.
 fn validate(files: &[PathBuf]) -> Output {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut python = Command::new("python3");
@@ -21,13 +21,11 @@ fn validate(files: &[PathBuf]) -> Output {
     python.args(files).output().unwrap()
 }
 
-/// The objects that the kustomization makes.
 #[track_caller]
 fn objects() -> Vec<Value> {
     objects_of(folder())
 }
 
-/// The same of another one.
 #[track_caller]
 fn objects_of(folder: PathBuf) -> Vec<Value> {
     let output = validate(&[folder]);
@@ -39,19 +37,17 @@ fn objects_of(folder: PathBuf) -> Vec<Value> {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The object of this kind and name.
 #[track_caller]
 fn object<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     let found = objects.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
     found.unwrap_or_else(|| panic!("there is no {kind} {name}"))
 }
 
-/// The objects that have pods.
 fn workloads(objects: &[Value]) -> impl Iterator<Item = &Value> {
     objects.iter().filter(|object| object["spec"]["template"]["spec"]["containers"].is_array())
 }
 
-/// The text of the configuration in the ConfigMap, with a token in a file that is there, and other values as `changes` says.
+/// The configuration in the ConfigMap, with an existing token file and with `changes` to other values.
 #[track_caller]
 fn configuration(folder: &Path, objects: &[Value], changes: &[(&str, &str)]) -> String {
     let token = folder.join("token");
@@ -78,7 +74,6 @@ fn settings(objects: &[Value]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A duration as the gateway prints it.
 #[track_caller]
 fn seconds(value: &Value) -> f64 {
     let text = value.as_str().unwrap();
@@ -161,7 +156,7 @@ fn the_configuration_fits_the_pods() {
     assert!(listen.contains(&format!(":{}\"", port("http"))), "{listen}");
     assert!(settings["admin"]["listen"].as_str().unwrap().ends_with(&format!(":{}", port("admin"))));
     assert_eq!(settings["server"]["workers"].to_string(), container["resources"]["requests"]["cpu"].as_str().unwrap());
-    // SIGKILL comes only after the longest drain, and what is written at the end.
+    // SIGKILL comes only after the longest drain and the last writes.
     let drain = seconds(&settings["server"]["drain_delay"]) + seconds(&settings["server"]["drain_timeout"]);
     let grace = pod["terminationGracePeriodSeconds"].as_f64().unwrap();
     assert!(drain + 25.0 < grace, "{drain} seconds of draining, and {grace} until SIGKILL");
@@ -185,7 +180,7 @@ fn probes_are_answered_without_the_token() {
     let container = &object(&objects, "Deployment", "gateway")["spec"]["template"]["spec"]["containers"][0];
     let changes =
         [("[::]:8080", "127.0.0.1:0"), ("[::]:9901", "0.0.0.0:0"), ("\"sampled\"", "\"sampled\"\nformat = \"json\"")];
-    // Neither Memcached nor the application is there, and their names are not found.
+    // Neither Memcached nor the application exists, and their names are not found.
     let gateway = Gateway::from_text(&configuration(folder.path(), &objects, &changes));
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
         let probe = &container[probe]["httpGet"];
@@ -235,7 +230,7 @@ fn selectors_find_what_they_name() {
         let selected: Vec<_> =
             workloads(&objects).filter(|workload| is_selected(selector, &labels(workload))).collect();
         let [workload] = selected[..] else { panic!("{kind} selects {} workloads", selected.len()) };
-        // Ports are named as in the pods.
+        // Ports have the same names as in the pods.
         let named = workload["spec"]["template"]["spec"]["containers"][0]["ports"].as_array().unwrap();
         let services = spec["ports"].as_array().into_iter().flatten().map(|port| &port["targetPort"]);
         let rules = spec["ingress"].as_array().into_iter().flatten();
@@ -248,8 +243,8 @@ fn selectors_find_what_they_name() {
     object(&objects, scaled["kind"].as_str().unwrap(), scaled["name"].as_str().unwrap());
 }
 
-/// What the strictest of the Pod Security Standards, "restricted", asks for
-/// (<https://kubernetes.io/docs/concepts/security/pod-security-standards/>), and a root that cannot be written.
+/// The requirements of "restricted", the strictest of the Pod Security Standards
+/// (<https://kubernetes.io/docs/concepts/security/pod-security-standards/>), and a read-only root.
 #[test]
 #[ignore = "needs Python"]
 fn pods_have_no_privileges() {

@@ -1,4 +1,4 @@
-//! Heads of the largest allowed size, and what they must not cost.
+//! Heads of the largest allowed size, and the bounds on their cost.
 
 use crate::harness::{Gateway, Upstream, reply};
 

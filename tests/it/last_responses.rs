@@ -1,5 +1,5 @@
-//! The last responses of a connection, for every reason for which it ends: a client gets all of what was sent to it, however
-//! late it reads that, and an answer to a request that comes meanwhile.
+//! The last responses of a connection, for every reason for its end: a slow client gets everything that was sent, and an
+//! answer to a request that comes meanwhile.
 
 use std::collections::HashMap;
 use std::thread;
@@ -13,12 +13,11 @@ use crate::harness::{Authority, Client, Gateway, until};
 /// Longer than an idle connection may wait before it ends.
 const LONGER: Duration = Duration::from_millis(1500);
 const PATIENCE: Duration = Duration::from_secs(20);
-/// More than the buffers of the system hold.
+/// More than the system buffers.
 const LARGE: usize = 16 << 20;
 /// The largest window (RFC 9113, section 6.9.1).
 const WINDOW: u32 = (1 << 31) - 1;
 
-/// Why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Drain,
@@ -55,7 +54,6 @@ impl Ended {
         Self { ending, gateway: Gateway::with_server(server, &rest), rest, authority: Authority::new(), other: None }
     }
 
-    /// Begins to end the connections, and waits for nothing.
     fn begin(&mut self) {
         match self.ending {
             Ending::Drain => self.gateway.signal(Signal::TERM),
@@ -76,7 +74,6 @@ impl Ended {
         }
     }
 
-    /// What has to be so when the connection has ended.
     fn end(mut self) {
         match self.ending {
             Ending::Drain => assert_eq!(self.gateway.wait_exit().code(), Some(0)),
@@ -86,17 +83,16 @@ impl Ended {
     }
 }
 
-/// A connection of a client.
 enum Connection {
     Http1(Client),
     Http2(Http2),
 }
 
-/// A connection of HTTP/2 of a client that answers pings, and grants window for what it has read.
+/// An HTTP/2 client that answers pings, and grants window for what it has read.
 struct Http2 {
     client: RawHttp2,
     last: u32,
-    /// What has come on each stream, and whether it has ended.
+    /// The received bytes of each stream, and whether the stream has ended.
     received: HashMap<u32, (usize, bool)>,
 }
 
@@ -113,7 +109,7 @@ impl Http2 {
         self.client.send(&get(self.last, path)).unwrap();
     }
 
-    /// The next frame; `None` at the end.
+    /// `None` at the end.
     fn next(&mut self) -> Option<Frame> {
         let next = self.client.next(Instant::now() + PATIENCE).expect("a frame")?;
         // The gateway may have closed its side already.
@@ -147,7 +143,7 @@ impl Connection {
         }
     }
 
-    /// The length of the response to the last request, whose pieces are shown to `sink` as they come.
+    /// The length of the last response. `sink` gets each piece as it comes.
     fn length(&mut self, sink: &mut dyn FnMut()) -> usize {
         match self {
             Self::Http1(client) => {
@@ -173,7 +169,7 @@ impl Connection {
         }
     }
 
-    /// The connection ends, without anything else. A client of HTTP/2 is told.
+    /// The connection ends without anything else. An HTTP/2 client gets GOAWAY.
     fn ends(&mut self) {
         match self {
             Self::Http1(client) => assert!(client.closed().is_empty()),
@@ -188,7 +184,7 @@ impl Connection {
     }
 }
 
-/// Runs a test for each ending and each protocol, at the same time: it mostly waits.
+/// Runs a test for each ending and each protocol at the same time: the tests mostly wait.
 fn each(test: impl Fn(Ending, bool) + Sync) {
     thread::scope(|scope| {
         let test = &test;
@@ -205,7 +201,7 @@ fn a_client_that_takes_its_window_back_does_not_keep_a_connection_from_ending() 
     let body = "x".repeat(60_000);
     let fixed = format!("[[routes]]\npath = \"/fixed\"\nrespond = {{ status = 200, body = \"{body}\" }}\n");
     let mut gateway = Gateway::with_server("body_timeout = \"1s\"", &fixed);
-    // The window of the connection is used up by the first stream, and that of the second is taken back.
+    // The first stream uses up the window of the connection, and the window of the second is taken back.
     let mut client = RawHttp2::connect(gateway.http, &[(4, 60_000)]);
     client
         .send(&[get(1, "/fixed"), get(3, "/fixed"), frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])].concat())
@@ -242,7 +238,7 @@ fn a_client_that_goes_on_sending_does_not_keep_a_connection_from_ending() {
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
 }
 
-/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+/// These tests load the machine, or measure what load disturbs, so they take turns.
 mod alone {
     use super::*;
 
@@ -254,10 +250,10 @@ mod alone {
             client.ask("/large");
             let mut has_begun = false;
             let length = client.length(&mut || {
-                // As slowly as it takes some seconds, in which the client grants window.
+                // So slowly that it takes some seconds, in which the client grants window.
                 thread::sleep(Duration::from_millis(if is_http2 { 10 } else { 40 }));
                 if !has_begun && ended.gateway.log().iter().any(|line| line.contains("\"path\":\"/large\"")) {
-                    // The request has ended. What is not sent is in the buffers of the gateway and of the system.
+                    // The request has ended. The rest is in the buffers of the gateway and of the system.
                     has_begun = true;
                     ended.begin();
                     thread::sleep(LONGER);
@@ -280,7 +276,7 @@ mod alone {
             if ending != Ending::IdleTimeout {
                 thread::sleep(LONGER);
             }
-            // What comes while it is stopped has all come at the same time.
+            // Everything that comes while the gateway is stopped comes at the same time.
             ended.gateway.signal(Signal::STOP);
             ended.begin();
             client.ask("/fixed");

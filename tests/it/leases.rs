@@ -1,4 +1,4 @@
-//! Keys that are so busy that gateways lease a part of their quota: with a real Memcached, at an end and at a crash.
+//! Gateways lease a part of the quota of busy keys: with a real Memcached, at an end and at a crash.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use crate::harness::{Gateway, Memcached, until};
 use crate::shared::{PATIENT, limited};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// Requests that one client sends one after the other.
+/// Successive requests of one client.
 const ROUND: u32 = 100;
 const ROUND_TRIPS: &str = "gateway_store_round_trips_total";
 
-/// A limit that this test does not reach. With `strict` each request would wait for an exchange of its own.
+/// A limit that this test does not reach. Without leases, `strict` makes each request wait for its own exchange.
 fn start(memcached: &Memcached) -> Gateway {
     Gateway::start(&(memcached.store_with(&format!("{PATIENT}strict = true")) + &limited("1000000/d", "")))
 }
 
-/// What Memcached counts of the only key. Its list of names may lack some that it has for a while.
+/// Memcached's count of the only key. Its list of names may lack recent ones.
 fn counted(memcached: &Memcached) -> u64 {
     let mut counted = 0;
     until("the counter is listed", MINUTE, || {
@@ -30,7 +30,7 @@ fn counted(memcached: &Memcached) -> u64 {
 /// Sends requests until the gateway leases their key. Returns how many were admitted.
 fn admit_until_leased(gateway: &Gateway) -> u64 {
     let (mut client, mut admitted) = (gateway.client(), 0);
-    // On a busy machine a round may take so long that the key is not busy.
+    // On a slow machine a round may take so long that the key is not busy.
     until("most requests need no exchange", MINUTE, || {
         let before = gateway.metric(ROUND_TRIPS).unwrap();
         (0..ROUND).for_each(|_| assert_eq!(client.get("/").status, 200));
@@ -67,7 +67,7 @@ fn a_gateway_that_is_killed_loses_no_more_than_its_lease() {
     let admitted = admit_until_leased(&gateway);
     gateway.signal(Signal::KILL);
     gateway.wait_exit();
-    // A lease is no more than what was admitted in as long a time before.
+    // A lease is at most what was admitted in the same time before.
     let counted = counted(&memcached);
     assert!((admitted..=2 * admitted).contains(&counted), "{counted} for {admitted}");
 }

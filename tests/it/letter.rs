@@ -1,4 +1,4 @@
-//! What standards say about heads, by the letter: statuses, reasons, lengths, hops and trailers.
+//! The letter of the standards about heads: statuses, reasons, lengths, hops and trailers.
 
 use bytes::Bytes;
 use h2::server::Builder;
@@ -7,7 +7,6 @@ use http::{HeaderMap, Request, Response};
 use crate::harness::http2_server::{Http2Server, read};
 use crate::harness::{Gateway, Upstream, over_http2, reply};
 
-/// The first line of the response to a request.
 fn status_line(gateway: &Gateway, request: &str) -> String {
     let mut client = gateway.client();
     client.send(request);

@@ -1,4 +1,4 @@
-//! The process from its start to its end: the addresses on which it listens, what it reports, and what ends it.
+//! The process from start to end: listening addresses, reports, and what ends it.
 
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::harness::{Client, Gateway, Upstream, reply, run_with_handles};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
-/// A port that was free for both families a moment ago; `None` if the system has no IPv6.
+/// A port that was free for both families a moment ago; `None` without IPv6.
 fn free_port() -> Option<u16> {
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).ok()?;
     Some(listener.local_addr().unwrap().port())
@@ -56,7 +56,7 @@ fn requests_are_served_while_it_reports_not_ready() {
 
 #[test]
 fn a_worker_that_cannot_serve_ends_the_process() {
-    // Enough for the listening sockets, not for the runtimes of six workers.
+    // Enough for the listening sockets, but not for the runtimes of six workers.
     let output = run_with_handles(26, "workers = 6", FIXED);
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{err}");

@@ -8,7 +8,6 @@ use crate::harness::{Client, Gateway, Memcached, Response, align, both_stores, u
 
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// A route `/NAME` that answers itself, under these limits.
 fn route(name: &str, limits: &str) -> String {
     format!("[[routes]]\npath = \"/{name}\"\nlimits = [{limits}]\nrespond = {{ status = 200, body = \"in\" }}\n")
 }
@@ -17,7 +16,7 @@ fn limit(name: &str, rates: &str) -> String {
     format!("[limits.{name}]\nkey = \"global\"\nrates = [{rates}]\n")
 }
 
-/// `each` requests on every one of these connections, all at once: how many were admitted and how many rejected.
+/// `each` requests on every connection, all at once: how many were admitted and how many rejected.
 fn flood(clients: Vec<Client>, each: usize) -> (usize, usize) {
     let start = Barrier::new(clients.len());
     let statuses: Vec<u16> = thread::scope(|scope| {
@@ -43,7 +42,7 @@ fn a_second_gateway_sees_what_the_first_admitted() {
     let config = format!("{}{}{}", memcached.store(), limit("l", "\"5/d\""), route("in", "\"l\""));
     let gateways = [Gateway::start(&config), Gateway::start(&config)];
     assert_eq!(statuses(&mut gateways[0].client(), "/in", 3), [200; 3]);
-    // Increments travel after the answer: give them a moment.
+    // Increments arrive a moment after the answer.
     sleep(Duration::from_millis(300));
     assert_eq!(statuses(&mut gateways[1].client(), "/in", 3), [200, 200, 429]);
 }
@@ -51,7 +50,7 @@ fn a_second_gateway_sees_what_the_first_admitted() {
 #[test]
 fn a_request_is_charged_to_all_limits_or_to_none() {
     both_stores(|store| {
-        // Names of their own in each order: fresh counters in the memcached that both use.
+        // Different names for each order: fresh counters in the memcached that both use.
         for (wide, names) in [("a", "\"a\", \"b\""), ("d", "\"c\", \"d\"")] {
             let limits = [limit("a", "\"10/d\""), limit("b", "\"2/d\""), limit("c", "\"2/d\""), limit("d", "\"10/d\"")];
             let routes = route("both", names) + &route("wide", &format!("{wide:?}"));
@@ -101,7 +100,7 @@ fn the_previous_bucket_counts_by_its_share() {
 
 #[test]
 fn a_window_of_a_month_counts_in_memcached_too() {
-    // A TTL of more than 30 days would be read as a date, long past.
+    // Memcached would read a TTL of more than 30 days as a date, long past.
     let memcached = Memcached::start();
     let store = memcached.store_with("on_error = \"reject\"");
     let gateway = Gateway::start(&format!("{store}{}{}", limit("l", "\"3/31d\""), route("in", "\"l\"")));
@@ -111,7 +110,7 @@ fn a_window_of_a_month_counts_in_memcached_too() {
         admitted += usize::from(client.get("/in").status == 200);
     }
     assert_eq!(admitted, 3);
-    // The increments may be under way.
+    // The increments may be on their way.
     until("all are counted", Duration::from_secs(10), || memcached.counted() == 3);
     let second = Gateway::start(&format!("{store}{}{}", limit("l", "\"3/31d\""), route("in", "\"l\"")));
     assert_eq!(second.client().get("/in").status, 429);
@@ -120,7 +119,7 @@ fn a_window_of_a_month_counts_in_memcached_too() {
 #[test]
 fn days_begin_at_midnight_of_their_zone() {
     both_stores(|store| {
-        // Nine hours before UTC all year.
+        // Nine hours ahead of UTC all year.
         let limit = "[limits.l]\nkey = \"global\"\nrates = [\"2/day\", \"100/month\"]\ntimezone = \"Asia/Tokyo\"\n";
         let gateway = Gateway::start(&format!("{store}{limit}{}", route("in", "\"l\"")));
         let mut client = gateway.client();
@@ -160,17 +159,17 @@ fn a_flood_of_refused_requests_leaves_memcached_alone() {
     let before = asked();
     let refused: Vec<_> = (0..500).map(|_| client.get("/in")).collect();
     assert!(refused.iter().all(|answer| answer.status == 429));
-    // What the third one charged may have been under way.
+    // The third charge may have been on its way.
     assert!(asked() - before <= 20, "{} commands for 500 refusals", asked() - before);
     let last = refused.last().unwrap();
-    // One of the two leaves the window when the day is over.
+    // One of the two leaves the window at the end of the day.
     let midnight = 86_400 - unix().as_secs() % 86_400;
     assert!(retry_after(last).abs_diff(midnight) <= 2, "{midnight}: {last:?}");
     assert!(last.headers.must("ratelimit").starts_with("\"l\";r=0"), "{last:?}");
     assert_eq!(last.headers.must("ratelimit-policy"), "\"all\";q=1000;w=86400, \"l\";q=2;w=86400");
 }
 
-/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+/// These tests load the machine, or measure what load disturbs, so they take turns.
 mod alone {
     use super::*;
 
@@ -195,7 +194,7 @@ mod alone {
         let clients = gateways.iter().flat_map(|gateway| (0..connections / 2).map(|_| gateway.client())).collect();
         align(WINDOW, Duration::from_secs(3));
         let (admitted, _) = flood(clients, 20);
-        // Two gateways may each admit what is under way before they see the other's increments.
+        // Two gateways may each admit requests in flight before they see the other's increments.
         assert!((20..=20 + connections).contains(&admitted), "{admitted} admitted");
         for gateway in &gateways {
             assert_eq!(gateway.client().get("/in").status, 429);
@@ -209,7 +208,7 @@ mod alone {
                 Gateway::start(&format!("{store}{}{}", limit("l", "\"2/2s\", \"4/d\""), route("in", "\"l\"")));
             let mut client = gateway.client();
             align(Duration::from_secs(2), Duration::from_millis(1500));
-            // If the rejected counted, the day would be used up before the short window is over.
+            // If rejections counted, the day would be used up before the short window is over.
             assert_eq!(statuses(&mut client, "/in", 12)[..4], [200, 200, 429, 429], "{store}");
             sleep(Duration::from_millis(4100));
             assert_eq!(statuses(&mut client, "/in", 3), [200, 200, 429], "{store}");
@@ -242,7 +241,7 @@ mod alone {
                     // A second before 1 is the refusal itself.
                     if seconds > 1 {
                         let almost = Duration::from_millis(seconds * 1000 - 1050);
-                        // A little before, as the moment at which the gateway decided lies between the two.
+                        // A little before, because the gateway decided at some moment between the two.
                         sleep(almost.saturating_sub(asked.elapsed()));
                         let early = client.get("/in").status;
                         if asked.elapsed() >= Duration::from_secs(seconds - 1) {

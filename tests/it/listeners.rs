@@ -1,4 +1,4 @@
-//! A reload may open and close listeners. No request is lost, and no counter.
+//! A reload may open and close listeners, without losing a request or a counter.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -54,7 +54,6 @@ fn new_listeners_open_and_old_ones_drain() {
     assert_eq!(other.get("/").status, 429, "the four that were counted before stay counted");
 }
 
-/// Sends a request and reads to the end.
 fn ask(mut stream: TcpStream) -> std::io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
@@ -74,8 +73,8 @@ fn a_listener_may_move_to_another_address_with_its_port() {
         let mut client = Client::connect(format!("{address}:{port}").parse().unwrap());
         assert_eq!(client.get("/").status, 200, "{address}");
     }
-    // And back, while a client comes all the time. The system resets a connection that is being made to a socket in the moment
-    // in which that is closed.
+    // And back, while a client comes all the time. If a socket closes at the moment of a connect, the system resets that
+    // connection.
     let (done, broken) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -154,7 +153,7 @@ fn the_admin_listener_may_move_and_go_away() {
     gateway.signal(rustix::process::Signal::HUP);
     until("it reloads", PATIENCE, || gateway.reloads() > reloaded);
     until("nobody listens any more", PATIENCE, || is_refused(gateway.admin));
-    // There is no token any more that could be asked for.
+    // There is no token any more.
     assert_eq!(kept.call(ask("/api/config")).status, 503);
 }
 

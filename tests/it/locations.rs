@@ -1,10 +1,10 @@
-//! Redirects of applications that know no other name of theirs than that of their server.
+//! Redirects of applications that only know the name of their server.
 
 use crate::harness::{Gateway, Upstream};
 
 #[test]
 fn a_location_of_the_server_becomes_one_of_the_client() {
-    // It redirects to what the request asks for.
+    // The upstream redirects to the host of the request.
     let up = Upstream::start(|request| {
         let own = format!("http://{}", request.headers.must("host"));
         let location = request.target.trim_start_matches("/?").replace("OWN", &own);

@@ -1,4 +1,4 @@
-//! A log that is not read: requests do not wait for it, lines without room are counted, and the process can end.
+//! A log that nobody reads: requests do not wait for it, lines without room are counted, and the process can end.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::harness::{Client, Process, signal, until};
 
-/// A gateway whose log is read only when the test does it.
+/// A gateway whose log only the test reads, on demand.
 struct Unread {
     child: Process,
     stderr: BufReader<ChildStderr>,
@@ -42,7 +42,6 @@ impl Unread {
         self.find("listening")["address"].as_str().unwrap().parse().unwrap()
     }
 
-    /// Reads until the next line with this message.
     fn find(&mut self, message: &str) -> Value {
         loop {
             let mut line = String::new();
@@ -71,7 +70,6 @@ impl Unread {
     }
 }
 
-/// The path of a request whose log line is long.
 fn long_path() -> String {
     format!("/{}", "a".repeat(16_000))
 }
@@ -90,7 +88,7 @@ fn requests_do_not_wait_for_a_reader_of_the_log() {
     let dropped = gateway.dropped();
     assert!((500..1000).contains(&dropped), "{dropped} lines were dropped");
 
-    // A reader that goes on finds the stored lines, then the number of dropped ones, and then every line again.
+    // Then the reader finds the stored lines, the number of dropped ones, and again every line.
     let told = gateway.find("log lines were dropped: standard error was not read fast enough");
     assert_eq!((&told["lines"], &told["level"]), (&dropped.into(), &"WARN".into()));
     assert_eq!(clients[0].get("/afterwards").status, 200);
@@ -113,11 +111,10 @@ fn a_log_without_a_reader_does_not_delay_the_stop() {
 #[test]
 fn lines_are_counted_as_dropped_if_the_reader_has_gone() {
     let mut gateway = Unread::start("");
-    // The other end of the pipe.
+    // Closes the other end of the pipe.
     gateway.stderr = BufReader::new(Command::new("true").stderr(Stdio::piped()).spawn().unwrap().stderr.unwrap());
     let mut client = Client::connect(gateway.http);
-    // A process that another test starts may inherit the other end for a moment. Then a line is lost without being
-    // counted.
+    // A process of another test may inherit the other end for a moment. Then a line is lost without being counted.
     until("they are counted", Duration::from_secs(10), || {
         assert_eq!(client.get("/").status, 200);
         gateway.dropped() >= 20

@@ -1,11 +1,11 @@
-//! Keys of any length: how much memory connections keep for them, and how patterns match them.
+//! Keys of any length: the memory that connections keep for them, and patterns that match them.
 
 use std::time::Duration;
 
 use crate::harness::{Client, Gateway, limited, until};
 
-/// How much memory the gateway takes for each of many connections that sent one request of 60 KB and wait. What is not used is
-/// given back after a second, so it may take a while until it is below `most`.
+/// The memory of each of many waiting connections after a request of 60 KB. The gateway gives back unused memory after a
+/// second, so this may take a while to fall below `most`.
 fn kept(key: &str, most: Option<u64>) -> u64 {
     const CONNECTIONS: u64 = 200;
     let gateway = Gateway::with_server("workers = 1", &limited(key, "1000000/d", ""));
@@ -16,7 +16,7 @@ fn kept(key: &str, most: Option<u64>) -> u64 {
         assert_eq!(client.get("/").status, 200);
         client
     };
-    // The first ones make the room that all need.
+    // The first connections allocate what all share.
     let first: Vec<_> = (0..20).map(|_| connected()).collect();
     let before = gateway.memory("VmRSS");
     let clients: Vec<_> = (0..CONNECTIONS).map(|_| connected()).collect();

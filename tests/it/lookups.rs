@@ -1,4 +1,4 @@
-//! Lookups of upstreams that hang: requests fail in time, and the number of lookups does not grow.
+//! Lookups of upstreams that hang: requests fail in time, and the number of lookups stays bounded.
 
 use std::fs;
 use std::process::Command;
@@ -11,8 +11,7 @@ use crate::harness::{Gateway, Upstream, reply};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// A gateway whose upstream has a name, and the file that is read for lookups. It is a pipe, so a reader waits for a
-/// writer.
+/// A gateway whose upstream has a name, and the file for lookups. The file is a pipe, so a reader waits for a writer.
 fn hanging(up: &Upstream) -> Option<(Gateway, TempDir)> {
     let folder = tempfile::tempdir().unwrap();
     let hosts = folder.path().join("hosts");

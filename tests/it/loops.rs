@@ -1,10 +1,10 @@
-//! Upstreams that lead back to the gateway: the request is recognized, whatever happens to its headers on the way.
+//! Upstreams that lead back to the gateway: the gateway recognizes the request, whatever happens to its headers on the
+//! way.
 
 use crate::harness::{Gateway, Response};
 
 const FIRST: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200, body = \"no loop\" }\n";
 
-/// A route that sends everything to this gateway.
 fn to(gateway: &Gateway, upstream: &str, route: &str) -> String {
     let upstream = format!("[upstreams.up]\nservers = [\"http://{}\"]\n{upstream}\n", gateway.http);
     format!("{upstream}[[routes]]\npath = \"/*\"\nupstream = \"up\"\n{route}\n")

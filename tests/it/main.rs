@@ -1,4 +1,4 @@
-//! The gateway from outside: its process, its sockets, its log.
+//! Tests of the gateway from outside: its process, its sockets, its log.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::missing_panics_doc)]
 

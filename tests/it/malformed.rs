@@ -1,14 +1,14 @@
-//! Requests that can be read in two ways or in none: they are refused, and neither repaired nor forwarded.
+//! Requests that can be read in two ways or in none are refused, and neither repaired nor forwarded.
 
 use std::time::{Duration, Instant};
 
 use crate::harness::{Client, Gateway, Upstream, reply};
 
-/// Fails unless each is answered with this status, the connection is closed, and no upstream gets a request.
+/// Fails unless each gets this status, the connection closes, and no upstream gets a request.
 #[track_caller]
 fn refused(status: u16, requests: &[&[u8]]) {
     let up = Upstream::start(|_| reply(200, "forwarded"));
-    // Some look incomplete. This ends them.
+    // Some look incomplete; this time limit ends them.
     let gateway = Gateway::with_server("header_timeout = \"2s\"", &up.everything());
     let mut wrong = Vec::new();
     for request in requests {
@@ -49,7 +49,7 @@ fn refusals_do_not_depend_on_how_the_bytes_arrive() {
         b"GET /bad HTTP/1.1\r\nHost: a\nX-Smuggled: 1\r\n\r\n",
         b"GET /bad HTTP/1.1\r\nHost: a\r\nX-Folded: a\r\n b\r\n\r\n",
     ];
-    // The bytes before look invalid only to a server that reads the body as a head.
+    // Only a server that reads the body as a head takes these bytes for invalid.
     let good: [&[u8]; 4] = [
         b"GET /good HTTP/1.1\r\nHost: a\r\n\r\n",
         b"POST /good HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\na\nb\r\n\r\n\n c",
@@ -61,14 +61,14 @@ fn refusals_do_not_depend_on_how_the_bytes_arrive() {
         for size in [1, 7, all.len()] {
             let mut client = gateway.client();
             for piece in all.chunks(size) {
-                // The connection may be closed before everything is sent.
+                // The gateway may close the connection before everything is sent.
                 let _ = client.wire.write(piece);
             }
             let text = String::from_utf8_lossy(&client.closed()).into_owned();
             let statuses = text.match_indices("HTTP/1.1 ").map(|(at, _)| &text[at + 9..at + 12]);
-            // Problem documents contain "HTTP" too.
+            // Problem documents contain "HTTP", too.
             let answers: Vec<_> = statuses.filter(|status| status.parse::<u16>().is_ok()).collect();
-            // Requests that come in one piece with it may be refused too.
+            // Requests in the same piece may be refused, too.
             let expected = [&["200", "400"][..], &["400"]];
             assert!(
                 expected.contains(&&answers[..]),
@@ -86,7 +86,7 @@ fn a_chunk_size_of_a_mebibyte_of_zeros_hides_nothing() {
     let gateway = Gateway::start(&up.everything());
     let mut client = gateway.client();
     let size = format!("{}5", "0".repeat(2 << 20));
-    // The connection may be closed before all is sent.
+    // The gateway may close the connection before everything is sent.
     let _ = client.wire.write(
         format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{size}\r\nhello\r\n0\r\n\r\n")
             .as_bytes(),
@@ -244,7 +244,6 @@ fn a_head_that_is_too_long_is_431() {
     assert_eq!(up.received().len(), 1);
 }
 
-/// How long the gateway leaves the connection open.
 #[track_caller]
 fn open_for(client: &mut Client) -> Duration {
     let start = Instant::now();
@@ -269,7 +268,7 @@ fn a_head_that_comes_byte_by_byte_ends_the_connection() {
     let up = Upstream::start(|_| reply(200, ""));
     let gateway = Gateway::with_server("header_timeout = \"500ms\"", &up.everything());
     let mut client = gateway.client();
-    // A request before it must not give it more time.
+    // An earlier request must not give it more time.
     assert_eq!(client.get("/").status, 200);
     client.send("GET / HTTP/1.1\r\nHost: a\r\nX-Slow: ");
     let start = Instant::now();
@@ -291,7 +290,7 @@ fn an_idle_connection_is_closed_in_time() {
     assert_eq!(client.get("/").status, 200);
     let open = open_for(&mut client);
     assert!((Duration::from_millis(1_700)..Duration::from_secs(6)).contains(&open), "{open:?}");
-    // A connection without any request is closed too.
+    // A connection without any request is closed, too.
     let mut silent = gateway.client();
     let open = open_for(&mut silent);
     assert!(open < Duration::from_secs(6), "{open:?} without a byte");
@@ -311,7 +310,7 @@ fn a_response_that_is_read_slowly_is_not_idle_time() {
         std::thread::sleep(Duration::from_nanos(200 * piece.len() as u64));
     });
     taking.unwrap_or_else(|error| panic!("{error} after {taken} bytes"));
-    // The body is not read for ever either.
+    // The body is not read for ever, either.
     client.send(ask);
     std::thread::sleep(Duration::from_secs(5));
     assert!(client.try_response(false).is_err());

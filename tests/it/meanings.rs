@@ -1,4 +1,4 @@
-//! What docs/reference.md says about keys with a default holds where the key is not written: for each an example that is run.
+//! For each key with a default, an example checks what docs/reference.md says about the missing key.
 //!
 //! An example may be about several keys.
 
@@ -30,7 +30,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Makes a test of each example, and [`EXAMPLES`].
 macro_rules! examples {
     ($($name:ident: [$($key:literal),+ $(,)?] $body:block)*) => {
-        /// The keys of each example.
         const EXAMPLES: &[&str] = &[$($($key),+),*];
 
         $(
@@ -84,7 +83,7 @@ examples! {
         let gateway = Gateway::start(&limited("header:x-api-key", "1/2s", "strategy = \"fixed-window\"\nban = {}"));
         let mut client = gateway.client();
         let mut refused = 0;
-        // The window ends now and then; then a request passes.
+        // Sometimes the window ends, and a request passes.
         until("it is banned", PATIENCE, || {
             let answer = client.get_with("/", "x-api-key: k\r\n");
             if answer.status == 200 {
@@ -142,7 +141,7 @@ examples! {
         assert_eq!(Some(of("settled")), Some(15.0), "each token costs one");
         let reserved = of("reserved");
         assert!((4_096.0..4_200.0).contains(&reserved), "what may come is 4096: {reserved}");
-        // A success that does not say it costs what was reserved.
+        // A success without a cost costs what was reserved.
         ask("/silent");
         until("it is settled", PATIENCE, || of("settled") > 15.0);
         assert_eq!(Some(of("settled") - 15.0), Some(of("reserved") - reserved));
@@ -310,7 +309,7 @@ examples! {
         let gateway = Gateway::start(&format!("[upstreams.up]\n{servers}\n{route}"));
         assert!((0..20).all(|_| gateway.client().get("/").status == 200));
         drop(held);
-        // All servers are tried that cannot be connected to, and two of those that fail.
+        // The gateway tries all servers that refuse connections, and two of those that fail.
         let (_held, away) = [closed_port(), closed_port(), closed_port()].into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
         let broken = [(); 3].map(|()| Upstream::start(|_| b"nonsense\r\n\r\n".to_vec()));
         let start = |addresses: &[std::net::SocketAddr]| {
@@ -438,7 +437,7 @@ examples! {
     two_good_checks_and_three_bad_ones_count: [
         "upstreams.NAME.health.healthy_after", "upstreams.NAME.health.unhealthy_after", "upstreams.NAME.health.status",
     ] {
-        // Two bad ones are too few, and so is one good one; then there are good ones only.
+        // Two bad responses are too few, and one good one, too; then all are good.
         let script = [&[204, 299, 300, 404, 200, 500, 500, 500][..], &[200, 500].repeat(5)].concat();
         let asked = AtomicUsize::new(0);
         let length = script.len();
@@ -617,7 +616,7 @@ examples! {
         gateway.client().get("/line");
         let line = gateway.wait_log("a line", |line| line["path"] == "/line");
         assert_eq!((&line["level"], &line["status"]), (&json!("INFO"), &json!(200)));
-        // Its standard error is a pipe here, not a terminal.
+        // Standard error is a pipe here, not a terminal.
         let lines: Vec<Value> = gateway.log().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert!(lines.iter().all(|line| line["level"] != "DEBUG"));
     }
@@ -627,7 +626,7 @@ examples! {
         let gateway = Gateway::start(&(collector.section("") + "[[routes]]\npath = \"/*\"\nrespond = {}\n"));
         let mut client = gateway.client();
         (0..2_000).for_each(|_| drop(client.get("/")));
-        // Of 2 000, more than 80 are less likely than 10^-30.
+        // More than 80 of 2 000 are less likely than 10^-30.
         until("some are exported", PATIENCE, || !collector.spans().is_empty());
         assert!(collector.spans().len() < 2 * 80, "{}", collector.spans().len());
     }
@@ -657,7 +656,7 @@ examples! {
             let more = format!("strategy = \"fixed-window\"\n{ban}");
             report(&limited("client-ip", "1/h", &more), seconds)["limits"]["l"]["bans"].clone()
         };
-        // The first one passes, and more than 20 refusals are needed.
+        // The first one passes, and more than 20 refusals are necessary.
         let begun = |later: u32| bans("ban = {}", &[[0].repeat(12), [later].repeat(10)].concat())["begun"].clone();
         assert_eq!([58, 62].map(begun), [json!(1), json!(0)]);
         // A ban of 20 hours, and another one that would last 40.
@@ -713,7 +712,7 @@ examples! {
         first.send("GET /held HTTP/1.1\r\nHost: h\r\n\r\n");
         until("it is held", PATIENCE, || received().iter().sum::<usize>() == 1);
         (0..40).for_each(|_| assert_eq!(gateway.client().get("/").status, 200));
-        // The request before may be under way still.
+        // The previous request may still be on its way.
         let fewest = received().into_iter().min().unwrap();
         assert!((1..=10).contains(&fewest), "{fewest}");
     }
@@ -742,7 +741,7 @@ examples! {
         until("it answers", PATIENCE, || shown(&gateway, "a.test", &["acme-tls/1"]).is_ok());
         let answer = gateway.client().get(&acme::challenge_path("a.test"));
         assert!(!answer.text().starts_with(&acme::token("a.test")), "{answer:?}");
-        // Nobody shall ask the real one.
+        // No test may ask the real authority.
         let file = state.path().join("other.toml");
         fs::write(&file, text.lines().filter(|line| !line.starts_with("directory")).collect::<Vec<_>>().join("\n")).unwrap();
         let folder = state.path().to_str().unwrap();
@@ -786,7 +785,7 @@ examples! {
             assert_eq!(first.client().call(request("other")).status, 200);
             until("it is counted", PATIENCE, || memcached.counted() == 1);
             let asked = memcached.commands();
-            // While the answer is under way to one gateway, the other one admits a request.
+            // While the answer to one gateway is on its way, the other one admits a request.
             faults[0].set(Mode::Hold);
             let mut client = first.client();
             client.send(request("k"));
@@ -813,7 +812,7 @@ examples! {
     }
 }
 
-/// Fails unless this takes so many seconds, and not many more.
+/// Fails unless `act` takes about so many seconds.
 #[track_caller]
 fn takes(seconds: u64, act: impl FnOnce()) {
     let begun = Instant::now();
@@ -832,7 +831,7 @@ fn simulated_with(rate: &str, more: &str, at: [u32; 2]) -> u64 {
     report["limits"]["l"]["rejected"].as_u64().unwrap()
 }
 
-/// What is reported about a log of a request at each of these seconds.
+/// The report about a log with a request at each of these seconds.
 fn report(text: &str, seconds: &[u32]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let (config, log) = (folder.path().join("gateway.toml"), folder.path().join("access.log"));

@@ -8,7 +8,7 @@ use crate::harness::{Gateway, limited};
 fn many_keys_with_large_windows_stay_within_max_memory() {
     const ROOM: u32 = 8 << 20;
     let store = "[store]\nmax_memory = \"8MiB\"\n";
-    // Each cell stores every request, so many keys with few requests use all the memory that is allowed.
+    // Each cell stores every request, so many keys with few requests use all the allowed memory.
     let limit = limited("header:a", "10000/d", "strategy = \"moving-window\"");
     let gateway = Gateway::with_log("access = false", &format!("{store}{limit}"));
     let before = gateway.memory("VmRSS");

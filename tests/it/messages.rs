@@ -1,4 +1,4 @@
-//! The arguments of the command line, and its messages if they are wrong.
+//! The arguments of the command line, and the messages for wrong ones.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,6 @@ fn file(text: &str) -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// The exit code, standard output and standard error.
 fn said(arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = run(arguments);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

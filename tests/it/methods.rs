@@ -1,8 +1,8 @@
-//! The route for a method: HEAD takes those of GET, a method that no route of the path has is 405, and `"*"` is any.
+//! The route for a method: HEAD takes the routes of GET, a method without a route on the path gets 405, and `"*"` is
+//! any method.
 
 use crate::harness::{Client, Gateway, Response};
 
-/// Routes that respond with their number.
 fn answering(routes: &[&str]) -> String {
     let route =
         |(at, lines): (usize, &&str)| format!("[[routes]]\n{lines}\nrespond = {{ status = 200, body = \"{at}\" }}\n");
@@ -13,7 +13,6 @@ fn ask(client: &mut Client, method: &str, path: &str, fields: &str) -> Response 
     client.call(format!("{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n{fields}\r\n"))
 }
 
-/// The number of the route that a request has taken.
 #[track_caller]
 fn taken(client: &mut Client, method: &str, path: &str, fields: &str) -> String {
     let response = ask(client, method, path, fields);
@@ -70,7 +69,7 @@ fn a_method_that_no_route_of_the_path_takes_is_405() {
     }
     let elsewhere = client.call("DELETE /a HTTP/1.1\r\nHost: b.test\r\n\r\n");
     assert_eq!(elsewhere.headers.must("allow"), "GET, HEAD, PATCH, PUT");
-    // Another value of the header would match, but no other method would; and no route has the other path.
+    // Another value of the header would match, but another method would not; and no route has the other path.
     for (method, path) in [("DELETE", "/x/y"), ("GET", "/")] {
         let response = ask(&mut client, method, path, "");
         response.expect_problem(404);

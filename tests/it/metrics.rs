@@ -1,4 +1,4 @@
-//! The metrics: both formats as others read them, what the documentation says of them, and what they count.
+//! The metrics: both formats as other programs read them, their documentation, and what they count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -16,7 +16,6 @@ use crate::harness::{
 
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What the documentation says about a metric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Documented {
     pub(crate) kind: String,
@@ -24,7 +23,6 @@ pub(crate) struct Documented {
     unit: String,
 }
 
-/// The metrics in the tables of docs/metrics.md.
 pub(crate) fn documented() -> BTreeMap<String, Documented> {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md")).unwrap();
     let rows = text.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -47,7 +45,7 @@ pub(crate) fn documented() -> BTreeMap<String, Documented> {
 /// Runs promtool, which is no part of the gateway, on this input.
 #[track_caller]
 pub(crate) fn promtool(arguments: &[&str], input: &str) -> Output {
-    // Where scripts/test --all installs it if the system does not have it.
+    // `scripts/test --all` installs it here if the system does not have it.
     let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/promtool/usr/bin/promtool");
     let mut promtool = Command::new(if std::path::Path::new(own).exists() { own } else { "promtool" })
         .args(arguments)
@@ -61,8 +59,8 @@ pub(crate) fn promtool(arguments: &[&str], input: &str) -> Output {
     promtool.wait_with_output().unwrap()
 }
 
-/// The metrics of gateways that have everything: one counts in memory, the second in Memcached, and the third has its
-/// configuration from a server, which sends something wrong now.
+/// Gateways with everything: one counts in memory, the second in Memcached, and the third has its configuration from a
+/// server, which now sends something wrong.
 struct Everything {
     gateways: [Gateway; 3],
     _servers: [Upstream; 4],
@@ -113,7 +111,6 @@ impl Everything {
         Self { gateways: [in_memory, shared, fetched], _servers: [issuer, up, plans, source], _memcached: memcached }
     }
 
-    /// A gateway whose configuration comes from a server.
     fn fetched() -> (Upstream, Gateway) {
         let listen = "listen = \"127.0.0.1:0\"";
         let good = format!("[server]\n{listen}\n[admin]\n{listen}\n[[routes]]\npath = \"/\"\nrespond = {{}}\n");
@@ -129,7 +126,6 @@ impl Everything {
     }
 }
 
-/// The metrics.
 fn scrape(gateway: &Gateway) -> harness::Response {
     let response = gateway.admin("/metrics");
     assert_eq!(response.status, 200);
@@ -147,7 +143,7 @@ print(json.dumps([
 ]))
 ";
 
-/// The families, as the parser of Prometheus' library for Python reads them.
+/// The families as Prometheus' library for Python parses them.
 #[track_caller]
 fn parsed_elsewhere(text: &str) -> Value {
     let library = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/prometheus-client");
@@ -204,13 +200,11 @@ fn others_read_the_metrics_and_the_documentation_describes_them() {
     assert_eq!(without_samples, BTreeSet::new());
 }
 
-/// One sample: its name, its labels with their values, and the number.
 struct Sample {
     name: String,
     labels: BTreeMap<String, String>,
 }
 
-/// All samples in the text format.
 fn samples(gateway: &Gateway) -> Vec<Sample> {
     let text = scrape(gateway);
     let lines = text.text().lines().filter(|line| !line.starts_with('#'));
@@ -226,7 +220,7 @@ fn samples(gateway: &Gateway) -> Vec<Sample> {
     lines.map(sample).collect()
 }
 
-/// What each label means, in all metrics: the values that it may have, or `None` if they are from the configuration.
+/// The meaning of each label, in all metrics: its possible values, or `None` if they come from the configuration.
 const LABELS: [(&str, Option<&[&str]>); 20] = [
     ("certificate", None),
     ("decision", None),
@@ -298,7 +292,7 @@ fn every_metric_follows_the_rules() {
     assert_eq!(used, meanings.keys().map(|label| (*label).to_owned()).collect());
 }
 
-/// The series of counters, of which the first event of each has to be seen.
+/// The series of counters, which must all exist before their first events.
 fn counters(gateway: &Gateway) -> BTreeSet<String> {
     let counter = |name: &String| name.split('{').next().unwrap().ends_with("_total");
     names(gateway).into_iter().filter(counter).collect()
@@ -358,13 +352,12 @@ fn counters_have_their_series_before_the_first_event() {
     let of = |series: &str| gateway.metric(series).unwrap_or_else(|| panic!("{series}"));
     assert!(of("gateway_request_failures_total{route=\"/up/*\",reason=\"bad_response\"}") >= 1.0);
     assert!(of("gateway_bans_total{limit=\"banning\"}") >= 1.0);
-    // Nothing of a start is in a label: a gateway with the same configuration has the same series.
+    // No label depends on a start: a gateway with the same configuration has the same series.
     let again = Gateway::start(&rest);
     assert_eq!(counters(&again), before);
     assert!(before.contains("gateway_upstream_server_requests_total{upstream=\"echo\",server=\"builtin:echo\"}"));
 }
 
-/// The names and labels of all samples.
 fn names(gateway: &Gateway) -> BTreeSet<String> {
     let text = scrape(gateway);
     let samples = text.text().lines().filter(|line| !line.starts_with('#'));
@@ -474,7 +467,7 @@ fn the_latency_of_each_server_is_measured() {
 fn servers_with_the_same_address_have_series_of_their_own() {
     let up = Upstream::start(|_| reply(200, "hello"));
     let (address, port) = (up.address(), up.address().port());
-    // They differ in the name that the server is told.
+    // They differ in the name that the server gets.
     let servers = format!("servers = [\"http://{address}\", \"http://localhost:{port}\"]");
     let rest = format!("[upstreams.up]\n{servers}\n[[routes]]\npath = \"/\"\nupstream = \"up\"\n");
     let gateway = Gateway::start(&rest);
@@ -500,7 +493,7 @@ fn a_refused_reload_is_seen_until_one_succeeds() {
     gateway.reload("", "this is no toml");
     gateway.wait_message("reload refused");
     until("it is counted", PATIENCE, || good() == Some(0.0));
-    // Each mistake is elsewhere, and none of them is a series.
+    // Each mistake is in another place, and none of them is a series.
     let refused = names(&gateway);
     gateway.reload("", "\n\n\n [nothing]");
     until("it is counted", PATIENCE, || {

@@ -1,5 +1,5 @@
-//! The configurations in docs/migrating.md: each of ours is valid, and lets the same pass as the one beside it. nginx and HAProxy
-//! are asked themselves.
+//! The configurations in docs/migrating.md: each of ours is valid, and admits the same as the one beside it. The tests run the
+//! real nginx and HAProxy.
 
 mod others;
 mod page;
@@ -20,7 +20,7 @@ use traffic::{Bucket, Exchange, SlidingWindow, burst_then, connect, last_multipl
 const PATIENCE: Duration = Duration::from_secs(20);
 const CLIENT: &str = "198.51.100.7";
 const OTHER: &str = "203.0.113.9";
-/// An address of a network that is listed in the examples of allow lists.
+/// An address of a network in the examples of allow lists.
 const LISTED: &str = "10.1.2.3";
 
 fn millis(count: u64) -> Duration {
@@ -31,7 +31,7 @@ fn answering() -> Upstream {
     Upstream::start(|_| reply(200, "app"))
 }
 
-/// Sends the same traffic to a peer and to the gateway at the same time: for each server, what each client has sent.
+/// Sends the same traffic to a peer and to the gateway at the same time. Returns for each server what each client has sent.
 #[track_caller]
 fn both<const N: usize>(
     servers: [SocketAddr; 2],
@@ -103,7 +103,7 @@ fn nginx_with_a_queue_is_a_limit_that_delays() {
         responses.sort_by(|one, other| one.1.total_cmp(&other.1));
         let (admitted, refused): (Vec<_>, Vec<_>) = responses.into_iter().partition(|(status, _)| *status == 200);
         assert!(refused.iter().all(|(status, _)| *status == 429), "{who}: {refused:?}");
-        // The sixth response is not held. If it and the refusals have come before there was room for one more, all requests
+        // The sixth response is not held. If this response and the refusals came before there was room for one more, all requests
         // were decided before.
         let decided = refused.iter().map(|(_, received)| *received).fold(last_sent.max(admitted[5].1), f64::max);
         if decided < 0.19 {
@@ -118,8 +118,8 @@ fn nginx_with_a_queue_is_a_limit_that_delays() {
     }
 }
 
-/// Sends requests of one client at the same time. Returns the moment at which the last was sent, and for each its status and
-/// when it was answered, in seconds since before the first one.
+/// Sends requests of one client at the same time. Returns when the last one was sent, and for each its status and the time of its
+/// answer, in seconds since before the first one.
 fn at_once(server: SocketAddr, count: usize) -> (f64, Vec<(u16, f64)>) {
     let mut connections: Vec<_> = (0..count).map(|_| connect(server, CLIENT)).collect();
     let begun = Instant::now();
@@ -157,8 +157,8 @@ fn nginx_and_we_charge_several_limits_together() {
     for (who, server) in [("nginx", peer.address), ("gateway", ours.http)] {
         let begun = Instant::now();
         let counts = [CLIENT, OTHER].map(|client| passed(&send(server, client, begun, &ten)));
-        // The first client has 6 of the 11 of all clients. Its four refused requests have taken none of the other five. In
-        // half a second there is one more of them.
+        // The first client has 6 of the 11 of all clients. Its four refused requests have taken none of the other five. In half a
+        // second there is room for one more.
         if begun.elapsed() < millis(480) {
             assert_eq!(counts, [6, 5], "{who}");
         }
@@ -190,14 +190,14 @@ fn a_trial_in_nginx_reports_what_ours_reports() {
     bucket.expect_alike(&peers, &ours);
 }
 
-/// An upstream that answers nothing until it is opened.
+/// An upstream that answers nothing until the gate is open.
 struct Gate {
     upstream: Upstream,
     is_open: Arc<(Mutex<bool>, Condvar)>,
 }
 
 impl Gate {
-    /// Afterwards it answers with this status.
+    /// After the gate opens, it answers with this status.
     fn new(status: u16) -> Self {
         let is_open = Arc::new((Mutex::new(false), Condvar::new()));
         let gate = is_open.clone();
@@ -276,7 +276,7 @@ fn haproxy_limits_as_many_requests_in_flight() {
 fn haproxy_counts_in_a_sliding_window_too_but_with_what_it_refuses() {
     let upstream = answering();
     let (peer, ours) = (haproxy("haproxy-rate", &upstream), gateway("haproxy-rate", &upstream));
-    // After the burst of 110 there are 15 requests in a second, half as many again as the limit allows.
+    // After the burst of 110 come 15 requests a second, half as many again as the limit allows.
     let floods = burst_then(110, Duration::from_secs(1) / 15, millis(12_500));
     let behaves = burst_then(1, millis(200), millis(12_500));
     let (begun, multiple) = (Instant::now(), last_multiple(10.0));

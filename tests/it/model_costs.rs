@@ -1,5 +1,4 @@
-//! Limits in tokens of language models: what is reserved for a request, and what it costs in the end, whatever becomes of its
-//! response.
+//! Limits in tokens of language models: the reservation of a request, and its final cost, whatever happens to its response.
 
 use std::time::Duration;
 
@@ -13,7 +12,6 @@ use crate::harness::{
 const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
-/// A limit of so many tokens a day, on all requests to this server.
 pub(crate) fn limited(server: &ModelServer, tokens: u64, cost: &str, more: &str) -> String {
     format!(
         "[limits.tokens]\nkey = \"header:authorization\"\nrates = [\"{tokens}/d\"]\n\
@@ -36,18 +34,16 @@ pub(crate) fn call(gateway: &Gateway, path: &str, body: &Value) -> Response {
     client.response(false)
 }
 
-/// What the key has used.
 pub(crate) fn used(gateway: &Gateway) -> u64 {
     gateway.used("tokens", "key")
 }
 
-/// A pool of so many tokens a day, and the key that names it.
 fn pool(tokens: u64) -> String {
     format!("overflow = \"pool\"\n[limits.pool]\nkey = \"header:authorization\"\nrates = [\"{tokens}/d\"]")
 }
 
-/// Reads a stream until two pieces of [`text`] have come, and resets the connection: one that is only closed could be
-/// half-closed, and wait for the rest.
+/// Reads a stream until two pieces of [`text`] have come, and resets the connection. After a plain close the gateway could
+/// take it for half-closed, and wait for the rest.
 fn hang_up_after_two(mut client: Client) {
     assert_eq!(client.try_head().unwrap().0.status, 200);
     let (mut seen, mut buffer) = (Vec::new(), [0]);
@@ -58,12 +54,12 @@ fn hang_up_after_two(mut client: Client) {
     SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
-/// Its 47 bytes of text and of names, and its number, are 13 tokens of input.
+/// 47 bytes of text and of names, and a number: 13 tokens of input.
 fn chat(max_tokens: u64, stream: bool) -> Value {
     json!({ "messages": [{ "role": "user", "content": "12345678" }], "max_tokens": max_tokens, "stream": stream })
 }
 
-/// A text of so many pieces of ten tokens each.
+/// A text of `count` pieces of ten tokens each.
 fn text(count: usize) -> Answer {
     Answer { pieces: vec!["x".repeat(40); count], usage: None, ..Answer::default() }
 }
@@ -84,7 +80,7 @@ fn the_responses_of_all_providers_cost_what_they_say() {
                 } else {
                     path.into()
                 };
-                // Only what asks for it is told the usage of a stream; for chats, the gateway asks.
+                // A stream reports its usage only to clients that ask; for chats, the gateway asks.
                 let body = json!({ "model": "m", "stream": stream, "prompt": "a",
                     "stream_options": if path == CHAT { Value::Null } else { json!({ "include_usage": true }) } });
                 let mut body = body;
@@ -227,7 +223,7 @@ fn a_stream_is_settled_where_it_was_charged() {
         server.go_on();
         assert_eq!(first.response(false).status, 200);
         until("the limit is settled", PATIENCE, || counts() == [10, 33]);
-        // What was given back is there for the next one, which the pool has no part in.
+        // Given back tokens are there for the next request, which does not use the pool.
         send(&mut first, CHAT, &chat(500, true));
         server.wait(Event::Held);
         assert_eq!(counts(), [523, 33], "{store}");
@@ -274,7 +270,7 @@ fn a_cut_stream_ends_in_the_form_of_its_provider() {
     let (before, last) = responses.text().trim_end().rsplit_once("\n\n").unwrap();
     let error: Value = serde_json::from_str(last.strip_prefix("event: error\ndata: ").unwrap()).unwrap();
     assert_eq!((&error["type"], &error["code"]), (&json!("error"), &json!("rate_limit_exceeded")), "{error}");
-    // It has a number behind those that passed.
+    // Its number follows those of the events that passed.
     let events = before.split("\n\n").count() as u64;
     assert!(error["sequence_number"].as_u64().unwrap() >= events, "{}", responses.text());
 }
@@ -312,7 +308,7 @@ fn the_gateway_asks_for_the_usage_of_a_stream() {
     }
     let (sent, _) = asked(chat(9, false));
     assert_eq!(sent, chat(9, false), "only a stream is asked");
-    // A header does not make it a request of another API, but its path does.
+    // A header does not select another API, but the path does.
     let body = chat(9, true).to_string();
     for (path, is_asked) in [(CHAT, true), ("/v1/messages", false)] {
         let response = gateway.client().call(format!(
@@ -412,7 +408,7 @@ fn streams_pass_as_they_come() {
         server.wait(Event::Held);
         let (head, framing) = client.try_head().unwrap();
         assert_eq!((head.status, framing), (200, Framing::Chunked));
-        // The first piece is here although no other has come.
+        // The first piece has come before any other was sent.
         let mut seen = Vec::new();
         while !(seen.ends_with(b"\n\n") && String::from_utf8_lossy(&seen).contains("\"Hello\"")) {
             let mut buffer = [0];

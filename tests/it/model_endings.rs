@@ -1,5 +1,4 @@
-//! What requests to language models cost whose responses do not say their usage, say it too early, or end otherwise than they
-//! should.
+//! The costs of requests to language models whose responses report no usage, report it too early, or end wrongly.
 
 use std::time::Duration;
 
@@ -11,7 +10,6 @@ use crate::harness::{Answer, Client, Event, Gateway, ModelServer, Upstream, Used
 const PATIENCE: Duration = Duration::from_secs(20);
 const CHAT: &str = "/v1/chat/completions";
 
-/// A limit of tokens on all requests to an upstream of this configuration.
 fn limited(up: &str, cost: &str, more: &str) -> String {
     format!(
         "[limits.tokens]\nkey = \"header:authorization\"\nrates = [\"1000000/d\"]\n\
@@ -19,7 +17,6 @@ fn limited(up: &str, cost: &str, more: &str) -> String {
     )
 }
 
-/// Sends a request of three tokens, by a client with this key.
 fn send(client: &mut Client, path: &str, key: &str, more: &Value) {
     let mut body = json!({ "messages": [{ "role": "user", "content": "12345678" }] });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -30,7 +27,7 @@ fn send(client: &mut Client, path: &str, key: &str, more: &Value) {
     ));
 }
 
-/// Reads a response until this has come, and resets the connection.
+/// Reads a response until `text` has come, and resets the connection.
 fn hang_up_after(mut client: Client, text: &str) {
     let (mut seen, mut buffer) = (Vec::new(), [0]);
     while !seen.ends_with(text.as_bytes()) {
@@ -40,7 +37,7 @@ fn hang_up_after(mut client: Client, text: &str) {
     SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
-/// A text of so many pieces of ten tokens each.
+/// A text of `count` pieces of ten tokens each.
 fn text(count: usize) -> Answer {
     Answer { pieces: vec!["x".repeat(40); count], usage: None, ..Answer::default() }
 }
@@ -88,7 +85,7 @@ fn a_complete_answer_whose_client_has_gone_costs_the_usage_that_follows() {
     });
 }
 
-/// A response with this type and body, of no length.
+/// A response with this type and body, without a length.
 fn whole(status: u16, kind: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     let head = format!("HTTP/1.1 {status} Word\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -121,7 +118,7 @@ fn what_responses_say_is_charged_however_they_end() {
     let zeros = chat("m", &"x".repeat(460), "\"prompt_tokens\":0,\"completion_tokens\":0,\"total_tokens\":0");
     let dear = chat("large-1", "", "\"prompt_tokens\":50,\"completion_tokens\":10");
     let error = "{\"error\":{\"message\":\"no\"},\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":7}}";
-    // Without a cost it costs what was reserved.
+    // Without a cost in the response, a request costs what was reserved.
     let cases: Vec<(u16, &str, String, Option<u64>)> = vec![
         (200, "text/plain", String::new(), None),
         (200, events, [start, &delta, failed].concat(), Some(5011)),

@@ -1,5 +1,5 @@
-//! Requests to language models, whose clients must not decide how they are counted: what is reserved for them, what the gateway
-//! asks of the provider, and what it refuses.
+//! Requests to language models, whose clients must not decide how they are counted: the reservations, what the gateway asks of
+//! the provider, and its refusals.
 
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use crate::model_costs::{CHAT, call, limited, used};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Sends a body as it is, with these fields of its head.
 fn raw(gateway: &Gateway, path: &str, fields: &str, body: &[u8]) -> Response {
     let length = body.len();
     let head = format!(
@@ -19,12 +18,11 @@ fn raw(gateway: &Gateway, path: &str, fields: &str, body: &[u8]) -> Response {
     gateway.client().call([head.as_bytes(), body].concat())
 }
 
-/// What the server got last.
 fn received(server: &ModelServer) -> Value {
     serde_json::from_slice(&server.received().pop().unwrap().body).unwrap()
 }
 
-/// A server that answers nothing while a test asks it, so that what is reserved can be seen.
+/// A server that does not answer, so a test can see what is reserved.
 fn silent() -> ModelServer {
     ModelServer::start(Answer { held_after: Some(0), ..Answer::default() })
 }

@@ -1,5 +1,5 @@
-//! Files of the command line and the configuration may be anything: a pipe that no process writes to, or a device
-//! without an end. The gateway does not wait for them.
+//! Files of the command line and the configuration may be anything, such as a pipe without a writer or an endless
+//! device. The gateway does not wait for them.
 
 use std::fs;
 use std::path::Path;
@@ -11,12 +11,11 @@ use rustix::process::Signal;
 
 use crate::harness::{Gateway, limited};
 
-/// A named pipe without a writer.
 fn pipe(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
 
-/// The output of `gateway check` for this file, which has to come soon.
+/// The output of `gateway check` for this file, which must come soon.
 fn check(path: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
     command.arg("check").arg("--config").arg(path);

@@ -1,4 +1,4 @@
-//! Memcached with a name: when its address changes, the gateway connects to the new one.
+//! When the address behind the name of a Memcached changes, the gateway connects to the new address.
 
 use std::fs;
 use std::net::SocketAddr;

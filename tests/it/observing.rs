@@ -1,4 +1,4 @@
-//! What the log and the metrics show of refused requests: enough to see what happens, and not so much that it costs.
+//! What the log and the metrics show of refused requests: enough to see what happens, at a bounded cost.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ fn lines(gateway: &Gateway) -> Vec<Value> {
     gateway.log().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// How many requests of this client and outcome are logged, and how many are only counted.
+/// How many requests with this client and outcome are logged, and how many are only counted.
 fn logged(gateway: &Gateway, client: &str, outcome: &str) -> (u64, u64) {
     let lines = lines(gateway);
     let of = |line: &&Value| line["client"] == client;
@@ -43,7 +43,7 @@ fn a_flood_of_refusals_writes_a_few_lines_a_second() {
     until("the rest is counted", Duration::from_secs(10), || all() == FLOOD);
     let (written, _) = logged(&gateway, "127.0.0.1", "limited");
     assert!((5..=5 * seconds).contains(&written), "{written} lines in {seconds} s");
-    // If a client is rarely or never refused, all its requests are logged.
+    // For a client that is rarely or never refused, all requests are logged.
     assert_eq!(logged(&gateway, "127.0.0.1", "responded").0, 10);
     assert_eq!((logged(&gateway, "127.0.0.2", "responded").0, logged(&gateway, "127.0.0.2", "limited")), (10, (1, 0)));
 }
@@ -86,7 +86,7 @@ fn the_latency_of_refusals_is_measured_for_each_outcome() {
             line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
         };
         assert_eq!([of("count", "limited"), of("count", "responded")].map(|count| count.to_string()), ["490", "10"]);
-        // A refusal takes some microseconds, and that is what is measured.
+        // A refusal takes some microseconds, so the metric must not be zero.
         let mean = of("sum", "limited") / of("count", "limited");
         assert!(mean > 1e-6, "{mean} s");
     }

@@ -1,5 +1,4 @@
-//! The OpenAPI document against the server: every path, method and status that it names occurs, with a body as it says, and
-//! nothing else does.
+//! The OpenAPI document agrees with the server: all its paths, methods, statuses and bodies occur, and no others.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,20 +8,18 @@ use serde_json::{Value, json};
 
 use crate::harness::{Authority, Client, Framing, Gateway, Memcached, Response, limited, until};
 
-/// The document, and what of it has occurred.
+/// The document, and which parts of it have occurred.
 struct Contract {
     document: Value,
     seen: BTreeSet<(String, String, String)>,
 }
 
 impl Contract {
-    /// The document as the gateway serves it.
     fn of(gateway: &Gateway) -> Self {
         let document = call(gateway, "GET", "/api/openapi.json", &[], "").json();
         Self { document, seen: BTreeSet::new() }
     }
 
-    /// All paths with their methods in upper case.
     fn operations(&self) -> Vec<(String, String)> {
         let methods = |(path, item): (&String, &Value)| {
             let named = item.as_object().unwrap().keys().filter(|key| *key != "parameters");
@@ -31,7 +28,6 @@ impl Contract {
         self.document["paths"].as_object().unwrap().iter().flat_map(methods).collect()
     }
 
-    /// All paths, methods, and statuses with a media type.
     fn responses(&self) -> BTreeSet<(String, String, String)> {
         let responses = |(path, method): (String, String)| {
             let statuses = self.document["paths"][&path][method.to_lowercase()]["responses"].as_object().unwrap();
@@ -44,7 +40,7 @@ impl Contract {
         self.operations().into_iter().flat_map(responses).collect()
     }
 
-    /// Sends a request and holds the response against the document.
+    /// Sends a request and compares the response with the document.
     #[track_caller]
     fn check(&mut self, gateway: &Gateway, method: &str, path: &str, headers: &[&str], body: &str, status: u16) {
         let response = call(gateway, method, &concrete(path), headers, body);
@@ -74,7 +70,7 @@ impl Contract {
         assert!(errors.is_empty(), "{place}: {errors:#?} in {value:#}");
     }
 
-    /// Holds the first events of a stream against the document.
+    /// Compares the first events of a stream with the document.
     #[track_caller]
     fn hold_events(&self, gateway: &Gateway) {
         let stream = call(gateway, "GET", "/api/events", &[], "");
@@ -90,7 +86,6 @@ impl Contract {
     }
 }
 
-/// A path of the document with values for its parameters.
 fn concrete(path: &str) -> String {
     path.replace("{limit}", "l").replace("{key}", "k")
 }
@@ -108,7 +103,7 @@ fn call(gateway: &Gateway, method: &str, path: &str, headers: &[&str], body: &st
     client.call(request)
 }
 
-/// A response with only the beginning of its body, since that does not end.
+/// A response with only the first chunk of its endless body.
 fn first_chunk(mut client: Client) -> Response {
     let (mut response, framing) = client.try_head().unwrap();
     let size = match framing {
@@ -124,7 +119,6 @@ fn first_chunk(mut client: Client) -> Response {
 const LEVEL: &str = r#"{"level": "info"}"#;
 const OF_KEY: &str = "/api/limits/{limit}/keys/{key}";
 
-/// A valid body for a request to this path.
 fn body(path: &str) -> &'static str {
     if path == OF_KEY { r#"{"rates": ["9/d"], "for": "1h"}"# } else { LEVEL }
 }
@@ -240,7 +234,7 @@ fn the_server_takes_no_other_method_and_has_no_other_path() {
             assert_eq!(status != 405, is_named, "{method} {path}: {status}");
         }
     }
-    // The paths of the code, where each is written once.
+    // The paths in the code, each of which is written once.
     let code = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/admin.rs")).unwrap();
     let written: BTreeSet<_> = code
         .lines()

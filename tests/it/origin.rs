@@ -1,4 +1,4 @@
-//! What the upstream is told about the client and the target: only the gateway and trusted proxies decide that.
+//! What the upstream gets to know about the client and the target: only the gateway and trusted proxies decide this.
 
 use crate::harness::http2_server::Http2Server;
 use crate::harness::{Gateway, Headers, Upstream, reply, run};
@@ -23,18 +23,15 @@ const TOLD: &[&str] = &[
     "x-forwarded-host",
 ];
 
-/// All of them with this value.
 fn forged(value: &str) -> String {
     TOLD.iter().flat_map(|name| [name, ": ", value, "\r\n"]).collect()
 }
 
-/// The names of the fields that contain this value.
 fn saying(headers: &Headers, value: &str) -> Vec<String> {
     let says = |found: &[u8]| String::from_utf8_lossy(found).contains(value);
     headers.0.iter().filter(|(_, found)| says(found)).map(|(name, _)| name.clone()).collect()
 }
 
-/// What the upstream gets for a GET with these fields.
 fn seen(server: &str, fields: &str) -> Headers {
     let up = Upstream::start(|_| reply(200, ""));
     let gateway = Gateway::with_server(server, &up.everything());
@@ -87,13 +84,13 @@ fn trusted_proxies_set_the_address_and_the_gateway_adds_their_own() {
     for name in TOLD {
         let expected = match *name {
             "x-forwarded-for" => "6.6.6.6, 192.0.2.7, 127.0.0.1",
-            // Beside X-Forwarded-For it may be the client's own.
+            // Beside X-Forwarded-For, Forwarded may be the client's own.
             "forwarded" => "",
             _ => "192.0.2.7",
         };
         assert_eq!(headers.joined(name), expected, "{name}: {headers:?}");
     }
-    // The proxy itself is the client, and headers that it has forwarded from its own client are not used.
+    // The proxy itself is the client, and headers from its own client are not used.
     let headers = seen(TRUSTING, "X-Real-IP: 6.6.6.6\r\n");
     assert_eq!(headers.joined("x-real-ip"), "127.0.0.1", "{headers:?}");
 }
@@ -144,7 +141,7 @@ fn connect_is_not_implemented() {
     }
 }
 
-/// The header Forwarded that servers of HTTP/1.1 and HTTP/2 get for a GET with these fields.
+/// The header Forwarded that HTTP/1.1 and HTTP/2 servers get for a GET with these fields.
 fn standard(server: &str, fields: &str) -> Option<String> {
     let (up, other) = (Upstream::start(|_| reply(200, "")), Http2Server::echo(None));
     let http2 = format!("[upstreams.h2]\nservers = [\"http://{}\"]\nhttp2 = true\n", other.address);
@@ -188,7 +185,7 @@ fn forwarded_is_written_if_it_is_wanted() {
         (trusting, "", Some(own)),
         (trusting, by_proxy, Some(kept.as_str())),
         (trusting, listed, Some(written.as_str())),
-        // A proxy that writes X-Forwarded-For passes on what its client has sent.
+        // A proxy that writes X-Forwarded-For passes on Forwarded from its client.
         (trusting, &format!("{listed}Forwarded: for=\"[2001:db8::1]\";host=evil.test\r\n"), Some(&written)),
         (trusting, "Forwarded: for=\"1.1.1.1;host=evil.test\r\n", Some(own)),
     ] {

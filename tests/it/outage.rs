@@ -7,9 +7,9 @@ use rustix::process::Signal;
 
 use crate::harness::{self, Client, Gateway, Memcached, closed_port, until};
 
-/// `timeout` of the store: who waits for a Memcached that does not answer waits for all of it.
+/// `timeout` of the store: a request that waits for a silent Memcached waits for all of it.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// Who takes less than this has not waited, on a busy machine as well.
+/// A request that takes less than this has not waited, even on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 fn limited(rate: &str) -> String {
@@ -22,7 +22,7 @@ fn gateway(memcached: &Memcached, more: &str) -> Gateway {
     Gateway::start(&(store + &limited("1000000000/d")))
 }
 
-/// Asks for these keys, every request with this status and none later than this.
+/// Asks for these keys. Every request must get this status in time.
 #[track_caller]
 fn ask_within(most: Duration, client: &mut Client, keys: Range<usize>, status: u16) {
     for key in keys {
@@ -34,7 +34,7 @@ fn ask_within(most: Duration, client: &mut Client, keys: Range<usize>, status: u
     }
 }
 
-/// Asks until Memcached has failed so many times more: nobody waits, and the log has about a line a second.
+/// Asks until Memcached has failed `times` more often: no request waits, and the log has about a line a second.
 #[track_caller]
 fn ask_while_it_fails(gateway: &Gateway, client: &mut Client, times: u32) {
     let failures = || gateway.metric("gateway_store_errors_total").unwrap();
@@ -49,12 +49,11 @@ fn ask_while_it_fails(gateway: &Gateway, client: &mut Client, times: u32) {
     assert!(said as u64 <= most, "{said} lines instead of {most}:\n{}", words(gateway).join("\n"));
 }
 
-/// Log lines that are no request's.
+/// Log lines except those of requests.
 fn words(gateway: &Gateway) -> Vec<String> {
     gateway.log().into_iter().filter(|line| !line.contains("\"message\":\"request\"")).collect()
 }
 
-/// Waits until requests are counted in memcached again.
 #[track_caller]
 fn counted_again(client: &mut Client, memcached: &Memcached) {
     let before = memcached.increments();
@@ -98,7 +97,7 @@ fn frozen_and_thawed() {
     let asked = Instant::now();
     ask_within(TIMEOUT + AT_ONCE, &mut client, 100..101, 200);
     assert!(asked.elapsed() >= AT_ONCE, "it has not waited for Memcached: {:?}", asked.elapsed());
-    // A server known to be away is not waited for.
+    // No request waits for a server known to be away.
     ask_while_it_fails(&gateway, &mut client, 4);
     memcached.signal(Signal::CONT);
     counted_again(&mut client, &memcached);
@@ -154,7 +153,7 @@ fn rejecting_while_it_is_away() {
     ask_within(AT_ONCE, &mut client, 0..100, 503);
     memcached.restart();
     until("it is counted in again", Duration::from_secs(15), || client.get("/").status == 200);
-    // Increments travel after the answer.
+    // Increments arrive after the answer.
     until("it counts again", Duration::from_secs(10), || memcached.stat("curr_items") > 0);
 }
 

@@ -1,4 +1,4 @@
-//! Limits whose pools are charged where they have no room.
+//! Limits that charge a pool if they have no room.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,14 +13,12 @@ use crate::shared::{PATIENT, gateways};
 
 const ROUTE: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
-/// A limit of a key in a header, with these rates and these further settings. What strangers share does not overflow, so one that
-/// does falls back on the address.
+/// A limit of a key in a header. What strangers share does not overflow, so a limit with a pool falls back on the address.
 fn limit(name: &str, rates: &str, more: &str) -> String {
     let or_address = if name.starts_with("pool") { "" } else { " | client-ip" };
     format!("[limits.{name}]\nkey = \"header:x-{name}{or_address}\"\nrates = [{rates:?}]\n{more}\n")
 }
 
-/// One limit, its pool, and a route for all requests.
 fn own_and_pool(own: (&str, &str), pool: (&str, &str)) -> String {
     let own = limit("own", own.0, &format!("overflow = \"pool\"\n{}", own.1));
     format!("{own}{}{ROUTE}limits = [\"own\"]\n", limit("pool", pool.0, pool.1))
@@ -32,13 +30,13 @@ fn decisions(gateway: &Gateway, limit: &str, decision: &str) -> u64 {
     metrics.text().lines().find_map(|line| line.strip_prefix(&wanted)).map_or(0, |count| count.parse().unwrap())
 }
 
-/// All of what a limit has decided, in pairs of a decision and how often.
+/// All decisions of a limit that occurred, with their numbers.
 fn all_decisions(gateway: &Gateway, limit: &str) -> Vec<(&'static str, u64)> {
     let kinds = ["admitted", "rejected", "silenced", "delayed", "overflowed", "exempt", "not_charged", "unknown"];
     kinds.map(|kind| (kind, decisions(gateway, limit, kind))).into_iter().filter(|(_, count)| *count > 0).collect()
 }
 
-/// How many of so many requests pass that clients send at the same time, in turns to these gateways.
+/// How many requests of several clients at the same time pass, in turns to these gateways.
 fn burst(gateways: &[Gateway], clients: usize, each: usize) -> usize {
     let passed = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -116,7 +114,7 @@ fn who_is_charged_and_who_has_room_first_is_told() {
         let wait: u64 = refused.headers.must("retry-after").parse().unwrap();
         assert!(wait <= 3600, "{wait}");
         assert!(refused.text().contains("pool"), "{}", refused.text());
-        // The other way round the limit itself has room first.
+        // In the reverse case the limit itself has room first.
         let gateway = Gateway::start(&format!("{store}{}", own_and_pool(("2/h", fixed), ("3/d", fixed))));
         let mut client = gateway.client();
         let refused = (0..6).map(|_| client.get("/")).last().unwrap();
@@ -170,7 +168,7 @@ fn each_overflow_is_one_exchange_at_most() {
     let before = gateway.metric("gateway_store_round_trips_total").unwrap();
     (0..200).for_each(|_| assert_eq!(client.get("/").status, 200));
     let exchanges = gateway.metric("gateway_store_round_trips_total").unwrap() - before;
-    // One that is written a moment later may be another.
+    // A late write may be another exchange.
     assert!(exchanges <= 210.0, "{exchanges} exchanges for 200 requests");
 }
 
@@ -185,7 +183,7 @@ fn what_the_response_gives_back_is_given_back_to_the_pool() {
         let mut client = gateway.client();
         let bad = |client: &mut Client| client.get("/bad").status;
         assert_eq!([bad(&mut client), bad(&mut client)], [401, 401], "{store}");
-        // What costs nothing in the end leaves the pool as it was.
+        // Requests that are free in the end leave the pool as it was.
         (0..9).for_each(|_| assert_eq!(client.get("/good").status, 200, "{store}"));
         assert_eq!([(); 4].map(|()| bad(&mut client)), [401, 401, 401, 429], "{store}");
     });

@@ -1,4 +1,4 @@
-//! Servers that have as many requests as they may: more are answered 503 at once, or wait for a while.
+//! Servers with their maximum of requests: further ones get 503 at once, or wait for a while.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,7 +10,7 @@ use crate::harness::{Client, Gateway, Upstream, reply, until};
 const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A server that answers a request when it is told to.
+/// Answers a request when the test says so.
 fn holding() -> (Upstream, Sender<()>) {
     let (go, held): (_, Receiver<()>) = channel();
     let held = Arc::new(Mutex::new(held));
@@ -24,7 +24,6 @@ fn holding() -> (Upstream, Sender<()>) {
     (up, go)
 }
 
-/// This server with more keys for its upstream, and a route to it.
 fn config(up: &Upstream, more: &str) -> String {
     format!("{}{more}\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", up.section())
 }
@@ -33,7 +32,7 @@ fn gateway(up: &Upstream, more: &str) -> Gateway {
     Gateway::start(&config(up, more))
 }
 
-/// So many requests, of which the server has none answered yet.
+/// `count` requests that the server has not answered.
 fn in_flight(gateway: &Gateway, count: usize) -> Vec<Client> {
     let mut clients: Vec<_> = (0..count).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send(ASK));
@@ -106,7 +105,7 @@ fn a_client_that_goes_away_frees_its_place_and_the_server() {
     until("one waits", PATIENCE, || gateway.metric("gateway_upstream_requests_waiting") == Some(1.0));
     drop(busy);
     until("none waits", PATIENCE, || gateway.metric("gateway_upstream_requests_waiting") == Some(0.0));
-    // The server reads the request that has waited on another connection, and may answer the first one, which nobody reads.
+    // The server reads the request that waited on another connection, and may answer the first one, which nobody reads.
     go.send(()).unwrap();
     go.send(()).unwrap();
     assert_eq!(waiting.response(false).text(), "ok");
@@ -132,7 +131,7 @@ fn a_response_is_in_flight_until_its_end() {
     until("it has ended", PATIENCE, || gateway.metric("gateway_upstream_server_in_flight") == Some(0.0));
 }
 
-/// An upstream that answers with the path when it is told to, and tells which one it has got. It answers checks at once.
+/// Answers with the path when the test says so, and reports each path it gets. Answers checks at once.
 fn naming() -> (Upstream, Sender<()>, Receiver<String>) {
     let (go, held): (_, Receiver<()>) = channel();
     let (tell, told) = channel();

@@ -1,5 +1,5 @@
-//! What packages contain: units of systemd, completions, the manual and the Dockerfile are accepted by the programs that read
-//! them, which `scripts/test --all` installs, and agree with each other.
+//! The contents of packages: the programs that read them (installed by `scripts/test --all`) accept the units of systemd,
+//! completions, manual and Dockerfile, and these agree with each other.
 
 #[path = "../../scripts/packaging/pages.rs"]
 mod pages;
@@ -21,14 +21,13 @@ fn packaging(file: &str) -> PathBuf {
     root().join("scripts/packaging").join(file)
 }
 
-/// A folder with the manual and the completions.
 fn written_pages() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     pages::write(folder.path()).unwrap();
     folder
 }
 
-/// What a program says; whether it succeeded comes first.
+/// Whether a program succeeded, and its outputs.
 #[track_caller]
 fn ask(command: &mut Command) -> (bool, String, String) {
     let output =
@@ -37,12 +36,11 @@ fn ask(command: &mut Command) -> (bool, String, String) {
     (output.status.success(), out, err)
 }
 
-/// The values of a setting of a unit.
 fn values<'a>(unit: &'a str, name: &str) -> Vec<&'a str> {
     unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('=')).collect()
 }
 
-/// Where the Debian package puts its files: the source of each, its folder or path, and its mode.
+/// The files of the Debian package: source, target and mode.
 fn assets() -> Vec<[String; 3]> {
     let manifest: toml::Table = fs::read_to_string(root().join("Cargo.toml")).unwrap().parse().unwrap();
     manifest["package"]["metadata"]["deb"]["assets"].clone().try_into().unwrap()
@@ -62,7 +60,7 @@ fn systemd_accepts_the_units_and_finds_little_exposed() {
     let verify = |files: &[PathBuf]| ask(Command::new("systemd-analyze").args(["verify", "--man=no"]).args(files));
     let (accepted, _, said) = verify(&copies);
     assert!(accepted && said.is_empty(), "{said}");
-    // The highest exposure that is taken, of 100.
+    // The highest accepted exposure, of 100.
     let security = ["security", "--offline=true", "--no-pager", "--threshold=20"];
     let (accepted, out, err) = ask(Command::new("systemd-analyze").args(security).arg(&copies[0]));
     assert!(accepted, "{out}{err}");
@@ -90,7 +88,7 @@ fn the_units_agree_with_the_packaged_configuration() {
     for address in values(&socket, "ListenStream") {
         assert!(listen.contains(&format!("\"{address}\"")), "{address} is not in {listen}");
     }
-    // systemd kills only after the longest drain, and what is written at the end.
+    // systemd kills only after the longest drain and the last writes.
     let drain = ["drain_delay", "drain_timeout"].map(|name| {
         let text = server[name].as_str().unwrap();
         text.strip_suffix('s').unwrap().parse::<f64>().unwrap()
@@ -150,7 +148,6 @@ fn the_changelog_names_this_version() {
     assert!(page.contains(&format!("gateway:{version}")) && page.contains(&format!("gateway-{version}-")));
 }
 
-/// The commands that `--help` lists.
 fn commands() -> BTreeSet<String> {
     let output = run(&["--help"]);
     let help = String::from_utf8(output.stdout).unwrap();
@@ -225,7 +222,7 @@ fn the_dockerfile_has_no_findings() {
     assert!(lint(&broken).1.contains("DL3000"));
 }
 
-/// The build gets only some files of the project. Without .cargo it would succeed, but jemalloc would be built in another way.
+/// The build gets only some files of the project. Without .cargo it would succeed, but build jemalloc in another way.
 #[test]
 fn the_image_is_built_from_all_that_it_needs() {
     let ignored = fs::read_to_string(packaging("Dockerfile.dockerignore")).unwrap();

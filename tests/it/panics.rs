@@ -1,7 +1,7 @@
-//! Panics: each is logged in one line, and a thread that panics does not wait for a reader of the log.
+//! Each panic is logged in one line, and a panicking thread does not wait for a reader of the log.
 //!
-//! No input makes a gateway panic. So these tests start themselves a second time, as a process that opens the log like
-//! a gateway and panics.
+//! No input makes a gateway panic. So these tests start themselves again as a process that opens the log like a gateway
+//! and panics.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -18,7 +18,7 @@ use crate::harness::Process;
 const PANICS: &str = "GATEWAY_TEST_PANICS";
 const DONE: &str = "all have panicked";
 
-/// Runs in the other process: so many threads panic, one after the other.
+/// Runs in the other process: threads panic one after the other.
 #[test]
 #[ignore = "the other tests run it"]
 fn panicking() {

@@ -1,4 +1,4 @@
-//! `gateway check --live` and `--ready`: health checks with the file that the gateway runs with.
+//! `gateway check --live` and `--ready`: health checks with the file of the running gateway.
 
 use std::path::Path;
 use std::process::Output;
@@ -16,7 +16,6 @@ fn check(config: &Path, question: &str) -> (Option<i32>, String) {
     (status.code(), String::from_utf8(stderr).unwrap())
 }
 
-/// Checks a file with this section.
 fn check_file(admin: &str, question: &str) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gateway.toml");
@@ -38,7 +37,7 @@ const YES: (Option<i32>, String) = (Some(0), String::new());
 
 #[test]
 fn a_gateway_is_alive_and_ready_or_draining() {
-    // A token is no obstacle, and neither is a listener on all addresses.
+    // Neither a token nor a listener on all addresses is an obstacle.
     for listen in ["127.0.0.1:0", "0.0.0.0:0"] {
         let gateway = Gateway::with_admin(&format!("listen = \"{listen}\"\ntoken = \"sixteen-characters\""), FIXED);
         assert_eq!((check_gateway(&gateway, "--live"), check_gateway(&gateway, "--ready")), (YES, YES), "{listen}");

@@ -1,5 +1,5 @@
-//! What clients of language models get: the responses of their providers, and refusals in the same forms. The libraries of the
-//! providers read both, which `scripts/test --all` installs.
+//! What clients of language models get: the responses of their providers, and refusals in the same forms. The providers' own
+//! libraries read both; `scripts/test --all` installs them.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use socket2::SockRef;
 
 use crate::harness::{Answer, Client, Event, Framing, Gateway, ModelServer, Used, until};
 
-/// The libraries: what runs them, which program uses them, and whose they are.
+/// The interpreter, the program, and the provider of each library.
 const LIBRARIES: [Library; 4] = [
     ("python3", "provider_clients.py", "openai"),
     ("node", "provider_clients.js", "openai"),
@@ -20,12 +20,11 @@ const LIBRARIES: [Library; 4] = [
 
 type Library = (&'static str, &'static str, &'static str);
 
-/// What calls of these kinds return, and what was sent and received. A call that is refused is made again `retries` times at most.
+/// The results of calls of these kinds, and the exchanged messages. A refused call is repeated at most `retries` times.
 fn calls(library: Library, gateway: &Gateway, retries: u32, kinds: &[&str]) -> [Vec<Value>; 2] {
     calls_with("secret", library, gateway, retries, kinds)
 }
 
-/// The same with this key.
 fn calls_with(
     key: &str,
     (interpreter, program, provider): Library,
@@ -44,13 +43,11 @@ fn calls_with(
     ["results", "exchanges"].map(|name| printed[name].as_array().unwrap().clone())
 }
 
-/// The server as an upstream, with a limit with the headers of this provider.
 fn limited(server: &ModelServer, provider: &str, rate: &str, more: &str) -> String {
     let limit = format!("[limits.l]\nkey = \"global\"\nrates = [{rate:?}]\nheaders = {provider:?}\n{more}\n");
     format!("{limit}{}limits = [\"l\"]\n", server.up.everything())
 }
 
-/// Sends a request with a body of JSON.
 fn post(client: &mut Client, path: &str, body: &Value) {
     let body = body.to_string();
     let length = body.len();
@@ -126,15 +123,15 @@ fn a_stream_passes_event_by_event() {
     server.go_on();
     until(client, "[DONE]");
     server.wait(Event::Sent);
-    // The server sees that a client has gone away, and a client that the server has.
+    // The server notices that a client has gone away, and the client that the server has.
     let mut other = gateway.client();
     post(&mut other, "/v1/chat/completions", &streamed);
     server.wait(Event::Held);
-    // It resets its connection: one that is only closed could be half-closed, and wait for the rest.
+    // After a plain close the gateway could take the connection for half-closed, and wait for the rest.
     SockRef::from(other.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
     drop(other);
     server.wait(Event::Gone);
-    // What has come before a stream breaks off may be lost, unless it was read before.
+    // What came before a stream breaks off may be lost, unless the client has read it before.
     server.answer(Answer { held_after: Some(2), broken_after: Some(2), ..Answer::default() });
     let third = &mut gateway.client();
     post(third, "/v1/messages", &json!({ "stream": true }));
@@ -153,7 +150,7 @@ fn libraries_get_what_the_model_says() {
         let server = ModelServer::start(Answer { usage: Some(usage), ..Answer::default() });
         let cost = "cost = { tokens = \"auto\", max_output = 50 }";
         let gateway = Gateway::start(&limited(&server, library.2, "10000/d", cost));
-        // Chunks with the usage come only to a client that has asked for them.
+        // Only a client that asks gets chunks with the usage.
         let (kinds, used): (&[_], &[_]) = if library.2 == "openai" {
             (&["stream", "usage", "responses", "create"], &[None, Some(7), Some(7), Some(7)])
         } else {
@@ -172,7 +169,7 @@ fn libraries_get_what_the_model_says() {
             headers[&name].as_str().unwrap_or_else(|| panic!("no {name}: {headers}")).parse::<u64>().unwrap()
         };
         assert_eq!(told("limit"), 10_000);
-        // All before the last were settled by what they have used, and that is reserved.
+        // All calls before the last are settled at what they have used, and the last one is reserved.
         let before = u64::try_from(exchanges.len() - 1).unwrap() * 21;
         assert!((1..100).contains(&(10_000 - before - told("remaining"))), "{headers}");
     }
@@ -240,7 +237,7 @@ fn recipes_count_clients_apart() {
                 Some(39.0),
                 "{library:?}: {recipe}"
             );
-            // When another minute has begun, a part of both counts is gone.
+            // In another minute, a part of both counts is gone.
             let [first, second] = ["first", "second"].map(|key| gateway.used("tokens", key));
             assert!((1..=13).contains(&first) && (first + 1..=26).contains(&second), "{first}, {second}: {recipe}");
         }
@@ -307,7 +304,7 @@ fn libraries_notice_that_a_stream_is_cut() {
     }
 }
 
-/// What an error says, whose body is that of a limit of tokens.
+/// The error in a body; a limit of tokens has another form.
 fn of_limit(library: Library, body: &Value) -> &Value {
     if library.2 == "openai" {
         assert_eq!((&body["type"], &body["code"]), (&json!("tokens"), &json!("rate_limit_exceeded")), "{body}");

@@ -1,4 +1,4 @@
-//! The proxy that breaks connections to Memcached does break them, and restores them.
+//! The proxy that breaks connections to Memcached really breaks and restores them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,6 @@ fn connect(fault: &Fault) -> TcpStream {
     stream
 }
 
-/// Sends this and reads so many bytes.
 fn exchange(mut stream: &TcpStream, commands: &str, answer: &str) {
     stream.write_all(commands.as_bytes()).unwrap();
     let mut read = vec![0; answer.len()];

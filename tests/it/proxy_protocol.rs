@@ -1,5 +1,4 @@
-//! The PROXY protocol from a proxy in front: the address that it names is the client's in everything, and a connection
-//! without a valid preamble ends.
+//! The PROXY protocol: the named address is the client's everywhere, and a connection without a valid preamble ends.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,7 +12,7 @@ const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const ONE: &[u8] = b"PROXY TCP4 192.0.2.1 10.0.0.1 5000 80\r\n";
 
-/// Version 2 with this command and family, and this block.
+/// Version 2 with this command, family and block.
 fn binary(command: u8, family: u8, block: &[u8]) -> Vec<u8> {
     let length = u16::try_from(block.len()).unwrap().to_be_bytes();
     [b"\r\n\r\n\0\r\nQUIT\n", &[command, family][..], &length, block].concat()
@@ -23,14 +22,12 @@ fn v4(last: u8) -> [u8; 12] {
     [192, 0, 2, last, 10, 0, 0, 1, 0x13, 0x88, 0, 80]
 }
 
-/// A connection that has sent these bytes.
 fn sent(gateway: &Gateway, bytes: &[u8]) -> Client {
     let mut client = gateway.client();
     client.send(bytes);
     client
 }
 
-/// The client that the access log names for the path.
 #[track_caller]
 fn logged(gateway: &Gateway, path: &str) -> String {
     let line = gateway.wait_log(path, |line| line["message"] == "request" && line["path"] == path);
@@ -160,7 +157,7 @@ fn one_that_is_cut_off_is_a_failure_and_a_mere_connection_is_not() {
     };
     finish(b"");
     finish(&ONE[..20]);
-    // Not all of what is announced comes.
+    // The rest of the announced bytes does not come.
     finish(&binary(0x21, 0x11, &v4(1))[..20]);
     finish(&[&binary(0x21, 0x11, &[0; 100])[..], b""].concat()[..60]);
     assert_eq!(gateway.metric("gateway_proxy_protocol_failures_total"), Some(3.0));
@@ -175,9 +172,9 @@ fn it_has_to_come_in_time() {
         assert!(client.closed().is_empty(), "{bytes:?}");
     }
     assert!(begun.elapsed() > Duration::from_millis(1200), "{:?}", begun.elapsed());
-    // Three have begun one and not finished it.
+    // Three have begun a preamble and not finished it.
     assert_eq!(gateway.metric("gateway_proxy_protocol_failures_total"), Some(3.0));
-    // Byte by byte is not faster.
+    // Single bytes do not extend the time limit.
     let mut client = gateway.client();
     let begun = Instant::now();
     for byte in ONE.iter().cycle() {
@@ -192,7 +189,7 @@ fn it_has_to_come_in_time() {
 #[test]
 fn only_the_first_one_counts() {
     let gateway = Gateway::with_server(ON, FIXED);
-    // A client writes its own behind that of the proxy.
+    // A client writes its own preamble after that of the proxy.
     let mut client = sent(&gateway, &[ONE, b"PROXY TCP4 198.51.100.9 10.0.0.1 5000 80\r\n", ASK].concat());
     client.response(false).expect_problem(400);
     assert!(client.closed().is_empty());
@@ -269,7 +266,7 @@ fn it_comes_before_tls_and_http2() {
         let output = curl(["--haproxy-protocol", version, "--include", &format!("http://127.0.0.1:{plain}{path}")]);
         assert!(String::from_utf8_lossy(&output.stdout).contains(" 200"), "{path}");
     }
-    // The client is the one that is named, in TLS and in HTTP/2.
+    // The named client counts in TLS and in HTTP/2, too.
     let mut stream = TcpStream::connect(gateway.https()).unwrap();
     stream.write_all(ONE).unwrap();
     let mut client = TlsClient::over(stream, &authority.client(None), "site.test").unwrap();
@@ -281,7 +278,7 @@ fn it_comes_before_tls_and_http2() {
     let end = Instant::now() + Duration::from_secs(10);
     assert!(matches!(client.next(end), Ok(Some(Frame { kind: kind::SETTINGS, .. }))));
 
-    // Without it, a handshake does not even begin.
+    // Without a preamble, a handshake does not even begin.
     let mut stream = TcpStream::connect(gateway.https()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00").unwrap();
@@ -296,7 +293,7 @@ fn connections_that_have_rested_keep_their_client() {
     let gateway = Gateway::with_server(ON, FIXED);
     let (mut late, mut early) = (sent(&gateway, ONE), sent(&gateway, ONE));
     assert_eq!(early.get("/early").status, 200);
-    // They drop their buffers after a second. There is no event to wait for.
+    // Connections drop their buffers after a second. There is no event to wait for.
     std::thread::sleep(Duration::from_millis(2500));
     assert_eq!((late.get("/late").status, early.get("/again").status), (200, 200));
     assert_eq!(["/late", "/again"].map(|path| logged(&gateway, path)), ["192.0.2.1", "192.0.2.1"]);

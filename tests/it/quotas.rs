@@ -1,4 +1,4 @@
-//! Rates of keys from a source that speaks HTTP: what holds, and in which order.
+//! Rates of keys from a source that speaks HTTP: which rates hold, and in which order.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,7 +11,6 @@ use serde_json::json;
 use crate::harness::plans::{Plans, field, limit, statuses};
 use crate::harness::{Authority, Client, Gateway, Response, TlsServer, read_request, reply, run, until};
 
-/// Changes a key by the admin API.
 fn change(gateway: &Gateway, method: &str, key: &str, body: &str) -> Response {
     let (address, length) = (gateway.admin, body.len());
     let head = format!("{method} /api/limits/l/keys/{key} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}");

@@ -88,7 +88,7 @@ fn a_frozen_source_is_away_after_five_seconds() {
 fn a_killed_source_is_connected_to_again() {
     let first = Arc::new(Mutex::new(true));
     let cut = first.clone();
-    // It closes the connection after its first answer, when the next request arrives.
+    // The source closes the connection after its first answer, when the next request arrives.
     let server = Upstream::raw(move |mut wire, _| {
         while let Ok(Some(_)) = receive(&mut wire) {
             if std::mem::take(&mut *cut.lock().unwrap()) || wire.write(&reply(200, r#"{"rates": ["2/d"]}"#)).is_err() {
@@ -165,7 +165,7 @@ fn a_key_that_the_source_cannot_answer_hides_no_other() {
     let client = &mut gateway.client();
     assert_eq!(statuses(client, "poison"), [200]);
     gateway.wait_message("a source of quotas is away: what is cached goes on holding");
-    // Only what others ask for finds out that it is not.
+    // Only lookups of other keys find out that the source is back.
     for key in ["gold", "late"] {
         until("it is asked about other keys", Duration::from_secs(20), || {
             statuses::<1>(client, "poison");
@@ -180,7 +180,7 @@ fn one_key_without_an_answer_among_others_is_asked_about_less_and_less_often() {
     plans.set("*", 200, r#"{"exempt": true}"#);
     plans.set("/v1/poison", 503, "");
     let gateway = Gateway::start(&limit(&plans.url(), "", ""));
-    // Others are answered all the time, and also while it is asked about.
+    // Others get answers all the time, also during lookups.
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         for who in 0..4 {

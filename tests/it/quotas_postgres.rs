@@ -12,12 +12,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 const QUERY: &str = "select rates, tier, exempt, block from plans where key = $1";
 
-/// A database in which the SQL of the documentation was run.
+/// Runs the SQL of the documentation.
 fn database() -> Postgres {
     database_with(None)
 }
 
-/// The same, with TLS if it has a certificate.
+/// With TLS if there is a certificate.
 fn database_with(certificate: Option<&Issued>) -> Postgres {
     let docs = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/quotas.md")).unwrap();
     let section = docs.split("## PostgreSQL").nth(1).expect("docs/quotas.md has a section about PostgreSQL");
@@ -31,7 +31,7 @@ fn database_with(certificate: Option<&Issued>) -> Postgres {
     server
 }
 
-/// A limit of one request a day with this source. What is cached is renewed only if the database announces a change.
+/// A limit of one request a day with this source. The cache is renewed only if the database announces a change.
 fn limit(server: &Postgres, quotas: &str) -> String {
     let query = if quotas.contains("query") { String::new() } else { format!("query = {QUERY:?}\n") };
     let timeout = if quotas.contains("timeout") { "" } else { "timeout = \"5s\"\n" };
@@ -44,14 +44,12 @@ fn limit(server: &Postgres, quotas: &str) -> String {
     )
 }
 
-/// The rate that holds for a key, as a response names it.
 fn quota(client: &mut Client, key: &str) -> Result<u64, u16> {
     let response = client.get_with("/", format!("x-api-key: {key}\r\n"));
     let policy = response.headers.get("ratelimit-policy").ok_or(response.status)?;
     Ok(policy.strip_prefix("\"l\";q=").unwrap().split(';').next().unwrap().parse().unwrap())
 }
 
-/// Waits until this holds for a key.
 fn until_quota(gateway: &Gateway, key: &str, expected: Result<u64, u16>) {
     let mut client = gateway.client();
     until(&format!("{key} has {expected:?}"), PATIENCE, || quota(&mut client, key) == expected);
@@ -133,7 +131,7 @@ fn each_of_a_million_keys_has_its_rates_and_changes_hold_within_a_second() {
         }
         let mut times: Vec<_> = (3..30_u64)
             .map(|round| {
-                // Two of these change many other keys too, more than are remembered one by one.
+                // Two of these also change more other keys than are remembered one by one.
                 let others = if round % 10 == 0 {
                     "or key in (select 'key-' || n from generate_series(1, 70000) n)"
                 } else {
@@ -155,7 +153,7 @@ fn each_of_a_million_keys_has_its_rates_and_changes_hold_within_a_second() {
     assert!(gateway.metric("gateway_quota_cached_keys").unwrap() <= 1000.0);
 }
 
-/// Ends the load of a test, also if the test fails: otherwise it would wait for that for ever.
+/// Ends the load of a test even if the test fails, which would wait for ever otherwise.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -164,7 +162,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Sends requests of known and of new keys until `done`; returns how many. Each is answered, and what is known holds.
+/// Sends requests of known and new keys until `done`; returns how many. Each is answered, and known rates hold.
 fn load(gateway: &Gateway, done: &AtomicBool, who: usize) -> usize {
     let mut client = gateway.client();
     let mut sent = 0;
@@ -212,7 +210,7 @@ fn no_request_fails_while_the_database_is_killed_restarted_and_frozen() {
         drop(end);
     });
     assert!(sent.load(Ordering::Relaxed) > 100);
-    // What changes while nobody listens is read when the database is back.
+    // A change without a listener is read when the database is back.
     server.sql("update plans set rates = '{2/d}' where key = 'known'");
     until_quota(&gateway, "known", Ok(2));
     server.stop();

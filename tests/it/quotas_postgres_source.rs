@@ -1,4 +1,4 @@
-//! PostgreSQL as a source of quotas, without the cache before it: what it answers and announces, and how it fails.
+//! PostgreSQL as a source of quotas, without the cache: answers, announcements and failures.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::harness::{Authority, Postgres, until};
 
-/// What anything here may take on a busy machine.
+/// For everything here, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const QUERY: &str = "select rates, tier, exempt, block from plans where key = $1";
@@ -35,7 +35,6 @@ fn trusting(mut settings: PostgresSettings, ca: &Path) -> PostgresSettings {
     settings
 }
 
-/// A source that runs, and what it has announced.
 struct Running {
     source: Rc<Source>,
     changes: Rc<RefCell<Vec<QuotaChange>>>,
@@ -46,7 +45,6 @@ impl Running {
         timeout(PATIENCE, self.source.look_up(key)).await.expect("a lookup hangs")
     }
 
-    /// Asks until there is an answer.
     async fn answer(&self, key: &str) -> Option<QuotaAnswer> {
         let start = Instant::now();
         loop {
@@ -65,7 +63,7 @@ impl Running {
         }
     }
 
-    /// Who asks while it is known to be away does not wait: that would take three seconds at least.
+    /// A lookup does not wait while the source is known to be away: a wait would take three seconds at least.
     async fn away_at_once(&self, key: &str) {
         let start = Instant::now();
         self.away(key).await;
@@ -79,7 +77,7 @@ impl Running {
         }
     }
 
-    /// Waits until this was announced, and forgets what was announced before.
+    /// Waits for this announcement, and forgets earlier ones.
     async fn announced(&self, change: &QuotaChange) {
         let start = Instant::now();
         while !self.changes.borrow().contains(change) {
@@ -179,14 +177,14 @@ fn what_cannot_be_used_says_why() {
         assert!(why.contains("22P02") && !why.contains("a-secret"), "{why}");
         assert!(it.ask("0").await.is_ok(), "other keys are not affected");
     });
-    // A permission that is missing, until somebody gives it.
+    // A permission is missing, until somebody grants it.
     run(&settings(&server.url("gw"), QUERY), async |it| {
         let why = it.unusable("a").await;
         assert!(why.contains("permission denied for table plans"), "{why}");
         server.sql("grant select on plans to gw");
         assert_eq!(it.answer("a").await, Some(rates(&["1/s"])));
     });
-    // A table that is missing, until somebody creates it.
+    // A table is missing, until somebody creates it.
     run(&settings(&server.url("postgres"), "select rates from later where key = $1"), async |it| {
         assert!(it.unusable("a").await.contains("later"));
         server.sql("alter table plans rename to later");
@@ -226,7 +224,7 @@ fn lookups_are_pipelined_and_those_that_nobody_waits_for_are_bounded() {
             assert_eq!(answer, Ok(Some(rates(&[&format!("{n}/s")]))), "each has the answer of its key");
         }
     });
-    // A table that somebody locks: nothing is answered, and whoever asks gives up.
+    // A locked table: nothing is answered, and lookups give up.
     server.sql("create table locked as select * from plans");
     let mut answered = 0;
     run(&settings(&server.url("gw"), "select rates from locked where key = $1"), async |it| {
@@ -250,7 +248,7 @@ fn lookups_are_pipelined_and_those_that_nobody_waits_for_are_bounded() {
         lock.join().unwrap().unwrap();
         assert_eq!(it.answer("3").await, Some(rates(&["3/s"])), "it is asked again");
     });
-    // What was counted is known when the session has ended.
+    // The count is known when the session has ended.
     until("the session has ended", PATIENCE, || {
         server.sql("select count(*) from pg_stat_activity where usename = 'gw'") == "0"
     });
@@ -271,7 +269,7 @@ fn changes_are_announced_and_after_a_reconnect_all_may_have_changed() {
             server.sql(&format!("select pg_notify('gateway_plans', $p${payload}$p$); notify others, 'x'"));
             it.announced(&change).await;
         }
-        // A flood: each is passed on as it comes.
+        // A flood: each announcement is passed on as it comes.
         server.sql("select pg_notify('gateway_plans', n::text) from generate_series(1, 100000) n");
         let start = Instant::now();
         while it.changes.borrow().len() < 100_000 {
@@ -312,7 +310,7 @@ fn a_server_that_is_killed_or_frozen_is_found_out_and_used_again() {
         it.away_at_once("a").await;
         server.restart();
         assert_eq!(it.answer("a").await, known);
-        // Frozen while it is asked.
+        // Frozen during a lookup.
         server.freeze();
         let start = Instant::now();
         let why = it.away("a").await;
@@ -320,7 +318,7 @@ fn a_server_that_is_killed_or_frozen_is_found_out_and_used_again() {
         server.thaw();
         assert_eq!(it.answer("a").await, known);
         it.changes.borrow_mut().clear();
-        // Frozen while it is not asked anything.
+        // Frozen without a lookup.
         while abandoned(server.address) {
             assert!(start.elapsed() < PATIENCE, "it does not close the connection of before");
             sleep(Duration::from_millis(20)).await;
@@ -338,7 +336,7 @@ fn a_server_that_is_killed_or_frozen_is_found_out_and_used_again() {
     });
 }
 
-/// A server that sends this to everybody and then waits.
+/// Sends `says` on each connection, and then waits.
 fn pretender(says: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,8 +1,7 @@
-//! Routes that send clients elsewhere or change headers of responses, and clients without TLS where TLS is spoken.
+//! Routes that redirect or change response headers, and clients without TLS on TLS listeners.
 
 use crate::harness::{Authority, Gateway, TlsClient, Upstream, curl, reply};
 
-/// Listeners with and without TLS.
 fn server(authority: &Authority) -> String {
     let site = authority.issue("site", "site", &["site.test"]).toml();
     let listen = "listen = [{ address = \"127.0.0.1:0\", tls = false }, { address = \"127.0.0.1:0\" }]";

@@ -1,4 +1,4 @@
-//! docs/reference.md: it is what `gateway schema` says, as a page.
+//! docs/reference.md is the output of `gateway schema` as a page.
 
 use std::fmt::Write;
 use std::fs;
@@ -44,7 +44,6 @@ const TAIL: &str = "
 A larger value is an error, whose message contains the allowed range.
 ";
 
-/// A value as TOML, on one line.
 fn toml(value: &Value) -> String {
     match value {
         Value::Array(elements) => format!("[{}]", elements.iter().map(toml).collect::<Vec<_>>().join(", ")),
@@ -61,7 +60,6 @@ fn code(value: &Value) -> String {
     format!("`{}`", toml(value).replace('|', "\\|"))
 }
 
-/// What a key takes, in words.
 fn takes(schema: &Value) -> String {
     let choice = |list: &[String]| match list {
         [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
@@ -109,7 +107,7 @@ pub(crate) fn tables<'a>(path: &str, is_list: bool, schema: &'a Value, found: &m
     }
 }
 
-/// What a table or a key is for, with links to other pages.
+/// The description of a table or key, with links to other pages.
 fn about(schema: &Value) -> String {
     let text = schema["description"].as_str().unwrap().replace('|', "\\|");
     let mut parts = text.split("(docs/");

@@ -1,4 +1,4 @@
-//! What a refusal tells the client: the real rate, what is left, and why the request is refused.
+//! What a refusal tells the client: the real rate, the rest, and the reason.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use crate::harness::{Gateway, Response, Upstream, both_stores, limited, reply};
 
-/// A parameter of the one item of a header, in digits.
 #[track_caller]
 fn parameter(response: &Response, header: &str, name: &str) -> u64 {
     let field = response.headers.must(header);
@@ -140,7 +139,7 @@ fn what_a_repeated_refusal_does_not_know_of_other_limits_is_not_reported() {
     });
 }
 
-/// It measures what a loaded machine disturbs.
+/// Measures what load disturbs.
 mod alone {
     use super::*;
 

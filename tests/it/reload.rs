@@ -1,4 +1,4 @@
-//! SIGHUP: a valid file is applied without the loss of a connection or a count, and an invalid one changes nothing.
+//! SIGHUP applies a valid file without losing a connection or a count. An invalid file changes nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

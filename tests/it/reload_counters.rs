@@ -1,5 +1,5 @@
-//! Counters and metrics after a reload: they are kept if possible, the log says which are not, and those of removed
-//! limits and routes are dropped.
+//! Counters and metrics after a reload are kept if possible, the log says which are not, and those of removed limits
+//! and routes are dropped.
 
 use std::fs;
 use std::sync::Mutex;
@@ -16,7 +16,6 @@ use crate::shared::PATIENT;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A configuration with a limit `l` with this key and these further settings, and a route that uses it.
 fn limit(key: &str, more: &str) -> String {
     format!(
         "[limits.l]\nkey = {key:?}\n{more}\n\
@@ -24,7 +23,6 @@ fn limit(key: &str, more: &str) -> String {
     )
 }
 
-/// What a reload changes.
 struct Change {
     old: String,
     new: String,
@@ -76,7 +74,7 @@ fn changes() -> Vec<Change> {
 const CARRIED: &str = "the counters of a limit are carried over";
 const ANEW: &str = "the counters of a limit start anew";
 
-/// What the log says with this message: what has changed, and of which rates.
+/// The change and the rates in log lines with this message.
 fn told(gateway: &Gateway, message: &str) -> Option<(String, String)> {
     let lines = gateway.log();
     let mut lines = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -85,7 +83,7 @@ fn told(gateway: &Gateway, message: &str) -> Option<(String, String)> {
     Some((line["changed"].as_str().unwrap().to_owned(), line["rates"].as_str().unwrap().to_owned()))
 }
 
-/// What a change does, with this `store` section.
+/// Applies a change, with this `store` section.
 fn goes_on(store: &str, Change { old, new, changed, carried, anew, passed }: Change) {
     let [old, new] = [old, new].map(|file| store.to_owned() + &file);
     let gateway = Gateway::start(&old);
@@ -126,13 +124,13 @@ fn ways(rates: &str) -> Vec<String> {
     ways.iter().map(|way| limit("global", &format!("rates = [{rates:?}]\n{way}"))).collect()
 }
 
-/// Reloads this file, as the reload with this number, from 0 on.
+/// Reloads this file. `number` is the number of reloads before.
 fn reload_and_wait(gateway: &Gateway, file: &str, number: usize) {
     gateway.reload("", file);
     until("it reloads", PATIENCE, || gateway.reloads() > number);
 }
 
-/// However often a limit is changed while clients send all they can, no more pass than its quota.
+/// However often a limit changes during a flood, no more requests pass than its quota.
 fn reloads_in_a_flood_admit_no_more(store: &str) {
     const QUOTA: usize = 400;
     let ways = ways(&format!("{QUOTA}/d"));
@@ -147,7 +145,7 @@ fn reloads_in_a_flood_admit_no_more(store: &str) {
                 while !is_over.load(Relaxed) {
                     if client.get("/").status == 200 {
                         passed.fetch_add(1, Relaxed);
-                        // It lasts for some reloads.
+                        // The flood lasts for some reloads.
                         thread::sleep(Duration::from_millis(5));
                     }
                 }
@@ -174,11 +172,11 @@ fn clients_that_flood_a_gateway_gain_nothing_by_its_reloads() {
 
 #[test]
 fn with_memcached_clients_that_flood_a_gateway_gain_nothing_by_its_reloads() {
-    // Without an answer in time the gateway would decide alone, which is not what is tested here.
+    // Without an answer in time the gateway would decide alone, which this test is not about.
     reloads_in_a_flood_admit_no_more(&Memcached::start().store_with("timeout = \"1s\""));
 }
 
-/// Two gateways share the counters, and one of them reloads later than the other. What both know counts once.
+/// Two gateways share the counters, and one reloads later than the other. What both know counts once.
 #[test]
 fn gateways_that_reload_one_after_the_other_go_on_with_what_they_know() {
     let ways = ways("6/d");
@@ -189,12 +187,12 @@ fn gateways_that_reload_one_after_the_other_go_on_with_what_they_know() {
         let mut clients = gateways.each_ref().map(Gateway::client);
         let mut passed = |gateway: usize, times: usize| {
             let passed = (0..times).filter(|_| clients[gateway].get("/").status == 200).count();
-            // Who is admitted is counted in Memcached a moment later, but before this is read there.
+            // An admission is counted in Memcached a moment later, but before this read.
             gateways[gateway].used("l", "*");
             passed
         };
         assert_eq!((passed(0, 2), passed(1, 2)), (2, 2), "{old}");
-        // It learns what the other one has admitted.
+        // The gateway learns what the other one has admitted.
         assert_eq!(passed(0, 0), 0);
         reload_and_wait(&gateways[0], &new, 0);
         assert_eq!(passed(0, 1), 1, "{old} to {new}");

@@ -1,4 +1,4 @@
-//! Overrides that a reload has changed: the log says their number, but not which, and requests go on however many there are.
+//! A reload changes overrides: the log says how many, but not which, and requests go on however many there are.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -64,7 +64,7 @@ fn a_reload_of_many_overrides_delays_no_request() {
     let mut ask = || client.get_with("/", "A: client-299999\r\n").status;
     assert_eq!([(); 5].map(|()| ask()), [200, 200, 200, 200, 429], "the last line says 4/d");
 
-    // It stops at once in the middle of the next reload.
+    // The gateway stops at once in the middle of the next reload.
     gateway.signal(Signal::HUP);
     gateway.signal(Signal::TERM);
     assert_eq!(gateway.wait_exit().code(), Some(0));

@@ -1,5 +1,5 @@
 //! The identifier of a request: kept if it is harmless, made otherwise; the same for the client, the upstream and the log,
-//! in whatever way the request is answered.
+//! however the request is answered.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,6 @@ use crate::harness::{Gateway, Response, Upstream, closed_port, curl, limited, re
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
-/// The one identifier of a response.
 #[track_caller]
 fn id(response: &Response) -> String {
     let all: Vec<_> = response.headers.0.iter().filter(|(name, _)| name == "x-request-id").collect();
@@ -21,7 +20,6 @@ fn is_made(id: &str) -> bool {
     id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The line of the access log about this request.
 #[track_caller]
 fn line(gateway: &Gateway, id: &str) -> Value {
     gateway.wait_log(id, |line| line["message"] == "request" && line["request_id"] == id)
@@ -29,7 +27,7 @@ fn line(gateway: &Gateway, id: &str) -> Value {
 
 #[test]
 fn the_client_the_upstream_and_the_log_have_the_same() {
-    // The upstream has its own, which is not this request's.
+    // The upstream sends its own identifier, which is not this request's.
     let up = Upstream::start(|_| {
         b"HTTP/1.1 200 OK\r\nX-Request-ID: up\r\nX-Request-Id: up\r\nContent-Length: 0\r\n\r\n".to_vec()
     });

@@ -1,5 +1,4 @@
-//! Requests whose cost is known only from the response: they count until then, so requests at the same time cannot
-//! exceed the limit.
+//! Requests whose cost only the response tells count before it, so simultaneous requests cannot exceed the limit.
 
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +12,7 @@ use crate::harness::{Client, Gateway, Memcached, Response, Upstream, Wire, both_
 const PATIENCE: Duration = Duration::from_secs(10);
 const FAILURES: &str = "count = { status = [\"401\"] }";
 
-/// Upstreams that use it answer when it is open.
+/// Upstreams answer when the gate is open.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -31,7 +30,7 @@ impl Gate {
     }
 }
 
-/// An upstream that answers when the gate is open: 200 if the request has a password, and an error otherwise.
+/// Answers when the gate is open: 200 if the request has a password, and an error otherwise.
 fn logins(gate: &Gate) -> Upstream {
     let gate = gate.clone();
     Upstream::start(move |request| {
@@ -70,7 +69,6 @@ fn remaining(response: &Response) -> u64 {
     state.split("r=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap()
 }
 
-/// Runs the test with every store and every strategy.
 fn everywhere(test: impl Fn(&str, &str)) {
     let memcached = Memcached::start();
     let with = |more: &str| memcached.store_with(&format!("on_error = \"reject\"\ntimeout = \"5s\"\n{more}"));
@@ -84,7 +82,7 @@ fn everywhere(test: impl Fn(&str, &str)) {
     assert!(memcached.stat("total_items") > 0, "memcached was never asked");
 }
 
-/// Sends so many requests at the same time: refused ones are answered at once, the others when the gate opens.
+/// Sends requests at the same time: refused ones are answered at once, the others when the gate opens.
 fn at_once(gateway: &Gateway, count: usize, gate: &Gate, refused: usize) -> Vec<u16> {
     let back = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (0..count)
@@ -294,7 +292,7 @@ fn another_gateway_can_use_what_one_gives_back() {
                 .collect();
             until("five are there", PATIENCE, || upstream.received().len() == 5);
             let mut client = gateways[1].client();
-            // The gateway answers it without the upstream, and it costs nothing.
+            // The gateway answers `/look` without the upstream, and it costs nothing.
             until("the other one knows", PATIENCE, || client.get("/look").status == 429);
             gate.open();
             assert!(clients.into_iter().all(|client| client.join().unwrap() == 200));
@@ -305,7 +303,6 @@ fn another_gateway_can_use_what_one_gives_back() {
     }
 }
 
-/// How many decisions of all limits had this result.
 fn decisions(gateway: &Gateway, decision: &str) -> u64 {
     let metrics = gateway.admin("/metrics");
     let lines = metrics.text().lines().filter(|line| line.starts_with("gateway_limit_decisions_total"));
@@ -344,7 +341,7 @@ fn a_request_that_the_store_cannot_decide_is_neither_charged_nor_admitted() {
         assert_eq!(decisions(&gateway, "admitted") - admitted, 3 * passed, "strict: {strict}");
         assert_eq!(decisions(&gateway, "unknown") - unknown, 2 * (40 - passed), "strict: {strict}");
         until("what passed is counted", PATIENCE, || counted() >= before + 2 * passed);
-        // Anything else that was charged would be written now.
+        // Any other charge would be written now.
         assert_eq!(ask(&mut client, 99).status, ask(&mut client, 99).status);
         assert!(counted() <= before + 2 * passed + 4, "strict: {strict}");
     }
@@ -366,14 +363,14 @@ fn a_client_that_breaks_off_its_body_is_charged() {
     });
 }
 
-/// What becomes of a request, and how many of seven reach the upstream with a limit of five failures.
+/// How a request ends, and how many of seven reach the upstream with a limit of five failures.
 struct Ending {
     name: &'static str,
-    /// More lines of the head of the request, and what follows it.
+    /// More lines of the request head, and what follows the head.
     request: (&'static str, &'static str),
     /// More keys of the upstream and of the server.
     keys: (&'static str, &'static str),
-    /// What the upstream does once the head of a request is there.
+    /// What the upstream does after the request head.
     upstream: fn(&mut Wire),
 }
 

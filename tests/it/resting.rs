@@ -1,4 +1,4 @@
-//! Idle connections: they take little memory, and serve requests again.
+//! Idle connections take little memory, and serve requests again.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::harness::{Client, Gateway, limited, until};
 
 const CONNECTIONS: u64 = 400;
 
-/// The state and the buffers of the library take some 10 KB, and three times as much in a build for tests.
+/// The state and the buffers of the library take some 10 KB, and three times as much in a test build.
 const MOST_BYTES_AT_REST: u64 = 4 * 1024;
 
 #[test]
@@ -28,7 +28,7 @@ fn an_idle_connection_takes_little_memory_and_serves_again() {
         ask(&mut clients);
         until("all rest", Duration::from_secs(15), || taken() < MOST_BYTES_AT_REST);
     }
-    // When the gateway is told to stop, connections that have rested are served like others.
+    // When the gateway stops, connections that have rested are served like others.
     let (told, rest) = clients.split_at_mut(1);
     told[0].send("GET /a HTTP/1.1\r\nHost: a\r\n");
     until("its head has begun to come", Duration::from_secs(5), || gateway.admin("/healthz").status == 200);

@@ -1,5 +1,5 @@
-//! What a route changes about a request that it forwards: its headers, its path and the time for its response. And values
-//! of headers with placeholders, whatever clients send.
+//! What a route changes in a forwarded request: headers, path and time limit. And header values with placeholders,
+//! whatever clients send.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,10 @@ use http::{HeaderMap, Request};
 use crate::harness::http2_server::{Http2Server, read};
 use crate::harness::{Client, Gateway, Headers, Upstream, reply};
 
-/// A route for everything below `/v1`, with more keys.
 fn below_v1(up: &Upstream, keys: &str) -> String {
     format!("{}\n[[routes]]\npath = \"/v1/{{tenant}}/*\"\nupstream = \"up\"\n{keys}\n", up.section())
 }
 
-/// The values of a header, each line for itself.
 fn lines(headers: &Headers, name: &str) -> Vec<String> {
     let lines = headers.0.iter().filter(|(other, _)| other == name);
     lines.map(|(_, value)| String::from_utf8(value.clone()).unwrap()).collect()
@@ -59,7 +57,6 @@ fn headers_are_removed_set_and_added_after_those_of_the_gateway() {
     assert_eq!(all, expected);
 }
 
-/// Whether a line is about this very request.
 fn differs_each_time(line: &str) -> bool {
     line.starts_with("x-request-id: ") || line.starts_with("via: ")
 }
@@ -69,7 +66,6 @@ fn run<F: Future>(future: F) -> F::Output {
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), future).await.expect("in time") })
 }
 
-/// Sends a request of HTTP/2 with a body and trailers.
 async fn send_over_http2(gateway: &Gateway, request: Request<()>, trailers: HeaderMap) -> u16 {
     let stream = tokio::net::TcpStream::connect(gateway.http).await.unwrap();
     let (client, connection) = h2::client::handshake(stream).await.unwrap();
@@ -137,7 +133,7 @@ fn the_host_and_the_framing_stay_those_of_one_request() {
     let gateway = Gateway::start(&below_v1(&up, changes));
     let mut client = gateway.client();
     assert_eq!(client.get("/v1/acme/x").text(), "www.test.example");
-    // No valid name has an address in it, so the upstream's own is sent.
+    // No valid name contains an address, so the upstream's own name is sent.
     let ipv6 = client.call("GET /v1/acme/x HTTP/1.1\r\nHost: [::1]:80\r\n\r\n");
     assert_eq!(ipv6.text(), up.address().to_string());
     let mut old = gateway.client();
@@ -245,7 +241,7 @@ fn a_path_that_a_capture_makes_ambiguous_is_refused() {
     client.get("/v1/a").expect_problem(400);
     assert_eq!(gateway.client().get("/v1/a/b/").status, 400);
     assert_eq!(up.received().len(), 1);
-    // An empty rest leaves no two slashes, of which servers would read a host.
+    // An empty rest leaves no two slashes, which servers would read as the beginning of a host.
     let gateway = Gateway::start(&below_v1(&up, "rewrite = \"/{rest}/{tenant}\""));
     let mut client = gateway.client();
     assert_eq!(client.get("/v1/evil.example").text(), "/evil.example");
@@ -273,7 +269,7 @@ fn a_route_has_its_own_time_for_the_head_of_the_response() {
         gateway.client().get(path).expect_problem(504);
         assert!((Duration::from_millis(300)..Duration::from_secs(20)).contains(&begun.elapsed()), "{path}");
     }
-    // A longer one holds too.
+    // A longer time limit holds, too.
     let slow = Upstream::start(|_| {
         std::thread::sleep(Duration::from_millis(400));
         reply(200, "late")

@@ -1,4 +1,4 @@
-//! The route of a request: the most specific one, whatever the order of the file and the spelling of the request.
+//! The route of a request is the most specific one, whatever the order of the file and the spelling of the request.
 
 use serde_json::json;
 
@@ -22,7 +22,7 @@ const ROUTES: &[&str] = &[
     "path = \"/flags\"\nheaders = { \"x-beta\" = \"1\", \"x-gamma\" = \"2\" }",
 ];
 
-/// A method, a host, a path, further fields, and the number of the route that matches them.
+/// A method, a host, a path, further fields, and the number of the matching route.
 const CASES: &[(&str, &str, &str, &str, usize)] = &[
     ("GET", "a.test", "/", "", 0),
     ("GET", "a.test", "/other/thing", "", 0),
@@ -68,7 +68,7 @@ fn config(order: impl Iterator<Item = usize>) -> String {
 #[test]
 fn the_most_specific_route_wins_in_any_order() {
     let count = ROUTES.len();
-    // In the written order, in reverse, and every fifth one, which visits all of them.
+    // In the written order, in reverse, and in steps of five, which visits all of them.
     let orders: [Box<dyn Iterator<Item = usize>>; 3] =
         [Box::new(0..count), Box::new((0..count).rev()), Box::new((0..count).map(|at| at * 5 % count))];
     for order in orders {
@@ -201,7 +201,7 @@ fn a_route_can_have_a_fixed_response() {
     assert_eq!((response.status, response.text()), (418, "h\u{e9}llo\n"));
     let head = client.call("HEAD /x HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!((head.status, head.headers.must("content-length"), head.body.len()), (418, "7", 0));
-    // A body that no handler reads is not read as a request.
+    // An unread body is not read as a request.
     client.send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 28\r\n\r\nGET /x HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.response(false).status, 418);
     client.send("GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");

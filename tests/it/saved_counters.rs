@@ -1,4 +1,4 @@
-//! Counters in memory outlive the process, in a file: a restart gives nobody its quota a second time.
+//! Counters in memory outlive the process in a file: a restart gives nobody a second quota.
 
 use std::fs::{self, Permissions};
 use std::net::TcpListener;
@@ -14,7 +14,6 @@ use crate::harness::{Client, Gateway, limited, until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A store that is saved to this file, and a limit for each client.
 fn saved(file: &Path, rate: &str) -> String {
     format!("[store]\nsnapshot = \"{}\"\n{}", file.display(), limited("client-ip", rate, ""))
 }
@@ -32,7 +31,6 @@ fn stop(mut gateway: Gateway) -> String {
     gateway.log().join("\n")
 }
 
-/// How many of ten requests pass.
 fn passed(gateway: &Gateway) -> usize {
     let mut client = gateway.client();
     (0..10).filter(|_| client.get("/").status == 200).count()
@@ -55,7 +53,7 @@ fn a_restart_goes_on_with_what_was_counted() {
     let line = gateway.wait_message("counters are restored");
     assert_eq!((&line["keys"], &line["spent"], &line["unknown"]), (&1.into(), &0.into(), &0.into()), "{line}");
     assert_eq!(passed(&gateway), 2);
-    // A quota may be another one; a limit that counts in another way begins anew, and it is said so.
+    // A changed quota keeps its counts; a limit that counts in another way begins again, and the log says so.
     stop(gateway);
     let gateway = Gateway::start(&saved(&file, "7/d"));
     assert_eq!(passed(&gateway), 2);
@@ -147,7 +145,7 @@ fn a_file_that_can_be_read_again_is_added_to() {
     let gateway = Gateway::start(&text);
     assert_eq!(["old", "both"].map(|key| passed(&gateway, key)), [5; 2]);
     stop(gateway);
-    // Something is in the way at the start, and not any more at the end.
+    // Something blocks the file at the start, but not at the end.
     let aside = folder.path().join("aside");
     fs::rename(&file, &aside).unwrap();
     fs::create_dir(&file).unwrap();

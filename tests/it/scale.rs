@@ -1,5 +1,5 @@
-//! docs/scale.md: each figure that follows from a formula is what the formula gives, the simulation agrees with it, and
-//! each command exists.
+//! docs/scale.md: each figure with a formula equals the formula's result, the simulation agrees with it, and each
+//! command exists.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -33,14 +33,13 @@ fn tables() -> Vec<(Vec<Vec<&'static str>>, &'static str)> {
     tables
 }
 
-/// A number as it is written on the page, and to how many decimals.
+/// A number of the page, and its decimals.
 fn number(text: &str) -> (f64, usize) {
     let digits: String = text.chars().filter(|character| *character != ' ').collect();
     let decimals = digits.split_once('.').map_or(0, |(_, decimals)| decimals.len());
     (digits.parse().unwrap_or_else(|_| panic!("{text:?} is no number")), decimals)
 }
 
-/// What a formula gives with these values.
 fn evaluate(formula: &str, values: &BTreeMap<&str, f64>) -> f64 {
     let expression = exmex::parse::<f64>(formula).unwrap_or_else(|error| panic!("{formula}: {error}"));
     let value =
@@ -48,8 +47,7 @@ fn evaluate(formula: &str, values: &BTreeMap<&str, f64>) -> f64 {
     expression.eval(&expression.var_names().iter().map(value).collect::<Vec<_>>()).unwrap()
 }
 
-/// The values with a name, in the order of the page; `check(name, formula, value)` is called for each that has a
-/// formula.
+/// The named values, in the order of the page. Calls `check(name, formula, value)` for each that has a formula.
 fn values(mut check: impl FnMut(&str, &str, (f64, f64))) -> BTreeMap<&'static str, f64> {
     let mut values = BTreeMap::new();
     for (table, _) in tables() {
@@ -112,7 +110,7 @@ fn the_simulation_makes_as_many_exchanges_as_the_formula_says() {
         let found = float(all) / seconds / values["servers"];
         let share = found / expected;
         assert!((0.8..1.2).contains(&share), "{gateways} gateways, {servers} servers: {found}, expected {expected}");
-        // What a request carries, too, since all keys are new.
+        // What a request carries, too, because all keys are new.
         let work = |count: fn(&Work) -> u64| {
             let all: u64 = outcome.work.iter().map(count).sum();
             float(all) / float(outcome.requests) / values["rates"]

@@ -1,4 +1,4 @@
-//! `gateway schema`: it accepts the configurations of the documentation, and refuses what the gateway refuses, as far as it can.
+//! `gateway schema` accepts the configurations of the documentation, and refuses what the gateway refuses, as far as it can.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,6 @@ use serde_json::Value;
 use crate::examples::{documented, shipped};
 use crate::harness::run;
 
-/// The schema that the gateway prints.
 pub(crate) fn schema() -> Value {
     let output = run(&["schema"]);
     assert!(output.status.success() && output.stderr.is_empty());
@@ -20,7 +19,6 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The files in a folder of the repository whose names end like this.
 fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()
@@ -56,7 +54,7 @@ fn what_the_gateway_warns_about_is_accepted() {
 #[test]
 fn unknown_keys_wrong_types_and_numbers_out_of_range_are_refused() {
     let validator = jsonschema::draft7::new(&schema()).unwrap();
-    // What is said of a key, with its name in backticks. Which keys a store needs, and the range of a text, is not said.
+    // Messages about a key have its name in backticks. The schema cannot say which keys a store needs, nor the range of a text.
     let is_expressible = |message: &str| {
         let is_of_key = message.starts_with('`') || message.starts_with("each of `");
         let is_range =

@@ -1,4 +1,4 @@
-//! Servers that are processes, which are killed and stopped while clients count each request that fails.
+//! Servers as processes that are killed and stopped while clients count each failed request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,32 +14,28 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab";
 
-/// A server that reads what it is sent, and says its name: a gateway with the built-in server.
+/// A gateway with the built-in server, which reads requests and says its name.
 fn server(name: &str) -> Gateway {
     let name = format!("response_headers = {{ set = {{ x-server = \"{name}\" }} }}");
     let upstream = "[upstreams.echo]\nservers = [\"builtin:echo\"]\n";
     Gateway::start(&format!("{upstream}[[routes]]\npath = \"/*\"\nupstream = \"echo\"\n{name}\n"))
 }
 
-/// Which server has answered.
 fn name(response: &Response) -> &str {
     response.headers.get("x-server").unwrap_or("none")
 }
 
-/// A gateway in front of both.
 fn front(servers: &[Gateway; 2], more: &str) -> Gateway {
     let list = servers.each_ref().map(|server| format!("\"http://{}\"", server.http)).join(", ");
     let section = format!("[upstreams.up]\nservers = [{list}]\nbalance = \"round-robin\"\n{more}\n");
     Gateway::start(&format!("{section}[[routes]]\npath = \"/*\"\nupstream = \"up\"\n"))
 }
 
-/// Clients that send the same request again and again.
 struct Load {
     stop: Arc<AtomicBool>,
     clients: Vec<JoinHandle<Vec<Answer>>>,
 }
 
-/// What a request got, and when.
 struct Answer {
     at: Instant,
     status: u16,
@@ -72,7 +68,6 @@ impl Load {
     }
 }
 
-/// How many requests got each status, from this moment on.
 fn statuses(answers: &[Answer], from: Instant) -> BTreeMap<u16, usize> {
     let mut counts = BTreeMap::new();
     let later = answers.iter().filter(|answer| answer.at >= from);
@@ -102,15 +97,15 @@ fn a_server_that_is_killed_costs_no_request_that_may_be_sent_again() {
     assert_eq!(statuses(&posts, ejected).keys().collect::<Vec<_>>(), [&200]);
     let failed: usize =
         statuses(&posts, posts[0].at).iter().filter(|(status, _)| **status != 200).map(|(_, count)| count).sum();
-    // The system closes the connections of a killed server one after the other, so each of the three clients may also lose
-    // the request after that.
+    // The system closes the connections of a killed server in sequence, so each of the three clients may also lose the
+    // next request.
     assert!(failed <= 6, "only those that were in flight when it was killed: {failed}");
     assert!(
         gets.iter().any(|answer| answer.server == "one") && gets.last().is_some_and(|answer| answer.server == "two")
     );
 }
 
-/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+/// These tests load the machine, or measure what load disturbs, so they take turns.
 mod alone {
     use super::*;
 

@@ -1,5 +1,5 @@
-//! Several Memcached servers: they are asked at the same time, a frozen one delays only its own keys, and a new one
-//! takes over only its share.
+//! Several Memcached servers: the gateway asks them at the same time, a frozen one delays only its own keys, and a new
+//! one takes over only its share.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -20,7 +20,7 @@ fn store(servers: &[SocketAddr], more: &str) -> String {
     format!("[store]\ntype = \"memcached\"\nservers = {servers:?}\n{more}\n")
 }
 
-/// Limits named from `a` on with these rates, each counted for every client on its own, and all of them on all routes.
+/// Limits `a` and `b` with these rates, each for every client, and both on all routes.
 fn limited(rates: &[&str]) -> String {
     let names: Vec<_> = ["a", "b"].into_iter().take(rates.len()).collect();
     let limit =
@@ -37,7 +37,7 @@ fn counted(servers: &[Memcached]) -> Vec<u64> {
     servers.iter().map(Memcached::counted).collect()
 }
 
-/// Asks once for this key: how much more was counted in each server.
+/// Asks once for this key. Returns the new counts in each server.
 #[track_caller]
 fn traced(client: &mut Client, servers: &[Memcached], key: &str, limits: u64) -> Vec<u64> {
     let before = counted(servers);
@@ -47,7 +47,7 @@ fn traced(client: &mut Client, servers: &[Memcached], key: &str, limits: u64) ->
     more()
 }
 
-/// A key whose two counters are on two servers; it has been asked for once.
+/// A key whose two counters are on two servers, after one request.
 #[track_caller]
 fn spread(client: &mut Client, servers: &[Memcached]) -> String {
     let mut keys = (0..40).map(|at| format!("k{at}"));
@@ -74,7 +74,7 @@ fn two_servers_are_asked_at_the_same_time() {
             });
             proxies.iter().for_each(|proxy| proxy.set(Mode::Pass));
             assert_eq!(client.response(false).status, 200, "strict: {strict}");
-            // What it was charged is on its way, and the next one waits until it has arrived.
+            // Its charge is on its way, and the next request waits until the charge has arrived.
             until("it is counted", PATIENCE, || counted(&servers).iter().zip(&sums).all(|(now, sum)| *now == sum + 1));
         }
     }
@@ -83,8 +83,8 @@ fn two_servers_are_asked_at_the_same_time() {
 #[test]
 fn one_that_is_frozen_holds_up_nobody_else() {
     const QUOTA: usize = 100;
-    /// Who waits for the frozen server waits for the three seconds of `timeout`. Who takes less than this has not waited,
-    /// on a busy machine as well.
+    /// A request that waits for the frozen server waits for the three seconds of `timeout`. A request that takes less
+    /// than this has not waited, even on a busy machine.
     const AT_ONCE: Duration = Duration::from_secs(2);
     align(DAY, Duration::from_secs(30));
     let servers = [Memcached::start(), Memcached::start()];
@@ -101,7 +101,6 @@ fn one_that_is_frozen_holds_up_nobody_else() {
     assert!(kept.len() >= 10 && lost.len() >= 10, "{} and {}", kept.len(), lost.len());
 
     let answered = AtomicUsize::new(0);
-    // Uses up these keys, one after the other.
     let mut use_up = |keys: &[String]| {
         for key in keys {
             let mut admitted = 0;
@@ -118,7 +117,7 @@ fn one_that_is_frozen_holds_up_nobody_else() {
     let bound = Instant::now() + 6 * PATIENCE;
     servers[1].signal(Signal::STOP);
     thread::scope(|scope| {
-        // Others ask for what is on the other server: how many were answered while each of these waited.
+        // Other clients use the other server: how many got answers during each of these waits.
         for others in lost.chunks(lost.len().div_ceil(4)) {
             let mut client = gateway.client();
             let (answered, end, waited) = (&answered, &end, &waited);
@@ -140,7 +139,7 @@ fn one_that_is_frozen_holds_up_nobody_else() {
         end.store(true, Ordering::Relaxed);
     });
     let waited = waited.into_inner().unwrap();
-    // If its requests were held up as well, it would have got an answer or two meanwhile.
+    // If the other requests were held up, too, one or two would have been answered meanwhile.
     assert!(waited.iter().all(|answered| *answered >= 50), "{waited:?} were answered meanwhile");
     let counters = servers[0].counters();
     assert!(counters.values().all(|count| *count == QUOTA as u64) && counters.len() == kept.len(), "{counters:?}");
@@ -176,13 +175,13 @@ fn a_third_server_takes_over_a_third_of_the_keys() {
     assert_eq!(refused + moved, 300);
     until("those that have moved are counted", PATIENCE, || servers[2].counted() == moved as u64);
     let after = counters();
-    // Whoever was admitted again was counted on the new server, and nobody on the old ones.
+    // Clients that were admitted again were counted on the new server, and none on the old ones.
     assert_eq!(after[..2], before[..2]);
     assert!(after[2].keys().all(|name| before[0].contains_key(name) || before[1].contains_key(name)));
     assert!(statuses(&gateways).iter().all(|status| *status == 429));
 }
 
-/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+/// These tests load the machine, or measure what load disturbs, so they take turns.
 mod alone {
     use super::*;
 

@@ -13,10 +13,10 @@ use crate::harness::{Client, Gateway, Upstream, limited, reply, run, until};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The name by which gateways find each other.
 const NAME: &str = "gateways.test";
-/// An address that no machine of a test has.
+/// Addresses that no test machine has.
 const ELSEWHERE: [&str; 3] = ["203.0.113.1", "203.0.113.2", "203.0.113.3"];
 
-/// Limits whose keys have rates from everywhere.
+/// Limits whose keys get rates from all possible places.
 const LIMITS: &str = r#"
 [limits.l]
 key = "header:k"
@@ -54,19 +54,17 @@ fn shared(share: &str, rest: &str) -> String {
     format!("[store]\nshare = {share}\n{rest}")
 }
 
-/// How many of twenty requests to this path, with these fields, pass.
 fn passed(gateway: &Gateway, path: &str, fields: &str) -> usize {
     let mut client = gateway.client();
     (0..20).filter(|_| client.get_with(path, fields).status == 200).count()
 }
 
-/// What `/api/limits` says of the first limit.
 fn described(gateway: &Gateway) -> (Value, Value) {
     let limit = gateway.admin("/api/limits").json()["limits"][0].clone();
     (limit["rates"].clone(), limit["gateways"].clone())
 }
 
-/// A gateway that shares limits with those that the name has, and the file in which names are looked up.
+/// A gateway that shares limits with the addresses of the name, and the file for lookups.
 fn named(addresses: &[&str], rest: &str) -> Option<(Gateway, TempDir)> {
     let folder = tempfile::tempdir().unwrap();
     write_hosts(&folder, addresses);
@@ -76,7 +74,7 @@ fn named(addresses: &[&str], rest: &str) -> Option<(Gateway, TempDir)> {
 
 fn write_hosts(folder: &TempDir, addresses: &[&str]) {
     let hosts: String = addresses.iter().flat_map(|address| [address, " ", NAME, "\n"]).collect();
-    // A bound file has to be written in place.
+    // A bound file must be written in place.
     fs::write(folder.path().join("hosts"), hosts).unwrap();
 }
 
@@ -105,7 +103,7 @@ fn each_gateway_enforces_its_part_of_every_rate() {
     assert_eq!(set["override"]["rates"], json!(["20/d"]), "what was asked for, of all gateways");
     assert_eq!(passed(&gateway, "/l", "k: d\r\n"), 5);
 
-    // What is told is the part.
+    // The response tells the part.
     let first = gateway.client().get_with("/l", "k: c\r\n");
     assert_eq!(first.headers.get("ratelimit-policy"), Some("\"l-d\";q=2;w=86400, \"l-10d\";q=10;w=864000"));
     assert_eq!(first.headers.get("x-ratelimit-limit"), Some("2"));
@@ -159,7 +157,7 @@ fn gateways_are_the_addresses_of_a_name_and_changes_are_followed() {
     assert_eq!(gateway.metric("gateway_share_gateways"), Some(2.0), "the start waits for the first answer");
     assert_eq!(gateway.metric("gateway_share_known"), Some(1.0));
     assert_eq!(passed(&gateway, "/", "k: a\r\n"), 6);
-    // More gateways: each has less, and what was counted goes on.
+    // More gateways: each has less, and counts go on.
     write_hosts(&folder, &["127.0.0.9", ELSEWHERE[0], ELSEWHERE[1]]);
     let begun = Instant::now();
     until_shared_by(&gateway, 3.0);
@@ -178,7 +176,7 @@ fn gateways_are_the_addresses_of_a_name_and_changes_are_followed() {
     until_shared_by(&gateway, 1.0);
     assert_eq!(passed(&gateway, "/", "k: a\r\n"), 6);
     assert_eq!(passed(&gateway, "/", "k: b\r\n"), 8);
-    // A reload goes on with what is known.
+    // A reload keeps what is known.
     write_hosts(&folder, &["127.0.0.9", ELSEWHERE[0]]);
     until_shared_by(&gateway, 2.0);
     gateway.reload_and_wait("", &shared(&format!("\"dns:{NAME}\""), &limited("header:k", "14/d", "")));
@@ -232,7 +230,7 @@ fn whole_rates_hold_until_the_name_is_found_and_a_change_keeps_all_overrides() {
 fn a_lookup_that_hangs_blocks_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let hosts = folder.path().join("hosts");
-    // A pipe: a reader waits for a writer.
+    // A reader of a pipe waits for a writer.
     assert!(Command::new("mkfifo").arg(&hosts).status().unwrap().success());
     let text = shared(&format!("\"dns:{NAME}\""), &limited("header:k", "12/d", ""));
     let Some(mut gateway) = Gateway::with_hosts(&hosts, &text) else {
@@ -271,7 +269,7 @@ fn commands_tell_the_part() {
     assert!(explained.contains("q=3"), "{explained}");
     let explained = said(name, &["explain", "-H", "k: a", "http://a/"]);
     assert!(explained.contains("rates    12/d\n    share    gateways.test is not looked up"), "{explained}");
-    // The log is that of all gateways, so what it tries are the whole rates.
+    // The log covers all gateways, so the simulation uses the whole rates.
     let log = folder.path().join("access.log");
     let line = "127.0.0.1 - - [10/Oct/2026:13:55:36 +0000] \"GET / HTTP/1.1\" 200 2\n";
     fs::write(&log, line.repeat(20)).unwrap();

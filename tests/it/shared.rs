@@ -1,4 +1,4 @@
-//! One Memcached and several gateways: together they admit what the limit allows, with as few commands as possible.
+//! Several gateways with one Memcached: together they admit what the limit allows, with as few commands as possible.
 
 use std::collections::BTreeMap;
 use std::thread::{self, sleep};
@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use crate::harness::{self, Client, Fault, Gateway, Memcached, Mode, align, unix, until};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// Who has to wait for Memcached waits, on a busy machine as well.
+/// Requests wait for Memcached long enough on a busy machine.
 pub(crate) const PATIENT: &str = "on_error = \"reject\"\ntimeout = \"5s\"\n";
 
-/// One limit for everybody, with more keys, on a route of its own.
 pub(crate) fn limited(rate: &str, more: &str) -> String {
     harness::limited("global", rate, more)
 }
@@ -22,8 +21,8 @@ pub(crate) fn gateways(count: usize, config: &str) -> Vec<Gateway> {
 /// The counters of a limit by their buckets.
 pub(crate) type Counts = BTreeMap<u64, u64>;
 
-/// Runs `run` and returns what it does and the last value of every counter, by limit and bucket: of seconds they live
-/// for seconds only, so they are read all the while, and for `longer` than it takes.
+/// Runs `run` and returns its result and the last value of every counter, by limit and bucket. Counters of seconds live
+/// only for seconds, so they are read all the while, and for `longer` after that.
 pub(crate) fn watched<T: Send>(
     memcached: &Memcached,
     longer: Duration,
@@ -47,8 +46,8 @@ pub(crate) fn watched<T: Send>(
     })
 }
 
-/// Requests on all these connections until then, to these paths in turn, each pause after a refusal: how many were
-/// admitted to each.
+/// Sends requests on all connections until `end`, to `paths` in turn, each with a pause after a refusal. Returns how many
+/// were admitted to each.
 fn overload<const PATHS: usize>(clients: Vec<Client>, paths: [&str; PATHS], end: Instant) -> [u64; PATHS] {
     thread::scope(|scope| {
         let ask = |mut client: Client| {
@@ -68,7 +67,7 @@ fn overload<const PATHS: usize>(clients: Vec<Client>, paths: [&str; PATHS], end:
     })
 }
 
-/// Refused requests from `connections`, `each` on every one, while they last: how long that took.
+/// The time of `each` refused requests on each of `connections`.
 fn refused(gateway: &Gateway, connections: usize, each: usize) -> Duration {
     let clients: Vec<_> = (0..connections).map(|_| gateway.client()).collect();
     let start = Instant::now();
@@ -113,8 +112,8 @@ fn a_flood_asks_when_the_answer_may_have_changed() {
     let clients = gateways.iter().flat_map(|gateway| (0..4).map(|_| gateway.client())).collect();
     let [admitted] = overload(clients, ["/"], Instant::now() + Duration::from_secs(5));
     assert!((10..=50).contains(&admitted), "{admitted}");
-    // Each gateway may read when one more fits, and one of them writes; those who ask together at the start are not
-    // yet refused.
+    // Each gateway may read when one more fits, and one of them writes. Those that ask together at the start are not
+    // refused yet.
     let bound = f64::from(u32::try_from(admitted).unwrap()) * 3.0 + 10.0;
     println!("{} exchanges, {admitted} admitted", trips() - before);
     assert!(trips() - before <= bound, "{} exchanges, {admitted} admitted", trips() - before);
@@ -128,7 +127,7 @@ fn a_flood_of_refusals_asks_now_and_then_where_counters_shrink() {
     let mut client = gateway.client();
     until("the day is used up", Duration::from_secs(10), || client.get("/").status == 429);
     let asked = || memcached.commands();
-    // Of a day there is one counter, so each look is one command.
+    // A day has one counter, so each look is one command.
     let (before, start) = (asked(), Instant::now());
     let mut count = 0;
     while start.elapsed() < 2 * SECOND || count < 2_000 {
@@ -137,7 +136,7 @@ fn a_flood_of_refusals_asks_now_and_then_where_counters_shrink() {
     }
     let (asked, most) = (asked() - before, 60.0 * start.elapsed().as_secs_f64());
     println!("{asked} commands for {count} refusals in {:?}", start.elapsed());
-    // Not to look at all would be wrong too: what others give back must be seen.
+    // Not looking at all would be wrong, too: the gateway must see what others give back.
     assert!(asked > 20 && f64::from(u32::try_from(asked).unwrap()) <= most, "{asked} commands for {count} refusals");
 }
 
@@ -157,8 +156,7 @@ pub(crate) fn burst(clients: Vec<Client>, key: &str, each: usize) -> usize {
     })
 }
 
-/// What is claimed at the end of a bucket, and answered only in the next one, may not profit from the share that has
-/// faded meanwhile.
+/// A claim at the end of a bucket with an answer in the next one may not profit from the share that has faded meanwhile.
 #[test]
 fn strictly_the_turn_of_a_bucket_lets_no_more_through() {
     const WINDOW: Duration = Duration::from_secs(2);
@@ -170,19 +168,19 @@ fn strictly_the_turn_of_a_bucket_lets_no_more_through() {
         let limit = limited("200/2s", "");
         Gateway::start(&format!("[store]\ntype = \"memcached\"\n{server}\n{PATIENT}strict = true\n{limit}"))
     });
-    // Together more than the quota; for either alone it is not too much.
+    // Together more than the quota, but for either gateway alone it fits.
     let clients = gateways.iter().flat_map(|gateway| (0..180).map(|_| gateway.client())).collect();
     proxies.iter().for_each(|proxy| proxy.set(Mode::Slow(Duration::from_millis(400))));
     align(WINDOW, WINDOW);
     sleep(Duration::from_millis(1_900));
     let admitted = burst(clients, "any", 1) as u64;
     let end = u64::try_from(unix().as_micros()).unwrap();
-    // Two that claim the same may both have to give it back; who comes first does not.
+    // Two that claim the same may both give it back, but the first one does not.
     assert!(admitted > 0, "nobody is admitted");
     until("what was claimed for nothing is given back", 5 * SECOND, || memcached.counted() == admitted);
     let counts: Counts = memcached.counters().iter().map(|(name, count)| (bucket(name), *count)).collect();
     assert!(counts.values().all(|count| *count <= QUOTA), "{counts:?}");
-    // Who was answered in the next bucket may have been counted there, as if asked only then.
+    // A request with an answer in the next bucket may count there, as if it came only then.
     let window = u64::try_from(WINDOW.as_micros()).unwrap();
     let (newest, elapsed) = (end / window, end % window);
     let count = |bucket| counts.get(&bucket).copied().unwrap_or(0);
@@ -190,12 +188,11 @@ fn strictly_the_turn_of_a_bucket_lets_no_more_through() {
     assert!(estimate <= QUOTA, "{estimate} after {elapsed} us of bucket {newest}: {counts:?}");
 }
 
-/// The bucket that a counter is for.
 fn bucket(name: &str) -> u64 {
     name.rsplit('.').next().unwrap().parse().unwrap()
 }
 
-/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+/// These tests load the machine, or measure what load disturbs, so they take turns.
 mod alone {
     use super::*;
 
@@ -216,7 +213,7 @@ mod alone {
         });
         let (whole, weighted) = (&counts["whole"], &counts["weighted"]);
         println!("admitted {admitted:?}, {counts:?}");
-        // What was claimed for nothing has been given back.
+        // Claims without success have been given back.
         assert_eq!([whole, weighted].map(|counts| counts.values().sum::<u64>()), admitted, "{counts:?}");
         for (bucket, count) in whole {
             let both = count + whole.get(&(bucket + 1)).unwrap_or(&0);
@@ -224,9 +221,9 @@ mod alone {
         }
         assert!(weighted.values().all(|count| *count <= QUOTA), "{weighted:?}");
         // Of ten buckets. With a whole edge, whatever a bucket takes, the next one may only take the rest: five pairs, each
-        // with the quota. With a weighted one the first takes all at once, and each that follows takes as much while the
-        // share of the one before fades, which is gone at its end: all but the last tenth of a second's, which is not asked
-        // for.
+        // with the quota. With a weighted edge the first bucket takes all at once. Each later one takes as much while the
+        // share of the previous one fades, which is gone at its end: all except the last tenth of a second, which is not
+        // asked for.
         let most = [5 * QUOTA, 10 * QUOTA];
         let enough = admitted.iter().zip(most).all(|(admitted, most)| admitted * 100 >= most * 97);
         assert!(enough, "{admitted:?} admitted of {most:?}: {counts:?}");

@@ -1,4 +1,4 @@
-//! Overload with a real server that is slow: low priorities are shed, and the number in flight follows the latency.
+//! Overload with a real slow server: low priorities are shed, and the number in flight follows the latency.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::harness::{Client, Gateway, Upstream, reply, until};
 const PATIENCE: Duration = Duration::from_secs(30);
 const WORK: Duration = Duration::from_millis(20);
 
-/// A server that works on two requests at the same time, 20 ms each, so that it serves 100 in a second.
+/// Works on two requests at the same time, 20 ms each, so it serves 100 a second.
 fn slow() -> Upstream {
     let free = Arc::new((Mutex::new(2), Condvar::new()));
     Upstream::start(move |_| {
@@ -26,15 +26,14 @@ fn slow() -> Upstream {
     })
 }
 
-/// Of one of the clients.
 fn address(number: u8) -> IpAddr {
     IpAddr::from(Ipv4Addr::new(127, 0, 7, number))
 }
 
-/// The statuses that one client after the other has got until the end, with the value of Retry-After.
+/// The statuses that a client has got until the end, with the value of Retry-After.
 type Answers = Vec<(u16, Option<String>)>;
 
-/// Clients with different addresses, each of which sends one request after the other.
+/// Clients with different addresses; each sends one request after the other.
 struct Crowd {
     over: Arc<AtomicBool>,
     clients: Vec<thread::JoinHandle<Answers>>,
@@ -72,7 +71,6 @@ fn count(answers: &Answers, status: u16) -> usize {
     answers.iter().filter(|(other, _)| *other == status).count()
 }
 
-/// The sum of all metrics that begin so.
 fn counted(gateway: &Gateway, start: &str) -> usize {
     let metrics = gateway.admin("/metrics");
     let lines = metrics.text().lines().filter(|line| line.starts_with(start));
@@ -106,7 +104,7 @@ fn bodies_that_come_slowly_are_no_latency() {
     assert!(!gateway.log().iter().any(|line| line.contains("shedding begins")));
 }
 
-/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+/// These tests load the machine, or measure what load disturbs, so they take turns.
 mod alone {
     use super::*;
 
@@ -125,12 +123,12 @@ mod alone {
         let is_shedding = || gateway.metric("gateway_shed_level").unwrap() > 2.0;
         until("requests of the priority 2 are shed", PATIENCE, is_shedding);
 
-        // While the machine itself is too slow, all priorities are shed, so that this may have to be seen again.
+        // While the machine itself is too slow, all priorities are shed, so this may need several attempts.
         let mut client = gateway.client();
         until("important requests are served", PATIENCE, || {
             let high = Crowd::start(gateway.http, "/high", "", 2);
             let gold = Crowd::start(gateway.http, "/low", "X-Plan: gold\r\n", 1);
-            // What shedding does has to be seen for some windows.
+            // Shedding must hold for some windows.
             for _ in 0..20 {
                 assert_eq!(client.get("/own").status, 200, "its route needs no upstream");
                 assert_eq!(gateway.admin("/healthz").status, 200);
@@ -142,7 +140,7 @@ mod alone {
             };
             [high, gold].map(is_served) == [true, true]
         });
-        // A call of gRPC is told in its own form. Only some of the clients are shed, so that each of them calls.
+        // A gRPC call gets its own form. Only some clients are shed, so each of them calls.
         let call = "POST /low HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc\r\nContent-Length: 0\r\n\r\n";
         let mut callers: Vec<_> = (1..=40).map(|number| Client::connect_from(address(number), gateway.http)).collect();
         let mut code = None;
@@ -195,7 +193,7 @@ mod alone {
         );
         let level = || gateway.metric("gateway_shed_level").unwrap();
         until("requests of the priority 2 are shed", PATIENCE, || level() > 2.0);
-        // They are few, so that they are a part of those that are admitted in any case.
+        // They are few, so they are among those that are admitted in any case.
         let mut client = gateway.client();
         let important = (0..10).filter(|_| {
             thread::sleep(Duration::from_millis(200));
@@ -236,7 +234,7 @@ mod alone {
         let most = || gateway.metric("gateway_upstream_server_max_in_flight");
         assert_eq!(most(), Some(20.0));
         let all = Crowd::start(gateway.http, "/", "", 60);
-        // Two requests at the same time are as fast as possible; the formula lets about three more wait.
+        // Two simultaneous requests are as fast as possible; the formula lets about three more wait.
         until("the limit has fallen", PATIENCE, || most().is_some_and(|most| most < 14.0));
         let reason = "gateway_request_failures_total{route=\"/*\",reason=\"max_in_flight\"}";
         let forwarded = "gateway_requests_total{route=\"/*\",outcome=\"forwarded\"";

@@ -1,4 +1,4 @@
-//! `gateway simulate`: access logs are replayed against the limits.
+//! `gateway simulate` replays access logs against the limits.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -25,7 +25,6 @@ limits = ["api"]
 respond = { status = 200 }
 "#;
 
-/// A folder with a configuration and logs.
 struct Folder(TempDir);
 
 impl Folder {
@@ -44,7 +43,6 @@ impl Folder {
         self.path(name)
     }
 
-    /// Runs `gateway simulate` in the folder with these arguments and this standard input.
     fn run(&self, arguments: &[&str], input: &[u8]) -> Output {
         let mut child = Command::new(env!("CARGO_BIN_EXE_gateway"))
             .args(["simulate", "--config", "gateway.toml"])
@@ -57,14 +55,13 @@ impl Folder {
             .unwrap();
         let mut stdin = child.stdin.take().unwrap();
         let input = input.to_vec();
-        // It is not read if the arguments are wrong.
+        // With wrong arguments, nobody reads it.
         let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
         let output = child.wait_with_output().unwrap();
         writer.join().unwrap();
         output
     }
 
-    /// The text that is printed for this log.
     fn text(&self, arguments: &[&str], log: &str) -> String {
         let output = self.run(&[arguments, &["-"]].concat(), log.as_bytes());
         assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -72,19 +69,17 @@ impl Folder {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The report for this log.
     fn json(&self, arguments: &[&str], log: &str) -> Value {
         serde_json::from_str(&self.text(&[&["--json"], arguments].concat(), log)).unwrap()
     }
 
-    /// The exit code and the messages.
     fn error(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let output = self.run(arguments, b"");
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     }
 }
 
-/// A line of the Common Log Format, so many seconds after midnight.
+/// A line of the Common Log Format, at this second after midnight.
 fn common(client: &str, second: u64, path: &str) -> String {
     let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
     format!("{client} - - [22/Nov/2026:{hour:02}:{minute:02}:{second:02} +0000] \"GET {path} HTTP/1.1\" 200 12\n")
@@ -96,7 +91,7 @@ fn traffic() -> String {
     busy + &common("192.0.2.2", 68, "/b") + &common("192.0.2.2", 69, "/b")
 }
 
-/// What matters of a report on [`traffic`].
+/// The important parts of a report on [`traffic`].
 fn assert_found(report: &Value, what: &str) {
     assert_eq!(report["requests"], 10, "{what}: {report:#}");
     let limit = &report["limits"]["api"];
@@ -157,7 +152,7 @@ fn files_are_read_together_packed_or_not_and_in_any_order() {
     }
     let output = folder.run(&["--json", "access.log.1.gz", "-"], newer.as_bytes());
     assert_found(&serde_json::from_slice(&output.stdout).unwrap(), "a file and standard input");
-    // A file that breaks off is reported, and what was read before is used.
+    // A file that breaks off is reported, and its earlier lines are used.
     let whole = fs::read(folder.path("access.log.1.gz")).unwrap();
     folder.write("cut.gz", &whole[..whole.len() - 4]);
     let output = folder.run(&["--json", "cut.gz", "access.log"], b"");
@@ -246,8 +241,9 @@ fn lines_are_sorted_before_they_are_decided() {
 
 #[test]
 fn the_counter_is_compared_with_an_exact_log() {
-    // All requests come at the end of one window and at the begin of the next one. The sliding window takes those of the
-    // first one as spread over it, so it admits too many; later, it refuses what an exact log has room for.
+    // All requests come at the end of one window and at the beginning of the next. The sliding window takes the requests
+    // of the first window as spread over it, so it admits too many. Later it refuses requests for which an exact log has
+    // room.
     let config = LIMIT.replace("strategy = \"moving-window\"\n", "");
     let folder = Folder::new(&config);
     let log: String = [9, 9, 9, 9, 9, 14, 14, 14, 19, 19].map(|second| common("192.0.2.1", 600 + second, "/")).concat();
@@ -267,7 +263,7 @@ fn suggested_rates_touch_as_few_keys_as_they_say() {
     for strategy in ["sliding-window", "fixed-window", "moving-window", "token-bucket"] {
         let config = |rates: &str| LIMIT.replace("moving-window", strategy).replace("\"5/10s\"", rates);
         let mut log = String::new();
-        // Of 200 clients each sends a different number of requests, in bursts.
+        // Each of 200 clients sends a different number of requests, in bursts.
         for client in 0..200_u64 {
             for request in 0..=client / 4 {
                 let second = client % 7 + request / 10 * 3;
@@ -423,7 +419,7 @@ respond = { status = 200 }
     for (limit, log, fields, rejected) in [
         // Each costs 20 of 100, which is what is reserved.
         ("tokens", log(10, 200, ""), &[][..], 5),
-        // Each costs 10 + 2 * 15 = 40; a third one has room for what is reserved.
+        // Each costs 10 + 2 * 15 = 40; a third one has room for its reservation.
         ("tokens", log(10, 200, r#","tokens_input":10,"tokens_output":15"#), &[], 7),
         ("tokens", log(10, 200, r#","tokens_input":1,"tokens_output":1,"spent":{"all":40}"#), &["cost=spent.all"], 7),
         // Each costs 2, but needs 20.
@@ -639,7 +635,7 @@ fn the_gateway_and_the_simulation_refuse_the_same_requests() {
         assert_eq!(refused(more.clone()), (1, 0), "{more}");
     }
     for more in [
-        // Logs spell the host in other ways than the target has it.
+        // Logs spell the host in other ways than the target.
         json!({ "path": "http://H:80/" }),
         json!({ "content-length": "10" }),
     ] {
@@ -653,7 +649,7 @@ fn the_gateway_and_the_simulation_refuse_the_same_requests() {
 fn bans_are_simulated() {
     let ban = "strategy = \"moving-window\"\nban = { after = 2, within = \"1m\", for = \"30s\" }\n";
     let folder = Folder::new(&LIMIT.replace("strategy = \"moving-window\"\n", ban));
-    // Five pass, two are refused, one more begins a ban, and the rest is refused by that, until it ends.
+    // Five pass, two are refused, one more begins a ban, and the ban refuses the rest, until it ends.
     let flood: String = (0..20).map(|_| common("192.0.2.1", 60, "/a")).collect();
     let log = flood + &common("192.0.2.2", 61, "/a") + &common("192.0.2.1", 89, "/a") + &common("192.0.2.1", 91, "/a");
     let report = folder.json(&[], &log);

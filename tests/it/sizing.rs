@@ -1,4 +1,4 @@
-//! The figures in docs/operating.md by which operators choose a machine: those that a gateway itself reports.
+//! The figures in docs/operating.md for choosing a machine, as far as a gateway itself reports them.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ fn table(title: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn keys_take_as_many_bytes_as_stated() {
-    // A store of one shard, which is filled to about the share to which those of larger stores are.
+    // A store of one shard, filled to about the same share as larger stores.
     const KEYS: u32 = 700;
     let store = "[store]\nmax_keys = 1024\n";
     for row in table("strategy") {
@@ -34,7 +34,7 @@ fn keys_take_as_many_bytes_as_stated() {
         let gateway = Gateway::with_log("access = false", &format!("{store}{}", limited("header:a", rate, settings)));
         let empty = gateway.metric("gateway_store_bytes").unwrap();
         let mut client = gateway.client();
-        // Moving windows take most of their bytes for the requests that they store.
+        // Moving windows use most of their bytes for stored requests.
         let keys = if requests > 1 { KEYS / 20 } else { KEYS };
         for key in 0..keys {
             (0..requests).for_each(|_| assert_eq!(client.get_with("/", format!("A: {key}\r\n")).status, 200));

@@ -1,4 +1,4 @@
-//! Requests that are held although they are admitted, the longer the fuller their limit is.
+//! Requests that are held although they are admitted: the fuller their limit, the longer.
 
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ fn held(gateway: &Gateway) -> u64 {
     gateway.metric("gateway_requests_held").unwrap().to_string().parse().unwrap()
 }
 
-/// The request that comes with so many before it, once it has come. The first six are not held.
+/// A request that comes after `before` others. The first six are not held.
 fn sent(gateway: &Gateway, before: u64) -> (Instant, JoinHandle<(u16, Instant)>) {
     let mut client = gateway.client();
     let begun = Instant::now();
@@ -121,7 +121,7 @@ fn what_a_client_was_charged_that_goes_away_is_given_back() {
             assert_eq!(client.get_with("/", "X-Key: k\r\n").status, 429, "they are charged: {store}");
             leaving.into_iter().for_each(reset);
             until("all have left", Duration::from_secs(10), || held(&gateway) == 0);
-            // Other limits give back too.
+            // Other limits give back, too.
             for limit in ["l", "other"] {
                 until("it is given back", Duration::from_secs(10), || gateway.used(limit, "k") == 6);
             }
@@ -130,7 +130,6 @@ fn what_a_client_was_charged_that_goes_away_is_given_back() {
     });
 }
 
-/// At most so many requests of all clients together.
 fn of_all(places: u64) -> String {
     format!("[limits.all]\nkey = \"global\"\nmax_in_flight = {places}\n")
 }

@@ -3,14 +3,12 @@
 use crate::harness::http2::{END_STREAM, RawHttp2, Reaction, headers};
 use crate::harness::{Gateway, Upstream, reply, run};
 
-/// How the gateway treats a spelling of `/v1/login`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It takes the route of `/v1/login`.
+    /// The route of `/v1/login` takes it.
     Same,
-    /// It is answered 400.
+    /// It gets 400.
     Refused,
-    /// It is another path.
     Other,
 }
 use Fate::{Other, Refused, Same};
@@ -100,8 +98,8 @@ fn every_spelling_is_limited_or_refused() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What clients send although it should be escaped, its escape, and whether the library of HTTP/2 takes it too: in a path and in
-/// a query.
+/// What clients send although it should be escaped, its escape, and whether the library of HTTP/2 accepts it, in a path and in a
+/// query.
 const UNESCAPED: &[(&[u8], &str, [bool; 2])] = &[
     (b"\"", "%22", [true, false]),
     (b"<", "%3C", [false, false]),
@@ -115,7 +113,6 @@ const UNESCAPED: &[(&[u8], &str, [bool; 2])] = &[
     (b"\xe9", "%E9", [false, false]),
 ];
 
-/// A path and a query with this text in it.
 fn targets(text: &[u8], escape: &str) -> [Vec<u8>; 2] {
     let around = [("/p/", "x"), ("/q?q=", "&n=")];
     around.map(|(before, after)| [before.as_bytes(), text, after.as_bytes(), &escape.as_bytes()[1..]].concat())
@@ -152,7 +149,7 @@ fn what_should_be_escaped_counts_as_its_escape_everywhere() {
             assert_eq!(ask(gateway.http, &target, b""), 429, "{what}");
         }
     }
-    // Servers get what the library can hold as it was written, and else escapes.
+    // Servers get the written bytes if the library can hold them, and else escapes.
     let sent: Vec<_> = up.received().into_iter().map(|request| request.target).collect();
     for target in ["/p/{x7B", "/q?q=%3C&n=3C", "/p/%E9xE9", "/q?q=%22&n=22"] {
         assert!(sent.iter().any(|sent| sent == target), "{target} in {sent:?}");
@@ -169,7 +166,7 @@ fn a_fragment_is_refused_or_not_there() {
     let mut asker = crate::harness::Client::connect(gateway.decisions());
     asker.get_with("/", "X-Original-URI: /k#f\r\n").expect_problem(400);
     assert!(up.received().is_empty(), "{:?}", up.received());
-    // Behind the handshake of another protocol, anything may follow.
+    // After the handshake of another protocol, anything may follow.
     let upgrading = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
     assert_eq!(gateway.client().call(upgrading).text(), "/");
 }
@@ -182,12 +179,12 @@ fn the_upstream_gets_the_path_that_was_matched() {
         (
             "",
             &[
-                // It is forwarded as the client wrote it, and the upstream applies its own rules.
+                // The upstream gets the path as the client wrote it, and applies its own rules.
                 ("/a/b/", "/a/b/"),
                 ("/a;x=1/b;y", "/a;x=1/b;y"),
                 ("/a//b?c//d", "/a//b?c//d"),
                 ("/%61/%C3%A9?%2F", "/%61/%C3%A9?%2F"),
-                // Two slashes at the beginning name a host to PHP's parse_url and to new URL() of Node.js.
+                // PHP's parse_url and new URL() of Node.js read two slashes at the beginning as a host.
                 ("//v1/login2", "/v1/login2"),
                 ("///x?y", "/x?y"),
                 ("/s//x/login", "/x/login"),
@@ -262,7 +259,7 @@ fn routes_may_differ_in_whether_they_ignore_case() {
     }
 }
 
-/// How many requests are admitted if one is sent for each path, and each key may send one.
+/// How many requests are admitted if each path gets one request, and each key may send one.
 fn admitted(server: &str, route: &str, key: &str, paths: &[&str]) -> usize {
     let limit = format!("[limits.l]\nkey = \"{key}\"\nrates = [\"1/d\"]\n");
     let route = format!("[[routes]]\n{route}\nlimits = [\"l\"]\nrespond = {{ status = 200 }}\n");

@@ -1,5 +1,4 @@
-//! What a failing system call does to the files that outlive the process: nothing that was there is lost, nothing is ordered anew,
-//! and the log says what is wrong.
+//! Failing system calls on files that outlive the process lose nothing and order nothing again, and the log says what is wrong.
 
 use std::fs;
 use std::path::Path;
@@ -57,7 +56,7 @@ fn a_certificate_that_cannot_be_read_now_is_neither_set_aside_nor_ordered_anew()
         drop(gateway);
         assert_eq!((names(folder), server.orders().len()), (before.clone(), 1), "{fault}");
     }
-    // One that can be read soon is used without an order.
+    // A certificate that can be read soon is used without an order.
     let gateway = start_failing(state.path(), "open,openat:error=EMFILE:when=1..2", &[&certificate]);
     serves(&gateway, &server);
     assert_eq!((names(folder), server.orders().len()), (before, 1));
@@ -86,7 +85,6 @@ fn an_account_that_cannot_be_read_now_is_not_replaced() {
     }
 }
 
-/// How many of ten requests of this key pass.
 fn passed(gateway: &Gateway, key: &str) -> usize {
     let mut client = gateway.client();
     (0..10).filter(|_| client.get_with("/", format!("X-Api-Key: {key}\r\n")).status == 200).count()
@@ -112,7 +110,7 @@ fn saved_counters_that_cannot_be_read_now_are_not_replaced() {
     stop(gateway);
     let before = fs::read(&file).unwrap();
     for call in ["open,openat:error=EMFILE", "open,openat:error=EACCES", "open,openat:error=EIO", "read:error=EIO"] {
-        // It never works: the file stays.
+        // The call never works: the file stays.
         let gateway = Gateway::with_failing_call(&arguments, call, &[&file]);
         let told = gateway.wait_message("saved counters cannot be read: limits begin anew");
         assert_eq!(told["level"], "ERROR", "{told}");
@@ -148,7 +146,7 @@ fn nothing_is_ordered_that_could_not_be_kept() {
 fn a_certificate_stays_in_use_whatever_fails_when_it_is_renewed() {
     let (server, state) = (AcmeServer::start(), tempfile::tempdir().unwrap());
     let text = server.config(&["a.test"], "", &everything());
-    // It is in the last third of its life from the beginning.
+    // The certificate is in the last third of its life from the beginning.
     server.set(AcmeMood::Aged(86_400, 600));
     let gateway = start(state.path(), &text);
     serves(&gateway, &server);
@@ -179,7 +177,7 @@ fn the_copy_of_a_configuration_survives_whatever_fails() {
     drop(first);
     let copy = folder.join(names(&folder).pop().unwrap());
     let before = fs::read(&copy).unwrap();
-    // It is read before it is written.
+    // The file is read before it is written.
     for fault in ["fsync:error=ENOSPC", "fsync:error=EIO", "rename,renameat,renameat2:error=EIO"] {
         fs::write(&copy, "broken").unwrap();
         let gateway = Gateway::with_failing_call(&arguments, fault, &[]);
@@ -193,7 +191,7 @@ fn the_copy_of_a_configuration_survives_whatever_fails() {
     let gateway = Gateway::with_source(&arguments, &[]);
     assert_eq!(gateway.client().get("/").status, 204, "from the copy");
     drop(gateway);
-    // Who starts with it and cannot read it ends, and leaves it.
+    // A process that cannot read it at the start ends, and leaves the file.
     let _ = run(&["check", "--config", &url, "--state-dir", folder.to_str().unwrap()]);
     assert_eq!(fs::read(&copy).unwrap(), before);
 }

@@ -1,5 +1,5 @@
-//! Signals: a second one to stop ends the process at once, the log says how many requests were cut off, and signals
-//! without a meaning are ignored.
+//! Signals: a second stop signal ends the process at once, the log says how many requests were cut off, and meaningless
+//! signals are ignored.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Client, Gateway, Upstream};
 
-/// An upstream that accepts requests and does not answer until the returned value is dropped.
+/// Accepts requests and does not answer until the returned value is dropped.
 fn silent() -> (Upstream, Sender<()>) {
     let (release, released) = channel::<()>();
     let released = Mutex::new(released);
@@ -20,7 +20,6 @@ fn silent() -> (Upstream, Sender<()>) {
     (up, release)
 }
 
-/// Clients that have one request in flight each.
 fn under_way(gateway: &Gateway, up: &Upstream, count: usize) -> Vec<Client> {
     let mut clients: Vec<_> = (0..count).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -36,7 +35,7 @@ fn a_second_signal_stops_at_once() {
         let mut clients = under_way(&gateway, &up, 3);
         gateway.signal(first);
         gateway.wait_message("draining");
-        // From now on only signals to stop have an effect.
+        // From now on only stop signals have an effect.
         gateway.signal(Signal::HUP);
         gateway.wait_message("not reloaded: the gateway is about to stop");
         let asked = Instant::now();
@@ -73,7 +72,7 @@ fn the_log_says_how_many_requests_a_drain_cut_off() {
         line["message"].as_str().is_some_and(|message| message.contains("drain_timeout is over"))
     });
     assert_eq!((&line["requests"], &line["level"]), (&3.into(), &"WARN".into()));
-    // Each of these requests has a line in the log too.
+    // Each of these requests has a log line, too.
     let abandoned = gateway.log().iter().filter(|line| line.contains("\"abandoned\"")).count();
     assert_eq!(abandoned, 3);
 }

@@ -1,5 +1,5 @@
-//! A reload may change where the counters are. No request fails, and the stores of before are closed when their last
-//! request has ended.
+//! A reload may change where the counters are. No request fails, and the previous stores close after their last
+//! request.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;

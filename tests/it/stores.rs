@@ -31,7 +31,6 @@ pub(crate) fn strategies() -> Vec<(&'static str, Rate)> {
     ]
 }
 
-/// A store under test, with a clock and keys of its own.
 pub(crate) struct Bench {
     store: Store,
     start: u64,
@@ -58,7 +57,7 @@ impl Bench {
     }
 
     fn new(config: &config::Store) -> Self {
-        // A midnight to come: nothing that is written expires while the test runs.
+        // A future midnight: nothing that is written expires while the test runs.
         let day = 86_400 * SECOND;
         let start = (u64::try_from(unix().as_micros()).unwrap() / day + 1) * day;
         Self { store: Store::open(config, 0).unwrap().simulated(), start, next_key: 0 }
@@ -82,12 +81,10 @@ impl Bench {
         }
     }
 
-    /// What is counted for a key.
     pub(crate) fn peek(&self, limit: &Arc<Limit>, key: Fingerprint, at: u64) -> Result<KeyUsage, Away> {
         block_on(self.store.peek(limit, key, Time::from_micros(self.start + at)))
     }
 
-    /// How much of the first rate is used.
     pub(crate) fn used(&self, limit: &Arc<Limit>, key: Fingerprint, at: u64) -> u64 {
         self.peek(limit, key, at).unwrap().rates[0].used
     }
@@ -96,12 +93,12 @@ impl Bench {
         block_on(self.store.reset(limit, key, Time::from_micros(self.start + at)))
     }
 
-    /// Reserves so much, if that is admitted.
+    /// `None` if the cost is not admitted.
     pub(crate) fn reserve(&self, limit: &Arc<Limit>, key: Fingerprint, cost: u64, at: u64) -> Option<Reserved> {
         self.reply(&[Ask { settles: true, ..Ask::new(limit, key, cost) }], at).reserved.pop()
     }
 
-    /// Settles what was reserved at this cost: what is told then of a request that was told that nothing remains.
+    /// Settles a reservation at this cost. Returns what the client learns then if it had learned that nothing remains.
     pub(crate) fn settle(&self, reserved: Reserved, cost: u64, at: u64) -> Verdict {
         let mut told = Verdict { admitted: true, rate: 0, remaining: 0, wait: None, level: 0 };
         self.store.settle(reserved, cost, Some(&mut told), Time::from_micros(self.start + at), 0);
@@ -112,7 +109,6 @@ impl Bench {
         self.decide(&[Ask::new(limit, key, cost)], at)[0]
     }
 
-    /// How many of `count` single requests at this moment are admitted.
     pub(crate) fn burst(&self, limit: &Arc<Limit>, key: Fingerprint, count: usize, at: u64) -> usize {
         (0..count).filter(|_| self.one(limit, key, 1, at).admitted).count()
     }
@@ -126,7 +122,6 @@ pub(crate) fn limit(name: &str, rates: &[Rate]) -> Arc<Limit> {
     Arc::new(Limit::new(name, rates))
 }
 
-/// Runs the test for both stores and all strategies.
 pub(crate) fn everywhere(test: impl Fn(&mut Bench, &str, &Rate)) {
     let server = Memcached::start();
     for (which, mut bench) in [
@@ -240,7 +235,7 @@ fn what_is_reserved_counts_until_it_is_given_back() {
         assert_eq!(reserved.len(), 10, "{name}: side by side no more pass than may cost something");
         for (remaining, reserved) in (1..).zip(reserved) {
             let told = bench.settle(reserved, 0, 0);
-            // Memcached is not asked: it is told of what was known when it was reserved.
+            // Memcached is not asked: the answer is from the time of the reservation.
             assert!((1..=remaining).contains(&told.remaining), "{name}: {told:?}");
         }
         for _ in 0..30 {
@@ -259,7 +254,7 @@ fn what_is_reserved_is_given_back_where_it_was_counted() {
         let of = |cost| bench.reserve(&limit, key, cost, 59 * SECOND).unwrap();
         let (kept, partly, given) = (of(4), of(3), of(3));
         assert!(bench.reserve(&limit, key, 1, 59 * SECOND).is_none(), "{name}");
-        // Another minute has begun, of which a sliding window counts the last in full for now.
+        // Another minute has begun, and a sliding window still counts the last one in full.
         let (now, day) = (60 * SECOND, 86_400 * SECOND);
         bench.settle(kept, 4, now);
         bench.settle(partly, 1, now);
@@ -348,7 +343,7 @@ fn gateways_on_one_memcached_lose_nothing_of_each_other() {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!(admitted, 400, "{name}: there was room for all");
-        // Whatever they wrote at the same moment is all there in the end.
+        // All simultaneous writes are there in the end.
         for bench in &benches {
             let look = Ask { cost: 0, ..Ask::new(&limit, key, 1) };
             let remaining = || bench.decide(&[look], 0)[0].remaining;
@@ -374,7 +369,7 @@ fn strict_gateways_admit_together_what_one_would() {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!(admitted, 100, "{name}");
-        // What was claimed for nothing has been given back.
+        // Claims without success have been given back.
         until(&format!("{name}: the wider limit has room for the rest"), Duration::from_secs(5), || {
             let look = Ask { cost: 0, ..Ask::new(&limits[1], keys[1], 1) };
             benches[0].decide(&[look], 0)[0].remaining == 10
@@ -382,7 +377,6 @@ fn strict_gateways_admit_together_what_one_would() {
     }
 }
 
-/// The same way to count, with room for more.
 pub(crate) fn raised(rate: &Rate, quota: u64) -> Rate {
     let strategy = match rate.strategy() {
         Strategy::TokenBucket { .. } => Strategy::TokenBucket { burst: quota },
@@ -391,7 +385,6 @@ pub(crate) fn raised(rate: &Rate, quota: u64) -> Rate {
     Rate::new(quota, rate.window()).unwrap().with_strategy(strategy).unwrap()
 }
 
-/// For both stores, with this rate.
 fn both(rate: &str, strategy: Strategy, test: impl Fn(&Bench, &Arc<Limit>, Fingerprint)) {
     let server = Memcached::start();
     let rate = rate.parse::<Rate>().unwrap().with_strategy(strategy).unwrap();
@@ -401,11 +394,11 @@ fn both(rate: &str, strategy: Strategy, test: impl Fn(&Bench, &Arc<Limit>, Finge
     }
 }
 
-/// Counts that are as an example has them, however they came to be.
+/// Makes the counts of an example, whatever their history.
 fn count(bench: &Bench, limit: &Arc<Limit>, key: Fingerprint, cost: u64, second: u64) {
     let reserved = bench.reserve(limit, key, 1, second * SECOND).unwrap();
     bench.settle(reserved, cost, second * SECOND);
-    // What travels to Memcached together is of one moment: let it arrive before the next.
+    // Exchanges to Memcached have one moment: this lets it arrive before the next.
     bench.decide(&[Ask { cost: 0, ..Ask::new(limit, key, 1) }], second * SECOND);
 }
 

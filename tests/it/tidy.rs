@@ -35,8 +35,8 @@ fn module(path: &Path) -> String {
     name(path).split('/').next().unwrap().to_owned()
 }
 
-/// The code of a file without the items that only tests have, and without their attributes. The code is formatted, so an item ends
-/// in its first line, or with a brace below the first letter of that.
+/// The code of a file without test-only items and their attributes. The code is formatted, so an item ends in its first line, or
+/// with a brace below that line's first letter.
 fn code(text: &str) -> String {
     let mut lines = text.lines();
     let mut code = String::new();
@@ -63,7 +63,6 @@ fn only_what_is_for_tests_is_no_code() {
     assert_eq!(code(text), "a;\nb;\nimpl C {\n\n    fn f() {}\n}\nj;\n");
 }
 
-/// Whether a file has nothing but tests in it.
 fn is_test(path: &Path) -> bool {
     path.file_stem().is_some_and(|name| name == "tests")
         || path.parent().is_some_and(|folder| folder.ends_with("tests"))
@@ -143,7 +142,7 @@ fn files_of_one_folder_import_each_other_one_way() {
                 prefixes.iter().flat_map(|prefix| named_after(code, prefix)).filter_map(|item| owners.get(item));
             imports.entry(child.to_owned()).or_default().extend(found.filter(|other| *other != child).cloned());
         }
-        // Of modules that import each other one way, there is always one that imports none of the others.
+        // If imports form no circle, one of the modules imports none of the others.
         while let Some(last) =
             imports.iter().find(|(_, others)| others.iter().all(|other| !imports.contains_key(other)))
         {
@@ -167,7 +166,7 @@ fn the_limiter_imports_only_the_base() {
             text.split("crate::").skip(1).map(|rest| rest.split("::").take(2).collect::<Vec<_>>().join("::"))
         })
         .collect();
-    // It could be published as a crate of its own, together with these.
+    // `limit` could be published as a crate together with these.
     assert_eq!(
         imported.iter().map(String::as_str).collect::<Vec<_>>(),
         ["base::clock", "base::fingerprint", "base::share", "base::units"]

@@ -1,4 +1,4 @@
-//! TLS for clients: certificates, versions, names, handshakes that take too long, certificates of clients, reloads.
+//! TLS for clients: certificates, versions, names, slow handshakes, client certificates, reloads.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,14 +10,13 @@ use rustix::process::Signal;
 
 use crate::harness::{Authority, Gateway, Issued, TlsClient, Upstream, curl, limited, reply, until};
 
-/// A plain listener and one that speaks TLS, with these certificates and more keys for `[server.tls]`.
 fn server(certificates: &[&Issued], more: &str) -> String {
     let certificates: Vec<_> = certificates.iter().map(|issued| issued.toml()).collect();
     let listen = "listen = [{ address = \"127.0.0.1:0\", tls = false }, { address = \"127.0.0.1:0\" }]";
     format!("{listen}\n[server.tls]\ncertificates = [{}]\n{more}\n", certificates.join(", "))
 }
 
-/// curl to this gateway in TLS, as it reaches this host.
+/// Runs curl over TLS, as if this gateway had the host name.
 fn get(gateway: &Gateway, authority: &Authority, host: &str, more: &[&str]) -> (String, String) {
     let port = gateway.https().port();
     let (url, ca) = (format!("https://{host}:{port}/"), authority.ca());
@@ -72,7 +71,7 @@ fn bodies_pass_both_ways_and_a_connection_that_has_rested_goes_on() {
         assert!(body.bytes().enumerate().all(|(at, byte)| byte == b'a' + u8::try_from(at % 23).unwrap()));
         assert_eq!(body.len(), LENGTH);
         assert_eq!(up.received().pop().unwrap().body, sent);
-        // It drops its buffers after a second. There is no event to wait for.
+        // The connection drops its buffers after a second. There is no event to wait for.
         std::thread::sleep(Duration::from_millis(2500));
     }
 }
@@ -132,7 +131,6 @@ fn new_certificates_are_used_as_soon_as_they_are_there() {
     assert!(open.get("/").unwrap().0.starts_with("HTTP/1.1 200"), "the connection stays open");
 }
 
-/// Whether the last configuration was put in force, and the last certificates.
 fn states(gateway: &Gateway) -> [bool; 2] {
     let is_good = |name: &str| gateway.metric(name).unwrap() > 0.5;
     ["gateway_config_last_reload_successful", "gateway_tls_certificate_last_reload_successful"].map(is_good)
@@ -171,7 +169,7 @@ fn certificates_are_refused_until_their_files_are_right_again() {
     let told = certificates();
     assert_eq!(told["current"], false);
     assert!(told["problems"][0]["message"].as_str().unwrap().contains("site.key"), "{told}");
-    // What the files have then is in use already.
+    // The files have again what is in use.
     std::fs::write(&site.key, &key).unwrap();
     until("all is well", Duration::from_secs(20), || states(&gateway) == [true, true]);
     assert_eq!(certificates(), serde_json::json!({ "current": true, "problems": [] }));
@@ -234,14 +232,14 @@ fn handshakes_are_bounded_in_time_and_hold_up_nobody() {
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream
     };
-    // Nothing, the beginning of a handshake, and one that never goes on.
+    // Nothing, the beginning of a handshake, and a handshake that never goes on.
     let beginnings: [&[u8]; 3] = [b"", b"\x16\x03\x01", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"];
     let mut streams: Vec<_> = (0..90).map(|at| silent(beginnings[at % 3])).collect();
     let begun = Instant::now();
     assert!(get(&gateway, &authority, "site.test", &[]).0.starts_with("HTTP/1.1 200"));
     for stream in &mut streams {
         let mut rest = Vec::new();
-        // A reset is an end too.
+        // A reset is an end, too.
         let _ = stream.read_to_end(&mut rest);
     }
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
@@ -359,7 +357,7 @@ fn a_client_that_does_not_read_is_left_and_a_drain_finishes_what_is_under_way() 
     gateway.signal(Signal::TERM);
     gateway.wait_message("draining");
     let mut rest = Vec::new();
-    // The end is told, so that nobody takes a part of a response for all of it.
+    // A notice tells the end, so that nobody takes a part of a response for the whole.
     assert_eq!(idle.stream.read_to_end(&mut rest).unwrap(), 0);
     busy.stream.write_all(b"Host: a\r\n\r\n").unwrap();
     assert!(busy.response().unwrap().0.starts_with("HTTP/1.1 200"));

@@ -10,7 +10,6 @@ use crate::harness::{
     self, Authority, Gateway, Signer, TlsServer, Upstream, claims, closed_port, limited, read_request, reply, until,
 };
 
-/// A limit by the tokens of the issuer with these keys, which are required.
 fn config(jwks: &str) -> String {
     format!(
         "[jwt.site]\nissuer = \"https://login.test/\"\naudience = [\"api\"]\njwks = {jwks:?}\nalgorithms = [\"ES256\"]\n\
@@ -41,7 +40,6 @@ fn start(config: &str) -> Gateway {
     Gateway::with_server("workers = 1", config)
 }
 
-/// The status of a request with a token of this signer.
 fn status(gateway: &Gateway, issued: &Issued) -> u16 {
     gateway.client().get_with("/", format!("Authorization: Bearer {}\r\n", issued.token)).status
 }
@@ -132,7 +130,7 @@ fn a_server_that_does_not_answer_delays_the_start_but_no_request() {
     let begun = Instant::now();
     let gateway = start(&config(&format!("http://{}/", silent.address())));
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
-    // A token of an unknown key causes another fetch, which is under way at the same time as the requests below.
+    // A token of an unknown key causes another fetch, which overlaps with the requests below.
     let signer = signer("a");
     assert_eq!(status(&gateway, &signer), 401);
     silent.wait_connections(2);
@@ -187,7 +185,7 @@ fn a_reload_reads_files_again_and_fetches_what_is_new_before_it_is_in_force() {
     until("the reload", Duration::from_secs(20), || status(&gateway, &first) == 200);
     assert_eq!(status(&gateway, &second), 401);
     assert_eq!(issuer.connections(), 1);
-    // What a token has to be has changed, so a cached one is verified again.
+    // The requirements for tokens have changed, so a cached one is verified again.
     let strict = config(&format!("http://{}/", issuer.address())).replace("[\"api\"]", "[\"web\"]");
     gateway.reload("workers = 1", &strict);
     until("the reload", Duration::from_secs(20), || status(&gateway, &first) == 401);

@@ -10,14 +10,12 @@ use tempfile::TempDir;
 
 use crate::harness::{Client, Gateway, Signer, Upstream, claims, key_set, limited, over_http2, reply, run, unix};
 
-/// A file with the keys of these signers.
 fn file(signers: &[&Signer]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("jwks.json"), key_set(signers)).unwrap();
     folder
 }
 
-/// `[jwt.NAME]` with the keys of a file and more settings.
 fn section(name: &str, folder: &Path, more: &str) -> String {
     let jwks = folder.join("jwks.json").display().to_string();
     format!("[jwt.{name}]\nissuer = \"https://login.test/\"\naudience = [\"api\"]\njwks = {jwks:?}\n{more}\n")
@@ -29,13 +27,11 @@ fn bearer(token: &str) -> String {
     format!("Authorization: Bearer {token}\r\n")
 }
 
-/// The claims with another one.
 fn with(mut claims: Value, name: &str, value: Value) -> Value {
     claims[name] = value;
     claims
 }
 
-/// The statuses of three requests with these fields.
 fn statuses(client: &mut Client, fields: &str) -> [u16; 3] {
     [(); 3].map(|()| client.get_with("/", fields).status)
 }
@@ -55,7 +51,7 @@ fn each_subject_has_a_counter_whatever_its_token_is() {
     assert_eq!(statuses(client, &bearer(&another)), USED, "another token of the same subject");
     assert_eq!(statuses(client, ""), FRESH, "those without one share a counter");
     assert_eq!(statuses(client, &bearer("alice")), USED, "an invalid token is none");
-    // Two valid ones were verified on some worker, and then known.
+    // Two valid tokens were verified on some worker, and then known.
     let text = gateway.admin("/metrics");
     let count = |result: &str| {
         let line = format!("gateway_jwt_tokens_total{{jwt=\"site\",result=\"{result}\"}} ");
@@ -166,7 +162,7 @@ fn tokens_are_required_in_http_2_and_of_websockets_too() {
         let request = Request::get("http://test.example/");
         cookies.iter().fold(request, |request, cookie| request.header("cookie", *cookie)).body(()).unwrap()
     };
-    // Clients of HTTP/2 may send each cookie in a line of its own.
+    // HTTP/2 clients may send each cookie in its own line.
     let requests = [
         &[][..],
         &["a=1", &alice, "b=2"],
@@ -273,7 +269,7 @@ fn an_upstream_can_be_balanced_by_a_claim() {
     assert_eq!(first, second);
     assert!(first.iter().any(|server| *server != first[0]), "all of them have the same server");
     assert_eq!(client.get("/").status, 401);
-    // No limit counts by the token, but it decides whether the request passes.
+    // No limit counts by the token, but the token decides whether the request passes.
     let [alice, bob] = ["alice", "bob"].map(|subject| bearer(&signer.sign(&claims(subject))));
     assert_eq!(client.get_with("/", format!("{alice}{bob}")).status, 400, "the server could use the other one");
     assert_eq!(client.get_with("/", format!("{alice}Authorization: Basic YTpi\r\n")).status, 400);

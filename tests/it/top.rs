@@ -1,4 +1,4 @@
-//! `gateway top` in a terminal, against gateways under load, and against servers that are none.
+//! `gateway top` in a terminal, with gateways under load, and with servers that are no gateways.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,13 +23,11 @@ fn top(gateway: &Gateway) -> Terminal {
     start(&format!("http://{}", gateway.admin), &[], &[])
 }
 
-/// The requests per second that the screen shows of this group.
 fn rate(screen: &str, group: &str) -> Option<f64> {
     let rest = screen.lines().find_map(|line| line.split_once(group))?.1;
     rest.split_whitespace().next()?.replace(',', "").parse().ok()
 }
 
-/// Waits until the program ends with this code, and the terminal is as before.
 #[track_caller]
 fn expect_end(top: &mut Terminal, code: i32) {
     assert_eq!(top.wait_exit().code(), Some(code), "{}", top.screen());
@@ -56,7 +54,7 @@ fn rates_follow_the_load_and_a_refused_key_is_seen() {
             }
         });
         let end = || is_over.store(true, Ordering::Relaxed);
-        // The load ends also if the screen is never as it should be.
+        // The load ends even if the screen is never right.
         let shown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             top.wait("load", |screen| rate(screen, "served") > Some(5.0) && rate(screen, "over a limit") > Some(5.0));
             top.wait("refused key", |screen| {
@@ -190,7 +188,7 @@ fn a_terminal_that_takes_no_output_does_not_keep_it() {
     let mut top = top(&gateway);
     top.wait("screen", |screen| screen.contains("ready"));
     top.read(false);
-    // Each drawing with another size sends all of the screen, until nothing fits any more.
+    // Each size makes the program draw the whole screen, until no further output fits.
     let (mut unread, mut same) = (0, 0);
     until("no further output fits", Duration::from_secs(60), || {
         top.resize(150 + same % 2, 60);
@@ -201,7 +199,7 @@ fn a_terminal_that_takes_no_output_does_not_keep_it() {
     signal(&top.program, Signal::TERM);
     assert_eq!(top.wait_exit().code(), Some(0));
     assert!(top.has_old_settings());
-    // It could not say that it leaves its screen.
+    // The program could not leave its screen.
     top.read(true);
     until("all output is read", Duration::from_secs(10), || top.unread() == 0);
     assert!(!String::from_utf8_lossy(&top.bytes()).contains("\x1b[?1049l"));
@@ -235,7 +233,6 @@ fn a_token_comes_from_the_environment_or_from_a_file_and_can_be_replaced() {
     }
 }
 
-/// What it says if it cannot begin.
 #[track_caller]
 fn failure(address: &str, variables: &[(&str, &str)]) -> String {
     let mut top = start(address, &[], variables);
@@ -257,7 +254,7 @@ fn it_says_why_it_cannot_begin() {
     assert!(failure(&address, &[(TOKEN, "wrong")]).contains("the token is not that of its [admin]"));
     let port = gateway.admin.port();
     let other_name = failure(&format!("gateway.localhost:{port}"), &[(TOKEN, "secret")]);
-    // Where the system knows the name, the gateway does not.
+    // If the system knows the name, the gateway does not.
     assert!(
         other_name.contains("is not a name of this listener") || other_name.contains("cannot connect"),
         "{other_name}"
@@ -338,7 +335,7 @@ fn colours_are_left_out_if_nobody_wants_them() {
     }
 }
 
-/// What would change the title, clear the screen, colour it or turn the line around.
+/// Would change the title, clear the screen, colour it or turn the line around.
 const HOSTILE: &str = "\x1b]0;owned\x07\x1b[2J\u{9b}31m\u{202e}";
 
 #[track_caller]
@@ -353,7 +350,7 @@ fn expect_harmless(top: &Terminal) {
 fn keys_of_clients_cannot_control_the_terminal() {
     let gateway = Gateway::with_admin("show_keys = true", &limited("header:x-api-key", "1/d", ""));
     let mut client = gateway.client();
-    // Of what controls a terminal, only this gets through the checks of requests.
+    // Of all control sequences, only this passes the checks of requests.
     (0..3).for_each(|_| _ = client.get_with("/", "x-api-key: evil\u{9b}31m\u{202e}\r\n"));
     let mut top = top(&gateway);
     top.wait("key", |screen| screen.contains("evil\\u{9b}31m"));
@@ -362,7 +359,7 @@ fn keys_of_clients_cannot_control_the_terminal() {
     expect_harmless(&top);
 }
 
-/// All texts but those of this program's own words with something hostile behind them.
+/// Adds something hostile to all texts except the gateway's own words.
 fn with_hostile_texts(value: Value) -> Value {
     let own = ["state", "type", "result"];
     match value {
@@ -396,7 +393,7 @@ fn first_numbers() -> Value {
     serde_json::from_str(events.split_once("event: numbers\ndata: ").unwrap().1).unwrap()
 }
 
-/// A server that answers each request for events with these bytes, and then again and again with `more`.
+/// Answers each request for events with these bytes, and then again and again with `more`.
 fn server_of_events(first: Vec<u8>, more: Vec<u8>) -> Upstream {
     Upstream::raw(move |mut wire, _| {
         let Ok(Some((line, _))) = wire.head() else { return };

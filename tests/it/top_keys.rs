@@ -1,4 +1,4 @@
-//! The keys of a limit that come most often and that it refuses most often.
+//! The most frequent and the most refused keys of a limit.
 
 use std::time::Duration;
 
@@ -6,12 +6,11 @@ use serde_json::{Value, json};
 
 use crate::harness::{Client, Gateway, both_stores, limited, until};
 
-/// What the API says about the limit at this index.
 fn limit(gateway: &Gateway, index: usize) -> Value {
     gateway.admin("/api/limits").json()["limits"][index].clone()
 }
 
-/// The keys and counts of a list that has no errors.
+/// The keys and counts of a list without errors.
 #[track_caller]
 fn exact(list: &Value) -> Vec<(String, u64)> {
     let one = |found: &Value| {
@@ -22,7 +21,7 @@ fn exact(list: &Value) -> Vec<(String, u64)> {
 }
 
 fn ask(gateway: &Gateway, key: &str, times: usize) {
-    // On connections of their own, so that more than one worker counts.
+    // On separate connections, so that more than one worker counts.
     (0..times).for_each(|_| drop(gateway.client().get_with("/", format!("x-api-key: {key}\r\n"))));
 }
 
@@ -48,7 +47,7 @@ fn keys_are_counted_and_shown_in_full_if_the_file_says_so() {
         let age = jiff::Timestamp::now().as_second() - since.as_second();
         assert!((1_790..=3_610).contains(&age), "{age}");
 
-        // A reload keeps them, and shows them as it says.
+        // A reload keeps the keys, and shows them in the new way.
         gateway.reload_admin("show_keys = false", &text);
         until("it is reloaded", Duration::from_secs(10), || limit(&gateway, 0)["most_busy"][0]["key"] != "one");
         let counts: Vec<u64> = exact(&limit(&gateway, 0)["most_busy"]).into_iter().map(|(_, count)| count).collect();
@@ -92,7 +91,7 @@ fn each_kind_of_refusal_counts_once() {
         list.sort();
         list
     };
-    // What a later limit has refused at once is not counted by those before it, as in their decisions.
+    // Earlier limits do not count what a later limit refused at once, neither here nor in their decisions.
     let all: Vec<_> = (0..3).map(|index| limit(&gateway, index)).collect();
     let [shadow, cost, block] =
         ["shadow", "cost", "block"].map(|name| all.iter().find(|limit| limit["name"] == name).unwrap());

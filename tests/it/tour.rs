@@ -1,9 +1,9 @@
-//! docs/tour.md: its commands are run as they stand there, in order, in one shell and an empty folder, and print what the page
-//! shows. Only the two commands that build are not run: the tests have built the binary already.
+//! docs/tour.md: the commands run as written, in order, in one shell and an empty folder, and print what the page shows. Only
+//! the two build commands do not run: the tests have built the binary already.
 //!
-//! The ports of the page become free ones. On the page, `...` stands for any lines, or for the rest of its line. What differs
-//! from run to run is compared by its kind alone ([`steady`]). A command that only looks is repeated until it shows what it
-//! should, because lines and counters are written after the response has been sent.
+//! The ports of the page become free ones. On the page, `...` stands for any lines, or for the rest of its line. Values that
+//! differ between runs are compared by their kind ([`steady`]). A command that only looks is repeated until it shows the right
+//! output, because lines and counters are written after the response.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -18,19 +18,17 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::harness::{Terminal, Upstream, reply, reserved_port, unix};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tour.md");
-/// Those that are not run.
+/// The commands that do not run.
 const BUILD: [&str; 2] = ["cargo build --release --locked", "PATH=\"$PWD/target/release:$PATH\""];
 /// The window of the limits on the page, in seconds.
 const WINDOW: u64 = 600;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A command of the page, and what it prints there.
 struct Step {
     command: String,
     shown: String,
 }
 
-/// All commands of a page.
 fn steps(page: &str) -> Vec<Step> {
     let mut steps = Vec::<Step>::new();
     let mut document = false;
@@ -55,8 +53,8 @@ fn steps(page: &str) -> Vec<Step> {
     steps
 }
 
-/// A text without what differs from run to run: digits of times, identifiers of requests, how long something took, when
-/// there is room again, and how columns are aligned.
+/// A line without what differs between runs: digits of times, identifiers of requests, durations, the time of new room, and
+/// the alignment of columns.
 fn steady(line: &str) -> String {
     let mut line = line.split_whitespace().collect::<Vec<_>>().join(" ");
     let variable = [
@@ -75,7 +73,7 @@ fn steady(line: &str) -> String {
             let rest = &line[begin..];
             let length = rest.find(|sign: char| !sign.is_ascii_alphanumeric() && !"-:.".contains(sign));
             let length = length.unwrap_or(rest.len());
-            // That there is nothing differs from that there is something.
+            // An empty value is of another kind than a value.
             let kind = if length > 0 && rest.as_bytes()[0].is_ascii_hexdigit() { "#" } else { &rest[..length] };
             let whole = format!("{}{kind}{}", &line[..begin], &rest[length..]);
             (line, from) = (whole, begin);
@@ -84,7 +82,6 @@ fn steady(line: &str) -> String {
     line
 }
 
-/// Whether these lines are those that are shown.
 fn is_like(shown: &[String], lines: &[String]) -> bool {
     match shown.split_first() {
         None => lines.is_empty(),
@@ -103,7 +100,7 @@ fn expect(step: &Step, said: &str) -> Result<(), String> {
     is_so.then_some(()).ok_or_else(|| format!("$ {command}--- it prints\n{said}\n--- the page shows\n{shown}"))
 }
 
-/// A shell in which the commands run. Dropping it kills it and what it has started.
+/// The shell of the commands. Dropping it kills the shell and its children.
 struct Shell {
     shell: Child,
     commands: ChildStdin,
@@ -127,7 +124,6 @@ impl Shell {
         shell
     }
 
-    /// What the command prints until it ends.
     fn run(&mut self, command: &str) -> Result<String, String> {
         const END: &str = "--- the command has ended ---";
         // The last line may have no end.
@@ -157,7 +153,6 @@ fn only_looks(command: &str) -> bool {
     beginnings.iter().any(|beginning| command.starts_with(beginning))
 }
 
-/// Does what the page says.
 fn walk(steps: &[Step]) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
     let up = Upstream::start(|_| reply(200, "hi"));

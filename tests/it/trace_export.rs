@@ -1,4 +1,4 @@
-//! The export of spans: what happens while the collector does not take them, and when it begins and ends.
+//! The export of spans: a collector that does not take them, and the beginning and end of the export.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,6 @@ fn start(endpoint: &str) -> Gateway {
     Gateway::start(&format!("[tracing]\nendpoint = \"{endpoint}\"\nsample = 1\n{FIXED}"))
 }
 
-/// How many spans ended so.
 fn counted(gateway: &Gateway, result: &str) -> usize {
     let text = gateway.admin("/metrics").text().to_owned();
     let series = format!("gateway_spans_total{{result=\"{result}\"}} ");
@@ -35,7 +34,6 @@ fn wait_counted(gateway: &Gateway, result: &str, count: usize) {
     assert_eq!(counted(gateway, result), count);
 }
 
-/// How often this was logged.
 fn logged(gateway: &Gateway, message: &str) -> usize {
     gateway.log().iter().filter(|line| line.contains(&format!("\"{message}\""))).count()
 }
@@ -76,7 +74,7 @@ fn a_collector_that_is_away_is_found_again() {
     assert!(line["error"].as_str().unwrap().starts_with("cannot connect to the server"), "{line}");
     fault.set(Mode::Pass);
     gateway.wait_message("spans are exported again");
-    // The batch that has failed is not lost.
+    // The failed batch is not lost.
     wait_counted(&gateway, "exported", 3);
     ask(&gateway, 2);
     wait_counted(&gateway, "exported", 5);
@@ -145,7 +143,7 @@ fn answers_that_are_no_http_are_failures() {
         let _ = wire.head();
         let _ = wire.write(b"\0\xff\x16\x03 no HTTP\r\n\r\n");
     });
-    // A head that goes on and on, which must not fill the memory.
+    // An endless head, which must not fill the memory.
     let (held, holding) = channel::<()>();
     let holding = Mutex::new(holding);
     let endless = Upstream::raw(move |mut wire, _| {
@@ -183,7 +181,7 @@ fn spans_that_cannot_be_exported_are_counted() {
     gateway.wait_message(FAILS);
     gateway.reload("workers = 1", FIXED);
     gateway.wait_message("reloaded");
-    // The worker then uses the new configuration, and nothing will come for the exporter any more.
+    // The worker then uses the new configuration, and nothing more comes for the exporter.
     assert_eq!(client.get("/").status, 200);
     wait_counted(&gateway, "failed", 3);
     until("its thread has ended", BOUND, || threads(&gateway, "otlp") == 0);
@@ -209,7 +207,7 @@ fn a_reload_begins_changes_and_ends_it() {
     reload(&first.section("sample = 1"));
     assert_eq!(flag(), "01");
     first.wait_spans(2);
-    // What waits for the exporter before goes where it was meant to go.
+    // Spans that wait for the previous exporter still go to the previous collector.
     assert_eq!(flag(), "01");
     reload(&second.section("sample = 1"));
     assert_eq!(flag(), "01");
@@ -223,7 +221,6 @@ fn a_reload_begins_changes_and_ends_it() {
     until("its threads have ended", BOUND, || threads(&gateway, "otlp") == 0);
 }
 
-/// How many threads of the gateway have this name.
 fn threads(gateway: &Gateway, name: &str) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", gateway.pid())).unwrap();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
@@ -259,7 +256,7 @@ fn a_collector_with_tls_needs_a_certificate_that_the_system_trusts() {
     assert!(line["error"].as_str().unwrap().contains("certificate"), "{line}");
 }
 
-/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+/// These tests load the machine, or measure what load disturbs, so they take turns.
 mod alone {
     use super::*;
 

@@ -15,12 +15,10 @@ use crate::harness::{
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
 
-/// The spans with this name.
 fn named<'a>(spans: &'a [Span], name: &str) -> Vec<&'a Span> {
     spans.iter().filter(|span| span.text("name") == name).collect()
 }
 
-/// The only span with this name.
 #[track_caller]
 fn one<'a>(spans: &'a [Span], name: &str) -> &'a Span {
     let found = named(spans, name);
@@ -28,7 +26,7 @@ fn one<'a>(spans: &'a [Span], name: &str) -> &'a Span {
     found[0]
 }
 
-/// Fails unless `part` is a part of `whole`, in time too.
+/// Fails unless `part` is a part of `whole`, in time, too.
 #[track_caller]
 fn expect_part(part: &Span, whole: &Span) {
     assert_eq!((part.text("parent"), part.text("trace")), (whole.text("id"), whole.text("trace")), "{part:#?}");
@@ -41,7 +39,6 @@ fn parent_of(span: &Span) -> String {
     format!("00-{}-{}-01", span.text("trace"), span.text("id"))
 }
 
-/// The last `traceparent` that a server got.
 fn sent(up: &Upstream) -> String {
     up.received().pop().unwrap().headers.joined("traceparent")
 }
@@ -50,7 +47,7 @@ fn flagged(flags: &str) -> String {
     format!("traceparent: 00-{TRACE}-{PARENT}-{flags}\r\ntracestate: a=1\r\n")
 }
 
-/// Ends the gateway, which exports what it has: all spans.
+/// Ends the gateway, which then exports all spans.
 #[track_caller]
 fn all_spans(mut gateway: Gateway, collector: &Collector) -> Vec<Span> {
     gateway.signal(Signal::TERM);
@@ -132,7 +129,7 @@ fn requests_that_are_not_forwarded_have_spans_too() {
         (refused.attribute("gateway.decision"), refused.attribute("gateway.limit")),
         (&json!("rejected"), &json!("l"))
     );
-    // A client that is over its limit is no failure of the gateway.
+    // A client over its limit is no failure of the gateway.
     assert_eq!((whole.text("status"), whole.attribute("gateway.outcome")), ("unset", &json!("limited")));
     assert_eq!(whole.attribute("error.type"), &Value::Null);
     let [failed, invented] = with_status(503).collect::<Vec<_>>()[..] else { panic!("{spans:#?}") };
@@ -262,7 +259,7 @@ fn the_store_is_asked_in_a_span_of_its_own() {
     assert_eq!((exchange.text("kind"), exchange.attribute("db.system.name")), ("client", &json!("memcached")));
     drop(gateway);
 
-    // Memory is not asked by an exchange.
+    // The memory store needs no exchange.
     let gateway = Gateway::start(&[limited("client-ip", "9/h", ""), section].concat());
     assert_eq!(gateway.client().get("/").status, 200);
     assert_eq!(named(&all_spans(gateway, &collector), "store exchange").len(), 1);

@@ -7,7 +7,6 @@ const LIMIT: &str = "[limits.l]\nkey = [\"header:x-api-key\", \"client-ip\"]\nra
                      cost = { request_header = \"x-cost\" }\ntier = \"header:x-plan\"\n\
                      [limits.l.tiers.high]\nrates = [\"1000/h\"]\n";
 
-/// The trailers that the upstream gets if a client sends these.
 fn passed(limits: &str, fields: &str, trailers: &str) -> Vec<String> {
     let up = Upstream::start(|_| reply(200, "ok"));
     let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\n";

@@ -1,4 +1,4 @@
-//! Several gateways to which the requests of a client are sent in turns, as a load balancer does.
+//! A client whose requests go to several gateways in turns, as behind a load balancer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
@@ -8,7 +8,7 @@ use crate::harness::{Client, Fault, Gateway, Memcached, Mode, align, until};
 use crate::shared::{PATIENT, SECOND, gateways};
 
 const QUOTA: usize = 200;
-/// A limit for each way to count, by the path that it is for.
+/// A limit for each way to count, by its path.
 const LIMITS: [(&str, &str); 6] = [
     ("sliding", "rates = [\"200/h\"]"),
     ("precise", "rates = [\"200/h\"]\nprecision = 10"),
@@ -27,7 +27,7 @@ fn limits() -> String {
     LIMITS.iter().map(limit).collect()
 }
 
-/// Asks them in turns until each has refused, at least; returns how many were admitted.
+/// Asks them in turns, at least until each has refused; returns how many were admitted.
 fn in_turns(clients: &mut [Client], path: &str, pause: Duration) -> usize {
     let mut admitted = 0;
     for turn in 0..QUOTA + 4 * clients.len() {
@@ -44,7 +44,7 @@ fn in_turns(clients: &mut [Client], path: &str, pause: Duration) -> usize {
     admitted
 }
 
-/// They load the machine, or measure what a loaded machine disturbs, so they take turns.
+/// These tests load the machine, or measure what load disturbs, so they take turns.
 mod alone {
     use super::*;
 
@@ -60,7 +60,7 @@ mod alone {
                 for (name, _) in LIMITS {
                     let admitted = in_turns(&mut clients, &format!("/{name}"), pause);
                     println!("{count} gateways, {name}, pause {pause:?}: {admitted}");
-                    // What each other gateway has admitted last may be on its way. Of a bucket a few tokens drip in.
+                    // The last admissions of each other gateway may be on their way. A bucket gains a few tokens.
                     assert!(
                         (QUOTA..QUOTA + count + 2).contains(&admitted),
                         "{admitted} admitted by {count} gateways, {name}, pause {pause:?}"
@@ -95,7 +95,7 @@ mod alone {
         }
     }
 
-    /// What was under way when a connection broke is in doubt, and may be counted though it was not admitted.
+    /// What was on its way when a connection broke is in doubt, and may be counted though it was not admitted.
     #[test]
     fn in_turns_connections_that_break_let_no_more_through() {
         let memcached = Memcached::start();
@@ -127,7 +127,7 @@ mod alone {
         }
     }
 
-    /// Whoever is near replaces the value many times while an exchange of the other one is under way.
+    /// The near gateway replaces the value many times during one exchange of the far gateway.
     #[test]
     fn a_gateway_that_is_far_from_memcached_does_not_come_second_for_ever() {
         const FAR: Duration = Duration::from_millis(10);

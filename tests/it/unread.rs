@@ -1,4 +1,4 @@
-//! Clients that do not read what is sent to them: nothing waits for them for ever.
+//! Clients that do not read: nothing waits for them for ever.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -12,7 +12,7 @@ use crate::harness::{Gateway, Upstream, until};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// An upstream that sends without end, and reports when it cannot send any more.
+/// Sends without end, and reports when it cannot send any more.
 fn endless() -> (Upstream, Arc<Mutex<Option<Instant>>>) {
     let ended = Arc::new(Mutex::new(None));
     let end = Arc::clone(&ended);
@@ -91,7 +91,7 @@ fn a_client_that_sends_requests_but_reads_no_response_is_disconnected() {
     assert!(gateway.memory("VmHWM") - before < 16 << 20, "answers pile up");
 }
 
-/// An upstream that sends without end to many at a time, and how much all of them were sent.
+/// Sends without end to many at a time, and counts the bytes of all.
 fn endless_to_many() -> (Upstream, Arc<AtomicUsize>) {
     let sent = Arc::new(AtomicUsize::new(0));
     let count = sent.clone();
@@ -105,7 +105,7 @@ fn endless_to_many() -> (Upstream, Arc<AtomicUsize>) {
     (up, sent)
 }
 
-/// By how much the memory of the gateway grows until the upstream cannot send any more.
+/// How much the memory of the gateway grows until the upstream cannot send any more.
 fn grown(gateway: &Gateway, sent: &AtomicUsize, begin: impl FnOnce()) -> u64 {
     let before = gateway.memory("VmRSS");
     begin();
@@ -131,7 +131,7 @@ fn little_is_kept_for_each_client_that_does_not_read() {
             client
         }));
     };
-    // The first ones also grow what all of them share.
+    // The first ones also allocate what all share.
     grown(&gateway, &sent, || begin(50));
     let kib = grown(&gateway, &sent, || begin(CLIENTS));
     println!("{} KiB each", kib / CLIENTS);
@@ -143,7 +143,7 @@ fn little_is_kept_for_a_client_of_http2_that_does_not_read() {
     const STREAMS: u32 = 250;
     let (up, sent) = endless_to_many();
     let gateway = Gateway::with_server("workers = 1\nbody_timeout = \"300s\"", &up.everything());
-    // It grants all the window that there is.
+    // The client grants the largest window.
     let most = u32::MAX >> 1;
     let mut client = RawHttp2::connect(gateway.http, &[(4, most)]);
     let kib = grown(&gateway, &sent, || {

@@ -1,5 +1,5 @@
-//! Bodies of requests to which the gateway responds without reading them: the client can use its connection again, or is
-//! told that it cannot.
+//! The gateway responds without reading the body of a request: the client can use its connection again, or learns that
+//! it cannot.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,6 @@ const REFUSED: &str = "[limits.l]\nkey = \"global\"\nrates = [\"1/h\"]\n[[routes
                        respond = { status = 200 }\n[[routes]]\npath = \"/waits\"\nlimits = [\"l\"]\n\
                        respond = { status = 200 }\n[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
-/// A gateway whose limit is used up.
 fn gateway() -> Gateway {
     let gateway = Gateway::start(REFUSED);
     assert_eq!(gateway.client().get("/post").status, 200);
@@ -22,13 +21,11 @@ fn head(fields: &str) -> String {
     format!("POST /post HTTP/1.1\r\nHost: a\r\n{fields}\r\n")
 }
 
-/// The connection goes on.
 fn goes_on(client: &mut Client, response: &Response) {
     assert_eq!((response.status, response.headers.get("connection")), (429, None));
     assert_eq!(client.get("/").status, 200);
 }
 
-/// The client is told that the connection ends, and it does.
 fn ends(client: &mut Client, response: &Response) {
     assert_eq!(response.headers.must("connection"), "close");
     assert!(client.closed().is_empty());
@@ -85,10 +82,10 @@ fn a_client_whose_body_is_not_read_is_told_that_the_connection_ends() {
     };
     let mut expected = Vec::new();
     for (fields, body) in [
-        // Longer than what is read.
+        // Longer than what the gateway reads.
         ("Content-Length: 65537\r\n", String::new()),
         ("Transfer-Encoding: chunked\r\n", format!("10001\r\n{}", "x".repeat(65_537))),
-        // The client waits until it is asked for its body.
+        // The client waits until the gateway asks for its body.
         ("Content-Length: 5\r\nExpect: 100-continue\r\n", String::new()),
     ] {
         // The response to this one waits a second for a body that does not come.

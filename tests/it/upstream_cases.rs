@@ -16,7 +16,7 @@ struct Failing {
     scheme: &'static str,
     /// More keys of the upstream.
     more: String,
-    /// What has to live as long.
+    /// Must live as long as the server.
     _held: Vec<Held>,
 }
 

@@ -9,18 +9,17 @@ use std::time::{Duration, Instant};
 use crate::harness::{Client, Gateway, Upstream, reply, until};
 
 const BOUND: Duration = Duration::from_secs(10);
-/// How many connections are idle.
 const RESTING: usize = 10;
 
 fn everything(up: &Upstream, keys: &str) -> String {
     format!("{}{keys}\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", up.section())
 }
 
-/// An upstream that answers, until it is told to send only `last` and to close the connection at each request.
+/// Answers until the test says otherwise. Then it sends only `last` and closes the connection at each request.
 struct Closing {
     up: Upstream,
     closes: Arc<AtomicBool>,
-    /// The requests that have come since then.
+    /// Requests since then.
     deliveries: Arc<AtomicUsize>,
 }
 
@@ -28,7 +27,7 @@ impl Closing {
     fn start(last: &'static str) -> Self {
         let (closes, deliveries) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (told, count) = (closes.clone(), deliveries.clone());
-        // All are in flight at the same time, so that each has a connection.
+        // All are in flight at the same time, so each has a connection.
         let together = Barrier::new(RESTING);
         let up = Upstream::raw(move |mut wire, _| {
             while let Ok(Some(_)) = wire.head() {
@@ -55,7 +54,7 @@ impl Closing {
         gateway
     }
 
-    /// How many times the next request comes.
+    /// How often the next request came.
     fn deliveries(&self) -> usize {
         self.deliveries.swap(0, Ordering::SeqCst)
     }
@@ -144,7 +143,7 @@ fn a_connection_is_used_no_longer_than_its_server_says() {
     }
 }
 
-/// How long each connection was open when it was closed, and how long ago its last request was.
+/// For each closed connection: how long it was open, and how long ago its last request was.
 type Ended = Arc<Mutex<Vec<(Duration, Duration)>>>;
 
 fn timed() -> (Upstream, Ended) {
@@ -166,7 +165,7 @@ fn an_unused_connection_is_kept_for_max_idle() {
     let (up, ended) = timed();
     let gateway = Gateway::with_server("workers = 1", &everything(&up, "max_idle = \"2s\""));
     let mut client = gateway.client();
-    // For longer than `max_idle` in all.
+    // In total longer than `max_idle`.
     for _ in 0..6 {
         thread::sleep(Duration::from_millis(500));
         assert_eq!(client.get("/").text(), "well");
@@ -214,8 +213,7 @@ fn keep_alive_probes_are_sent_to_quiet_upstreams() {
     let (up, _) = timed();
     let gateway = Gateway::start(&everything(&up, ""));
     assert_eq!(gateway.client().get("/").text(), "well");
-    // The gateway's end of the connection. Of its timer: 2 is keep-alive, and when it fires is in hundredths of a
-    // second.
+    // The gateway's end of the connection. The timer: 2 is keep-alive, and its time is in hundredths of a second.
     let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
     let remote = format!("0100007F:{:04X}", up.address().port());
     let fields = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());

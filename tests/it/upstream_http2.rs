@@ -1,4 +1,4 @@
-//! HTTP/2 to upstreams: what is agreed on, what passes, how connections are shared, and what holds up what.
+//! HTTP/2 to upstreams: negotiation, passed messages, shared connections, and what holds up what.
 
 use std::net::Shutdown;
 use std::process::{Command, Stdio};
@@ -21,7 +21,6 @@ fn run<F: Future>(future: F) -> F::Output {
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), future).await.expect("in time") })
 }
 
-/// A client of HTTP/2 at a gateway.
 async fn client_of(gateway: &Gateway) -> h2::client::SendRequest<Bytes> {
     let stream = tokio::net::TcpStream::connect(gateway.http).await.unwrap();
     let mut builder = h2::client::Builder::new();
@@ -31,7 +30,7 @@ async fn client_of(gateway: &Gateway) -> h2::client::SendRequest<Bytes> {
     client.ready().await.unwrap()
 }
 
-/// A server that answers with the path of a request once it may.
+/// Answers with the path of a request once it may.
 fn holding(settings: Builder) -> (Http2Server, Arc<Semaphore>) {
     let go = Arc::new(Semaphore::new(0));
     let held = go.clone();
@@ -69,7 +68,7 @@ fn a_request_of_http_1_becomes_one_of_http_2() {
     let mut headers: Vec<_> =
         one.headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
     headers.sort_unstable();
-    // They differ each time.
+    // These differ each time.
     headers.retain(|(name, _)| !matches!(*name, "x-request-id" | "via"));
     let expected = [
         ("cookie", "a=1"),
@@ -111,7 +110,7 @@ fn with_tls_the_server_chooses() {
     assert_eq!(up.requests()[0].uri.to_string(), format!("https://{}/a", up.address));
     assert_eq!(up.connections(), 1);
 
-    // A server that does not speak HTTP/2 is spoken to in HTTP/1.1.
+    // A server without HTTP/2 gets HTTP/1.1.
     let mut only_http1 = authority.server(&own, false);
     only_http1.alpn_protocols = vec![b"http/1.1".to_vec()];
     let up = TlsServer::start(only_http1);
@@ -120,10 +119,10 @@ fn with_tls_the_server_chooses() {
     for path in ["/a", "/b", "/c"] {
         assert_eq!(client.get(path).text(), path);
     }
-    // One finds out what the server speaks, and another carries the requests.
+    // One connection finds out the server's protocol, and another carries the requests.
     assert!(up.handshakes().len() <= 2, "{:?}", up.handshakes());
 
-    // One that agrees on nothing, too.
+    // The same for a server that negotiates nothing.
     let mut silent = authority.server(&own, false);
     silent.alpn_protocols = Vec::new();
     let up = TlsServer::start(silent);
@@ -133,7 +132,7 @@ fn with_tls_the_server_chooses() {
 
 #[test]
 fn a_connection_carries_as_many_requests_as_the_server_allows() {
-    // All clients have the same address, so all requests but the first 16 go to connections of its own.
+    // All clients have the same address, so all requests except the first 16 go to its own connections.
     for (allowed, expected) in [(100, 2), (30, 4), (1, 100)] {
         let mut settings = Builder::new();
         settings.max_concurrent_streams(allowed);
@@ -247,8 +246,7 @@ fn responses_without_a_body_have_none() {
     assert!(gateway.log().iter().all(|line| !line.contains("abandoned")), "{:#?}", gateway.log());
 }
 
-/// A server that sends without end on `/endless`, stops in the middle of `/half`, never answers `/never`, and reports what
-/// becomes of these.
+/// Sends without end on `/endless`, stops in the middle of `/half`, never answers `/never`, and reports the ends of these.
 fn misbehaving() -> (Http2Server, Arc<Mutex<Vec<String>>>, Arc<AtomicUsize>) {
     let (ends, sent) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
     let (record, count) = (ends.clone(), sent.clone());
@@ -369,7 +367,7 @@ fn a_server_that_grants_no_window_holds_up_its_client() {
             count.fetch_add(piece.len(), Ordering::SeqCst);
         }
     });
-    // The upstream is to blame, although the client has sent a part only.
+    // The upstream is to blame, although the client has sent only a part.
     assert_eq!(client.try_response(false).unwrap().status, 504);
     let taken = written.load(Ordering::SeqCst);
     assert!(taken < 32 << 20, "{taken}");
@@ -390,7 +388,7 @@ fn connections_are_kept_for_max_idle_and_used_for_max_age() {
         assert_eq!(client.get("/").text(), "/");
         assert_eq!(up.connections(), 2, "{keys}");
     }
-    // A response that is under way is finished.
+    // A response that has begun is finished.
     let (up, go) = holding(Builder::new());
     let gateway =
         Gateway::with_server("workers = 1", &up.everything("http", "max_age = \"200ms\"\nmax_idle = \"100ms\""));
@@ -416,7 +414,6 @@ fn a_reload_that_changes_the_protocol_uses_other_connections() {
     assert_eq!(client.response(false).text(), "/held", "a request under way is finished");
 }
 
-/// The server of another project.
 struct Nghttpd {
     _process: Process,
     port: u16,
@@ -425,7 +422,7 @@ struct Nghttpd {
 impl Nghttpd {
     fn start(folder: &std::path::Path) -> Self {
         let (held, address) = closed_port();
-        // There is no way to let it choose a port and to learn which.
+        // The server cannot choose a port and report it.
         drop(held);
         let mut command = Command::new("nghttpd");
         command.args(["--no-tls", "--address", "127.0.0.1", "--echo-upload", "--trailer", "x-sum: 7", "--htdocs"]);

@@ -1,4 +1,4 @@
-//! HTTP/2 to upstreams: clients whose requests share connections to a server neither hold up nor break each other's.
+//! HTTP/2 to upstreams: clients that share connections to a server neither hold up nor break each other's requests.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
@@ -17,7 +17,6 @@ use crate::harness::http2_server::{Frames, Http2Server, over_http2, read, send};
 use crate::harness::{Client, Gateway, until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A request whose body is not complete.
 const HALF: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe";
 
 /// A client with the address 127.0.0.`last`; others have 127.0.0.1.
@@ -130,15 +129,14 @@ fn a_server_that_takes_one_connection_gets_all_requests_on_it() {
     clients.iter_mut().for_each(|client| assert_eq!(client.response(false).text(), "well"));
 }
 
-/// What has come to a server.
 #[derive(Debug, Default)]
 struct Came {
     requests: AtomicUsize,
     resets: AtomicUsize,
 }
 
-/// A server that answers each request with a body once it has all of it, and no others. It ends a connection on which more
-/// than `most` streams were reset.
+/// Answers each request with a body once the body is complete, and no others. Ends a connection on which more than `most`
+/// streams were reset.
 fn guarding(most: usize) -> (SocketAddr, Arc<Came>) {
     let came = Arc::new(Came::default());
     let record = came.clone();
@@ -209,7 +207,7 @@ fn clients_that_all_cancel_at_once_break_no_others() {
     others_go_on_when_all_cancel(HALF, 72, 288);
 }
 
-/// So many clients break off so many of these requests at once.
+/// `clients` cancel `all` requests at once.
 fn others_go_on_when_all_cancel(request: &str, clients: usize, all: usize) {
     // A server that ends a connection with more than 30 resets in 800 ms.
     let came = Arc::new(Came::default());

@@ -1,4 +1,4 @@
-//! HTTP/2 to upstreams, frame by frame: which requests are sent again, and what becomes of servers that break the rules or
+//! HTTP/2 to upstreams, frame by frame: which requests are sent again, and what happens with servers that break the rules or
 //! fall silent.
 
 use std::net::TcpListener;
@@ -19,8 +19,8 @@ const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello
 /// Requests that have come, by the number of their connection.
 type Came = Arc<Mutex<Vec<usize>>>;
 
-/// A gateway with one worker before a server whose first connection gets every request by `first`, which says whether the
-/// connection goes on. The others answer each with its number.
+/// A gateway with one worker before a server. The first connection passes every request to `first`, which says whether the
+/// connection goes on. Other connections answer with their number.
 fn gateway(first: impl Fn(&mut Frames, u32) -> bool + Send + Sync + 'static, keys: &str) -> (Gateway, Came) {
     let came = Came::default();
     let record = came.clone();
@@ -39,7 +39,7 @@ fn gateway(first: impl Fn(&mut Frames, u32) -> bool + Send + Sync + 'static, key
 
 #[test]
 fn what_a_server_has_not_processed_is_sent_again_once() {
-    // It says so about the last stream that it may have processed, or about this one.
+    // The server names another last stream than this one, or this one.
     let ways: [fn(&mut Frames, u32) -> bool; 3] = [
         |frames, stream| {
             frames.go_away(stream - 1, Reason::NO_ERROR);
@@ -111,7 +111,7 @@ fn a_request_is_not_sent_three_times() {
 
 #[test]
 fn what_a_server_may_have_processed_is_sent_again_only_if_it_may_come_twice() {
-    // The connection has carried a request before. The server ends it with kind::GOAWAY for a later stream, or without a word.
+    // The connection has carried a request before. The server ends it with kind::GOAWAY for a later stream, or without notice.
     for is_told in [true, false] {
         let ends = move |frames: &mut Frames, stream: u32| {
             if stream == 1 {
@@ -164,14 +164,14 @@ fn a_body_that_has_begun_is_not_sent_again() {
     let (gateway_, came) = gateway(refuses, "");
     gateway_.client().call(POST).expect_problem(502);
     assert_eq!(*came.lock().unwrap(), [0]);
-    // Nor one of which a part has come.
+    // Nor is a request whose body has partly come.
     let (gateway_, came) = gateway(refuses, "");
     let mut client = gateway_.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
     client.response(false).expect_problem(502);
     assert_eq!(*came.lock().unwrap(), [0]);
 
-    // One that has not can be sent.
+    // A request without a part of its body can be sent again.
     let refuses_at_once = |frames: &mut Frames, stream| {
         frames.reset(stream, Reason::REFUSED_STREAM);
         frames.go_away(stream, Reason::NO_ERROR);
@@ -295,7 +295,6 @@ fn a_server_that_breaks_the_rules_is_502() {
         "",
     );
     gateway_.client().get("/").expect_problem(502);
-    // A server of HTTP/1.1.
     let up = Upstream::start(|_| b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec());
     let gateway = Gateway::with_server("workers = 1", &over_http2("http", up.address(), ""));
     gateway.client().get("/").expect_problem(502);
@@ -372,7 +371,7 @@ fn a_connection_whose_server_is_silent_is_given_up() {
                 frames.answer(stream, "well");
                 return true;
             }
-            // As if the server had disappeared: it takes what comes and sends nothing.
+            // As if the server had disappeared: it takes everything and sends nothing.
             while let Ok(frame) = frames.next() {
                 count.fetch_add(usize::from(frame.kind == kind::PING), Ordering::SeqCst);
             }
@@ -384,7 +383,7 @@ fn a_connection_whose_server_is_silent_is_given_up() {
     assert_eq!(client.get("/").text(), "well");
     silent.store(true, Ordering::SeqCst);
     let begun = Instant::now();
-    // It is asked after two seconds, and given up after four. A GET may be sent again.
+    // The gateway sends a ping after two seconds, and gives up after four. A GET may be sent again.
     assert_eq!(client.get("/").text(), "1");
     let took = begun.elapsed();
     assert!(took > Duration::from_secs(3) && took < Duration::from_millis(5900), "{took:?}");
@@ -442,7 +441,7 @@ fn resets_of_clients_reach_the_server() {
     let mut client = gateway.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     client.try_head().unwrap();
-    // Its connection is reset, since it could still read otherwise.
+    // A reset, because after a plain close the client could still read.
     SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
     drop(client);
     until("the stream is reset", BOUND, || reset.lock().unwrap().is_some());

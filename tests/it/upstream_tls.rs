@@ -1,4 +1,4 @@
-//! TLS to upstreams: who is trusted, what is shown, sessions, reloads, and that everything else holds as without TLS.
+//! TLS to upstreams: trust, client certificates, sessions, reloads, and that everything else holds as without TLS.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -16,12 +16,10 @@ use crate::harness::{Authority, Gateway, Handshake, Pattern, TlsServer, TlsStrea
 
 const BOUND: Duration = Duration::from_secs(10);
 
-/// `[upstreams.up.tls]` that trusts this authority, with more keys.
 fn trusting(authority: &Authority, keys: &str) -> String {
     format!("[upstreams.up.tls]\nca = \"{}\"\n{keys}\n", authority.ca().display())
 }
 
-/// A server with a certificate for this name, and its authority.
 fn server(name: &str) -> (Authority, ServerConfig) {
     let authority = Authority::new();
     let up = authority.issue("up", "up", &[name]);
@@ -29,7 +27,6 @@ fn server(name: &str) -> (Authority, ServerConfig) {
     (authority, config)
 }
 
-/// The failure of a request: the log says why, and the metric counts it.
 #[track_caller]
 fn expect_failure(gateway: &Gateway, reason: &str, error: &str) {
     let line = gateway.wait_message("upstream failed");
@@ -56,7 +53,7 @@ fn a_server_is_asked_for_and_verified_by_its_name() {
     };
     assert_eq!(up.handshakes(), [expected], "one connection for both");
 
-    // Without a name of its own it is the host of the URL, here an address, for which no name is asked (RFC 6066).
+    // Without `server_name` the host of the URL counts, here an address, for which TLS sends no name (RFC 6066).
     let (authority, config) = server("127.0.0.1");
     let up = TlsServer::start(config);
     let gateway = Gateway::start(&up.everything(&trusting(&authority, "")));
@@ -118,7 +115,7 @@ fn a_server_gets_the_certificate_that_it_asks_for() {
     let without = Gateway::start(&server.everything(&trusting(&authority, "")));
     without.client().get("/").expect_problem(502);
     let line = without.wait_message("upstream failed");
-    // In TLS 1.3 the server refuses it after the handshake.
+    // In TLS 1.3 the server refuses the client after the handshake.
     assert!(line["error"].as_str().unwrap().contains("CertificateRequired"), "{line}");
     assert_eq!(server.handshakes().len(), 1);
 }
@@ -162,7 +159,6 @@ fn a_server_may_show_the_certificate_that_is_named_as_its_authority() {
     }
 }
 
-/// Answers one request on each connection, and then closes it.
 fn answer_once(mut stream: TlsStream, _: usize) {
     if read_request(&mut stream).is_some() {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi");
@@ -209,14 +205,14 @@ fn a_reload_reads_the_files_and_uses_no_connection_of_other_settings() {
 
     trust(&other);
     reload(&rest, 2.0);
-    // Neither its connections nor its sessions are used, with which the certificate would not be looked at.
+    // The old connections and sessions are not used, because they would skip the check of the certificate.
     gateway.client().get("/").expect_problem(502);
     trust(&authority);
     reload(&rest, 3.0);
-    // It may be the first connection, which has these settings.
+    // This may use the first connection, which has these settings.
     assert_eq!(gateway.client().get("/").text(), "/");
 
-    // Another name is other settings too.
+    // Another name changes the settings, too.
     let named = up.everything(&format!("[upstreams.up.tls]\nca = {ca:?}\nserver_name = \"other.test\"\n"));
     reload(&named, 4.0);
     gateway.client().get("/").expect_problem(502);
@@ -232,7 +228,6 @@ fn a_reload_reads_the_files_and_uses_no_connection_of_other_settings() {
 #[test]
 fn the_time_to_connect_includes_the_handshake() {
     let authority = Authority::new();
-    // It accepts connections and says nothing.
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = silent.local_addr().unwrap();
     let keys = trusting(&authority, "");
@@ -288,10 +283,10 @@ fn large_bodies_pass_both_ways() {
     assert_eq!(up.handshakes().len(), 1);
 }
 
-/// How a response whose end is the end of the connection ends.
+/// How a response ends whose end is the end of the connection.
 #[derive(Clone, Copy, Debug)]
 enum End {
-    /// With the alert that TLS has for it.
+    /// With the alert of TLS.
     Told,
     /// As if somebody had cut the connection.
     Cut,
@@ -376,7 +371,7 @@ fn a_connection_that_the_server_has_closed_is_not_used_again() {
         let request = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
         assert_eq!(gateway.client().call(request).text(), "hi", "it cannot be sent twice");
         until("the server has closed it", BOUND, || *closed.lock().unwrap() == number);
-        // The gateway's system has to notice it too.
+        // The gateway's system must notice it, too.
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -389,7 +384,7 @@ fn a_server_is_told_when_a_connection_ends() {
     let up = TlsServer::raw(config, move |mut stream, _| {
         let _ = read_request(&mut stream);
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi");
-        // An end that is not told is an error.
+        // An end without the alert is an error.
         let _ = tell.lock().unwrap().send(stream.read(&mut [0]).map_err(|error| error.to_string()));
     });
     let rest = up.everything(&format!("max_idle = \"300ms\"\n{}", trusting(&authority, "")));

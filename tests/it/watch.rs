@@ -27,7 +27,7 @@ fn a_file_is_read_again_when_it_changes_in_any_way() {
     wait_reloads(&gateway, 1);
     assert_eq!(rates(&gateway), "2/d");
 
-    // By another file that takes its name.
+    // Another file takes its name.
     gateway.write_config(&limited("client-ip", "3/d", ""));
     wait_reloads(&gateway, 2);
     assert_eq!(rates(&gateway), "3/d");
@@ -47,7 +47,7 @@ fn a_file_is_read_again_when_it_changes_in_any_way() {
     wait_reloads(&gateway, 4);
     assert_eq!(rates(&gateway), "5/d");
 
-    // A file that is not valid changes nothing, and the next one is read.
+    // An invalid file changes nothing, and the next one is read.
     fs::write(&path, "this is no toml").unwrap();
     gateway.wait_message("reload refused");
     assert_eq!(rates(&gateway), "5/d");
@@ -97,7 +97,7 @@ fn files_that_only_a_refused_configuration_names_are_watched_too() {
 fn without_it_a_change_waits_for_a_signal() {
     let gateway = Gateway::start(&limited("client-ip", "1/d", ""));
     gateway.write_config(&limited("client-ip", "2/d", ""));
-    // Far longer than a watch takes to notice a change.
+    // Far longer than the watch needs.
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((gateway.reloads(), rates(&gateway)), (0, "1/d".to_owned()));
 }

@@ -1,4 +1,4 @@
-//! What operators see: health, metrics and the log. The keys of clients are in none of them.
+//! What operators see: health, metrics and the log, without any key of a client.
 
 use std::time::Duration;
 
@@ -6,7 +6,6 @@ use crate::harness::{Gateway, Upstream, closed_port, reply, until};
 
 const SECRET: &str = "secret-of-a-client";
 
-/// A gateway with a request of every outcome.
 fn busy() -> Gateway {
     let up = Upstream::start(|_| reply(200, "body"));
     let (_held, away) = closed_port();
@@ -24,7 +23,7 @@ fn busy() -> Gateway {
     gateway
 }
 
-/// The metrics, as soon as they contain all requests.
+/// The metrics, once they contain all requests.
 fn metrics(gateway: &Gateway) -> String {
     let mut text = String::new();
     until("six requests are in the metrics", Duration::from_secs(10), || {
@@ -129,7 +128,7 @@ fn a_head_request_is_recorded_like_a_get() {
 
 #[test]
 fn a_query_is_not_in_the_log() {
-    // Keys may be in queries too.
+    // Keys may be in queries, too.
     let gateway = Gateway::start("[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n");
     gateway.client().get(&format!("/x?api_key={SECRET}"));
     let line = gateway.wait_message("request");

@@ -1,4 +1,4 @@
-//! WebSockets: handshakes that are accepted and declined, and tunnels with their limits.
+//! WebSockets: accepted and declined handshakes, and tunnels with their limits.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -10,7 +10,6 @@ use tungstenite::{Message, WebSocket};
 
 use crate::harness::{Authority, Client, Gateway, TlsClient, Upstream, Wire, reply, until};
 
-/// A handshake as a browser sends it, for this path.
 fn handshake(path: &str) -> String {
     format!(
         "GET {path} HTTP/1.1\r\nHost: test.example\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
@@ -21,7 +20,7 @@ fn handshake(path: &str) -> String {
 const ACCEPTED: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                           Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nContent-Length: 5\r\n\r\n";
 
-/// An upstream that accepts every handshake, and then does what `serve` does.
+/// Accepts every handshake, and then does what `serve` does.
 fn accepting(serve: impl Fn(&mut Wire) + Send + Sync + 'static) -> Upstream {
     Upstream::raw(move |mut wire, _| {
         if let Ok(Some(_)) = wire.head() {
@@ -31,14 +30,12 @@ fn accepting(serve: impl Fn(&mut Wire) + Send + Sync + 'static) -> Upstream {
     })
 }
 
-/// Sends back whatever comes.
 fn echo(wire: &mut Wire) {
     let (mut reader, mut writer) = (wire.stream().try_clone().unwrap(), wire.stream().try_clone().unwrap());
     let _ = std::io::copy(&mut reader, &mut writer);
     let _ = writer.shutdown(Shutdown::Write);
 }
 
-/// Opens a tunnel.
 #[track_caller]
 fn open(gateway: &Gateway) -> Client {
     let mut client = gateway.client();
@@ -54,13 +51,12 @@ fn expect(client: &mut Client, expected: &[u8]) {
     assert_eq!(received, expected);
 }
 
-/// The log line of the tunnel's end.
 #[track_caller]
 fn ended(gateway: &Gateway, outcome: &str) -> serde_json::Value {
     gateway.wait_log("the end of a tunnel", |line| line["message"] == "request" && line["outcome"] == outcome)
 }
 
-/// A server that somebody else wrote, which echoes messages.
+/// A foreign server that echoes messages.
 pub(crate) fn tungstenite_echo() -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -108,7 +104,7 @@ fn a_client_and_a_server_that_others_wrote_talk_with_and_without_tls() {
     assert!(line["bytes"].as_u64().unwrap() > 2_000_000, "{line}");
     let client = TlsClient::connect(gateway.https(), &authority.client(None), "site.test").unwrap();
     let mut socket = exchange_messages(tungstenite::client("wss://site.test/", client.stream).unwrap().0);
-    // Without this, the end of what it sends could be an attack.
+    // Without this notice, the end of its data could be an attack.
     socket.get_mut().conn.send_close_notify();
     socket.get_mut().flush().unwrap();
     until("both are counted", Duration::from_secs(5), || {
@@ -138,7 +134,7 @@ fn only_what_asks_for_a_websocket_is_forwarded_as_an_upgrade() {
         ("GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi", ""),
         ("GET / HTTP/1.0\r\nHost: a\r\nConnection: upgrade, keep-alive\r\nUpgrade: websocket\r\n\r\n", ""),
     ] {
-        // An upgrade that the upstream declines is an ordinary response, and the connection goes on.
+        // A declined upgrade is an ordinary response, and the connection goes on.
         let response = client.call(request);
         assert_eq!((response.status, response.text()), (200, "no"), "{request}");
         let received = up.received().pop().unwrap().headers;
@@ -187,7 +183,6 @@ fn bytes_that_come_early_are_not_lost() {
     expect(&mut client, EARLY);
 }
 
-/// Sends so many bytes back.
 fn echo_of(wire: &mut Wire, length: usize) {
     let mut received = vec![0; length];
     wire.read_exact(&mut received).unwrap();
@@ -205,12 +200,12 @@ fn no_request_is_smuggled_behind_a_handshake() {
     let behind =
         "GET /secret HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n";
     client.send(handshake("/chat") + behind);
-    // What follows a handshake that is declined are requests like any others.
+    // After a declined handshake come requests like any others.
     let statuses = [0; 4].map(|_| client.response(false).status);
     assert_eq!(statuses, [403, 404, 200, 429]);
     let targets: Vec<_> = up.received().into_iter().map(|request| request.target).collect();
     assert_eq!(targets, ["/chat", "/b"]);
-    // A request behind it that could be read in two ways is refused by itself.
+    // A request after it that could be read in two ways is refused by itself.
     let mut client = gateway.client();
     client.send(handshake("/c") + "GET /b HTTP/1.1\nHost: a\r\n\r\n");
     assert_eq!([0; 2].map(|_| client.response(false).status), [200, 400]);
@@ -230,7 +225,7 @@ fn handshakes_are_limited_and_tunnels_are_in_flight() {
     expect(&mut first, b"still open");
     drop(first);
     ended(&gateway, "tunneled");
-    // The handshakes that were refused for the first limit were not charged to the second one.
+    // Handshakes that the first limit refused were not charged to the second one.
     for _ in 0..2 {
         until("the place is free", Duration::from_secs(5), || gateway.client().call(handshake("/")).status == 101);
     }

@@ -1,4 +1,4 @@
-//! WebSockets through HTTP/2 (RFC 8441): the client asks with CONNECT, the upstream gets a handshake of HTTP/1.1.
+//! WebSockets through HTTP/2 (RFC 8441): the client asks with CONNECT, and the upstream gets an HTTP/1.1 handshake.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -32,7 +32,6 @@ async fn connect(address: SocketAddr, window: u32) -> SendRequest<Bytes> {
     client
 }
 
-/// Asks for a tunnel of this protocol.
 async fn ask(client: &SendRequest<Bytes>, path: &str, protocol: &str) -> (Response<RecvStream>, SendStream<Bytes>) {
     let mut request = Request::builder().method(Method::CONNECT).uri(format!("http://test.example{path}"));
     request = request.header("sec-websocket-version", "13").header("sec-websocket-protocol", "chat");
@@ -42,7 +41,7 @@ async fn ask(client: &SendRequest<Bytes>, path: &str, protocol: &str) -> (Respon
     (response.await.unwrap(), body)
 }
 
-/// A short text in a frame of a client, whose mask changes nothing.
+/// A short text in a client's frame, whose mask changes nothing.
 fn frame(text: &str) -> Bytes {
     let length = 0x80 | u8::try_from(text.len()).unwrap();
     [&[0x81, length, 0, 0, 0, 0], text.as_bytes()].concat().into()
@@ -93,7 +92,7 @@ fn messages_pass_between_http_2_and_a_server_of_http_1() {
 #[test]
 fn the_upstream_gets_a_whole_handshake_of_its_own() {
     for (answer, status) in [
-        // It does not answer the key that it was sent.
+        // The answer does not fit the key.
         (&b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\n"[..], 502),
         (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno", 403),
         // A success would be a tunnel.

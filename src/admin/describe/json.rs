@@ -1,4 +1,4 @@
-//! A configuration as JSON, with the names and the spellings of the file. Every default is filled in, and secrets are masked.
+//! A configuration as JSON, with the names and spellings of the file. Every default is filled in, and secrets are masked.
 
 mod limits;
 mod routes;
@@ -19,7 +19,6 @@ use crate::config::{
     Server, Share, Shed, Store, Tls, Tracing, UNLIMITED, Word, is_secret,
 };
 
-/// The configuration as JSON.
 pub fn json(config: &Config) -> Value {
     json!({
         "server": server(&config.server),
@@ -40,12 +39,12 @@ fn named<'a>(all: impl Iterator<Item = (&'a String, Value)>) -> Value {
     Value::Object(all.map(|(name, value)| (name.clone(), value)).collect::<Map<_, _>>())
 }
 
-/// A duration as the file spells it: `1m 30s`.
+/// As the file spells it: `1m 30s`.
 fn span(duration: Duration) -> String {
     humantime::format_duration(duration).to_string()
 }
 
-/// A duration where `0` is none.
+/// `0` is none.
 fn span_or_none(duration: Option<Duration>) -> String {
     duration.map_or_else(|| "0".to_owned(), span)
 }
@@ -54,12 +53,12 @@ fn size(bytes: usize) -> String {
     units::spelled_size(u64::try_from(bytes).unwrap_or(u64::MAX))
 }
 
-/// The size of a body where `0` is no limit.
+/// `0` is no limit.
 fn body_size(bytes: u64) -> String {
     if bytes == UNLIMITED { "0".to_owned() } else { units::spelled_size(bytes) }
 }
 
-/// A share in thousandths as a number from 0 to 1.
+/// In thousandths; shown as a number from 0 to 1.
 fn share(thousandths: u32) -> f64 {
     f64::from(thousandths) / 1000.0
 }
@@ -68,13 +67,12 @@ fn key(key: &Key) -> Value {
     if key.parts.len() == 1 { json!(key.to_string()) } else { json!(key.spelled_parts().collect::<Vec<_>>()) }
 }
 
-/// The value of a header, or what is shown instead.
+/// The value of a header, or `***` if it is secret.
 fn header_value(name: &HeaderName, value: &HeaderValue) -> String {
     header_text(name, &shown_value(name, value))
 }
 
-/// The same for a text. More names than those that prove who a client is may be secret, because people choose the names of
-/// headers for their own tokens.
+/// Masks more names than those of credentials, because people choose header names for their own tokens.
 fn header_text(name: &HeaderName, value: &str) -> String {
     let parts = ["auth", "cookie", "credential", "key", "passw", "secret", "signature", "token"];
     let is_masked = is_secret(name) || parts.iter().any(|part| name.as_str().contains(part));
@@ -141,12 +139,11 @@ fn tls(tls: &Tls) -> Value {
     })
 }
 
-/// What an authority is asked for.
 fn acme(acme: &Acme) -> Value {
     json!({
         "names": acme.names,
         "email": acme.email,
-        // Without it the configuration is not valid.
+        // Must be true in a valid configuration.
         "agree": true,
         "directory": acme.directory.to_string(),
         "ca": acme.ca.as_ref().map(|path| path.display().to_string()),
@@ -157,7 +154,7 @@ fn acme(acme: &Acme) -> Value {
     })
 }
 
-/// The files of a certificate. Their paths are no secrets, and what is in them is not shown.
+/// Paths are no secrets; the contents of the files are not shown.
 fn certificate(files: &CertificateFiles) -> Value {
     json!({
         "cert": files.cert.display().to_string(),

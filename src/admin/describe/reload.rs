@@ -1,14 +1,14 @@
-//! Describes what a reload does.
+//! Describes what a reload changes.
 
 use std::fmt::{Display, Write as _};
 
 use super::listener;
 use crate::config::{self, Config, Recounted};
 
-/// Describes what a reload does that replaces `old`, read from `name`, with `new`.
+/// Describes the reload that replaces `old`, read from `name`, with `new`.
 ///
 /// # Errors
-/// Why it is refused.
+/// Why the reload is refused.
 pub fn describe_reload(name: &impl Display, old: &Config, new: &Config) -> Result<String, String> {
     let mut text = format!("\na reload that replaces {name}\n");
     if let Some(problems) = config::needs_restart(old, new) {

@@ -1,4 +1,4 @@
-//! Describes where the counters of a configuration live, and which gateways share the limits.
+//! Describes where the counters are, and which gateways share the limits.
 
 use std::fmt;
 

@@ -1,7 +1,6 @@
 //! A cost in tokens of language models, in words.
 //!
-//! It says what is reserved until the response has ended, what a request costs then, and what becomes of a stream that needs
-//! more than that.
+//! Says what is reserved before the response ends, what a request costs then, and what happens to a stream that needs more.
 
 use std::fmt;
 
@@ -9,7 +8,6 @@ use crate::config::{OnExhausted, TokenCost, WithoutUsage};
 use crate::tokens::Weights;
 use crate::tokens::response::UsagePointers;
 
-/// Writes what a request costs.
 pub(super) fn describe(f: &mut fmt::Formatter<'_>, cost: &TokenCost) -> fmt::Result {
     writeln!(f, "    a request costs the tokens that its response says it has used")?;
     if let Some(UsagePointers { input, output, cached, total }) = &cost.pointers {

@@ -8,7 +8,6 @@ use crate::net::Traffic;
 use crate::net::tls::Identity;
 use crate::server::{ConnectionCounts, Http2Errors};
 
-/// The families of connections.
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     let [requests, decisions] = [Traffic::Requests, Traffic::Decisions].map(|kind| view.connections.of(kind).counts());
     let mut families = Vec::from(connections(requests, decisions));

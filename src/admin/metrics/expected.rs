@@ -1,7 +1,7 @@
-//! Which series of requests exist before their first event: those that the configuration of a route makes likely.
+//! Which series of requests exist before their first event: those that the configuration makes likely.
 //!
-//! Outcome, class of status and class of method have 216 combinations, of which a route has a tenth in its life. A combination
-//! that nothing makes likely, such as a method that nobody knows, begins with its first event.
+//! Outcome, class of status and class of method have 216 combinations, and a route sees about a tenth of them. An unlikely
+//! combination, such as an unknown method, begins with its first event.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use crate::request::route;
 #[derive(Debug)]
 pub(super) struct Expected(HashMap<String, OfRoute>);
 
-/// What is likely of one route, or of several with one name.
+/// What is likely for one route, or for several with the same name.
 #[derive(Debug, Default)]
 pub(super) struct OfRoute {
     methods: [bool; MethodClass::ALL.len()],
@@ -27,7 +27,6 @@ pub(super) struct OfRoute {
 }
 
 impl Expected {
-    /// What this configuration makes likely.
     pub(super) fn new(config: &Config) -> Self {
         let mut all = HashMap::from([(NO_ROUTE.to_owned(), OfRoute::unrouted(config))]);
         let descriptors = config.descriptors().iter().map(|rule| &rule.route);
@@ -37,7 +36,6 @@ impl Expected {
         Self(all)
     }
 
-    /// What is likely of the route with this name.
     pub(super) fn of(&self, route: &str) -> Option<&OfRoute> {
         self.0.get(route)
     }
@@ -48,7 +46,7 @@ impl OfRoute {
         self.methods[method as usize] && self.endings[outcome as usize][class]
     }
 
-    /// Whether requests of the route take the way that ends so, whatever their status is.
+    /// Whether this outcome is likely, with any status.
     pub(super) fn outcome(&self, outcome: Outcome) -> bool {
         self.endings[outcome as usize].contains(&true)
     }
@@ -83,7 +81,7 @@ impl OfRoute {
         }
     }
 
-    /// How requests end that are not refused.
+    /// The outcomes of requests that are not refused.
     fn answers(&mut self, config: &Config, action: &Action) {
         match action {
             Action::Forward { .. } => {

@@ -1,4 +1,4 @@
-//! Metrics of limits: what they have decided, how full they are, and how many requests they hold.
+//! Metrics of limits: their decisions, how full they are, and how many requests they hold.
 
 use std::sync::Arc;
 
@@ -9,7 +9,6 @@ use super::super::families::{counter, family, gauge, gauged, real};
 use crate::base::clock;
 use crate::request::decide::{DECISIONS, KnownBans, LimitMetrics};
 
-/// The families of limits.
 pub(super) fn families(view: &View) -> [MetricFamily; 6] {
     let (limits, now) = (view.shared.limits(), clock::now());
     [
@@ -54,7 +53,6 @@ pub(super) fn families(view: &View) -> [MetricFamily; 6] {
     ]
 }
 
-/// The limits that ban keys.
 fn banning(view: &View) -> impl Iterator<Item = Arc<LimitMetrics>> {
     let (snapshot, limits) = (view.snapshot.load_full(), view.shared.limits());
     let bans = move |limit: &Arc<LimitMetrics>| {

@@ -1,4 +1,4 @@
-//! Metrics of limits with costs in tokens: what language models have used, and what requests were charged for it.
+//! Metrics of limits with costs in tokens: what language models have used, and what the gateway charged for it.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::super::families::{counter, family};
 use crate::config::Cost;
 use crate::request::decide::{LimitMetrics, OTHER_MODELS, TokenCounts};
 
-/// The families of limits with costs in tokens. No other limit has series of them.
+/// Other limits have no such series.
 pub(super) fn families(view: &View) -> [MetricFamily; 6] {
     let config = view.config.load();
     let costs_tokens =

@@ -1,4 +1,4 @@
-//! Metrics of the process as such: what it is, its configuration and its log.
+//! Metrics of the process itself: its version, configuration and log.
 
 use prometheus::proto::{MetricFamily, MetricType};
 
@@ -6,7 +6,6 @@ use super::super::View;
 use super::super::dashboard::State;
 use super::super::families::{counted, counter, family, gauge, gauged, whole};
 
-/// The families of the process.
 pub(super) fn families(view: &View) -> [MetricFamily; 10] {
     let results =
         |(succeeded, refused)| [counter(succeeded, &[("result", "ok")]), counter(refused, &[("result", "refused")])];

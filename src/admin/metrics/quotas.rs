@@ -8,7 +8,6 @@ use super::super::families::{counter, family, gauge, histogram};
 use crate::proxy::snapshot::SharedState;
 use crate::sources::quotas::QuotaSource;
 
-/// The families of all sources.
 pub(super) fn families(shared: &SharedState) -> [MetricFamily; 7] {
     let sources: Vec<_> = shared.quota_sources().in_force().into_iter().map(|one| (one.limit(), one)).collect();
     let each = |metric: &dyn Fn(&QuotaSource, (&str, &str)) -> Metric| {

@@ -13,7 +13,6 @@ use crate::proxy::telemetry::{CLASSES, MethodClass, Outcome, RouteMetrics};
 
 type Failed = [Counter; Reason::ALL.len()];
 
-/// The families of requests, by route, and of the failures of upstreams.
 pub(super) fn families(view: &View) -> [MetricFamily; 5] {
     let (routes, upstreams) = (view.shared.routes(), view.shared.upstreams());
     let expected = Expected::new(&view.config.load());
@@ -64,7 +63,7 @@ fn requests(route: &RouteMetrics, expected: Option<&OfRoute>) -> Vec<Metric> {
             for (class, status) in CLASSES.iter().enumerate() {
                 let counts = route.workers.iter().map(|worker| worker.ended(outcome, method)[class].get());
                 let count = counts.sum();
-                // A series that exists once never disappears, since counts only grow.
+                // Counts only grow, so a series never disappears.
                 if count > 0 || expected.is_some_and(|route| route.ending(outcome, method, class)) {
                     let name = route.name.as_str();
                     let labels = [
@@ -81,13 +80,13 @@ fn requests(route: &RouteMetrics, expected: Option<&OfRoute>) -> Vec<Metric> {
     metrics
 }
 
-/// How many requests have come again and again.
+/// Requests that came back to this gateway.
 fn loops<'a>(routes: impl Iterator<Item = &'a Arc<RouteMetrics>>) -> u64 {
     let workers = routes.flat_map(|route| route.workers.iter());
     workers.map(|worker| worker.failed[Reason::Loop as usize].get()).sum()
 }
 
-/// The failures of all workers by reason: those that have happened, and those that are likely.
+/// Adds up the workers' failures by reason, without reasons that have not happened and are not likely.
 fn reasons<'a>(
     workers: impl Iterator<Item = &'a Failed>,
     of: Label<'_>,
@@ -103,7 +102,7 @@ fn durations(route: &RouteMetrics, expected: Option<&OfRoute>) -> Vec<Metric> {
     let of = |outcome: Outcome| {
         let snapshot: HistogramSnapshot =
             route.workers.iter().map(|worker| &worker.latency[outcome as usize]).collect();
-        // A histogram has twenty series, so only what the route is there for has one before its first event.
+        // A histogram has twenty series, so only the purpose of a route has one before its first event.
         let is_purpose = matches!(outcome, Outcome::Forwarded | Outcome::Responded);
         let is_expected = is_purpose && expected.is_some_and(|route| route.outcome(outcome));
         let has_happened = snapshot.buckets.iter().any(|count| *count > 0);

@@ -1,4 +1,4 @@
-//! Metrics of the store: the counters in memory, or how it goes with Memcached.
+//! Metrics of the store: counters in memory, or the state of Memcached.
 
 use prometheus::proto::{MetricFamily, MetricType};
 
@@ -9,7 +9,6 @@ use crate::config::{OnError, Word};
 use crate::store::Counters;
 use crate::store::shared::{Health, Server};
 
-/// The families of the store that the configuration names.
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     let snapshot = view.snapshot.load();
     let mut families = match snapshot.store.counters() {
@@ -36,7 +35,7 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     families
 }
 
-/// By how many gateways limits are shared, and how well that is known; nothing if they are not.
+/// How many gateways share the limits, and how well that number is known; empty if limits are not shared.
 fn share(view: &View) -> Vec<MetricFamily> {
     let (config, gateways) = (view.config.load(), view.shared.gateways());
     let Some(share) = config.store.share() else { return Vec::new() };
@@ -63,7 +62,7 @@ fn keys(count: usize) -> MetricFamily {
     gauged("gateway_store_keys", "Keys whose counters are held in memory.", count)
 }
 
-/// How decisions are made now, of all ways in which this store can make them.
+/// How the store decides now, among all modes of this kind of store.
 fn modes(modes: &[(&str, bool)]) -> MetricFamily {
     family(
         "gateway_store_mode",

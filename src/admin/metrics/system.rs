@@ -1,10 +1,9 @@
-//! Metrics of what the process uses of the system, under the names that all exporters for Prometheus use.
+//! Metrics of the process's use of the system, under the names that all exporters for Prometheus use.
 //!
-//! They are read from `/proc`, so there are none on other systems than Linux. What cannot be read is left out.
+//! They come from `/proc`, so only Linux has them. What cannot be read is left out.
 
 use prometheus::proto::MetricFamily;
 
-/// The families of the system.
 pub(super) fn families() -> Vec<MetricFamily> {
     #[cfg(target_os = "linux")]
     return linux::families().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Metrics of tokens: how many were valid, why the others were not, and how old the keys of their issuers are.
+//! Metrics of tokens: how many were valid, why others were not, and the age of their issuers' keys.
 
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 
@@ -9,7 +9,6 @@ use crate::proxy::snapshot::SharedState;
 use crate::request::identify::tokens::{JwtMetrics, TokenCounters};
 use crate::sources::jwks::Fetches;
 
-/// The families of tokens and of the keys of their issuers.
 pub(super) fn families(shared: &SharedState) -> [MetricFamily; 4] {
     let tokens = shared.tokens();
     let fetches: Vec<_> = shared.key_sources().in_force().iter().filter_map(|source| source.fetches()).collect();

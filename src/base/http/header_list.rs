@@ -1,14 +1,13 @@
-//! Headers whose value is a list (RFC 9110, section 5.6.1), and headers that must not be one. Pure.
+//! Headers whose value is a list (RFC 9110, section 5.6.1), and headers that must not be a list.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Whether there is such a header. Few messages have those that are looked for, and few headers, so that a look at each costs
-/// less than a lookup.
+/// Messages have few headers, and seldom one of these, so a look at each header costs less than a lookup.
 pub fn has(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.keys().any(|found| found == name)
 }
 
-/// The members of a list, without the blanks around them, from all lines of the header. Members may be empty.
+/// The members of a list from all lines of the header, trimmed. Members may be empty.
 pub fn members<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> + use<'a> {
     has(headers, name)
         .then(|| headers.get_all(name))
@@ -18,8 +17,8 @@ pub fn members<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<I
         .map(<[u8]>::trim_ascii)
 }
 
-/// The value of each of these headers, if the header has exactly one line. Two headers that most requests do not have cost
-/// less in one pass than a lookup for each.
+/// The value of each of these headers, if the header has exactly one line. One pass for two headers that most requests lack
+/// costs less than a lookup for each.
 pub fn single_lines<'a, const N: usize>(
     headers: &'a HeaderMap,
     names: [&HeaderName; N],

@@ -1,8 +1,8 @@
-//! The headers that the gateway treats in a special way, each with its rules. Every other header passes unchanged.
+//! The headers that the gateway treats specially, with their rules. Every other header passes unchanged.
 //!
-//! CGI (RFC 3875, section 4.1.18), and WSGI, Rack and PHP like it, turn a header into a variable in whose name `-` is
-//! `_`; some servers replace every character other than letters and digits. They read `X_Real_IP` as X-Real-IP, so
-//! [`listed`] finds a header in all these spellings.
+//! CGI (RFC 3875, section 4.1.18), and also WSGI, Rack and PHP, make a variable of a header, with `_` for `-`; some servers
+//! replace every character except letters and digits. They read `X_Real_IP` as X-Real-IP, so [`listed`] finds a header in
+//! all these spellings.
 
 use http::{HeaderMap, HeaderName};
 
@@ -14,48 +14,44 @@ use Rule::{
     TrustedAsWritten,
 };
 
-/// Who the client is, and how it has asked (RFC 7239).
+/// The client and its request (RFC 7239).
 pub const FORWARDED: &str = "forwarded";
 /// The addresses of the client and of the proxies.
 pub const FORWARDED_FOR: &str = "x-forwarded-for";
-/// How the client has sent its request.
+/// The scheme of the client's request.
 pub const FORWARDED_PROTO: &str = "x-forwarded-proto";
-/// The host that the client has asked for.
+/// The host of the client's request.
 pub const FORWARDED_HOST: &str = "x-forwarded-host";
-/// The certificate of the client.
 pub const FORWARDED_CLIENT_CERT: &str = "x-forwarded-client-cert";
-/// The address of the client alone.
 pub const REAL_IP: &str = "x-real-ip";
-/// The identifier of a request.
 pub const REQUEST_ID: &str = "x-request-id";
 
-/// What holds for a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
-    /// It belongs to one connection, so it is not forwarded in any direction, nor as a trailer (RFC 9110, section 7.6.1; RFC
-    /// 9113, section 8.2.2), and no route changes it.
+    /// Belongs to one connection: not forwarded in any direction, nor as a trailer (RFC 9110, section 7.6.1; RFC 9113,
+    /// section 8.2.2), and no route changes it.
     HopByHop,
-    /// The upstream never gets the client's as it is: the gateway writes it or checks it, or answers it itself.
+    /// The upstream never gets the client's header as it is: the gateway writes, checks or answers it.
     OwnInRequests,
-    /// The gateway writes it in responses, in place of the upstream's or where that has none.
+    /// The gateway writes it in responses: instead of the upstream's, or only if the upstream's is missing.
     OwnInResponses,
-    /// The upstream gets that of a trusted proxy, and of nobody else.
+    /// The upstream gets the header only from a trusted proxy.
     Trusted,
-    /// Like [`Rule::Trusted`]. The gateway may write it too, and another spelling could contradict that, so none passes.
+    /// Like [`Rule::Trusted`]. The gateway may write it, too, and another spelling could contradict that, so none passes.
     TrustedAsWritten,
-    /// It has to be known before the content, so it is no trailer (RFC 9110, section 6.5.1).
+    /// Needed before the content, so it is no trailer (RFC 9110, section 6.5.1).
     BeforeContent,
-    /// A message has it once (RFC 9110, section 5.3). A route adds none to the gateway's own.
+    /// At most once in a message (RFC 9110, section 5.3). A route adds none to the gateway's own.
     Single,
     /// No route changes it in requests.
     FixedInRequests,
     /// No route changes it in responses.
     FixedInResponses,
-    /// By its value, a client or the gateway proves who it is. So it is not shown.
+    /// Its value proves who a client or the gateway is, so it is not shown.
     Secret,
 }
 
-/// A name in lower case, and its rules.
+/// The name in lower case, and its rules.
 pub type Listed = (&'static str, &'static [Rule]);
 
 pub const TABLE: &[Listed] = &[
@@ -65,7 +61,7 @@ pub const TABLE: &[Listed] = &[
     ("te", &[HopByHop]),
     ("transfer-encoding", &[HopByHop, Single]),
     ("upgrade", &[HopByHop]),
-    // It is a part of an Upgrade (RFC 7540, section 3.2.1).
+    // Part of an Upgrade (RFC 7540, section 3.2.1).
     ("http2-settings", &[HopByHop]),
     ("host", &[OwnInRequests, BeforeContent, Single]),
     ("content-length", &[OwnInRequests, OwnInResponses, BeforeContent, Single, FixedInRequests, FixedInResponses]),
@@ -100,7 +96,7 @@ pub const TABLE: &[Listed] = &[
     (FORWARDED_PROTO, &[TrustedAsWritten]),
     (FORWARDED_HOST, &[TrustedAsWritten]),
     (FORWARDED_CLIENT_CERT, &[TrustedAsWritten]),
-    // RFC 7239, and what was used before it.
+    // RFC 7239, and its predecessors.
     (FORWARDED, &[TrustedAsWritten]),
     ("forwarded-for", &[Trusted]),
     ("x-forwarded", &[Trusted]),
@@ -142,23 +138,22 @@ pub const TABLE: &[Listed] = &[
     ("content-location", &[BeforeContent]),
     ("content-range", &[BeforeContent]),
     ("trailer", &[BeforeContent, FixedInRequests, FixedInResponses]),
-    // The gateway writes it too.
+    // The gateway writes it, too.
     ("via", &[BeforeContent]),
 ];
 
-/// X-Forwarded-Port, -Endpoint, -Prefix, -Ssl, -User and all others that begin like them.
+/// X-Forwarded-Port, -Endpoint, -Prefix, -Ssl, -User and all others with this beginning.
 const BEGINNING: Listed = ("x-forwarded-", &[Trusted]);
 
-/// The listed names by their lengths. Most headers of requests need only one look at the first letters.
+/// The listed names by length. For most headers of requests, one look at the first letters is enough.
 static INDEX: Index = Index::new();
 
-/// See [`INDEX`].
 struct Index {
-    /// All of them, the shortest first.
+    /// The shortest first.
     listed: [Listed; TABLE.len()],
     /// For each length, where its names begin and end in `listed`.
     places: [(usize, usize); LENGTHS],
-    /// For each length, the first letters of its names as bits. The last stands for all longer names, too.
+    /// For each length, the first letters of its names as bits. The last entry also stands for all longer names.
     firsts: [u32; LENGTHS],
     /// For each length, the rules of its names as bits. Most headers have a length that no name with a wanted rule has.
     rules: [u16; LENGTHS],
@@ -237,7 +232,7 @@ pub fn has_any(rules: &[Rule], wanted: &[Rule]) -> bool {
     rules.iter().any(|rule| wanted.contains(rule))
 }
 
-/// Removes the headers of a connection. Most messages have none.
+/// Most messages have none.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     if headers.keys().any(|name| is_any(name, &[HopByHop])) {
         let names = TABLE.iter().filter(|(_, rules)| rules.contains(&HopByHop));

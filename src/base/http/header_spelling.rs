@@ -1,7 +1,7 @@
-//! Which names of headers servers read as the same name.
+//! Which header names servers read as the same name.
 
-/// Whether both headers become the same CGI variable. Servers write `_` for everything but letters and digits (RFC
-/// 3875, section 4.1.18, as it is implemented). Both are in lower case.
+/// Whether both headers become the same CGI variable. Servers write `_` for everything except letters and digits (RFC
+/// 3875, section 4.1.18, as implemented). Both names are in lower case.
 pub fn is_same_variable(one: &str, other: &str) -> bool {
     let same = |(a, b): (u8, u8)| a == b || !(a.is_ascii_alphanumeric() || b.is_ascii_alphanumeric());
     one.len() == other.len() && one.bytes().zip(other.bytes()).all(same)

@@ -1,9 +1,8 @@
-//! The identifier of a request, by which it is found in the logs of every system that it has passed: the client's if it
-//! can be written anywhere as it is, or else 128 random bits.
+//! The identifier that finds a request in the logs of every system on its way: the client's own if it is safe in any text,
+//! else 128 random bits.
 //!
-//! There is no standard for `X-Request-ID`. 32 hexadecimal digits are what nginx makes, and the form of a trace id.
-//!
-//! It is 32 bytes in the record of the request, and a generator of the worker makes it without a system call.
+//! There is no standard for `X-Request-ID`. nginx makes 32 hexadecimal digits, which is also the form of a trace id. A
+//! generator of the worker makes identifiers without a system call.
 
 use http::{HeaderName, HeaderValue};
 
@@ -11,12 +10,11 @@ use super::header_rules;
 use crate::base::hex;
 use crate::base::random::Random;
 
-/// The header in which it comes, goes on and goes back.
+/// In requests, forwarded requests and responses.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static(header_rules::REQUEST_ID);
-/// The longest identifier of a client that is kept.
+/// For identifiers of clients.
 const MOST_KEPT: usize = 128;
 
-/// The identifier of one request.
 #[derive(Clone, Debug)]
 pub struct RequestId(Text);
 
@@ -27,12 +25,11 @@ enum Text {
 }
 
 impl RequestId {
-    /// The identifier of a request with this single line of [`REQUEST_ID`].
+    /// `line` is the single line of [`REQUEST_ID`] in the request.
     pub fn of(line: Option<&HeaderValue>, random: &Random) -> Self {
         line.and_then(kept).map_or_else(|| Self::new(random), |text| Self(Text::Kept(text.into())))
     }
 
-    /// A new identifier.
     pub fn new(random: &Random) -> Self {
         let mut digits = [0; 32];
         let (high, low) = digits.split_at_mut(16);
@@ -41,7 +38,7 @@ impl RequestId {
         Self(Text::Made(digits))
     }
 
-    /// Its text: 1 to 128 characters that need no escape in JSON.
+    /// 1 to 128 characters that need no escape in JSON.
     pub fn as_str(&self) -> &str {
         match &self.0 {
             Text::Made(digits) => std::str::from_utf8(digits).unwrap_or_default(),
@@ -49,7 +46,6 @@ impl RequestId {
         }
     }
 
-    /// The bytes of its text, which need no check.
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
             Text::Made(digits) => digits,
@@ -58,12 +54,12 @@ impl RequestId {
     }
 
     pub fn to_header(&self) -> HeaderValue {
-        // All its characters can be in a header.
+        // All characters are valid in a header.
         HeaderValue::from_bytes(self.as_bytes()).unwrap_or(HeaderValue::from_static(""))
     }
 }
 
-/// The identifier of the client, if it can be written anywhere as it is.
+/// The identifier of the client, if it is safe in any text.
 fn kept(line: &HeaderValue) -> Option<&str> {
     let is_short = (1..=MOST_KEPT).contains(&line.len());
     if !is_short || !line.as_bytes().iter().all(|byte| IS_PLAIN[usize::from(*byte)]) {
@@ -72,8 +68,8 @@ fn kept(line: &HeaderValue) -> Option<&str> {
     line.to_str().ok()
 }
 
-/// The characters that end or change no text that they are written into: a JSON string, a line of a log, a command, a list
-/// in a header.
+/// The characters that neither end nor change a text around them: a JSON string, a line of a log, a command, a list in a
+/// header.
 static IS_PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = b'!';

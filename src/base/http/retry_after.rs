@@ -1,4 +1,4 @@
-//! How long a response asks to wait before the next request.
+//! How long a response asks the client to wait.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use http::{HeaderMap, header};
 
 use crate::base::clock::Time;
 
-/// The time from `now` that the header Retry-After names, in seconds or as a date (RFC 9110, section 10.2.3).
+/// From `now`, by a header in seconds or as a date (RFC 9110, section 10.2.3).
 pub fn retry_after(headers: &HeaderMap, now: Time) -> Option<Duration> {
     let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = text.parse() {

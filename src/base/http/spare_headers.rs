@@ -1,23 +1,23 @@
-//! A map of headers that is used again: a new one takes two allocations as soon as it has a header. Each worker keeps the map of
-//! the last request that ended, for the next response that comes.
+//! Reuses a map of headers, because a new map takes two allocations for its first header. Each worker keeps the map of the last
+//! finished request for the next response.
 
 use std::cell::RefCell;
 
 use http::HeaderMap;
 
-/// How many headers a map that is kept may have room for. Few messages have more.
+/// The most room of a map that is kept. Few messages have more headers.
 const MOST_ROOM: usize = 64;
 
 thread_local! {
     static SPARE: RefCell<Option<HeaderMap>> = const { RefCell::new(None) };
 }
 
-/// An empty map, with the room of one that was given back on this thread.
+/// Empty, with the room of a map that this thread gave back.
 pub fn take() -> HeaderMap {
     SPARE.take().unwrap_or_default()
 }
 
-/// Gives a map back that is needed no longer. It is kept if there is no other.
+/// Keeps the map if this thread keeps no other.
 pub fn give_back(mut headers: HeaderMap) {
     SPARE.with_borrow_mut(|spare| {
         if spare.is_none() && (1..=MOST_ROOM).contains(&headers.capacity()) {

@@ -1,13 +1,13 @@
-//! The trace that a request belongs to (W3C Trace Context, level 1: <https://www.w3.org/TR/trace-context-1/>), and whether
-//! its spans are recorded: the client's trace if `traceparent` is valid, or else a new one if requests are traced.
+//! The trace of a request (W3C Trace Context, level 1: <https://www.w3.org/TR/trace-context-1/>): the client's trace if
+//! `traceparent` is valid, else a new one if requests are traced.
 //!
-//! Where no span is recorded, a valid `traceparent` passes as it is, unless its flags would make the upstream record what
-//! the gateway has decided against. `tracestate` passes only beside a valid `traceparent`.
+//! If no span is recorded, a valid `traceparent` passes unchanged, unless its flags would make the upstream record what the
+//! gateway decided not to record. `tracestate` passes only beside a valid `traceparent`.
 //!
-//! Flags are believed only from trusted proxies: a flag costs a client nothing, and makes every system behind it record
-//! and export.
+//! The gateway believes flags only from trusted proxies: a flag costs a client nothing, and makes every system behind it
+//! record and export.
 //!
-//! A trace is looked for only if the request is forwarded or logged, and made only if requests are traced.
+//! A trace is looked for only if the request is forwarded or logged.
 
 use std::fmt::{self, Display};
 
@@ -16,60 +16,55 @@ use http::{HeaderName, HeaderValue};
 use crate::base::hex;
 use crate::base::random::Random;
 
-/// The name of the header that has the trace.
 pub const TRACEPARENT: &str = "traceparent";
-/// The same name.
 pub const TRACEPARENT_HEADER: HeaderName = HeaderName::from_static(TRACEPARENT);
-/// The name of the header that has more about it.
 pub const TRACESTATE: &str = "tracestate";
 
-/// The flag of a trace whose spans are recorded (section 3.2.2.5.1).
+/// The spans of the trace are recorded (section 3.2.2.5.1).
 const SAMPLED: u8 = 1;
 
-/// The trace of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceContext {
     id: TraceId,
     /// The span of the client, if the trace is the client's.
     client: Option<SpanId>,
-    /// The parent of the spans of the upstream where none is recorded here; `None` if that is the client's.
+    /// The parent of the upstream's spans if no span is recorded here; `None` if this is the client's span.
     new_parent: Option<SpanId>,
     is_sampled: bool,
 }
 
-/// The name of a trace: 128 bits, of which at least one is set.
+/// 128 bits, at least one of them set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceId {
     high: u64,
     low: u64,
 }
 
-/// The name of a span: 64 bits, of which at least one is set.
+/// 64 bits, at least one of them set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanId(u64);
 
-/// Which traces are sampled.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling {
-    /// The share of the requests about which the gateway decides.
+    /// For the requests about which the gateway decides.
     pub share: SampleShare,
     /// Whether the flags of the client's trace decide.
     pub follows_parent: bool,
 }
 
-/// A share of all traces, from none to all. It is chosen by the lower 56 bits of their names, which are random: so
-/// everybody who samples the same share samples the same traces (OpenTelemetry, "TraceState: Probability Sampling").
+/// A share of all traces. The lower 56 bits of their ids choose it, because they are random: so all systems with the same
+/// share sample the same traces (OpenTelemetry, "TraceState: Probability Sampling").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleShare {
-    /// A trace is sampled if its random bits are at least this.
+    /// Samples a trace if its random bits are at least this.
     rejected_below: u64,
 }
 
 impl SampleShare {
-    /// The random bits of a trace.
+    /// The random bits of a trace id.
     const BITS: u32 = 56;
 
-    /// The share `share`, 0 to 1.
+    /// From 0 to 1.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -87,7 +82,7 @@ impl SampleShare {
 }
 
 impl TraceContext {
-    /// The trace of a request with this single line of [`TRACEPARENT`]. Without `sampling` no trace begins here, and none is
+    /// `line` is the single line of [`TRACEPARENT`] in the request. Without `sampling` no trace begins here, and none is
     /// sampled.
     pub fn of(line: Option<&HeaderValue>, random: &Random, sampling: Option<Sampling>) -> Option<Self> {
         let Some(Parent { trace, span, flags }) = line.and_then(|line| parent(line.as_bytes())) else {
@@ -101,7 +96,7 @@ impl TraceContext {
         let is_sampled = match sampling {
             None => false,
             Some(Sampling { follows_parent: true, .. }) => is_flagged,
-            // Clients choose the names of their traces, so those are not random.
+            // Clients choose the ids of their traces, so these ids are not random.
             Some(Sampling { share, .. }) => share.has(random.bits()),
         };
         let is_unflagged = sampling.is_some() && is_flagged && !is_sampled;
@@ -109,23 +104,20 @@ impl TraceContext {
         Some(Self { id: trace, client: Some(span), new_parent, is_sampled })
     }
 
-    /// The name of the trace.
     pub fn id(&self) -> TraceId {
         self.id
     }
 
-    /// The client's span, if the trace is the client's.
     pub fn client(&self) -> Option<SpanId> {
         self.client
     }
 
-    /// Whether spans of the request are recorded.
     pub fn is_sampled(&self) -> bool {
         self.is_sampled
     }
 
-    /// The value of `traceparent` for an upstream whose spans have the parent `span`, if one is recorded. `None` if the
-    /// client's value passes as it is.
+    /// The value of `traceparent` for an upstream whose spans have the parent `span`, if a span is recorded. `None` if the
+    /// client's value passes unchanged.
     pub fn sent(&self, span: Option<SpanId>) -> Option<[u8; 55]> {
         let SpanId(parent) = span.or(self.new_parent)?;
         let mut text = *b"00-................................-................-0.";
@@ -138,19 +130,16 @@ impl TraceContext {
 }
 
 impl TraceId {
-    /// Its bytes, as protocols send them.
     pub fn to_bytes(self) -> [u8; 16] {
         (u128::from(self.high) << 64 | u128::from(self.low)).to_be_bytes()
     }
 }
 
 impl SpanId {
-    /// A new name.
     pub fn new(random: &Random) -> Self {
         Self(random.bits() | 1)
     }
 
-    /// Its bytes, as protocols send them.
     pub fn to_bytes(self) -> [u8; 8] {
         self.0.to_be_bytes()
     }
@@ -162,21 +151,20 @@ impl Display for TraceId {
     }
 }
 
-/// What a client says about the trace.
 struct Parent {
     trace: TraceId,
     span: SpanId,
     flags: u8,
 }
 
-/// What the value of `traceparent` says, if that is valid (section 3.2).
+/// Reads a valid `traceparent` (section 3.2).
 fn parent(value: &[u8]) -> Option<Parent> {
     let (known, rest) = value.split_at_checked(55)?;
     let &[v0, v1, b'-', ref ids @ .., b'-', f0, f1] = known else { return None };
     let (trace, behind) = ids.split_first_chunk::<32>()?;
     let (high, low, span) =
         (trace.first_chunk::<16>()?, trace.last_chunk::<16>()?, behind.strip_prefix(b"-")?.first_chunk::<16>()?);
-    // Later versions may have more behind another dash.
+    // Later versions may have more after another dash.
     let has_form = match [v0, v1] {
         [b'f', b'f'] => false,
         [b'0', b'0'] => rest.is_empty(),
@@ -271,7 +259,7 @@ mod tests {
         for line in [VALID, &unflagged] {
             assert!(sampled(Some(line), sampling(1.0, false)).is_sampled(), "{line}");
         }
-        // The upstream must not believe it either.
+        // The upstream must not believe the flag either.
         let refused = sampled(Some(VALID), sampling(0.0, false));
         let sent = String::from_utf8(refused.sent(None).unwrap().to_vec()).unwrap();
         assert!(sent.starts_with(&format!("00-{TRACE}-")) && sent.ends_with("-00"), "{sent}");

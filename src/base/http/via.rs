@@ -1,4 +1,4 @@
-//! The entry of this process in Via (RFC 9110, section 7.6.3), by which it recognizes requests that have passed it before.
+//! The entry of this process in Via (RFC 9110, section 7.6.3), to recognize requests that have passed it before.
 
 use std::sync::LazyLock;
 
@@ -6,22 +6,20 @@ use http::{HeaderMap, Version, header};
 
 use super::header_list;
 
-/// How often a request may pass this process. Whoever sends it through once more has built a loop.
+/// One more passage is a loop.
 pub const MOST_PASSAGES: usize = 2;
 
-/// The entries for requests in HTTP/1.1 and in HTTP/2. Their name is that of no other process.
+/// For requests in HTTP/1.1 and in HTTP/2. No other process has this name.
 static ENTRIES: LazyLock<[String; 2]> = LazyLock::new(|| {
     let name = fastrand::u64(..);
     ["1.1", "2.0"].map(|version| format!("{version} gateway-{name:016x}"))
 });
 
-/// The entry for a request that has come in this version.
 pub fn entry(version: Version) -> &'static [u8] {
     let [http1, http2] = &*ENTRIES;
     if version == Version::HTTP_2 { http2.as_bytes() } else { http1.as_bytes() }
 }
 
-/// How often a request with these headers has passed this process.
 pub fn passages(headers: &HeaderMap) -> usize {
     let name = |entry: &'static [u8]| entry.split(|byte| *byte == b' ').nth(1);
     let is_own = |member: &&[u8]| {
@@ -31,7 +29,7 @@ pub fn passages(headers: &HeaderMap) -> usize {
     header_list::members(headers, &header::VIA).filter(is_own).count()
 }
 
-/// The entries of this process and of others like it: a loop may lead over several, and each of them has to recognize it.
+/// The entries of all gateways: a loop may lead over several, and each must recognize it.
 pub fn entries(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     let is_of_gateway = |member: &&[u8]| {
         let name = member.strip_prefix(b"1.1 gateway-").or_else(|| member.strip_prefix(b"2.0 gateway-"));

@@ -1,25 +1,25 @@
-//! Targets of requests as clients write them: a few bytes should be escapes (RFC 3986, section 2), and are taken as such. Pure.
+//! Request targets as clients write them: some bytes should be escapes (RFC 3986, section 2), and count as such.
 //!
-//! Servers, nginx among them, take these bytes, and all read them as their escapes, in a path and in a query. The HTTP library
-//! refuses some of them, here in a path and there in a query. So it is shown others in their place.
+//! Servers such as nginx accept these bytes and read them as their escapes, in a path and in a query. The HTTP library refuses
+//! some in paths and others in queries. So the gateway shows other bytes to the library.
 
 use http::uri::PathAndQuery;
 use memchr::memchr;
 use percent_encoding::{AsciiSet, percent_encode};
 
-/// What counts as its escape, beside all bytes above 0x7F.
+/// Bytes that count as their escapes, besides all bytes above 0x7F.
 const UNESCAPED: &AsciiSet =
     &AsciiSet::EMPTY.add(b'"').add(b'<').add(b'>').add(b'^').add(b'`').add(b'{').add(b'|').add(b'}');
 
-/// A path with a query or without, in which everything is escaped that has to be. A fragment, which the library would drop,
-/// is part of the path for some servers.
+/// Escapes everything necessary in a path with or without a query. A fragment, which the library would drop, is part of the
+/// path for some servers.
 pub fn escaped(target: &[u8]) -> Option<PathAndQuery> {
     let is_path = target.starts_with(b"/") && memchr(b'#', target).is_none();
     let escaped = || percent_encode(target, UNESCAPED).to_string();
     if is_path { PathAndQuery::try_from(escaped()).ok() } else { None }
 }
 
-/// The same, but as it was written if the library takes it so.
+/// Like [`escaped`], but as written if the library accepts that.
 pub fn read(target: &[u8]) -> Option<PathAndQuery> {
     PathAndQuery::try_from(target).ok().or_else(|| escaped(target))
 }
@@ -31,8 +31,7 @@ pub fn refused(line: &[u8]) -> Option<&[u8]> {
     target.iter().copied().any(is_refused).then_some(target)
 }
 
-/// Puts others in the place of the bytes that the library may refuse, in this part of the first line of a request, of which
-/// `before` has come already.
+/// Replaces the bytes that the library may refuse, in a part of the first line of a request. `before` is the part before.
 pub fn hide(before: &[u8], part: &mut [u8]) {
     if is_plain(part) {
         return;
@@ -45,8 +44,8 @@ pub fn hide(before: &[u8], part: &mut [u8]) {
     target.iter_mut().filter(|byte| is_refused(**byte)).for_each(|byte| *byte = b'_');
 }
 
-/// Whether there is no byte that the library may refuse, and no fragment. It looks at eight bytes at once, because nearly all
-/// requests are so.
+/// Whether there is neither a fragment nor a byte that the library may refuse. Nearly all targets are so, so this looks at
+/// eight bytes at once.
 pub fn is_plain(part: &[u8]) -> bool {
     let (words, rest) = part.as_chunks();
     match part.last_chunk() {
@@ -59,7 +58,7 @@ pub fn is_plain(part: &[u8]) -> bool {
 fn is_plain_word(bytes: [u8; 8]) -> bool {
     const EACH: u64 = 0x0101_0101_0101_0101;
     let word = u64::from_le_bytes(bytes);
-    // The top bit of a byte is set if it is zero; of a higher one, perhaps, if a lower one is.
+    // Sets the top bit of each zero byte, and perhaps of higher bytes.
     let zeros = |word: u64| word.wrapping_sub(EACH) & !word;
     // `"` and `#` differ in one bit, and so do `<` and `>`.
     let quotes = zeros((word | EACH) ^ (EACH * u64::from(b'#')));
@@ -124,7 +123,7 @@ mod tests {
                 let (first, second) = parts.split_at_mut(cut);
                 hide(&[], first);
                 hide(&line[..cut], second);
-                // Whether a path follows is not known as long as only the blank has come.
+                // After only the blank, it is not known whether a path follows.
                 assert_eq!(parts, shown, "{line:?} at {cut}");
             }
         }

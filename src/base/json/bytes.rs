@@ -2,7 +2,7 @@
 
 use memchr::memchr2;
 
-/// What an escape of one byte stands for.
+/// The byte behind an escape such as `\n`.
 #[inline]
 pub(super) fn escaped(byte: u8) -> Option<u8> {
     Some(match byte {
@@ -16,16 +16,15 @@ pub(super) fn escaped(byte: u8) -> Option<u8> {
     })
 }
 
-/// A hexadecimal number with one digit more.
 pub(super) fn with_digit(value: u32, byte: u8) -> Option<u32> {
     char::from(byte).to_digit(16).map(|digit| value << 4 | digit)
 }
 
-/// How many bytes come before the next quotation mark or backslash.
+/// The number of bytes before the next quotation mark or backslash.
 #[inline]
 pub(super) fn plain_length(rest: &[u8]) -> usize {
     let mut at = 0;
-    // Most strings are short, so a call would take longer than to look for them here.
+    // Most strings are short, so a call to memchr would take longer than this search.
     while let Some(chunk) = rest[at..].first_chunk().filter(|_| at < 24) {
         let word = u64::from_le_bytes(*chunk);
         let found = zeros(word ^ 0x2222_2222_2222_2222) | zeros(word ^ 0x5c5c_5c5c_5c5c_5c5c);
@@ -37,12 +36,12 @@ pub(super) fn plain_length(rest: &[u8]) -> usize {
     memchr2(b'"', b'\\', &rest[at..]).map_or(rest.len(), |length| at + length)
 }
 
-/// Marks the lowest byte that is zero.
+/// Marks the lowest zero byte.
 fn zeros(word: u64) -> u64 {
     word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080
 }
 
-/// How many bytes come before the first one that is not of a word. `None` if there is none.
+/// The number of bytes before the first one that cannot be in a word. `None` if there is none.
 #[inline]
 pub(super) fn word_length(rest: &[u8]) -> Option<usize> {
     rest.iter().position(|byte| !is_of_word(*byte))

@@ -1,21 +1,19 @@
-//! The beginning of a name or of a word that has come in several parts.
+//! The beginning of a name or word that came in several parts.
 
-/// What has been kept of a name or a word.
 #[derive(Default)]
 pub(super) struct Kept {
     bytes: Vec<u8>,
-    /// How long it is, also if it is too long to be kept.
+    /// In bytes, also if the name or word is too long to be kept.
     length: usize,
 }
 
 impl Kept {
-    /// How long it is, in bytes.
     #[inline]
     pub(super) fn length(&self) -> usize {
         self.length
     }
 
-    /// Keeps the next part, if it is `most` bytes long at most with it.
+    /// Keeps the next part, if all parts together have at most `most` bytes.
     pub(super) fn push(&mut self, part: &[u8], most: usize) {
         self.length += part.len();
         if self.length <= most {
@@ -23,7 +21,7 @@ impl Kept {
         }
     }
 
-    /// All of it, with its last part; `None` if it is longer than `most` bytes.
+    /// The name or word with its last part; `None` if it is longer than `most` bytes.
     #[inline]
     pub(super) fn whole<'a>(&'a mut self, last: &'a [u8], most: usize) -> Option<&'a [u8]> {
         if self.length == 0 && last.len() <= most {

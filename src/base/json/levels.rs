@@ -1,14 +1,13 @@
-//! Which arrays and objects the reader is in: a bit for each.
+//! The arrays and objects that the reader is in: one bit for each.
 
 use smallvec::SmallVec;
 
 use super::MAX_DEPTH;
 
-/// The arrays and objects that the reader is in.
 pub(super) struct Levels {
-    /// Whether each is an object, the innermost one last. These are the last ones, up to 63, behind a bit that is 1.
+    /// Bits of the innermost ones, up to 63, the innermost one last, behind a bit that is 1. A set bit is an object.
     last: u64,
-    /// These are those before them, 63 each.
+    /// The ones before `last`, 63 in each.
     outer: SmallVec<[u64; 2]>,
 }
 
@@ -19,19 +18,18 @@ impl Default for Levels {
 }
 
 impl Levels {
-    /// Whether the reader is in none.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.last == 1 && self.outer.is_empty()
     }
 
-    /// Whether the innermost one is an object. If there is none, this says nothing.
+    /// Whether the innermost one is an object. The result means nothing outside of arrays and objects.
     #[inline]
     pub(super) fn is_in_object(&self) -> bool {
         self.last & 1 == 1
     }
 
-    /// Enters one. Returns whether that was possible: [`MAX_DEPTH`] are the most.
+    /// Returns whether the depth is still within [`MAX_DEPTH`].
     #[inline]
     pub(super) fn push(&mut self, is_object: bool) -> bool {
         if self.last >> 63 == 1 && !self.spill() {
@@ -49,7 +47,7 @@ impl Levels {
         }
     }
 
-    /// Makes room for the next one.
+    /// Makes room in `last`.
     #[inline(never)]
     fn spill(&mut self) -> bool {
         let has_room = (self.outer.len() + 1) * 63 < MAX_DEPTH;

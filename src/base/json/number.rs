@@ -1,10 +1,10 @@
-//! The value of a number, however it is written: `10`, `10.0` and `1e1` are the same.
+//! The value of a number in any spelling: `10`, `10.0` and `1e1` are the same.
 
-/// A power of ten is at most this, and at least this below zero. No server can tell numbers beyond it apart.
+/// Powers of ten are clamped to plus or minus this. No server can tell numbers beyond it apart.
 const FARTHEST: i64 = 1_000_000_000_000_000;
 
-/// The one way to write this number: `10`, `0.5`, or `15e300` where there would be many zeros. `None` if the word is no
-/// number of RFC 8259, section 6.
+/// The one way to write this number: `10`, `0.5`, or `15e300` instead of many zeros. `None` if the word is no number of
+/// RFC 8259, section 6.
 pub fn normal(word: &[u8]) -> Option<String> {
     let word = str::from_utf8(word).ok().filter(|word| is_number(word.as_bytes()))?;
     let (sign, rest) = word.strip_prefix('-').map_or(("", word), |rest| ("-", rest));
@@ -12,7 +12,7 @@ pub fn normal(word: &[u8]) -> Option<String> {
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
     let unsigned = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
     let significant = unsigned.trim_start_matches('0');
-    // What has more digits is beyond the farthest anyway.
+    // More digits are beyond the clamp anyway.
     let shift = if significant.len() < 18 { format!("0{significant}").parse().ok()? } else { 2 * FARTHEST };
     let shift = if exponent.starts_with('-') { -shift } else { shift };
     let all = format!("{whole}{fraction}");
@@ -21,7 +21,7 @@ pub fn normal(word: &[u8]) -> Option<String> {
     if digits.is_empty() {
         return Some("0".to_owned());
     }
-    // The value is the digits as a whole number, times ten to this power.
+    // The value is `digits` as a whole number, times ten to this power.
     let power = shift + i64::try_from(whole.len()).ok()? - i64::try_from(significant.len()).ok()?;
     Some(match power.clamp(-FARTHEST, FARTHEST) {
         power @ 0..=20 => format!("{sign}{digits}{}", "0".repeat(usize::try_from(power).ok()?)),
@@ -35,7 +35,7 @@ pub fn normal(word: &[u8]) -> Option<String> {
     })
 }
 
-/// Whether the word is a number of RFC 8259, section 6.
+/// By RFC 8259, section 6.
 #[inline]
 pub fn is_number(word: &[u8]) -> bool {
     matches!(word, [b'0'..=b'9']) || is_long_number(word)
@@ -66,7 +66,7 @@ fn is_long_number(word: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// The number if it is whole, not negative, and below 2^64. It is read without [`normal`], which takes memory.
+/// The number if it is whole, not negative, and below 2^64. Allocates no memory, unlike [`normal`].
 pub fn count(word: &[u8]) -> Option<u64> {
     let next = |value: u64, digit: u8| value.checked_mul(10)?.checked_add(u64::from(digit - b'0'));
     if word.iter().all(u8::is_ascii_digit) && !word.starts_with(b"0") && !word.is_empty() {

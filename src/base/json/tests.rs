@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Writes what it is told, each string and each word with its place.
+/// Writes what the reader reports; each string and each word has its place.
 #[derive(Default)]
 struct Written {
     text: String,
@@ -40,7 +40,7 @@ impl Visit for Written {
     }
 }
 
-/// What was read, how many bytes that were, and whether it was one value.
+/// The reports, the number of bytes read, and whether they were one value.
 fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, usize, bool) {
     let (mut reader, mut written) = (Reader::default(), Written::default());
     let length = pieces.into_iter().map(|piece| reader.read(piece, &mut written)).sum();

@@ -1,8 +1,8 @@
-//! Who reads JSON with a [`Reader`](super::Reader).
+//! The receiver of what a [`Reader`](super::Reader) reads.
 
 use std::ops::Range;
 
-/// What has text or other values in it.
+/// A value that contains text or other values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Object,
@@ -10,19 +10,19 @@ pub enum Kind {
     String,
 }
 
-/// Who is told what was read. Places are in bytes from the first one that was read.
+/// Receives what the reader reads. Places are in bytes from the start of the document.
 pub trait Visit {
-    /// The name of the member whose value comes next, and its length in bytes; `None` if that is more than
+    /// The name of the member whose value comes next, and its length in bytes; `None` if it is longer than
     /// [`MAX_NAME`](super::MAX_NAME).
     fn name(&mut self, name: Option<&[u8]>, length: usize);
-    /// The next part of a name or a string, as it is written between two escapes.
+    /// The next part of a name or a string as written, between two escapes.
     fn written(&mut self, _part: &[u8]) {}
-    /// A value begins at this place.
     fn begin(&mut self, kind: Kind, at: usize);
-    /// The next part of the string that has begun. Its escapes are decoded.
+    /// The next part of the current string, with decoded escapes.
     fn text(&mut self, part: &[u8]);
-    /// What began last, and has not ended yet, ends before this place.
+    /// The innermost open value ends before this place.
     fn end(&mut self, kind: Kind, at: usize);
-    /// A number, `true`, `false`, `null` or another bare word, and its place; `None` if it is longer than [`MAX_WORD`](super::MAX_WORD).
+    /// A number, `true`, `false`, `null` or another bare word, and its place; `None` if it is longer than
+    /// [`MAX_WORD`](super::MAX_WORD).
     fn word(&mut self, word: Option<&[u8]>, at: Range<usize>);
 }

@@ -12,22 +12,21 @@ use serde_json::Value;
 use crate::base::byte_order_mark::without_mark;
 use crate::base::fingerprint::Fingerprint;
 
-/// The largest document in bytes. Issuers have some kilobytes, certificates included.
+/// The largest document. Issuers have some kilobytes, certificates included.
 pub const MAX_BYTES: usize = 1 << 20;
 
-/// The most keys of a document. Issuers have two or three, large ones with many tenants some dozens.
+/// In one document. Issuers have two or three, large ones with many tenants some dozens.
 const MAX_KEYS: usize = 200;
 
-/// Where a set of keys comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyOrigin {
-    /// A file, which may contain secret keys (of the type `oct`).
+    /// May contain secret keys (type `oct`).
     File,
-    /// A server. Whoever can read its answer would know its secret keys, so they are not used.
+    /// Whoever can read the server's answer would know its secret keys, so they are not used.
     Server,
 }
 
-/// The keys of an issuer that can verify signatures. Two are equal if they were read from the same document.
+/// The keys that can verify signatures. Two sets are equal if they come from the same document.
 #[derive(Clone)]
 pub struct KeySet {
     keys: Vec<Key>,
@@ -38,7 +37,7 @@ pub struct KeySet {
 struct Key {
     /// `kid`
     id: Option<String>,
-    /// The algorithms that it may be used with; at least one.
+    /// At least one.
     algorithms: Vec<Algorithm>,
     decoding: DecodingKey,
 }
@@ -46,15 +45,15 @@ struct Key {
 /// Why a document is not a set of keys. No message contains a part of the document, which may be secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySetError {
-    /// It has more than [`MAX_BYTES`].
+    /// More than [`MAX_BYTES`].
     TooLarge,
-    /// It is not JSON from this line and column on.
+    /// Not JSON from this line and column on.
     NotJson(usize, usize),
-    /// It is not an object with a list `keys`.
+    /// Not an object with a list `keys`.
     NoKeys,
-    /// It has this many keys, which are too many.
+    /// Too many keys: this many.
     TooMany(usize),
-    /// None of its keys can verify a signature.
+    /// No key can verify a signature.
     NoneUsable,
 }
 
@@ -72,7 +71,7 @@ impl fmt::Display for KeySetError {
 
 impl std::error::Error for KeySetError {}
 
-/// Only the number of keys, since some may be secret.
+/// Only the number of keys, because some may be secret.
 impl fmt::Debug for KeySet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeySet").field("keys", &self.keys.len()).finish_non_exhaustive()
@@ -86,15 +85,14 @@ impl PartialEq for KeySet {
 }
 
 impl KeySet {
-    /// Without keys.
     pub fn empty() -> Self {
         Self { keys: Vec::new(), fingerprint: Fingerprint::of(b"") }
     }
 
-    /// Reads a document. Keys that are not understood or have another purpose are left out (RFC 7517, section 5).
+    /// Skips keys that are not understood or have another purpose (RFC 7517, section 5).
     ///
     /// # Errors
-    /// When it is not a set of keys, or none of them can be used.
+    /// When the document is no set of keys, or no key can be used.
     pub fn parse(json: &[u8], origin: KeyOrigin) -> Result<Self, KeySetError> {
         #[derive(Deserialize)]
         struct Document {
@@ -118,7 +116,6 @@ impl KeySet {
         Ok(Self { keys, fingerprint: Fingerprint::of(json) })
     }
 
-    /// How many keys there are.
     pub fn count(&self) -> usize {
         self.keys.len()
     }
@@ -128,17 +125,15 @@ impl KeySet {
         self.fingerprint
     }
 
-    /// Whether a key may be used with this algorithm.
     pub fn has_key_for(&self, algorithm: Algorithm) -> bool {
         self.keys.iter().any(|key| key.algorithms.contains(&algorithm))
     }
 
-    /// Whether a key has this id.
     pub(super) fn has_id(&self, id: &str) -> bool {
         self.keys.iter().any(|key| key.id.as_deref() == Some(id))
     }
 
-    /// The keys that may have signed a token of this algorithm: those of the id, if the token names one.
+    /// The keys that may have signed a token with this algorithm: those with the id, if the token names one.
     pub(super) fn candidates(&self, id: Option<&str>, algorithm: Algorithm) -> impl Iterator<Item = &DecodingKey> {
         let fits = move |key: &&Key| key.algorithms.contains(&algorithm) && (id.is_none() || key.id.as_deref() == id);
         self.keys.iter().filter(fits).map(|key| &key.decoding)
@@ -146,7 +141,7 @@ impl KeySet {
 }
 
 impl Key {
-    /// `None` if it cannot verify a signature.
+    /// `None` if the key cannot verify a signature.
     fn read(key: Value, origin: KeyOrigin) -> Option<Self> {
         let mut jwk: Jwk = serde_json::from_value(key).ok()?;
         trim(&mut jwk.algorithm);
@@ -164,8 +159,8 @@ impl Key {
     }
 }
 
-/// Gives the numbers of a public key the length that they have to have. Some issuers write a zero byte before them, as ASN.1 does,
-/// or leave zero bytes out (RFC 7518, sections 2 and 6.2.1.2).
+/// Gives the numbers of a public key their required length. Some issuers write a zero byte before them, as ASN.1 does, or omit
+/// zero bytes (RFC 7518, sections 2 and 6.2.1.2).
 fn trim(parameters: &mut AlgorithmParameters) {
     let trimmed = |number: &mut String, length: usize| {
         let Ok(bytes) = URL_SAFE_NO_PAD.decode(&*number) else { return };
@@ -188,7 +183,7 @@ fn trim(parameters: &mut AlgorithmParameters) {
     }
 }
 
-/// The algorithms that a key of these parameters can be used with.
+/// The algorithms that a key with these parameters can be used with.
 fn algorithms(parameters: &AlgorithmParameters, origin: KeyOrigin) -> Vec<Algorithm> {
     match parameters {
         AlgorithmParameters::RSA(_) => AlgorithmFamily::Rsa.algorithms().to_vec(),

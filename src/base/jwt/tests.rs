@@ -1,4 +1,4 @@
-//! Tokens that are valid, and all the ways in which others are not.
+//! Tokens that are valid, and all ways in which others are not.
 
 use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{EncodingKey, Header, encode};
@@ -15,7 +15,7 @@ fn at(seconds: u64) -> Time {
     Time::from_micros(seconds * 1_000_000)
 }
 
-/// A key of the curve P-256 that signs, and its public half.
+/// A signing key of the curve P-256, with its public half.
 struct Signer {
     key: EncodingKey,
     pair: KeyPair,
@@ -45,7 +45,7 @@ fn claims() -> Value {
     json!({ "iss": "me", "aud": "api", "exp": NOW + 600, "sub": "alice" })
 }
 
-/// The claims, with one changed, or removed by `null`.
+/// The claims with one changed, or removed by `null`.
 fn with(name: &str, value: Value) -> Value {
     let mut claims = claims();
     claims[name] = value;
@@ -57,7 +57,7 @@ fn verifier(algorithms: &[Algorithm]) -> Verifier {
     Verifier::new("me", &["api".to_owned(), "web".to_owned()], algorithms, vec!["sub".to_owned()])
 }
 
-/// The claim `sub` of a token that is valid now, or why it is not.
+/// The claim `sub` of a valid token, or why the token is not valid.
 fn subject(token: &str, keys: &KeySet) -> Result<Option<String>, Rejection> {
     let claims = verifier(&[Algorithm::ES256]).verify(token.as_bytes(), keys, at(NOW))?;
     Ok(claims.get("sub").map(str::to_owned))
@@ -89,7 +89,7 @@ fn every_claim_that_has_to_be_there_is_checked() {
         ("sub", json!("bob"), Ok(Some("bob".to_owned()))),
         ("sub", json!(42), Ok(Some("42".to_owned()))),
         ("sub", json!(true), Ok(Some("true".to_owned()))),
-        // It must be a text (RFC 7519, section 4.1.2).
+        // `sub` must be a text (RFC 7519, section 4.1.2).
         ("sub", json!(["alice"]), Err(Rejection::Malformed)),
         ("sub", Value::Null, Ok(None)),
     ] {
@@ -184,7 +184,7 @@ fn a_public_key_is_never_used_as_a_secret() {
             for (id, expected) in [(Some("a"), Rejection::Algorithm), (None, Rejection::UnknownKey)] {
                 let header = Header { kid: id.map(str::to_owned), ..Header::new(algorithm) };
                 let token = encode(&header, &claims(), &EncodingKey::from_secret(&form)).unwrap();
-                // Where HMAC is not listed, and even where it is.
+                // Neither without HMAC in the list, nor with it.
                 assert_eq!(subject(&token, &keys), Err(Rejection::Algorithm));
                 let found = verifier(&everything).verify(token.as_bytes(), &keys, at(NOW));
                 assert_eq!(found.map(|_| ()), Err(expected), "{algorithm:?} {id:?}");
@@ -274,7 +274,6 @@ fn documents_that_are_no_keys_are_refused_without_repeating_them() {
     assert!(KeySet::parse(deep.as_bytes(), KeyOrigin::Server).is_err());
 }
 
-/// A token with this head, which is not signed.
 fn unsigned(head: &str, signature: &str) -> String {
     use base64::Engine as _;
     let encode = |text: &str| base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(text);

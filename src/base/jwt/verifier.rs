@@ -1,6 +1,6 @@
-//! What a token has to be: signed with a key of its issuer, for this audience, and valid now.
+//! The requirements for a token: signed with a key of its issuer, for this audience, and valid now.
 //!
-//! The crate would read the clock itself, so `exp` and `nbf` are compared here.
+//! The crate would read the clock itself, so this file compares `exp` and `nbf`.
 
 use jsonwebtoken::dangerous::insecure_decode_claims;
 use jsonwebtoken::errors::ErrorKind;
@@ -10,16 +10,16 @@ use serde_json::{Map, Value};
 use super::key_set::KeySet;
 use crate::base::clock::Time;
 
-/// How far the clocks of issuers may differ from ours, in seconds: a token is valid for so much longer, and earlier.
+/// How far the clocks of issuers may differ from ours, in seconds: tokens are valid this much earlier and later.
 pub const LEEWAY: u64 = 60;
 
-/// The longest token in bytes. Longer ones do not fit into the head of a request for most servers.
+/// In bytes. For most servers, longer tokens do not fit into a request head.
 const MAX_TOKEN: usize = 16 << 10;
 
-/// The most keys that are tried for a token that does not name its key, since each costs the check of a signature.
+/// The most keys to try for a token that names no key: each costs the check of a signature.
 const MAX_TRIED: usize = 4;
 
-/// What the tokens of one issuer have to be, and which of their claims are needed.
+/// The requirements for the tokens of one issuer, and the needed claims.
 pub struct Verifier {
     issuer: String,
     /// By the algorithm of the token.
@@ -27,38 +27,32 @@ pub struct Verifier {
     claims: Vec<String>,
 }
 
-/// What a valid token says, as far as it is needed.
+/// The needed claims of a valid token.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Claims {
     values: Vec<(String, String)>,
     expires: u64,
 }
 
-/// Why a token is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// It is not a signed JSON Web Token, or its algorithm is not known.
+    /// Not a signed JSON Web Token, or its algorithm is not known.
     Malformed,
-    /// Its algorithm is not one of those that are configured, or not one of its key.
+    /// An algorithm that the configuration or the key does not allow.
     Algorithm,
-    /// It names a key that is not known, or names none and no key has signed it.
+    /// The token names an unknown key, or names none and no key has signed it.
     UnknownKey,
-    /// Its key has not signed it.
+    /// The named key has not signed the token.
     Signature,
-    /// It lacks a claim that it has to have.
     MissingClaim,
-    /// It is from another issuer.
     Issuer,
-    /// It is for another audience.
     Audience,
-    /// It was valid.
     Expired,
-    /// It will be valid.
     NotYetValid,
 }
 
 impl Rejection {
-    /// All of them, in order.
+    /// In the order of the variants.
     pub const ALL: [Self; 9] = [
         Self::Malformed,
         Self::Algorithm,
@@ -71,7 +65,7 @@ impl Rejection {
         Self::NotYetValid,
     ];
 
-    /// The name in metrics.
+    /// In metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Malformed => "malformed",
@@ -103,17 +97,16 @@ impl Rejection {
 }
 
 impl Claims {
-    /// The value of a claim, if the token has it and it is a text, a number or a boolean.
+    /// `None` if the token lacks the claim, or the claim is no text, number or boolean.
     pub fn get(&self, claim: &str) -> Option<&str> {
         self.values.iter().find(|(name, _)| name == claim).map(|(_, value)| value.as_str())
     }
 
-    /// Whether the token is still valid.
     pub fn is_valid(&self, now: Time) -> bool {
         !is_expired(self.expires, now)
     }
 
-    /// The size of its values in bytes.
+    /// The size of the values in bytes.
     pub fn size(&self) -> usize {
         self.values.iter().map(|(_, value)| value.len()).sum()
     }
@@ -121,7 +114,7 @@ impl Claims {
 
 impl Verifier {
     /// For tokens of `issuer` for one of `audience`, signed with one of `algorithms`. If `audience` is empty, tokens must
-    /// have none (RFC 7519, section 4.1.3). Only these `claims` are kept of a token.
+    /// have none (RFC 7519, section 4.1.3). Only these `claims` of a token are kept.
     pub fn new(issuer: &str, audience: &[String], algorithms: &[Algorithm], claims: Vec<String>) -> Self {
         let validation = |algorithm: &Algorithm| {
             let mut validation = Validation::new(*algorithm);
@@ -142,14 +135,14 @@ impl Verifier {
     /// The claims of a token that is valid now.
     ///
     /// # Errors
-    /// Why it is not valid.
+    /// Why the token is not valid.
     pub fn verify(&self, token: &[u8], keys: &KeySet, now: Time) -> Result<Claims, Rejection> {
         if token.len() > MAX_TOKEN {
             return Err(Rejection::Malformed);
         }
         let header = decode_header(token).map_err(|_| Rejection::Malformed)?;
         if header.crit.is_some() {
-            // The token must not be accepted by a reader that does not know these extensions (RFC 7515, section 4.1.11).
+            // A reader that does not know these extensions must not accept the token (RFC 7515, section 4.1.11).
             return Err(Rejection::Malformed);
         }
         let validation = self.validations.iter().find(|(algorithm, _)| *algorithm == header.alg);
@@ -157,7 +150,7 @@ impl Verifier {
         self.check_cheaply(token, now)?;
 
         let id = header.kid.as_deref();
-        // A token that does not name its key may be signed with one that is too new to be known.
+        // A token without a key id may be signed with a key that is too new to be known.
         let mut rejection = match id {
             Some(id) if keys.has_id(id) => Rejection::Algorithm,
             _ => Rejection::UnknownKey,
@@ -179,8 +172,8 @@ impl Verifier {
         Err(rejection)
     }
 
-    /// Rejects tokens that are not worth the check of a signature: those that have expired, which clients may send again
-    /// and again, and those of other issuers, whose keys cannot be known. What passes is not trusted yet.
+    /// Rejects tokens that are not worth the check of a signature: expired ones, which clients may send again and again,
+    /// and those of other issuers, whose keys cannot be known. Tokens that pass are not trusted yet.
     fn check_cheaply(&self, token: &[u8], now: Time) -> Result<(), Rejection> {
         let claims: Map<String, Value> = insecure_decode_claims(token).map_err(|_| Rejection::Malformed)?;
         match claims.get("iss") {
@@ -215,13 +208,13 @@ fn is_expired(expires: u64, now: Time) -> bool {
     now.seconds() >= expires.saturating_add(LEEWAY)
 }
 
-/// A time in seconds since 1970, without its fraction (RFC 7519, section 2, "NumericDate").
+/// Seconds since 1970, without the fraction (RFC 7519, section 2, "NumericDate").
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
 fn seconds(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_f64().filter(|seconds| *seconds >= 0.0).map(|seconds| seconds as u64))
 }
 
-/// The text of a claim that is one value.
+/// `None` if the claim is not a single value.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

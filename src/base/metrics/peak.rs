@@ -1,8 +1,8 @@
-//! The highest share of something that was used in the last minutes.
+//! The highest used share of something in the last minutes.
 //!
-//! A decision says how much of a quota is left, so it costs one division and some comparisons to see how full keys are.
-//! To ask the store for its fullest key would mean to visit all cells, and Memcached cannot be asked at all. Which key
-//! it was is not kept, because metrics name no keys.
+//! A decision says how much of a quota is left, so one division and some comparisons show how full keys are. A search for the
+//! fullest key in the store would visit all cells, and Memcached cannot be searched. The key is not kept, because metrics name
+//! no keys.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,22 +11,22 @@ use crate::base::share::{WHOLE, share};
 
 /// The length of a window, as a power of two of microseconds: 33.6 s.
 const WINDOW_BITS: u32 = 25;
-/// How many windows are remembered. So a share is known for 302 s at least and for 336 s at most: a monitoring system that asks
-/// every minute sees it five times, also if one of its requests fails.
+/// A share is known for 302 s at least and for 336 s at most: a monitoring system that asks every minute sees it five times,
+/// even if one of its requests fails.
 const WINDOWS: usize = 10;
-/// The bits of a slot that hold the share, in millionths. The bits above have the number of the window.
+/// The bits of a slot for the share, in millionths. The bits above are the number of the window.
 const SHARE_BITS: u32 = 20;
 
-/// The highest share of the current window and of the nine before, so of the last 302 to 336 seconds. Only one thread adds to
-/// it, as to a [`super::Counter`]; any thread may read it.
+/// The highest share of the current window and the nine before: the last 302 to 336 seconds. Only one thread adds to it, as to
+/// a [`super::Counter`]; any thread may read it.
 #[derive(Debug, Default)]
 pub struct Peak {
-    /// Each window has the slot of its number modulo their count.
+    /// A window uses the slot of its number modulo [`WINDOWS`].
     slots: [AtomicU64; WINDOWS],
 }
 
 impl Peak {
-    /// Notes that of `capacity` so much was `remaining` at `now`. The rest was used.
+    /// The rest of `capacity` was used.
     pub fn observe(&self, remaining: u64, capacity: u64, now: Time) {
         let share = u64::from(share(capacity.saturating_sub(remaining), capacity));
         let window = window(now);
@@ -38,12 +38,12 @@ impl Peak {
         }
     }
 
-    /// The highest share, from 0 to 1; 0 if nothing was used.
+    /// From 0 to 1; 0 if nothing was used.
     #[expect(clippy::cast_precision_loss, reason = "a share has seven digits")]
     pub fn highest(&self, now: Time) -> f64 {
         let (current, mut highest) = (window(now), 0);
         for noted in self.slots.iter().map(|slot| slot.load(Ordering::Relaxed)) {
-            // Those of the future have an age that is larger than any.
+            // Windows of the future get a larger age than any other.
             if current.wrapping_sub(noted >> SHARE_BITS) < WINDOWS as u64 {
                 highest = highest.max(noted & MASK);
             }
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(highest(0), "0");
         peak.observe(1, 4, at(1));
         peak.observe(3, 4, at(33));
-        // A scrape each minute sees it five times, whenever the first one is.
+        // A scrape each minute sees the peak five times, whenever the first scrape is.
         assert_eq!([33, 60, 120, 180, 240, 300, 335].map(highest), ["0.75"; 7]);
         peak.observe(1, 2, at(40));
         assert_eq!([336, 340, 369].map(highest), ["0.5"; 3]);

@@ -1,4 +1,4 @@
-//! Where the admin listener of a gateway is, for those who ask it.
+//! The address of an admin listener, as commands use it.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,24 +11,21 @@ use rustls::pki_types::ServerName;
 use crate::config::AdminAddress;
 use crate::net::fetch::Url;
 
-/// Where an admin listener is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminLocation {
-    /// Behind TCP, with TLS if another server adds it.
+    /// TCP, with TLS if the URL says `https`.
     Http(Url),
-    /// A Unix socket.
     Unix(PathBuf),
 }
 
 impl AdminLocation {
-    /// Where to ask the listener that binds to this address of the configuration, and perhaps speaks TLS; `None` if the system
-    /// chooses its port.
+    /// The address of the listener with this setting; `None` if the system chooses its port.
     pub fn of(listen: &AdminAddress, is_tls: bool) -> Option<Self> {
         match listen {
             AdminAddress::Unix(path) => Some(Self::Unix(path.clone())),
             AdminAddress::Tcp(address) if address.port() == 0 => None,
             AdminAddress::Tcp(address) => {
-                // One that listens on all addresses listens on loopback, too.
+                // A listener on all addresses listens on loopback, too.
                 let ip = match address.ip().to_canonical() {
                     IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
                     IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
@@ -44,7 +41,7 @@ impl AdminLocation {
     }
 }
 
-/// As people write it: a URL, whose scheme may be missing, or `unix:PATH`.
+/// A URL with or without its scheme, or `unix:PATH`.
 impl FromStr for AdminLocation {
     type Err = String;
 
@@ -62,7 +59,6 @@ impl FromStr for AdminLocation {
         if uri.path() != "/" || uri.query().is_some() {
             return Err("write the URL without a path: the admin listener is a whole server".to_owned());
         }
-        // An IPv6 address is in brackets.
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let (default_port, server_name) = match scheme {
             "http" => (80, None),
@@ -83,7 +79,7 @@ impl FromStr for AdminLocation {
 
 const HELP: &str = "write it like http://127.0.0.1:9901 or unix:/run/gateway-admin.sock";
 
-/// As it is written on the command line; the scheme is left out unless it is `https`.
+/// As the command line has it, without the scheme `http`.
 impl fmt::Display for AdminLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

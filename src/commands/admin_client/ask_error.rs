@@ -1,4 +1,4 @@
-//! Why the admin listener does not give what it was asked for.
+//! Why an admin listener gives no usable answer.
 
 use std::error::Error as _;
 use std::fmt;
@@ -10,7 +10,6 @@ use http::StatusCode;
 use super::token::TOKEN_VARIABLE;
 use crate::net::fetch::ConnectError;
 
-/// Why a request to the admin listener has no usable answer.
 #[derive(Debug)]
 pub enum AskError {
     /// The token cannot be read.
@@ -19,26 +18,25 @@ pub enum AskError {
     Connect(io::Error),
     /// The TLS handshake fails, or there are no authorities to trust.
     Tls(io::Error),
-    /// What answers does not speak HTTP.
+    /// The server does not speak HTTP.
     NotHttp(hyper::Error),
     /// The connection ends too early.
     Closed(hyper::Error),
-    /// The token is wrong, or there is none.
+    /// The token is wrong or missing.
     Unauthorized { sent: bool },
     /// Another status than 200, with the sentence of the gateway.
     Status(StatusCode, String),
-    /// It is no admin listener of a gateway.
+    /// The server is no admin listener of a gateway.
     NotAGateway,
-    /// It is one of another version.
+    /// The gateway has another version.
     OtherVersion(serde_json::Error),
-    /// The answer has more than this number of bytes.
+    /// The answer is longer than this many bytes.
     TooLarge(usize),
-    /// It takes longer.
+    /// The answer takes longer than this.
     TimedOut(Duration),
 }
 
 impl AskError {
-    /// The error of an exchange that fails before there is an answer.
     pub(super) fn of_exchange(error: hyper::Error) -> Self {
         let is_of_system = matches!(error.source(), Some(source) if source.is::<io::Error>());
         if is_of_system || error.is_incomplete_message() { Self::Closed(error) } else { Self::NotHttp(error) }
@@ -55,7 +53,7 @@ impl From<ConnectError> for AskError {
     }
 }
 
-/// The text goes on after the address and a colon.
+/// The text follows the address and a colon.
 impl fmt::Display for AskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

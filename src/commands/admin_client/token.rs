@@ -1,4 +1,4 @@
-//! The token that an admin listener may want. It never comes from the command line, which other users of the machine can see.
+//! The token for an admin listener. It never comes from the command line, which other users of the machine can see.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,26 +11,24 @@ use tokio::time::timeout;
 use crate::base::byte_order_mark::without_mark;
 use crate::config::regular_file;
 
-/// The environment variable that may have the token.
 pub const TOKEN_VARIABLE: &str = "GATEWAY_ADMIN_TOKEN";
 
-/// The longest time to read the token. A mounted file system may not answer.
+/// For the file of the token: a mounted file system may not answer.
 const READ_LIMIT: Duration = Duration::from_secs(5);
 
-/// Where the token comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenSource {
     None,
     Environment(HeaderValue),
-    /// A file, which is read for each request, so that a token can be replaced.
+    /// Read for each request, so that operators can replace the token.
     File(PathBuf),
 }
 
 impl TokenSource {
-    /// The file if there is one, and otherwise the value of [`TOKEN_VARIABLE`] if it has one.
+    /// The file if there is one, else the value of [`TOKEN_VARIABLE`].
     ///
     /// # Errors
-    /// When the value cannot be sent in a header. The text says so without showing it.
+    /// When the value cannot be sent in a header. The text does not show the value.
     pub fn new(file: Option<PathBuf>, variable: Option<std::ffi::OsString>) -> Result<Self, String> {
         if let Some(file) = file {
             return Ok(Self::File(file));
@@ -43,7 +41,7 @@ impl TokenSource {
     /// The value of Authorization; `None` if there is no token.
     ///
     /// # Errors
-    /// When there is no token in the file that can be sent.
+    /// When the file has no token that can be sent.
     pub(super) async fn authorization(&self) -> io::Result<Option<HeaderValue>> {
         match self {
             Self::None => Ok(None),
@@ -59,7 +57,7 @@ impl TokenSource {
     }
 }
 
-/// `Bearer TOKEN`; `None` if the configuration of a gateway could not have such a token.
+/// `None` if no configuration could have this token.
 fn bearer(token: &str) -> Option<HeaderValue> {
     let token = token.trim_ascii();
     let is_token = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());

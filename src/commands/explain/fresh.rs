@@ -1,4 +1,4 @@
-//! How the first request would be answered: the counters are empty.
+//! The answer to the first request, when all counters are empty.
 
 use std::cell::RefCell;
 use std::io;
@@ -17,18 +17,16 @@ use crate::request::identify::tokens::TokenProblem;
 use crate::request::resolve::{ArrivedRequest, Target};
 use crate::request::route::rewrite;
 
-/// A request, and the route that takes it.
 pub(super) struct Routed<'a> {
     pub(super) gateway: &'a Snapshot,
     pub(super) served: &'a CompiledRoute,
     pub(super) request: ArrivedRequest<'a>,
     pub(super) target: &'a Target<'a>,
-    /// Why a token that the route requires is not usable.
+    /// Why a required token is not usable.
     pub(super) problem: Option<TokenProblem>,
 }
 
 impl Routed<'_> {
-    /// Adds the outcome.
     pub(super) fn write(
         &self,
         text: &mut String,
@@ -68,7 +66,7 @@ impl Routed<'_> {
             }
             (Some(answer), _) => format!("answered {}", answer.status().as_u16()),
         };
-        // Nobody knows what an upstream would answer.
+        // The response of an upstream is not known.
         let cost = if answer.is_some() { CostKnown::FromResponse } else { CostKnown::Never };
         let mut response = answer.map_or_else(Response::default, |answer| answer.map(drop));
         if decision == Decision::Admitted {
@@ -80,7 +78,7 @@ impl Routed<'_> {
         Ok(())
     }
 
-    /// The answer of the gateway itself to a request that its limits admit; `None` if it is forwarded.
+    /// The gateway's own answer to an admitted request; `None` if the request is forwarded.
     fn answer(&self) -> Option<LocalResponse> {
         let (uri, paths) = (&self.request.head.uri, self.gateway.resolver.paths);
         match (self.problem, &self.served.action) {

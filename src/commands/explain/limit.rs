@@ -9,14 +9,11 @@ use crate::request::identify::key_text::value_text;
 use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::tokens::{Usage, Weights};
 
-/// What is shown instead of a key.
 const MASK: &str = "***";
 
-/// One limit and the request.
 pub(super) struct DescribedLimit<'a> {
     pub(super) route_limit: &'a RouteLimit,
     pub(super) limit: &'a config::Limit,
-    /// Which gateways share the limits.
     pub(super) share: Option<&'a Share>,
     pub(super) attributes: &'a RequestAttributes<'a>,
     pub(super) asked: &'a AskedQuota,
@@ -24,7 +21,6 @@ pub(super) struct DescribedLimit<'a> {
 }
 
 impl DescribedLimit<'_> {
-    /// Adds its lines.
     pub(super) fn write(&self, text: &mut String) {
         let key_cache = &mut KeyCache::default();
         let key = self.route_limit.key.extract(self.attributes, 0, key_cache);
@@ -91,7 +87,7 @@ impl DescribedLimit<'_> {
         self.limit.ban.iter().for_each(|ban| line(text, &format!("    bans     {ban}")));
     }
 
-    /// What is reserved for a request that costs tokens.
+    /// What a request that costs tokens reserves.
     fn reserved(&self, cost: &TokenCost, selected: SelectedRates<'_>) -> String {
         let SelectedRates::Rates(_, limit) = selected else { return "none".to_owned() };
         let Usage { input, output, .. } = decide::reserved_tokens(cost, self.attributes.body);
@@ -122,7 +118,7 @@ impl DescribedLimit<'_> {
         let shown = |(source, value): (&Source, Vec<u8>)| match source {
             Source::Global => source.to_string(),
             Source::ClientIp { .. } if self.show_keys => format!("{} from {source}", value_text(source, &value)),
-            // These are in the request line, so they are not secret.
+            // The request line has these, so they are not secret.
             _ if self.show_keys || matches!(source, Source::Method | Source::Host | Source::Route | Source::Path) => {
                 format!("{:?} from {source}", String::from_utf8_lossy(&value))
             }

@@ -1,4 +1,4 @@
-//! What sources of quotas say about the keys of a request: each is asked, without a cache.
+//! Asks the sources of quotas about the keys of a request, without a cache.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use crate::request::decide::{ResolvedQuota, ResolvedQuotas, RouteLimit};
 use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::sources::quotas::{GrantedQuota, Quota};
 
-/// What a source of quotas has answered; `None` if it was not asked.
+/// `None` if the source was not asked.
 pub(super) type AskedQuota = Option<Result<Option<Arc<Quota>>, String>>;
 
-/// Asks the sources of all limits about the keys of the request, except those that have an override.
+/// Asks the sources of all limits, except about keys with an override.
 pub(super) fn ask(limits: &[RouteLimit], attributes: &RequestAttributes<'_>) -> Vec<AskedQuota> {
     let ask = |limit: &RouteLimit| {
         let (source, key_cache) = (limit.quotas.as_ref()?, &mut KeyCache::default());
@@ -23,7 +23,7 @@ pub(super) fn ask(limits: &[RouteLimit], attributes: &RequestAttributes<'_>) -> 
     limits.iter().map(ask).collect()
 }
 
-/// The answers, as a decision needs them.
+/// In the form that a decision needs.
 pub(super) fn resolved(
     limits: &[RouteLimit],
     attributes: &RequestAttributes<'_>,
@@ -36,7 +36,7 @@ pub(super) fn resolved(
     limits.iter().zip(asked).map(resolve).collect()
 }
 
-/// An answer, for people.
+/// For people.
 pub(super) fn answer(asked: &AskedQuota) -> String {
     match asked {
         None => "not asked about this key".to_owned(),

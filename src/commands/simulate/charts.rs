@@ -6,31 +6,28 @@ use super::report::{LimitReport, moment};
 use crate::base::clock::Time;
 use crate::base::units;
 
-/// The width of a chart; the page scales it.
+/// The page scales it.
 const WIDTH: f64 = 800.0;
-/// The height of the bars over time.
 const HEIGHT: f64 = 160.0;
-/// The space above the bars, for the label of the largest one.
+/// Above the bars, for the label of the largest one.
 const TOP: f64 = 18.0;
-/// The space below the bars, for the labels of the times.
+/// Below the bars, for the labels of the times.
 const BOTTOM: f64 = 20.0;
-/// The most bars over time.
 const COLUMNS: usize = 120;
-/// The height of one bar of a key with its label.
+/// One bar of a key with its label.
 const ROW: f64 = 34.0;
 
-/// The share of `value` in `most`, of so many units.
+/// The share of `value` in `most`, in `units`.
 #[expect(clippy::cast_precision_loss, reason = "a chart does not show that many digits")]
 fn scaled(value: u64, most: u64, units: f64) -> f64 {
     units * value as f64 / most.max(1) as f64
 }
 
-/// A coordinate with few digits.
 fn coordinate(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// The requests of a limit over time, and which of them were rejected.
+/// The requests of a limit over time, with the rejected part.
 pub(super) fn over_time(limit: &LimitReport) -> Markup {
     let columns = limit.timeline.columns(COLUMNS);
     let most = columns.columns.iter().map(|column| column.requests).max().unwrap_or(0);
@@ -68,7 +65,7 @@ pub(super) fn over_time(limit: &LimitReport) -> Markup {
     }
 }
 
-/// The keys with the most rejections: their requests, and which of them were rejected.
+/// The keys with the most rejections: their requests, with the rejected part.
 pub(super) fn worst_keys(limit: &LimitReport) -> Markup {
     let most = limit.worst.iter().map(|worst| worst.requests).max().unwrap_or(0);
     let rows = limit.worst.len() as u64;

@@ -4,7 +4,7 @@
 //! 203.0.113.7 - alice [10/Oct/2000:13:55:36 -0700] "GET /v1/users?q=1 HTTP/1.1" 200 2326 "https://referer/" "agent"
 //! ```
 //!
-//! What follows the agent is ignored.
+//! Text after the agent is ignored.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -24,14 +24,14 @@ pub(super) fn read(line: &[u8], needs: &Needs, times: &mut TimeReader) -> Result
         (head, rest) = quoted(behind).ok_or(Unreadable::Format)?;
     }
     let (request, rest) = quoted(rest).ok_or(Unreadable::Format)?;
-    // The user's name is chosen by the client and may contain brackets, so the last ones are those of the time.
+    // The client chooses the user's name, which may contain brackets. So the last brackets are those of the time.
     let head = head.trim_ascii_end().strip_suffix(b"]").ok_or(Unreadable::Format)?;
     let open = memchr::memrchr(b'[', head).ok_or(Unreadable::Format)?;
     let time = std::str::from_utf8(&head[open + 1..]).ok().and_then(|time| times.read(time)).ok_or(Unreadable::Time)?;
     let mut fields = begin.split(u8::is_ascii_whitespace);
     let (mut client, mut host) = (fields.next().and_then(address), None);
     if client.is_none() {
-        // Apache's vhost_combined has the name of the server before.
+        // Apache's vhost_combined has the name of the server first.
         client = fields.next().and_then(address);
         let name = begin.split(u8::is_ascii_whitespace).next().and_then(|name| std::str::from_utf8(name).ok());
         let name = name.map(|name| name.rsplit_once(':').map_or(name, |(name, _)| name));
@@ -55,19 +55,19 @@ pub(super) fn read(line: &[u8], needs: &Needs, times: &mut TimeReader) -> Result
     Ok(Box::new(Record { time, client, method, uri, host, headers, status, spent: None }))
 }
 
-/// The address of a client; of a list, as in X-Forwarded-For, the first one.
+/// The address of a client; the first one of a list, as in X-Forwarded-For.
 pub(super) fn address(text: &[u8]) -> Option<IpAddr> {
     let first = text.split(|byte| *byte == b',').next().unwrap_or_default();
     client::parse_address(first.trim_ascii())
 }
 
-/// The header with this value, if the log has one: `-` stands for none.
+/// `None` if the log has none, written as `-`.
 pub(super) fn header_value(name: HeaderName, value: &[u8]) -> Option<(HeaderName, HeaderValue)> {
     let value = HeaderValue::from_bytes(value).ok().filter(|value| !value.is_empty() && value != "-")?;
     Some((name, value))
 }
 
-/// Reads `GET /path HTTP/1.1`. Some clients send spaces in the path, which is not valid.
+/// Reads `GET /path HTTP/1.1`. Some clients send spaces in the path, although they are not valid.
 pub(super) fn request_line(line: &[u8]) -> Result<(Method, Uri), Unreadable> {
     let (method, rest) =
         line.split_at_checked(memchr::memchr(b' ', line).ok_or(Unreadable::NoRequest)?).unwrap_or_default();
@@ -79,7 +79,7 @@ pub(super) fn request_line(line: &[u8]) -> Result<(Method, Uri), Unreadable> {
     request(method, target)
 }
 
-/// A request of this method for a path or a URL.
+/// The target is a path or a URL.
 pub(super) fn request(method: &[u8], target: &[u8]) -> Result<(Method, Uri), Unreadable> {
     if method.is_empty() || target.is_empty() {
         return Err(Unreadable::NoRequest);
@@ -100,7 +100,7 @@ fn field<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(field)
 }
 
-/// The text up to the next quotation mark that is not escaped, and what follows it.
+/// The text up to the next quotation mark without an escape, and the rest after that mark.
 fn quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut at = 0;
     loop {
@@ -112,7 +112,7 @@ fn quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// The text without the escapes of Apache and nginx: `\"`, `\\`, `\xHH`.
+/// Removes the escapes of Apache and nginx: `\"`, `\\`, `\xHH`.
 fn unescaped(text: &[u8]) -> Cow<'_, [u8]> {
     if memchr::memchr(b'\\', text).is_none() {
         return Cow::Borrowed(text);

@@ -1,29 +1,26 @@
-//! The exact log of what a limit has admitted of one key, with which its counters are compared.
+//! An exact log of what a limit admitted for one key, to compare the limit's counters with.
 //!
-//! A request counts from its moment until exactly one window later, whatever the strategy of the limit is: over
-//! `(now - W, now]`. Of a rate per day or month, it counts within the window of the calendar.
+//! A request counts from its moment until exactly one window later, `(now - W, now]`, whatever the strategy of the limit
+//! is. For a rate per day or month, a request counts within the calendar window.
 
 use std::collections::VecDeque;
 
 use crate::base::clock::Time;
 use crate::limit::Rate;
 
-/// When how much was admitted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ExactLog {
-    /// By time, the oldest first: the moment, and everything that was admitted up to and with it.
+    /// By time, the oldest first: the moment, and the sum of all admissions up to and including it.
     entries: VecDeque<(u64, u64)>,
-    /// What was admitted before the first entry.
+    /// The sum of admissions before the first entry.
     before: u64,
 }
 
 impl ExactLog {
-    /// Whether every rate has room for a request of cost `need`.
     pub(super) fn has_room(&self, rates: &[Rate], now: Time, need: u64) -> bool {
         rates.iter().all(|rate| self.count(rate, now).saturating_add(need) <= rate.quota())
     }
 
-    /// What counts for a rate at `now`.
     fn count(&self, rate: &Rate, now: Time) -> u64 {
         let gone = rate.forgotten(now).map_or(0, |until| self.entries.partition_point(|(time, _)| *time <= until));
         let before =
@@ -35,18 +32,16 @@ impl ExactLog {
         self.entries.back().map_or(self.before, |(_, total)| *total)
     }
 
-    /// The number of its entries.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Adds what was admitted at `now`, which is not before what was added last. Returns by how many entries the log has
-    /// grown.
+    /// Adds an admission at `now`, which is not before the last one. Returns the number of new entries.
     pub(super) fn add(&mut self, now: Time, cost: u64) -> usize {
         let total = self.total().saturating_add(cost);
         match self.entries.back_mut() {
             _ if cost == 0 => 0,
-            // Many logs have no parts of seconds.
+            // Many logs have no fractions of a second.
             Some(last) if last.0 == now.micros() => {
                 last.1 = total;
                 0
@@ -58,7 +53,7 @@ impl ExactLog {
         }
     }
 
-    /// Forgets what was admitted at `until` or before, in microseconds. Returns how many entries that were.
+    /// Forgets admissions at or before `until`, in microseconds. Returns the number of removed entries.
     pub(super) fn forget(&mut self, until: u64) -> usize {
         let before = self.entries.len();
         while let Some((_, total)) = self.entries.front().filter(|(time, _)| *time <= until) {
@@ -78,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    /// What every request is, one by one.
+    /// Every request, one by one.
     #[derive(Default)]
     struct Naive(Vec<(u64, u64)>);
 

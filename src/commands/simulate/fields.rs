@@ -1,41 +1,35 @@
-//! Which fields of a JSON line hold what: by default the names that common proxies use, or those of `--field`.
+//! Which fields of a JSON line have which attributes: by default the names of common proxies, or those of `--field`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use http::HeaderName;
 
-/// What a field of a JSON line can hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attribute {
-    /// The address of the client.
     Client,
-    /// When the request came.
     Time,
     Method,
-    /// The path, with the query if the log has it; or a URL.
+    /// The path, with the query if the log has one; or a URL.
     Path,
     Host,
-    /// The status of the response.
     Status,
-    /// What the request has cost, where the response says it.
+    /// The cost, where the response says it.
     Cost,
-    /// A header of the request.
     Header(HeaderName),
 }
 
-/// `--field NAME=FIELD`: the field that holds an attribute.
+/// `--field NAME=FIELD`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// The attribute.
     pub attribute: Attribute,
-    /// The name of the field; `a.b` is also the field `b` of the object `a`.
+    /// `a.b` is also the field `b` of the object `a`.
     pub field: String,
 }
 
 const NAMES: [&str; 7] = ["client", "time", "method", "path", "host", "status", "cost"];
 
-/// Writes the attribute as `--field` spells it.
+/// As `--field` spells it.
 impl fmt::Display for Attribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -86,7 +80,7 @@ fn unknown(name: &str) -> String {
     format!("`{name}` is not one of {} and header:NAME{hint}", NAMES.join(", "))
 }
 
-/// The names of the fields that hold each attribute, in the order in which they are looked up.
+/// For each attribute, in the order of lookup.
 #[derive(Clone, Debug)]
 pub(super) struct FieldNames {
     pub(super) client: Vec<String>,
@@ -95,21 +89,21 @@ pub(super) struct FieldNames {
     pub(super) path: Vec<String>,
     pub(super) host: Vec<String>,
     pub(super) status: Vec<String>,
-    /// None by default: a number is a cost only in the log of somebody who says so.
+    /// Empty by default: a number is a cost only if the user says so.
     pub(super) cost: Vec<String>,
     /// For each header that the configuration uses.
     pub(super) headers: Vec<Vec<String>>,
 }
 
-/// The fields of the gateway's own log with the tokens of a language model that a request has used. Tokens that the provider has
-/// read from its cache are in the first.
+/// The fields of the gateway's own log with the tokens that a request used. The first field includes tokens from the provider's
+/// cache.
 pub(super) const TOKENS: [&str; 2] = ["tokens_input", "tokens_output"];
 
-/// A field that holds a whole request line, as `$request` of nginx.
+/// A field with a whole request line, such as `$request` of nginx.
 pub(super) const REQUEST_LINE: &str = "request";
 
 impl FieldNames {
-    /// The names for the headers that the configuration uses. Those of `fields` replace the default ones.
+    /// `headers` are those that the configuration uses. Names in `fields` replace the default names.
     pub(super) fn new(headers: &[HeaderName], fields: &[Field]) -> Self {
         let names = |attribute: &Attribute, defaults: &[&str]| {
             let given = fields.iter().find(|field| field.attribute == *attribute).map(|field| field.field.clone());

@@ -1,5 +1,5 @@
-//! The report as one HTML page with charts. It loads nothing from elsewhere and has no scripts. Everything in it is
-//! escaped by the template, since texts of the log come from clients.
+//! The report as one HTML page with charts. The page loads nothing from elsewhere and has no scripts. The template
+//! escapes everything, because texts of the log come from clients.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -8,7 +8,7 @@ use super::notes::about_unknown;
 use super::report::{LimitReport, Report, moment, percent, share};
 use crate::limit::Rate;
 
-/// Nothing may be loaded, and nothing may run.
+/// The page may load nothing and run nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
 const STYLE: &str = "
@@ -32,7 +32,6 @@ svg { display: block; width: 100%; height: auto; } svg text { fill: var(--soft);
 .warning { border-left: 4px solid var(--rejected); padding-left: .75rem; }
 ";
 
-/// The page.
 pub(super) fn html(report: &Report) -> String {
     let title = "What the limits would have done";
     let page = html! {
@@ -65,7 +64,6 @@ pub(super) fn html(report: &Report) -> String {
     page.into_string()
 }
 
-/// A name and a number.
 fn fact(name: &str, value: impl std::fmt::Display) -> Markup {
     html! { div { dt { (name) } dd { (value.to_string()) } } }
 }

@@ -1,7 +1,7 @@
-//! All logs together: their requests in the order of time, and which lines could not be used.
+//! Merges all logs: their requests in the order of time, and the lines that could not be used.
 //!
-//! Each log is sorted by itself, and then the logs are merged. So it does not matter in which order rotated files are
-//! named, and logs of several servers can be read together.
+//! Each log is sorted on its own before the merge. So rotated files can have any order, and logs of several servers can
+//! be read together.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,18 +16,15 @@ use super::record::{Line, Record, Unreadable};
 use super::reorder::{OutOfOrder, Reorder};
 use super::wrapping::unwrapped;
 
-/// How many skipped lines are kept, with their numbers.
+/// Skipped lines that the report lists.
 const MAX_SHOWN: usize = 20;
 
-/// The requests of all logs.
 pub(super) struct Input {
     logs: Vec<Log>,
     needs: Needs,
     names: FieldNames,
     times: TimeReader,
-    /// What the lines so far have.
     pub(super) seen: Seen,
-    /// What could not be used.
     pub(super) skipped: Skipped,
     /// Why logs could not be read to their ends.
     pub(super) broken: Vec<String>,
@@ -41,32 +38,26 @@ struct Log {
     next: Option<Box<Record>>,
 }
 
-/// The lines that could not be used.
 #[derive(Debug, Default)]
 pub(super) struct Skipped {
-    /// Lines that cannot be read.
     pub(super) unreadable: u64,
-    /// Lines that are too much out of order to be sorted.
+    /// Too much out of order to be sorted.
     pub(super) late: u64,
-    /// The first of them.
+    /// The first skipped lines.
     pub(super) first: Vec<SkippedLine>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SkippedLine {
-    /// The name of the file.
     pub(super) file: String,
-    /// The number of the line, from 1.
+    /// From 1.
     pub(super) line: u64,
     pub(super) why: Why,
 }
 
-/// Why a line was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// It cannot be read.
     Unreadable(Unreadable),
-    /// It is out of order.
     OutOfOrder(OutOfOrder),
 }
 
@@ -97,7 +88,7 @@ impl Skipped {
 }
 
 impl Input {
-    /// The requests of these logs, each sorted within this window.
+    /// Each log is sorted within `window`.
     pub(super) fn new(logs: Vec<Lines>, needs: Needs, names: FieldNames, window: Duration) -> Self {
         let count = logs.len();
         let log = |lines| Log { lines, reorder: Reorder::new(window, count), is_at_end: false, next: None };
@@ -112,7 +103,7 @@ impl Input {
         }
     }
 
-    /// Reads about so many requests in advance, to learn what the log has.
+    /// Reads about this many requests in advance, to learn what the log has.
     pub(super) fn look_ahead(&mut self, requests: usize) {
         let each = requests.div_ceil(self.logs.len().max(1));
         for at in 0..self.logs.len() {
@@ -122,7 +113,6 @@ impl Input {
         }
     }
 
-    /// The next request of all logs; `None` at the end.
     pub(super) fn next(&mut self) -> Option<Box<Record>> {
         for at in 0..self.logs.len() {
             while let Some(log) = self.logs.get_mut(at).filter(|log| log.next.is_none()) {
@@ -137,12 +127,12 @@ impl Input {
         earliest.min_by_key(|log| log.next.as_ref().map(|record| record.time)).and_then(|log| log.next.take())
     }
 
-    /// The bytes of all logs; `None` if that is not known.
+    /// In bytes; `None` if the size of a log is not known.
     pub(super) fn size(&self) -> Option<u64> {
         self.logs.iter().map(|log| log.lines.size).sum()
     }
 
-    /// The bytes that were read for so many requests, approximately. Others were read too, and wait.
+    /// About how many bytes were read for this many requests. The bytes of requests that wait do not count.
     pub(super) fn bytes_for(&self, requests: u64) -> u64 {
         let bytes: u64 = self.logs.iter().map(|log| log.lines.bytes_read()).sum();
         let added: u64 = self.logs.iter().map(|log| log.reorder.added()).sum();
@@ -150,7 +140,6 @@ impl Input {
         u64::try_from(share).unwrap_or(bytes)
     }
 
-    /// Reads a line of the log at this place.
     fn read_line(&mut self, at: usize) {
         let Some(Log { lines, reorder, is_at_end, .. }) = self.logs.get_mut(at) else { return };
         let number = lines.number + 1;

@@ -6,10 +6,10 @@ use super::notes::about_unknown;
 use super::report::{LimitReport, Report, moment};
 use super::toml::section;
 
-/// How many columns the timelines have.
+/// Of a timeline.
 const COLUMNS: usize = 60;
 
-/// One JSON object. With `suggest` each limit also has the text of a section with suggested rates.
+/// One JSON object. With `suggest`, each limit also has a section with suggested rates as text.
 pub(super) fn json(report: &Report, suggest: bool) -> String {
     let limits: Map<_, _> =
         report.limits.iter().map(|found| (found.name.clone(), limit(found, report.is_json, suggest))).collect();

@@ -1,4 +1,4 @@
-//! Lines of JSON: those of the gateway's own log, and those of other proxies.
+//! Lines of JSON: from the gateway's own log and from those of other proxies.
 
 use http::{HeaderName, StatusCode};
 
@@ -13,7 +13,7 @@ use crate::tokens::Usage;
 
 pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames, times: &mut TimeReader) -> Result<Line, Unreadable> {
     let object = Object::read(line).ok_or(Unreadable::Json)?;
-    // A call of Envoy is about descriptors, which its line does not have.
+    // A call of Envoy has descriptors, but its line does not.
     if object.text("via").is_some_and(|via| via == "envoy") {
         return Ok(Line::Message);
     }
@@ -50,7 +50,6 @@ pub(super) fn read(line: &[u8], needs: &Needs, names: &FieldNames, times: &mut T
     Ok(Line::Request(Box::new(Record { time, client, method, uri, host, headers, status, spent })))
 }
 
-/// What a request has cost, if the line says it.
 fn spent(object: &Object<'_>, names: &FieldNames) -> Option<Spent> {
     let number = |name: &str| object.text(name).and_then(|number| number.parse().ok());
     names.cost.iter().find_map(|name| number(name)).map(Spent::Cost).or_else(|| {
@@ -59,14 +58,14 @@ fn spent(object: &Object<'_>, names: &FieldNames) -> Option<Spent> {
     })
 }
 
-/// The microseconds that a request of the gateway's own log took. Its line is written when the request ends.
+/// In microseconds. The gateway writes the line of a request when the request ends.
 fn own_duration(object: &Object<'_>) -> u64 {
     let is_own = object.text("message").is_some_and(|message| message == "request") && object.text("outcome").is_some();
     let micros = is_own.then(|| object.text("micros")).flatten();
     micros.and_then(|micros| micros.parse().ok()).unwrap_or(0)
 }
 
-/// What a line of the gateway's own log is, if it is no request.
+/// `None` if the line is a request, or of another log.
 fn own_message(object: &Object<'_>) -> Option<Line> {
     let is_own = ["timestamp", "level", "message"].iter().all(|name| object.text(name).is_some());
     let refusals = object.text("refusals").and_then(|refusals| refusals.parse().ok());

@@ -1,4 +1,4 @@
-//! A JSON object of which only some fields are read. The others are skipped without being copied, since that would be most
+//! A JSON object of which only some fields are read. The others are skipped without a copy, because copies would be most
 //! of the work on a line.
 
 use std::borrow::{Borrow, Cow};
@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// The fields of an object; the last one of each name.
+/// The last field of each name.
 #[derive(Debug, Deserialize)]
 pub(super) struct Object<'a>(#[serde(borrow)] BTreeMap<Name<'a>, Field<'a>>);
 
-/// The name of a field. It is copied only if it has escapes.
+/// Copied only if the name has escapes.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -25,9 +25,8 @@ impl Borrow<str> for Name<'_> {
 #[derive(Debug, Deserialize)]
 #[serde(from = "&RawValue", bound(deserialize = "'de: 'a"))]
 struct Field<'a> {
-    /// The value as it is written.
     value: &'a RawValue,
-    /// The value as an object, once that was asked for.
+    /// The value as an object, once it was needed.
     inside: OnceCell<Option<Box<Object<'a>>>>,
 }
 
@@ -38,13 +37,13 @@ impl<'a> From<&'a RawValue> for Field<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// Reads an object. `None` if it is not valid JSON, or another value.
+    /// `None` if the text is no valid JSON object.
     pub(super) fn read(text: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(text).ok()
     }
 
-    /// The text of a field, if it has one. `a.b` is the field `b` of the object `a`, unless there is a field `a.b`. The
-    /// case of letters in the last name does not matter, since headers differ in it.
+    /// The text of a field. `a.b` is the field `b` of the object `a`, unless there is a field `a.b`. The last name ignores
+    /// the case of letters, because headers differ in it.
     pub(super) fn text(&self, name: &str) -> Option<Cow<'a, str>> {
         text(self.look_up(name)?)
     }
@@ -61,7 +60,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// The value as a text, if there is one. Some proxies write a list of values, and some `-` or an empty text for none.
+/// Some proxies write a list of values, and some write `-` or an empty text for no value.
 fn text(value: &RawValue) -> Option<Cow<'_, str>> {
     let written = value.get();
     let text = match written.as_bytes().first()? {

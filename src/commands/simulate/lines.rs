@@ -1,4 +1,4 @@
-//! The lines of one file or of standard input, unpacked if they are compressed by gzip.
+//! The lines of a file or of standard input, also compressed by gzip.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -11,35 +11,30 @@ use flate2::bufread::MultiGzDecoder;
 use crate::base::byte_order_mark::without_mark;
 use crate::base::printable::printable;
 
-/// The most bytes of a line. Requests have heads of at most 1 MiB.
+/// Of a line. Requests have heads of at most 1 MiB.
 const MAX_LINE: usize = 1 << 20;
-/// The bytes that are read at a time.
 const BUFFER: usize = 1 << 16;
-/// The first bytes of a file that is compressed by gzip (RFC 1952, section 2.3.1).
+/// How a gzip file begins (RFC 1952, section 2.3.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// The lines of one log, which are read one after the other.
 pub(super) struct Lines {
-    /// How messages call the file.
     pub(super) name: String,
-    /// The bytes of the file; `None` if that is not known.
+    /// In bytes; `None` if it is not known.
     pub(super) size: Option<u64>,
-    /// The number of the line that was read last, from 1.
+    /// Of the last line, from 1.
     pub(super) number: u64,
     reader: Box<dyn BufRead>,
     read: Rc<Cell<u64>>,
     line: Vec<u8>,
 }
 
-/// A line that was read.
 pub(super) enum Text<'a> {
-    /// The line without its end.
+    /// Without the end of the line.
     Whole(&'a [u8]),
-    /// A line of more than 1 MiB.
+    /// Longer than 1 MiB.
     Long,
 }
 
-/// Counts the bytes that are read.
 struct Counted<R> {
     inner: R,
     read: Rc<Cell<u64>>,
@@ -54,7 +49,7 @@ impl<R: Read> Read for Counted<R> {
 }
 
 impl Lines {
-    /// Opens a file, or standard input for `-`.
+    /// `-` is standard input.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         if path == Path::new("-") {
             return Self::new("standard input", None, io::stdin());
@@ -67,7 +62,6 @@ impl Lines {
         Self::new(&path.display().to_string(), metadata.is_file().then_some(metadata.len()), file)
     }
 
-    /// The lines of `input`, which messages call `name`.
     pub(super) fn new(name: &str, size: Option<u64>, input: impl Read + 'static) -> io::Result<Self> {
         let read = Rc::new(Cell::new(0));
         let mut input = Counted { inner: input, read: read.clone() };
@@ -83,12 +77,11 @@ impl Lines {
         Ok(Self { name: printable(name), size, number: 0, reader, read, line: Vec::new() })
     }
 
-    /// The bytes of the file that were read so far.
     pub(super) fn bytes_read(&self) -> u64 {
         self.read.get()
     }
 
-    /// The next line; `None` at the end.
+    /// `None` at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<Text<'_>>> {
         self.line.clear();
         let mut is_long = false;

@@ -5,12 +5,12 @@ use jiff::fmt::strtime;
 
 use crate::base::clock::Time;
 
-/// The time of the Common Log Format: `10/Oct/2000:13:55:36 -0700`.
+/// The Common Log Format: `10/Oct/2000:13:55:36 -0700`.
 const COMMON: &str = "%d/%b/%Y:%H:%M:%S %z";
-/// The same with a part of a second.
+/// With a fraction of a second.
 const COMMON_WITH_PART: &str = "%d/%b/%Y:%H:%M:%S%.f %z";
 
-/// Reads times. Lines that follow each other mostly have the same one, so the last one is cached.
+/// Caches the last time, because successive lines mostly have the same one.
 #[derive(Debug, Default)]
 pub(super) struct TimeReader {
     text: String,
@@ -19,7 +19,7 @@ pub(super) struct TimeReader {
 
 impl TimeReader {
     /// Reads a time of the Common Log Format or of RFC 3339, or a number of seconds, milliseconds, microseconds or
-    /// nanoseconds since 1970. `None` if it is none of them, or before 1970.
+    /// nanoseconds since 1970. `None` if the text is none of these, or before 1970.
     pub(super) fn read(&mut self, text: &str) -> Option<Time> {
         if self.time.is_none() || self.text != text {
             self.time = read(text.trim());
@@ -41,14 +41,14 @@ fn read(text: &str) -> Option<Time> {
     u64::try_from(timestamp.as_microsecond()).ok().map(Time::from_micros)
 }
 
-/// Seconds in the form `1.7e9`, which some programs write for all numbers.
+/// Seconds as `1.7e9`: some programs write all numbers so.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is positive, and small enough")]
 fn with_exponent(text: &str) -> Option<Time> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (1e8..1e11).contains(seconds))?;
     Some(Time::from_micros((seconds * 1e6).round() as u64))
 }
 
-/// A number since 1970. Its unit follows from its size, since all logs are from after 1973.
+/// The size of a number shows its unit, because all logs are from after 1973.
 fn number(text: &str) -> Option<Time> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let (whole, digits) = (whole.parse::<u64>().ok()?, fraction.get(..fraction.len().min(6))?);

@@ -1,4 +1,4 @@
-//! What of a request the configuration uses, and what of that the log has.
+//! Which parts of a request the configuration uses, and which of them the log has.
 
 use std::collections::BTreeSet;
 
@@ -9,52 +9,44 @@ use super::record::{Record, Spent};
 use crate::base::http::header_rules::{FORWARDED, FORWARDED_FOR, FORWARDED_PROTO};
 use crate::config::{Config, Cost, Host, Limit, Source, UNLIMITED};
 
-/// What of a request the configuration uses.
 #[derive(Clone, Debug)]
 pub(super) struct Needs {
-    /// The headers, each once.
+    /// Each header once.
     pub(super) headers: Vec<HeaderName>,
-    /// Whether a limit counts by the address of the client.
+    /// Whether a limit counts by the client's address.
     pub(super) client: bool,
 }
 
-/// What the lines read so far have.
+/// What the lines so far have.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a separate observation")]
 pub(super) struct Seen {
     /// For each of [`Needs::headers`], whether a line has it.
     pub(super) headers: Vec<bool>,
-    /// Whether a path has a query.
     pub(super) query: bool,
-    /// Whether a line names a host.
     pub(super) host: bool,
-    /// Whether a line has a status.
     pub(super) status: bool,
-    /// Whether a line has a cost.
     pub(super) cost: bool,
-    /// Whether a line has tokens of a language model.
     pub(super) tokens: bool,
-    /// Whether a time is more exact than a second.
+    /// Whether a time has fractions of a second.
     pub(super) fractions: bool,
-    /// Whether a line is JSON.
     pub(super) json: bool,
-    /// The refused requests that the gateway's own log has left out.
+    /// Refused requests that the gateway's own log left out.
     pub(super) left_out: u64,
 }
 
-/// What the log does not have of what a limit uses.
+/// What a limit uses but the log does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unknown {
-    /// The sources that no line has, as the configuration spells them.
+    /// Sources that no line has, as the configuration spells them.
     pub(super) sources: Vec<String>,
-    /// Whether a part of the key cannot be read from any other source either, so that the limit cannot be simulated.
+    /// Whether a part of the key has no other source, so that the limit cannot be simulated.
     pub(super) is_keyless: bool,
-    /// Whether later lines have the key, which was known too late.
+    /// Whether later lines have the key, which was found too late.
     pub(super) is_found_later: bool,
 }
 
 impl Seen {
-    /// Notes what a line has.
     pub(super) fn note(&mut self, record: &Record, needs: &Needs) {
         for (name, _) in &record.headers {
             let place = needs.headers.iter().position(|header| header == name);
@@ -72,7 +64,6 @@ impl Seen {
 }
 
 impl Needs {
-    /// What the configuration uses.
     pub(super) fn of(config: &Config) -> Self {
         let sources = || config.limits.iter().flat_map(Limit::sources);
         let mut headers: BTreeSet<_> = sources().filter_map(header_of).map(|name| name.as_str().to_owned()).collect();
@@ -116,7 +107,7 @@ impl Needs {
         }
     }
 
-    /// What a limit uses and no line has.
+    /// What a limit uses but no line has.
     pub(super) fn unknown(&self, limit: &Limit, seen: &Seen, has_host: bool) -> Unknown {
         let seen = &Seen { host: seen.host || has_host, ..seen.clone() };
         let missing = limit.sources().filter(|source| !self.has(source, seen)).map(ToString::to_string);
@@ -128,7 +119,7 @@ impl Needs {
         Unknown { sources, is_keyless, is_found_later: false }
     }
 
-    /// The headers that routes require and no line has.
+    /// Headers that routes require but no line has.
     pub(super) fn unknown_conditions(&self, config: &Config, seen: &Seen) -> Vec<String> {
         let conditions = config.routes.iter().flat_map(|route| &route.headers).map(|(name, _)| name);
         let unknown: BTreeSet<_> =
@@ -137,7 +128,6 @@ impl Needs {
     }
 }
 
-/// The header that a source is read from.
 fn header_of(source: &Source) -> Option<HeaderName> {
     match source {
         Source::Header(name) => Some(name.clone()),
@@ -147,7 +137,6 @@ fn header_of(source: &Source) -> Option<HeaderName> {
     }
 }
 
-/// The request header that a cost is read from.
 fn cost_header(cost: &Cost) -> Option<&HeaderName> {
     match cost {
         Cost::RequestHeader(name) => Some(name),
@@ -155,7 +144,7 @@ fn cost_header(cost: &Cost) -> Option<&HeaderName> {
     }
 }
 
-/// How to name the field of a source, where that is possible.
+/// How to name the field of a source with `--field`, where this is possible.
 pub(super) fn field_hint(source: &str) -> Option<String> {
     let name: HeaderName = match source.split_once(':') {
         Some(("header", name)) => name.parse().ok()?,
@@ -167,7 +156,7 @@ pub(super) fn field_hint(source: &str) -> Option<String> {
     Some(format!("--field {}=NAME", Attribute::Header(name)))
 }
 
-/// The host that lines without one are for, if only one is possible: the only one that routes name.
+/// The host of lines without a host: the only host that routes name. `None` if others are possible.
 pub(super) fn only_host(config: &Config) -> Option<&str> {
     let mut hosts = config.routes.iter().filter_map(|route| match &route.host {
         Host::Exact(name) => Some(name.as_str()),

@@ -1,4 +1,4 @@
-//! What the numbers of a simulation do not say: what the log does not have, and what a log cannot tell.
+//! What the numbers of a simulation do not say: what this log lacks, and what no log can tell.
 
 use std::time::Duration;
 
@@ -11,10 +11,9 @@ use crate::config::{Config, Cost, Limit, Role, Store};
 use crate::limit::Rate;
 use crate::tokens::Usage;
 
-/// The longest window of a rate, in seconds, for which it matters that a log has only whole seconds.
+/// In seconds: for rates with windows up to this, whole seconds in a log make a difference.
 const SHORT_WINDOW: u64 = 10;
 
-/// What notes are made of.
 pub(super) struct Notes<'a> {
     pub(super) config: &'a Config,
     pub(super) needs: &'a Needs,
@@ -25,7 +24,7 @@ pub(super) struct Notes<'a> {
 }
 
 impl Notes<'_> {
-    /// All notes: about the log, about the configuration, and about each limit.
+    /// About the log, then the configuration, then each limit.
     pub(super) fn all(&self) -> Vec<String> {
         let mut notes = self.about_log();
         notes.extend(self.about_configuration());
@@ -33,7 +32,6 @@ impl Notes<'_> {
         notes
     }
 
-    /// What the log has and does not have.
     fn about_log(&self) -> Vec<String> {
         let (seen, totals, default_host) = (&self.input.seen, &self.replay.totals, self.default_host);
         let mut notes = Vec::new();
@@ -87,7 +85,6 @@ impl Notes<'_> {
         notes
     }
 
-    /// What a log cannot tell about the configuration.
     fn about_configuration(&self) -> Vec<String> {
         let Self { config, needs, input, replay, .. } = self;
         let mut notes = Vec::new();
@@ -123,7 +120,6 @@ impl Notes<'_> {
     }
 }
 
-/// What a log cannot tell about a limit.
 fn about_limit(limit: &Limit, seen: &Seen) -> Vec<String> {
     let name = &limit.name;
     let mut notes = Vec::new();
@@ -168,7 +164,7 @@ fn about_limit(limit: &Limit, seen: &Seen) -> Vec<String> {
     notes
 }
 
-/// What it means for a limit that the log does not have what it uses.
+/// The consequence for a limit if the log lacks what the limit uses.
 pub(super) fn about_unknown(unknown: &Unknown, is_json: bool) -> Option<String> {
     if unknown.sources.is_empty() {
         return None;

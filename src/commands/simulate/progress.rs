@@ -1,10 +1,9 @@
-//! How far a simulation is, shown on a terminal.
+//! Shows the progress of a simulation on a terminal.
 
 use std::io::{self, IsTerminal};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How many requests lie between two updates.
 const STEP: u64 = 4_096;
 
 /// A bar on standard error, if that is a terminal.
@@ -14,7 +13,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Begins to read so many bytes; `None` if the number is not known.
+    /// `None` if the number of bytes is not known.
     pub(super) fn start(bytes: Option<u64>) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr());
@@ -22,7 +21,7 @@ impl Progress {
                 Some(_) => "{bar:40} {percent:>3} %  {binary_bytes_per_sec}  {eta} left",
                 None => "{spinner} {binary_bytes} read  {binary_bytes_per_sec}",
             };
-            // The bar of the library is used if the template is not valid.
+            // With an invalid template, the library uses its own bar.
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style);
             }
@@ -31,7 +30,7 @@ impl Progress {
         Self { bar, requests: 0 }
     }
 
-    /// One more request was decided; `bytes` says how many bytes were read for so many requests.
+    /// After one more decided request. `bytes` says how many bytes were read for so many requests.
     pub(super) fn step(&mut self, bytes: impl FnOnce(u64) -> u64) {
         self.requests += 1;
         if let Some(bar) = self.bar.as_ref().filter(|_| self.requests.is_multiple_of(STEP)) {

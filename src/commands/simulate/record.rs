@@ -1,4 +1,4 @@
-//! One line of an access log, read as a request.
+//! A line of an access log, read as a request.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,42 +10,39 @@ use crate::base::clock::Time;
 use crate::request::route::host;
 use crate::tokens::Usage;
 
-/// A request as far as the log tells about it.
+/// A request, as far as the log describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// When it arrived, or the closest moment that the log has.
+    /// The time of arrival, or the closest time in the log.
     pub(super) time: Time,
-    /// The address of the connection; `None` if the log has none.
+    /// `None` if the log has no address.
     pub(super) client: Option<IpAddr>,
     pub(super) method: Method,
     pub(super) uri: Uri,
     pub(super) host: Option<Box<str>>,
-    /// The headers that the configuration uses and the log has.
+    /// Those that the configuration uses and the log has.
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
-    /// The status that was answered.
     pub(super) status: Option<StatusCode>,
-    /// What it has cost; `None` if the log does not say it.
+    /// `None` if the log does not say it.
     pub(super) spent: Option<Spent>,
 }
 
-/// What a request has cost, as a log says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spent {
-    /// The cost itself.
     Cost(u64),
     /// Tokens of a language model.
     Tokens(Usage),
 }
 
 impl Record {
-    /// The value of the Host header. Many logs name the host of an absolute target in another spelling, so that one is only
-    /// compared with the target if it is another host.
+    /// The value of the Host header. Many logs spell the host of an absolute target in another way. So the host counts as a
+    /// second name only if it differs from the target in more than spelling.
     pub(super) fn named_host(&self) -> Option<&str> {
         let (target, named) = (self.uri.authority().map(Authority::as_str), self.host.as_deref());
         named.filter(|named| target.is_none_or(|target| host::normal(target) != host::normal(named))).or(target)
     }
 
-    /// The bytes that it takes in memory, approximately.
+    /// Approximate bytes in memory.
     pub(super) fn bytes(&self) -> usize {
         let path = self.uri.path_and_query().map_or(0, |path| path.as_str().len());
         let header = |(name, value): &(HeaderName, HeaderValue)| {
@@ -59,32 +56,27 @@ impl Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Line {
     Request(Box<Record>),
-    /// A line of the gateway's log that is about something else.
+    /// A line of the gateway's log about something else.
     Message,
-    /// A line of the gateway's log that stands for so many refused requests, which it does not describe.
+    /// A line of the gateway's log for this many refused requests, which it does not describe.
     LeftOut(u64),
 }
 
-/// Why a line cannot be read as a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unreadable {
-    /// It is longer than a line of a log can be.
     Long,
-    /// It is neither JSON nor in the Common or Combined Log Format.
+    /// Neither JSON nor in the Common or Combined Log Format.
     Format,
-    /// It begins like JSON, but is not valid.
+    /// Begins like JSON, but is not valid.
     Json,
-    /// It has no time.
     NoTime,
-    /// Its time is not in a known format.
+    /// The time is in no known format.
     Time,
-    /// It has no client.
     NoClient,
-    /// Its client is not an address.
     Client,
-    /// It has no method or no path.
+    /// The method or the path is missing.
     NoRequest,
-    /// Its method or its path is not valid in HTTP.
+    /// The method or the path is not valid in HTTP.
     Request,
 }
 

@@ -1,7 +1,7 @@
-//! Sorts requests by their times. Servers write a line when a request ends, so lines are a little out of order.
+//! Sorts requests by time. Servers write a line when a request ends, so lines are a little out of order.
 //!
-//! A single line with a time in the future would make all later lines late. So a line that is more than a day ahead is used
-//! only if the next one confirms it.
+//! A single line with a time in the future would make all later lines late. So a line that is more than a day ahead counts only
+//! if the next line confirms it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,33 +10,30 @@ use std::time::Duration;
 use super::record::Record;
 use crate::base::clock::micros;
 
-/// The most bytes of requests that wait to be sorted, of all logs together. If a log has more than that within the window, the window is
-/// shorter.
+/// In bytes: all requests of all logs that wait to be sorted. If the window has more, the window becomes shorter.
 const MAX_BYTES: usize = 256 << 20;
 
-/// Microseconds by which a line may be ahead of all others without being confirmed by the next one.
+/// In microseconds: a line that is further ahead of all others needs confirmation by the next line.
 const LEAP: u64 = 86_400 * 1_000_000;
 
 /// Requests that wait until no earlier one can come.
 pub(super) struct Reorder {
-    /// Microseconds.
+    /// In microseconds.
     window: u64,
     waiting: BinaryHeap<Reverse<PendingRecord>>,
     /// The latest time so far.
     newest: u64,
-    /// The number of the line that has it.
     newest_line: u64,
-    /// A request that is far ahead of all others, and the number of its line.
+    /// A request far ahead of all others, and its line.
     leaping: Option<(Box<Record>, u64)>,
-    /// The time of the request that was taken last.
+    /// The time of the last request that left.
     taken: u64,
-    /// How many requests were added.
     added: u64,
     bytes: usize,
     max_bytes: usize,
 }
 
-/// A request in the order of time, and of lines of the same time.
+/// Ordered by time, then by line.
 struct PendingRecord {
     at: (u64, u64),
     record: Box<Record>,
@@ -62,22 +59,21 @@ impl Ord for PendingRecord {
     }
 }
 
-/// A line that is out of order by more than can be sorted. All times are in whole seconds.
+/// A line that is too much out of order to be sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutOfOrder {
-    /// It came later than the window allows.
+    /// Later than the window allows.
     Late {
-        /// How long before the latest one.
+        /// By how many seconds the line is older than the latest one.
         seconds: u64,
-        /// The number of the line that has the latest one.
         newest_line: u64,
     },
-    /// It is far ahead of the lines before and after it.
+    /// Far ahead of the lines before and after.
     Ahead,
 }
 
 impl Reorder {
-    /// Sorts within this window. The memory is shared with so many others.
+    /// Sorts within `window`. The `logs` share the memory.
     pub(super) fn new(window: Duration, logs: usize) -> Self {
         let (waiting, max_bytes) = (BinaryHeap::new(), MAX_BYTES / logs.max(1));
         Self {
@@ -93,18 +89,15 @@ impl Reorder {
         }
     }
 
-    /// How many requests were added.
     pub(super) fn added(&self) -> u64 {
         self.added
     }
 
-    /// How many requests wait.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Adds the request of the line with this number. Returns the number of a line that is not used, and why: of this one,
-    /// or of the one before.
+    /// Adds the request of a line. Returns the number of a line that is not used, and why: it is this line or the previous one.
     pub(super) fn add(&mut self, record: Box<Record>, line: u64) -> Option<(u64, OutOfOrder)> {
         let time = record.time.micros();
         let is_ahead = time > self.newest.saturating_add(self.window.max(LEAP));
@@ -115,12 +108,12 @@ impl Reorder {
             }
             None => self.place(record, line),
             Some((leaping, its_line)) if time >= leaping.time.micros().saturating_sub(self.window) => {
-                // It is ahead of all others before, so it is not late.
+                // It is ahead of all others, so it is not late.
                 self.place(leaping, its_line);
                 self.add(record, line)
             }
             Some((leaping, its_line)) => match self.place(record, line) {
-                // A late line says nothing about the one before.
+                // A late line says nothing about the previous one.
                 Some(late) => {
                     self.leaping = Some((leaping, its_line));
                     Some(late)
@@ -146,7 +139,7 @@ impl Reorder {
         None
     }
 
-    /// The next request that none can precede any more; with `is_last`, no more lines come.
+    /// The next request that no other one can precede. With `is_last`, no more lines come.
     pub(super) fn take(&mut self, is_last: bool) -> Option<Box<Record>> {
         if let Some((leaping, line)) = self.leaping.take_if(|_| is_last) {
             // It is ahead of all others, so it is not late.
@@ -179,7 +172,7 @@ mod tests {
         Box::new(Record { time, client: None, method, uri, host: None, headers, status: None, spent: None })
     }
 
-    /// The times in the order in which requests are taken, and how many came late.
+    /// The times in the order in which requests leave, and the number of late ones.
     fn sorted(reorder: &mut Reorder, times: &[u64]) -> (Vec<u64>, usize) {
         let (mut taken, mut late) = (Vec::new(), 0);
         for (line, time) in (1..).zip(times) {

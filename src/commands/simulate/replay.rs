@@ -1,4 +1,4 @@
-//! One request of the log through the gateway's own steps: route, identify, decide. The clock is that of the log.
+//! Runs one request of the log through the gateway's own steps: route, identify, decide. The clock is that of the log.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,22 +23,20 @@ use crate::request::identify::{KeyCache, RequestAttributes};
 use crate::request::resolve::{NextStep, Resolved};
 use crate::store::{Counters, Store};
 
-/// What is shown for the counter of requests without a key.
+/// Shown for the counter of requests without a key.
 const NO_KEY: &str = "(no key)";
 
 /// The gateway as it would have decided.
 pub(super) struct Replay<'c> {
     config: &'c Config,
     gateway: Snapshot,
-    /// The host of requests whose line names none.
+    /// For requests whose line names no host.
     default_host: Option<&'c str>,
     uses_tls: bool,
-    /// The head of the last request.
     head: Parts,
     key_cache: RefCell<KeyCache>,
-    /// What each limit has decided, in the order of the configuration.
+    /// In the order of the configuration.
     pub(super) limits: Vec<LimitStatistics>,
-    /// The requests in total.
     pub(super) totals: Totals,
 }
 
@@ -46,22 +44,19 @@ pub(super) struct Replay<'c> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Totals {
     pub(super) requests: u64,
-    /// Those that no route takes.
     pub(super) unrouted: u64,
-    /// Those that the gateway refuses before it asks limits, for example because of an ambiguous path.
+    /// Refused before limits are asked, for example because of an ambiguous path.
     pub(super) refused: u64,
-    /// Those that at least one limit would have refused, or blocked.
+    /// Refused or blocked by at least one limit.
     pub(super) limited: u64,
-    /// Those that were answered 429 when they were logged.
+    /// Answered 429 in the log.
     pub(super) limited_then: u64,
-    /// When the first one came.
     pub(super) first: Option<Time>,
-    /// When the last one came.
     pub(super) last: Option<Time>,
 }
 
 impl<'c> Replay<'c> {
-    /// A gateway with this configuration and empty counters. The limits of the configuration must not hold requests.
+    /// Has empty counters. The limits of the configuration must not hold requests.
     pub(super) fn new(config: &'c Config, store: Store, default_host: Option<&'c str>) -> Self {
         let gateway = Snapshot::build(config, &SharedState::new(1, 1), Arc::new(store));
         let statistics = |rates: &Arc<decide::RateTable>| {
@@ -80,7 +75,7 @@ impl<'c> Replay<'c> {
         }
     }
 
-    /// How many keys the store has evicted although they were in use.
+    /// How many keys the store evicted although they were in use.
     pub(super) fn evicted(&self) -> u64 {
         match self.gateway.store.counters() {
             Counters::Memory(memory) => memory.evicted(),
@@ -88,13 +83,13 @@ impl<'c> Replay<'c> {
         }
     }
 
-    /// The counters of the decisions of a limit, if a route uses it.
+    /// `None` if no route uses the limit.
     pub(super) fn metrics(&self, name: &str) -> Option<&decide::DecisionCounters> {
         let mut limits = self.gateway.served.iter().flat_map(|route| &route.limits);
         limits.find(|limit| limit.metrics.name == name).map(|limit| limit.metrics.workers.of(0))
     }
 
-    /// Decides about a request, which is not before the last one.
+    /// Decides a request, which is not before the last one.
     pub(super) fn add(&mut self, record: &Record) {
         self.totals.requests += 1;
         self.totals.first.get_or_insert(record.time);
@@ -118,7 +113,7 @@ impl<'c> Replay<'c> {
         let Some(route) = self.gateway.served.get(index) else { return };
         let attributes = request.attributes(client, &target, &route.metrics.name);
         let input = DecisionInput {
-            // A source has what holds today, not what held when the log was written.
+            // A source knows the quotas of today, not those of the time of the log.
             quotas: &[],
             limits: &route.limits,
             part: StageRange::ALL,
@@ -153,7 +148,7 @@ impl<'c> Replay<'c> {
     }
 }
 
-/// What a request has cost by its response, as far as the log has it; `None` if it costs what was reserved.
+/// The final cost, as far as the log has it; `None` if the request costs what was reserved.
 fn response_cost(cost: &Cost, record: &Record) -> Option<u64> {
     let by_status = record.status.and_then(|status| decide::response_cost(cost, status, &HeaderMap::new()));
     by_status.or_else(|| match (cost, record.spent?) {
@@ -163,14 +158,13 @@ fn response_cost(cost: &Cost, record: &Record) -> Option<u64> {
     })
 }
 
-/// A request that was decided.
 struct Request<'r> {
     attributes: &'r RequestAttributes<'r>,
     record: &'r Record,
 }
 
 impl Request<'_> {
-    /// Notes what the limit at this place has decided, if it has.
+    /// Notes the decision of the limit at this place, if there is one.
     fn note(
         &self,
         statistics: &mut LimitStatistics,
@@ -209,7 +203,7 @@ impl Request<'_> {
             }
             _ => return,
         }
-        // A pool that the route does not name is asked only if others have no room.
+        // A pool that the route does not name is asked only if other limits have no room.
         let pooled = state.pooled.iter().find(|pooled| pooled.place == place);
         if !route_limit.is_of_route && pooled.is_none() {
             return;

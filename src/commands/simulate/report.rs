@@ -1,4 +1,4 @@
-//! What a simulation has found, as all outputs show it.
+//! The findings of a simulation, for all output formats.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -13,10 +13,9 @@ use crate::config::Limit;
 use crate::limit::Rate;
 use crate::request::decide::DecisionCounters;
 
-/// How many of the keys with the most rejections are listed.
+/// The number of listed keys with the most rejections.
 const WORST: usize = 10;
 
-/// What a simulation has found.
 pub struct Report {
     pub(super) requests: u64,
     pub(super) unreadable: u64,
@@ -24,7 +23,6 @@ pub struct Report {
     pub(super) skipped_lines: Vec<SkippedLine>,
     pub(super) from: Option<Time>,
     pub(super) to: Option<Time>,
-    /// Requests that no route takes.
     pub(super) unrouted: u64,
     /// Requests that are refused before limits are asked.
     pub(super) refused: u64,
@@ -35,32 +33,29 @@ pub struct Report {
     pub(super) notes: Vec<String>,
     /// Why logs could not be read to their ends.
     pub(super) broken: Vec<String>,
-    /// Whether lines are JSON, so that fields can be named.
+    /// Whether lines are JSON, so that the user can name fields.
     pub(super) is_json: bool,
 }
 
-/// What one limit would have done.
 pub(super) struct LimitReport {
     pub(super) name: String,
-    /// Its own rates, as the configuration spells them.
+    /// The limit's own rates, as the configuration spells them.
     pub(super) rates: Vec<String>,
-    /// Its key, as the configuration spells it.
+    /// As the configuration spells it.
     pub(super) key: String,
-    /// What the log does not have of what the limit uses.
+    /// What the limit uses but the log does not have.
     pub(super) unknown: Unknown,
     pub(super) requests: u64,
     pub(super) rejected: u64,
-    /// How many requests it would have held, and the longest; `None` if it holds none.
+    /// How many requests the limit would have held, and the longest delay; `None` if it holds none.
     pub(super) held: Option<(u64, Duration)>,
-    /// Requests that its pool was charged for.
+    /// Requests that were charged to the pool.
     pub(super) overflowed: u64,
-    /// Requests of exempt keys.
     pub(super) exempt: u64,
-    /// Requests of blocked keys.
     pub(super) blocked: u64,
-    /// What bans have done, if the limit bans keys.
+    /// `None` if the limit bans no keys.
     pub(super) bans: Option<BanReport>,
-    /// Requests without a key, which pass or are answered 400.
+    /// Requests without a key, which pass or get 400.
     pub(super) keyless: u64,
     pub(super) keys: u64,
     pub(super) keys_rejected: u64,
@@ -74,17 +69,13 @@ pub(super) struct LimitReport {
     pub(super) timeline: Timeline,
 }
 
-/// What the bans of a limit would have done.
 pub(super) struct BanReport {
-    /// How many would have begun.
     pub(super) begun: u64,
-    /// How many keys would have been banned.
     pub(super) keys: u64,
-    /// How many requests they would have refused, besides those whose refusals began them.
+    /// Requests that bans would have refused, except those that would have begun a ban.
     pub(super) refused: u64,
 }
 
-/// What a limit would have done to one key.
 pub(super) struct KeyReport {
     pub(super) key: String,
     pub(super) requests: u64,
@@ -99,19 +90,18 @@ pub(super) struct Suggestion {
 }
 
 impl Report {
-    /// Lines that could not be used.
     pub(super) fn skipped(&self) -> u64 {
         self.unreadable + self.late
     }
 
-    /// Why logs could not be read to their ends; then the report is about what was read before.
+    /// Why logs could not be read to their ends. Then the report covers only what was read.
     pub fn broken(&self) -> &[String] {
         &self.broken
     }
 }
 
 impl LimitReport {
-    /// What was found about `limit`. The counters of its decisions are there if a route uses it.
+    /// The counters of decisions are `Some` if a route uses the limit.
     pub(super) fn new(
         limit: &Limit,
         unknown: Unknown,
@@ -166,12 +156,11 @@ impl LimitReport {
     }
 }
 
-/// A moment in the form of RFC 3339.
+/// In RFC 3339.
 pub(super) fn moment(time: Time) -> String {
     time.timestamp().map_or_else(|| format!("{} s after 1970", time.seconds()), |timestamp| timestamp.to_string())
 }
 
-/// A share of a whole in percent.
 pub(super) fn percent(part: u64, whole: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
     let percent = 100.0 * part as f64 / whole.max(1) as f64;
@@ -182,7 +171,7 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// A share in parts of 10 000 as people write it: `1 %`, `0.1 %`, `0.01 %`.
+/// `1 %`, `0.1 %`, `0.01 %` for parts of 10 000.
 pub(super) fn share(parts: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "it is at most 10 000")]
     let percent = parts as f64 / 100.0;

@@ -1,4 +1,4 @@
-//! What one limit has decided: in total, over time, and for each key, compared with an exact log.
+//! What one limit decided: in total, over time, and for each key, compared with an exact log.
 //!
 //! Memory is bounded: only so many keys are followed one by one, and the comparison ends if the logs become too large.
 
@@ -14,92 +14,83 @@ use crate::base::clock::{Time, micros};
 use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, MAX_LOG, Rate, Strategy};
 
-/// The most keys of a limit that are followed one by one.
 const MAX_KEYS: usize = 1 << 20;
-/// The most entries of all exact logs of a limit together; each takes 16 bytes.
+/// In all exact logs of a limit together; each entry takes 16 bytes.
 const MAX_ENTRIES: usize = 1 << 24;
 
-/// What one limit has decided.
 pub(super) struct LimitStatistics {
-    /// Requests on which the rates have decided.
+    /// Requests that the rates decided.
     pub(super) requests: u64,
-    /// Those that the rates would have rejected.
+    /// Requests that the rates would have rejected.
     pub(super) rejected: u64,
-    /// Bans that have begun.
     pub(super) bans: u64,
-    /// Requests that a ban has refused, besides those that have begun one.
+    /// Requests that a ban refused, except those that began one.
     pub(super) banned: u64,
-    /// Those that it would have held although it admits them, and how full it was at most, in millionths.
+    /// Admitted requests that the limit would have held, and how full it was at most, in millionths.
     pub(super) held: u64,
     pub(super) fullest_held: u32,
-    /// Those for which there was no room, and that its pool was charged for.
+    /// Requests without room, for which the pool was charged.
     pub(super) overflowed: u64,
-    /// Requests of blocked keys, which a limit that only reports has let pass.
+    /// Requests of blocked keys that passed because the limit only reports.
     pub(super) reported_blocks: u64,
-    /// Requests of keys that are not followed, because there are too many.
+    /// Requests of keys that are not followed, because there are too many keys.
     pub(super) unfollowed: u64,
-    /// What was admitted although the exact log had no room for it.
+    /// Admitted although the exact log had no room.
     pub(super) wrongly_admitted: u64,
-    /// What was rejected although the exact log had room for it.
+    /// Rejected although the exact log had room.
     pub(super) wrongly_rejected: u64,
     /// When the comparison ended because it took too much memory.
     pub(super) compared_until: Option<Time>,
-    /// When requests came.
     pub(super) timeline: Timeline,
-    /// They are in boxes, since a table has up to twice as many places as entries.
+    /// In boxes, because a table has up to twice as many places as entries.
     keys: HashMap<Fingerprint, Box<KeyStatistics>, RandomState>,
-    /// The limit's own rates, in a form in which all requests can be counted, also those that are over the limit.
+    /// The limit's own rates, in a form that also counts requests over the limit.
     demand: Limit,
-    /// The longest window of all rates of the limit, in microseconds.
+    /// In microseconds, among all rates that keys of the limit can have.
     longest: u64,
     entries: usize,
     max_keys: usize,
     max_entries: usize,
 }
 
-/// What a limit has decided about one key.
 pub(super) struct KeyStatistics {
-    /// The key as the log has it.
+    /// As the log has it.
     pub(super) text: Box<str>,
     pub(super) requests: u64,
     pub(super) rejected: u64,
     pub(super) was_banned: bool,
     log: ExactLog,
-    /// All requests of the key, whether they were admitted or not.
+    /// All requests of the key, admitted or not.
     demand: Option<Cell>,
     peaks: Peaks,
 }
 
-/// What a limit has decided about one request.
 pub(super) struct Decided<'a> {
     pub(super) key: Fingerprint,
     pub(super) time: Time,
-    /// The rates that apply to the key.
     pub(super) limit: &'a Limit,
-    /// Whether they are the limit's own.
+    /// Whether `limit` has the limit's own rates.
     pub(super) is_own: bool,
-    /// What the request needed to be admitted.
+    /// What had to be free to admit the request.
     pub(super) need: u64,
-    /// What it has cost in the end, if it was admitted.
+    /// The final cost, if the request was admitted.
     pub(super) cost: u64,
     pub(super) outcome: Outcome,
 }
 
-/// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// All limits admit it, so that it was charged.
+    /// All limits admitted the request.
     Charged,
-    /// The limit has room for it, but another one refuses it.
+    /// The limit had room, but another one refused the request.
     NotCharged,
-    /// The limit has no room for it, and its pool was charged.
+    /// The limit had no room, and its pool was charged.
     Overflowed,
-    /// The limit refuses it.
     Rejected,
 }
 
 impl LimitStatistics {
-    /// Nothing yet. `own` is the limit with its own rates, and `all` are all rates that keys of it can have.
+    /// `own` is the limit with its own rates, and `all` are all rates that its keys can have.
     pub(super) fn new(own: &Limit, all: &[Arc<Limit>]) -> Self {
         let rates = all.iter().flat_map(|limit| limit.rates());
         let longest = rates.map(|rate| micros(rate.window())).max().unwrap_or(0);
@@ -127,7 +118,7 @@ impl LimitStatistics {
         }
     }
 
-    /// Adds a decision. `text` writes the key.
+    /// `text` writes the key.
     pub(super) fn add(&mut self, decided: &Decided<'_>, text: impl FnOnce() -> String) {
         let rejected = u64::from(decided.outcome == Outcome::Rejected);
         self.requests += 1;
@@ -169,29 +160,27 @@ impl LimitStatistics {
         }
     }
 
-    /// Notes that a key is banned from now on.
     pub(super) fn begin_ban(&mut self, key: Fingerprint) {
         self.bans += 1;
         self.keys.get_mut(&key).into_iter().for_each(|key| key.was_banned = true);
     }
 
-    /// Adds a request that a ban has refused. Its rates have not decided about it.
+    /// Adds a request that a ban refused; rates did not decide it.
     pub(super) fn add_banned(&mut self) {
         self.banned += 1;
     }
 
-    /// The keys that are followed.
     pub(super) fn keys(&self) -> impl Iterator<Item = &KeyStatistics> {
         self.keys.values().map(|key| &**key)
     }
 
-    /// The peaks of the keys that have the limit's own rates; none if they are not known to the end.
+    /// The peaks of keys with the limit's own rates; empty if the comparison ended early.
     pub(super) fn peaks(&self) -> Vec<Peaks> {
         let keys = self.keys.values().filter(|key| !key.peaks.is_empty() && self.compared_until.is_none());
         keys.map(|key| key.peaks.clone()).collect()
     }
 
-    /// Forgets what does not count any more. If that is not enough, the comparison ends.
+    /// Forgets what no longer counts. If that is not enough, the comparison ends.
     fn free(&mut self, now: Time) {
         self.entries = 0;
         let until = now.micros().saturating_sub(self.longest);
@@ -212,8 +201,8 @@ impl LimitStatistics {
     }
 }
 
-/// The rate in a form that counts requests over the limit too. A token bucket cannot: how fast it drains depends on its
-/// quota. A key that stays within the quota in every window is never refused by a bucket of that size.
+/// The rate in a form that also counts requests over the limit. A token bucket cannot do this, because it drains at a
+/// speed that depends on its quota. A bucket never refuses a key that stays within the quota in every window.
 fn unlimited(rate: &Rate) -> Rate {
     let log = || {
         Rate::new(rate.quota().min(MAX_LOG), rate.window()).and_then(|rate| rate.with_strategy(Strategy::SlidingLog))
@@ -262,7 +251,7 @@ mod tests {
     fn decisions_are_compared_with_the_exact_log() {
         let limit = Limit::new("a", &["2/10s".parse().unwrap()]);
         let mut statistics = LimitStatistics::new(&limit, &[Arc::new(limit.clone())]);
-        // A third one in the window, a refusal with room, and one that is right.
+        // A third admission in the window, a refusal although there was room, and a right decision.
         for (seconds, is_admitted) in [(100, true), (101, true), (102, true), (113, false), (114, true)] {
             add(&mut statistics, &decided(&limit, "a", seconds, is_admitted));
         }

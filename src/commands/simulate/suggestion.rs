@@ -1,23 +1,23 @@
-//! Rates that would have touched only a certain share of the keys.
+//! Suggests rates that would have touched only a certain share of the keys.
 //!
-//! For each key and rate there is a peak: the smallest quota at which no request of the key would have been refused. A
-//! rate touches the keys whose peak is larger than its quota.
+//! The peak of a key for a rate is the smallest quota that would not have refused the key. A rate touches the keys whose
+//! peak is larger than its quota.
 
 use smallvec::SmallVec;
 
 use crate::limit::{Rate, Strategy};
 
-/// The peaks of one key, for each rate of the limit.
+/// One for each rate of the limit.
 pub(super) type Peaks = SmallVec<[u64; 2]>;
 
-/// The shares of keys for which rates are suggested, in parts of 10 000: 1 %, 0.1 % and 0.01 %.
+/// In parts of 10 000: 1 %, 0.1 % and 0.01 %.
 pub(super) const SHARES: [u64; 3] = [100, 10, 1];
 
-/// The share in the middle, which is the one to begin with.
+/// The one to begin with.
 pub(super) const USUAL_SHARE: u64 = 10;
 
-/// Rates with the periods and the strategies of `rates` that together would have touched at most `share` of the keys, in
-/// parts of 10 000. `None` if there are no keys, or the strategy cannot count as much.
+/// Rates with the periods and strategies of `rates` that together would have touched at most `share` of the keys, in
+/// parts of 10 000. `None` if there are no keys, or the strategy cannot count so much.
 pub(super) fn suggestion(peaks: &[Peaks], rates: &[Rate], share: u64) -> Option<Vec<Rate>> {
     if peaks.is_empty() || rates.is_empty() {
         return None;
@@ -30,7 +30,7 @@ pub(super) fn suggestion(peaks: &[Peaks], rates: &[Rate], share: u64) -> Option<
         values
     };
     let sorted: Vec<_> = (0..rates.len()).map(descending).collect();
-    // Each rate alone would touch so many keys, and all of them together more.
+    // Each rate alone would touch `each` keys; all rates together touch more.
     let quotas = |each: usize| sorted.iter().map(|values| values.get(each).copied()).collect::<Option<Peaks>>();
     let touched = |quotas: &Peaks| {
         let is_touched = |peaks: &&Peaks| peaks.iter().zip(quotas).any(|(peak, quota)| peak > quota);
@@ -44,7 +44,6 @@ pub(super) fn suggestion(peaks: &[Peaks], rates: &[Rate], share: u64) -> Option<
     quotas(fits)?.iter().zip(rates).map(|(quota, rate)| with_quota(rate, *quota)).collect()
 }
 
-/// The rate with another quota.
 fn with_quota(rate: &Rate, quota: u64) -> Option<Rate> {
     let quota = quota.max(1);
     let strategy = match rate.strategy() {
@@ -95,7 +94,7 @@ mod tests {
             let allowed = peaks.len() as u64 * share / 10_000;
             let quotas = [found[0].quota(), found[1].quota()];
             prop_assert!(touched(quotas) <= allowed);
-            // With lower quotas, the next step would touch more keys, or the rates differ in whom they touch.
+            // With lower quotas, the next step would touch more keys, or the rates touch different keys.
             let single: Vec<Peaks> = peaks.iter().map(|peaks| Peaks::from_slice(&peaks[..1])).collect();
             let quota = suggestion(&single, &rates(&["1/s"]), share).unwrap()[0].quota();
             prop_assert!(quota == 1 || single.iter().filter(|peaks| peaks[0] > quota - 1).count() as u64 > allowed);

@@ -9,7 +9,6 @@ use super::timeline::sparkline;
 use crate::base::units;
 use crate::limit::Rate;
 
-/// How many columns the sparklines have.
 const COLUMNS: usize = 60;
 
 pub(super) fn text(report: &Report) -> String {
@@ -127,7 +126,6 @@ fn limit(text: &mut String, limit: &LimitReport, is_json: bool) {
     }
 }
 
-/// Adds when requests were rejected.
 fn when(text: &mut String, limit: &LimitReport) {
     let columns = limit.timeline.columns(COLUMNS);
     let rejected = columns.columns.iter().map(|column| column.rejected);

@@ -1,36 +1,32 @@
-//! When requests came and were rejected, in a bounded number of intervals. The intervals double whenever the time
-//! exceeds them.
+//! When requests came and were rejected, in a bounded number of intervals. The intervals double whenever time exceeds
+//! them.
 
 use crate::base::clock::Time;
 
-/// The most intervals.
 const INTERVALS: usize = 240;
-/// The shortest interval in seconds.
+/// In seconds.
 const SHORTEST: u64 = 1;
 
-/// The counts of each interval.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Timeline {
-    /// The first second.
+    /// In seconds since 1970.
     start: Option<u64>,
-    /// Seconds of each interval.
+    /// In seconds.
     width: u64,
     intervals: Vec<Interval>,
 }
 
-/// What happened in one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Interval {
     pub(super) requests: u64,
     pub(super) rejected: u64,
 }
 
-/// A timeline in a chosen number of columns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Columns {
-    /// Seconds since 1970.
+    /// In seconds since 1970.
     pub(super) start: u64,
-    /// Seconds of each column.
+    /// In seconds.
     pub(super) width: u64,
     pub(super) columns: Vec<Interval>,
 }
@@ -43,7 +39,7 @@ impl Interval {
 }
 
 impl Timeline {
-    /// Adds a request. Those before the first one count as of its moment.
+    /// Requests from before the first one count as of its moment.
     pub(super) fn add(&mut self, time: Time, is_rejected: bool) {
         let start = *self.start.get_or_insert(time.seconds());
         let after = time.seconds().saturating_sub(start);
@@ -61,7 +57,6 @@ impl Timeline {
         }
     }
 
-    /// The timeline in at most `most` columns.
     pub(super) fn columns(&self, most: usize) -> Columns {
         let together = self.intervals.len().div_ceil(most.max(1)).max(1);
         let width = self.width.saturating_mul(together as u64);
@@ -69,7 +64,7 @@ impl Timeline {
     }
 }
 
-/// Adds up so many intervals at a time.
+/// Adds up groups of `together` intervals.
 fn merged(intervals: &[Interval], together: usize) -> Vec<Interval> {
     let sum = |intervals: &[Interval]| {
         let mut sum = Interval::default();
@@ -79,7 +74,7 @@ fn merged(intervals: &[Interval], together: usize) -> Vec<Interval> {
     intervals.chunks(together).map(sum).collect()
 }
 
-/// One character for each value: a bar that is as high as its share of the largest one. Zero is a space, and every other
+/// One character for each value: a bar as high as the value's share of the largest one. Zero is a space, and every other
 /// value is visible.
 pub(super) fn sparkline(values: impl Iterator<Item = u64> + Clone) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];

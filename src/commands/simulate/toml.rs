@@ -1,4 +1,4 @@
-//! Suggested rates as a section of the configuration, to be pasted into it: `gateway simulate --suggest`.
+//! Suggested rates as a section to paste into the configuration: `gateway simulate --suggest`.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,6 @@ use super::report::{LimitReport, Report, moment, percent, share};
 use super::suggestion::USUAL_SHARE;
 use crate::limit::Rate;
 
-/// A section for each limit, with what was found as comments.
 pub(super) fn toml(report: &Report) -> String {
     let mut text = String::new();
     let (from, to) = (report.from.map_or("-".to_owned(), moment), report.to.map_or("-".to_owned(), moment));
@@ -57,12 +56,11 @@ pub(super) fn section(limit: &LimitReport) -> String {
     text
 }
 
-/// A text in TOML.
 fn quoted(text: &str) -> String {
     Value::String(text.to_owned()).to_string()
 }
 
-/// A key in TOML, which needs no quotation marks if it is a word.
+/// A word needs no quotation marks in TOML.
 fn name(text: &str) -> String {
     let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     if !text.is_empty() && text.bytes().all(is_bare) { text.to_owned() } else { quoted(text) }

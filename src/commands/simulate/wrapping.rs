@@ -1,10 +1,10 @@
-//! What container runtimes and journald write before and around the lines of a log.
+//! Removes what container runtimes and journald write before and around the lines of a log.
 
 use std::borrow::Cow;
 
 use super::json_object::Object;
 
-/// The line as the server has written it.
+/// The line as the server wrote it.
 pub(super) fn unwrapped(line: &[u8]) -> Cow<'_, [u8]> {
     if line.starts_with(b"{") {
         return of_json(line).map_or(Cow::Borrowed(line), Cow::Owned);
@@ -14,7 +14,7 @@ pub(super) fn unwrapped(line: &[u8]) -> Cow<'_, [u8]> {
 
 /// Docker's json-file, `{"log":"...\n","stream":"stdout","time":"..."}`, and `journalctl -o json`.
 fn of_json(line: &[u8]) -> Option<Vec<u8>> {
-    // Most lines of JSON are neither, and are read once.
+    // Most JSON lines are neither, so they are parsed only once.
     let is_named = |name: &[u8]| memchr::memmem::find(line, name).is_some();
     let (text, beside) = match () {
         () if is_named(b"\"log\"") && is_named(b"\"stream\"") => ("log", "stream"),
@@ -47,7 +47,7 @@ fn of_journal(line: &[u8]) -> Option<&[u8]> {
     (is_time && unit.ends_with(b":")).then_some(rest)
 }
 
-/// The text up to a space, and what follows that.
+/// The text up to a space, and the rest after that space.
 fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (word, rest) = text.split_at(memchr::memchr(b' ', text)?);
     Some((word, &rest[1..]))

@@ -1,4 +1,4 @@
-//! Follows what the gateway sends, and asks again when it is away.
+//! Follows the numbers of a gateway, and asks again after the gateway was away.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -12,30 +12,28 @@ use crate::base::back_off::BackOff;
 use crate::base::printable::printable;
 use crate::commands::admin_client::{AdminClient, Answer, AskError};
 
-/// The longest time until the gateway answers, and between its events, of which there is one each second.
+/// For an answer, and for the next event: the gateway sends one each second.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// The pauses before a gateway that is away is asked again.
+/// Pauses before the next attempt while the gateway is away.
 const PAUSES: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(5) };
-/// How often rates and keys of limits are asked for.
 const LIMITS_EVERY: Duration = Duration::from_secs(5);
-/// The most bytes of an event, or of the limits. A thousand limits take less than one MiB.
+/// Of an event, or of the limits. A thousand limits take less than 1 MiB.
 const MAX_BYTES: usize = 8 << 20;
 
-/// What is new.
 #[derive(Debug)]
 pub(super) enum Update {
-    /// How the gateway does now, or why that is not known.
+    /// The newest numbers, or why there are none.
     Numbers(Result<Box<Numbers>, String>),
-    /// The limits with their keys, or why they cannot be read.
+    /// With their keys, or why they cannot be read.
     Limits(Result<Limits, String>),
 }
 
-/// The numbers of a gateway, from one stream of events after another: a gateway ends each after some minutes (HTML Living
-/// Standard, section 9.2, <https://html.spec.whatwg.org/multipage/server-sent-events.html>).
+/// The numbers of a gateway, from one event stream after another, because a gateway ends each after some minutes (HTML
+/// Living Standard, section 9.2, <https://html.spec.whatwg.org/multipage/server-sent-events.html>).
 pub(super) struct Feed<'a> {
     client: &'a AdminClient,
     open: Option<Answer>,
-    /// What has come of the next events, in whatever pieces.
+    /// The beginning of the next events.
     begun: Vec<u8>,
 }
 
@@ -44,10 +42,10 @@ impl<'a> Feed<'a> {
         Self { client, open: None, begun: Vec::new() }
     }
 
-    /// The next numbers.
+    /// Waits for the next numbers.
     ///
     /// # Errors
-    /// When the gateway sends none, or the stream breaks, is silent, or sends what cannot be read.
+    /// When the gateway sends none, or the stream breaks, is silent, or cannot be read.
     pub(super) async fn next(&mut self) -> Result<Numbers, AskError> {
         let mut is_new = false;
         loop {
@@ -68,14 +66,14 @@ impl<'a> Feed<'a> {
             match piece {
                 Some(piece) if self.begun.len() + piece.len() > MAX_BYTES => return Err(AskError::TooLarge(MAX_BYTES)),
                 Some(piece) => self.begun.extend_from_slice(&piece),
-                // Otherwise a server of empty streams would be asked again and again without a pause.
+                // Otherwise it would ask a server of empty streams again and again without a pause.
                 None if is_new => return Err(AskError::NotAGateway),
                 None => self.open = None,
             }
         }
     }
 
-    /// Sends the next numbers for ever. If there are none, it asks again after a pause.
+    /// Sends numbers for ever. If there are none, it asks again after a pause.
     pub(super) async fn follow(mut self, send: impl Fn(Update)) -> Infallible {
         let mut failures = 0;
         loop {
@@ -90,14 +88,14 @@ impl<'a> Feed<'a> {
     }
 }
 
-/// Takes the first event that is there as a whole: it ends with an empty line.
+/// Takes the first complete event: an event ends with an empty line.
 fn take_event(begun: &mut Vec<u8>) -> Option<Vec<u8>> {
     let end = memchr::memmem::find(begun, b"\n\n")? + 2;
     let rest = begun.split_off(end);
     Some(std::mem::replace(begun, rest))
 }
 
-/// The numbers of an event; `None` if it is another one.
+/// `None` if the event is of another kind.
 fn read(event: &[u8]) -> Result<Option<Numbers>, AskError> {
     let field = |name: &[u8]| {
         let mut lines = event.split(|byte| *byte == b'\n');
@@ -109,13 +107,13 @@ fn read(event: &[u8]) -> Result<Option<Numbers>, AskError> {
     }
 }
 
-/// Reads JSON, with all its texts made safe for a terminal.
+/// Makes all texts safe for a terminal.
 fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, AskError> {
     let value = serde_json::from_slice(json).map(printed);
     value.and_then(serde_json::from_value).map_err(AskError::OtherVersion)
 }
 
-/// The same value whose texts and names are printable.
+/// Makes texts and names printable.
 fn printed(value: Value) -> Value {
     match value {
         Value::String(text) => printable(&text).into(),
@@ -125,7 +123,6 @@ fn printed(value: Value) -> Value {
     }
 }
 
-/// Asks for the rates and keys of limits again and again.
 pub(super) async fn follow_limits(client: &AdminClient, send: impl Fn(Update)) -> Infallible {
     loop {
         let asked = async { parse(&client.get("/api/limits", ANSWER_LIMIT).await?.whole(MAX_BYTES).await?) };
@@ -176,7 +173,6 @@ mod tests {
         let text = value.to_string();
         assert!(!text.contains(|character: char| character.is_control() || character == '\u{202e}'), "{text}");
         assert_eq!(value.as_object().unwrap().values().next().unwrap()[2], 1);
-        // Neither can those of an error.
         let event = format!("event: numbers\ndata: {}\n\n", json!({ "state": hostile }));
         let error = read(event.as_bytes()).unwrap_err().to_string();
         assert!(!error.contains(char::is_control), "{error:?}");

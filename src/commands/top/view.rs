@@ -1,4 +1,4 @@
-//! Draws the screen: the state of the gateway, and the panels below it. It reads no clock and asks nobody.
+//! Draws the screen: the state of the gateway, and the panels below it. Uses no clock and no I/O.
 
 mod panels;
 #[cfg(test)]
@@ -16,39 +16,35 @@ use super::model::Model;
 use crate::admin::dashboard::State;
 use crate::admin::outcome_groups::{FAILED, GROUPS, LIMITED, by_group_of_names};
 
-/// The smallest width and height on which anything is shown.
+/// The smallest terminal, in columns and rows.
 const SMALLEST: [u16; 2] = [40, 14];
-/// From this width on, keys and upstreams are side by side.
+/// Columns from which keys and upstreams are side by side.
 const WIDE: u16 = 72;
-/// Numbers that are older are called old. There are new ones each second.
+/// Numbers of this age are called old. The gateway sends new ones each second.
 const OLD: Duration = Duration::from_secs(5);
-/// The least width of the first column of a table. Other columns are left out if there is no room for them.
+/// The least width of the first column of a table. Columns without room are left out.
 const NAMES: u16 = 14;
 
-/// What is less important.
+/// For less important text.
 const SOFT: Style = Style::new().add_modifier(Modifier::DIM);
-/// What is well.
+/// For what is well.
 const GOOD: Style = Style::new().fg(Color::Green);
-/// What somebody should look at.
+/// For what needs attention.
 const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
-/// What is refused.
 const REFUSED: Style = Style::new().fg(Color::Yellow);
 
-/// What is on the screen.
 pub(super) struct Screen {
-    /// Where the gateway is.
     pub(super) address: String,
-    /// Whether the user wants colours. What a colour means is always said in words, too.
+    /// Whether the user wants colours. Words say everything that colours say.
     pub(super) has_colours: bool,
     pub(super) model: Model,
 }
 
-/// A table below a title. Its first column is of texts, the others are of numbers, the most important first.
+/// A table below a title. The first column has texts, the others have numbers, the most important first.
 struct Panel<'a> {
     title: &'a str,
-    /// The headings with their widths. The first column gets what is left.
+    /// Headings with widths. The first column gets the rest of the width.
     columns: &'a [(&'a str, u16)],
-    /// What is shown in place of no rows.
     empty: &'a str,
 }
 
@@ -81,7 +77,6 @@ fn titled(title: String) -> Block<'static> {
 }
 
 impl Screen {
-    /// Draws everything as of `now`.
     pub(super) fn draw(&self, frame: &mut Frame<'_>, now: Instant) {
         let area = frame.area();
         let [width, height] = SMALLEST;
@@ -119,7 +114,7 @@ impl Screen {
         }
     }
 
-    /// The gateway with its state, the requests by group, connections and reloads.
+    /// The state of the gateway, the requests by group, connections and reloads.
     fn head(&self) -> Vec<Line<'_>> {
         let numbers = &self.model.numbers;
         let (state, style) = match numbers.state {
@@ -155,12 +150,12 @@ impl Screen {
     }
 }
 
-/// A count: 12,345.
+/// 12,345.
 fn count(number: u64) -> String {
     grouped(&number.to_string())
 }
 
-/// A number per second: 0, 0.4, 12, 1,234, and – if it is not known.
+/// 0, 0.4, 12, 1,234, or – if the rate is not known.
 fn rate(number: Option<f64>) -> String {
     match number {
         None => "–".to_owned(),
@@ -170,20 +165,20 @@ fn rate(number: Option<f64>) -> String {
     }
 }
 
-/// A duration in seconds as one number with a unit: 2.1ms.
+/// One number with a unit: 2.1ms.
 fn latency(seconds: Option<f64>) -> String {
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     duration.map_or("–".to_owned(), |duration| format!("{duration:.1?}"))
 }
 
-/// Digits with a comma before each three.
+/// Puts a comma before each group of three digits.
 fn grouped(digits: &str) -> String {
     let begins_group = |index: usize| index > 0 && (digits.len() - index).is_multiple_of(3);
     let group = |(index, digit)| [begins_group(index).then_some(','), Some(digit)];
     digits.char_indices().flat_map(group).flatten().collect()
 }
 
-/// The style of a rate that is not zero.
+/// Uses `style` only for a rate above zero.
 fn when(rate: Option<f64>, style: Style) -> Style {
     if rate > Some(0.0) { style } else { Style::new() }
 }

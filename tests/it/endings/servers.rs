@@ -1,4 +1,4 @@
-//! Servers and clients that end too early: a client gets what came before, and can tell that it is not all; nobody is left
+//! Servers and clients that end too early. A client gets what came before, and can tell that it is not all; nobody is left
 //! waiting; and a connection that its server has ended costs no request. In both protocols on both sides, whoever is slow.
 
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -19,25 +19,23 @@ const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 const EVENTS: usize = 40;
 const MUCH: usize = 3 << 20;
 
-/// Where a response breaks off.
 #[derive(Clone, Copy, Debug)]
 enum Break {
-    /// Directly behind the head.
+    /// Directly after the head.
     BehindHead,
     /// In the segment of the head.
     WithHead,
-    /// The same, in a chunk that is no chunk, where there are chunks.
+    /// Like `WithHead`, in an invalid chunk, if there are chunks.
     InChunks,
-    /// Behind many small pieces at once.
+    /// After many small pieces at once.
     Burst,
-    /// Behind more than buffers hold.
+    /// After more than buffers hold.
     Much,
 }
 
 impl Break {
     const ALL: [Self; 5] = [Self::BehindHead, Self::WithHead, Self::InChunks, Self::Burst, Self::Much];
 
-    /// How much of the body comes before it.
     fn length(self) -> usize {
         match self {
             Self::BehindHead => 0,
@@ -47,7 +45,6 @@ impl Break {
         }
     }
 
-    /// A server of this protocol, which pauses before the break.
     fn server(self, protocol: Protocol, pause: Duration) -> SocketAddr {
         match protocol {
             Protocol::Http1 => raw(move |mut wire| {
@@ -89,12 +86,11 @@ impl Break {
     }
 }
 
-/// A server of HTTP/1.1 that treats each connection so.
 fn raw(serve: impl Fn(Wire) + Send + Sync + 'static) -> SocketAddr {
     Upstream::raw(move |wire, _| serve(wire)).address()
 }
 
-/// Reads a request. What is not read would make a close a reset. Returns whether there was one.
+/// Reads a request, because a close with unread bytes would be a reset. Returns whether there was one.
 fn read_request(wire: &mut Wire) -> bool {
     let Ok(Some((_, headers))) = wire.head() else { return false };
     let framing = headers.framing(Framing::Length(0)).unwrap();
@@ -114,9 +110,9 @@ fn gateway(protocol: Protocol, servers: &[SocketAddr]) -> Gateway {
 }
 
 impl Protocol {
-    /// Sends so many requests to a path, one after another over one connection, each without a body or with one byte, after a pause
-    /// each, as far as that connection lasts. Returns of each response its status, how much of the body has come, and whether that
-    /// is all. The bodies are read after another pause.
+    /// Sends requests to a path, one after another over one connection as long as it lasts, each without a body or with one byte,
+    /// and each after a pause. Returns for each response its status, the length of the body that came, and whether this is all.
+    /// The bodies are read after another pause.
     fn get(
         self,
         gateway: SocketAddr,
@@ -156,7 +152,7 @@ impl Protocol {
                             sender.send_data(Bytes::from_static(b"x"), true).unwrap();
                         }
                         let (head, mut body) = response.await.expect("a head").into_parts();
-                        // Nothing of this thread runs meanwhile, so nothing is read.
+                        // This thread does nothing meanwhile, so nothing is read.
                         thread::sleep(pauses[1]);
                         let mut length = 0;
                         let is_all = loop {
@@ -268,7 +264,7 @@ fn a_client_that_closes_its_sending_side_amid_silence_frees_the_server() {
 #[test]
 fn a_connection_that_its_server_has_ended_costs_no_request() {
     for of_server in BOTH {
-        // Each connection serves one request, and is closed when the next one has come.
+        // Each connection serves one request, and closes when the next one has come.
         let server = |pause: Duration| match of_server {
             Protocol::Http1 => raw(move |mut wire| {
                 if read_request(&mut wire) {
@@ -286,7 +282,7 @@ fn a_connection_that_its_server_has_ended_costs_no_request() {
         };
         let slow = [[Duration::ZERO; 2], [LONG, Duration::ZERO], [Duration::ZERO, LONG]];
         let all: Vec<_> = slow.into_iter().flat_map(|pauses| BOTH.map(|of_client| (pauses, of_client))).collect();
-        // Each client has a server of its own, since requests share connections of HTTP/2.
+        // Each client has its own server, because requests share HTTP/2 connections.
         let servers: Vec<_> = all.iter().map(|([pause, _], _)| server(*pause)).collect();
         let gateway = gateway(of_server, &servers);
         thread::scope(|scope| {

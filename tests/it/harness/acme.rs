@@ -1,5 +1,5 @@
-//! An authority of ACME with moods (RFC 8555), without TLS: it issues certificates, or does what the test wants instead. That what
-//! it is sent is right is tested against an authority of others.
+//! A moody ACME authority (RFC 8555), without TLS: it issues certificates, or does what the test wants instead. The tests with
+//! Pebble check the gateway's requests.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,28 +18,26 @@ use super::gateway::{Gateway, limited};
 use super::tls::Authority;
 use super::upstream::{Received, Upstream};
 
-/// What an authority does with an order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum AcmeMood {
     #[default]
     Issues,
-    /// It never says that it has looked whether the gateway answers.
+    /// Never reports that it has looked at the gateway.
     Looks,
-    /// It answers an order like this: the status, more fields, the body.
+    /// Answers an order with this status, more fields and a body.
     Says(u16, &'static str, &'static str),
-    /// It says that the gateway does not answer.
+    /// Reports that the gateway does not answer.
     Disbelieves,
-    /// It knows no account any more, until another one is made.
+    /// Forgets all accounts, until another one is made.
     Forgets,
     OtherNames,
     OtherKey,
     Expired,
-    /// Its certificates have lived for so many seconds, and live for so many more.
+    /// Issues certificates that have lived for so many seconds, and live for so many more.
     Aged(u64, u64),
     Garbage,
 }
 
-/// The authority.
 pub(crate) struct AcmeServer {
     up: Upstream,
     shared: Arc<Shared>,
@@ -55,11 +53,9 @@ struct Shared {
 struct State {
     mood: AcmeMood,
     accounts: usize,
-    /// What the last account was bound to.
     bound_to: Value,
-    /// The names of each order.
     orders: Vec<Vec<String>>,
-    /// The chains that were issued, by the number of their order.
+    /// The issued chains, by the number of their order.
     issued: BTreeMap<usize, String>,
 }
 
@@ -84,7 +80,6 @@ impl AcmeServer {
         Self { up, shared }
     }
 
-    /// Who has signed its certificates.
     pub(crate) fn authority(&self) -> &Authority {
         &self.shared.authority
     }
@@ -97,12 +92,10 @@ impl AcmeServer {
         self.up.received().len()
     }
 
-    /// The names of each order so far.
     pub(crate) fn orders(&self) -> Vec<Vec<String>> {
         self.shared.state.lock().unwrap().orders.clone()
     }
 
-    /// Waits for so many orders.
     #[track_caller]
     pub(crate) fn wait_orders(&self, count: usize) {
         let state = self.shared.state.lock().unwrap();
@@ -112,7 +105,6 @@ impl AcmeServer {
         assert!(state.orders.len() >= count, "only {:?} were ordered", state.orders);
     }
 
-    /// What the last account was bound to: a signed object.
     pub(crate) fn bound_to(&self) -> Value {
         self.shared.state.lock().unwrap().bound_to.clone()
     }
@@ -121,7 +113,7 @@ impl AcmeServer {
         self.shared.state.lock().unwrap().accounts
     }
 
-    /// The whole text of a gateway with a plain listener and one in TLS, whose certificate for these names is issued here.
+    /// The whole text of a gateway with a plain and a TLS listener, with a certificate for these names from this authority.
     pub(crate) fn config(&self, names: &[&str], more: &str, rest: &str) -> String {
         gateway_text(&format!("http://{}/directory", self.up.address()), names, more, ["127.0.0.1:0"; 2], rest)
     }
@@ -136,19 +128,16 @@ pub(crate) fn gateway_text(directory: &str, names: &[&str], more: &str, [plain, 
     )
 }
 
-/// Starts a gateway with this text, whose state lies in a folder; the text lies there, too.
 pub(crate) fn start(state: &Path, text: &str) -> Gateway {
     let config = state.join("gateway.toml");
     std::fs::write(&config, text).unwrap();
     Gateway::with_source(&["--config", config.to_str().unwrap(), "--state-dir", state.to_str().unwrap()], &[])
 }
 
-/// A limit and a route for every request.
 pub(crate) fn everything() -> String {
     limited("client-ip", "1000/s", "")
 }
 
-/// The file of the certificate in a state folder.
 pub(crate) fn certificate_in(state: &Path) -> PathBuf {
     let entries =
         |folder: &Path| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
@@ -258,7 +247,6 @@ impl Shared {
     }
 }
 
-/// The token of the challenges for a name.
 pub(crate) fn token(name: &str) -> String {
     URL_SAFE_NO_PAD.encode(name)
 }
@@ -287,7 +275,7 @@ fn reply(status: u16, location: Option<String>, body: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// Where a plain listener of a gateway is, as an authority asks it.
+/// The path that an authority asks on a plain listener.
 pub(crate) fn challenge_path(name: &str) -> String {
     format!("/.well-known/acme-challenge/{}", token(name))
 }

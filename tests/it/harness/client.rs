@@ -1,4 +1,4 @@
-//! A client that sends the bytes it is told and reads what comes.
+//! A client that sends given bytes and reads what comes.
 
 use std::io::{ErrorKind, Result};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -9,12 +9,10 @@ use socket2::{Domain, Socket, Type};
 
 use super::wire::{Framing, Headers, Wire};
 
-/// One connection to a gateway.
 pub(crate) struct Client {
     pub(crate) wire: Wire,
 }
 
-/// What came back.
 #[derive(Clone, Debug)]
 pub(crate) struct Response {
     pub(crate) version: String,
@@ -31,7 +29,6 @@ impl Client {
         Self { wire: Wire::new(stream) }
     }
 
-    /// From a local address that it chooses, such as 127.0.0.2.
     pub(crate) fn connect_from(from: IpAddr, address: SocketAddr) -> Self {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
@@ -39,7 +36,6 @@ impl Client {
         Self { wire: Wire::new(socket.into()) }
     }
 
-    /// Its own address.
     pub(crate) fn local_address(&self) -> SocketAddr {
         self.wire.stream().local_addr().unwrap()
     }
@@ -49,7 +45,6 @@ impl Client {
         self.wire.write(bytes.as_ref()).unwrap();
     }
 
-    /// Sends a request and reads its response.
     #[track_caller]
     pub(crate) fn call(&mut self, request: impl AsRef<[u8]>) -> Response {
         let request = request.as_ref();
@@ -68,7 +63,7 @@ impl Client {
         self.try_response(false).ok().map(|response| response.status)
     }
 
-    /// GET with more fields, each ending in `\r\n`.
+    /// GET with more fields, each ending with `\r\n`.
     #[track_caller]
     pub(crate) fn get_with(&mut self, path: &str, fields: impl AsRef<[u8]>) -> Response {
         let mut request = format!("GET {path} HTTP/1.1\r\nHost: test.example\r\n").into_bytes();
@@ -77,7 +72,7 @@ impl Client {
         self.call(request)
     }
 
-    /// The next response; `bodiless` for the answer to HEAD.
+    /// `bodiless` for the answer to HEAD.
     #[track_caller]
     pub(crate) fn response(&mut self, bodiless: bool) -> Response {
         self.try_response(bodiless).unwrap_or_else(|error| panic!("no response: {error}"))
@@ -92,7 +87,7 @@ impl Client {
         Ok(response)
     }
 
-    /// The head of the next response, and how its body is framed.
+    /// The head of the next response, and the framing of its body.
     pub(crate) fn try_head(&mut self) -> Result<(Response, Framing)> {
         let (line, headers) = self.wire.head()?.ok_or(ErrorKind::UnexpectedEof)?;
         let (version, rest) = line.split_once(' ').ok_or(ErrorKind::InvalidData)?;
@@ -105,7 +100,7 @@ impl Client {
         Ok((Response { version, status, headers, body, trailers }, framing))
     }
 
-    /// Waits until the gateway closes: what it still sent.
+    /// Waits until the gateway closes, and returns what it still sent.
     #[track_caller]
     pub(crate) fn closed(&mut self) -> Vec<u8> {
         let (rest, closed) = self.wire.rest();
@@ -129,7 +124,7 @@ impl Response {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.text()))
     }
 
-    /// Fails unless the body is a problem document of this status about this very request, as the gateway's own errors are.
+    /// Fails unless the body is a problem document of this status about this request, as the gateway's own errors are.
     #[track_caller]
     pub(crate) fn expect_problem(&self, status: u16) {
         assert_eq!(self.status, status, "{self:?}");
@@ -142,7 +137,7 @@ impl Response {
     }
 }
 
-/// The statuses and headers of the responses to these requests, one after the other on a connection of HTTP/2.
+/// The statuses and headers of the responses to these successive requests on an HTTP/2 connection.
 #[track_caller]
 pub(crate) fn over_http2(gateway: SocketAddr, requests: Vec<Request<()>>) -> Vec<(u16, HeaderMap)> {
     let all = async {

@@ -1,9 +1,9 @@
-//! Waiting: for a condition, and for a moment of the Unix clock.
+//! Waits for a condition, or for a moment of the Unix clock.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Waits until the condition is true; panics if it is not within `bound`.
+/// Panics if the condition does not become true within `bound`.
 #[track_caller]
 pub(crate) fn until(what: &str, bound: Duration, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -13,13 +13,13 @@ pub(crate) fn until(what: &str, bound: Duration, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// The time since 1970, as the buckets of the gateway are aligned to it.
+/// The time since 1970. The buckets of the gateway are aligned to it.
 #[allow(clippy::disallowed_methods)] // The tests are outside: they have no clock to be given.
 pub(crate) fn unix() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
 }
 
-/// Waits until the running bucket of `window` has at least `left` to go.
+/// Waits until the current bucket of `window` has at least `left` to go.
 pub(crate) fn align(window: Duration, left: Duration) {
     let elapsed = Duration::from_millis((unix().as_millis() % window.as_millis()).try_into().unwrap());
     let rest = window.checked_sub(elapsed).unwrap();

@@ -1,5 +1,5 @@
-//! A collector of spans, which speaks OTLP over HTTP. What it gets is decoded with OpenTelemetry's own library for Python,
-//! which `scripts/test` installs.
+//! A collector of spans, which speaks OTLP over HTTP. OpenTelemetry's own library for Python decodes its input;
+//! `scripts/test` installs the library.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::clock::until;
 use super::upstream::{Received, Upstream, reply};
 
-/// A collector in a thread for as long as the tests run.
+/// Runs in a thread for as long as the tests run.
 pub(crate) struct Collector(pub(crate) Upstream);
 
 /// A span as the library has read it.
@@ -20,27 +20,22 @@ pub(crate) struct Collector(pub(crate) Upstream);
 pub(crate) struct Span(pub(crate) Value);
 
 impl Collector {
-    /// Accepts everything.
     pub(crate) fn start() -> Self {
         Self::answering(|_| reply(200, ""))
     }
 
-    /// Answers each export so.
     pub(crate) fn answering(answer: impl Fn(&Received) -> Vec<u8> + Send + Sync + 'static) -> Self {
         Self(Upstream::start(answer))
     }
 
-    /// `[tracing]` for this collector with these keys.
     pub(crate) fn section(&self, more: &str) -> String {
         format!("[tracing]\nendpoint = \"http://{}\"\n{more}\n", self.0.address())
     }
 
-    /// The spans so far.
     pub(crate) fn spans(&self) -> Vec<Span> {
         decode(self.0.received().iter().map(|export| &*export.body))
     }
 
-    /// The spans, once there are so many.
     #[track_caller]
     pub(crate) fn wait_spans(&self, count: usize) -> Vec<Span> {
         let (mut exports, mut spans) = (0, Vec::new());
@@ -55,7 +50,6 @@ impl Collector {
     }
 }
 
-/// The spans of these exports.
 pub(crate) fn decode<'a>(exports: impl Iterator<Item = &'a [u8]>) -> Vec<Span> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new("python3");
@@ -66,7 +60,7 @@ pub(crate) fn decode<'a>(exports: impl Iterator<Item = &'a [u8]>) -> Vec<Span> {
         export.iter().for_each(|byte| write!(lines, "{byte:02x}").unwrap());
         lines.push('\n');
     }
-    // It reads everything before it writes.
+    // The decoder reads everything before it writes.
     decoder.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
     let output = decoder.wait_with_output().unwrap();
     assert!(output.status.success(), "the library is there, scripts/test installs it, and it can read the spans");
@@ -80,7 +74,7 @@ impl Span {
         self.0[field].as_str().unwrap()
     }
 
-    /// An attribute; null where there is none.
+    /// Null if there is no such attribute.
     pub(crate) fn attribute(&self, name: &str) -> &Value {
         &self.0["attributes"][name]
     }

@@ -1,4 +1,4 @@
-//! What can go wrong between a gateway and its Memcached, at will: a proxy that delays, breaks or invents answers.
+//! Faults between a gateway and its Memcached, at will: a proxy that delays, breaks or invents answers.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,34 +8,33 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-/// No answer of a Memcached, whatever was asked.
+/// Not an answer of a Memcached to any command.
 const GARBAGE: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\r\n\0\xff\xfe";
 const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
-/// The commands that a data block follows, each with the word that tells its length.
+/// The commands with a data block, with the index of the word that tells its length.
 const WITH_DATA: [(&str, usize); 7] =
     [("ms", 2), ("set", 4), ("add", 4), ("replace", 4), ("append", 4), ("prepend", 4), ("cas", 4)];
 
-/// What the proxy does with what it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Pass,
-    /// Every answer comes so much later.
+    /// Every answer is delayed by this.
     Slow(Duration),
     /// Every answer is held until the mode changes.
     Hold,
     /// Every connection is reset in the middle of its next answer.
     Reset,
-    /// Everything is answered with bytes that are no protocol.
+    /// Every answer is bytes of no protocol.
     Garbage,
-    /// Every command is answered so, but for those that only ask whether the server is there.
+    /// Every command gets this answer, except those that only ask whether the server is there.
     OutOfMemory,
-    /// There is no listener, and what was open is closed.
+    /// There is no listener, and open connections are closed.
     Refuse,
     /// Connections are accepted, and nothing else happens.
     Freeze,
 }
 
-/// The proxy; dropping it closes everything and ends its threads.
+/// Dropping it closes everything and ends its threads.
 pub(crate) struct Fault {
     /// Where the gateway shall look for Memcached.
     pub(crate) address: SocketAddr,
@@ -59,7 +58,7 @@ struct State {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A connection of the gateway and the one that stands for it at Memcached.
+/// A connection of the gateway and its counterpart at Memcached.
 struct Pair {
     client: TcpStream,
     server: TcpStream,
@@ -78,7 +77,7 @@ impl Fault {
         fault
     }
 
-    /// From now on it does this; returns when the port listens or refuses accordingly.
+    /// Sets the mode; returns when the port listens or refuses accordingly.
     pub(crate) fn set(&self, mode: Mode) {
         self.change(|state| state.mode = mode);
         let mut state = self.shared.lock();
@@ -87,7 +86,6 @@ impl Fault {
         }
     }
 
-    /// How many connections of the gateway are open.
     pub(crate) fn open(&self) -> usize {
         self.shared.lock().pairs.iter().filter(|pair| pair.strong_count() > 0).count()
     }
@@ -97,7 +95,7 @@ impl Fault {
         change(&mut state);
         if state.ended || state.mode == Mode::Refuse {
             state.pairs.drain(..).filter_map(|pair| pair.upgrade()).for_each(|pair| pair.close());
-            // A visitor wakes the acceptor, which then sees what has changed.
+            // A connection wakes the acceptor, which then sees the change.
             drop(state.listening.then(|| TcpStream::connect(self.address)));
         }
         self.shared.changed.notify_all();
@@ -110,7 +108,7 @@ impl Drop for Fault {
         self.acceptor.take().into_iter().for_each(|thread| thread.join().unwrap());
         let threads = std::mem::take(&mut self.shared.lock().threads);
         for thread in threads {
-            // One that failed has said so.
+            // A failed thread has reported its failure.
             let _ = thread.join();
         }
     }
@@ -125,7 +123,6 @@ impl Shared {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens whenever it may, until the end.
     fn listen(self: &Arc<Self>, address: SocketAddr) {
         loop {
             let mut state = self.lock();
@@ -144,7 +141,6 @@ impl Shared {
         }
     }
 
-    /// Accepts until it must not any more.
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         loop {
             let accepted = listener.accept();
@@ -156,7 +152,7 @@ impl Shared {
                 self.changed.notify_all();
                 return;
             }
-            // Without a Memcached behind it the connection is closed.
+            // Without a Memcached the connection is closed.
             let (Ok((client, _)), Ok(server)) = (accepted, TcpStream::connect(self.target)) else { continue };
             client.set_nodelay(true).unwrap();
             server.set_nodelay(true).unwrap();
@@ -179,7 +175,6 @@ impl Shared {
         (!state.ended).then_some(state.mode)
     }
 
-    /// Waits for so long, or until the end.
     fn pause(&self, span: Duration) {
         let (end, mut state) = (Instant::now() + span, self.lock());
         while let left = end.saturating_duration_since(Instant::now())
@@ -190,7 +185,6 @@ impl Shared {
         }
     }
 
-    /// Waits until answers are no longer held, or until the end.
     fn hold(&self) {
         let mut state = self.lock();
         while state.mode == Mode::Hold && !state.ended {
@@ -213,7 +207,7 @@ impl Shared {
                 break;
             }
         }
-        // The other thread then sees the end, and how to close the rest is up to it.
+        // The other thread then sees the end, and closes the rest.
         let _ = pair.server.shutdown(Shutdown::Both);
     }
 
@@ -246,25 +240,24 @@ impl Pair {
         let _ = self.server.shutdown(Shutdown::Both);
     }
 
-    /// Has the connection reset when the last thread lets go of it, and both threads let go.
+    /// Resets the connection when the last thread drops it, and makes both threads drop it.
     fn reset(&self) {
         let _ = SockRef::from(&self.client).set_linger(Some(Duration::ZERO));
-        // To close both directions would say good-bye first.
+        // Closing both directions would end the connection cleanly first.
         let _ = self.client.shutdown(Shutdown::Read);
         let _ = self.server.shutdown(Shutdown::Both);
     }
 }
 
-/// Commands as they arrive, in whatever pieces.
 #[derive(Default)]
 struct Commands {
     pending: Vec<u8>,
-    /// What is left of a data block.
+    /// The rest of a data block.
     data: usize,
 }
 
 impl Commands {
-    /// What a server without memory answers to those that are complete now.
+    /// The answers of a server without memory to the commands that are complete now.
     fn refuse(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.pending.extend_from_slice(bytes);
         let mut answers = Vec::new();

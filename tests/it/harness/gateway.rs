@@ -1,4 +1,4 @@
-//! The gateway as a process of its own: started from a text, watched through its log, ended by signals.
+//! The gateway as a process: started from a text, watched through its log, ended by signals.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -16,15 +16,15 @@ use super::client::Client;
 use super::clock::until;
 use super::process;
 
-/// What a start, a reload or an end may take on a busy machine.
+/// For a start, a reload or an end on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A gateway that runs; dropping it kills it.
+/// Dropping it kills the process.
 pub(crate) struct Gateway {
     child: Child,
-    /// Where clients connect.
+    /// The address for clients.
     pub(crate) http: SocketAddr,
-    /// Health and metrics.
+    /// The address for health and metrics.
     pub(crate) admin: SocketAddr,
     config: PathBuf,
     log: Arc<Log>,
@@ -38,34 +38,31 @@ struct Log {
 }
 
 impl Gateway {
-    /// Starts with everything in `rest` but `[server]` and `[admin]`.
+    /// `rest` is everything except `[server]` and `[admin]`.
     #[track_caller]
     pub(crate) fn start(rest: &str) -> Self {
         Self::with_server("", rest)
     }
 
-    /// The same with more keys for `[server]`.
     #[track_caller]
     pub(crate) fn with_server(server: &str, rest: &str) -> Self {
         Self::from_text(&text(server, "", rest))
     }
 
-    /// The same with more keys for `[admin]`.
     #[track_caller]
     pub(crate) fn with_admin(admin: &str, rest: &str) -> Self {
         Self::from_text(&text_with_admin("", "", admin, rest))
     }
 
-    /// The same with more keys for `[log]`.
     #[track_caller]
     pub(crate) fn with_log(log: &str, rest: &str) -> Self {
         Self::from_text(&text("", log, rest))
     }
 
-    /// The same where names are looked up in the file `hosts` first; `None` where the system does not permit that.
+    /// With lookups of names in the file `hosts` first; `None` if the system does not permit this.
     #[track_caller]
     pub(crate) fn with_hosts(hosts: &Path, rest: &str) -> Option<Self> {
-        // A file that is bound stays the same one for the gateway as long as it is written in place.
+        // A bound file stays the same for the gateway as long as it is written in place.
         let bind = r#"mount --bind "$0" /etc/hosts && exec "$@""#;
         let mut unshare = Command::new("unshare");
         unshare.args(["--map-root-user", "--mount", "sh", "-c", bind]).arg(hosts);
@@ -77,13 +74,12 @@ impl Gateway {
         Some(Self::run(&text("", "", rest), Some(unshare)))
     }
 
-    /// The same with more keys for `[server]`, and with so many file handles at most.
+    /// With more keys for `[server]`, and with a limit of file handles.
     #[track_caller]
     pub(crate) fn with_handles(handles: u32, server: &str, rest: &str) -> Self {
         Self::run(&text(server, "", rest), Some(limited_handles(handles)))
     }
 
-    /// The same with this environment variable.
     #[track_caller]
     pub(crate) fn with_variable(name: &str, value: &Path, rest: &str) -> Self {
         let mut env = Command::new("env");
@@ -91,7 +87,6 @@ impl Gateway {
         Self::run(&text("", "", rest), Some(env))
     }
 
-    /// The same with these arguments.
     #[track_caller]
     pub(crate) fn with_arguments(arguments: &[&str], rest: &str) -> Self {
         let mut env = Command::new("env");
@@ -99,23 +94,23 @@ impl Gateway {
         Self::run(&text("", "", rest), Some(env))
     }
 
-    /// The same if it can write nothing into files, as if the disk were full.
+    /// Without being able to write into files, as if the disk were full.
     #[track_caller]
     pub(crate) fn with_full_disk(rest: &str) -> Self {
         let mut shell = Command::new("sh");
-        // What is ignored stays ignored in the program that takes the shell's place.
+        // The program that replaces the shell ignores the signal, too.
         shell.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\""]);
         Self::run(&text("", "", rest), Some(shell))
     }
 
-    /// The same with a listening socket that it inherits, and which tells the service manager at `notify` how it does.
+    /// With an inherited listening socket, and with the service manager at `notify`.
     #[track_caller]
     pub(crate) fn with_socket(socket: &TcpListener, notify: &Path, rest: &str) -> Self {
         let listen = format!("listen = \"{}\"", socket.local_addr().unwrap());
         Self::run(&text(&listen, "", rest), Some(passing(socket, notify)))
     }
 
-    /// The same with a socket that is not of `server.listen`.
+    /// With a socket that is not in `server.listen`.
     #[track_caller]
     pub(crate) fn with_unused_socket(socket: &TcpListener, rest: &str) -> Self {
         Self::run(&text("", "", rest), Some(passing(socket, Path::new(""))))
@@ -126,7 +121,7 @@ impl Gateway {
         Self::run(text, None)
     }
 
-    /// Starts it with a file of this text, by another program if need be.
+    /// Starts it with a file of this text, by another program if necessary.
     #[track_caller]
     fn run(text: &str, starter: Option<Command>) -> Self {
         let directory = tempfile::tempdir().unwrap();
@@ -148,7 +143,7 @@ impl Gateway {
         Self::spawn(command, config, directory, has)
     }
 
-    /// Starts it with these arguments, which name its configuration, and these environment variables. There have to be
+    /// Starts it with these arguments, which name its configuration, and these environment variables. It must have
     /// listeners for HTTP and for the admin API.
     #[track_caller]
     pub(crate) fn with_source(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
@@ -157,11 +152,11 @@ impl Gateway {
         Self::spawn(command, PathBuf::new(), tempfile::tempdir().unwrap(), [true; 2])
     }
 
-    /// The same if a system call fails: `fault` is like `openat:error=EIO`. With `paths` only calls fail that concern them.
+    /// With a failing system call: `fault` is like `openat:error=EIO`. With `paths`, only calls for these paths fail.
     #[track_caller]
     pub(crate) fn with_failing_call(arguments: &[&str], fault: &str, paths: &[&Path]) -> Self {
         let mut command = Command::new("strace");
-        // With -D the gateway is the child, and strace is not.
+        // With -D the gateway is the child, not strace.
         command.args(["-D", "-f", "-q", "-o/dev/null", "-e", &format!("inject={fault}")]);
         command.args(["-e", &format!("trace={}", fault.split_once(':').unwrap().0)]);
         paths.iter().for_each(|path| _ = command.arg("-P").arg(path));
@@ -185,13 +180,12 @@ impl Gateway {
         gateway
     }
 
-    /// Where clients connect in TLS.
     #[track_caller]
     pub(crate) fn https(&self) -> SocketAddr {
         self.listening("https")
     }
 
-    /// Where other proxies ask.
+    /// The address for other proxies.
     #[track_caller]
     pub(crate) fn decisions(&self) -> SocketAddr {
         self.listening("decisions")
@@ -202,7 +196,7 @@ impl Gateway {
         self.listening_at(listener, "")
     }
 
-    /// Where the first listener of this kind is whose address begins like this.
+    /// The address of the first listener of this kind whose address begins like this.
     #[track_caller]
     pub(crate) fn listening_at(&self, listener: &str, address: &str) -> SocketAddr {
         let line = self.wait_log(&format!("listening {listener} {address}"), |line| {
@@ -216,19 +210,18 @@ impl Gateway {
         Client::connect(self.http)
     }
 
-    /// A request to the admin listener.
     pub(crate) fn admin(&self, path: &str) -> super::Response {
         Client::connect(self.admin).call(format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.admin))
     }
 
-    /// How much of the first rate of a limit this key has used, after all that this gateway has charged to it.
+    /// How much of the first rate of a limit this key has used, after all charges of this gateway.
     pub(crate) fn used(&self, limit: &str, key: &str) -> u64 {
         let response = self.admin(&format!("/api/limits/{limit}/keys/{key}"));
         assert_eq!(response.status, 200, "{key}: {}", response.text());
         response.json()["rates"][0]["used"].as_u64().unwrap()
     }
 
-    /// The sum of a metric over its labels; `None` where there is no such metric.
+    /// The sum of a metric over its labels; `None` if there is no such metric.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let text = self.admin("/metrics");
         let samples = text.text().lines().filter_map(|line| line.strip_prefix(name));
@@ -236,7 +229,7 @@ impl Gateway {
         samples.map(|rest| rest.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).reduce(|sum, more| sum + more)
     }
 
-    /// The first log line that is as wanted, waiting for it if need be.
+    /// Waits for the first log line that is as wanted.
     #[track_caller]
     pub(crate) fn wait_log(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + PATIENCE;
@@ -265,7 +258,6 @@ impl Gateway {
         self.wait_log(message, |line| line["message"] == message)
     }
 
-    /// All log lines so far.
     pub(crate) fn log(&self) -> Vec<String> {
         self.log.lines.lock().unwrap().0.clone()
     }
@@ -278,33 +270,30 @@ impl Gateway {
         Pid::from_child(&self.child)
     }
 
-    /// Writes a new file and asks the gateway to read it.
     pub(crate) fn reload(&self, server: &str, rest: &str) {
         std::fs::write(&self.config, text(server, "", rest)).unwrap();
         self.signal(Signal::HUP);
     }
 
-    /// The same with a file that has more keys for `[admin]`.
     pub(crate) fn reload_admin(&self, admin: &str, rest: &str) {
         std::fs::write(&self.config, text_with_admin("", "", admin, rest)).unwrap();
         self.signal(Signal::HUP);
     }
 
-    /// Writes a new file, asks the gateway to read it, and waits until it is in force.
     pub(crate) fn reload_and_wait(&self, server: &str, rest: &str) {
         let before = self.reloads();
         self.reload(server, rest);
         until("it reloads", Duration::from_secs(20), || self.reloads() > before);
     }
 
-    /// How many files were put in force since the start.
+    /// How many files came into force since the start.
     pub(crate) fn reloads(&self) -> usize {
         self.log().iter().filter(|line| line.contains("\"reloaded\"")).count()
     }
 
-    /// Writes a new file and asks for nothing.
+    /// Writes a new file without asking the gateway to read it.
     pub(crate) fn write_config(&self, rest: &str) {
-        // At once, since a reload may be reading it.
+        // Atomically, because a reload may be reading it.
         let beside = self.config.with_extension("new");
         std::fs::write(&beside, text("", "", rest)).unwrap();
         std::fs::rename(beside, &self.config).unwrap();
@@ -318,7 +307,6 @@ impl Gateway {
         std::fs::remove_file(&self.config).unwrap();
     }
 
-    /// Waits until the process ends.
     #[track_caller]
     pub(crate) fn wait_exit(&mut self) -> ExitStatus {
         let end = Instant::now() + PATIENCE;
@@ -352,7 +340,7 @@ impl Drop for Gateway {
 }
 
 impl Log {
-    /// Collects in a thread of its own, so that the gateway never waits for its log to be read.
+    /// Collects in a separate thread, so that the gateway never waits for a reader of its log.
     fn follow(self: &Arc<Self>, stderr: ChildStderr) {
         let log = Arc::clone(self);
         std::thread::spawn(move || {
@@ -388,14 +376,14 @@ fn passing(socket: &TcpListener, notify: &Path) -> Command {
     shell
 }
 
-/// A program that runs another with so many file handles at most.
+/// A program that runs another with a limit of file handles.
 fn limited_handles(handles: u32) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("ulimit -n {handles} && exec \"$0\" \"$@\"")]);
     shell
 }
 
-/// Runs a gateway that cannot start, with so many file handles at most, to its end.
+/// Runs a gateway that cannot start, with a limit of file handles, to its end.
 pub(crate) fn run_with_handles(handles: u32, server: &str, rest: &str) -> Output {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("gateway.toml");
@@ -411,13 +399,11 @@ pub(crate) fn limited(key: &str, rate: &str, more: &str) -> String {
     format!("{limit}[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = {{ status = 200 }}\n")
 }
 
-/// Runs the binary with these arguments to its end.
 pub(crate) fn run(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
     command.args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
-/// The JSON that the binary prints with these arguments.
 #[track_caller]
 pub(crate) fn run_json(arguments: &[&str]) -> Value {
     let output = run(arguments);

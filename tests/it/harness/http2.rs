@@ -1,10 +1,10 @@
-//! A client of HTTP/2 whose frames the test writes itself, right or wrong.
+//! An HTTP/2 client whose frames the test writes itself, right or wrong.
 
 use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// What a connection begins with, before the first frame.
+/// The beginning of a connection, before the first frame.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The types of frames (RFC 9113, section 6).
@@ -27,22 +27,20 @@ pub(crate) const END_HEADERS: u8 = 4;
 pub(crate) const PADDED: u8 = 8;
 pub(crate) const WITH_PRIORITY: u8 = 0x20;
 
-/// Codes of errors (RFC 9113, section 7).
+/// Error codes (RFC 9113, section 7).
 pub(crate) const CANCEL: u32 = 8;
 pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// The most that a test waits for the next frame.
+/// How long a test waits for the next frame.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One connection.
 pub(crate) struct RawHttp2 {
     pub(crate) stream: TcpStream,
-    /// What the last read returned, and what is not used yet.
+    /// The bytes of the last read, and the unused bytes.
     bytes: Vec<u8>,
     received: Vec<u8>,
 }
 
-/// A frame that came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) kind: u8,
@@ -51,21 +49,17 @@ pub(crate) struct Frame {
     pub(crate) payload: Vec<u8>,
 }
 
-/// What became of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reaction {
-    /// It is answered with this status.
     Status(u16),
-    /// It is reset with this code.
     Reset(u32),
-    /// The connection ends with this code.
     GoAway(u32),
-    /// The connection is closed.
+    /// The connection closes without a code.
     Closed,
 }
 
 impl RawHttp2 {
-    /// A connection on which nothing is sent yet.
+    /// A connection on which nothing was sent yet.
     #[track_caller]
     pub(crate) fn bare(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
@@ -95,7 +89,7 @@ impl RawHttp2 {
     /// The next frame; `None` at the end.
     ///
     /// # Errors
-    /// When none comes until `end`.
+    /// When no frame comes until `end`.
     pub(crate) fn next(&mut self, end: Instant) -> Result<Option<Frame>> {
         loop {
             if let Some(head) = self.received.get(..9) {
@@ -122,7 +116,7 @@ impl RawHttp2 {
         }
     }
 
-    /// The next frame for which this is true, which must come.
+    /// The next frame that is as wanted, which must come.
     #[track_caller]
     pub(crate) fn find(&mut self, what: &str, wanted: impl Fn(&Frame) -> bool) -> Frame {
         let end = Instant::now() + PATIENCE;
@@ -135,7 +129,6 @@ impl RawHttp2 {
         }
     }
 
-    /// What becomes of a stream, or of the connection.
     #[track_caller]
     pub(crate) fn reaction(&mut self, stream: u32) -> Reaction {
         let end = Instant::now() + PATIENCE;
@@ -153,14 +146,12 @@ impl RawHttp2 {
         }
     }
 
-    /// How the connection ends.
     #[track_caller]
     pub(crate) fn ending(&mut self) -> Reaction {
         self.reaction(u32::MAX)
     }
 }
 
-/// The bytes of a frame.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
@@ -171,13 +162,12 @@ pub(crate) fn headers(stream: u32, flags: u8, fields: &[(&[u8], &[u8])]) -> Vec<
     frame(kind::HEADERS, flags | END_HEADERS, stream, &block(fields))
 }
 
-/// A HEADERS frame with a whole request for this path.
 pub(crate) fn get(stream: u32, path: &str) -> Vec<u8> {
     let path = path.as_bytes();
     headers(stream, END_STREAM, &[(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", path)])
 }
 
-/// The fields as literals, which no compression changes (RFC 7541, section 6.2.2).
+/// The fields as literals without compression (RFC 7541, section 6.2.2).
 pub(crate) fn block(fields: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
@@ -204,17 +194,15 @@ fn length(length: usize, out: &mut Vec<u8>) {
     out.push(u8::try_from(left).unwrap());
 }
 
-/// One parameter of a SETTINGS frame.
 pub(crate) fn setting(id: u16, value: u32) -> Vec<u8> {
     [&id.to_be_bytes()[..], &value.to_be_bytes()].concat()
 }
 
-/// The first four bytes of a payload.
 fn code(payload: &[u8]) -> u32 {
     u32::from_be_bytes(payload[..4].try_into().unwrap())
 }
 
-/// The status of a response, which is its first field, in the forms in which the gateway's library writes it.
+/// The status of a response, which is its first field, in the forms that the gateway's library writes.
 fn status(block: &[u8]) -> u16 {
     match block {
         [entry @ 0x88..=0x8e, ..] => [200, 204, 206, 304, 400, 404, 500][usize::from(entry - 0x88)],

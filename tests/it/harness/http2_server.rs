@@ -1,4 +1,4 @@
-//! Servers of HTTP/2: one of the library h2, and one whose frames the test reads and writes itself.
+//! HTTP/2 servers: one of the library h2, and one whose frames the test reads and writes itself.
 
 use std::future::Future;
 use std::io::{Error, ErrorKind, Read, Result, Write};
@@ -19,7 +19,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::http2::{ACK, END_HEADERS, END_STREAM, Frame, PREFACE, frame, kind};
 
-/// A server in a thread for as long as the tests run.
+/// Runs in a thread for as long as the tests run.
 pub(crate) struct Http2Server {
     pub(crate) address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -27,8 +27,7 @@ pub(crate) struct Http2Server {
 }
 
 impl Http2Server {
-    /// Answers each request, in TLS if there is a configuration for it, in a task that `answer` makes. `settings` are those
-    /// of the server.
+    /// Answers each request in a task that `answer` makes, over TLS if `tls` is given. `settings` are those of the server.
     pub(crate) fn start<A, F>(tls: Option<ServerConfig>, settings: Builder, answer: A) -> Self
     where
         A: Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Clone + Send + 'static,
@@ -103,7 +102,6 @@ impl Http2Server {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// The heads of the requests.
     pub(crate) fn requests(&self) -> Vec<Parts> {
         self.requests.lock().unwrap().clone()
     }
@@ -131,7 +129,7 @@ where
     }
 }
 
-/// Sends data as the other side grants window for it; `None` if it has reset the stream.
+/// Sends data as the other side grants window; `None` if it has reset the stream.
 pub(crate) async fn send(sender: &mut h2::SendStream<Bytes>, mut data: Bytes) -> Option<()> {
     while !data.is_empty() {
         sender.reserve_capacity(data.len());
@@ -165,8 +163,8 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Passes every connection whose preface has come, with its number from 0, to `serve` in a thread of its own. The
-    /// settings of the server are sent.
+    /// Passes every connection after its preface to `serve` in a new thread, with its number from 0. The settings of the
+    /// server are sent.
     pub(crate) fn serve(serve: impl Fn(Self, usize) + Send + Sync + 'static) -> SocketAddr {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let (address, serve) = (listener.local_addr().unwrap(), Arc::new(serve));
@@ -204,7 +202,7 @@ impl Frames {
         Ok(Frame { kind: head[3], flags: head[4], stream, payload })
     }
 
-    /// The next frame of this type. Others are passed over; settings and pings are confirmed.
+    /// The next frame of this type. Others are skipped; settings and pings are confirmed.
     pub(crate) fn until(&mut self, kind: u8) -> Result<Frame> {
         loop {
             let frame = self.next()?;
@@ -221,7 +219,7 @@ impl Frames {
         }
     }
 
-    /// The payload of the next ping, without confirming it.
+    /// The payload of the next ping, which is not confirmed.
     pub(crate) fn next_ping(&mut self) -> Vec<u8> {
         loop {
             let frame = self.next().unwrap();
@@ -231,7 +229,6 @@ impl Frames {
         }
     }
 
-    /// Answers with this text on a stream.
     pub(crate) fn answer(&mut self, stream: u32, text: &str) {
         self.send(kind::HEADERS, END_HEADERS, stream, STATUS_200);
         self.send(kind::DATA, END_STREAM, stream, text.as_bytes());

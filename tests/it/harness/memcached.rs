@@ -14,11 +14,11 @@ use super::process::{self, Process};
 
 const LOOPBACK: &str = "127.0.0.1";
 
-/// One memcached; dropping it kills it.
+/// Dropping it kills it.
 pub(crate) struct Memcached {
     child: Process,
     options: &'static [&'static str],
-    /// The counters that were seen in it.
+    /// The counters that were ever seen in it.
     names: Mutex<BTreeSet<String>>,
     pub(crate) address: SocketAddr,
 }
@@ -32,7 +32,7 @@ impl Memcached {
     pub(crate) fn start_with(options: &'static [&'static str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("port");
-        // -1 lets the system pick the port, which memcached writes into this file.
+        // With -1 the system picks the port, and memcached writes it into this file.
         let child = Process(spawn(LOOPBACK, "-1", options).env("MEMCACHED_PORT_FILENAME", &file).spawn().unwrap());
         let mut port = None;
         until("memcached writes its port", Duration::from_secs(10), || {
@@ -51,13 +51,12 @@ impl Memcached {
         started
     }
 
-    /// `[store]` with this server.
     pub(crate) fn store(&self) -> String {
         store(self.address, "")
     }
 
-    /// `[store]` with this server and more keys. Unless one of them is `timeout`, requests wait for it on a busy machine
-    /// as well.
+    /// `[store]` with this server and more keys. Unless one of them is `timeout`, requests wait long enough on a busy
+    /// machine.
     pub(crate) fn store_with(&self, more: &str) -> String {
         store(self.address, more)
     }
@@ -67,7 +66,7 @@ impl Memcached {
         self.child.wait().unwrap();
     }
 
-    /// Starts it again, empty, where it was.
+    /// Starts it again, empty, at the same address.
     pub(crate) fn restart(&mut self) {
         self.child = Process(spawn(LOOPBACK, &self.address.port().to_string(), self.options).spawn().unwrap());
         self.wait();
@@ -87,7 +86,7 @@ impl Memcached {
         self.stat("total_items") + self.stat("incr_hits")
     }
 
-    /// How many commands it was given that read or write. What the meta protocol asks is counted as the like of it.
+    /// The number of commands that read or write. Commands of the meta protocol count as their classic equivalents.
     pub(crate) fn commands(&self) -> u64 {
         ["cmd_get", "total_items", "incr_hits", "incr_misses", "decr_hits", "decr_misses"]
             .map(|name| self.stat(name))
@@ -102,17 +101,15 @@ impl Memcached {
         line.split(' ').nth(2).unwrap().parse().unwrap()
     }
 
-    /// Connections that are open, without the one that asks for this.
+    /// Open connections, without the one that asks for this.
     pub(crate) fn connections(&self) -> u64 {
         self.stat("curr_connections") - 1
     }
 
-    /// The sum of all counters in it.
     pub(crate) fn counted(&self) -> u64 {
         self.counters().values().sum()
     }
 
-    /// Every counter in it by its name.
     pub(crate) fn counters(&self) -> BTreeMap<String, u64> {
         self.list();
         let lines = self.tell_of_counters("mg", "k v");
@@ -120,24 +117,23 @@ impl Memcached {
         let pairs = lines.iter().zip(lines.iter().skip(1));
         let counter = |(line, value): (&String, &String)| {
             let name = line.strip_prefix("VA ")?.split(" k").nth(1)?.trim_end();
-            // What was a longer number before is filled up with spaces.
+            // Spaces fill up a longer previous number.
             Some((name.to_owned(), value.trim_end().parse().ok()?))
         };
         pairs.filter_map(counter).collect()
     }
 
-    /// Notes the names of all counters in it.
     fn list(&self) {
         let mut dump = Vec::new();
         until("memcached lists what is in it", Duration::from_secs(10), || {
-            // It answers BUSY and nothing more while it looks through its keys by itself, as it does after its start.
+            // While it searches its keys by itself, as after its start, it only answers BUSY.
             let is_last = |line: &str| line == "END" || line.starts_with("BUSY");
             dump = self.lines_until("lru_crawler metadump all\r\n", is_last);
             dump.last().is_some_and(|line| line == "END")
         });
         let names = dump.iter().filter_map(|line| line.strip_prefix("key=gw%3A")?.split(' ').next());
         let names = names.map(|name| format!("gw:{}", name.replace("%3A", ":").replace("%23", "#")));
-        // A list may lack some: what was in one before is asked for again.
+        // A list may lack some names, so names of earlier lists are kept.
         self.names.lock().unwrap().extend(names);
     }
 
@@ -148,18 +144,18 @@ impl Memcached {
         self.tell(&commands.chain(["mn\r\n".to_owned()]).collect::<String>(), "MN")
     }
 
-    /// Fills it with other things until no counter is left in it of those that were seen.
+    /// Fills it with other items until all known counters are gone.
     pub(crate) fn evict(&self) {
         let mut round = 0;
         until("all counters are evicted", Duration::from_secs(20), || {
             round += 1;
-            // Of every size that a counter may have: each has its own part of the cache.
+            // Items of every size that a counter may have, because each size has its own part of the cache.
             let sets = (0..16_000).map(|at| {
                 let length = at % 8 * 15 + 1;
                 format!("set other:{round}:{at} 0 0 {length} noreply\r\n{}\r\n", "x".repeat(length))
             });
             self.tell(&sets.chain(["mn\r\n".to_owned()]).collect::<String>(), "MN");
-            // To ask so is no use of them, which would keep them.
+            // This question is no use of the counters, which would keep them.
             self.tell_of_counters("me", "").iter().all(|line| line == "EN")
         });
     }
@@ -171,7 +167,7 @@ impl Memcached {
         lines
     }
 
-    /// The same with the last line.
+    /// Returns the last line, too.
     fn lines_until(&self, commands: &str, is_last: impl Fn(&str) -> bool) -> Vec<String> {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -201,7 +197,7 @@ fn store(address: SocketAddr, more: &str) -> String {
 
 fn spawn(host: &str, port: &str, options: &[&str]) -> Command {
     let mut command = Command::new("memcached");
-    // As root it refuses to run without being told a user.
+    // As root, memcached needs a user.
     command.args(["-l", host, "-U", "0", "-u", "root", "-p", port]).args(options);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command

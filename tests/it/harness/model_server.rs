@@ -1,5 +1,5 @@
-//! A server of language models, which answers as OpenAI, Anthropic and Gemini do, by the path of the request. The test says
-//! what, when it goes on, and where it breaks off.
+//! A server of language models, which answers like OpenAI, Anthropic and Gemini, by the path of the request. The test
+//! decides what it answers, when it goes on, and where it breaks off.
 
 mod forms;
 
@@ -15,7 +15,7 @@ use super::upstream::{Received, Upstream, receive};
 use super::wire::Wire;
 use forms::Reply;
 
-/// A server in a thread for as long as the tests run.
+/// Runs in a thread for as long as the tests run.
 pub(crate) struct ModelServer {
     pub(crate) up: Upstream,
     shared: Arc<Shared>,
@@ -23,38 +23,34 @@ pub(crate) struct ModelServer {
     events: Receiver<Event>,
 }
 
-/// What happens to responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// One waits for [`ModelServer::go_on`].
+    /// A response waits for [`ModelServer::go_on`].
     Held,
-    /// One was sent to its end, or to where it breaks off.
+    /// A response was sent to its end, or to where it breaks off.
     Sent,
-    /// Who asked has gone away before that.
+    /// The client has gone away before that.
     Gone,
 }
 
-/// What it answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     /// From 400 on the answer is an error.
     pub(crate) status: u16,
-    /// More fields of the head, each ending in `\r\n`.
+    /// More header fields, each ending with `\r\n`.
     pub(crate) fields: String,
-    /// The text: each is an event of a stream.
+    /// The text. Each piece is an event of a stream.
     pub(crate) pieces: Vec<String>,
-    /// What it says that was used, if it says so.
     pub(crate) usage: Option<Used>,
-    /// After how many pieces the rest waits until the test says so. What is no stream has two pieces, which are its halves.
+    /// After how many pieces the rest waits for the test. An answer without a stream has two pieces, its halves.
     pub(crate) held_after: Option<usize>,
-    /// After how many pieces the connection is closed.
+    /// After how many pieces the connection closes.
     pub(crate) broken_after: Option<usize>,
 }
 
-/// Numbers of tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Used {
-    /// Without those that were cached.
+    /// Without those from the cache.
     pub(crate) input: u64,
     pub(crate) cached: u64,
     pub(crate) output: u64,
@@ -76,7 +72,6 @@ struct Shared {
 }
 
 impl ModelServer {
-    /// Answers every request so.
     pub(crate) fn start(answer: Answer) -> Self {
         let ((go, waiting), (sender, events)) = (channel(), channel());
         let (answer, waiting) = (Mutex::new(answer), Mutex::new(waiting));
@@ -96,22 +91,19 @@ impl ModelServer {
         Self { up, shared, go, events }
     }
 
-    /// Answers the following requests so.
     pub(crate) fn answer(&self, answer: Answer) {
         *self.shared.answer.lock().unwrap() = answer;
     }
 
-    /// The requests so far.
     pub(crate) fn received(&self) -> Vec<Received> {
         self.shared.received.lock().unwrap().clone()
     }
 
-    /// Lets one response that is held go on.
     pub(crate) fn go_on(&self) {
         self.go.send(()).unwrap();
     }
 
-    /// Waits until this happens. What has happened before is forgotten.
+    /// Waits until this happens, and forgets earlier events.
     #[track_caller]
     pub(crate) fn wait(&self, wanted: Event) {
         while self.events.recv_timeout(Duration::from_secs(20)).expect("it happens in time") != wanted {}
@@ -148,7 +140,7 @@ impl Shared {
     }
 }
 
-/// A response: its head, and its body in parts, of which so many come before the text.
+/// A response: its head, and its body in parts, with the number of parts before the text.
 struct Parts {
     head: String,
     body: Vec<Vec<u8>>,
@@ -185,7 +177,7 @@ impl Parts {
         Self { head: head(answer, &framing), body: vec![first.to_vec(), second.to_vec()], before: 0 }
     }
 
-    /// A stream of these events: what comes before the text, the text, and what comes after it.
+    /// A stream of these events: before the text, the text, and after it.
     fn stream(answer: &Answer, [before, text, after]: [Vec<String>; 3]) -> Self {
         let length = before.len();
         let events = [before, text, after].concat();

@@ -1,5 +1,5 @@
-//! The authority for tests of Let's Encrypt, Pebble: it checks what RFC 8555 and RFC 8737 say, and looks at a gateway on one plain
-//! port and one in TLS.
+//! Pebble, the test authority of Let's Encrypt: it checks RFC 8555 and RFC 8737, and looks at a gateway on one plain and one TLS
+//! port.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, UdpSocket};
@@ -17,13 +17,13 @@ use super::process::Process;
 use super::tls::{Authority, curl};
 use super::upstream::reserved_port;
 
-/// The authority; dropping it kills it.
+/// Dropping it kills it.
 pub(crate) struct Pebble {
     child: Option<Process>,
     authority: Authority,
     address: SocketAddr,
     management: SocketAddr,
-    /// Where it looks at gateways: plain, and in TLS.
+    /// Where Pebble looks at gateways: plain, and in TLS.
     pub(crate) listeners: [SocketAddr; 2],
     dns: SocketAddr,
     /// Keeps the ports.
@@ -31,7 +31,7 @@ pub(crate) struct Pebble {
 }
 
 impl Pebble {
-    /// One whose certificates live for so many seconds.
+    /// Its certificates live for `life` seconds.
     #[track_caller]
     pub(crate) fn start(life: u64) -> Self {
         let [(a, address), (b, management), (c, plain), (d, tls)] = [(); 4].map(|()| reserved_port());
@@ -53,7 +53,7 @@ impl Pebble {
         pebble
     }
 
-    /// Runs it again, with these variables, after it was ended. It knows no account of before.
+    /// Runs it again after it has ended, with these variables. It knows no earlier accounts.
     #[track_caller]
     pub(crate) fn run(&mut self, variables: &[(&str, &str)]) {
         let mut command = Command::new("pebble");
@@ -68,24 +68,22 @@ impl Pebble {
         self.child = Some(child);
     }
 
-    /// Ends it.
     pub(crate) fn end(&mut self) {
         self.child = None;
     }
 
-    /// The whole text of a gateway at the listeners that it looks at.
+    /// The whole text of a gateway at the listeners that Pebble looks at.
     pub(crate) fn config(&self, names: &[&str], more: &str, rest: &str) -> String {
         let listeners = self.listeners.map(|address| address.to_string());
         self.config_at(names, more, [&listeners[0], &listeners[1]], rest)
     }
 
-    /// The same at other listeners.
     pub(crate) fn config_at(&self, names: &[&str], more: &str, listeners: [&str; 2], rest: &str) -> String {
         let directory = format!("https://localhost:{}/dir", self.address.port());
         gateway_text(&directory, names, &format!("ca = \"{}\"\n{more}", self.authority.ca().display()), listeners, rest)
     }
 
-    /// A client that trusts what it issues, as long as it runs.
+    /// A client that trusts its certificates, as long as it runs.
     pub(crate) fn client(&self) -> Arc<ClientConfig> {
         let (ca, url) = (self.authority.ca(), format!("https://localhost:{}/roots/0", self.management.port()));
         let root = curl(["--cacert", ca.to_str().unwrap(), &url]);
@@ -96,7 +94,7 @@ impl Pebble {
     }
 }
 
-/// A server of DNS for which every name has the address 127.0.0.1, and none of IPv6.
+/// A DNS server for which every name has the address 127.0.0.1, and none of IPv6.
 fn names_lead_here() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
@@ -107,7 +105,7 @@ fn names_lead_here() -> SocketAddr {
                 continue;
             };
             let is_v4 = query[end - 4..end - 2] == [0, 1];
-            // RFC 1035, section 4.1: the id, that it is an answer, one question, and one answer if that is about IPv4.
+            // RFC 1035, section 4.1: the id, the flag of an answer, one question, and one answer if the question is about IPv4.
             let mut answer =
                 [&query[..2], &[0x81, 0x80, 0, 1, 0, u8::from(is_v4), 0, 0, 0, 0], &query[12..end]].concat();
             if is_v4 {

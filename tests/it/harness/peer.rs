@@ -12,7 +12,7 @@ use super::clock::until;
 use super::process::Process;
 use super::upstream::reserved_port;
 
-/// A server of another project; dropping it kills it.
+/// Dropping it kills it.
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     _process: Process,
@@ -22,7 +22,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts a server with the configuration and the command that are made for a folder and an address.
+    /// Starts a server. `make` gets a folder and an address, and returns the configuration and the command.
     #[track_caller]
     pub(crate) fn start(make: impl FnOnce(&Path, SocketAddr) -> (String, Vec<&'static str>)) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -31,9 +31,9 @@ impl Peer {
         let file = folder.path().join("config");
         std::fs::write(&file, config).unwrap();
         let mut child = Command::new(command[0]);
-        // Debian installs servers where users have no path to.
+        // Debian installs servers outside of the users' PATH.
         child.env("PATH", std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/usr/local/sbin");
-        // What some keep between two starts ends with the test.
+        // State that some servers keep between two starts ends with the test.
         child.env("HOME", folder.path()).env_remove("XDG_CONFIG_HOME").env_remove("XDG_DATA_HOME");
         child.args(&command[1..]).arg(&file).stdin(Stdio::null());
         let child = child.spawn().unwrap_or_else(|error| panic!("{}: {error}; scripts/test installs it", command[0]));
@@ -47,7 +47,7 @@ impl Peer {
     }
 }
 
-/// What one process of nginx needs, with this in its `http`.
+/// The configuration of an nginx with one process, with this in its `http`.
 pub(crate) fn nginx_config(folder: &Path, http: &str) -> String {
     let folder = folder.display();
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]

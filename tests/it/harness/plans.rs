@@ -10,14 +10,14 @@ use super::upstream::{Upstream, reply};
 /// Statuses and bodies by the target of a request.
 type Answers = Mutex<HashMap<String, (u16, String)>>;
 
-/// A source whose answers the test changes. It knows what a test has set, and answers 404 otherwise.
+/// A source whose answers the test sets. For other targets it answers 404.
 pub(crate) struct Plans {
     pub(crate) server: Upstream,
     answers: Arc<Answers>,
     pub(crate) gate: Arc<Gate>,
 }
 
-/// While it is closed, no answer is given.
+/// While the gate is closed, nothing is answered.
 #[derive(Default)]
 pub(crate) struct Gate {
     is_closed: Mutex<bool>,
@@ -51,7 +51,7 @@ impl Plans {
         Self { server, answers, gate }
     }
 
-    /// Sets the answer for a target; `*` is any other.
+    /// `*` is any other target.
     pub(crate) fn set(&self, target: &str, status: u16, body: &str) {
         self.answers.lock().unwrap().insert(target.to_owned(), (status, body.to_owned()));
     }
@@ -60,7 +60,6 @@ impl Plans {
         self.answers.lock().unwrap().remove(target);
     }
 
-    /// How often it was asked about a target.
     pub(crate) fn asked(&self, target: &str) -> usize {
         self.server.received().iter().filter(|request| request.target == target).count()
     }
@@ -74,7 +73,7 @@ pub(crate) fn url(address: SocketAddr) -> String {
     format!("http://{address}/v1/{{key}}")
 }
 
-/// A limit of one request a day with this source. A request waits for long, so that tests depend on no time.
+/// A limit of one request a day with this source. Requests wait for long, so that tests do not depend on time.
 pub(crate) fn limit(url: &str, quotas: &str, more: &str) -> String {
     let timeout = if quotas.contains("timeout") { "" } else { "timeout = \"5s\"" };
     format!(

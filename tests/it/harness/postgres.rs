@@ -16,10 +16,10 @@ use super::process::{self, Process};
 use super::tls::Issued;
 use super::upstream::reserved_port;
 
-/// As root, which PostgreSQL refuses to run as, servers run as this user: `nobody`.
+/// As root, servers run as this user (`nobody`), because PostgreSQL refuses to run as root.
 const NOBODY: u32 = 65534;
 
-/// What a start may take on a busy machine.
+/// For a start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One server with the database `postgres`, whose owner has the same name and no password; dropping it kills it.
@@ -37,7 +37,7 @@ impl Postgres {
         Self::start_with(&[], None)
     }
 
-    /// With more settings, and with TLS if it has a certificate.
+    /// With more settings, and with TLS if there is a certificate.
     pub(crate) fn start_with(settings: &[&str], certificate: Option<&Issued>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         own(folder.path());
@@ -69,18 +69,16 @@ impl Postgres {
         started
     }
 
-    /// A URL of it for this user.
     pub(crate) fn url(&self, user: &str) -> String {
         format!("postgres://{user}@{}/postgres?sslmode=disable", self.address)
     }
 
-    /// A URL of it for this user, over its Unix socket.
     pub(crate) fn unix_url(&self, user: &str) -> String {
         let folder = self.folder.path().to_str().unwrap();
         format!("postgres:///postgres?user={user}&host={folder}&port={}", self.address.port())
     }
 
-    /// Runs SQL as its owner, and returns the fields of what it selects.
+    /// Runs SQL as the owner, and returns the selected fields.
     pub(crate) fn sql(&self, text: &str) -> String {
         self.try_sql(text).unwrap_or_else(|error| panic!("{text}: {error}"))
     }
@@ -95,7 +93,6 @@ impl Postgres {
         psql(self.folder.path(), self.address.port(), text)
     }
 
-    /// Replaces the rules by which it authenticates users.
     pub(crate) fn authenticate(&self, rules: &str) {
         fs::write(self.folder.path().join("data/pg_hba.conf"), rules).unwrap();
         self.sql("select pg_reload_conf()");
@@ -104,27 +101,26 @@ impl Postgres {
         });
     }
 
-    /// Kills all its processes, which have no time to say so.
     pub(crate) fn kill(&mut self) {
         let killed = self.signal_all(Signal::KILL);
         self.child.wait().unwrap();
-        // It cannot be started again while one of them still has the shared memory.
+        // The server cannot start again while one of them still has the shared memory.
         until("its processes have ended", PATIENCE, || killed.iter().all(|pid| has_ended(*pid)));
     }
 
-    /// Ends it as an administrator does who does not wait for sessions.
+    /// Stops the server without waiting for sessions.
     pub(crate) fn stop(&mut self) {
         process::signal(&self.child, Signal::INT);
         self.child.wait().unwrap();
     }
 
-    /// Starts it again where it was, with what it had.
+    /// Starts it again in the same place, with the same data.
     pub(crate) fn restart(&mut self) {
         self.child = spawn(self.folder.path(), self.address, &self.options);
         self.wait();
     }
 
-    /// Stops all its processes: connections are accepted by the kernel, and nobody reads them.
+    /// Stops all its processes: the kernel accepts connections, and nobody reads them.
     pub(crate) fn freeze(&self) {
         self.signal_all(Signal::STOP);
     }
@@ -133,11 +129,11 @@ impl Postgres {
         self.signal_all(Signal::CONT);
     }
 
-    /// Sends a signal to the server and to all processes that it has started, which are returned.
+    /// Sends a signal to the server and to all its children, which are returned.
     fn signal_all(&self, signal: Signal) -> Vec<Pid> {
         let server = Pid::from_child(&self.child);
         if signal != Signal::CONT {
-            // It starts no others meanwhile.
+            // The server starts no others meanwhile.
             process::signal(&self.child, Signal::STOP);
         }
         let listed = Command::new("ps").args(["-A", "-o", "ppid=,pid="]).output().unwrap();
@@ -172,13 +168,12 @@ impl Drop for Postgres {
     }
 }
 
-/// Whether a process has ended, though its parent may not have been told.
+/// Whether a process has ended, even if its parent has not waited for it.
 fn has_ended(pid: Pid) -> bool {
     let shown = Command::new("ps").args(["-o", "stat=", "-p", &pid.as_raw_nonzero().to_string()]).output().unwrap();
     shown.stdout.is_empty() || shown.stdout.starts_with(b"Z")
 }
 
-/// Runs SQL as the owner, over the socket in the folder.
 fn psql(folder: &Path, port: u16, text: &str) -> Result<String, String> {
     let mut psql = Command::new("psql");
     psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"]);
@@ -207,7 +202,7 @@ fn spawn(folder: &Path, address: SocketAddr, options: &[String]) -> Process {
     Process(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap())
 }
 
-/// Gives a file to the user as which servers run.
+/// Gives a file to the user of the servers.
 fn own(path: &Path) {
     if geteuid().is_root() {
         chown(path, Some(NOBODY), Some(NOBODY)).unwrap();

@@ -1,11 +1,11 @@
-//! A process that a test has started, and that ends with the test.
+//! A child process that ends with the test.
 
 use std::ops::{Deref, DerefMut};
 use std::process::Child;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-/// The process is killed when this is dropped.
+/// Kills the process when it is dropped.
 pub(crate) struct Process(pub(crate) Child);
 
 impl Deref for Process {
@@ -30,8 +30,8 @@ impl Drop for Process {
     }
 }
 
-/// Sends a signal. If that stops the process, it has stopped when this returns: until then it goes on. It may have been stopped
-/// before.
+/// Sends a signal. If the signal stops the process, returns only when the process has stopped. The process may have been
+/// stopped before.
 pub(crate) fn signal(child: &Child, signal: Signal) {
     let pid = Pid::from_child(child);
     kill_process(pid, signal).unwrap();

@@ -1,4 +1,4 @@
-//! A terminal in which a program runs: what is on its screen, which keys are pressed, how large it is.
+//! A terminal for a program: its screen, its keys and its size.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -16,21 +16,21 @@ use vt100::Parser;
 
 use super::process::Process;
 
-/// What a start, an event or an end may take on a busy machine.
+/// For a start, an event or an end on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A program in a terminal; dropping it kills the program.
+/// Dropping it kills the program.
 pub(crate) struct Terminal {
     pub(crate) program: Process,
     keyboard: Option<File>,
-    /// The program's side, which keeps its settings when the program has ended.
+    /// The program's side, which keeps its settings after the program has ended.
     inside: OwnedFd,
     before: Termios,
     output: Arc<Mutex<Output>>,
     reader: Arc<Reader>,
 }
 
-/// What the thread that reads output has to do.
+/// The state of the thread that reads output.
 #[derive(Default)]
 struct Reader {
     pauses: AtomicBool,
@@ -51,7 +51,6 @@ fn size(columns: u16, rows: u16) -> Winsize {
 }
 
 impl Terminal {
-    /// Runs the gateway's binary with these arguments and environment variables in a terminal of this size.
     pub(crate) fn start(arguments: &[&str], variables: &[(&str, &str)], (columns, rows): (u16, u16)) -> Self {
         let outside = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&outside).unwrap();
@@ -60,7 +59,7 @@ impl Terminal {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let inside = rustix::fs::open(ptsname(&outside, Vec::new()).unwrap(), flags, Mode::empty()).unwrap();
         let before = tcgetattr(&inside).unwrap();
-        // It makes the terminal the one that controls the process, without which there are no signals from it.
+        // Makes it the controlling terminal of the process, which is necessary for its signals.
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg(env!("CARGO_BIN_EXE_gateway")).args(arguments);
         command.env_remove("NO_COLOR").env_remove("GATEWAY_ADMIN_TOKEN").envs(variables.iter().copied());
@@ -74,7 +73,7 @@ impl Terminal {
         let (mut screen, read, told) = (keyboard.try_clone().unwrap(), output.clone(), reader.clone());
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // It ends when nobody has the inside any more.
+            // Ends when nobody has the inside any more.
             while let Ok(count @ 1..) = screen.read(&mut bytes) {
                 let mut output = read.lock().unwrap();
                 output.parser.process(&bytes[..count]);
@@ -100,33 +99,30 @@ impl Terminal {
         tcsetwinsize(self.keyboard.as_ref().unwrap(), size(columns, rows)).unwrap();
     }
 
-    /// What is on the screen.
     pub(crate) fn screen(&self) -> String {
         self.output.lock().unwrap().parser.screen().contents()
     }
 
-    /// All that the program has sent.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.output.lock().unwrap().bytes.clone()
     }
 
-    /// Closes the user's side, as if a window were closed.
+    /// Closes the user's side, like a closed window.
     pub(crate) fn hang_up(&mut self) {
         self.keyboard = None;
         self.reader.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Lets output wait, or reads it again.
+    /// Pauses or resumes reading of the output.
     pub(crate) fn read(&self, reads: bool) {
         self.reader.pauses.store(!reads, Ordering::Relaxed);
     }
 
-    /// How many bytes of output wait to be read.
+    /// Bytes of output that wait to be read.
     pub(crate) fn unread(&self) -> u64 {
         rustix::io::ioctl_fionread(self.keyboard.as_ref().unwrap()).unwrap()
     }
 
-    /// Waits until the screen is as wanted.
     #[track_caller]
     pub(crate) fn wait(&mut self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
         let end = Instant::now() + PATIENCE;
@@ -141,7 +137,6 @@ impl Terminal {
         }
     }
 
-    /// Waits until the program has ended.
     #[track_caller]
     pub(crate) fn wait_exit(&mut self) -> ExitStatus {
         let end = Instant::now() + PATIENCE;
@@ -154,7 +149,6 @@ impl Terminal {
         }
     }
 
-    /// Fails unless the terminal is as it was before the program.
     #[track_caller]
     pub(crate) fn expect_restored(&self) {
         assert!(self.has_old_settings(), "other settings: {:?}", tcgetattr(&self.inside));

@@ -1,4 +1,4 @@
-//! Certificates for tests, and clients that speak TLS.
+//! Certificates for tests, and TLS clients.
 
 use std::io::{Read, Result, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ use rustls::{
 };
 use tempfile::TempDir;
 
-/// A folder with an authority, and with the certificates that it has issued.
+/// A folder with an authority, and with its certificates.
 pub(crate) struct Authority {
     folder: TempDir,
     issuer: Issuer<'static, KeyPair>,
@@ -37,7 +37,7 @@ impl Authority {
         let folder = tempfile::tempdir().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Another authority has another name.
+        // Each authority has another name.
         let name = format!("authority of a test in {}", folder.path().display());
         params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().unwrap();
@@ -58,7 +58,6 @@ impl Authority {
         self.issue_with(file, subject, names, |_| {})
     }
 
-    /// The same with other parameters.
     pub(crate) fn issue_with(
         &self,
         file: &str,
@@ -79,12 +78,11 @@ impl Authority {
         issued
     }
 
-    /// Signs a certificate for this key; returns it in PEM.
     pub(crate) fn sign(&self, params: &CertificateParams, key: &impl PublicKeyData) -> String {
         params.signed_by(key, &self.issuer).unwrap().pem()
     }
 
-    /// What a client trusts, and shows if it has a certificate.
+    /// Trusts this authority, and shows `own` if there is one.
     pub(crate) fn client(&self, own: Option<&Issued>) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.ca()).unwrap()).unwrap();
@@ -100,7 +98,7 @@ impl Authority {
         })
     }
 
-    /// What a server shows, and whether it asks clients for a certificate of this authority.
+    /// Shows `own`, and may ask clients for a certificate of this authority.
     pub(crate) fn server(&self, own: &Issued, asks: bool) -> ServerConfig {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder =
@@ -120,21 +118,19 @@ impl Authority {
     }
 }
 
-/// A server's side of a connection.
 pub(crate) type TlsStream = StreamOwned<ServerConnection, TcpStream>;
 
 /// A handshake as a server saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Handshake {
-    /// The name that the client asked for.
+    /// The requested name.
     pub(crate) name: Option<String>,
-    /// The protocol that was agreed on.
     pub(crate) protocol: Option<String>,
     pub(crate) is_resumed: bool,
     pub(crate) has_certificate: bool,
 }
 
-/// A server that speaks TLS, in a thread for as long as the tests run.
+/// Runs in a thread for as long as the tests run.
 pub(crate) struct TlsServer {
     pub(crate) address: SocketAddr,
     handshakes: Arc<Mutex<Vec<Handshake>>>,
@@ -182,17 +178,16 @@ impl TlsServer {
         format!("[upstreams.up]\nservers = [\"https://{}\"]\n{keys}\n", self.address)
     }
 
-    /// The same, and a route that sends everything to it.
+    /// With a route that sends everything to it.
     pub(crate) fn everything(&self, keys: &str) -> String {
         format!("{}[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", self.section(keys))
     }
 
-    /// The handshakes that have succeeded.
     pub(crate) fn handshakes(&self) -> Vec<Handshake> {
         self.handshakes.lock().unwrap().clone()
     }
 
-    /// Why the others have not. Nothing of a request can have come over these connections.
+    /// Why the others failed. Nothing of a request can have come over these connections.
     pub(crate) fn failed(&self) -> Vec<String> {
         self.failed.lock().unwrap().clone()
     }
@@ -233,24 +228,22 @@ pub(crate) fn read_request(stream: &mut TlsStream) -> Option<(String, Vec<u8>)> 
 }
 
 impl Issued {
-    /// As an element of `certificates`.
     pub(crate) fn toml(&self) -> String {
         format!("{{ cert = \"{}\", key = \"{}\" }}", self.cert.display(), self.key.display())
     }
 }
 
-/// One connection in TLS.
 pub(crate) struct TlsClient {
     pub(crate) stream: StreamOwned<ClientConnection, TcpStream>,
 }
 
 impl TlsClient {
-    /// Connects and shakes hands with who has a certificate for `name`.
+    /// Connects, and expects a certificate for `name`.
     pub(crate) fn connect(address: SocketAddr, config: &Arc<ClientConfig>, name: &str) -> Result<Self> {
         Self::over(TcpStream::connect_timeout(&address, Duration::from_secs(5))?, config, name)
     }
 
-    /// The same on a connection on which something may have been sent before.
+    /// On a connection on which something may have been sent before.
     pub(crate) fn over(socket: TcpStream, config: &Arc<ClientConfig>, name: &str) -> Result<Self> {
         socket.set_read_timeout(Some(Duration::from_secs(20)))?;
         let name = ServerName::try_from(name.to_owned()).unwrap();
@@ -269,7 +262,6 @@ impl TlsClient {
         self.response()
     }
 
-    /// The head and the body of the next response.
     pub(crate) fn response(&mut self) -> Result<(String, String)> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -285,12 +277,11 @@ impl TlsClient {
     }
 }
 
-/// Runs curl with these arguments.
 pub(crate) fn curl<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Output {
     Command::new("curl").args(["--silent", "--show-error", "--max-time", "20"]).args(arguments).output().unwrap()
 }
 
-/// A client that takes any certificate, to look at it.
+/// A client that accepts any certificate, to look at it.
 pub(crate) fn unverified() -> Arc<ClientConfig> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();

@@ -1,4 +1,4 @@
-//! Issuers of JSON Web Tokens: keys that sign, and their public halves.
+//! Issuers of JSON Web Tokens: signing keys, and their public halves.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -22,7 +22,6 @@ pub(crate) struct Signer {
 }
 
 impl Signer {
-    /// A new key with this id.
     pub(crate) fn new(algorithm: Algorithm, id: &str) -> Self {
         use Algorithm::{ES256, ES384, EdDSA, HS256, HS384, HS512};
         let (key, pair) = match algorithm {
@@ -38,7 +37,7 @@ impl Signer {
             }
             _ => {
                 let pair = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
-                // The key as such is the last part of the PKCS#8 document, whose head has this size for 2048 bits.
+                // The key itself is the last part of the PKCS#8 document, whose head has this size for 2048 bits.
                 (EncodingKey::from_rsa_der(&pair.serialize_der()[26..]), Some(pair))
             }
         };
@@ -52,13 +51,12 @@ impl Signer {
         Self { algorithm, id: id.to_owned(), key, pair, jwk }
     }
 
-    /// A token with these claims.
     pub(crate) fn sign(&self, claims: &Value) -> String {
         let header = Header { kid: Some(self.id.clone()), ..Header::new(self.algorithm) };
         encode(&header, claims, &self.key).unwrap()
     }
 
-    /// A token of this algorithm of HMAC, whose secret is the public key as a text.
+    /// A token of this HMAC algorithm, whose secret is the public key as a text.
     pub(crate) fn confuse(&self, algorithm: Algorithm, claims: &Value) -> String {
         let header = Header { kid: Some(self.id.clone()), ..Header::new(algorithm) };
         let public = self.pair.as_ref().unwrap().public_key_pem();
@@ -72,7 +70,6 @@ pub(crate) fn claims(subject: &str) -> Value {
     json!({ "iss": "https://login.test/", "aud": "api", "sub": subject, "iat": now, "exp": now + 600 })
 }
 
-/// A JWK Set.
 pub(crate) fn key_set(signers: &[&Signer]) -> String {
     json!({ "keys": signers.iter().map(|signer| &signer.jwk).collect::<Vec<_>>() }).to_string()
 }

@@ -1,4 +1,4 @@
-//! Upstreams: one that answers HTTP and remembers what it saw, and one whose bytes the test writes itself.
+//! Upstreams: one that answers HTTP and remembers its requests, and one whose bytes the test writes itself.
 
 use std::collections::HashMap;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,6 @@ use socket2::{Domain, Socket, Type};
 use super::clock::until;
 use super::wire::{Framing, Headers, Wire};
 
-/// A request as an upstream saw it.
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
     pub(crate) method: String,
@@ -22,7 +21,7 @@ pub(crate) struct Received {
     pub(crate) trailers: Headers,
 }
 
-/// A server in a thread for as long as the tests run, or until it is ended.
+/// Runs in a thread for as long as the tests run, or until the test ends it.
 pub(crate) struct Upstream {
     address: SocketAddr,
     ended: Arc<Mutex<Ended>>,
@@ -30,7 +29,7 @@ pub(crate) struct Upstream {
     received: Arc<Mutex<Vec<Received>>>,
 }
 
-/// Whether a server was ended, and what has to be closed then.
+/// Whether a server was ended, and what must be closed then.
 #[derive(Default)]
 struct Ended {
     is_over: bool,
@@ -58,7 +57,7 @@ impl Upstream {
         upstream
     }
 
-    /// Hands every connection, with its number from 0, to `serve` in a thread of its own.
+    /// Passes every connection to `serve` in a new thread, with its number from 0.
     pub(crate) fn raw(serve: impl Fn(Wire, usize) + Send + Sync + 'static) -> Self {
         Self::listen(Arc::default(), serve)
     }
@@ -93,11 +92,11 @@ impl Upstream {
             ended.is_over = true;
             ended.open.drain().for_each(|(_, stream)| _ = stream.shutdown(Shutdown::Both));
         }
-        // The thread that accepts looks whether it is over after a connection.
+        // The accepting thread checks for the end after each connection.
         let _ = TcpStream::connect(self.address);
     }
 
-    /// A server that holds back what it answers on `/held` until what is returned is dropped.
+    /// Holds back its answers on `/held` until the returned value is dropped.
     pub(crate) fn holding() -> (Self, Sender<()>) {
         let (go, held): (_, Receiver<()>) = channel();
         let held = Mutex::new(held);
@@ -110,12 +109,10 @@ impl Upstream {
         (up, go)
     }
 
-    /// `[upstreams.up]` with this server, and a route that sends everything to it.
     pub(crate) fn everything(&self) -> String {
         format!("{}\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", self.section())
     }
 
-    /// `[upstreams.up]` with this server.
     pub(crate) fn section(&self) -> String {
         format!("[upstreams.up]\nservers = [\"http://{}\"]\n", self.address)
     }
@@ -132,14 +129,13 @@ impl Upstream {
         self.received.lock().unwrap().clone()
     }
 
-    /// Waits until this many connections were made.
     #[track_caller]
     pub(crate) fn wait_connections(&self, count: usize) {
         until("the upstream is asked", Duration::from_secs(10), || self.connections() >= count);
     }
 }
 
-/// One whole request; an error where it is cut short.
+/// One whole request; an error if it is cut short.
 pub(crate) fn receive(wire: &mut Wire) -> std::io::Result<Option<Received>> {
     let Some((line, headers)) = wire.head()? else { return Ok(None) };
     let mut words = line.split(' ').map(str::to_owned);
@@ -150,7 +146,6 @@ pub(crate) fn receive(wire: &mut Wire) -> std::io::Result<Option<Received>> {
     Ok(Some(Received { method, target, headers, body, trailers }))
 }
 
-/// A response with a length.
 pub(crate) fn reply(status: u16, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status} Word\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
@@ -163,8 +158,8 @@ pub(crate) fn closed_port() -> (Socket, SocketAddr) {
     (socket, address)
 }
 
-/// A port for a server of another project, which no other process gets while the socket is open. A server that sets
-/// SO_REUSEADDR, as servers do, can listen on it.
+/// A port for a server of another project, which no other process gets while the socket is open. A server with
+/// SO_REUSEADDR, which is usual, can listen on it.
 pub(crate) fn reserved_port() -> (Socket, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_reuse_address(true).unwrap();
@@ -173,7 +168,7 @@ pub(crate) fn reserved_port() -> (Socket, SocketAddr) {
     (socket, address)
 }
 
-/// A listener whose queue of connections is full, so that the system drops further attempts, and what fills it.
+/// A listener with a full queue, so that the system drops further attempts, and the sockets that fill the queue.
 pub(crate) fn full_queue(address: SocketAddr) -> std::io::Result<(TcpListener, Vec<Socket>)> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.bind(&address.into())?;

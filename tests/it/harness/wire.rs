@@ -1,18 +1,17 @@
-//! HTTP/1 messages as bytes on a connection, read strictly: what is not well formed is an error, never repaired.
+//! HTTP/1 messages as bytes on a connection, read strictly: malformed input is an error, and is never repaired.
 
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// The most that a read or a write waits: a test that hangs shall fail instead.
+/// For a read or a write: a test that hangs shall fail instead.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One side of a connection.
 pub(crate) struct Wire {
     reader: BufReader<TcpStream>,
 }
 
-/// The fields of a message in their order, names in lower case.
+/// The fields of a message in their order, with names in lower case.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Headers(pub(crate) Vec<(String, Vec<u8>)>);
 
@@ -25,25 +24,23 @@ pub(crate) enum Framing {
 }
 
 impl Headers {
-    /// The first field of this name.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let (_, value) = self.0.iter().find(|(other, _)| other == name)?;
         Some(std::str::from_utf8(value).unwrap())
     }
 
-    /// The first field of this name, which must be there.
     #[track_caller]
     pub(crate) fn must(&self, name: &str) -> &str {
         self.get(name).unwrap_or_else(|| panic!("no {name} in {self:?}"))
     }
 
-    /// All fields of this name, joined as the standard allows.
+    /// All fields with this name, joined as the standard allows.
     pub(crate) fn joined(&self, name: &str) -> String {
         let values = self.0.iter().filter(|(other, _)| other == name);
         values.map(|(_, value)| String::from_utf8_lossy(value)).collect::<Vec<_>>().join(", ")
     }
 
-    /// How the body that follows is framed, for a message that has one.
+    /// The framing of the following body, for a message with a body.
     pub(crate) fn framing(&self, otherwise: Framing) -> Result<Framing> {
         match (self.get("content-length"), self.get("transfer-encoding")) {
             (None, None) => Ok(otherwise),
@@ -70,19 +67,19 @@ impl Wire {
         self.reader.get_mut().write_all(bytes)
     }
 
-    /// A line without its end; `None` where the peer closed before it began.
+    /// A line without its end; `None` if the peer closed before it began.
     pub(crate) fn first_line(&mut self) -> Result<Option<String>> {
         Ok(self.line()?.map(|line| String::from_utf8_lossy(&line).into_owned()))
     }
 
-    /// The first line and the fields; `None` where the peer closed before it began.
+    /// The first line and the fields; `None` if the peer closed before they began.
     pub(crate) fn head(&mut self) -> Result<Option<(String, Headers)>> {
         let Some(first) = self.line()? else { return Ok(None) };
         let first = String::from_utf8(first).map_err(|_| broken("first line"))?;
         Ok(Some((first, self.fields()?)))
     }
 
-    /// Fields until the empty line: of a head, or of trailers.
+    /// The fields of a head or of trailers, until the empty line.
     fn fields(&mut self) -> Result<Headers> {
         let mut headers = Headers::default();
         loop {
@@ -151,12 +148,11 @@ impl Wire {
         Ok(())
     }
 
-    /// Fills the buffer.
     pub(crate) fn read_exact(&mut self, buffer: &mut [u8]) -> Result<()> {
         self.reader.read_exact(buffer)
     }
 
-    /// Reads until the peer closes, cleanly or not: what came, and whether it closed at all.
+    /// Reads until the peer closes, cleanly or not. Returns what came, and whether it closed at all.
     pub(crate) fn rest(&mut self) -> (Vec<u8>, bool) {
         let mut rest = Vec::new();
         let closed = match self.reader.read_to_end(&mut rest) {
@@ -171,7 +167,7 @@ fn broken(what: &str) -> Error {
     Error::new(ErrorKind::InvalidData, format!("broken {what}"))
 }
 
-/// Bytes of any length that can be checked without being kept: a period that no power of two hides.
+/// Bytes of any length that can be checked without being kept. Their period is no power of two, so it stays visible.
 pub(crate) struct Pattern {
     twice: Vec<u8>,
     at: usize,
@@ -192,14 +188,13 @@ impl Pattern {
         &self.twice[at..at + length]
     }
 
-    /// Whether `piece` is what comes next; panics otherwise.
+    /// Panics unless `piece` is what comes next.
     pub(crate) fn check(&mut self, piece: &[u8]) {
         for part in piece.chunks(Self::PERIOD) {
             assert!(self.next(part.len()) == part, "the body differs before byte {}", self.at);
         }
     }
 
-    /// How much has passed.
     pub(crate) fn len(&self) -> u64 {
         self.at as u64
     }

@@ -1,4 +1,4 @@
-//! Times of up to 75 seconds that hold where the configuration names none. Each is waited for, side by side.
+//! Default times of up to 75 seconds. All tests wait side by side.
 
 use std::net::TcpStream;
 use std::sync::Mutex;
@@ -16,12 +16,11 @@ const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = {}\n";
 const ASK: &str = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
 /// Longer than all of them.
 const LONG: Duration = Duration::from_secs(120);
-/// How much later than it should something may happen on a busy machine.
+/// How late something may happen on a busy machine.
 const MARGIN: Duration = Duration::from_secs(15);
-/// How often what a test asks for again and again is asked for.
+/// Between repeated questions of a test.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits for all of them.
 pub(super) fn all() {
     let waits: [fn(); 15] = [
         body_timeout,
@@ -43,21 +42,20 @@ pub(super) fn all() {
     thread::scope(|scope| waits.into_iter().for_each(|wait| _ = scope.spawn(wait)));
 }
 
-/// Fails unless so many milliseconds have passed since then, and not many more.
+/// Fails unless about so many milliseconds have passed since then.
 #[track_caller]
 fn over(begun: Instant, millis: u64) {
     let (took, least) = (begun.elapsed(), Duration::from_millis(millis));
     assert!((least..least + MARGIN).contains(&took), "{took:?}");
 }
 
-/// A client that waits for long.
 fn patient(gateway: &Gateway) -> Client {
     let client = gateway.client();
     client.wire.stream().set_read_timeout(Some(LONG)).unwrap();
     client
 }
 
-/// A server that sends this after each head, and keeps the connection open.
+/// Sends `bytes` after each head, and keeps the connection open.
 fn sending(bytes: &'static [u8]) -> Upstream {
     Upstream::raw(move |mut wire, _| {
         wire.stream().set_read_timeout(Some(LONG)).unwrap();
@@ -159,7 +157,7 @@ fn resolve_every() {
     over(begun, 30_000);
 }
 
-/// There is none: it outlives all others.
+/// There is no default: the tunnel outlives all others.
 fn tunnel_idle_timeout() {
     let up = Upstream::raw(|mut wire, _| {
         wire.stream().set_read_timeout(Some(LONG)).unwrap();
@@ -215,10 +213,10 @@ fn store_timeout() {
     let fault = Fault::start(memcached.address, Mode::Pass);
     let store = format!("[store]\ntype = \"memcached\"\nservers = [\"{}\"]\non_error = \"reject\"\n", fault.address);
     let gateway = Gateway::with_server("workers = 1", &(store + &limited("header:x-api-key", "9/d", "")));
-    // On a busy machine it may take longer now and then.
+    // On a busy machine this may take longer sometimes.
     until("it is there", MARGIN, || gateway.client().get_with("/", field("one")).status == 200);
     until("it is counted", MARGIN, || memcached.counted() > 0);
-    // Nothing shows that the gateway knows that.
+    // Nothing shows that the gateway knows this.
     thread::sleep(PAUSE);
     fault.set(Mode::Hold);
     let begun = Instant::now();
@@ -228,7 +226,7 @@ fn store_timeout() {
     fault.set(Mode::Pass);
 }
 
-/// A limit with a source of quotas, of which this is all that is said.
+/// A limit with a source of quotas and no further settings.
 fn asking(plans: &Plans) -> Gateway {
     let plain = limited("header:x-api-key", "1000/d", "");
     let (limit, route) = plain.split_once("[[routes]]").unwrap();
@@ -249,7 +247,7 @@ fn quotas_timeout() {
     plans.gate.set(false);
 }
 
-/// Each may be a tenth earlier, as the checks.
+/// Each may be a tenth earlier, like the checks.
 fn cache_for() {
     let plans = Plans::start();
     plans.set("*", 200, r#"{"exempt": true}"#);

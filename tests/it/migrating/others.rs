@@ -1,5 +1,5 @@
-//! What the page says of configurations without a peer that does the same: systems do not have Envoy, Traefik, Kong and Caddy
-//! with its module, and we have no tarpit. The numbers are those of the page.
+//! Claims of the page about configurations without an equal peer: systems do not have Envoy, Traefik, Kong and Caddy with its
+//! module, and we have no tarpit. The numbers are those of the page.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,6 @@ use super::traffic::{Bucket, SlidingWindow, burst_then, last_multiple, passed, r
 use super::{CLIENT, Gate, OTHER, answering, begin_with, millis};
 use crate::harness::align;
 
-/// So many requests at once.
 fn burst(count: usize) -> Vec<Duration> {
     vec![Duration::ZERO; count]
 }
@@ -19,7 +18,7 @@ fn envoys_local_rate_limit() {
     let gateway = gateway("envoy-local", &upstream);
     let begun = Instant::now();
     let mut exchanges = send(gateway.http, CLIENT, begun, &burst(60));
-    // The bucket is that of all clients.
+    // All clients share the bucket.
     exchanges.extend(send(gateway.http, OTHER, begun, &burst_then(60, millis(25), millis(1500))));
     Bucket { rate: 10.0, capacity: 100.0 }.expect("gateway", &exchanges);
     assert!(passed(&exchanges) >= 100, "{}", passed(&exchanges));
@@ -31,7 +30,7 @@ fn envoys_global_rate_limit() {
     let gateway = gateway("envoy-global", &upstream);
     align(Duration::from_mins(1), Duration::from_secs(10));
     let begun = Instant::now();
-    // So many of the requests of a client pass, and the others are answered with this status.
+    // `quota` requests of a client pass, and the others get this status.
     let expect = |client: &str, fields: &str, quota: usize, status: u16| {
         let exchanges = repeat(gateway.http, client, &request("GET", "/", fields), begun, &burst(quota + 6));
         // In the next minute there would be room again.

@@ -1,8 +1,7 @@
-//! The configurations in docs/migrating.md: blocks of code that have a name, such as "```nginx nginx-burst".
+//! The configurations in docs/migrating.md: named blocks of code, such as "```nginx nginx-burst".
 
 use std::path::Path;
 
-/// A block of the page.
 pub(super) struct Block {
     pub(super) language: String,
     /// Blocks of different languages with the same name are equivalent.
@@ -10,7 +9,6 @@ pub(super) struct Block {
     pub(super) text: String,
 }
 
-/// All blocks, in their order.
 pub(super) fn blocks() -> Vec<Block> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/migrating.md");
     let page = std::fs::read_to_string(file).unwrap();
@@ -26,7 +24,6 @@ pub(super) fn blocks() -> Vec<Block> {
     blocks
 }
 
-/// The text of one block.
 #[track_caller]
 pub(super) fn block(language: &str, name: &str) -> String {
     let found: Vec<_> = blocks().into_iter().filter(|block| block.language == language && block.name == name).collect();

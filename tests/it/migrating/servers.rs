@@ -1,6 +1,6 @@
-//! The servers that are compared: nginx and HAProxy with a block of the page, and the gateway with the block of the same
-//! name. Each has what a running server needs besides: a port of its own, the test's upstream, and the PROXY protocol, by which
-//! the test tells who the client is.
+//! The compared servers: nginx and HAProxy with a block of the page, and the gateway with the block of the same name. Each also
+//! gets what a running server needs: its own port, the test's upstream, and the PROXY protocol, with which the test names the
+//! client.
 
 use super::page::{block, replaced};
 use crate::harness::{Gateway, Peer, Upstream, nginx_config};

@@ -1,9 +1,8 @@
-//! The traffic of one client, and what an algorithm permits for the moments at which its requests were really sent.
+//! The traffic of one client, and what an algorithm permits for the real sending times of its requests.
 //!
-//! A server decides about a request between the moment before it is sent and the moment after its response has arrived. So
-//! what is counted at a decision has a lower and an upper bound, and a decision is wrong only if it contradicts both. On a
-//! machine without other work the bounds are a fraction of a millisecond apart, and on a busy one they are further apart, but
-//! always true.
+//! A server decides between the moment before the request is sent and the moment after its response has arrived. So the count
+//! at a decision has a lower and an upper bound, and a decision is wrong only if it contradicts both. On an idle machine the
+//! bounds are a fraction of a millisecond apart, and on a busy one further apart, but always true.
 
 use std::net::SocketAddr;
 use std::thread::sleep;
@@ -11,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{Client, Response, unix};
 
-/// How much older the time may be by which a server counts. nginx and HAProxy count in milliseconds, and read the clock once
-/// for all events that wait.
+/// How much older a server's clock may be, in seconds. nginx and HAProxy count in milliseconds, and read the clock once for all
+/// waiting events.
 const CLOCK: f64 = 0.005;
 
 /// A request and its response, in seconds since the beginning of the traffic.
@@ -24,7 +23,7 @@ pub(super) struct Exchange {
     pub(super) passed: bool,
 }
 
-/// A connection on which the first request of a client may be sent, as a proxy in front would announce it.
+/// A connection for the first request of a client, as a proxy in front would announce it.
 #[track_caller]
 pub(super) fn connect(server: SocketAddr, client: &str) -> Client {
     let mut connection = Client::connect(server);
@@ -32,18 +31,17 @@ pub(super) fn connect(server: SocketAddr, client: &str) -> Client {
     connection
 }
 
-/// The only request of a connection, with more fields, each ending in `\r\n`.
+/// The only request of a connection, with more fields, each ending with `\r\n`.
 pub(super) fn request(method: &str, path: &str, fields: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nHost: test.example\r\nConnection: close\r\n{fields}\r\n")
 }
 
-/// Sends `GET /` at each of these moments after `begun`, or as soon as the one before has been answered.
+/// Sends `GET /` at each of these moments after `begun`, or as soon as the previous one has been answered.
 #[track_caller]
 pub(super) fn send(server: SocketAddr, client: &str, begun: Instant, schedule: &[Duration]) -> Vec<Exchange> {
     repeat(server, client, &request("GET", "/", ""), begun, schedule)
 }
 
-/// The same with another request.
 #[track_caller]
 pub(super) fn repeat(
     server: SocketAddr,
@@ -65,7 +63,7 @@ pub(super) fn repeat(
     schedule.iter().map(exchange).collect()
 }
 
-/// So many requests at once, then one after each `pause` until `end`.
+/// `count` requests at once, then one after each `pause` until `end`.
 pub(super) fn burst_then(count: usize, pause: Duration, end: Duration) -> Vec<Duration> {
     let mut schedule = vec![Duration::ZERO; count];
     let mut moment = pause;
@@ -80,7 +78,7 @@ pub(super) fn passed(exchanges: &[Exchange]) -> usize {
     exchanges.iter().filter(|exchange| exchange.passed).count()
 }
 
-/// A token bucket, or what is the same, a leaky bucket without a queue.
+/// A token bucket, or, equivalently, a leaky bucket without a queue.
 #[derive(Clone, Copy)]
 pub(super) struct Bucket {
     /// Tokens per second.
@@ -89,10 +87,10 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// Fails unless each decision is one that this bucket may make.
+    /// Fails unless this bucket may make each decision.
     ///
-    /// What is used of a bucket at a moment is the maximum, over all earlier admissions, of the number of admissions since then
-    /// (with itself) less what has drained since then.
+    /// The usage of a bucket at a moment is the maximum, over all earlier admissions, of the admissions since then (inclusive)
+    /// less what has drained since then.
     #[track_caller]
     pub(super) fn expect(self, who: &str, exchanges: &[Exchange]) {
         for (at, exchange) in exchanges.iter().enumerate() {
@@ -112,7 +110,7 @@ impl Bucket {
         }
     }
 
-    /// Fails unless two servers have let as many requests pass, to one and what the bucket has gained in the time by which
+    /// Fails unless two servers have let the same number of requests pass, up to one and the bucket's gain in the time by which
     /// their traffic differed: each lets `capacity` + `rate` x time pass, rounded down, until it refuses a request.
     #[track_caller]
     pub(super) fn expect_alike(self, peer: &[Exchange], ours: &[Exchange]) {
@@ -120,7 +118,7 @@ impl Bucket {
         let until_refused = |exchanges: &[Exchange]| {
             let last = exchanges.iter().rposition(|exchange| !exchange.passed)?;
             let (first, end) = (&exchanges[0], &exchanges[last]);
-            // If nothing was sent for so long, the bucket may have been full again, and what flowed over is lost.
+            // After such a pause, the bucket may have been full again, and the overflow is lost.
             let pause = exchanges.windows(2).map(|pair| pair[1].received - pair[0].sent).fold(0.0, f64::max);
             let was_full = pause * self.rate > self.capacity - 1.0;
             let shortest = end.sent - first.received - CLOCK;
@@ -134,19 +132,18 @@ impl Bucket {
     }
 }
 
-/// A sliding window of two counters: the current period, and of the one before the share that the window still contains.
+/// A sliding window of two counters: the current period, and the share of the previous one that the window still contains.
 pub(super) struct SlidingWindow {
     /// In seconds.
     pub(super) period: f64,
     pub(super) quota: f64,
     /// The beginning of some period: the earliest and the latest moment.
     pub(super) origin: [f64; 2],
-    /// Whether refused requests count.
     pub(super) counts_refused: bool,
 }
 
 impl SlidingWindow {
-    /// Fails unless each decision is one that this window may make.
+    /// Fails unless this window may make each decision.
     #[track_caller]
     pub(super) fn expect(&self, who: &str, exchanges: &[Exchange]) {
         for (at, exchange) in exchanges.iter().enumerate() {
@@ -160,7 +157,7 @@ impl SlidingWindow {
         }
     }
 
-    /// The periods since the origin that have passed when a request is decided, at least and at most. None before the first.
+    /// The periods between the origin and the decision of a request, at least and at most. None before the first.
     fn periods(&self, exchange: &Exchange) -> (f64, f64) {
         let [earliest, latest] = self.origin;
         let periods = |moment: f64| (moment / self.period).max(0.0);

@@ -84,7 +84,7 @@ fn rates(rates: &[Rate]) -> Vec<String> {
     rates.iter().map(ToString::to_string).collect()
 }
 
-/// What this gateway enforces of these rates; `None` if that is all of them.
+/// The part of the rates that this gateway enforces; `None` if it enforces them whole.
 fn part(limit: &Limit, own: &[Rate]) -> Option<Vec<String>> {
     (limit.gateways > Some(1)).then(|| rates(&limit.part(own)))
 }
@@ -121,7 +121,6 @@ fn number(weight: Weight) -> Value {
     weight.to_string().parse::<f64>().map_or(Value::Null, |weight| json!(weight))
 }
 
-/// The weights of models, as the file has them.
 fn models(limit: &Limit) -> Vec<Value> {
     let Cost::Tokens(cost) = &limit.cost else { return Vec::new() };
     let one = |model: &ModelWeights| {
@@ -136,7 +135,7 @@ fn models(limit: &Limit) -> Vec<Value> {
     cost.models.iter().map(one).collect()
 }
 
-/// The overrides by what they grant. Keys are only counted, because only their fingerprints are known.
+/// By allowance. Keys are only counted, because only their fingerprints are known.
 fn overrides(limit: &Limit) -> Vec<Value> {
     let granted = limit.overrides.granted().into_iter();
     let one = |(allowance, keys, mut patterns): (&Allowance, usize, Vec<String>)| {

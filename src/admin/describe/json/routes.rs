@@ -44,7 +44,6 @@ pub(super) fn route(config: &Config, route: &Route) -> Value {
     Value::Object(shown)
 }
 
-/// The keys that say how requests are answered.
 fn action(config: &Config, route: &Route) -> Vec<(String, Value)> {
     let keys = match &route.action {
         Action::Forward { upstream, path, preserve_host, rewrite_location } => {
@@ -80,7 +79,7 @@ fn changes(changes: &HeaderChanges<HeaderText>) -> Value {
     })
 }
 
-/// The values by their names. One that has several is a list.
+/// A name with several values gets a list.
 fn values(headers: &[(HeaderName, HeaderText)]) -> Value {
     let mut values = Map::new();
     for (name, text) in headers {

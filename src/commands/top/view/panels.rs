@@ -13,7 +13,7 @@ use super::{BAD, GOOD, Panel, REFUSED, SOFT, Screen, count, latency, rate, title
 use crate::admin::dashboard::{Decisions, KeyCount, LimitNumbers, ServerNumbers, StoreNumbers};
 
 impl Screen {
-    /// The limits in the order of the gateway.
+    /// In the order of the gateway.
     pub(super) fn draw_limits(&self, frame: &mut Frame<'_>, area: Rect) {
         let described = self.model.limits.as_ref().map_or(&[][..], |limits| &limits.limits);
         let row = |limit: &LimitNumbers| {
@@ -46,7 +46,7 @@ impl Screen {
         panel.draw(frame, area, self.model.numbers.limits.iter().map(row));
     }
 
-    /// The keys that any limit has refused most.
+    /// The most refused keys of all limits.
     pub(super) fn draw_keys(&self, frame: &mut Frame<'_>, area: Rect) {
         let (limits, since, empty) = match &self.model.limits {
             Ok(limits) => (&*limits.limits, limits.keys_since.parse::<Timestamp>().ok(), "no key yet"),
@@ -70,7 +70,7 @@ impl Screen {
         panel.draw(frame, area, keys.into_iter().map(row));
     }
 
-    /// The servers, those first that are not well.
+    /// Servers that are not well come first.
     pub(super) fn draw_upstreams(&self, frame: &mut Frame<'_>, area: Rect) {
         let upstreams = self.model.numbers.upstreams.iter();
         let mut servers: Vec<_> =
@@ -102,7 +102,6 @@ impl Screen {
         panel.draw(frame, area, servers.into_iter().map(row));
     }
 
-    /// Where the counters are.
     pub(super) fn draw_store(&self, frame: &mut Frame<'_>, area: Rect) {
         let (title, facts) = match &self.model.numbers.store {
             Some(StoreNumbers::Memory(store)) => {

@@ -1,4 +1,4 @@
-//! What is on the screen, at several sizes.
+//! The screen at several sizes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::commands::top::feed::Update;
 
 const START: u64 = 1_700_000_000;
 
-/// The numbers after so many seconds in which each second 90 requests are forwarded in 2 ms, and 10 are refused.
+/// The numbers after `seconds`. In each second 90 requests are forwarded, in 2 ms, and 10 are refused.
 fn numbers(seconds: u64) -> Numbers {
     let limit = |name: &str, rejected| LimitNumbers {
         name: name.to_owned(),
@@ -123,7 +123,6 @@ fn screen(model: Model) -> Screen {
     Screen { address: "127.0.0.1:9901".to_owned(), has_colours: true, model }
 }
 
-/// What is known after ten seconds.
 fn full(now: Instant) -> Screen {
     let mut model = Model::new(numbers(0), now);
     (1..=10).for_each(|second| model.take(new(numbers(second)), now));

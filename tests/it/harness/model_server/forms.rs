@@ -1,4 +1,4 @@
-//! The forms in which providers of language models answer: JSON, and events of streams.
+//! The answers of providers of language models: JSON, and events of streams.
 
 use serde_json::{Value, json};
 
@@ -9,12 +9,12 @@ fn data(value: &Value) -> String {
     format!("data: {value}\n\n")
 }
 
-/// An event with the name that its data have as their type.
+/// An event named like the type of its data.
 fn named(value: &Value) -> String {
     format!("event: {}\n{}", value["type"].as_str().unwrap(), data(value))
 }
 
-/// What answers one request, in the forms of the providers.
+/// The answer to one request, in the forms of the providers.
 pub(super) struct Reply<'a> {
     pub(super) answer: &'a Answer,
     pub(super) request: &'a Value,
@@ -26,7 +26,6 @@ impl Reply<'_> {
         self.answer.pieces.concat()
     }
 
-    /// An event for each piece of the text.
     fn each(&self, event: impl FnMut(&String) -> String) -> Vec<String> {
         self.answer.pieces.iter().map(event).collect()
     }
@@ -41,7 +40,6 @@ impl Reply<'_> {
         }
     }
 
-    /// The usage of completions.
     fn openai_usage(&self) -> Option<Value> {
         self.answer.usage.map(|Used { input, cached, output }| {
             json!({
@@ -51,7 +49,6 @@ impl Reply<'_> {
         })
     }
 
-    /// Completions of a chat, or of a text.
     pub(super) fn completion(&self, is_chat: bool) -> Value {
         let choice = if is_chat {
             json!({ "index": 0, "message": { "role": "assistant", "content": self.text() }, "finish_reason": "stop" })
@@ -149,7 +146,7 @@ impl Reply<'_> {
         [before, text, after]
     }
 
-    /// The usage of messages. A stream says at first that hardly anything was written.
+    /// A stream begins with a report that hardly anything was written.
     fn anthropic_usage(&self, output: Option<u64>) -> Option<Value> {
         self.answer.usage.map(|used| {
             json!({
@@ -203,14 +200,13 @@ impl Reply<'_> {
         with_usage(json!({ "candidates": [candidate], "modelVersion": "gemini" }), "usageMetadata", usage)
     }
 
-    /// Each event says what was used so far. Gemini ends lines otherwise than others do.
+    /// Each event reports the usage so far. Gemini ends lines in another way.
     pub(super) fn contents(&self) -> [Vec<String>; 3] {
         let event = |text: &str, is_last| format!("data: {}\r\n\r\n", self.content(text, is_last));
         [Vec::new(), self.each(|piece| event(piece, false)), vec![event("", true)]]
     }
 }
 
-/// The same object with the usage, if there is one.
 fn with_usage(mut object: Value, name: &str, usage: Option<Value>) -> Value {
     if let Some(usage) = usage {
         object[name] = usage;
@@ -218,7 +214,6 @@ fn with_usage(mut object: Value, name: &str, usage: Option<Value>) -> Value {
     object
 }
 
-/// A message in a response.
 fn output_item(text: &str) -> Value {
     let content = json!([{ "type": "output_text", "text": text, "annotations": [] }]);
     json!({ "id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": content })
