@@ -1,4 +1,4 @@
-//! The real Envoy, with its lines in docs/envoy.md, and a client of its service with official stubs.
+//! The real Envoy, with its lines in docs/decisions.md, and a client of its service whose stubs others have made.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::harness::http2::{END_HEADERS, END_STREAM, RawHttp2, Reaction, headers};
 use crate::harness::{Client, Gateway, Peer, Upstream, closed_port, reply};
 
-const PAGE: &str = include_str!("../../docs/envoy.md");
+const PAGE: &str = include_str!("../../docs/decisions.md");
 const ENVOY: &str = concat!(
     "exec ",
     env!("CARGO_MANIFEST_DIR"),
@@ -20,8 +20,10 @@ fn replaced(text: &str, from: &str, to: &str) -> String {
     text.replace(from, to)
 }
 
+/// A gateway with the file of the page for Envoy, and this rate for each client.
 fn gateway(rates: &str) -> Gateway {
-    let file: Vec<_> = PAGE.lines().skip_while(|line| !line.starts_with("    [server]")).collect();
+    let (_, part) = PAGE.split_once("\n## Envoy, Istio and Contour\n").unwrap();
+    let file: Vec<_> = part.lines().skip_while(|line| !line.starts_with("    [server]")).collect();
     let lines = file.iter().take_while(|line| line.is_empty() || line.starts_with("    "));
     let file = lines.map(|line| line.trim_start().to_owned() + "\n").collect::<String>();
     let (_, rest) = file.split_once("[decisions]").unwrap();

@@ -172,7 +172,7 @@ tables! {
         tls: () = shaped(Shape::TableWithout(&tls::TABLE, tls::acme.name));
         /// The status of the answer about a request that a limit refuses. `auth_request` of nginx knows 401 and 403 only.
         refused_status: StatusCode = status_code(400, 599), 429;
-        /// What Envoy's descriptors mean, if it asks by gRPC (docs/envoy.md).
+        /// What Envoy's descriptors mean, if it asks by gRPC (docs/decisions.md).
         descriptors: () = shaped(Shape::List(&Shape::Table(&descriptor::TABLE), 0, 1000));
     }
 
