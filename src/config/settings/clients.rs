@@ -34,7 +34,7 @@ tables! {
         /// Expects every connection to begin with the PROXY protocol (1 or 2), which names the client. Let only the proxy
         /// reach the listeners (docs/clients.md).
         proxy_protocol: bool = flag(), false;
-        /// Also sends upstreams the client, the host and the scheme in `Forwarded` (RFC 7239; docs/clients.md).
+        /// Also sends upstreams the client, the host and the scheme in `Forwarded` of RFC 7239 (docs/clients.md).
         forwarded: bool = flag(), false;
         /// How long a client may take to send a request head; then 408.
         header_timeout: Duration = wait(WAIT), "10s";

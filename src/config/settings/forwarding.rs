@@ -54,8 +54,8 @@ tables! {
         ]), "least-requests";
         /// The key for `"hash"`, written like the `key` of a limit.
         hash_key: () = shaped(SOURCES), "client-ip" => ["client-ip"];
-        /// How often the gateway may send a request to another server after one has failed, if that is safe. Failed
-        /// connections do not count: it tries all servers.
+        /// How often the gateway may send a request to another server after one has failed, if that is safe. Failed attempts
+        /// to connect do not count: it tries all servers.
         retries: u32 = number(0, 10), 1;
         /// Which requests the gateway sends again.
         retry: () = shaped(Shape::Table(&retry::TABLE));

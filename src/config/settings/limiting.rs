@@ -29,8 +29,8 @@ const TRUE: Shape = Shape::Values("[true]");
 tables! {
     /// What the gateway counts, and how much it allows (docs/limits.md).
     limit {
-        /// What the limit counts by: a source such as `client-ip` or `header:NAME`; several joined by `|`, of which the
-        /// first one present is used; or a list, all of which are used together.
+        /// What the limit counts by: a source such as `client-ip` or `header:NAME`, several joined by `|` (the first one
+        /// present is used), or a list (all are used together).
         key: () = shaped(SOURCES).required() => ["header:x-api-key | client-ip", "method"];
         /// What is allowed: N per `s`, `m`, `h`, `d` or a duration from 1s to 31d; `"5000/day"`, `"1000000/month"` by the
         /// calendar. A request must fit all rates. Required without `max_in_flight`.
