@@ -66,7 +66,7 @@ tables! {
         adaptive: () = shaped(Shape::Or(&[Shape::Flag, Shape::Table(&adaptive::TABLE)])), false;
         /// How many requests may wait for a server with room.
         max_waiting: usize = number(0, MOST_IN_FLIGHT), 0;
-        /// How long a request may wait for a server with room; needs `max_waiting`.
+        /// How long a request may wait; needs `max_waiting`.
         max_wait: Duration = wait(WAIT), "1s";
         /// Checks the servers: one whose checks fail gets no requests. Without this table, servers are not checked.
         health: () = shaped(Shape::Table(&health::TABLE));
@@ -78,7 +78,7 @@ tables! {
 
     /// A server with a weight.
     upstream_server "the server" {
-        /// The URL of the server.
+        /// The server's URL.
         url: () = text().required() => "http://10.0.1.1:9000";
         /// The server's share of requests, compared with the other weights.
         weight: u32 = number(1, 100), 1;
@@ -90,7 +90,7 @@ tables! {
         budget: u32 = share(), 0.2;
         /// The gateway sends a request again after these responses.
         status: () = shaped(Shape::List(STATUS, 0, 64)), [] => ["502", "503"];
-        /// The gateway does not keep larger bodies, so it does not send them again.
+        /// Larger bodies are not kept, so not sent again.
         max_body: usize = size(0..=16 << 20), "64KiB";
     }
 
@@ -108,9 +108,9 @@ tables! {
         path: () = text().required() => "/healthz";
         /// The time between two checks.
         interval: Duration = wait(Duration::from_millis(100)..=LONGEST), "5s";
-        /// The longest time that a check may take.
+        /// The longest time of a check.
         timeout: Duration = wait(WAIT), "1s";
-        /// The statuses that a healthy server answers with.
+        /// The statuses of a healthy server's answer.
         status: () = shaped(Shape::List(STATUS, 1, 64)), ["2xx"];
         /// After this many good checks in a row, a server gets requests again.
         healthy_after: u32 = number(1, 100), 2;
@@ -125,7 +125,7 @@ tables! {
         failures: u32 = number(1, 1000), 5;
         /// Answers that count as failures of the server. Others are the application's own.
         status: () = shaped(Shape::List(STATUS, 0, 64)), [] => ["502", "503", "504"];
-        /// How long the first ejection lasts; the time doubles with each further one.
+        /// How long the first ejection lasts; this doubles each time.
         r#for: Duration = wait(WAIT), "10s";
         /// The longest time of an ejection; at least `for`.
         max_for: Duration = wait(WAIT), "5m";

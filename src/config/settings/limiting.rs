@@ -85,7 +85,7 @@ tables! {
             ("draft", HeaderStyle::Draft), ("github", HeaderStyle::Github), ("both", HeaderStyle::Both),
             ("none", HeaderStyle::None), ("openai", HeaderStyle::OpenAi), ("anthropic", HeaderStyle::Anthropic),
         ]), "draft";
-        /// What happens to requests without the key: they share one counter, skip the limit, or get 400.
+        /// Requests without the key share one counter, skip the limit, or get 400.
         missing: Missing =
             words(&[("shared", Missing::Shared), ("skip", Missing::Skip), ("reject", Missing::Reject)]), "shared";
         /// A file with the keys that exist, up to a million: one per line, or `sha256:` and its digest. A reload reads it
@@ -183,7 +183,7 @@ tables! {
     /// Which responses the limit charges. It charges every request at first, and keeps the charge only if the response has
     /// such a status.
     count "`count`" {
-        /// The statuses of responses that stay charged.
+        /// The statuses that stay charged.
         status: () = shaped(Shape::List(STATUS, 1, 64)).required() => ["401", "403", "5xx"];
     }
 
@@ -192,7 +192,7 @@ tables! {
     slow "`slow`" {
         /// Holds requests from this share of a rate on: 0 to below 1. For a token bucket, the share of the burst.
         from: u32 = level().required() => 0.8;
-        /// How long requests are held when all of a rate is used.
+        /// How long requests are held at 100 % of a rate.
         up_to: Duration = wait(Duration::from_millis(1)..=Duration::from_secs(300)).required() => "2s";
     }
 
@@ -200,7 +200,7 @@ tables! {
     exception {
         /// Whole keys, keys with `*` for any text, and networks.
         keys: () = shaped(Shape::List(&Shape::Text, 1, 10_000)).required() => ["partner-7", "gold-*"];
-        /// The rates of these keys.
+        /// The keys' rates.
         rates: () = shaped(RATES) => ["10/s", "3000/10m"];
         /// These keys have no limit.
         exempt: () = shaped(TRUE) => true;
@@ -236,7 +236,7 @@ tables! {
     tier {
         /// The rates of each key in the tier.
         rates: () = shaped(RATES).required() => ["10/s", "3000/10m"];
-        /// The priority of requests in the tier, instead of the route's.
+        /// The priority of its requests, instead of the route's.
         priority: u8 = number(0, HIGHEST_PRIORITY as u64) => 7;
     }
 
@@ -247,9 +247,9 @@ tables! {
         source: () = text().required() => "https://plans.internal/v1/{key}";
         /// For PostgreSQL: the query about a key, which is `$1`.
         query: () = text() => "select rates, tier, exempt, block from plans where key = $1";
-        /// For PostgreSQL: after a `NOTIFY` of a key on this channel, the gateway asks about that key at once.
+        /// For PostgreSQL: a `NOTIFY` of a key on this channel makes the gateway ask about that key at once.
         channel: () = text() => "gateway_plans";
-        /// How long the gateway uses an answer before it asks again.
+        /// How long the gateway uses an answer.
         cache_for: Duration = wait(Duration::from_secs(1)..=Duration::from_secs(86_400)), "60s";
         /// The maximum number of cached keys.
         max_cached: usize = number(1, 10_000_000), 100_000;
@@ -267,7 +267,7 @@ tables! {
         audience: () = shaped(Shape::List(&Shape::Text, 1, values::MOST)) => ["api"];
         /// The issuer's keys: an `https://` URL, or a file.
         jwks: () = text().required() => "https://login.example.com/.well-known/jwks.json";
-        /// Tokens must be signed with one of these algorithms.
+        /// The allowed signature algorithms.
         algorithms: Algorithm =
             Kind { shape: Shape::List(&Shape::Words, 1, ALGORITHMS.len()), ..words(&ALGORITHMS) }.required()
             => ["RS256", "ES256"];

@@ -17,7 +17,7 @@ tables! {
     /// What the gateway writes to standard error. While nobody reads it, up to 4 MiB of lines wait; further lines are
     /// dropped and counted (`gateway_log_dropped_total`), so requests never wait.
     log {
-        /// The lowest level of lines that the gateway writes.
+        /// The lowest level that is written.
         level: Level = words(&LOG_LEVELS), "info";
         /// The format of the lines; `"auto"` is pretty on a terminal, otherwise JSON.
         format: LogFormat = words(&[
@@ -68,7 +68,7 @@ tables! {
         headers: () = shaped(Shape::Named(&Shape::Text)), {} => { authorization = "env:COLLECTOR_TOKEN" };
         /// The `service.name` of the spans.
         service_name: () = text(), "gateway";
-        /// The longest time that an export may take.
+        /// The longest time of an export.
         timeout: Duration = wait(Duration::from_millis(100)..=Duration::from_secs(60)), "5s";
     }
 

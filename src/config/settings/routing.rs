@@ -12,8 +12,7 @@ use crate::config::{HIGHEST_PRIORITY, Scheme, values};
 const NAMED_TEXTS: Shape = Shape::Named(&Shape::Text);
 
 tables! {
-    /// Which requests the gateway answers, and how. The order of routes does not matter: the most specific one is used
-    /// (docs/routes.md).
+    /// Which requests the gateway answers, and how. It uses the most specific route, not the first (docs/routes.md).
     route {
         /// The host: a name, or `"*.example.com"`. By default any.
         host: () = text() => "api.example.com";
@@ -77,9 +76,9 @@ tables! {
 
     /// Where the gateway redirects clients.
     redirect "`redirect`" {
-        /// A URL or a path, which may have placeholders.
+        /// A URL or a path, with placeholders.
         to: () = text().required() => "https://{host}{path}";
-        /// The status: 301, 302, 303, 307 or 308.
+        /// 301, 302, 303, 307 or 308.
         status: StatusCode = status_code(300, 399), 308;
     }
 
