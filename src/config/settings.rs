@@ -72,23 +72,23 @@ tables! {
     root "the file" {
         /// How clients connect, and what they may do.
         server: () = shaped(Shape::Table(&server::TABLE));
-        /// The limits of this gateway for traffic that passes through other proxies; without it they cannot ask.
+        /// Lets other proxies ask this gateway whether its limits admit a request; without this table they cannot.
         decisions: () = shaped(Shape::Table(&decisions::TABLE));
-        /// What is written to standard error.
+        /// What the gateway writes to standard error.
         log: () = shaped(Shape::Table(&log::TABLE));
-        /// A listener for operators; without it there is none.
+        /// A listener for operators; without this table there is none.
         admin: () = shaped(Shape::Table(&admin::TABLE));
-        /// Spans of requests for a collector of OpenTelemetry; without it there are none.
+        /// Sends spans of requests to an OpenTelemetry collector; without this table there are none.
         tracing: () = shaped(Shape::Table(&tracing::TABLE));
-        /// Where counters live.
+        /// Where the gateway keeps its counters.
         store: () = shaped(Shape::Table(&store::TABLE));
-        /// Servers that answer requests, by the name that routes use.
+        /// Servers that answer requests; routes refer to them by name.
         upstreams: () = shaped(Shape::Named(&Shape::Table(&upstream::TABLE)));
-        /// Whose tokens are believed, by the name that sources of keys use.
+        /// Trusted issuers of tokens; sources of keys refer to them by name.
         jwt: () = shaped(Shape::Named(&Shape::Table(&jwt::TABLE)));
-        /// What is counted, and how much is allowed, by the name that routes use.
+        /// What the gateway counts, and how much it allows; routes refer to limits by name.
         limits: () = shaped(Shape::Named(&Shape::Table(&limit::TABLE)));
-        /// Which requests are answered, and how.
+        /// Which requests the gateway answers, and how.
         routes: () = shaped(Shape::List(&Shape::Table(&route::TABLE), 0, usize::MAX));
     }
 }

@@ -20,8 +20,8 @@ const MOST_IN_FLIGHT: u64 = 1 << 20;
 tables! {
     /// Servers that answer requests (docs/upstreams.md).
     upstream {
-        /// `"http://host:port"`, `"https://host:port"`, `"unix:/run/app.sock"`, `{ url = "...", weight = 2 }`, or
-        /// `"builtin:echo"`; each address of a name is a server.
+        /// The servers: `"http://host:port"`, `"https://host:port"`, `"unix:/run/app.sock"`, `{ url = "...", weight = 2 }`,
+        /// or `"builtin:echo"`. Each address of a name is a server.
         servers: () =
             shaped(Shape::List(&Shape::Or(&[Shape::Text, Shape::Table(&upstream_server::TABLE)]), 1, 256)).required()
             => ["http://10.0.1.1:9000"];
@@ -29,116 +29,117 @@ tables! {
         connect_timeout: Duration = wait(WAIT), "1s";
         /// The longest time until the head of the response arrives; then 504.
         timeout: Duration = wait(WAIT), "30s";
-        /// The longest time between two pieces of a response; then its connection is closed. `"0"` is no limit, for event
-        /// streams.
+        /// The longest time between two pieces of a response; then the gateway closes its connection. `"0"` means no limit,
+        /// for event streams.
         read_timeout: Option<Duration> = wait_or_none(), "60s";
-        /// The longest time for which no byte passes through a WebSocket; `"0"` is no limit.
+        /// How long a WebSocket may be silent in both directions; `"0"` means no limit.
         tunnel_idle_timeout: Option<Duration> = wait_or_none(), "0";
-        /// How long an unused connection is kept; choose less than the server's own limit.
+        /// How long the gateway keeps an unused connection; choose less than the server's own limit.
         max_idle: Duration = wait(WAIT), "60s";
-        /// The maximum age of a connection, so that changes of DNS take effect.
+        /// The maximum age of a connection, so that DNS changes take effect.
         max_age: Duration = wait(WAIT), "10m";
-        /// How often the names of servers are looked up again.
+        /// How often the gateway looks up the names of servers again.
         resolve_every: Duration = wait(Duration::from_secs(1)..=LONGEST), "30s";
-        /// Whether HTTP/2 is spoken: without TLS to all servers, with TLS to those that agree. gRPC needs it.
+        /// Speaks HTTP/2: without TLS to all servers, with TLS to those that agree. gRPC needs it.
         http2: bool = flag(), false;
-        /// Whether a `Location` or `Content-Location` that begins with the scheme, address and port of a server gets those of the
-        /// client. A route may have its own.
+        /// Replaces a server's scheme, address and port at the start of `Location` and `Content-Location` with those that
+        /// the client used. A route may have its own.
         rewrite_location: bool = flag(), true;
-        /// Tell servers who the client is by the PROXY protocol.
+        /// Tells servers who the client is, with the PROXY protocol.
         proxy_protocol: () = shaped(Shape::Values("[false, \"v1\", \"v2\"]")), false;
-        /// Which server gets a request: of two random ones the one with fewer requests in flight, each in turn, or the same
-        /// one for the same `hash_key`.
+        /// Which server gets a request: `"round-robin"` takes each in turn, `"least-requests"` the one of two random servers
+        /// with fewer requests in flight, `"hash"` the same one for the same `hash_key`.
         balance: Balancing = words(&[
             ("round-robin", Balancing::RoundRobin), ("least-requests", Balancing::LeastRequests), ("hash", Balancing::Hash),
         ]), "least-requests";
-        /// What `"hash"` balances by, as the `key` of a limit.
+        /// The key for `"hash"`, written like the `key` of a limit.
         hash_key: () = shaped(SOURCES), "client-ip" => ["client-ip"];
-        /// How often a request is sent again to another server after one has failed it, if that is safe. Servers that cannot be
-        /// connected to do not count: all are tried.
+        /// How often the gateway may send a request to another server after one has failed, if that is safe. Failed attempts
+        /// to connect do not count: it tries all servers.
         retries: u32 = number(0, 10), 1;
-        /// Which requests are sent again.
+        /// Which requests the gateway sends again.
         retry: () = shaped(Shape::Table(&retry::TABLE));
-        /// Requests of each server at the same time; further ones are answered 503. 0 is no limit.
+        /// The maximum number of requests in flight at each server; further ones get 503. 0 means no limit.
         max_in_flight: usize = number(0, MOST_IN_FLIGHT), 0;
-        /// Whether the number of requests that a server has in flight follows its latency, instead of `max_in_flight`
+        /// Adapts the maximum number of requests in flight at each server to its latency, instead of `max_in_flight`
         /// (docs/overload.md).
         adaptive: () = shaped(Shape::Or(&[Shape::Flag, Shape::Table(&adaptive::TABLE)])), false;
-        /// How many of the further requests wait for a server.
+        /// How many requests may wait for a server with room.
         max_waiting: usize = number(0, MOST_IN_FLIGHT), 0;
-        /// How long they wait; needs `max_waiting`.
+        /// How long a request may wait; needs `max_waiting`.
         max_wait: Duration = wait(WAIT), "1s";
-        /// Checks: a server whose checks fail gets no requests. Without it servers are not checked.
+        /// Checks the servers: one whose checks fail gets no requests. Without this table, servers are not checked.
         health: () = shaped(Shape::Table(&health::TABLE));
-        /// Whether, and when, a server that fails gets no requests for a time, unless it is the last one.
+        /// When a failing server gets no requests for a time, unless it is the last one; `false` means never.
         eject: () = shaped(Shape::Or(&[Shape::Flag, Shape::Table(&eject::TABLE)])), true;
-        /// TLS for its `https://` servers.
+        /// TLS to the `https://` servers.
         tls: () = shaped(Shape::Table(&upstream_tls::TABLE));
     }
 
     /// A server with a weight.
     upstream_server "the server" {
-        /// Its URL.
+        /// The server's URL.
         url: () = text().required() => "http://10.0.1.1:9000";
-        /// How many requests it gets, compared with others.
+        /// The server's share of requests, compared with the other weights.
         weight: u32 = number(1, 100), 1;
     }
 
-    /// Which requests are sent again.
+    /// Which requests the gateway sends again.
     retry {
-        /// The largest share of requests that is sent again.
+        /// The largest share of requests that the gateway sends again.
         budget: u32 = share(), 0.2;
-        /// Responses after which a request is sent again.
+        /// The gateway sends a request again after these responses.
         status: () = shaped(Shape::List(STATUS, 0, 64)), [] => ["502", "503"];
-        /// Larger bodies are not kept, so they are not sent again.
+        /// Larger bodies are not kept, so not sent again.
         max_body: usize = size(0..=16 << 20), "64KiB";
     }
 
-    /// The bounds of a number of requests in flight that follows the latency.
+    /// The bounds of the adaptive maximum of requests in flight.
     adaptive {
-        /// The least; at most `max`.
+        /// The lower bound; at most `max`.
         min: usize = number(1, MOST_IN_FLIGHT), 4;
-        /// The most; at least `min`.
+        /// The upper bound; at least `min`.
         max: usize = number(1, MOST_IN_FLIGHT), 1000;
     }
 
     /// Checks of the servers.
     health {
-        /// The path of a request that shows the health of a server.
+        /// The path that each check requests.
         path: () = text().required() => "/healthz";
         /// The time between two checks.
         interval: Duration = wait(Duration::from_millis(100)..=LONGEST), "5s";
         /// The longest time of a check.
         timeout: Duration = wait(WAIT), "1s";
-        /// What a healthy server answers.
+        /// The statuses of a healthy server's answer.
         status: () = shaped(Shape::List(STATUS, 1, 64)), ["2xx"];
-        /// After how many good checks in a row a server gets requests again.
+        /// After this many good checks in a row, a server gets requests again.
         healthy_after: u32 = number(1, 100), 2;
-        /// After how many failed checks in a row it gets none.
+        /// After this many failed checks in a row, a server gets no requests.
         unhealthy_after: u32 = number(1, 100), 3;
     }
 
-    /// When a server gets no requests for a time.
+    /// When a failing server gets no requests for a time.
     eject {
-        /// After how many failures in a row: connections that fail or break, time-outs, and answers with one of `status`.
+        /// This many failures in a row eject a server: connections that fail or break, time-outs, and answers with one of
+        /// `status`.
         failures: u32 = number(1, 1000), 5;
-        /// Which answers are failures of the server. Others are the application's own.
+        /// Answers that count as failures of the server. Others are the application's own.
         status: () = shaped(Shape::List(STATUS, 0, 64)), [] => ["502", "503", "504"];
-        /// For how long at first; it doubles each time.
+        /// How long the first ejection lasts; this doubles each time.
         r#for: Duration = wait(WAIT), "10s";
-        /// For how long at most; at least `for`.
+        /// The longest time of an ejection; at least `for`.
         max_for: Duration = wait(WAIT), "5m";
     }
 
-    /// TLS for `https://` servers; files are read again on reload.
+    /// TLS to `https://` servers; a reload reads the files again.
     upstream_tls {
-        /// The authorities that have issued the certificates of the servers; without it those of the system.
+        /// The authorities that issued the servers' certificates. By default those of the system.
         ca: () = text() => "tls/ca.pem";
-        /// The name in these certificates; without it the host of each URL.
+        /// The name in the servers' certificates. By default the host of each URL.
         server_name: () = text() => "api.internal";
         /// The certificate for servers that ask for one; needs `key`.
         cert: () = text() => "tls/gateway.pem";
-        /// Its private key; needs `cert`.
+        /// The private key of `cert`; needs `cert`.
         key: () = text() => "tls/gateway.key";
     }
 }

@@ -14,28 +14,28 @@ use crate::config::{AccessFormat, LOG_LEVELS, LogFormat, OnError};
 pub(in crate::config) const MOST_GATEWAYS: u64 = 10_000;
 
 tables! {
-    /// What is written to standard error. While it is not read, up to 4 MiB of lines wait, and further lines are dropped and
-    /// counted (`gateway_log_dropped_total`): requests never wait.
+    /// What the gateway writes to standard error. While nobody reads it, up to 4 MiB of lines wait; further lines are
+    /// dropped and counted (`gateway_log_dropped_total`), so requests never wait.
     log {
-        /// The least severe lines that are written.
+        /// The lowest level that is written.
         level: Level = words(&LOG_LEVELS), "info";
-        /// How lines are written; `"auto"` is pretty on a terminal, and JSON otherwise.
+        /// The format of the lines; `"auto"` is pretty on a terminal, otherwise JSON.
         format: LogFormat = words(&[
             ("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json),
         ]).at_start(), "auto";
-        /// Whether each request gets a line, with the `limit` that refused it, those with `on_limit = "shadow"` that would
-        /// have (`shadowed`), those whose pools were charged instead (`overflowed`), what is `remaining` of each limit as far as
-        /// that is known, the time `held_micros` for which a limit held it, the `server` that responded and its
-        /// `upstream_micros`, where limits have costs in tokens `tokens_input` (cached ones too) and `tokens_output`, the
-        /// `protocol`, `via = "http"` if another proxy has asked about it (docs/decisions.md), the version of `tls`, the
-        /// `request_id` and the `trace_id`; never a header or a query, because they may contain keys. `"sampled"`: of the
-        /// refusals of a client (IPv6 by its /64) only five lines per second and worker, then one line that counts the others;
-        /// clients beyond 256 are counted together.
+        /// Writes a line for each request: the `limit` that refused it, the limits with `on_limit = "shadow"` that would
+        /// have (`shadowed`), the limits whose pools were charged instead (`overflowed`), what is `remaining` of each limit
+        /// if that is known, how long a limit held it (`held_micros`), the `server` that responded and its
+        /// `upstream_micros`, for costs in tokens `tokens_input` (with cached ones) and `tokens_output`, the `protocol`,
+        /// `via = "http"` or `"envoy"` if another proxy asked about it (docs/decisions.md), the version of `tls`, the `request_id` and
+        /// the `trace_id`; never a query, nor a header except as `access_format` says, since these may contain keys. `"sampled"` writes only five lines per second
+        /// and worker about the refusals of a client (IPv6 by its /64), then one line that counts the others; it counts
+        /// clients beyond 256 together.
         access: () = shaped(Shape::Values("[true, false, \"sampled\"]")), true;
-        /// A file for these lines. SIGUSR1 opens it again after it was renamed.
+        /// A file for the lines of `access`. SIGUSR1 opens it again after a rename.
         access_file: PathBuf = file().at_start() => "access.log";
-        /// The form of these lines: `"combined"` is the Combined Log Format, which has `Referer` and `User-Agent`, too. Without
-        /// this key they are like the rest of the log, or JSON in a file of their own.
+        /// The format of the lines of `access`: `"combined"` is the Combined Log Format, which also has `Referer` and
+        /// `User-Agent`. By default they are like the rest of the log, or JSON in a file of their own.
         access_format: AccessFormat =
             words(&[("json", AccessFormat::Json), ("combined", AccessFormat::Combined)]).at_start() => "combined";
     }
@@ -45,59 +45,59 @@ tables! {
     admin {
         /// The address, or `"unix:PATH"`.
         listen: () = text().required() => "127.0.0.1:9901";
-        /// What requests have to show as `Authorization: Bearer`, also `"file:PATH"` or `"env:NAME"`; needed unless `listen` is
-        /// on loopback or a Unix socket. Where other machines reach it, at least 16 characters.
+        /// Requests must send this as `Authorization: Bearer`; also `"file:PATH"` or `"env:NAME"`. Required unless `listen`
+        /// is on loopback or a Unix socket. At least 16 characters if other machines can reach the listener.
         token: () = text() => "file:admin-token";
-        /// The same for requests that change nothing: metrics, lists, the dashboard. Only beside `token`.
+        /// A token for requests that change nothing: metrics, lists, the dashboard. Needs `token`.
         read_token: () = text() => "file:admin-read-token";
         /// TLS for this listener, which speaks HTTP/1.1.
         tls: () = shaped(Shape::TableWithout(&tls::TABLE, tls::acme.name));
-        /// Names besides `localhost` that a listener on loopback answers to.
+        /// Host names besides `localhost` that a listener on loopback accepts.
         hosts: () = shaped(Shape::List(&Shape::Text, 0, 64)), [] => ["gateway.internal"];
-        /// Whether the API shows keys of clients in full; otherwise they are masked (docs/admin.md).
+        /// Shows keys of clients in full in the API; otherwise masks them (docs/admin.md).
         show_keys: bool = flag(), false;
     }
 
-    /// Spans of requests go to a collector of OpenTelemetry (docs/metrics.md).
+    /// Sends spans of requests to an OpenTelemetry collector (docs/metrics.md).
     tracing {
-        /// Where the collector is (OTLP over HTTP).
+        /// The URL of the collector (OTLP over HTTP).
         endpoint: () = text().required() => "http://127.0.0.1:4318";
-        /// The share of requests that are traced; if a trusted proxy sends `traceparent`, its flags decide instead.
+        /// The share of requests that the gateway traces; if a trusted proxy sends `traceparent`, its flags decide instead.
         sample: f64 = fraction(), 0.01;
-        /// Headers for the collector, also `"file:PATH"` or `"env:NAME"`.
+        /// Headers for the collector; values may be `"file:PATH"` or `"env:NAME"`.
         headers: () = shaped(Shape::Named(&Shape::Text)), {} => { authorization = "env:COLLECTOR_TOKEN" };
-        /// Who has recorded the spans.
+        /// The `service.name` of the spans.
         service_name: () = text(), "gateway";
         /// The longest time of an export.
         timeout: Duration = wait(Duration::from_millis(100)..=Duration::from_secs(60)), "5s";
     }
 
-    /// Where counters live.
+    /// Where the gateway keeps its counters.
     store {
-        /// In this process, or in Memcached, shared by any number of gateways (docs/memcached.md).
+        /// Keeps counters in this process, or in Memcached, where any number of gateways share them (docs/memcached.md).
         r#type: bool = words(&[("memory", false), ("memcached", true)]), "memory";
-        /// `"memory"`: the maximum number of keys; the least recently used ones are evicted.
+        /// For `"memory"`: the maximum number of keys; the gateway drops the least recently used ones.
         max_keys: usize = number(1, 1_000_000_000).at_start(), 1_000_000;
-        /// `"memory"`: the maximum memory for their counters.
+        /// For `"memory"`: the maximum memory for the counters.
         max_memory: usize = size(8 << 20..=1 << 40).at_start(), "256MiB";
-        /// `"memory"`: a file to which the counters are written at the end, and from which they are read at the start, so that
-        /// a restart begins no limit anew.
+        /// For `"memory"`: a file to which the gateway writes the counters at its end, and from which it reads them at its
+        /// start, so a restart begins no limit anew.
         snapshot: () = text() => "/var/lib/gateway/counters";
-        /// `"memory"`: the number of gateways that share the limits, or `"dns:NAME"` for as many as the name has addresses. Each
-        /// enforces its part of every rate (docs/scale.md).
+        /// For `"memory"`: the number of gateways that share the limits, or `"dns:NAME"` for the number of addresses of that
+        /// name. Each gateway enforces its part of every rate (docs/scale.md).
         share: () = shaped(Shape::Or(&[Shape::Number(1, MOST_GATEWAYS), Shape::Pattern("^dns:.+$")]))
             => "dns:gateways.internal";
-        /// `"memcached"`: its servers; it needs at least one.
+        /// For `"memcached"`: its servers, at least one.
         servers: () = shaped(Shape::List(&Shape::Text, 1, 256)) => ["10.0.0.1:11211"];
-        /// `"memcached"`: the first part of every key.
+        /// For `"memcached"`: the first part of every key.
         prefix: () = text(), "gw";
-        /// `"memcached"`: the longest time that a request waits for it.
+        /// For `"memcached"`: the longest time that a request waits for it.
         timeout: Duration = wait(Duration::from_millis(1)..=Duration::from_secs(10)), "25ms";
-        /// `"memcached"`: what happens while it is away: requests are counted in this process, pass without being counted, or
-        /// are answered 503.
+        /// For `"memcached"`: what happens while it is away: `"local"` counts requests in this process, `"allow"` lets them
+        /// pass uncounted, `"reject"` answers 503.
         on_error: OnError =
             words(&[("local", OnError::Local), ("allow", OnError::Allow), ("reject", OnError::Reject)]), "local";
-        /// `"memcached"`: whether each admission is confirmed first, so that several gateways together never exceed the limit.
+        /// For `"memcached"`: confirms each admission first, so that several gateways together never exceed the limit.
         strict: bool = flag(), false;
     }
 }

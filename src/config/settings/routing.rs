@@ -12,70 +12,69 @@ use crate::config::{HIGHEST_PRIORITY, Scheme, values};
 const NAMED_TEXTS: Shape = Shape::Named(&Shape::Text);
 
 tables! {
-    /// Which requests are answered, and how. The most specific route is used, in whatever order they are listed
-    /// (docs/routes.md).
+    /// Which requests the gateway answers, and how. It uses the most specific route, not the first (docs/routes.md).
     route {
-        /// The host: a name, or `"*.example.com"`; without it any.
+        /// The host: a name, or `"*.example.com"`. By default any.
         host: () = text() => "api.example.com";
-        /// `"/exact"`, `"/v1/{tenant}"` for one segment, `"/v1/*"` for `/v1` and all paths below it.
+        /// The path: `"/exact"`, `"/v1/{tenant}"` for one segment, `"/v1/*"` for `/v1` and all paths below it.
         path: () = text().required() => "/v1/{tenant}/*";
-        /// Whether the case of the path is ignored; then its limits count by `path` and `path:NAME` in lower case.
+        /// Ignores the case of the path; then the route's limits count by `path` and `path:NAME` in lower case.
         ignore_case: bool = flag(), false;
-        /// The methods; without it any, as with `["*"]`. GET matches HEAD too, unless another route for the same host and path
-        /// names HEAD.
+        /// The methods. By default any, as with `["*"]`. GET also matches HEAD, unless another route for the same host and
+        /// path names HEAD.
         methods: () = shaped(Shape::List(&Shape::Text, 1, 64)) => ["GET", "POST"];
-        /// Headers that a request must have; `"*"` is any value; also `"file:PATH"` or `"env:NAME"`.
+        /// Headers that a request must have. A value is a text, `"*"` for any, `"file:PATH"` or `"env:NAME"`.
         headers: () = shaped(NAMED_TEXTS) => { x-beta = "1" };
-        /// How the client has sent the request, without it in any way; a trusted proxy says it with `X-Forwarded-Proto` or
-        /// `Forwarded`.
+        /// The scheme that the client used, by default any. A trusted proxy says it with `X-Forwarded-Proto` or `Forwarded`.
         scheme: Scheme = words(&[("http", Scheme::Http), ("https", Scheme::Https)]) => "https";
-        /// The name of the upstream that gets the requests; or there is `respond` or `redirect`.
+        /// The name of the upstream that gets the requests, unless there is `respond` or `redirect`.
         upstream: () = text() => "api";
-        /// Leading segments that are removed from the path that the upstream gets.
+        /// Leading segments that the gateway removes from the path for the upstream.
         strip_prefix: () = text() => "/v1";
-        /// The path that the upstream gets instead; `{rest}` is what the final `*` has taken.
+        /// The path that the upstream gets instead; `{rest}` is what the final `*` matched.
         rewrite: () = text() => "/internal/{tenant}/{rest}";
-        /// Whether the upstream gets the client's Host.
+        /// Sends the client's Host to the upstream.
         preserve_host: bool = flag(), false;
-        /// As of the upstream, instead of that.
+        /// `rewrite_location` of this route, instead of the upstream's.
         rewrite_location: bool = flag() => false;
-        /// The response of the gateway itself.
+        /// A response of the gateway itself.
         respond: () = shaped(Shape::Table(&respond::TABLE)) => { status = 200, body = "hello\n" };
-        /// Where clients are sent.
+        /// Where the gateway redirects clients.
         redirect: () = shaped(Shape::Table(&redirect::TABLE)) => { to = "https://{host}{path}", status = 308 };
-        /// Names of limits; all of them are decided together.
+        /// Names of limits, which decide together.
         limits: () = shaped(Shape::List(&Shape::Text, 0, values::MOST)), [] => ["per-client"];
         /// The largest request body of this route, instead of the server's.
         max_body_size: u64 = body_size() => "1MiB";
-        /// The most of a request body that is read before the decision, where costs or keys need it, instead of the server's.
+        /// The largest request body that the gateway reads before it decides, where costs or keys need it, instead of the
+        /// server's.
         inspect_body: usize = size(1..=LARGEST_INSPECTED) => "4MiB";
-        /// The longest time in which a client sends no more of a request body or reads nothing of a response, instead of the
-        /// server's; `"0"` is no limit.
+        /// The longest pause of a client in a request body, or without reading a response, instead of the server's; `"0"`
+        /// means no limit.
         body_timeout: Option<Duration> = wait_or_none() => "0";
         /// The longest time until the head of the response arrives, instead of the upstream's; then 504.
         timeout: Duration = wait(WAIT) => "5s";
-        /// Changes of what the upstream gets, applied in the order remove, set, add.
+        /// Changes to the headers that the upstream gets, applied in the order remove, set, add.
         request_headers: () = shaped(Shape::Table(&header_changes::TABLE))
             => { set = { x-tenant = "{tenant}" }, remove = ["x-debug"] };
-        /// Changes of what the client gets, of every response.
+        /// Changes to the headers that the client gets, in every response.
         response_headers: () = shaped(Shape::Table(&header_changes::TABLE)) => { set = { x-frame-options = "DENY" } };
-        /// 0 to 9; with `[server.shed]`, lower ones are shed first. Without it 5.
+        /// 0 to 9; `[server.shed]` sheds lower ones first. By default 5.
         priority: u8 = number(0, HIGHEST_PRIORITY as u64) => 7;
-        /// Pages of other origins that may use the route; the gateway answers their preflights, which are charged to no limit.
+        /// Lets pages of other origins use the route; the gateway answers their preflights, and charges them to no limit.
         cors: () = shaped(Shape::Table(&cors::TABLE)) => { origins = ["https://app.example.com"] };
     }
 
-    /// The response of the gateway itself.
+    /// A response of the gateway itself.
     respond "`respond`" {
-        /// Its status.
+        /// The status.
         status: StatusCode = status_code(200, 599), 200;
-        /// Its body.
+        /// The body.
         body: () = text(), "" => "hello\n";
-        /// The type of `body`; without it `application/json` if that is a JSON object or array, otherwise plain text.
+        /// The type of `body`. By default `application/json` if that is a JSON object or array, otherwise plain text.
         content_type: () = text() => "text/html";
     }
 
-    /// Where clients are sent.
+    /// Where the gateway redirects clients.
     redirect "`redirect`" {
         /// A URL or a path, with placeholders.
         to: () = text().required() => "https://{host}{path}";
@@ -83,27 +82,27 @@ tables! {
         status: StatusCode = status_code(300, 399), 308;
     }
 
-    /// Changes of headers. Values may have placeholders, or be `"file:PATH"` or `"env:NAME"`.
+    /// Changes to headers. Values may have placeholders, or be `"file:PATH"` or `"env:NAME"`.
     header_changes {
         /// Headers that replace those of the same name.
         set: () = shaped(NAMED_TEXTS), {} => { x-tenant = "{tenant}" };
-        /// Headers beside those of the same name.
+        /// Headers to add beside those of the same name.
         add: () = shaped(NAMED_TEXTS), {} => { x-team = "a" };
-        /// Headers that are removed.
+        /// Headers to remove.
         remove: () = shaped(Shape::List(&Shape::Text, 0, 64)), [] => ["server"];
     }
 
-    /// Pages of other origins that may use a route (docs/routes.md).
+    /// Lets pages of other origins use a route (docs/routes.md).
     cors "`cors`" {
-        /// The origins of the pages; `"https://*.example.com"` for all below a name, `"*"` for all.
+        /// The origins of the pages; `"https://*.example.com"` for all names below `example.com`, `"*"` for all.
         origins: () = shaped(Shape::List(&Shape::Text, 1, 64)).required() => ["https://app.example.com"];
-        /// What they may use; without it the methods of the route, or GET, HEAD and POST.
+        /// The methods that pages may use. By default those of the route, or GET, HEAD and POST.
         methods: () = shaped(Shape::List(&Shape::Text, 1, 64)) => ["GET", "POST"];
-        /// The headers that they may send; without it all.
+        /// The headers that pages may send. By default all.
         headers: () = shaped(Shape::List(&Shape::Text, 0, 64)) => ["content-type"];
-        /// The headers that they may read.
+        /// The headers that pages may read.
         expose: () = shaped(Shape::List(&Shape::Text, 0, 64)), [] => ["x-request-id"];
-        /// Whether they may send cookies and the like.
+        /// Lets pages send cookies and the like.
         credentials: bool = flag(), false;
         /// How long browsers keep the answer to a preflight.
         max_age: Duration = wait(Duration::from_secs(1)..=Duration::from_secs(86_400)) => "10m";
