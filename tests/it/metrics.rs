@@ -424,6 +424,24 @@ fn the_tokens_of_models_are_counted() {
 }
 
 #[test]
+fn models_that_the_upstream_refuses_are_not_told_apart() {
+    let up = Upstream::start(|_| reply(404, ""));
+    let gateway = Gateway::start(
+        &("[limits.tokens]\nkey = \"global\"\nrates = [\"10000/d\"]\ncost = { tokens = \"auto\" }\n".to_owned()
+            + &up.section()
+            + "[[routes]]\npath = \"/*\"\nlimits = [\"tokens\"]\nupstream = \"up\"\n"),
+    );
+    for number in 0..3 {
+        let body = format!(r#"{{"model":"invented-{number}","max_tokens":7}}"#);
+        let request = format!("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        assert_eq!(gateway.client().call(request).status, 404);
+    }
+    let names = names(&gateway);
+    let has = |model: &str| names.iter().any(|name| name.contains(&format!("model=\"{model}")));
+    assert!(has("other") && !has("invented"), "{names:?}");
+}
+
+#[test]
 fn the_fullest_key_of_a_limit_is_shown_without_its_name() {
     both_stores(|store| {
         let gateway = Gateway::start(&(store.to_owned() + &limited("header:x-api-key", "10/d", "")));

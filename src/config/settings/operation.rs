@@ -23,14 +23,14 @@ tables! {
         format: LogFormat = words(&[
             ("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json),
         ]).at_start(), "auto";
-        /// Writes a line for each request: the `limit` that refused it, the limits with `on_limit = "shadow"` that would
-        /// have (`shadowed`), the limits whose pools were charged instead (`overflowed`), what is `remaining` of each limit
-        /// if that is known, how long a limit held it (`held_micros`), the `server` that responded and its
-        /// `upstream_micros`, for costs in tokens `tokens_input` (with cached ones) and `tokens_output`, the `protocol`,
-        /// `via = "http"` or `"envoy"` if another proxy asked about it (docs/decisions.md), the version of `tls`, the `request_id` and
-        /// the `trace_id`; never a query, nor a header except as `access_format` says, since these may contain keys. `"sampled"` writes only five lines per second
-        /// and worker about the refusals of a client (IPv6 by its /64), then one line that counts the others; it counts
-        /// clients beyond 256 together.
+        /// Writes a line for each request: the `limit` that refused it, the limits with `on_limit = "shadow"` that
+        /// would have (`shadowed`), the limits whose pools were charged instead (`overflowed`), what is `remaining` of
+        /// each limit if that is known, how long a limit held it (`held_micros`), the `server` that responded and its
+        /// `upstream_micros`, for costs in tokens `tokens_input` (with cached ones) and `tokens_output`, the
+        /// `protocol`, `via = "http"` or `"envoy"` if another proxy asked about it (docs/decisions.md), the version of
+        /// `tls`, the `request_id` and the `trace_id`; never a query, nor a header except as `access_format` says,
+        /// since these may contain keys. `"sampled"` writes only five lines per second and worker about the refusals of
+        /// a client (IPv6 by its /64), then one line that counts the others; it counts clients beyond 256 together.
         access: () = shaped(Shape::Values("[true, false, \"sampled\"]")), true;
         /// A file for the lines of `access`. SIGUSR1 opens it again after a rename.
         access_file: PathBuf = file().at_start() => "access.log";
