@@ -1,5 +1,5 @@
 //! Headers that belong to a connection, come too late, or could be forged: both protocols treat each alike, in both
-//! directions and as a trailer, as docs/paths-and-headers.md says.
+//! directions and as a trailer, as docs/routes.md says.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::harness::{Gateway, Upstream, reply};
 
 #[test]
 fn the_page_has_each_header_with_its_rules() {
-    let page = include_str!("../../docs/paths-and-headers.md").split("## Rules of names").nth(1).unwrap();
+    let page = include_str!("../../docs/routes.md").split("## Rules of names").nth(1).unwrap();
     let mut listed = BTreeMap::new();
     for row in page.lines().filter_map(|line| line.strip_prefix("| `")) {
         let [names, rules] = row.trim_end_matches(" |").split(" | ").collect::<Vec<_>>()[..] else { panic!("{row}") };

@@ -71,11 +71,11 @@ tables! {
         /// How long the gateway waits for requests in flight after SIGTERM.
         drain_timeout: Duration = wait(WAIT_OR_ZERO), "30s";
         /// `"forgiving"` ignores one final slash and `;parameters`; with `"exact"` they make a different path
-        /// (docs/paths-and-headers.md).
+        /// (docs/routes.md).
         path_matching: PathMatching =
             words(&[("forgiving", PathMatching::Forgiving), ("exact", PathMatching::Exact)]), "forgiving";
         /// How `%2F` and `%5C` in a path count: `"reject"` answers 400, `"keep"` takes them as part of a segment, `"decode"`
-        /// as slashes, also for the upstream (docs/paths-and-headers.md).
+        /// as slashes, also for the upstream (docs/routes.md).
         escaped_slashes: EscapedSlashes = words(&[
             ("reject", EscapedSlashes::Reject), ("keep", EscapedSlashes::Keep), ("decode", EscapedSlashes::Decode),
         ]), "reject";

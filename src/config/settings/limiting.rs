@@ -260,7 +260,7 @@ tables! {
         send: SentKey = words(&[("key", SentKey::Key), ("sha256", SentKey::Sha256)]), "key";
     }
 
-    /// An issuer whose tokens the gateway trusts (docs/jwt.md).
+    /// An issuer whose tokens the gateway trusts (docs/clients.md).
     jwt {
         /// Tokens must have this as `iss`.
         issuer: () = text().required() => "https://login.example.com/";

@@ -2,7 +2,7 @@
 //!
 //! Servers read many spellings of a path as the same path. If a route missed one of them, clients could avoid its limits. So
 //! each path is decoded as far as any server decodes it, and a path that servers read differently is refused.
-//! docs/paths-and-headers.md lists the spellings and the servers.
+//! docs/routes.md lists the spellings and the servers.
 //!
 //! The upstream gets the path as the client wrote it, except where servers could still read that differently ([`onward`]):
 //! upstreams distinguish `/admin` from `/admin/`, and use parameters.
