@@ -16,6 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::View;
 use super::event_streams::{EventBody, EventStreams, MAX_STREAMS};
 use super::history::History;
+use super::limits::decisions;
 use super::numbers;
 use crate::base::clock::{self, Time};
 use crate::config::Admin;
@@ -74,7 +75,7 @@ impl Events {
         self.history.borrow_mut().record(
             now,
             routes.iter().map(|route| (route.name.as_str(), numbers::ended(route))),
-            limits.iter().map(|limit| (limit.name.as_str(), numbers::refused(limit))),
+            limits.iter().map(|limit| (limit.name.as_str(), decisions(Some(limit)).refused())),
         );
     }
 

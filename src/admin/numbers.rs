@@ -14,7 +14,7 @@ use crate::base::metrics::{BOUNDS, Counter, HistogramSnapshot};
 use crate::config;
 use crate::net::Traffic;
 use crate::proxy::telemetry::{MethodClass, Outcome, RouteMetrics};
-use crate::request::decide::{DecisionCounters, LimitMetrics};
+use crate::request::decide::LimitMetrics;
 use crate::store::Counters;
 use crate::store::shared::Health;
 
@@ -32,22 +32,6 @@ pub(super) fn ended(route: &RouteMetrics) -> ByOutcome {
         }
     }
     all
-}
-
-/// Includes the requests that the limit would have refused, if it only reports.
-pub(super) fn refused(limit: &LimitMetrics) -> u64 {
-    let of = |counters: &DecisionCounters| {
-        let refusals = [
-            &counters.rejected,
-            &counters.shadowed,
-            &counters.silenced,
-            &counters.blocked,
-            &counters.banned,
-            &counters.keyless,
-        ];
-        refusals.map(Counter::get).iter().sum::<u64>()
-    };
-    limit.workers.iter().map(of).sum()
 }
 
 pub(super) fn describe(view: &View, history: &History, now: Time) -> Numbers {

@@ -34,7 +34,7 @@ pub struct AdminClient {
 }
 
 /// An answer with status 200, whose body comes in pieces.
-pub struct Answer {
+pub struct AdminResponse {
     content_type: Option<HeaderValue>,
     body: Incoming,
     /// The connection ends when the answer is dropped.
@@ -60,11 +60,11 @@ impl AdminClient {
     ///
     /// # Errors
     /// When there is no answer with status 200.
-    pub async fn get(&self, path: &'static str, limit: Duration) -> Result<Answer, AskError> {
+    pub async fn get(&self, path: &'static str, limit: Duration) -> Result<AdminResponse, AskError> {
         timeout(limit, self.ask(path)).await.unwrap_or(Err(AskError::TimedOut(limit)))
     }
 
-    async fn ask(&self, path: &'static str) -> Result<Answer, AskError> {
+    async fn ask(&self, path: &'static str) -> Result<AdminResponse, AskError> {
         let authorization = self.token.authorization().await.map_err(AskError::Token)?;
         let (connection, host) = match &self.location {
             AdminLocation::Unix(socket) => {
@@ -89,7 +89,7 @@ async fn send(
     host: &str,
     path: &'static str,
     authorization: Option<HeaderValue>,
-) -> Result<Answer, AskError> {
+) -> Result<AdminResponse, AskError> {
     let mut request = Request::new(Full::default());
     *request.uri_mut() = http::Uri::from_static(path);
     let headers = request.headers_mut();
@@ -100,7 +100,7 @@ async fn send(
     headers.extend(authorization.map(|value| (header::AUTHORIZATION, value)));
     let (head, body) = connection.send(request).await.map_err(AskError::of_exchange)?.into_parts();
     let content_type = head.headers.get(header::CONTENT_TYPE).cloned();
-    let answer = Answer { content_type, body, _connection: connection };
+    let answer = AdminResponse { content_type, body, _connection: connection };
     match head.status {
         StatusCode::OK => Ok(answer),
         StatusCode::UNAUTHORIZED => Err(AskError::Unauthorized { sent }),
@@ -109,7 +109,7 @@ async fn send(
 }
 
 /// A gateway says why in a problem document, or in one line for its probes.
-async fn refusal(status: StatusCode, answer: Answer) -> AskError {
+async fn refusal(status: StatusCode, answer: AdminResponse) -> AskError {
     #[derive(Deserialize)]
     struct Problem {
         detail: String,
@@ -124,7 +124,7 @@ async fn refusal(status: StatusCode, answer: Answer) -> AskError {
     AskError::Status(status, printable(&detail))
 }
 
-impl Answer {
+impl AdminResponse {
     pub fn is(&self, media_type: &str) -> bool {
         let named = self.content_type.as_ref().and_then(|value| value.to_str().ok());
         named

@@ -28,7 +28,7 @@ pub enum ProbeError {
     /// The system refuses what the request needs.
     System(io::Error),
     /// The gateway at this location does not answer, or it answers no.
-    Answer(String, AskError),
+    AdminResponse(String, AskError),
 }
 
 impl fmt::Display for ProbeError {
@@ -43,7 +43,7 @@ impl fmt::Display for ProbeError {
                  socket",
             ),
             Self::System(error) => write!(f, "cannot ask the gateway: {error}"),
-            Self::Answer(location, error) => write!(f, "{location}: {error}"),
+            Self::AdminResponse(location, error) => write!(f, "{location}: {error}"),
         }
     }
 }
@@ -79,6 +79,6 @@ impl Probe {
         let answered = runtime
             .block_on(client.get(path, LIMIT))
             .and_then(|answer| if answer.is("text/plain") { Ok(()) } else { Err(AskError::NotAGateway) });
-        answered.map_err(|error| ProbeError::Answer(client.location().to_string(), error))
+        answered.map_err(|error| ProbeError::AdminResponse(client.location().to_string(), error))
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, from_slice};
 use crate::base::json::{Kind, Reader, Visit, normal};
 use crate::tokens::filter::StreamFilter;
 use crate::tokens::request::{BodyPointers, Form, Patch, inspect};
-use crate::tokens::response::{ResponseReader, Source};
+use crate::tokens::response::{ResponseReader, UsageSource};
 
 /// A document: the reader agrees with serde_json, however the document is cut into pieces. After a patch, it is still JSON.
 pub(super) fn json(bytes: &[u8]) {
@@ -120,7 +120,7 @@ pub(super) fn responses(bytes: &[u8]) {
     let (content_type, body) = bytes.split_at(bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len()));
     let (Ok(content_type), Some(body)) = (str::from_utf8(content_type), body.get(1..)) else { return };
     let read = |size: usize| {
-        let mut filter = StreamFilter::new(ResponseReader::new(content_type, &Source::Auto), true);
+        let mut filter = StreamFilter::new(ResponseReader::new(content_type, &UsageSource::Auto), true);
         let pieces = body.chunks(size).map(Bytes::copy_from_slice);
         let mut passed: Vec<u8> = pieces.flat_map(|piece| filter.push(&piece)).flatten().collect();
         let reader = filter.reader();

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::net::tls::ConnectorTls;
 
 pub use connection::{ConnectError, Connection};
-pub use url::{Target, Url};
+pub use url::{RequestTarget, Url};
 
 pub const LIMIT: Duration = Duration::from_secs(5);
 

@@ -29,7 +29,7 @@ pub use access_log::{AccessLogEntry, AccessLogger};
 pub use method_class::MethodClass;
 pub use observed_body::{ObservedBody, ResponseContent};
 pub use sampler::Sampler;
-pub use upstream_failures::{Failure, UpstreamFailures};
+pub use upstream_failures::{UpstreamFailure, UpstreamFailures};
 
 use access_log::AccessLine;
 
@@ -293,7 +293,11 @@ impl RequestRecord {
         self.reason = Some(reason);
         match &self.recorder.upstream {
             Some(upstream) if reason.is_upstreams() => {
-                upstream.record(self.recorder.worker, &Failure { reason, id: &self.id, server, error }, clock::now());
+                upstream.record(
+                    self.recorder.worker,
+                    &UpstreamFailure { reason, id: &self.id, server, error },
+                    clock::now(),
+                );
             }
             _ => {
                 let (route, request_id) = (&self.recorder.route.name, self.id.as_str());
@@ -305,7 +309,11 @@ impl RequestRecord {
     /// Counts and logs for the upstream that an attempt has failed. The request is sent again.
     pub fn failed_attempt(&self, reason: Reason, server: &dyn Display, error: &dyn Display) {
         if let Some(upstream) = &self.recorder.upstream {
-            upstream.record(self.recorder.worker, &Failure { reason, id: &self.id, server, error }, clock::now());
+            upstream.record(
+                self.recorder.worker,
+                &UpstreamFailure { reason, id: &self.id, server, error },
+                clock::now(),
+            );
         }
     }
 

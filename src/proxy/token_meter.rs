@@ -29,7 +29,7 @@ use crate::base::clock;
 use crate::request::decide::TokenCounts;
 use crate::store::{Answer, Asks, Reply, Store};
 use crate::tokens::filter::StreamFilter;
-use crate::tokens::response::{Parts, ResponseReader, Source};
+use crate::tokens::response::{Parts, ResponseReader, UsageSource};
 use crate::tokens::{Usage, tokens_of};
 use crate::upstream::BodyError;
 use limit::Extra;
@@ -111,7 +111,7 @@ impl TokenMeter {
         worker: usize,
         limits: SmallVec<[MeteredLimit; 1]>,
         request: MeteredRequest,
-        usage: &Source,
+        usage: &UsageSource,
         headers: &mut HeaderMap,
     ) -> Self {
         let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity");

@@ -30,7 +30,7 @@ use crate::net::tls::Identity;
 pub use challenges::Challenges;
 pub use failure::Kind;
 
-use failure::Failure;
+use failure::OrderFailure;
 use folder::{Folder, covered};
 use shared_answers::SharedAnswers;
 
@@ -118,9 +118,9 @@ impl AcmeSource {
     }
 
     /// Gets a certificate: one that another gateway has put into the folder, or a new one.
-    async fn get(&self) -> Result<Attempt, Failure> {
+    async fn get(&self) -> Result<Attempt, OrderFailure> {
         let in_folder = |error: io::Error| {
-            Failure::new(Kind::Files, format!("cannot use the folder {}: {error}", self.folder.path().display()))
+            OrderFailure::new(Kind::Files, format!("cannot use the folder {}: {error}", self.folder.path().display()))
         };
         self.folder.create().map_err(in_folder)?;
         let Some(_lock) = self.folder.lock().map_err(in_folder)? else { return Ok(Attempt::Elsewhere) };
@@ -137,7 +137,8 @@ impl AcmeSource {
         let ordering = order::order(&self.acme, &self.folder, &self.shared.challenges);
         let ordered = timeout(LIMIT, ordering).await;
         let limit = humantime::format_duration(LIMIT);
-        let ordered = ordered.unwrap_or_else(|_| Err(Failure::new(Kind::Away, format!("not done within {limit}"))))?;
+        let ordered =
+            ordered.unwrap_or_else(|_| Err(OrderFailure::new(Kind::Away, format!("not done within {limit}"))))?;
         if ordered.is_none() {
             return Ok(Attempt::Elsewhere);
         }
@@ -152,7 +153,7 @@ impl AcmeSource {
     }
 
     /// Counts and logs a failure; returns how long to wait.
-    fn fail(&self, failure: &Failure, failures: u32) -> Duration {
+    fn fail(&self, failure: &OrderFailure, failures: u32) -> Duration {
         let place = Kind::ALL.iter().position(|kind| *kind == failure.kind);
         place
             .and_then(|place| self.shared.failed.get(place))

@@ -84,11 +84,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::Usage;
-    use super::super::response::Source;
+    use super::super::response::UsageSource;
     use super::*;
 
     fn filter(content_type: &str) -> StreamFilter {
-        StreamFilter::new(ResponseReader::new(content_type, &Source::Auto), true)
+        StreamFilter::new(ResponseReader::new(content_type, &UsageSource::Auto), true)
     }
 
     fn passed<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> String {

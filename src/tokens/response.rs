@@ -17,10 +17,10 @@ use super::Usage;
 use super::pointer::{Pointer, Pointers};
 use crate::base::{event_stream, json};
 use findings::Findings;
-use report::Field;
+use report::UsageField;
 
 #[derive(Clone, Debug, Default)]
-pub enum Source {
+pub enum UsageSource {
     /// Where the providers state it, recognized by the names of members.
     #[default]
     Auto,
@@ -42,16 +42,16 @@ pub struct UsagePointers {
 #[derive(Debug)]
 pub struct CompiledPointers {
     pointers: Pointers,
-    fields: Vec<Field>,
+    fields: Vec<UsageField>,
 }
 
-impl From<&UsagePointers> for Source {
+impl From<&UsagePointers> for UsageSource {
     fn from(usage: &UsagePointers) -> Self {
         let all = [
-            (&usage.input, Field::Input),
-            (&usage.cached, Field::CachedPart),
-            (&usage.output, Field::Output),
-            (&usage.total, Field::Total),
+            (&usage.input, UsageField::Input),
+            (&usage.cached, UsageField::CachedPart),
+            (&usage.output, UsageField::Output),
+            (&usage.total, UsageField::Total),
         ];
         let given = || all.iter().filter_map(|(pointer, field)| Some((pointer.as_ref()?, *field)));
         let pointers = Pointers::new(given().map(|(pointer, _)| pointer));
@@ -98,7 +98,7 @@ enum Format {
 }
 
 impl ResponseReader {
-    pub fn new(content_type: &str, source: &Source) -> Self {
+    pub fn new(content_type: &str, source: &UsageSource) -> Self {
         let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         let format = match essence.as_str() {
             "text/event-stream" => Format::Events(event_stream::Reader::default()),

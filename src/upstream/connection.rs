@@ -16,7 +16,7 @@ use bytes::BytesMut;
 use http::Version;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 
-use super::endpoint::TargetAddress;
+use super::endpoint::DestinationAddress;
 use super::in_flight::InFlight;
 use super::spare_buffers::{SMALL, SpareBuffers};
 use super::stall::StallTimer;
@@ -32,7 +32,7 @@ const MULTIPLEXED_READ: usize = 16 * 1024;
 #[derive(Debug)]
 pub(super) struct UpstreamConnection {
     stream: UpstreamStream,
-    pub(super) peer: TargetAddress,
+    pub(super) peer: DestinationAddress,
     pub(super) received: BytesMut,
     pub(super) sending: Vec<u8>,
     sent: usize,
@@ -56,7 +56,7 @@ pub(super) struct UpstreamConnection {
 
 /// The upstream's side of a tunnel. Dropping it closes the connection.
 pub struct UpstreamTunnel {
-    pub peer: TargetAddress,
+    pub peer: DestinationAddress,
     /// What the server sends after its response, and what it is sent.
     pub stream: Box<dyn Duplex>,
     pub(super) _in_flight: Option<InFlight>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio_util::either::Either;
 
-use super::endpoint::{Endpoint, TargetAddress};
+use super::endpoint::{DestinationAddress, Endpoint};
 use super::error::UpstreamError;
 use super::proxy_protocol;
 use super::stream::{self, Offered, Socket, UpstreamStream};
@@ -61,11 +61,13 @@ impl Connector {
         timed.unwrap_or(Err(UpstreamError::ConnectTimeout(self.timeout)))
     }
 
-    async fn socket(&self, address: &TargetAddress) -> io::Result<Socket> {
+    async fn socket(&self, address: &DestinationAddress) -> io::Result<Socket> {
         match address {
-            TargetAddress::Socket(address) | TargetAddress::Echo(address) => stream::connect(&[*address]).await,
-            TargetAddress::Name(name, port) => stream::connect(&self.names.find(name, *port).await?).await,
-            TargetAddress::Unix(path) => stream::connect_unix(path).await,
+            DestinationAddress::Socket(address) | DestinationAddress::Echo(address) => {
+                stream::connect(&[*address]).await
+            }
+            DestinationAddress::Name(name, port) => stream::connect(&self.names.find(name, *port).await?).await,
+            DestinationAddress::Unix(path) => stream::connect_unix(path).await,
         }
     }
 }

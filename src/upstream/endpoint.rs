@@ -22,7 +22,7 @@ pub struct Endpoint {
     /// Connections are pooled by this id. No id is used twice, because requests of an earlier snapshot may still use the ids
     /// of removed endpoints.
     pub id: usize,
-    pub target: Target,
+    pub target: Destination,
     pub(super) state: EndpointState,
     /// Shared by all workers.
     pub(super) upstream: Arc<UpstreamState>,
@@ -31,8 +31,8 @@ pub struct Endpoint {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Target {
-    pub address: TargetAddress,
+pub struct Destination {
+    pub address: DestinationAddress,
     pub authority: HeaderValue,
     /// `None` without TLS.
     pub tls: Option<TargetTls>,
@@ -41,7 +41,7 @@ pub struct Target {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TargetAddress {
+pub enum DestinationAddress {
     Socket(SocketAddr),
     /// A name that is not resolved yet, and a port.
     Name(String, u16),
@@ -57,11 +57,11 @@ pub struct TargetTls {
     pub server_name: ServerName<'static>,
 }
 
-impl Target {
+impl Destination {
     /// Whether the other one is the same server at an address of the other family: an upstream has each name only once.
     pub(super) fn is_sibling(&self, other: &Self) -> bool {
         match (&self.address, &other.address) {
-            (TargetAddress::Socket(one), TargetAddress::Socket(two)) => {
+            (DestinationAddress::Socket(one), DestinationAddress::Socket(two)) => {
                 one.is_ipv4() != two.is_ipv4() && self.authority == other.authority
             }
             _ => false,
@@ -74,7 +74,7 @@ impl Target {
     }
 }
 
-impl fmt::Display for TargetAddress {
+impl fmt::Display for DestinationAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Socket(address) => address.fmt(f),
@@ -89,11 +89,11 @@ impl Endpoint {
     /// As spans have them.
     pub(super) fn server(&self) -> (String, Option<u16>) {
         match &self.target.address {
-            TargetAddress::Socket(address) | TargetAddress::Echo(address) => {
+            DestinationAddress::Socket(address) | DestinationAddress::Echo(address) => {
                 (address.ip().to_string(), Some(address.port()))
             }
-            TargetAddress::Name(name, port) => (name.clone(), Some(*port)),
-            TargetAddress::Unix(path) => (path.display().to_string(), None),
+            DestinationAddress::Name(name, port) => (name.clone(), Some(*port)),
+            DestinationAddress::Unix(path) => (path.display().to_string(), None),
         }
     }
 
@@ -142,7 +142,7 @@ impl Endpoints {
     }
 
     /// It stays the same while somebody uses it.
-    pub(super) fn get(&self, upstream: &str, target: Target, is_checked: bool) -> Arc<Endpoint> {
+    pub(super) fn get(&self, upstream: &str, target: Destination, is_checked: bool) -> Arc<Endpoint> {
         let Known { upstreams, last_id } = &mut *self.known.lock();
         let OfUpstream { endpoints, state: upstream } = upstreams.entry(upstream.to_owned()).or_default();
         if let Some(known) = endpoints.iter().find(|known| known.target == target) {
@@ -181,24 +181,24 @@ mod tests {
     use super::*;
     use crate::net::tls::Authorities;
 
-    fn target(host: &str, port: u16) -> Target {
-        let address = TargetAddress::Name(host.to_owned(), port);
-        Target { address, authority: HeaderValue::from_static("a"), tls: None, http2: false }
+    fn target(host: &str, port: u16) -> Destination {
+        let address = DestinationAddress::Name(host.to_owned(), port);
+        Destination { address, authority: HeaderValue::from_static("a"), tls: None, http2: false }
     }
 
-    fn with_tls(name: &'static str) -> Target {
+    fn with_tls(name: &'static str) -> Destination {
         // Nobody is trusted, which makes no difference here.
         let settings = ConnectorTls::new(Authorities::new(Vec::new()).unwrap(), None).unwrap();
         let tls = TargetTls { settings, server_name: name.try_into().unwrap() };
-        Target { tls: Some(tls), ..target("a", 1) }
+        Destination { tls: Some(tls), ..target("a", 1) }
     }
 
     #[test]
     fn whatever_makes_a_difference_for_a_connection_makes_another_endpoint() {
         let endpoints = Endpoints::new(1, 100);
         let all = || {
-            let http2 = |target| Target { http2: true, ..target };
-            let authority = |target| Target { authority: HeaderValue::from_static("b"), ..target };
+            let http2 = |target| Destination { http2: true, ..target };
+            let authority = |target| Destination { authority: HeaderValue::from_static("b"), ..target };
             [
                 target("a", 1),
                 target("b", 1),

@@ -161,15 +161,15 @@ mod tests {
     use http::{HeaderMap, HeaderValue, Method};
 
     use super::*;
-    use crate::upstream::endpoint::{Endpoints, Target, TargetAddress};
+    use crate::upstream::endpoint::{Destination, DestinationAddress, Endpoints};
     use crate::upstream::load::UpstreamLoad;
     use crate::upstream::request::{BodyRules, ForwardedInfo, Progress, RequestHead};
 
     const SECOND: u64 = 1_000_000;
 
     fn endpoint() -> Arc<Endpoint> {
-        let address = TargetAddress::Name("a".to_owned(), 1);
-        let target = Target { address, authority: HeaderValue::from_static("a"), tls: None, http2: false };
+        let address = DestinationAddress::Name("a".to_owned(), 1);
+        let target = Destination { address, authority: HeaderValue::from_static("a"), tls: None, http2: false };
         Endpoints::new(1, 100).get("a", target, false)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::HeaderValue;
 
 use super::balancer::Weighted;
-use super::endpoint::{Endpoints, Target, TargetAddress, TargetTls};
+use super::endpoint::{Destination, DestinationAddress, Endpoints, TargetTls};
 use crate::config::{self, Address, UpstreamServer, UpstreamTls};
 use crate::net::Names;
 
@@ -20,7 +20,7 @@ pub(super) struct Servers {
     upstream: String,
     is_checked: bool,
     /// With their weights.
-    targets: Vec<(Target, u32)>,
+    targets: Vec<(Destination, u32)>,
     endpoints: Arc<Endpoints>,
     names: Arc<Names>,
 }
@@ -40,8 +40,8 @@ impl Servers {
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.targets.iter().filter_map(|(target, _)| match &target.address {
-            TargetAddress::Name(name, _) => Some(name.as_str()),
-            TargetAddress::Socket(_) | TargetAddress::Unix(_) | TargetAddress::Echo(_) => None,
+            DestinationAddress::Name(name, _) => Some(name.as_str()),
+            DestinationAddress::Socket(_) | DestinationAddress::Unix(_) | DestinationAddress::Echo(_) => None,
         })
     }
 
@@ -51,7 +51,7 @@ impl Servers {
         let mut all: Vec<Weighted> = Vec::new();
         for (target, weight) in &self.targets {
             for address in self.addresses(&target.address) {
-                let target = Target { address, ..target.clone() };
+                let target = Destination { address, ..target.clone() };
                 let endpoint = self.endpoints.get(&self.upstream, target, self.is_checked);
                 // Two names may have the same address.
                 if !all.iter().any(|other| other.endpoint.id == endpoint.id) {
@@ -66,18 +66,22 @@ impl Servers {
         all
     }
 
-    fn addresses(&self, address: &TargetAddress) -> Vec<TargetAddress> {
-        let TargetAddress::Name(name, port) = address else { return vec![address.clone()] };
+    fn addresses(&self, address: &DestinationAddress) -> Vec<DestinationAddress> {
+        let DestinationAddress::Name(name, port) = address else { return vec![address.clone()] };
         let known = self.names.known(name);
         if known.is_empty() {
             return vec![address.clone()];
         }
-        known.iter().take(MOST_ADDRESSES).map(|known| TargetAddress::Socket(SocketAddr::new(*known, *port))).collect()
+        known
+            .iter()
+            .take(MOST_ADDRESSES)
+            .map(|known| DestinationAddress::Socket(SocketAddr::new(*known, *port)))
+            .collect()
     }
 }
 
-fn target(address: &Address, config: &config::Upstream, echo: Option<SocketAddr>) -> Target {
-    let plain = |address, authority| Target { address, authority, tls: None, http2: config.http2 };
+fn target(address: &Address, config: &config::Upstream, echo: Option<SocketAddr>) -> Destination {
+    let plain = |address, authority| Destination { address, authority, tls: None, http2: config.http2 };
     match address {
         Address::Http { host, port, authority, tls: name } => {
             let tls =
@@ -85,17 +89,17 @@ fn target(address: &Address, config: &config::Upstream, echo: Option<SocketAddr>
                     TargetTls { settings: settings.clone(), server_name: server_name.as_ref().unwrap_or(name).clone() }
                 });
             let address = match host.parse::<IpAddr>() {
-                Ok(address) => TargetAddress::Socket(SocketAddr::new(address, *port)),
-                Err(_) => TargetAddress::Name(host.clone(), *port),
+                Ok(address) => DestinationAddress::Socket(SocketAddr::new(address, *port)),
+                Err(_) => DestinationAddress::Name(host.clone(), *port),
             };
             // The authority of a URL is always a valid header value.
-            Target { tls, ..plain(address, HeaderValue::try_from(authority).unwrap_or(NO_NAME)) }
+            Destination { tls, ..plain(address, HeaderValue::try_from(authority).unwrap_or(NO_NAME)) }
         }
-        Address::Unix(path) => plain(TargetAddress::Unix(path.clone()), NO_NAME),
+        Address::Unix(path) => plain(DestinationAddress::Unix(path.clone()), NO_NAME),
         Address::Echo => {
             // The echo server was started before the snapshot is built. Port 0 accepts no connection.
             let echo = echo.unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
-            plain(TargetAddress::Echo(echo), HeaderValue::try_from(echo.to_string()).unwrap_or(NO_NAME))
+            plain(DestinationAddress::Echo(echo), HeaderValue::try_from(echo.to_string()).unwrap_or(NO_NAME))
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
-use super::endpoint::{TargetAddress, TargetTls};
+use super::endpoint::{DestinationAddress, TargetTls};
 use super::error::UpstreamError;
 use super::places::{Place, are_taken};
 use crate::net::keep_alive;
@@ -97,14 +97,14 @@ impl UpstreamStream {
 
     /// # Errors
     /// When the connection is already closed.
-    pub(super) fn peer(&self) -> io::Result<TargetAddress> {
+    pub(super) fn peer(&self) -> io::Result<DestinationAddress> {
         match &self.transport {
-            Transport::Plain(Either::Left(socket)) => socket.peer_addr().map(TargetAddress::Socket),
+            Transport::Plain(Either::Left(socket)) => socket.peer_addr().map(DestinationAddress::Socket),
             Transport::Plain(Either::Right(socket)) => {
                 let address = socket.peer_addr()?;
-                Ok(TargetAddress::Unix(address.as_pathname().unwrap_or(Path::new("")).to_owned()))
+                Ok(DestinationAddress::Unix(address.as_pathname().unwrap_or(Path::new("")).to_owned()))
             }
-            Transport::Tls(tls) => tls.get_ref().0.peer_addr().map(TargetAddress::Socket),
+            Transport::Tls(tls) => tls.get_ref().0.peer_addr().map(DestinationAddress::Socket),
         }
     }
 

@@ -1,26 +1,10 @@
 //! The number of requests of a key in flight, and that every place becomes free again.
 
+use std::sync::Mutex;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use crate::harness::{Client, Gateway, Upstream, reply, until};
-
-/// The upstream answers when the gate is open.
-#[derive(Clone, Default)]
-struct Gate(Arc<(Mutex<bool>, Condvar)>);
-
-impl Gate {
-    fn open(&self) {
-        *self.0.0.lock().unwrap() = true;
-        self.0.1.notify_all();
-    }
-
-    fn pass(&self) {
-        let guard = self.0.0.lock().unwrap();
-        drop(self.0.1.wait_timeout_while(guard, Duration::from_secs(10), |open| !*open).unwrap());
-    }
-}
+use crate::harness::{Client, Gate, Gateway, Upstream, reply, until};
 
 /// Answers `/free` at once, and everything else when the gate is open.
 fn gated() -> (Gate, Upstream) {

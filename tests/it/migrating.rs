@@ -7,11 +7,10 @@ mod servers;
 mod traffic;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Response, Upstream, reply, run, until};
+use crate::harness::{Client, Gate, Response, Upstream, reply, run, until};
 
 use page::{block, blocks};
 use servers::{gateway, haproxy, nginx};
@@ -190,34 +189,28 @@ fn a_trial_in_nginx_reports_what_ours_reports() {
     bucket.expect_alike(&peers, &ours);
 }
 
-/// An upstream that answers nothing until the gate is open.
-struct Gate {
+/// An upstream that answers nothing until its gate is open.
+struct GatedUpstream {
     upstream: Upstream,
-    is_open: Arc<(Mutex<bool>, Condvar)>,
+    gate: Gate,
 }
 
-impl Gate {
+impl GatedUpstream {
     /// After the gate opens, it answers with this status.
     fn new(status: u16) -> Self {
-        let is_open = Arc::new((Mutex::new(false), Condvar::new()));
-        let gate = is_open.clone();
+        let gate = Gate::default();
+        let passed = gate.clone();
         let upstream = Upstream::start(move |_| {
-            let (lock, opened) = &*gate;
-            drop(opened.wait_while(lock.lock().unwrap(), |is_open| !*is_open).unwrap());
+            passed.pass();
             reply(status, "app")
         });
-        Self { upstream, is_open }
+        Self { upstream, gate }
     }
 
     #[track_caller]
     fn wait(&self, requests: usize) {
         // It records a request before it waits.
         until("the upstream has the requests", PATIENCE, || self.upstream.received().len() >= requests);
-    }
-
-    fn open(&self) {
-        *self.is_open.0.lock().unwrap() = true;
-        self.is_open.1.notify_all();
     }
 }
 
@@ -241,14 +234,14 @@ fn ask(server: SocketAddr, client: &str, method: &str, path: &str) -> Response {
 
 /// Ten requests of a client are in flight, the next are refused, and others are served.
 #[track_caller]
-fn expect_ten_in_flight(who: &str, server: SocketAddr, gate: &Gate) {
+fn expect_ten_in_flight(who: &str, server: SocketAddr, gated: &GatedUpstream) {
     let mut in_flight: Vec<_> = (0..10).map(|_| begin(server, CLIENT, "GET", "/")).collect();
-    gate.wait(10);
+    gated.wait(10);
     let refused: Vec<_> = (0..3).map(|_| ask(server, CLIENT, "GET", "/").status).collect();
     assert_eq!(refused, [429; 3], "{who}");
     in_flight.push(begin(server, OTHER, "GET", "/"));
-    gate.wait(11);
-    gate.open();
+    gated.wait(11);
+    gated.gate.open();
     assert!(in_flight.iter_mut().all(|connection| connection.response(false).status == 200), "{who}");
     until("there is room again", PATIENCE, || ask(server, CLIENT, "GET", "/").status == 200);
 }
@@ -256,7 +249,7 @@ fn expect_ten_in_flight(who: &str, server: SocketAddr, gate: &Gate) {
 #[test]
 #[ignore = "needs nginx"]
 fn nginx_limits_as_many_requests_in_flight() {
-    let gates = [Gate::new(200), Gate::new(200)];
+    let gates = [GatedUpstream::new(200), GatedUpstream::new(200)];
     let (peer, ours) = (nginx("nginx-conn", &gates[0].upstream), gateway("nginx-conn", &gates[1].upstream));
     expect_ten_in_flight("nginx", peer.address, &gates[0]);
     expect_ten_in_flight("gateway", ours.http, &gates[1]);
@@ -265,7 +258,7 @@ fn nginx_limits_as_many_requests_in_flight() {
 #[test]
 #[ignore = "needs HAProxy"]
 fn haproxy_limits_as_many_requests_in_flight() {
-    let gates = [Gate::new(200), Gate::new(200)];
+    let gates = [GatedUpstream::new(200), GatedUpstream::new(200)];
     let (peer, ours) = (haproxy("haproxy-conn", &gates[0].upstream), gateway("haproxy-conn", &gates[1].upstream));
     expect_ten_in_flight("haproxy", peer.address, &gates[0]);
     expect_ten_in_flight("gateway", ours.http, &gates[1]);
@@ -322,7 +315,7 @@ fn haproxy_counts_as_many_failed_logins() {
 #[test]
 #[ignore = "needs HAProxy"]
 fn haproxy_lets_failing_logins_pass_that_come_together_and_we_do_not() {
-    let gates = [Gate::new(401), Gate::new(401)];
+    let gates = [GatedUpstream::new(401), GatedUpstream::new(401)];
     let (peer, ours) = (haproxy("haproxy-logins", &gates[0].upstream), gateway("haproxy-logins", &gates[1].upstream));
     let attempts = |server| -> Vec<_> { (0..20).map(|_| begin(server, CLIENT, "POST", "/login")).collect() };
     let statuses = |attempts: Vec<Client>| {
@@ -331,7 +324,7 @@ fn haproxy_lets_failing_logins_pass_that_come_together_and_we_do_not() {
     };
     let there = attempts(peer.address);
     gates[0].wait(20);
-    gates[0].open();
+    gates[0].gate.open();
     assert_eq!(statuses(there), [20, 0], "HAProxy");
     assert_eq!(ask(peer.address, CLIENT, "POST", "/login").status, 429, "HAProxy");
 
@@ -340,7 +333,7 @@ fn haproxy_lets_failing_logins_pass_that_come_together_and_we_do_not() {
     until("the others are refused", PATIENCE, || {
         ours.metric("gateway_limit_decisions_total{limit=\"failed-logins\",decision=\"rejected\"}") == Some(15.0)
     });
-    gates[1].open();
+    gates[1].gate.open();
     assert_eq!(statuses(here), [5, 15]);
     assert_eq!(gates[1].upstream.received().len(), 5);
 }

@@ -59,11 +59,6 @@ fn chat(max_tokens: u64, stream: bool) -> Value {
     json!({ "messages": [{ "role": "user", "content": "12345678" }], "max_tokens": max_tokens, "stream": stream })
 }
 
-/// A text of `count` pieces of ten tokens each.
-fn text(count: usize) -> Answer {
-    Answer { pieces: vec!["x".repeat(40); count], usage: None, ..Answer::default() }
-}
-
 #[test]
 fn the_responses_of_all_providers_cost_what_they_say() {
     both_stores(|store| {
@@ -143,13 +138,13 @@ fn a_failed_request_costs_nothing() {
 #[test]
 fn a_response_without_usage_costs_its_size_if_the_limit_says_so() {
     both_stores(|store| {
-        let server = ModelServer::start(text(3));
+        let server = ModelServer::start(Answer::text(3));
         let gateway = Gateway::start(&format!("{store}{}", limited(&server, 1000, "without_usage = \"size\"", "")));
         assert_eq!(call(&gateway, CHAT, &chat(100, true)).status, 200);
         until("it is settled", PATIENCE, || used(&gateway) == 43);
         assert_eq!(call(&gateway, CHAT, &chat(100, false)).status, 200);
         until("it is settled", PATIENCE, || used(&gateway) == 86);
-        server.answer(Answer { held_after: Some(1), broken_after: Some(2), ..text(3) });
+        server.answer(Answer { held_after: Some(1), broken_after: Some(2), ..Answer::text(3) });
         let mut client = gateway.client();
         send(&mut client, CHAT, &chat(100, true));
         assert_eq!(client.try_head().unwrap().0.status, 200);
@@ -163,7 +158,7 @@ fn a_response_without_usage_costs_its_size_if_the_limit_says_so() {
 #[test]
 fn a_client_that_hangs_up_pays_for_what_has_passed() {
     both_stores(|store| {
-        let server = ModelServer::start(Answer { held_after: Some(2), ..text(3) });
+        let server = ModelServer::start(Answer { held_after: Some(2), ..Answer::text(3) });
         let gateway = Gateway::start(&format!("{store}{}", limited(&server, 1000, "without_usage = \"size\"", "")));
         let mut client = gateway.client();
         send(&mut client, CHAT, &chat(500, true));
@@ -178,7 +173,7 @@ fn a_client_that_hangs_up_pays_for_what_has_passed() {
 #[test]
 fn streams_are_cut_exactly_where_there_is_no_room() {
     both_stores(|store| {
-        let server = ModelServer::start(Answer { held_after: Some(0), ..text(30) });
+        let server = ModelServer::start(Answer { held_after: Some(0), ..Answer::text(30) });
         let gateway = Gateway::start(&format!("{store}{}", limited(&server, 200, "on_exhausted = \"cut\"", "")));
         let mut clients: Vec<_> = (0..4).map(|_| gateway.client()).collect();
         clients.iter_mut().for_each(|client| send(client, CHAT, &chat(5, true)));
@@ -205,7 +200,7 @@ fn streams_are_cut_exactly_where_there_is_no_room() {
 fn a_stream_is_settled_where_it_was_charged() {
     both_stores(|store| {
         let usage = Some(Used { input: 3, cached: 0, output: 7 });
-        let server = ModelServer::start(Answer { usage, held_after: Some(2), ..text(3) });
+        let server = ModelServer::start(Answer { usage, held_after: Some(2), ..Answer::text(3) });
         let size = "without_usage = \"size\"";
         let gateway = Gateway::start(&format!("{store}{}", limited(&server, 600, size, &pool(1000))));
         let mut clients = [(); 2].map(|()| gateway.client());
@@ -235,7 +230,7 @@ fn a_stream_is_settled_where_it_was_charged() {
 #[test]
 fn a_stream_asks_for_more_where_it_was_charged() {
     both_stores(|store| {
-        let server = ModelServer::start(text(30));
+        let server = ModelServer::start(Answer::text(30));
         let gateway =
             Gateway::start(&format!("{store}{}", limited(&server, 200, "on_exhausted = \"cut\"", &pool(150))));
         let counts = || ["tokens", "pool"].map(|limit| gateway.used(limit, "key"));
@@ -256,7 +251,7 @@ fn a_stream_asks_for_more_where_it_was_charged() {
 
 #[test]
 fn a_cut_stream_ends_in_the_form_of_its_provider() {
-    let server = ModelServer::start(text(30));
+    let server = ModelServer::start(Answer::text(30));
     let gateway = Gateway::start(&limited(&server, 100, "on_exhausted = \"cut\", max_output = 5", ""));
     let body = json!({ "messages": [], "stream": true, "max_tokens": 5 });
     let anthropic = call(&gateway, "/v1/messages", &body);
@@ -457,7 +452,7 @@ fn a_reload_or_a_reset_during_a_stream_loses_nothing() {
 #[test]
 fn two_gateways_cut_within_what_they_have_together() {
     let memcached = Memcached::start();
-    let server = ModelServer::start(Answer { held_after: Some(0), ..text(30) });
+    let server = ModelServer::start(Answer { held_after: Some(0), ..Answer::text(30) });
     let store = memcached.store_with("strict = true\ntimeout = \"5s\"");
     let config = format!("{store}{}", limited(&server, 300, "on_exhausted = \"cut\"", ""));
     let gateways = [Gateway::start(&config), Gateway::start(&config)];

@@ -37,18 +37,13 @@ fn hang_up_after(mut client: Client, text: &str) {
     SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
-/// A text of `count` pieces of ten tokens each.
-fn text(count: usize) -> Answer {
-    Answer { pieces: vec!["x".repeat(40); count], usage: None, ..Answer::default() }
-}
-
 #[test]
 fn a_success_without_usage_costs_what_was_reserved_or_what_has_passed() {
     both_stores(|store| {
-        let server = ModelServer::start(text(3));
+        let server = ModelServer::start(Answer::text(3));
         let gateway = Gateway::start(&format!("{store}{}", limited(&server.up.everything(), "input = 0", "")));
         for (key, stream, pieces, cost) in [("a", true, 3, 100), ("b", false, 3, 100), ("c", true, 30, 300)] {
-            server.answer(text(pieces));
+            server.answer(Answer::text(pieces));
             let client = &mut gateway.client();
             send(client, CHAT, key, &json!({ "max_tokens": 100, "stream": stream }));
             assert_eq!(client.response(false).status, 200);
@@ -56,7 +51,7 @@ fn a_success_without_usage_costs_what_was_reserved_or_what_has_passed() {
         }
         let settled = || gateway.metric("gateway_token_cost_settled_total{limit=\"tokens\"}");
         until("all are", PATIENCE, || settled() == Some(500.0));
-        server.answer(Answer { held_after: Some(2), ..text(3) });
+        server.answer(Answer { held_after: Some(2), ..Answer::text(3) });
         let mut client = gateway.client();
         send(&mut client, CHAT, "d", &json!({ "max_tokens": 500, "stream": true }));
         server.wait(Event::Held);
@@ -71,7 +66,7 @@ fn a_success_without_usage_costs_what_was_reserved_or_what_has_passed() {
 fn a_complete_answer_whose_client_has_gone_costs_the_usage_that_follows() {
     both_stores(|store| {
         let usage = Some(Used { input: 700_000, cached: 0, output: 7 });
-        let server = ModelServer::start(Answer { usage, held_after: Some(2), ..text(1) });
+        let server = ModelServer::start(Answer { usage, held_after: Some(2), ..Answer::text(1) });
         let gateway = Gateway::start(&format!("{store}{}", limited(&server.up.everything(), "", "")));
         let mut client = gateway.client();
         send(&mut client, CHAT, "a", &json!({ "max_tokens": 500, "stream": true }));

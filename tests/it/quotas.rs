@@ -132,14 +132,14 @@ fn the_first_that_says_something_holds_and_the_admin_api_says_which() {
 fn many_requests_of_a_key_cause_one_lookup() {
     let plans = Plans::start();
     plans.set("/v1/busy", 200, r#"{"rates": ["1000/d"]}"#);
-    plans.gate.set(true);
+    plans.gate.close();
     let gateway = Gateway::start(&limit(&plans.url(), "", ""));
     let mut clients: Vec<_> = (0..30).map(|_| gateway.client()).collect();
     for client in &mut clients {
         client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", field("busy")));
     }
     plans.server.wait_connections(1);
-    plans.gate.set(false);
+    plans.gate.open();
     assert!(clients.iter_mut().all(|client| client.response(false).status == 200));
     assert_eq!(plans.asked("/v1/busy"), 1);
 }
@@ -152,12 +152,12 @@ fn what_has_expired_is_used_while_it_is_renewed() {
     let client = &mut gateway.client();
     assert_eq!(statuses(client, "k"), [200; 3]);
     plans.set("/v1/k", 200, r#"{"block": true}"#);
-    plans.gate.set(true);
+    plans.gate.close();
     until("it is renewed", Duration::from_secs(10), || {
         assert_eq!(client.get_with("/", field("k")).status, 200, "no request waits for that");
         plans.asked("/v1/k") == 2
     });
-    plans.gate.set(false);
+    plans.gate.open();
     until("it has the new answer", Duration::from_secs(10), || client.get_with("/", field("k")).status == 403);
 }
 

@@ -12,12 +12,12 @@ use crate::harness::{Gateway, Upstream, closed_port, receive, reply, until};
 fn a_slow_source_delays_a_request_for_its_timeout_and_answers_later_ones() {
     let plans = Plans::start();
     plans.set("/v1/k", 200, r#"{"rates": ["5/d"]}"#);
-    plans.gate.set(true);
+    plans.gate.close();
     let gateway = Gateway::start(&limit(&plans.url(), "timeout = \"20ms\"", ""));
     let client = &mut gateway.client();
     assert_eq!(client.get_with("/", field("k")).headers.must("ratelimit-policy"), "\"l\";q=1;w=86400");
     assert_eq!(gateway.metric("gateway_quota_waits_timed_out_total"), Some(1.0));
-    plans.gate.set(false);
+    plans.gate.open();
     until("the lookup ends", Duration::from_secs(10), || gateway.metric("gateway_quota_cached_keys") == Some(1.0));
     assert_eq!(statuses(client, "k"), [200, 200, 200, 200, 429], "the first one is counted, too");
     assert_eq!(plans.asked("/v1/k"), 1);
@@ -231,7 +231,7 @@ fn a_flood_of_invented_keys_opens_few_connections_and_delays_nobody_who_is_known
     flood("quick");
     assert!(plans.server.connections() <= 64, "connections are kept: {}", plans.server.connections());
     let (asked, begun) = (plans.server.received().len(), Instant::now());
-    plans.gate.set(true);
+    plans.gate.close();
     flood("slow");
     let waited = gateway.metric("gateway_quota_waits_timed_out_total");
     assert_eq!(statuses(&mut gateway.client(), "known"), [200; 50]);
@@ -239,7 +239,7 @@ fn a_flood_of_invented_keys_opens_few_connections_and_delays_nobody_who_is_known
     let (new, seconds) = (plans.server.received().len() - asked, begun.elapsed().as_secs());
     // If all of this takes so long that lookups end, a few more are made until the source is known to be away.
     assert!(new as u64 <= 65 + seconds, "{new} in {seconds} s");
-    plans.gate.set(false);
+    plans.gate.open();
     let client = &mut gateway.client();
     until("new keys are asked about", Duration::from_secs(30), || {
         client.get_with("/", field("later")).headers.must("ratelimit-policy").contains("q=2")

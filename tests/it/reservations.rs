@@ -1,34 +1,18 @@
 //! Requests whose cost only the response tells count before it, so simultaneous requests cannot exceed the limit.
 
 use std::net::Shutdown;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use crate::harness::http2_server::Http2Server;
-use crate::harness::{Client, Gateway, Memcached, Response, Upstream, Wire, both_stores, closed_port, reply, until};
+use crate::harness::{
+    Client, Gate, Gateway, Memcached, Response, Upstream, Wire, both_stores, closed_port, reply, until,
+};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const FAILURES: &str = "count = { status = [\"401\"] }";
-
-/// Upstreams answer when the gate is open.
-#[derive(Clone, Default)]
-struct Gate(Arc<(Mutex<bool>, Condvar)>);
-
-impl Gate {
-    fn pass(&self) {
-        let mut open = self.0.0.lock().unwrap();
-        while !*open {
-            open = self.0.1.wait(open).unwrap();
-        }
-    }
-
-    fn open(&self) {
-        *self.0.0.lock().unwrap() = true;
-        self.0.1.notify_all();
-    }
-}
 
 /// Answers when the gate is open: 200 if the request has a password, and an error otherwise.
 fn logins(gate: &Gate) -> Upstream {
@@ -37,12 +21,6 @@ fn logins(gate: &Gate) -> Upstream {
         gate.pass();
         reply(if request.headers.get("x-password").is_some() { 200 } else { 401 }, "said")
     })
-}
-
-fn opened() -> Gate {
-    let gate = Gate::default();
-    gate.open();
-    gate
 }
 
 /// A limit of five failures a day with this strategy, for all requests.
@@ -116,7 +94,7 @@ fn thirty_failures_at_once_do_not_pass_a_limit_of_five() {
 #[test]
 fn thirty_successes_leave_nothing_counted() {
     everywhere(|store, strategy| {
-        let upstream = logins(&opened());
+        let upstream = logins(&Gate::opened());
         let gateway = Gateway::start(&format!("{store}{}{}", five(strategy, ""), on_everything(&upstream)));
         let mut client = gateway.client();
         for at in 0..30 {
@@ -138,7 +116,7 @@ fn thirty_successes_leave_nothing_counted() {
 #[test]
 fn successful_requests_leave_no_trace_in_memcached() {
     let memcached = Memcached::start();
-    let upstream = logins(&opened());
+    let upstream = logins(&Gate::opened());
     let store = memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\"");
     let gateway = Gateway::start(&format!("{store}{}{}", five("sliding-window", ""), on_everything(&upstream)));
     let mut client = gateway.client();
@@ -189,7 +167,7 @@ fn a_failed_upstream_is_counted_by_the_status_of_the_gateway() {
 #[test]
 fn a_request_that_another_limit_refuses_reserves_nothing() {
     everywhere(|store, strategy| {
-        let upstream = logins(&opened());
+        let upstream = logins(&Gate::opened());
         let other =
             "[limits.other]\nkey = \"header:x-other\"\nrates = [\"2/d\"]\nmissing = \"skip\"\nheaders = \"none\"\n";
         let routes = upstream.everything() + "limits = [\"l\", \"other\"]\n";
@@ -350,7 +328,7 @@ fn a_request_that_the_store_cannot_decide_is_neither_charged_nor_admitted() {
 #[test]
 fn a_client_that_breaks_off_its_body_is_charged() {
     both_stores(|store| {
-        let upstream = logins(&opened());
+        let upstream = logins(&Gate::opened());
         let gateway = Gateway::start(&format!("{store}{}{}", five("sliding-window", ""), on_everything(&upstream)));
         for tried in 1..=5 {
             let mut client = gateway.client();

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use crate::admin::dashboard::{Limits, Numbers};
 use crate::base::back_off::BackOff;
 use crate::base::printable::printable;
-use crate::commands::admin_client::{AdminClient, Answer, AskError};
+use crate::commands::admin_client::{AdminClient, AdminResponse, AskError};
 
 /// For an answer, and for the next event: the gateway sends one each second.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ pub(super) enum Update {
 /// Living Standard, section 9.2, <https://html.spec.whatwg.org/multipage/server-sent-events.html>).
 pub(super) struct Feed<'a> {
     client: &'a AdminClient,
-    open: Option<Answer>,
+    open: Option<AdminResponse>,
     /// The beginning of the next events.
     begun: Vec<u8>,
 }

@@ -12,7 +12,7 @@ pub struct Url {
     pub port: u16,
     /// For the `Host` header.
     pub authority: String,
-    pub target: Target,
+    pub target: RequestTarget,
     /// With `https`, the name that the certificate of the server must have.
     pub server_name: Option<ServerName<'static>>,
 }
@@ -31,12 +31,12 @@ impl fmt::Display for Url {
 
 /// The path and query of a URL. A query may be secret, so it is shown as `?***`.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct RequestTarget {
     sent: String,
     is_path_secret: bool,
 }
 
-impl Target {
+impl RequestTarget {
     /// The path is as secret as the query, and is shown as `/***`.
     #[must_use]
     pub fn with_secret_path(self) -> Self {
@@ -49,13 +49,13 @@ impl Target {
     }
 }
 
-impl From<String> for Target {
+impl From<String> for RequestTarget {
     fn from(sent: String) -> Self {
         Self { sent, is_path_secret: false }
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for RequestTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (path, query) = self.sent.split_once('?').map_or((&*self.sent, ""), |(path, _)| (path, "?***"));
         // What is before an @ may be the end of a password with a slash.
@@ -66,7 +66,7 @@ impl fmt::Display for Target {
     }
 }
 
-impl fmt::Debug for Target {
+impl fmt::Debug for RequestTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn secrets_are_not_shown() {
-        let url = |target: Target| Url {
+        let url = |target: RequestTarget| Url {
             host: "a.test".to_owned(),
             port: 80,
             authority: "a.test".to_owned(),
@@ -91,7 +91,7 @@ mod tests {
             ("/a?hidden", "http://a.test/a?***"),
             ("/hidden@b/c?hidden", "http://a.test/***"),
         ] {
-            let target = Target::from(sent.to_owned());
+            let target = RequestTarget::from(sent.to_owned());
             assert_eq!(target.as_sent(), sent);
             let (plain, secret) = (url(target.clone()), url(target.with_secret_path()));
             assert_eq!((plain.to_string().as_str(), secret.to_string().as_str()), (shown, "http://a.test/***"));

@@ -11,7 +11,7 @@ use crate::base::metrics::{Counter, PerWorker};
 use crate::base::reason::Reason;
 use crate::base::repeated_event::RepeatedEvent;
 
-pub struct Failure<'a> {
+pub struct UpstreamFailure<'a> {
     pub reason: Reason,
     pub id: &'a RequestId,
     pub server: &'a dyn Display,
@@ -34,8 +34,8 @@ impl UpstreamFailures {
     }
 
     /// Counts a failure. Logs it together with the earlier ones, unless this second has a line already.
-    pub fn record(&self, worker: usize, failure: &Failure<'_>, now: Time) {
-        let Failure { reason, id, server, error } = *failure;
+    pub fn record(&self, worker: usize, failure: &UpstreamFailure<'_>, now: Time) {
+        let UpstreamFailure { reason, id, server, error } = *failure;
         self.workers.of(worker)[reason as usize].one();
         self.last.store(reason as usize, Ordering::Relaxed);
         if let Some(failures) = self.all.add(now) {

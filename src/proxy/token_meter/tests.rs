@@ -86,7 +86,7 @@ impl Counted {
     fn meter_of(&self, limit: MeteredLimit, kind: &'static str, request: MeteredRequest) -> TokenMeter {
         let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
         let limits = SmallVec::from_iter([limit]);
-        TokenMeter::new(self.store.clone(), 0, limits, request, &Source::Auto, &mut headers)
+        TokenMeter::new(self.store.clone(), 0, limits, request, &UsageSource::Auto, &mut headers)
     }
 
     /// What a response costs whose request has 5 tokens and reserves 50: with [`WithoutUsage::Reserved`] and with `Size`.
@@ -280,7 +280,7 @@ fn only_streams_are_cut() {
     ]);
     let request = MeteredRequest { input: 0, model: None, hides_usage: false, is_error: false };
     let limits = SmallVec::from_iter([limit]);
-    let meter = TokenMeter::new(counted.store.clone(), 0, limits, request, &Source::Auto, &mut headers);
+    let meter = TokenMeter::new(counted.store.clone(), 0, limits, request, &UsageSource::Auto, &mut headers);
     assert!(meter.keeps_length() && headers.contains_key(CONTENT_LENGTH), "it is complete already");
 }
 

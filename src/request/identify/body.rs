@@ -19,7 +19,7 @@ pub struct BodyInspector {
     /// The bound that a larger body exceeds: that on inspection, or that on all bodies of the route.
     pub bound: Reason,
     /// Where responses state their use of tokens; `None` if no limit counts them.
-    pub usage: Option<usage::Source>,
+    pub usage: Option<usage::UsageSource>,
     /// Whether to make streams state their use of tokens.
     asks_for_usage: bool,
     /// Whether to refuse a body that is not JSON but declared as JSON.
@@ -114,7 +114,9 @@ impl BodyInspector {
         pointers.dedup();
         let model = pointers.iter().position(|pointer| Some(pointer) == model.as_ref());
         // All limits of a route read the usage in the same place.
-        let usage = costs().next().map(|cost| cost.pointers.as_ref().map_or(usage::Source::Auto, usage::Source::from));
+        let usage = costs()
+            .next()
+            .map(|cost| cost.pointers.as_ref().map_or(usage::UsageSource::Auto, usage::UsageSource::from));
         let (inspected, all) = (route.inspect_body as u64, route.max_body_size);
         let (most, bound) = if inspected < all { (inspected, Reason::InspectBody) } else { (all, Reason::MaxBodySize) };
         let sends_completions = matches!(path, Some(SentPath::Rewritten(path)) if is_completion(&path.text));
@@ -183,7 +185,7 @@ impl BodyInspector {
     }
 
     fn counts_usage(&self) -> bool {
-        matches!(self.usage, Some(usage::Source::Auto))
+        matches!(self.usage, Some(usage::UsageSource::Auto))
     }
 }
 

@@ -39,7 +39,7 @@ impl Kind {
 }
 
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct OrderFailure {
     pub(super) kind: Kind,
     pub(super) why: String,
     /// The pause that the authority asks for.
@@ -48,13 +48,13 @@ pub(super) struct Failure {
     pub(super) is_without_account: bool,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for OrderFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.why)
     }
 }
 
-impl Failure {
+impl OrderFailure {
     /// `why` may come from somebody else, so unprintable characters are replaced.
     pub(super) fn new(kind: Kind, why: impl fmt::Display) -> Self {
         Self { kind, why: printable(&why.to_string()), retry_after: None, is_without_account: false }

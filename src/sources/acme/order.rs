@@ -10,7 +10,7 @@ use instant_acme::{
 
 use super::challenges::{Challenges, Claim};
 use super::client::{AcmeClient, RetryAfter};
-use super::failure::{Failure, Kind};
+use super::failure::{Kind, OrderFailure};
 use super::folder::{Folder, SKEW, covered, identity};
 use crate::base::clock;
 use crate::config::{Acme, Challenge};
@@ -21,7 +21,11 @@ const POLLS: RetryPolicy =
 
 /// Orders a certificate and writes it into the folder, which is locked. `None` if another gateway that shares the store is
 /// ordering one for the same names.
-pub(super) async fn order(acme: &Acme, folder: &Folder, challenges: &Arc<Challenges>) -> Result<Option<()>, Failure> {
+pub(super) async fn order(
+    acme: &Acme,
+    folder: &Folder,
+    challenges: &Arc<Challenges>,
+) -> Result<Option<()>, OrderFailure> {
     let Some(mut claim) = challenges.claim(&acme.names).await else { return Ok(None) };
     let told = RetryAfter::default();
     let mut ordered = ordered(acme, folder, &claim, &told).await;
@@ -33,8 +37,8 @@ pub(super) async fn order(acme: &Acme, folder: &Folder, challenges: &Arc<Challen
     ordered.map(Some)
 }
 
-async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter) -> Result<(), Failure> {
-    let failed = |error: instant_acme::Error| Failure::of(&error, told);
+async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter) -> Result<(), OrderFailure> {
+    let failed = |error: instant_acme::Error| OrderFailure::of(&error, told);
     let account = account(acme, folder, told).await?;
     let identifiers: Vec<_> = acme.names.iter().cloned().map(Identifier::Dns).collect();
     let mut order = account.new_order(&NewOrder::new(&identifiers)).await.map_err(failed)?;
@@ -44,10 +48,10 @@ async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter)
         if !matches!(ready, Ok(OrderStatus::Ready)) {
             let why = refusal(&mut order).await;
             return Err(match (why, ready) {
-                (Some(why), _) => Failure { retry_after: told.take(), ..Failure::new(Kind::Refused, why) },
-                (None, Err(error)) => Failure::of(&error, told),
+                (Some(why), _) => OrderFailure { retry_after: told.take(), ..OrderFailure::new(Kind::Refused, why) },
+                (None, Err(error)) => OrderFailure::of(&error, told),
                 (None, Ok(_)) => {
-                    Failure::new(Kind::Refused, "the authority says no more than that the order is invalid")
+                    OrderFailure::new(Kind::Refused, "the authority says no more than that the order is invalid")
                 }
             });
         }
@@ -60,10 +64,10 @@ async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter)
 }
 
 /// The account of the folder, or a new one.
-async fn account(acme: &Acme, folder: &Folder, told: &RetryAfter) -> Result<Account, Failure> {
+async fn account(acme: &Acme, folder: &Folder, told: &RetryAfter) -> Result<Account, OrderFailure> {
     let builder = Account::builder_with_http(Box::new(AcmeClient::new(acme, told)));
     if let Some(known) = folder.account().map_err(|error| of_files(folder, &error))? {
-        return builder.from_credentials(known).await.map_err(|error| Failure::of(&error, told));
+        return builder.from_credentials(known).await.map_err(|error| OrderFailure::of(&error, told));
     }
     // An account that cannot be saved must not be created.
     folder.create().map_err(|error| of_files(folder, &error))?;
@@ -74,18 +78,18 @@ async fn account(acme: &Acme, folder: &Folder, told: &RetryAfter) -> Result<Acco
     let directory =
         format!("{}://{}{}", acme.directory.scheme(), acme.directory.authority, acme.directory.target.as_sent());
     let (account, credentials) =
-        builder.create(&new, directory, bound_to.as_ref()).await.map_err(|error| Failure::of(&error, told))?;
+        builder.create(&new, directory, bound_to.as_ref()).await.map_err(|error| OrderFailure::of(&error, told))?;
     folder.keep_account(&credentials).map_err(|error| of_files(folder, &error))?;
     Ok(account)
 }
 
-fn of_files(folder: &Folder, error: &std::io::Error) -> Failure {
-    Failure::new(Kind::Files, format!("cannot use the folder {}: {error}", folder.path().display()))
+fn of_files(folder: &Folder, error: &std::io::Error) -> OrderFailure {
+    OrderFailure::new(Kind::Files, format!("cannot use the folder {}: {error}", folder.path().display()))
 }
 
 /// Proves every name that is not yet proven, and lets the authority check.
-async fn prove(acme: &Acme, order: &mut Order, claim: &Claim, told: &RetryAfter) -> Result<(), Failure> {
-    let failed = |error: instant_acme::Error| Failure::of(&error, told);
+async fn prove(acme: &Acme, order: &mut Order, claim: &Claim, told: &RetryAfter) -> Result<(), OrderFailure> {
+    let failed = |error: instant_acme::Error| OrderFailure::of(&error, told);
     let (kind, kind_name) = match acme.challenge {
         Challenge::TlsAlpn01 => (ChallengeType::TlsAlpn01, "tls-alpn-01"),
         Challenge::Http01 => (ChallengeType::Http01, "http-01"),
@@ -101,7 +105,7 @@ async fn prove(acme: &Acme, order: &mut Order, claim: &Claim, told: &RetryAfter)
             let name = authorization.identifier().to_string();
             let challenge = authorization.challenge(kind.clone());
             let why = || format!("the authority does not offer {kind_name} for {name}");
-            let mut challenge = challenge.ok_or_else(|| Failure::new(Kind::Refused, why()))?;
+            let mut challenge = challenge.ok_or_else(|| OrderFailure::new(Kind::Refused, why()))?;
             if is_announced {
                 challenge.set_ready().await.map_err(failed)?;
             } else {
@@ -130,9 +134,9 @@ async fn refusal(order: &mut Order) -> Option<String> {
 }
 
 /// Checks that the certificate can replace the previous one.
-fn check(acme: &Acme, pem: &str) -> Result<(), Failure> {
+fn check(acme: &Acme, pem: &str) -> Result<(), OrderFailure> {
     let unusable =
-        |why: String| Failure::new(Kind::Unusable, format!("the authority has sent a certificate that {why}"));
+        |why: String| OrderFailure::new(Kind::Unusable, format!("the authority has sent a certificate that {why}"));
     let issued = identity(String::new(), pem.as_bytes());
     let issued = issued.map_err(|error| unusable(format!("cannot be used: {error}")))?;
     if covered(&issued, &acme.names) < acme.names.len() {

@@ -16,7 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const LONGEST_MESSAGE: usize = 200;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum ExportOutcome {
     Accepted,
     /// This many spans are refused, for this reason; the others are accepted.
     Partly(usize, String),
@@ -27,23 +27,23 @@ pub(super) enum Answer {
 }
 
 /// `now` is the time at which the answer came.
-pub(super) fn read(response: &Response<Bytes>, now: Time) -> Answer {
+pub(super) fn read(response: &Response<Bytes>, now: Time) -> ExportOutcome {
     match response.status() {
         // The collector has the spans, even if the body is invalid.
         status if status.is_success() => match ExportResponse::decode(response.body().clone()) {
             Ok(ExportResponse { partial_success: Some(partly) }) if partly.rejected_spans > 0 => {
                 let message = partly.error_message.chars().take(LONGEST_MESSAGE).collect();
-                Answer::Partly(usize::try_from(partly.rejected_spans).unwrap_or(usize::MAX), message)
+                ExportOutcome::Partly(usize::try_from(partly.rejected_spans).unwrap_or(usize::MAX), message)
             }
-            _ => Answer::Accepted,
+            _ => ExportOutcome::Accepted,
         },
         StatusCode::TOO_MANY_REQUESTS
         | StatusCode::BAD_GATEWAY
         | StatusCode::SERVICE_UNAVAILABLE
         | StatusCode::GATEWAY_TIMEOUT => {
-            Answer::Later(retry_after(response.headers(), now).map(|pause| pause.min(LONGEST_PAUSE)))
+            ExportOutcome::Later(retry_after(response.headers(), now).map(|pause| pause.min(LONGEST_PAUSE)))
         }
-        _ => Answer::Refused,
+        _ => ExportOutcome::Refused,
     }
 }
 
@@ -52,7 +52,7 @@ mod tests {
     use super::super::messages::PartialSuccess;
     use super::*;
 
-    fn answer(status: u16, fields: &[(&'static str, &str)], body: Vec<u8>) -> Answer {
+    fn answer(status: u16, fields: &[(&'static str, &str)], body: Vec<u8>) -> ExportOutcome {
         let mut response = Response::builder().status(status);
         for (name, value) in fields {
             response = response.header(*name, *value);
@@ -67,21 +67,21 @@ mod tests {
 
     #[test]
     fn a_success_may_be_partial() {
-        assert_eq!(answer(200, &[], vec![]), Answer::Accepted);
-        assert_eq!(answer(200, &[], b"<html>".to_vec()), Answer::Accepted);
-        assert_eq!(answer(200, &[], partly(0, "a hint")), Answer::Accepted);
-        assert_eq!(answer(200, &[], partly(-1, "")), Answer::Accepted);
-        assert_eq!(answer(200, &[], partly(3, "why")), Answer::Partly(3, "why".to_owned()));
-        assert_eq!(answer(200, &[], partly(1, &"é".repeat(300))), Answer::Partly(1, "é".repeat(200)));
+        assert_eq!(answer(200, &[], vec![]), ExportOutcome::Accepted);
+        assert_eq!(answer(200, &[], b"<html>".to_vec()), ExportOutcome::Accepted);
+        assert_eq!(answer(200, &[], partly(0, "a hint")), ExportOutcome::Accepted);
+        assert_eq!(answer(200, &[], partly(-1, "")), ExportOutcome::Accepted);
+        assert_eq!(answer(200, &[], partly(3, "why")), ExportOutcome::Partly(3, "why".to_owned()));
+        assert_eq!(answer(200, &[], partly(1, &"é".repeat(300))), ExportOutcome::Partly(1, "é".repeat(200)));
     }
 
     #[test]
     fn some_failures_pass() {
         for status in [429, 502, 503, 504] {
-            assert_eq!(answer(status, &[], vec![]), Answer::Later(None), "{status}");
+            assert_eq!(answer(status, &[], vec![]), ExportOutcome::Later(None), "{status}");
         }
         for status in [301, 400, 401, 404, 413, 500, 501] {
-            assert_eq!(answer(status, &[], vec![]), Answer::Refused, "{status}");
+            assert_eq!(answer(status, &[], vec![]), ExportOutcome::Refused, "{status}");
         }
     }
 
@@ -91,7 +91,7 @@ mod tests {
         for (value, pause) in
             [("0", Some(0)), ("Sun, 06 Nov 1994 08:49:37 GMT", Some(7)), ("31", Some(30)), ("soon", None)]
         {
-            let expected = Answer::Later(pause.map(Duration::from_secs));
+            let expected = ExportOutcome::Later(pause.map(Duration::from_secs));
             assert_eq!(answer(503, &[("retry-after", value)], vec![]), expected, "{value}");
         }
     }

@@ -12,7 +12,7 @@ use prost::Message as _;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::answer::{self, Answer};
+use super::answer::{self, ExportOutcome};
 use super::messages::ExportRequest;
 use crate::base::back_off::BackOff;
 use crate::base::clock;
@@ -180,24 +180,24 @@ impl Running {
         for attempt in 1..=TRIES {
             let asked = match self.send(message.clone()).await {
                 Ok(response) => match answer::read(&response, clock::now()) {
-                    Answer::Accepted => {
+                    ExportOutcome::Accepted => {
                         self.counts.exported.add(spans);
                         self.works();
                         return true;
                     }
-                    Answer::Partly(refused, why) => {
+                    ExportOutcome::Partly(refused, why) => {
                         let refused = refused.min(spans);
                         self.counts.refused.add(refused);
                         self.counts.exported.add(spans - refused);
                         self.fails(&format!("the collector refuses {refused} of {spans} spans: {why}"));
                         return true;
                     }
-                    Answer::Refused => {
+                    ExportOutcome::Refused => {
                         self.counts.refused.add(spans);
                         self.fails(&FetchError::Status(response.status()).to_string());
                         return true;
                     }
-                    Answer::Later(asked) => {
+                    ExportOutcome::Later(asked) => {
                         self.fails(&FetchError::Status(response.status()).to_string());
                         asked
                     }

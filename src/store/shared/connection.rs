@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::link::Failure;
+use super::link::LinkFailure;
 use super::protocol::Greeting;
 
 /// Bytes per read: in most cases the replies to a full exchange.
@@ -14,7 +14,7 @@ const INPUT: usize = 64 << 10;
 
 pub(super) enum Connection {
     Closed,
-    Connecting(Pin<Box<dyn Future<Output = Result<Socket, Failure>>>>),
+    Connecting(Pin<Box<dyn Future<Output = Result<Socket, LinkFailure>>>>),
     Open(Socket),
 }
 
@@ -45,7 +45,7 @@ impl Connection {
     ///
     /// # Errors
     /// If the server cannot be connected to or does not answer as it should, or if the connection is closed or broken.
-    pub(super) async fn proceed(&mut self) -> Result<Option<&mut BytesMut>, Failure> {
+    pub(super) async fn proceed(&mut self) -> Result<Option<&mut BytesMut>, LinkFailure> {
         match self {
             Self::Closed => std::future::pending().await,
             Self::Connecting(connecting) => {
@@ -61,19 +61,19 @@ impl Connection {
 }
 
 impl Socket {
-    async fn open(address: String, greeting: Greeting) -> Result<Self, Failure> {
+    async fn open(address: String, greeting: Greeting) -> Result<Self, LinkFailure> {
         let mut stream = TcpStream::connect(&address).await?;
         stream.set_nodelay(true)?;
         let mut answer = vec![0; greeting.answer.len()];
         stream.write_all(greeting.question).await?;
         stream.read_exact(&mut answer).await?;
         if answer != greeting.answer {
-            return Err(Failure::Garbage);
+            return Err(LinkFailure::Garbage);
         }
         Ok(Self { stream, output: Vec::new(), written: 0, input: BytesMut::with_capacity(INPUT) })
     }
 
-    async fn transfer(&mut self) -> Result<(), Failure> {
+    async fn transfer(&mut self) -> Result<(), LinkFailure> {
         let Self { stream, output, written, input } = self;
         let (mut read, mut write) = stream.split();
         loop {
@@ -86,7 +86,7 @@ impl Socket {
                         *written = 0;
                     }
                 }
-                length = read.read_buf(input) => return if length? == 0 { Err(Failure::Closed) } else { Ok(()) },
+                length = read.read_buf(input) => return if length? == 0 { Err(LinkFailure::Closed) } else { Ok(()) },
             }
         }
     }

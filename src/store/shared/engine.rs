@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::Common;
 use super::coordinator::Coordinator;
 use super::health::Health;
-use super::link::{Failure, Link, LinkEvent};
+use super::link::{Link, LinkEvent, LinkFailure};
 use super::mailbox::Mailboxes;
 use super::message::PendingDecisions;
 use super::protocol::{Commands, Protocol};
@@ -65,8 +65,8 @@ impl Engine {
         for server in 0..self.servers.len() {
             match self.servers[server].link.on_timer(now) {
                 Some(LinkEvent::Connect) => self.servers[server].outputs.push_back(Output::Connect),
-                Some(LinkEvent::Late) => self.down(server, &Failure::Silent),
-                Some(LinkEvent::Silent) => self.give_up(server, &Failure::Silent, now),
+                Some(LinkEvent::Late) => self.down(server, &LinkFailure::Silent),
+                Some(LinkEvent::Silent) => self.give_up(server, &LinkFailure::Silent, now),
                 None => {}
             }
         }
@@ -90,7 +90,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn failed(&mut self, server: usize, failure: &Failure, now: Instant) {
+    pub(super) fn failed(&mut self, server: usize, failure: &LinkFailure, now: Instant) {
         let Server { link, .. } = &self.servers[server];
         if link.is_connecting() || link.is_up() {
             self.give_up(server, failure, now);
@@ -111,7 +111,7 @@ impl Engine {
                     let replies = reader.replies(&input[taken..]);
                     let is_good = self.coordinator.answered(server, replies, begun, now, time);
                     match replies.failure {
-                        Some(what) if !is_good => self.give_up(server, &Failure::Failed(what.to_owned()), now),
+                        Some(what) if !is_good => self.give_up(server, &LinkFailure::Failed(what.to_owned()), now),
                         Some(what) => self.health.failed(server, what),
                         None => {}
                     }
@@ -142,14 +142,14 @@ impl Engine {
     }
 
     /// Closes the connection, if there is one, to be made again after a pause.
-    fn give_up(&mut self, server: usize, failure: &Failure, now: Instant) {
+    fn give_up(&mut self, server: usize, failure: &LinkFailure, now: Instant) {
         self.servers[server].link.failed(now);
         self.servers[server].outputs.push_back(Output::Close);
         self.down(server, failure);
     }
 
     /// The server is away. Requests learn that from here, and do not have to wait to find out.
-    fn down(&mut self, server: usize, failure: &Failure) {
+    fn down(&mut self, server: usize, failure: &LinkFailure) {
         self.health.down(server, failure);
         self.coordinator.down(server);
     }

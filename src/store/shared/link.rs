@@ -31,7 +31,7 @@ const CONNECT: Duration = Duration::from_secs(1);
 const PAUSES: BackOff = BackOff { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
 
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum LinkFailure {
     Io(io::Error),
     Closed,
     Silent,
@@ -40,7 +40,7 @@ pub(super) enum Failure {
     Failed(String),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for LinkFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
@@ -52,13 +52,13 @@ impl fmt::Display for Failure {
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for LinkFailure {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-impl From<Garbage> for Failure {
+impl From<Garbage> for LinkFailure {
     fn from(_: Garbage) -> Self {
         Self::Garbage
     }

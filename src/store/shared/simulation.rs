@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::Common;
 use super::engine::Engine;
 use super::health::Health;
-use super::link::Failure;
+use super::link::LinkFailure;
 use super::names::AllNames;
 use super::protocol::Protocol;
 use crate::base::clock::Time;
@@ -84,7 +84,7 @@ impl SimulatedGateway {
     }
 
     pub fn failed(&mut self, server: usize, at: Duration) {
-        self.engine.failed(server, &Failure::Closed, self.moment(at).0);
+        self.engine.failed(server, &LinkFailure::Closed, self.moment(at).0);
         self.collect();
     }
 

@@ -13,13 +13,13 @@ use super::ending::Ending;
 use super::kept::{KeptString, ShortText};
 use super::member::{Class, Member};
 use super::report::{Report, Value};
-use super::{Provider, Source};
+use super::{Provider, UsageSource};
 use crate::base::json::{Kind, Visit, count};
 use crate::tokens::Usage;
 use crate::tokens::pointer::Follower;
 
 pub(super) struct Findings {
-    source: Source,
+    source: UsageSource,
     /// Whether there are several values, each a part of the response.
     pub(super) is_stream: bool,
     /// Whether the values are the elements of an array.
@@ -83,7 +83,7 @@ enum Place {
 }
 
 impl Findings {
-    pub(super) fn new(source: &Source, is_stream: bool) -> Self {
+    pub(super) fn new(source: &UsageSource, is_stream: bool) -> Self {
         Self {
             source: source.clone(),
             is_stream,
@@ -127,14 +127,14 @@ impl Findings {
 
     /// Whether the response has stated its usage, and will not state more. Zeros beside text state nothing.
     pub(super) fn says_usage(&self) -> bool {
-        let has_input = self.report.has_input() || matches!(self.source, Source::Pointers(_));
+        let has_input = self.report.has_input() || matches!(self.source, UsageSource::Pointers(_));
         let is_nothing = self.report.usage().is_none_or(|usage| usage == Usage::default()) && self.text() > 0;
         has_input && !is_nothing && self.ending.is_final(self.visible())
     }
 
     fn document_ended(&mut self) {
         let (is_part, visible) = (self.is_stream || self.is_list, self.visible());
-        let is_final = self.ending.document_ended(visible, is_part) || matches!(self.source, Source::Pointers(_));
+        let is_final = self.ending.document_ended(visible, is_part) || matches!(self.source, UsageSource::Pointers(_));
         if let Some(own) = &self.own {
             if is_final && own.has_output(visible > 0, is_part) {
                 self.ending.said(visible);
@@ -238,9 +238,9 @@ impl Findings {
             own.get_or_insert_default().set(field, value);
         };
         match (source, member) {
-            (Source::Auto, Member::Field(field)) if document.place == Place::Usage => set(field),
-            (Source::Auto, _) => {}
-            (Source::Pointers(compiled), _) => {
+            (UsageSource::Auto, Member::UsageField(field)) if document.place == Place::Usage => set(field),
+            (UsageSource::Auto, _) => {}
+            (UsageSource::Pointers(compiled), _) => {
                 let place = document.follower.value(&compiled.pointers);
                 let ends = compiled.pointers.ends().iter().zip(&compiled.fields);
                 ends.filter(|(end, _)| Some(**end) == place).for_each(|(_, field)| set(*field));
@@ -253,7 +253,7 @@ impl Visit for Findings {
     fn name(&mut self, name: Option<&[u8]>, _: usize) {
         let document = &mut self.document;
         document.member = name.map_or(Member::Other, Member::of);
-        if let Source::Pointers(compiled) = &self.source {
+        if let UsageSource::Pointers(compiled) = &self.source {
             document.follower.name(&compiled.pointers, name);
         }
         if self.provider.is_none() && matches!(document.place, Place::Response | Place::Wrapped) {
@@ -269,7 +269,7 @@ impl Visit for Findings {
     fn begin(&mut self, kind: Kind, _: usize) {
         let member = self.value(Some(kind));
         let document = &mut self.document;
-        if member == Member::Other && document.place == Place::Elsewhere && matches!(self.source, Source::Auto) {
+        if member == Member::Other && document.place == Place::Elsewhere && matches!(self.source, UsageSource::Auto) {
             // Most of a response gets here, and has no meaning.
             if kind == Kind::String {
                 document.string = document.class;
@@ -301,7 +301,7 @@ impl Visit for Findings {
             return;
         }
         let document = &mut self.document;
-        if let Source::Pointers(compiled) = &self.source {
+        if let UsageSource::Pointers(compiled) = &self.source {
             document.follower.begin(&compiled.pointers, kind);
         }
         if class != document.class {
@@ -340,7 +340,7 @@ impl Visit for Findings {
             return;
         }
         let document = &mut self.document;
-        if matches!(self.source, Source::Pointers(_)) {
+        if matches!(self.source, UsageSource::Pointers(_)) {
             document.follower.end(kind);
         }
         document.depth -= 1;
@@ -364,7 +364,7 @@ impl Visit for Findings {
     }
 
     fn word(&mut self, word: Option<&[u8]>, at: Range<usize>) {
-        if self.document.place == Place::Elsewhere && matches!(self.source, Source::Auto) {
+        if self.document.place == Place::Elsewhere && matches!(self.source, UsageSource::Auto) {
             self.document.member = Member::Other;
             return;
         }

@@ -1,6 +1,6 @@
 //! The members of responses with a meaning to the gateway, by their names.
 
-use super::report::Field;
+use super::report::UsageField;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Member {
@@ -12,7 +12,7 @@ pub(super) enum Member {
     UsageMetadata,
     /// An object in the usage with details of the input.
     Details,
-    Field(Field),
+    UsageField(UsageField),
     /// Contains the message of an event.
     Message,
     /// Contains the whole response of an event.
@@ -47,15 +47,15 @@ impl Member {
             b"usage" => Self::Usage,
             b"usageMetadata" => Self::UsageMetadata,
             b"prompt_tokens_details" | b"input_tokens_details" => Self::Details,
-            b"prompt_tokens" | b"promptTokenCount" => Self::Field(Field::Prompt),
-            b"input_tokens" => Self::Field(Field::Input),
-            b"cached_tokens" | b"cachedContentTokenCount" => Self::Field(Field::CachedPart),
-            b"cache_read_input_tokens" => Self::Field(Field::CacheRead),
-            b"cache_creation_input_tokens" => Self::Field(Field::CacheCreation),
-            b"toolUsePromptTokenCount" => Self::Field(Field::ToolUse),
-            b"completion_tokens" | b"output_tokens" | b"candidatesTokenCount" => Self::Field(Field::Output),
-            b"thoughtsTokenCount" => Self::Field(Field::Thoughts),
-            b"total_tokens" | b"totalTokenCount" => Self::Field(Field::Total),
+            b"prompt_tokens" | b"promptTokenCount" => Self::UsageField(UsageField::Prompt),
+            b"input_tokens" => Self::UsageField(UsageField::Input),
+            b"cached_tokens" | b"cachedContentTokenCount" => Self::UsageField(UsageField::CachedPart),
+            b"cache_read_input_tokens" => Self::UsageField(UsageField::CacheRead),
+            b"cache_creation_input_tokens" => Self::UsageField(UsageField::CacheCreation),
+            b"toolUsePromptTokenCount" => Self::UsageField(UsageField::ToolUse),
+            b"completion_tokens" | b"output_tokens" | b"candidatesTokenCount" => Self::UsageField(UsageField::Output),
+            b"thoughtsTokenCount" => Self::UsageField(UsageField::Thoughts),
+            b"total_tokens" | b"totalTokenCount" => Self::UsageField(UsageField::Total),
             b"message" => Self::Message,
             b"response" => Self::Response,
             b"choices" => Self::Choices,

@@ -5,7 +5,7 @@ use crate::tokens::Usage;
 
 /// The meaning of a member of the usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Field {
+pub(super) enum UsageField {
     /// The input, with all that was read from the cache.
     Prompt,
     /// Like `Prompt`, unless the usage also states what was read from the cache besides the input.
@@ -51,7 +51,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn set(&mut self, field: Field, value: Value) {
+    pub(super) fn set(&mut self, field: UsageField, value: Value) {
         let known = &mut self.counts[field as usize];
         match value {
             Value::Count(count) => *known = (*known).max(Some(count)),
@@ -65,15 +65,20 @@ impl Report {
     }
 
     pub(super) fn has_input(&self) -> bool {
-        [Field::Prompt, Field::Input, Field::Total].iter().any(|field| self.counts[*field as usize].is_some())
+        [UsageField::Prompt, UsageField::Input, UsageField::Total]
+            .iter()
+            .any(|field| self.counts[*field as usize].is_some())
     }
 
     /// Whether the output is stated by this report alone. For a response with text it must not be zero, and if another value
     /// is not a count, only the total is reliable.
     pub(super) fn has_output(&self, has_text: bool, is_part: bool) -> bool {
         let known = |field| self.counts[field as usize].is_some();
-        let is_said = known(Field::Output) || known(Field::Thoughts) || known(Field::Total) || !has_text && !is_part;
-        let is_sound = self.ignored == 0 || known(Field::Total);
+        let is_said = known(UsageField::Output)
+            || known(UsageField::Thoughts)
+            || known(UsageField::Total)
+            || !has_text && !is_part;
+        let is_sound = self.ignored == 0 || known(UsageField::Total);
         is_said && is_sound && self.usage().is_some_and(|usage| usage.output > 0 || !has_text)
     }
 
@@ -82,19 +87,22 @@ impl Report {
     pub(super) fn usage(&self) -> Option<Usage> {
         let known = |field| self.counts[field as usize];
         let count = |field| known(field).unwrap_or(0);
-        let (input, cached) = match (known(Field::Prompt), known(Field::CachedPart)) {
-            (None, None) => (count(Field::Input).saturating_add(count(Field::CacheCreation)), count(Field::CacheRead)),
+        let (input, cached) = match (known(UsageField::Prompt), known(UsageField::CachedPart)) {
+            (None, None) => (
+                count(UsageField::Input).saturating_add(count(UsageField::CacheCreation)),
+                count(UsageField::CacheRead),
+            ),
             (prompt, cached) => {
-                let prompt = prompt.unwrap_or(count(Field::Input));
+                let prompt = prompt.unwrap_or(count(UsageField::Input));
                 let cached = cached.unwrap_or(0).min(prompt);
-                ((prompt - cached).saturating_add(count(Field::ToolUse)), cached)
+                ((prompt - cached).saturating_add(count(UsageField::ToolUse)), cached)
             }
         };
-        let said = known(Field::Output)
-            .or(known(Field::Thoughts))
-            .map(|_| count(Field::Output).saturating_add(count(Field::Thoughts)));
-        let output = said.max(known(Field::Total).map(|total| total.saturating_sub(input).saturating_sub(cached)));
-        let is_known = known(Field::Prompt).or(known(Field::Input)).or(output).is_some();
+        let said = known(UsageField::Output)
+            .or(known(UsageField::Thoughts))
+            .map(|_| count(UsageField::Output).saturating_add(count(UsageField::Thoughts)));
+        let output = said.max(known(UsageField::Total).map(|total| total.saturating_sub(input).saturating_sub(cached)));
+        let is_known = known(UsageField::Prompt).or(known(UsageField::Input)).or(output).is_some();
         is_known.then_some(Usage { input, cached, output: output.unwrap_or(0) })
     }
 }

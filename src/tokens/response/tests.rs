@@ -15,7 +15,7 @@ struct Read {
     ignored: u32,
 }
 
-fn read_pieces<'a>(content_type: &str, source: &Source, pieces: impl IntoIterator<Item = &'a [u8]>) -> Read {
+fn read_pieces<'a>(content_type: &str, source: &UsageSource, pieces: impl IntoIterator<Item = &'a [u8]>) -> Read {
     let mut reader = ResponseReader::new(content_type, source);
     pieces.into_iter().for_each(|piece| reader.read(piece));
     Read { usage: reader.usage(), text: reader.text(), provider: reader.provider(), ignored: reader.ignored() }
@@ -24,8 +24,8 @@ fn read_pieces<'a>(content_type: &str, source: &Source, pieces: impl IntoIterato
 /// Reads a body whole, and in small pieces.
 #[track_caller]
 fn read(content_type: &str, body: &str) -> Read {
-    let whole = read_pieces(content_type, &Source::Auto, [body.as_bytes()]);
-    assert_eq!(read_pieces(content_type, &Source::Auto, body.as_bytes().chunks(1)), whole);
+    let whole = read_pieces(content_type, &UsageSource::Auto, [body.as_bytes()]);
+    assert_eq!(read_pieces(content_type, &UsageSource::Auto, body.as_bytes().chunks(1)), whole);
     whole
 }
 
@@ -226,7 +226,7 @@ fn other_apis_are_read_by_pointers() {
     let pointer = |text: &str| (!text.is_empty()).then(|| text.parse().unwrap());
     let read = |pointers: [&str; 4], content_type: &str, body: &str| {
         let [input, cached, output, total] = pointers.map(pointer);
-        let source = Source::from(&UsagePointers { input, cached, output, total });
+        let source = UsageSource::from(&UsagePointers { input, cached, output, total });
         let whole = read_pieces(content_type, &source, [body.as_bytes()]);
         assert_eq!(read_pieces(content_type, &source, body.as_bytes().chunks(1)), whole);
         whole.usage
@@ -300,10 +300,10 @@ fn large_responses_are_read() {
         "]".repeat(10_000)
     );
     let body = stream(&[&event, "[DONE]"]);
-    let found = read_pieces(EVENTS, &Source::Auto, body.as_bytes().chunks(1000));
+    let found = read_pieces(EVENTS, &UsageSource::Auto, body.as_bytes().chunks(1000));
     assert_eq!((found.usage, found.text), (Some(used(5, 0, 0)), 8 << 20));
     let too_deep = format!(r#"{{"x":{}"#, "[".repeat(json::MAX_DEPTH + 9));
-    assert_eq!(read_pieces(EVENTS, &Source::Auto, [stream(&[&too_deep]).as_bytes()]).text, 10);
+    assert_eq!(read_pieces(EVENTS, &UsageSource::Auto, [stream(&[&too_deep]).as_bytes()]).text, 10);
 }
 
 proptest! {
@@ -317,15 +317,15 @@ proptest! {
     ) {
         let body = format!("data: {}", parts.concat());
         let content_type = [EVENTS, JSON, "application/x-ndjson"][kind];
-        let whole = read_pieces(content_type, &Source::Auto, [body.as_bytes()]);
-        prop_assert_eq!(read_pieces(content_type, &Source::Auto, body.as_bytes().chunks(size)), whole);
+        let whole = read_pieces(content_type, &UsageSource::Auto, [body.as_bytes()]);
+        prop_assert_eq!(read_pieces(content_type, &UsageSource::Auto, body.as_bytes().chunks(size)), whole);
     }
 
     #[test]
     fn no_usage_is_more_than_what_was_said(counts in prop::collection::vec(prop::option::of(0_u64..1 << 60), 6)) {
         let names = ["prompt_tokens", "completion_tokens", "cached_tokens", "cache_read_input_tokens", "input_tokens", "cache_creation_input_tokens"];
         let members: Vec<String> = names.iter().zip(&counts).filter_map(|(name, count)| Some(format!("\"{name}\":{}", (*count)?))).collect();
-        let found = read_pieces(JSON, &Source::Auto, [format!("{{\"usage\":{{{}}}}}", members.join(",")).as_bytes()]);
+        let found = read_pieces(JSON, &UsageSource::Auto, [format!("{{\"usage\":{{{}}}}}", members.join(",")).as_bytes()]);
         if let Some(Usage { input, cached, output }) = found.usage {
             prop_assert_eq!(output, counts[1].unwrap_or(0));
             match counts[0] {

@@ -8,7 +8,7 @@ use http::HeaderValue;
 use super::*;
 use crate::base::clock::Monotonic;
 use crate::config::{Ejection, HealthCheck, Key, Source};
-use crate::upstream::endpoint::{Endpoints, Target, TargetAddress};
+use crate::upstream::endpoint::{Destination, DestinationAddress, Endpoints};
 
 const EJECTION: Ejection =
     Ejection { failures: 1, statuses: Vec::new(), first: Duration::from_secs(10), longest: Duration::from_secs(10) };
@@ -32,8 +32,8 @@ fn all_strategies() -> [Balance; 3] {
 fn endpoints(weights: &[u32], is_checked: bool) -> Vec<Weighted> {
     let endpoints = Endpoints::new(1, 100);
     let weighted = |(index, weight): (usize, &u32)| {
-        let address = TargetAddress::Socket(([10, 0, 0, u8::try_from(index).unwrap()], 80).into());
-        let target = Target { address, authority: HeaderValue::from_static("a"), tls: None, http2: false };
+        let address = DestinationAddress::Socket(([10, 0, 0, u8::try_from(index).unwrap()], 80).into());
+        let target = Destination { address, authority: HeaderValue::from_static("a"), tls: None, http2: false };
         Weighted { endpoint: endpoints.get("a", target, is_checked), weight: *weight }
     };
     weights.iter().enumerate().map(weighted).collect()

@@ -28,7 +28,7 @@ use super::followed_stream::{FollowedStream, PassedBytes};
 use super::keep_alive::{Activity, Check, KeepAlive};
 use crate::request::decide::ConcurrencyPermit;
 use crate::server::Windows;
-use crate::upstream::endpoint::TargetAddress;
+use crate::upstream::endpoint::DestinationAddress;
 use crate::upstream::error::UpstreamError;
 use crate::upstream::places::are_taken;
 use crate::upstream::stall::StallTimer;
@@ -58,7 +58,7 @@ const SPARE_TIMERS: usize = 64;
 pub(super) struct Http2Connection {
     requests: SendRequest<Bytes>,
     scheme: Scheme,
-    pub(super) peer: TargetAddress,
+    pub(super) peer: DestinationAddress,
     /// By the clock of its pool.
     pub(super) connected_at: Instant,
     /// The client to which this connection belongs; `None` if clients share it.

@@ -64,6 +64,13 @@ impl Default for Answer {
     }
 }
 
+impl Answer {
+    /// A text of `count` pieces of ten tokens each, without its usage.
+    pub(crate) fn text(count: usize) -> Self {
+        Self { pieces: vec!["x".repeat(40); count], usage: None, ..Self::default() }
+    }
+}
+
 struct Shared {
     answer: Mutex<Answer>,
     received: Mutex<Vec<Received>>,

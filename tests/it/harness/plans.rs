@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 
 use super::client::Client;
+use super::gate::Gate;
 use super::upstream::{Upstream, reply};
 
 /// Statuses and bodies by the target of a request.
@@ -14,33 +15,12 @@ type Answers = Mutex<HashMap<String, (u16, String)>>;
 pub(crate) struct Plans {
     pub(crate) server: Upstream,
     answers: Arc<Answers>,
-    pub(crate) gate: Arc<Gate>,
-}
-
-/// While the gate is closed, nothing is answered.
-#[derive(Default)]
-pub(crate) struct Gate {
-    is_closed: Mutex<bool>,
-    opened: Condvar,
-}
-
-impl Gate {
-    fn pass(&self) {
-        let mut is_closed = self.is_closed.lock().unwrap();
-        while *is_closed {
-            is_closed = self.opened.wait(is_closed).unwrap();
-        }
-    }
-
-    pub(crate) fn set(&self, is_closed: bool) {
-        *self.is_closed.lock().unwrap() = is_closed;
-        self.opened.notify_all();
-    }
+    pub(crate) gate: Gate,
 }
 
 impl Plans {
     pub(crate) fn start() -> Self {
-        let (answers, gate) = (Arc::<Answers>::default(), Arc::<Gate>::default());
+        let (answers, gate) = (Arc::<Answers>::default(), Gate::opened());
         let (known, passed) = (answers.clone(), gate.clone());
         let server = Upstream::start(move |request| {
             passed.pass();

@@ -236,7 +236,7 @@ fn asking(plans: &Plans) -> Gateway {
 fn quotas_timeout() {
     let plans = Plans::start();
     plans.set("*", 200, r#"{"block": true}"#);
-    plans.gate.set(true);
+    plans.gate.close();
     let gateway = asking(&plans);
     let mut client = gateway.client();
     let begun = Instant::now();
@@ -244,7 +244,7 @@ fn quotas_timeout() {
     over(begun, 20);
     assert_eq!(gateway.metric("gateway_quota_waits_timed_out_total"), Some(1.0));
     assert_eq!(gateway.admin("/api/config").json()["limits"]["l"]["quotas"]["timeout"], "20ms");
-    plans.gate.set(false);
+    plans.gate.open();
 }
 
 /// Each may be a tenth earlier, like the checks.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::servers::{gateway, haproxy};
 use super::traffic::{Bucket, SlidingWindow, burst_then, last_multiple, passed, repeat, request, send};
-use super::{CLIENT, Gate, OTHER, answering, begin_with, millis};
+use super::{CLIENT, GatedUpstream, OTHER, answering, begin_with, millis};
 use crate::harness::align;
 
 fn burst(count: usize) -> Vec<Duration> {
@@ -59,15 +59,15 @@ fn traefiks_rate_limit() {
 
 #[test]
 fn traefiks_limit_of_requests_in_flight() {
-    let gate = Gate::new(200);
-    let gateway = gateway("traefik-in-flight", &gate.upstream);
+    let gated = GatedUpstream::new(200);
+    let gateway = gateway("traefik-in-flight", &gated.upstream);
     let begin = |key: &str| begin_with(gateway.http, CLIENT, &request("GET", "/", &format!("X-Api-Key: {key}\r\n")));
     let mut in_flight: Vec<_> = (0..10).map(|_| begin("a")).collect();
-    gate.wait(10);
+    gated.wait(10);
     assert_eq!(begin("a").response(false).status, 429);
     in_flight.push(begin("b"));
-    gate.wait(11);
-    gate.open();
+    gated.wait(11);
+    gated.gate.open();
     assert!(in_flight.iter_mut().all(|connection| connection.response(false).status == 200));
 }
 

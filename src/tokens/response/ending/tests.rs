@@ -1,6 +1,6 @@
 //! Tests of when a usage is final, and of what else a response states about its answer.
 
-use crate::tokens::response::{ResponseReader, Source};
+use crate::tokens::response::{ResponseReader, UsageSource};
 
 const EVENTS: &str = "text/event-stream";
 const JSON: &str = "application/json";
@@ -13,7 +13,7 @@ fn stream(events: &[&str]) -> String {
 #[track_caller]
 fn is_said(content_type: &str, body: &str) -> bool {
     let read = |size: usize| {
-        let mut reader = ResponseReader::new(content_type, &Source::Auto);
+        let mut reader = ResponseReader::new(content_type, &UsageSource::Auto);
         body.as_bytes().chunks(size).for_each(|piece| reader.read(piece));
         reader.says_usage()
     };
@@ -125,7 +125,7 @@ fn what_says_nothing_is_no_usage() {
 #[test]
 fn an_answer_says_its_model_its_end_and_its_failure() {
     let read = |body: &str| {
-        let mut reader = ResponseReader::new(EVENTS, &Source::Auto);
+        let mut reader = ResponseReader::new(EVENTS, &UsageSource::Auto);
         body.as_bytes().chunks(3).for_each(|piece| reader.read(piece));
         let model = reader.model().map(|model| String::from_utf8_lossy(model).into_owned());
         (model, reader.is_complete(), reader.has_failed())
