@@ -176,6 +176,8 @@ impl Upstream {
         if before == after {
             return;
         }
+        // Whoever reads the line can rely on it.
+        self.balancer.refresh();
         if after == Availability::Available {
             tracing::info!(upstream = self.name, server = %endpoint, was = before.name(), why, "a server gets requests");
         } else {
