@@ -238,7 +238,7 @@ impl Findings {
             own.get_or_insert_default().set(field, value);
         };
         match (source, member) {
-            (UsageSource::Auto, Member::UsageField(field)) if document.place == Place::Usage => set(field),
+            (UsageSource::Auto, Member::Field(field)) if document.place == Place::Usage => set(field),
             (UsageSource::Auto, _) => {}
             (UsageSource::Pointers(compiled), _) => {
                 let place = document.follower.value(&compiled.pointers);
