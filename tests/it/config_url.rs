@@ -573,7 +573,7 @@ fn the_command_line_says_what_does_not_go_together() {
     let file = state.path().join("gateway.toml");
     fs::write(&file, config(200)).unwrap();
     for (arguments, why) in [
-        (&["--watch", "--config", &url][..], "--watch is for files: a URL is asked again and again"),
+        (&["--watch", "--config", &url][..], "--watch is for files: a URL is asked again as --config-every says"),
         (&["--config-every", "5s", "--config", file.to_str().unwrap()], "--config-every is for a URL"),
         (&["--config-every", "500ms", "--config", &url], "it is 1s to 1d"),
         (&["--config", "http://192.0.2.1/gateway.toml"], "without TLS others in the network could change the document"),
