@@ -277,6 +277,6 @@ fn a_source_with_tls_has_a_certificate_that_the_system_trusts() {
     assert_eq!(statuses(&mut gateway.client(), "k"), [200, 200, 429]);
     let gateway = Gateway::with_variable("SSL_CERT_FILE", &unknown.ca(), &text);
     assert_eq!(statuses(&mut gateway.client(), "k"), [200, 429]);
-    gateway.wait_message("a source of quotas is away: what is cached goes on holding");
+    gateway.wait_message("a source of quotas is away: cached answers stay in use");
     assert_eq!(server.handshakes().len(), 1);
 }
