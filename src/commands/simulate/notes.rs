@@ -67,7 +67,7 @@ impl Notes<'_> {
             let names: Vec<_> = short.map(|limit| limit.name.as_str()).collect();
             let mut note = "the log has whole seconds: requests of one second count as simultaneous".to_owned();
             if !names.is_empty() {
-                note += ", which overstates the rejections by rates over a few seconds, as those of ";
+                note += ", which overstates the rejections by rates over a few seconds, such as those of ";
                 note += &names.join(", ");
             }
             notes.push(note);
