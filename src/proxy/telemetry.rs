@@ -27,7 +27,7 @@ use crate::request::decide::{ConcurrencyPermit, LimitMetrics};
 use crate::server::RequestGuard;
 use crate::upstream::DestinationAddress;
 
-pub use access_log::{AccessLogEntry, AccessLogger};
+pub use access_log::{AccessLogEntry, AccessLogOutput, AccessLogger};
 pub use method_class::MethodClass;
 pub use observed_body::{ObservedBody, ResponseContent};
 pub use sampler::Sampler;

@@ -76,6 +76,13 @@ impl AccessLogEntry {
     }
 }
 
+/// Where lines go, and in which format. Without a format they belong to the log, which is in JSON if there is a writer.
+#[derive(Clone, Debug)]
+pub struct AccessLogOutput {
+    pub writer: Option<LineWriter>,
+    pub format: Option<AccessFormat>,
+}
+
 /// Writes the lines of one worker.
 #[derive(Debug)]
 pub struct AccessLogger {
@@ -96,8 +103,7 @@ enum LineForm {
 }
 
 impl AccessLogger {
-    /// Without a format, lines belong to the log, which is in JSON if there is a writer.
-    pub fn new(writer: Option<LineWriter>, format: Option<AccessFormat>) -> Self {
+    pub fn new(AccessLogOutput { writer, format }: AccessLogOutput) -> Self {
         let (form, time) = match (&writer, format) {
             (None, _) => (LineForm::Log, ""),
             (Some(_), None) => (LineForm::JsonLog, JSON_TIME),
