@@ -40,12 +40,12 @@ use crate::base::local_runtime::local_runtime;
 use crate::base::metrics::{Counter, PerWorker};
 use crate::base::random::Random;
 use crate::base::readiness::Readiness;
-use crate::config::{AccessFormat, Config, ReloadError};
+use crate::config::{Config, ReloadError};
 use crate::net::Traffic;
 use crate::net::tls::ListenerTls;
-use crate::proxy::log::{LineWriter, Logging, panic_text};
+use crate::proxy::log::{Logging, panic_text};
 use crate::proxy::snapshot::{SharedState, Snapshot};
-use crate::proxy::telemetry::AccessLogger;
+use crate::proxy::telemetry::{AccessLogOutput, AccessLogger};
 use crate::proxy::{BodyMemory, ConnectionContext, Worker, WorkerSnapshots};
 use crate::request::decide::TemporaryOverrides;
 use crate::server::{self, ConnectedClient, ListenerChange, Stage, TrafficLimits};
@@ -184,7 +184,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
 
-    let access_format = config.log.access_format;
+    let access_log = AccessLogOutput { writer: logging.access(), format: config.log.access_format };
     let (reload_requests, requested) = admin::reload_channel();
     let (override_requests, overrides_requested) = admin::override_channel();
     if let (Some(remote), Some(document)) = (source.remote(), &document) {
@@ -227,23 +227,10 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let heartbeats = Arc::new(PerWorker::new(workers));
     let (done, finished) = mpsc::unbounded_channel();
     for (index, (listeners, stores)) in changes.workers.into_iter().zip(opened).enumerate() {
-        let (tls, limits, stage) = (tls.clone(), limits.clone(), staged.clone());
-        let access_log = logging.access();
+        let (tls, limits, stage, access_log) = (tls.clone(), limits.clone(), staged.clone(), access_log.clone());
         let (challenges, heartbeats) = (acme.challenges().clone(), heartbeats.clone());
         let readiness = in_force.view.readiness.clone();
-        let plan = Plan {
-            index,
-            listeners,
-            stores,
-            tls,
-            challenges,
-            limits,
-            stage,
-            access_log,
-            access_format,
-            heartbeats,
-            readiness,
-        };
+        let plan = Plan { index, listeners, stores, tls, challenges, limits, stage, access_log, heartbeats, readiness };
         start_worker(plan, gateway.clone(), done.clone())?;
     }
     drop(done);
@@ -319,8 +306,7 @@ struct Plan {
     challenges: Arc<Challenges>,
     limits: TrafficLimits,
     stage: watch::Receiver<Stage>,
-    access_log: Option<LineWriter>,
-    access_format: Option<AccessFormat>,
+    access_log: AccessLogOutput,
     heartbeats: Arc<PerWorker<Counter>>,
     readiness: Arc<Readiness>,
 }
@@ -332,7 +318,7 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::R
     let mut background = JoinSet::new();
     let (watched, in_force) = (pools.clone(), gateway.clone());
     background.spawn_local(async move { watched.watch(move || in_force.load().keeps()).await });
-    let logger = Rc::new(AccessLogger::new(plan.access_log, plan.access_format));
+    let logger = Rc::new(AccessLogger::new(plan.access_log));
     let logging = logger.clone();
     background.spawn_local(async move { logging.run().await });
     let snapshots = WorkerSnapshots::new(gateway, plan.index, logger.clone());
