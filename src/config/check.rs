@@ -9,9 +9,10 @@ use std::ops::Range;
 
 use http::Method;
 
-use super::file::{Answer, Draft, RouteDraft};
+use super::file::Draft;
 use super::read::{Name, Source};
 use super::report::{either, nearest};
+use super::route::{Answer, Draft as RouteDraft};
 use super::spellings::{unmatchable, ways_around};
 use super::{
     Action, Balance, Config, Cost, DEFAULT_PRIORITY, Decisions, Host, PathPattern, Route, Segment, Source as KeySource,

@@ -12,7 +12,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference.md");
 const HEAD: &str = "\
 # Reference
 
-All keys of gateway.toml. This page is made from the table in [src/config/settings.rs](../src/config/settings.rs), from which the
+All keys of gateway.toml. This page is made from the tables that [src/config/file.rs](../src/config/file.rs) joins, from which the
 gateway reads the file, too. `UPDATE=1 cargo test --test it reference` writes it again. `gateway schema` prints the same for
 editors: with
 

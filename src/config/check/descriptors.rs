@@ -4,7 +4,8 @@ use http::{HeaderValue, StatusCode};
 
 use super::find;
 use crate::base::units::spelled_duration;
-use crate::config::file::{DescriptorDraft, Draft};
+use crate::config::decisions::DescriptorDraft;
+use crate::config::file::Draft;
 use crate::config::read::{Name, Source};
 use crate::config::{
     Action, Cost, DEFAULT_PRIORITY, DescriptorRule, HeaderChanges, Host, Limit, PathPattern, Route,

@@ -1,7 +1,8 @@
 //! Pools: limits that are charged instead of limits that have no room and name them with `overflow`.
 
 use super::find;
-use crate::config::file::{Draft, Overflow};
+use crate::config::file::Draft;
+use crate::config::limit::Overflow;
 use crate::config::read::Source;
 use crate::config::{Cost, Limit, Missing, Role};
 use crate::limit::Rate;
