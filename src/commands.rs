@@ -8,7 +8,6 @@ pub mod probe;
 pub mod admin_client;
 mod source;
 mod told_request;
-mod values;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;

@@ -3,11 +3,9 @@
 use std::cmp::Reverse;
 
 use super::View;
-use super::bans;
 use super::history::History;
+use super::listed_keys;
 use super::overrides::moment;
-use super::temporary;
-use super::top_keys;
 use crate::admin::dashboard::{Decisions, LimitDescription, Limits, ModelNumbers, TokenNumbers};
 use crate::base::clock;
 use crate::config::{Cost, Limit};
@@ -33,7 +31,7 @@ pub(super) fn describe_all(view: &View, history: &History) -> Limits {
     let describe = |limit: &Limit| {
         let table = snapshot.limits.iter().find(|table| table.name() == limit.name);
         let counted = metrics.iter().find(|counted| counted.name == limit.name).map(|counted| &**counted);
-        let top = top_keys::of(counted, now);
+        let top = listed_keys::most_frequent(counted, now);
         LimitDescription {
             name: limit.name.clone(),
             rates: limit.part(&limit.rates).iter().map(ToString::to_string).collect(),
@@ -41,14 +39,14 @@ pub(super) fn describe_all(view: &View, history: &History) -> Limits {
             on_limit: limit.on_limit.word().to_owned(),
             max_in_flight: limit.max_in_flight,
             ban: limit.ban.as_ref().map(ToString::to_string),
-            bans: bans::known(view, limit, now).into_iter().map(|(_, ban)| ban).take(MOST_BANS).collect(),
+            bans: listed_keys::bans(view, limit, now).into_iter().map(|(_, ban)| ban).take(MOST_BANS).collect(),
             overrides: limit.overrides.len(),
-            temporary: temporary::known(view, limit, MOST_OVERRIDES),
+            temporary: listed_keys::overrides(view, limit, MOST_OVERRIDES),
             temporary_overrides: table.map_or(0, |table| table.temporary_count()),
             decisions: decisions(counted),
             tokens: matches!(limit.cost, Cost::Tokens(_)).then(|| counted.map(tokens).unwrap_or_default()),
-            most_refused: top_keys::describe(limit, &top.most_refused, mask),
-            most_busy: top_keys::describe(limit, &top.most_busy, mask),
+            most_refused: listed_keys::describe(limit, &top.most_refused, mask),
+            most_busy: listed_keys::describe(limit, &top.most_busy, mask),
         }
     };
     let mut limits: Vec<_> = config.limits.iter().map(describe).collect();

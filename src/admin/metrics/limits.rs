@@ -1,4 +1,5 @@
-//! Metrics of limits: their decisions, how full they are, and how many requests they hold.
+//! Metrics of limits: their decisions, how full they are, how many requests they hold, and what language models have used and were
+//! charged for it.
 
 use std::sync::Arc;
 
@@ -7,9 +8,16 @@ use prometheus::proto::{Metric, MetricFamily, MetricType};
 use super::super::View;
 use super::super::families::{counter, family, gauge, gauged, real};
 use crate::base::clock;
-use crate::request::decide::{DECISIONS, KnownBans, LimitMetrics};
+use crate::config::Cost;
+use crate::request::decide::{DECISIONS, KnownBans, LimitMetrics, OTHER_MODELS, TokenCounts};
 
-pub(super) fn families(view: &View) -> [MetricFamily; 6] {
+pub(super) fn families(view: &View) -> Vec<MetricFamily> {
+    let mut families = Vec::from(own(view));
+    families.extend(tokens(view));
+    families
+}
+
+fn own(view: &View) -> [MetricFamily; 6] {
     let (limits, now) = (view.shared.limits(), clock::now());
     [
         family(
@@ -66,4 +74,59 @@ fn decisions(limit: &LimitMetrics) -> Vec<Metric> {
         counter(limit.decisions(*count), &[("limit", limit.name.as_str()), ("decision", *kind)])
     };
     DECISIONS.iter().map(metric).collect()
+}
+
+/// Of limits with costs in tokens; other limits have no such series.
+fn tokens(view: &View) -> [MetricFamily; 6] {
+    let config = view.config.load();
+    let costs_tokens =
+        |name: &str| config.limits.iter().any(|limit| limit.name == name && matches!(limit.cost, Cost::Tokens(_)));
+    let limits: Vec<Arc<LimitMetrics>> =
+        view.shared.limits().into_iter().filter(|limit| costs_tokens(&limit.name)).collect();
+    let each = |name: &str, help: &str, read: fn(&TokenCounts) -> u64| {
+        let metric = |limit: &Arc<LimitMetrics>| counter(read(&limit.tokens.total()), &[("limit", &limit.name)]);
+        family(name, help, MetricType::COUNTER, limits.iter().map(metric))
+    };
+    [
+        family(
+            "gateway_tokens_total",
+            "Tokens of language models that requests of a limit have used, by model and kind: input that was not read \
+             from the provider's cache, cached input, and output.",
+            MetricType::COUNTER,
+            limits.iter().flat_map(|limit| by_model(limit)),
+        ),
+        each(
+            "gateway_token_cost_reserved_total",
+            "What requests were charged by a limit with a cost in tokens until their responses have ended.",
+            |counts| counts.reserved,
+        ),
+        each("gateway_token_cost_settled_total", "What the same requests have cost in the end.", |counts| {
+            counts.settled
+        }),
+        each(
+            "gateway_token_estimates_total",
+            "Responses whose tokens were estimated by their size, since they did not say them or broke off.",
+            |counts| counts.estimated,
+        ),
+        each(
+            "gateway_token_streams_cut_total",
+            "Streams that were ended because there was no room for more tokens.",
+            |counts| counts.cut,
+        ),
+        each(
+            "gateway_token_counts_ignored_total",
+            "Numbers in responses that stood where a count of tokens should be, and could not be one.",
+            |counts| counts.ignored,
+        ),
+    ]
+}
+
+fn by_model(limit: &LimitMetrics) -> Vec<Metric> {
+    let of = |(model, TokenCounts { used, .. }): (String, TokenCounts)| {
+        [("input", used.input), ("cached", used.cached), ("output", used.output)]
+            .map(|(kind, count)| counter(count, &[("limit", &limit.name), ("model", &model), ("kind", kind)]))
+    };
+    let mut models = limit.tokens.by_model();
+    models.entry(OTHER_MODELS.to_owned()).or_default();
+    models.into_iter().flat_map(of).collect()
 }

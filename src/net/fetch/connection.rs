@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::url::Url;
+use super::Url;
 use crate::net::tls::ConnectorTls;
 
 /// For one address of a name, so that time is left to try another.

@@ -12,9 +12,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::announced::{Announced, Changed};
-use super::answer::{LookupError, QuotaAnswer};
 use super::origin::QuotaOrigin;
 use super::source::{Inbox, LOOKUP_LIMIT, Lookup, QuotaSource};
+use super::{LookupError, QuotaAnswer};
 use crate::base::back_off::BackOff;
 use crate::base::clock;
 use crate::base::fingerprint::Fingerprint;

@@ -1,18 +1,64 @@
-//! Certificates of clients: who may have issued them, whether a client needs one, and whom they identify.
+//! Whose certificates are trusted: authorities, and the certificates of clients that they have issued, with whom these identify.
 
+use std::io;
 use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
+use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use x509_cert::certificate::{CertificateInner, Raw};
 use x509_cert::der::Decode;
 
-use super::authorities::Authorities;
 use super::identity::PemError;
 use super::provider;
+
+#[derive(Clone, Debug)]
+pub struct Authorities {
+    pub(super) certificates: Arc<[CertificateDer<'static>]>,
+    pub(super) roots: Arc<RootCertStore>,
+}
+
+impl PartialEq for Authorities {
+    fn eq(&self, other: &Self) -> bool {
+        self.certificates == other.certificates
+    }
+}
+
+impl Authorities {
+    /// # Errors
+    /// When a certificate cannot be read.
+    pub fn new(certificates: Vec<CertificateDer<'static>>) -> Result<Self, PemError> {
+        let mut roots = RootCertStore::empty();
+        for (index, certificate) in certificates.iter().enumerate() {
+            let added = roots.add(certificate.clone());
+            added.map_err(|error| PemError::Certificate(index + 1, error.to_string()))?;
+        }
+        Ok(Self { certificates: certificates.into(), roots: Arc::new(roots) })
+    }
+
+    pub(super) fn has(&self, certificate: &CertificateDer<'_>) -> bool {
+        self.certificates.iter().any(|own| own == certificate)
+    }
+
+    /// The authorities that the system trusts, without those that cannot be read, because the user of the gateway may be
+    /// unable to change them.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub fn of_system() -> io::Result<Self> {
+        let found = rustls_native_certs::load_native_certs();
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(found.certs.iter().cloned());
+        if roots.is_empty() {
+            let why = found.errors.first().map_or("there are none".to_owned(), ToString::to_string);
+            return Err(io::Error::other(format!("the system has no authorities that are trusted: {why}")));
+        }
+        Ok(Self { certificates: found.certs.into(), roots: Arc::new(roots) })
+    }
+}
 
 #[derive(Clone, Debug)]
 pub struct ClientAuth {

@@ -1,0 +1,184 @@
+//! Metrics of what is exchanged with other servers: keys of issuers with the tokens that they verify, quotas of keys, certificates,
+//! and spans.
+
+use std::sync::Arc;
+
+use prometheus::proto::{Metric, MetricFamily, MetricType};
+
+use super::super::View;
+use super::super::families::{counter, family, gauge, histogram, whole};
+use crate::base::clock;
+use crate::base::jwt::Rejection;
+use crate::base::metrics::Counter;
+use crate::base::spans::SpanCounts;
+use crate::proxy::snapshot::SharedState;
+use crate::request::identify::tokens::{JwtMetrics, TokenCounters};
+use crate::sources::acme::AcmeSources;
+use crate::sources::jwks::Fetches;
+use crate::sources::quotas::QuotaSource;
+
+pub(super) fn families(view: &View) -> Vec<MetricFamily> {
+    let mut families = Vec::from(acme(&view.acme));
+    families.extend(tokens(&view.shared));
+    families.extend(quotas(&view.shared));
+    families.push(spans(&view.shared));
+    families
+}
+
+fn tokens(shared: &SharedState) -> [MetricFamily; 4] {
+    let tokens = shared.tokens();
+    let fetches: Vec<_> = shared.key_sources().in_force().iter().filter_map(|source| source.fetches()).collect();
+    let gauges = |value: fn(&Fetches) -> u64| {
+        fetches.iter().map(move |source| gauge(usize::try_from(value(source)).unwrap_or(0), &[("jwt", &source.name)]))
+    };
+    let results = |source: &Fetches| {
+        let name = ("jwt", source.name.as_str());
+        [counter(source.fetched, &[name, ("result", "ok")]), counter(source.failed, &[name, ("result", "failed")])]
+    };
+    [
+        family(
+            "gateway_jwt_tokens_total",
+            "Tokens in requests on routes that use them: verified and cached (valid), missing, or why they were \
+             not valid.",
+            MetricType::COUNTER,
+            tokens.iter().flat_map(|token| found(token)),
+        ),
+        family(
+            "gateway_jwks_fetches_total",
+            "Fetches of the keys of issuers, by result.",
+            MetricType::COUNTER,
+            fetches.iter().flat_map(results),
+        ),
+        family(
+            "gateway_jwks_keys",
+            "Keys of an issuer that are in use.",
+            MetricType::GAUGE,
+            gauges(|source| source.keys as u64),
+        ),
+        family(
+            "gateway_jwks_last_success_timestamp_seconds",
+            "When the keys of an issuer were fetched last, in seconds since 1970; 0 is never.",
+            MetricType::GAUGE,
+            gauges(|source| source.last_success),
+        ),
+    ]
+}
+
+fn found(token: &JwtMetrics) -> Vec<Metric> {
+    let sum = |read: &dyn Fn(&TokenCounters) -> &Counter| token.workers.iter().map(|worker| read(worker).get()).sum();
+    let mut results: Vec<(&str, u64)> = vec![
+        ("verified", sum(&|counters| &counters.verified)),
+        ("cached", sum(&|counters| &counters.cached)),
+        ("missing", sum(&|counters| &counters.missing)),
+    ];
+    for rejection in Rejection::ALL {
+        results.push((rejection.name(), sum(&|counters| &counters.rejected[rejection as usize])));
+    }
+    results.iter().map(|(result, count)| counter(*count, &[("jwt", &token.name), ("result", result)])).collect()
+}
+
+fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
+    let sources: Vec<_> = shared.quota_sources().in_force().into_iter().map(|one| (one.limit(), one)).collect();
+    let each = |metric: &dyn Fn(&QuotaSource, (&str, &str)) -> Metric| {
+        sources.iter().map(|(limit, source)| metric(source, ("limit", limit))).collect::<Vec<_>>()
+    };
+    let results = |(limit, source): &(String, Arc<QuotaSource>)| {
+        let lookups = source.counters();
+        [
+            ("found", lookups.found.get()),
+            ("absent", lookups.absent.get()),
+            ("unusable", lookups.unusable.get()),
+            ("failed", lookups.failed.get()),
+            ("skipped", source.skipped()),
+        ]
+        .map(|(result, count)| counter(count, &[("limit", limit), ("result", result)]))
+    };
+    let cached = |(limit, source): &(String, Arc<QuotaSource>)| {
+        let (known, absent) = source.len();
+        let limit = ("limit", limit.as_str());
+        [gauge(known, &[limit, ("state", "known")]), gauge(absent, &[limit, ("state", "absent")])]
+    };
+    [
+        family(
+            "gateway_quota_lookups_total",
+            "Lookups of keys in sources of quotas: found, absent, unusable answers, failed because the source was away, \
+             and skipped because too many were waiting.",
+            MetricType::COUNTER,
+            sources.iter().flat_map(results),
+        ),
+        family(
+            "gateway_quota_lookup_duration_seconds",
+            "Time until a source of quotas has answered.",
+            MetricType::HISTOGRAM,
+            each(&|source, limit| histogram(&[&source.counters().duration].into_iter().collect(), &[limit])),
+        ),
+        family(
+            "gateway_quota_waits_timed_out_total",
+            "Requests that have waited for a source of quotas for as long as its timeout, and had other rates then.",
+            MetricType::COUNTER,
+            each(&|source, limit| counter(source.timed_out(), &[limit])),
+        ),
+        family(
+            "gateway_quota_cached_keys",
+            "Keys whose quotas are cached: those that the source knows, and others.",
+            MetricType::GAUGE,
+            sources.iter().flat_map(cached),
+        ),
+        family(
+            "gateway_quota_max_cached_keys",
+            "How many keys are cached at most.",
+            MetricType::GAUGE,
+            each(&|source, limit| gauge(source.settings().max_cached, &[limit])),
+        ),
+        family(
+            "gateway_quota_evictions_total",
+            "Keys that had to make room for others in the cache of a source of quotas.",
+            MetricType::COUNTER,
+            each(&|source, limit| counter(source.evictions(), &[limit])),
+        ),
+        family(
+            "gateway_quota_source_up",
+            "1 if the source of quotas can be asked, as far as is known, and 0 while it is away.",
+            MetricType::GAUGE,
+            each(&|source, limit| gauge(usize::from(!source.is_away()), &[limit])),
+        ),
+    ]
+}
+
+fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
+    let (succeeded, failed) = acme.orders();
+    let failed = failed.map(|(kind, count)| counter(count, &[("result", kind.name())]));
+    let (answered, unknown) = acme.challenges().counts();
+    [
+        family(
+            "gateway_acme_orders_total",
+            "Orders of certificates: ok, or why they failed.",
+            MetricType::COUNTER,
+            [counter(succeeded, &[("result", "ok")])].into_iter().chain(failed),
+        ),
+        family(
+            "gateway_acme_overdue_seconds",
+            "For how long there should have been a certificate, or a new one; 0 if there is.",
+            MetricType::GAUGE,
+            [whole(acme.overdue(clock::now()).as_secs())],
+        ),
+        family(
+            "gateway_acme_challenges_total",
+            "Challenges of authorities that were answered, and questions for answers that are not known.",
+            MetricType::COUNTER,
+            [counter(answered, &[("result", "answered")]), counter(unknown, &[("result", "unknown")])],
+        ),
+    ]
+}
+
+fn spans(shared: &SharedState) -> MetricFamily {
+    let SpanCounts { exported, no_room, refused, failed } = shared.exporters().counts();
+    let results = [("exported", exported), ("no_room", no_room), ("refused", refused), ("failed", failed)];
+    family(
+        "gateway_spans_total",
+        "Spans of requests: exported to the collector, or dropped, because there was no room for more to wait, the \
+         collector has refused them, or it was not there.",
+        MetricType::COUNTER,
+        results.map(|(result, count)| counter(count.get(), &[("result", result)])),
+    )
+}
