@@ -18,7 +18,6 @@ mod page;
 mod reload;
 mod upstreams;
 mod source;
-mod listed_keys;
 mod metrics;
 pub mod numbers;
 mod events;
@@ -61,12 +60,12 @@ use dashboard::State;
 use events::Events;
 use guesses::Peer;
 use keys::KeyPath;
-use listed_keys::LimitPath;
+use limits::LimitPath;
 
 pub use access::Gatekeeper;
 pub use connections::{AdminChange, AdminListener};
 pub use dashboard::KeyOverride;
-pub use listed_keys::KeyMask;
+pub use limits::KeyMask;
 pub use overrides::{OverrideChange, OverrideRequest, channel as override_channel};
 pub use reload::{RecentReloads, ReloadAnswer, ReloadResult, channel as reload_channel};
 pub use source::{ConfigOrigin, RemoteStatus};
@@ -308,8 +307,8 @@ async fn respond(
         Resource::Config => json(&describe::json(&view.config.load())),
         Resource::Source => json(&source::describe(view, clock::now())),
         Resource::Limits => json(&json!(limits::describe_all(view, &events.history()))),
-        Resource::Bans(path) => listed_keys::show_bans(view, path),
-        Resource::Overrides(path) => listed_keys::show_overrides(view, path),
+        Resource::Bans(path) => limits::show_bans(view, path),
+        Resource::Overrides(path) => limits::show_overrides(view, path),
         Resource::Key(path) if request.method() == Method::DELETE => keys::forget(view, path).await,
         Resource::Key(path) if request.method() == Method::PUT => {
             keys::set_override(view, path, request.into_body()).await

@@ -4,8 +4,8 @@
 //! here. But the files that it names are read here, so their problems are reported at the key that names them.
 
 mod texts;
-mod unclosed;
 mod report;
+mod syntax;
 mod read;
 mod values;
 mod kinds;

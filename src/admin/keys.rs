@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::View;
 use super::body;
-use super::listed_keys::{self, LimitPath};
+use super::limits::{self, LimitPath};
 use super::overrides::{self, FoundKey, OverrideChange};
 use crate::base::clock::{self, Time};
 use crate::base::share::share;
@@ -120,10 +120,10 @@ async fn with_key<T>(
     };
     let extractor = KeyExtractor::of_written(limit);
     // The path may also name a key of the list of overrides as that list shows it: masked.
-    let listed = listed_keys::overridden(view, limit, path.key).filter(|_| may_be_shown);
+    let listed = limits::overridden(view, limit, path.key).filter(|_| may_be_shown);
     let parts = listed.unwrap_or_else(|| path.parts(extractor.part_count()));
     let mut readings = extractor.written(&parts);
-    let shown = listed_keys::banned(view, limit, path.key).filter(|_| may_be_shown);
+    let shown = limits::banned(view, limit, path.key).filter(|_| may_be_shown);
     if let Some(fingerprint) = shown
         && !readings.iter().any(|reading| reading.fingerprint == fingerprint)
     {
@@ -143,7 +143,7 @@ async fn with_key<T>(
 /// The key as logs show it.
 fn shown(view: &View, key: &FoundKey<'_>) -> String {
     let fingerprint = key.readings.first().map(|reading| reading.fingerprint);
-    fingerprint.map_or(String::new(), |fingerprint| listed_keys::shown_key(view, key.limit, fingerprint, key.parts))
+    fingerprint.map_or(String::new(), |fingerprint| limits::shown_key(view, key.limit, fingerprint, key.parts))
 }
 
 fn away(Away: Away) -> LocalResponse {

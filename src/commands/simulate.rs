@@ -10,7 +10,6 @@ mod lines;
 mod reorder;
 mod input;
 mod timeline;
-mod suggestion;
 mod statistics;
 mod replay;
 mod report;

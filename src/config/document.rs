@@ -1,6 +1,7 @@
 //! The text of a configuration: of one file, of the files of a folder, or from a server.
 //!
-//! Environment variables in its values are replaced: `${NAME}`, or `${NAME:-text}` with a default, as in shells. `$${` stands for `${`.
+//! Environment variables in its values are replaced: `${NAME}`, or `${NAME:-text}` with a default, as in shells. `$${` stands
+//! for `${`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use toml::de::{DeTable, DeValue};
 use super::merge::Merge;
 use super::read::Source;
 use super::report::{self, Problem, quoted};
+use super::syntax;
 use super::texts::Texts;
 use super::{Admin, Config, Problems, advice, check, file};
 
@@ -104,8 +106,8 @@ impl<'a> Document<'a> {
         for start in &self.starts {
             let text = &self.texts.whole()[self.texts.file(*start)];
             let (table, errors) = DeTable::parse_recoverable(text);
-            parsed.problems.extend(report::all_syntax(text, *start, &errors));
-            parsed.is_broken |= errors.iter().any(|error| !report::is_duplicate(error));
+            parsed.problems.extend(syntax::all(text, *start, &errors));
+            parsed.is_broken |= errors.iter().any(|error| !syntax::is_duplicate(error));
             merge.add(table.into_inner(), *start);
         }
         let (mut table, problems) = merge.finish();

@@ -1,4 +1,5 @@
-//! The key of a limit, where its parts are in a request, and how the file spells it: sources joined by `|`, or a list of such parts.
+//! The key of a limit, where its parts are in a request, and how the file spells it: sources joined by `|`, or a list of such
+//! parts.
 
 use std::fmt;
 
@@ -10,7 +11,7 @@ use super::values;
 use crate::tokens::pointer::{Pointer, PointerError};
 
 /// Sources joined by `|`, or a list of such texts.
-pub(super) const SHAPE: Shape = Shape::Or(&[Shape::Text, Shape::List(&Shape::Text, 1, values::MOST)]);
+pub(super) const KEY_SHAPE: Shape = Shape::Or(&[Shape::Text, Shape::List(&Shape::Text, 1, values::MOST)]);
 
 const PLAIN: [(&str, Source); 8] = [
     ("client-ip", Source::ClientIp { v6: 64 }),

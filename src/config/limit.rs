@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 
-use super::key::{Key, Missing, SHAPE, Source};
+use super::key::{KEY_SHAPE, Key, Missing, Source};
 use super::kinds::{flag, number, shaped, text, wait, words};
 use super::known_keys::KnownKeys;
 use super::overrides::{Allowance, Overrides};
@@ -153,7 +153,7 @@ tables! {
     keys {
         /// What the limit counts by: a source such as `client-ip` or `header:NAME`, several joined by `|` (the first one
         /// present is used), or a list (all are used together).
-        key: () = shaped(SHAPE).required() => ["header:x-api-key | client-ip", "method"];
+        key: () = shaped(KEY_SHAPE).required() => ["header:x-api-key | client-ip", "method"];
         /// What is allowed: N per `s`, `m`, `h`, `d` or a duration from 1s to 31d; `"5000/day"`, `"1000000/month"` by the
         /// calendar. A request must fit all rates. Required without `max_in_flight`.
         rates: () = shaped(RATES) => ["10/s", "3000/10m"];

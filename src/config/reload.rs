@@ -1,5 +1,5 @@
-//! What a change of the configuration means: which settings need a restart, which counters survive, whose overrides change; and why
-//! a new configuration is refused.
+//! What a change of the configuration means: which settings need a restart, which counters survive, whose overrides change; and
+//! why a new configuration is refused.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! `[server.tls]`: the certificates of the gateway, the certificates that clients must show, and their files, which are read again
-//! when they change.
+//! `[server.tls]`: the certificates of the gateway, the certificates that clients must show, and their files, which are read
+//! again when they change.
 
 use std::path::{Path, PathBuf};
 
@@ -164,11 +164,8 @@ pub(super) fn without_acme(section: Section<'_>) -> Option<Tls> {
 }
 
 fn certificate(field: &Field<'_>) -> Option<(CertificateFiles, Identity)> {
-    if !field.is_table() {
-        field.mistyped("a table", format!("write the files of each: {}", keys::certificates.example));
-        return None;
-    }
-    let section = field.section(certificate::TABLE.title, &certificate::TABLE)?;
+    let help = format!("write the files of each: {}", keys::certificates.example);
+    let section = field.section_like(certificate::TABLE.title, &certificate::TABLE, help)?;
     let cert = section.required(&certificate::cert, "add the file of its chain: cert = \"tls/site.pem\"");
     let key = section.required(&certificate::key, "add the file of its private key: key = \"tls/site.key\"");
     let ocsp = section.field(&certificate::ocsp);

@@ -1,20 +1,18 @@
 //! `[upstreams.NAME]`: servers that answer requests.
 
 mod server;
-mod tls;
 mod resilience;
 
 use std::time::Duration;
 
-use super::key::{Key, Names, SHAPE, key};
+use super::key::{KEY_SHAPE, Key, Names, key};
 use super::kinds::{LONGEST, WAIT, flag, number, shaped, wait, wait_or_none, words};
 use super::pem_files::SystemAuthorities;
 use super::read::{Field, Name, Section, Shape, report_repeated, tables};
 use super::values::named_section;
 
 pub use resilience::{AdaptiveBounds, Ejection, HealthCheck, Overload, Retry};
-pub use server::{Address, UpstreamServer};
-pub use tls::UpstreamTls;
+pub use server::{Address, UpstreamServer, UpstreamTls};
 
 use resilience::{ejection, health_check, overload, retry};
 
@@ -116,7 +114,7 @@ tables! {
             ("round-robin", Balancing::RoundRobin), ("least-requests", Balancing::LeastRequests), ("hash", Balancing::Hash),
         ]), "least-requests";
         /// The key for `"hash"`, written like the `key` of a limit.
-        hash_key: () = shaped(SHAPE), "client-ip" => ["client-ip"];
+        hash_key: () = shaped(KEY_SHAPE), "client-ip" => ["client-ip"];
         /// How often the gateway may send a request to another server after one has failed, if that is safe. Failed attempts
         /// to connect do not count: it tries all servers.
         retries: u32 = number(0, 10), 1;
@@ -136,7 +134,7 @@ tables! {
         /// When a failing server gets no requests for a time, unless it is the last one; `false` means never.
         eject: () = shaped(Shape::Or(&[Shape::Flag, Shape::Table(&resilience::eject::TABLE)])), true;
         /// TLS to the `https://` servers.
-        tls: () = shaped(Shape::Table(&tls::keys::TABLE));
+        tls: () = shaped(Shape::Table(&server::tls::TABLE));
     }
 }
 
@@ -215,7 +213,7 @@ fn tls(
         let help = "write the URLs of its servers with https://, or remove this section";
         section.source.report(section.key_span(keys::tls.name), "no server of this upstream uses TLS", help);
     }
-    if own.is_some() || has_https { tls::read(own, listed?, system) } else { None }
+    if own.is_some() || has_https { server::read_tls(own, listed?, system) } else { None }
 }
 
 /// The version; `Some(None)` for `false`.

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::net::tls::ConnectorTls;
 
-pub use connection::{ConnectError, Connection};
+pub use connection::{ConnectError, Connection, connect};
 
 pub const LIMIT: Duration = Duration::from_secs(5);
 

@@ -1,7 +1,7 @@
-//! What the gateway exchanges with a service manager, such as systemd. It tells that the gateway is ready, reloads or stops, and that all
-//! of its workers still work (`sd_notify(3)`). It may pass listening sockets, as may a program that starts the next gateway before the
-//! last one ends (`sd_listen_fds(3)`): connections wait in them while no gateway accepts any. Without a service manager this does
-//! nothing.
+//! What the gateway exchanges with a service manager, such as systemd. It tells that the gateway is ready, reloads or stops,
+//! and that all of its workers still work (`sd_notify(3)`). It may pass listening sockets, as may a program that starts the
+//! next gateway before the last one ends (`sd_listen_fds(3)`): connections wait in them while no gateway accepts any. Without a
+//! service manager this does nothing.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};

@@ -1,5 +1,5 @@
-//! Where a configuration comes from. No other module has to know the kind of source. One from standard input or a pipe can be read
-//! once, so it is never reloaded.
+//! Where a configuration comes from. No other module has to know the kind of source. One from standard input or a pipe can be
+//! read once, so it is never reloaded.
 
 mod folder;
 mod remote;

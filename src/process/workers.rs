@@ -1,5 +1,5 @@
-//! The threads that serve requests: how a worker begins and runs; and at the end of the process, which of them still serve and how the
-//! others have ended.
+//! The threads that serve requests: how a worker begins and runs; and at the end of the process, which of them still serve and
+//! how the others have ended.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -4,7 +4,6 @@
 //! State is kept in a folder, so a restart asks nobody. Gateways with the same folder lock it: one of them orders, all use
 //! the result.
 
-mod client;
 mod failure;
 mod folder;
 mod shared_answers;

@@ -1,5 +1,5 @@
-//! Metrics of limits: their decisions, how full they are, how many requests they hold, and what language models have used and were
-//! charged for it.
+//! Metrics of limits: their decisions, how full they are, how many requests they hold, and what language models have used and
+//! were charged for it.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Metrics of what is exchanged with other servers: keys of issuers with the tokens that they verify, quotas of keys, certificates,
-//! and spans.
+//! Metrics of what is exchanged with other servers: keys of issuers with the tokens that they verify, quotas of keys,
+//! certificates, and spans.
 
 use std::sync::Arc;
 

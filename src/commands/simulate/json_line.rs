@@ -1,5 +1,5 @@
-//! Lines of JSON: from the gateway's own log and from those of other proxies. Only some fields of an object are read. The others are
-//! skipped without a copy, because copies would be most of the work on a line.
+//! Lines of JSON: from the gateway's own log and from those of other proxies. Only some fields of an object are read. The
+//! others are skipped without a copy, because copies would be most of the work on a line.
 
 use std::borrow::{Borrow, Cow};
 use std::cell::OnceCell;

@@ -1,5 +1,5 @@
-//! The lines of a file or of standard input, also compressed by gzip, without what container runtimes and journald write before and
-//! around them.
+//! The lines of a file or of standard input, also compressed by gzip, without what container runtimes and journald write before
+//! and around them.
 
 use std::borrow::Cow;
 use std::cell::Cell;

@@ -6,8 +6,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value, json};
 
 use super::notes::about_unknown;
-use super::report::{LimitReport, Report, moment, percent, share};
-use super::suggestion::USUAL_SHARE;
+use super::report::{LimitReport, Report, USUAL_SHARE, moment, percent, share};
 use crate::limit::Rate;
 
 /// Of a timeline.

@@ -125,11 +125,7 @@ fn amount(field: &Field<'_>, rates: &[Rate], gateways: u64, takes: &str) -> Opti
 
 fn count(field: &Field<'_>) -> Option<Vec<RangeInclusive<u16>>> {
     let example = format!("write which responses are charged: count = {{ status = {} }}", count::status.example);
-    if !field.is_table() {
-        field.mistyped("a table", &example);
-        return None;
-    }
-    let table = field.section(count::TABLE.title, &count::TABLE)?;
+    let table = field.section_like(count::TABLE.title, &count::TABLE, &example)?;
     let list = table.required(&count::status, &example);
     table.close();
     values::statuses(&list?, &count::status)

@@ -273,11 +273,8 @@ pub(super) fn reaction(section: &Section<'_>) -> Reaction {
 
 pub(super) fn ban(limit: &Section<'_>, on_limit: OnLimit) -> Option<Ban> {
     let field = limit.field(&limit::ban)?;
-    if !field.is_table() {
-        field.mistyped("a table", format!("write when keys are banned: ban = {}", limit::ban.example()));
-        return None;
-    }
-    let section = field.section(ban::TABLE.title, &ban::TABLE)?;
+    let help = format!("write when keys are banned: ban = {}", limit::ban.example());
+    let section = field.section_like(ban::TABLE.title, &ban::TABLE, help)?;
     let (after, within, first) = (section.read(&ban::after), section.read(&ban::within), section.read(&ban::r#for));
     let longest = section.given(&ban::max_for).unwrap_or_else(|| section.read(&ban::max_for).max(first));
     if longest < first {
@@ -297,17 +294,13 @@ pub(super) fn ban(limit: &Section<'_>, on_limit: OnLimit) -> Option<Ban> {
 
 pub(super) fn slow(section: &Section<'_>, on_limit: OnLimit, has_rates: bool) -> Option<Slow> {
     let field = section.field(&limit::slow)?;
-    if !field.is_table() {
-        field.mistyped("a table", SLOW);
-        return None;
-    }
+    let table = field.section_like(slow::TABLE.title, &slow::TABLE, SLOW)?;
     if on_limit.role() == Role::Reports {
         let help = "it takes effect only if the limit refuses requests, with on_limit = \"reject\"";
         section.warn(&[limit::slow.name], "has no effect while the limit only reports", help);
     } else if !has_rates {
         section.warn(&[limit::slow.name], "has no effect without `rates`", "add rates, or remove it");
     }
-    let table = field.section(slow::TABLE.title, &slow::TABLE)?;
     let from = table.required(&slow::from, SLOW).and_then(|_| table.given(&slow::from));
     let up_to: Option<Duration> = table.required(&slow::up_to, SLOW).and_then(|_| table.given(&slow::up_to));
     table.close();

@@ -15,7 +15,8 @@ use crate::config::kinds::shaped;
 use crate::config::overrides::{Allowance, Builder, Pattern};
 use crate::config::read::{Section, Shape, Source, Wrong, tables};
 use crate::config::regular_file::{self, MOST_REPORTED, NamedFile, RegularFile};
-use crate::config::report::{self, quoted};
+use crate::config::report::quoted;
+use crate::config::syntax;
 use crate::config::texts::{Texts, place};
 use crate::config::values;
 
@@ -76,7 +77,7 @@ impl Quotas<'_> {
         let texts = Arc::new(Texts::one(self.file.name, text));
         let text = texts.whole();
         let (table, errors) = DeTable::parse_recoverable(text);
-        let source = Source::new(&texts, self.file.field.source.folder, report::all_syntax(text, 0, &errors));
+        let source = Source::new(&texts, self.file.field.source.folder, syntax::all(text, 0, &errors));
         if errors.is_empty() {
             let root = Section::root(&table, &keys::TABLE, &source);
             let help = "a file of overrides is a list of [[overrides]], each with `keys`";

@@ -1,4 +1,5 @@
-//! What a request to a language model costs: `cost = { tokens = ... }`, with the weights of its models in `[[limits.NAME.models]]`.
+//! What a request to a language model costs: `cost = { tokens = ... }`, with the weights of its models in
+//! `[[limits.NAME.models]]`.
 
 use super::keys as limit;
 use crate::base::wildcard::Wildcard;

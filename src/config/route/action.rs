@@ -121,11 +121,8 @@ pub(super) fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> O
 }
 
 fn answer_itself<'a>(field: &Field<'_>) -> Option<Answer<'a>> {
-    if !field.is_table() {
-        field.mistyped("a table", "write respond = { status = 200, body = \"hello\\n\" }");
-        return None;
-    }
-    let section = field.section(respond::TABLE.title, &respond::TABLE)?;
+    let help = "write respond = { status = 200, body = \"hello\\n\" }";
+    let section = field.section_like(respond::TABLE.title, &respond::TABLE, help)?;
     let status = section.read(&respond::status);
     let (body, content_type) = content::read(&section, &respond::body, &respond::content_type, status);
     section.close();

@@ -101,11 +101,7 @@ tables! {
 
 /// `route_methods` are the methods of the route, if they have no error.
 pub(super) fn read(field: &Field<'_>, route_methods: Option<&[Method]>) -> Option<Cors> {
-    if !field.is_table() {
-        field.mistyped("a table", EXAMPLE);
-        return None;
-    }
-    let section = field.section(keys::TABLE.title, &keys::TABLE)?;
+    let section = field.section_like(keys::TABLE.title, &keys::TABLE, EXAMPLE)?;
     let origins = section.required(&keys::origins, EXAMPLE).and_then(|field| origins(&field));
     let route_methods = route_methods.filter(|methods| !methods.is_empty());
     let methods = match section.field(&keys::methods) {

@@ -181,11 +181,7 @@ const PLACEHOLDERS: Placeholders =
 impl Changeable {
     /// `path` is that of the route, if it has no error.
     pub(super) fn read(&self, field: &Field<'_>, path: Option<&PathPattern>) -> Option<HeaderChanges<HeaderText>> {
-        if !field.is_table() {
-            field.mistyped("a table", self.example);
-            return None;
-        }
-        let section = field.section(format!("`{}`", self.key.name), &keys::TABLE)?;
+        let section = field.section_like(format!("`{}`", self.key.name), &keys::TABLE, self.example)?;
         let listed = |key: &Setting<()>| {
             section.field(key).map_or(Some(Vec::new()), |field| self.written(&field, key.name, path))
         };

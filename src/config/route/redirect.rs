@@ -46,11 +46,8 @@ tables! {
 
 /// `path` is that of the route, if it has no error.
 pub(super) fn read(field: &Field<'_>, path: Option<&PathPattern>) -> Option<Redirect> {
-    if !field.is_table() {
-        field.mistyped("a table", "write redirect = { to = \"https://{host}{path}\", status = 308 }");
-        return None;
-    }
-    let section = field.section(keys::TABLE.title, &keys::TABLE)?;
+    let help = "write redirect = { to = \"https://{host}{path}\", status = 308 }";
+    let section = field.section_like(keys::TABLE.title, &keys::TABLE, help)?;
     let status = section.read(&keys::status);
     if let Some(field) = section.field(&keys::status).filter(|_| !STATUSES.contains(&status.as_u16())) {
         let message = format!("{} is not the status of a redirect", status.as_u16());

@@ -1,5 +1,5 @@
-//! `listen` and `max_connections` of `[server]`: the addresses of listeners, which of them speak TLS, and how many connections they
-//! accept.
+//! `listen` and `max_connections` of `[server]`: the addresses of listeners, which of them speak TLS, and how many connections
+//! they accept.
 
 use std::net::SocketAddr;
 use std::ops::Range;

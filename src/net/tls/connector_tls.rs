@@ -1,8 +1,8 @@
 //! How connections to upstreams use TLS: which certificates of servers are trusted, and which one the gateway shows.
 //!
-//! Trusted are certificates that an authority has issued, and those that are authorities themselves. A certificate that a server has
-//! issued for itself (`openssl req -x509`) is usually its own authority, and the library accepts no authority as a server. Whoever
-//! configures this certificate, byte for byte, trusts its owner. Its names and its validity are still checked.
+//! Trusted are certificates that an authority has issued, and those that are authorities themselves. A certificate that a
+//! server has issued for itself (`openssl req -x509`) is usually its own authority, and the library accepts no authority as a
+//! server. Whoever configures this certificate, byte for byte, trusts its owner. Its names and its validity are still checked.
 
 use std::io;
 use std::sync::Arc;

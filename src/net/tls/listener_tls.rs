@@ -1,7 +1,7 @@
 //! What TLS listeners offer, and how a reload changes that. Open connections keep what they began with.
 //!
-//! A client is shown a certificate for the name that it asks for (RFC 6066, section 3), else the first one. An authority is shown that
-//! the gateway answers for a name (tls-alpn-01, RFC 8737).
+//! A client is shown a certificate for the name that it asks for (RFC 6066, section 3), else the first one. An authority is
+//! shown that the gateway answers for a name (tls-alpn-01, RFC 8737).
 
 use std::collections::{HashMap, HashSet};
 use std::io;

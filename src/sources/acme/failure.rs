@@ -1,16 +1,18 @@
-//! Why an order of a certificate has failed, who is responsible, and when it is repeated; and when a certificate is renewed. Nothing
-//! here reads a clock.
+//! Why an order of a certificate has failed, who is responsible, and when it is repeated; and when a certificate is renewed.
+//! Nothing here reads a clock.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
 use instant_acme::Error;
+use parking_lot::Mutex;
 
-use super::client::{NoAnswer, RetryAfter};
 use crate::base::back_off::BackOff;
 use crate::base::clock::Time;
 use crate::base::printable::printable;
+use crate::net::fetch::FetchError;
 
 /// The cause of a failed order, which decides when the order is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,49 @@ impl Kind {
             Self::Unusable => "unusable",
             Self::Files => "files",
         }
+    }
+}
+
+/// The pause that the authority asked for when it last refused something.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RetryAfter(Arc<Mutex<Option<Duration>>>);
+
+impl RetryAfter {
+    pub(super) fn set(&self, pause: Option<Duration>) {
+        *self.0.lock() = pause;
+    }
+
+    /// The pause, if one was asked for since the last call.
+    pub(super) fn take(&self) -> Option<Duration> {
+        self.0.lock().take()
+    }
+}
+
+/// Why there is no answer that the protocol defines.
+#[derive(Debug)]
+pub(super) enum NoAnswer {
+    Fetch(FetchError),
+    /// An answer with this status and without a problem document.
+    Status(StatusCode),
+    /// The authority names a URL that must not be asked.
+    Url(String),
+}
+
+impl fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fetch(error) => error.fmt(f),
+            Self::Status(status) => write!(f, "the server answers {}", status.as_u16()),
+            Self::Url(why) => write!(f, "the directory of the authority has a URL that cannot be used: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for NoAnswer {}
+
+impl From<NoAnswer> for Error {
+    fn from(why: NoAnswer) -> Self {
+        Self::Other(Box::new(why))
     }
 }
 

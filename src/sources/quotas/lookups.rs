@@ -190,7 +190,7 @@ impl Driver {
         let Some(Ended { lookup, is_probe, begun, result }) = ended else { return };
         let has_changed = self.asking.remove(&lookup.key).is_some_and(|asking| asking.has_changed);
         if let Err(LookupError::Away(why)) = &result {
-            if self.source.availability.failed(begun, why) {
+            if self.source.availability.failed(begun) {
                 tracing::warn!(
                     limit = self.source.limit(),
                     why,

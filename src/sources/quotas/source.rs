@@ -285,11 +285,6 @@ impl QuotaSource {
         self.availability.is_away()
     }
 
-    /// Why the source is unavailable; `None` if it is available.
-    pub fn why_away(&self) -> Option<String> {
-        self.availability.why()
-    }
-
     /// Asks the source about a key without the cache, and blocks until the answer. `None` if the key cannot be sent or has no
     /// quota.
     ///

@@ -7,8 +7,8 @@ use super::{body_size, header_text, header_value, key, share, size, span, span_o
 use crate::admin::describe::{first_segments, statuses_in_words};
 use crate::base::units;
 use crate::config::{
-    Action, Address, Balance, Config, Cors, Ejection, HeaderChanges, HeaderMatch, HeaderText, HealthCheck, Host,
-    ProxyProtocol, Route, Scheme, SentPath, Upstream, UpstreamServer, UpstreamTls,
+    Action, Balance, Config, Cors, Ejection, HeaderChanges, HeaderMatch, HeaderText, HealthCheck, Host, ProxyProtocol,
+    Route, Scheme, SentPath, Upstream, UpstreamServer, UpstreamTls,
 };
 
 pub(super) fn route(config: &Config, route: &Route) -> Value {
@@ -152,13 +152,7 @@ pub(super) fn upstream(upstream: &Upstream) -> Value {
 }
 
 fn server(server: &UpstreamServer) -> Value {
-    let url = match &server.address {
-        Address::Http { authority, tls: None, .. } => format!("http://{authority}"),
-        Address::Http { authority, tls: Some(_), .. } => format!("https://{authority}"),
-        Address::Unix(path) => format!("unix:{}", path.display()),
-        Address::Echo => "builtin:echo".to_owned(),
-    };
-    json!({ "url": url, "weight": server.weight })
+    json!({ "url": server.address.to_string(), "weight": server.weight })
 }
 
 fn health(health: &HealthCheck) -> Value {

@@ -1,5 +1,5 @@
-//! Connects to a PostgreSQL server, over TCP or a Unix socket, with or without TLS, and watches the byte stream: when data came last,
-//! and whether it is valid messages.
+//! Connects to a PostgreSQL server, over TCP or a Unix socket, with or without TLS, and watches the byte stream: when data came
+//! last, and whether it is valid messages.
 //!
 //! A message begins with one byte for its kind and four for its length (PostgreSQL, "Message Formats"). The client library
 //! buffers a whole message, so without this check a server could claim a huge length and make the memory grow.
@@ -9,20 +9,17 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
-use tokio::net::{TcpStream, UnixStream, lookup_host};
-use tokio::time::{Instant, timeout};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
 use tokio_postgres::config::Host;
 use tokio_rustls::TlsConnector;
 
 use crate::config::PostgresTls;
+use crate::net::fetch;
 use crate::net::tls::ConnectorTls;
-
-/// For one address of a name, so that another can be tried.
-const CONNECT_LIMIT: Duration = Duration::from_millis(1500);
 
 /// The message `SSLRequest`: its length and its code (PostgreSQL, "Message Formats").
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
@@ -48,7 +45,7 @@ pub(super) async fn connect(
     match host {
         Host::Unix(folder) => Ok(Box::new(UnixStream::connect(folder.join(format!(".s.PGSQL.{port}"))).await?)),
         Host::Tcp(name) => {
-            let mut stream = tcp(name, port).await?;
+            let mut stream = fetch::connect(name, port).await?;
             stream.set_nodelay(true)?;
             if mode == PostgresTls::Never || !offers_tls(&mut stream).await? {
                 return match mode {
@@ -63,19 +60,6 @@ pub(super) async fn connect(
             Ok(Box::new(stream.map_err(|error| io::Error::new(error.kind(), format!("TLS fails: {error}")))?))
         }
     }
-}
-
-/// Connects to the first address of the name that answers.
-async fn tcp(name: &str, port: u16) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in lookup_host((name, port)).await? {
-        match timeout(CONNECT_LIMIT, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => last = error,
-            Err(_) => last = io::ErrorKind::TimedOut.into(),
-        }
-    }
-    Err(last)
 }
 
 /// Asks for TLS. Reads only the one byte of the answer, so that nothing that was sent before the handshake is taken for protected
