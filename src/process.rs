@@ -34,7 +34,7 @@ use crate::net::Traffic;
 use crate::net::tls::ListenerTls;
 use crate::proxy::log::Logging;
 use crate::proxy::snapshot::{SharedState, Snapshot};
-use crate::proxy::telemetry::AccessLogger;
+use crate::proxy::telemetry::AccessLogOutput;
 use crate::request::decide::TemporaryOverrides;
 use crate::server::{self, Stage, TrafficLimits};
 use crate::sources::acme::AcmeSources;
@@ -51,6 +51,7 @@ use service_manager::{InheritedSockets, Watchdog};
 use signals::{EarlySignals, Signals};
 pub use source::{ConfigSource, Loaded, NoStart, ReadOnce, Remote};
 use stores::Stores;
+use workers::Plan;
 
 #[derive(Debug)]
 pub enum StartError {
@@ -169,7 +170,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
 
-    let logger = AccessLogger::new(logging.access(), config.log.access_format);
+    let access_log = AccessLogOutput { writer: logging.access(), format: config.log.access_format };
     let (reload_requests, requested) = admin::reload_channel();
     let (override_requests, overrides_requested) = admin::override_channel();
     if let (Some(remote), Some(document)) = (source.remote(), &document) {
@@ -212,11 +213,10 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let heartbeats = Arc::new(PerWorker::new(workers));
     let (done, finished) = mpsc::unbounded_channel();
     for (index, (listeners, stores)) in changes.workers.into_iter().zip(opened).enumerate() {
-        let (tls, limits, stage, logger) = (tls.clone(), limits.clone(), staged.clone(), logger.clone());
+        let (tls, limits, stage, access_log) = (tls.clone(), limits.clone(), staged.clone(), access_log.clone());
         let (challenges, heartbeats) = (acme.challenges().clone(), heartbeats.clone());
         let readiness = in_force.view.readiness.clone();
-        let plan =
-            workers::Plan { index, listeners, stores, tls, challenges, limits, stage, logger, heartbeats, readiness };
+        let plan = Plan { index, listeners, stores, tls, challenges, limits, stage, access_log, heartbeats, readiness };
         workers::start(plan, gateway.clone(), done.clone())?;
     }
     drop(done);

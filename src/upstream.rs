@@ -55,7 +55,7 @@ pub use body::UpstreamBody;
 pub use bound::BoundConnections;
 pub use connection::UpstreamTunnel;
 pub use delivery::Connections;
-pub use endpoint::{Endpoint, Endpoints};
+pub use endpoint::{DestinationAddress, Endpoint, Endpoints};
 pub use endpoint_state::EndpointStatus;
 pub use error::{BodyError, UpstreamError};
 pub use health::Availability;

@@ -23,7 +23,7 @@ use crate::base::readiness::Readiness;
 use crate::net::tls::ListenerTls;
 use crate::proxy::log::panic_text;
 use crate::proxy::snapshot::Snapshot;
-use crate::proxy::telemetry::AccessLogger;
+use crate::proxy::telemetry::{AccessLogOutput, AccessLogger};
 use crate::proxy::{BodyMemory, ConnectionContext, Worker, WorkerSnapshots};
 use crate::server::{self, ConnectedClient, ListenerChange, Stage, TrafficLimits};
 use crate::sources::acme::Challenges;
@@ -38,7 +38,7 @@ pub(super) struct Plan {
     pub(super) challenges: Arc<Challenges>,
     pub(super) limits: TrafficLimits,
     pub(super) stage: watch::Receiver<Stage>,
-    pub(super) logger: AccessLogger,
+    pub(super) access_log: AccessLogOutput,
     pub(super) heartbeats: Arc<PerWorker<Counter>>,
     pub(super) readiness: Arc<Readiness>,
 }
@@ -73,7 +73,10 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::R
     let mut background = JoinSet::new();
     let (watched, in_force) = (pools.clone(), gateway.clone());
     background.spawn_local(async move { watched.watch(move || in_force.load().keeps()).await });
-    let snapshots = WorkerSnapshots::new(gateway, plan.index, plan.logger);
+    let logger = Rc::new(AccessLogger::new(plan.access_log));
+    let logging = logger.clone();
+    background.spawn_local(async move { logging.run().await });
+    let snapshots = WorkerSnapshots::new(gateway, plan.index, logger.clone());
     let sampler = snapshots.sampler().clone();
     let (tokens, random) = (RefCell::default(), Random::seeded()?);
     let (challenges, readiness) = (plan.challenges.clone(), plan.readiness);
@@ -99,6 +102,7 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::R
         () = &mut carrying => return Err(io::Error::other("its stores were closed")),
     };
     sampler.next_second();
+    logger.flush();
     served(Ok(ended));
     carrying.await;
     Ok(())

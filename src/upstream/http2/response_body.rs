@@ -10,6 +10,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use super::connection::OpenStream;
 use super::request_body::RequestBody;
 use super::response_head::BodyEnd;
+use crate::upstream::endpoint::DestinationAddress;
 use crate::upstream::error::{BodyError, RequestBodyError};
 use crate::upstream::stall::Stalled;
 use crate::upstream::trailers::ResponseTrailers;
@@ -51,8 +52,8 @@ impl ResponseBody {
         Self { received, rest, request_body, ends_at_length, trailers, stream }
     }
 
-    pub(in crate::upstream) fn server(&self) -> String {
-        self.stream.connection().peer.to_string()
+    pub(in crate::upstream) fn server(&self) -> &DestinationAddress {
+        &self.stream.connection().peer
     }
 
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
