@@ -64,7 +64,6 @@ use limits::LimitPath;
 
 pub use access::Gatekeeper;
 pub use connections::{AdminChange, AdminListener};
-pub use dashboard::KeyOverride;
 pub use limits::KeyMask;
 pub use overrides::{OverrideChange, OverrideRequest, channel as override_channel};
 pub use reload::{RecentReloads, ReloadAnswer, ReloadResult, channel as reload_channel};

@@ -47,7 +47,7 @@ use std::path::{Path, PathBuf};
 
 use crate::net::tls::{Identity, TlsSettings};
 
-pub use acme::{Acme, Challenge, ChallengeSecret, ExternalAccount};
+pub use acme::{Acme, Challenge, ChallengeSecret};
 pub use admin::{Access, Admin, AdminAddress, AdminToken};
 pub use decisions::{Decisions, DescriptorRule};
 pub use document::{Document, ReadFile};
@@ -63,7 +63,6 @@ pub use limit::{
     temporary_override,
 };
 pub use log::{AccessFormat, AccessLog, LOG_LEVELS, Log, LogFormat};
-pub use pem_files::{FileError, FileProblem};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresTls, PostgresUrl};
 pub use read::AtStart;
@@ -76,7 +75,7 @@ pub use route::{
 pub use schema::schema;
 pub use server::{EscapedSlashes, Http2, Listener, MaxConnections, PathMatching, PathRules, Server, Shed};
 pub use store::{OnError, Share, SharedStore, Store};
-pub use tls::{CertificateFiles, ClientCa, Tls};
+pub use tls::{CertificateFiles, Tls};
 pub use tracing::{Collector, Tracing};
 pub use upstream::{
     AdaptiveBounds, Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer,

@@ -34,10 +34,10 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 use prometheus::TextEncoder;
-use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::proto::MetricFamily;
 
 use super::View;
-use super::families::{counter, family, real};
+use super::families::{counter, counters, gauges, real};
 use super::{source, upstreams};
 use crate::proxy::respond::{self, LocalResponse};
 
@@ -85,13 +85,12 @@ fn shed(view: &View) -> Vec<MetricFamily> {
         labelled.collect::<Vec<_>>()
     });
     vec![
-        family(
+        gauges(
             "gateway_shed_level",
             "What is shed, by upstream (empty for routes without): 0 is nothing, 5.5 all priorities below 5 and half of \
              the clients of 5.",
-            MetricType::GAUGE,
             level,
         ),
-        family("gateway_shed_requests_total", "Requests that were shed.", MetricType::COUNTER, shed),
+        counters("gateway_shed_requests_total", "Requests that were shed.", shed),
     ]
 }

@@ -205,21 +205,11 @@ fn jwks(field: &Field<'_>, system: &SystemAuthorities) -> Option<Jwks> {
         return Some(Jwks::Server { url, tls });
     }
     let file = NamedFile::new(field)?;
-    let bytes = match regular_file::read(&file.path()) {
-        Ok(bytes) => bytes,
-        Err(error) => {
-            file.unreadable(&error);
-            return None;
-        }
-    };
-    match KeySet::parse(&bytes, KeyOrigin::File) {
-        Ok(keys) => Some(Jwks::File { path: file.path(), keys: Arc::new(keys) }),
-        Err(error) => {
-            let help = "a JWK Set is {\"keys\": [...]}; a key for HS256 is of the type oct and has at least 32 bytes";
-            field.report(format!("{}: {error}", quoted(file.name)), help);
-            None
-        }
-    }
+    let bytes = regular_file::read(&file.path()).map_err(|error| file.unreadable(&error)).ok()?;
+    let help = "a JWK Set is {\"keys\": [...]}; a key for HS256 is of the type oct and has at least 32 bytes";
+    let keys = KeySet::parse(&bytes, KeyOrigin::File);
+    let keys = keys.map_err(|error| field.report(format!("{}: {error}", quoted(file.name)), help)).ok()?;
+    Some(Jwks::File { path: file.path(), keys: Arc::new(keys) })
 }
 
 /// Checks that these keys can verify tokens of each algorithm.

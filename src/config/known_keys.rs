@@ -87,13 +87,8 @@ pub(super) fn read(field: &Field<'_>, key: Option<&Key>) -> Option<Arc<KnownKeys
         field.report("`known_keys` has no effect with this `key`: clients cannot invent its values", help);
         return None;
     }
-    match RegularFile::open(&file.path()) {
-        Ok(opened) => Some(Arc::new(KnownKeys::new(lines(&file, BufReader::new(opened))))),
-        Err(error) => {
-            file.unreadable(&error);
-            None
-        }
-    }
+    let opened = RegularFile::open(&file.path()).map_err(|error| file.unreadable(&error)).ok()?;
+    Some(Arc::new(KnownKeys::new(lines(&file, BufReader::new(opened)))))
 }
 
 /// The digests of all keys of a file, or of those before an error of reading.

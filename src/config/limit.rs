@@ -21,12 +21,14 @@ use super::kinds::{flag, number, shaped, text, wait, words};
 use super::known_keys::KnownKeys;
 use super::overrides::{Allowance, Overrides};
 use super::read::{Shape, tables};
-use crate::limit::{self, Edge, MAX_PRECISION, MAX_QUOTA, Rate};
+use crate::limit::{self, Calendar, Edge, MAX_PRECISION, MAX_QUOTA, Rate, Strategy};
 
 pub use cost::Cost;
 pub use exceptions::Tiers;
 pub(super) use on_limit::ban;
 pub use on_limit::{Ban, BanResponse, OnLimit, Role, Slow};
+#[cfg(not(feature = "postgres"))]
+pub use quotas::PostgresUrl;
 pub(super) use quotas::keys as quota_keys;
 pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};
 pub(super) use reader::{Overflow, read};
@@ -124,6 +126,19 @@ impl Limit {
             Allowance::Exempt | Allowance::Block => None,
         });
         self.rates.iter().chain(tiers).chain(overrides.flatten())
+    }
+
+    /// How all rates but those of the calendar are counted.
+    pub fn strategy(&self) -> Option<&Strategy> {
+        self.all_rates().map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)))
+    }
+
+    /// How the rates of the calendar are counted, if there are any.
+    pub fn calendar(&self) -> Option<&Calendar> {
+        self.all_rates().find_map(|rate| match rate.strategy() {
+            Strategy::Calendar(calendar) => Some(calendar),
+            _ => None,
+        })
     }
 }
 

@@ -68,13 +68,8 @@ impl SystemAuthorities {
 /// The file of authorities that a value names.
 pub(super) fn named_authorities(field: &Field<'_>) -> Option<(PathBuf, Authorities)> {
     let file = NamedFile::new(field)?;
-    match authorities(&file.path()) {
-        Ok(authorities) => Some((file.path(), authorities)),
-        Err(error) => {
-            report(&file, &error);
-            None
-        }
-    }
+    let authorities = authorities(&file.path()).map_err(|error| report(&file, &error)).ok()?;
+    Some((file.path(), authorities))
 }
 
 /// Reports a problem of a file of certificates or keys.

@@ -221,11 +221,6 @@ fn day(moment: Time) -> String {
 fn client_auth(field: &Field<'_>, is_required: bool) -> Option<(ClientCa, ClientAuth)> {
     let file = NamedFile::new(field)?;
     let client_ca = ClientCa { path: file.path(), is_required };
-    match client_ca.read() {
-        Ok(client_auth) => Some((client_ca, client_auth)),
-        Err(error) => {
-            pem_files::report(&file, &error);
-            None
-        }
-    }
+    let client_auth = client_ca.read().map_err(|error| pem_files::report(&file, &error)).ok()?;
+    Some((client_ca, client_auth))
 }

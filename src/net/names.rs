@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 #[derive(Debug, Default)]
-pub(super) struct Lookups {
+struct Lookups {
     /// A lookup is finished when its sender is gone.
     unfinished: Mutex<HashMap<String, watch::Receiver<Option<Found>>>>,
 }
@@ -26,7 +26,7 @@ type Found = Result<Arc<[SocketAddr]>, (io::ErrorKind, String)>;
 
 impl Lookups {
     /// At least one address.
-    pub(super) async fn find(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    async fn find(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, port)]);
         }

@@ -22,7 +22,7 @@ pub use cache::CachedQuota;
 #[cfg(feature = "postgres")]
 pub use postgres::Postgres;
 pub use quota::{GrantedQuota, Quota, QuotaRates};
-pub use source::{CacheAnswer, LookupCounters, QuotaSource};
+pub use source::{CacheAnswer, QuotaSource};
 #[cfg(not(feature = "postgres"))]
 pub use without_postgres::Postgres;
 

@@ -19,8 +19,7 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result
         Some(_) => writeln!(f, "    of which this gateway enforces {}", joined(&limit.part(&limit.rates)))?,
         None => writeln!(f, "    on each gateway, whatever `share` says")?,
     }
-    let strategy = limit.all_rates().map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
-    match strategy {
+    match limit.strategy() {
         Some(Strategy::SlidingWindow { precision, edge }) => {
             let edge = match edge {
                 Edge::Weighted => "is weighted by its share in the window",
@@ -34,11 +33,7 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result
         Some(Strategy::TokenBucket { .. }) => writeln!(f, "    token bucket, which is full at first")?,
         Some(Strategy::Calendar(_) | Strategy::Ban { .. }) | None => {}
     }
-    let calendar = limit.all_rates().find_map(|rate| match rate.strategy() {
-        Strategy::Calendar(calendar) => Some(calendar),
-        _ => None,
-    });
-    if let Some(calendar) = calendar {
+    if let Some(calendar) = limit.calendar() {
         writeln!(f, "    days and months begin at midnight in the time zone {}", calendar.zone())?;
     }
     match &limit.cost {

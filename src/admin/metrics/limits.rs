@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use prometheus::proto::{Metric, MetricFamily, MetricType};
+use prometheus::proto::{Metric, MetricFamily};
 
 use super::super::View;
-use super::super::families::{counter, family, gauge, gauged, real};
+use super::super::families::{counter, counters, gauge, gauged, gauges, real};
 use crate::base::clock;
 use crate::config::Cost;
 use crate::request::decide::{DECISIONS, KnownBans, LimitMetrics, OTHER_MODELS, TokenCounts};
@@ -20,41 +20,36 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
 fn own(view: &View) -> [MetricFamily; 6] {
     let (limits, now) = (view.shared.limits(), clock::now());
     [
-        family(
+        counters(
             "gateway_limit_decisions_total",
             "Decisions by limit: admitted, rejected, shadowed (over a limit that only reports), silenced, delayed (held \
              first), overflowed (charged to the pool instead), not_charged (refused by another limit), exempt and blocked \
              (overrides), banned, skipped and keyless (no \
              key), unknown (the store did not answer).",
-            MetricType::COUNTER,
             limits.iter().flat_map(|limit| decisions(limit)),
         ),
-        family(
+        gauges(
             "gateway_limit_fullest_key_ratio",
             "The share of its quota that the fullest of the keys had used that were counted in the last 5 minutes: 1 \
              is all of it, and further requests of that key are over the limit.",
-            MetricType::GAUGE,
             limits.iter().map(|limit| real(limit.fullest(now), &[("limit", &limit.name)])),
         ),
-        family(
+        gauges(
             "gateway_limit_temporary_overrides",
             "Overrides that the admin API has set and that have not ended, by limit.",
-            MetricType::GAUGE,
             view.snapshot.load().limits.iter().map(|table| gauge(table.temporary_count(), &[("limit", table.name())])),
         ),
-        family(
+        counters(
             "gateway_bans_total",
             "Bans that this gateway has begun, by limit.",
-            MetricType::COUNTER,
             banning(view).map(|limit| {
                 let begun = limit.bans.iter().map(|known| known.begun.get()).sum();
                 counter(begun, &[("limit", limit.name.as_str())])
             }),
         ),
-        family(
+        gauges(
             "gateway_banned_keys",
             "Keys that are banned, by limit: those of which this gateway knows.",
-            MetricType::GAUGE,
             banning(view).map(|limit| gauge(KnownBans::all(&limit.bans, now).len(), &[("limit", &limit.name)])),
         ),
         gauged("gateway_requests_held", "Requests that limits hold.", view.shared.held()),
@@ -85,14 +80,13 @@ fn tokens(view: &View) -> [MetricFamily; 6] {
         view.shared.limits().into_iter().filter(|limit| costs_tokens(&limit.name)).collect();
     let each = |name: &str, help: &str, read: fn(&TokenCounts) -> u64| {
         let metric = |limit: &Arc<LimitMetrics>| counter(read(&limit.tokens.total()), &[("limit", &limit.name)]);
-        family(name, help, MetricType::COUNTER, limits.iter().map(metric))
+        counters(name, help, limits.iter().map(metric))
     };
     [
-        family(
+        counters(
             "gateway_tokens_total",
             "Tokens of language models that requests of a limit have used, by model and kind: input that was not read \
              from the provider's cache, cached input, and output.",
-            MetricType::COUNTER,
             limits.iter().flat_map(|limit| by_model(limit)),
         ),
         each(

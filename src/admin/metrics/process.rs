@@ -3,11 +3,11 @@
 //!
 //! Those of the system come from `/proc`, so only Linux has them. What cannot be read is left out.
 
-use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::proto::MetricFamily;
 
 use super::super::View;
 use super::super::dashboard::State;
-use super::super::families::{counted, counter, family, gauge, gauged, whole};
+use super::super::families::{counted, counter, counters, gauge, gauged, gauges, whole};
 
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
     let mut families = Vec::from(own(view));
@@ -19,10 +19,9 @@ fn own(view: &View) -> [MetricFamily; 10] {
     let results =
         |(succeeded, refused)| [counter(succeeded, &[("result", "ok")]), counter(refused, &[("result", "refused")])];
     [
-        family(
+        gauges(
             "gateway_build_info",
             "The version that runs; always 1.",
-            MetricType::GAUGE,
             [gauge(1, &[("version", env!("CARGO_PKG_VERSION"))])],
         ),
         gauged(
@@ -36,10 +35,9 @@ fn own(view: &View) -> [MetricFamily; 10] {
             usize::from(view.state() != State::Ready),
         ),
         gauged("gateway_workers", "Threads that serve requests.", view.shared.workers()),
-        family(
+        counters(
             "gateway_config_reloads_total",
             "Reloads of the configuration, by result.",
-            MetricType::COUNTER,
             results(view.reloads_so_far.counts()),
         ),
         gauged(
@@ -47,16 +45,14 @@ fn own(view: &View) -> [MetricFamily; 10] {
             "Whether the latest configuration is in force: 0 if it was refused, so that the previous one is.",
             usize::from(view.reloads_so_far.is_last_good()),
         ),
-        family(
+        gauges(
             "gateway_config_last_success_timestamp_seconds",
             "When the configuration in force was put in force, in seconds since 1970.",
-            MetricType::GAUGE,
             [whole(view.reloads_so_far.last_success().seconds())],
         ),
-        family(
+        counters(
             "gateway_tls_certificate_reloads_total",
             "How often the files of the certificates have changed and were read again, by result.",
-            MetricType::COUNTER,
             results(view.certificate_reloads.counts()),
         ),
         gauged(
@@ -84,27 +80,25 @@ fn system() -> Vec<MetricFamily> {
 mod linux {
     use procfs::process::{LimitValue, Process};
     use procfs::{ProcResult, WithCurrentSystemInfo, boot_time_secs, ticks_per_second};
-    use prometheus::proto::{MetricFamily, MetricType};
+    use prometheus::proto::MetricFamily;
 
-    use super::super::super::families::{family, real, sum};
+    use super::super::super::families::{counters, gauges, real, sum};
 
     #[expect(clippy::cast_precision_loss, reason = "ticks, seconds and bytes stay below 2^53")]
     pub(super) fn families() -> ProcResult<Vec<MetricFamily>> {
         let process = Process::myself()?;
         let (stat, ticks) = (process.stat()?, ticks_per_second() as f64);
-        let gauged = |name: &str, help: &str, value: Option<f64>| {
-            family(name, help, MetricType::GAUGE, value.map(|value| real(value, &[])))
-        };
+        let gauged =
+            |name: &str, help: &str, value: Option<f64>| gauges(name, help, value.map(|value| real(value, &[])));
         let handles = process.limits().ok().and_then(|limits| match limits.max_open_files.soft_limit {
             LimitValue::Unlimited => None,
             LimitValue::Value(most) => Some(most as f64),
         });
         let started = boot_time_secs().map(|boot| boot as f64 + stat.starttime as f64 / ticks);
         Ok(vec![
-            family(
+            counters(
                 "process_cpu_seconds_total",
                 "Time of processors that the process has used, in its own code and in the system.",
-                MetricType::COUNTER,
                 [sum((stat.utime + stat.stime) as f64 / ticks, &[])],
             ),
             gauged(

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use prometheus::proto::{Metric, MetricFamily, MetricType};
+use prometheus::proto::{Metric, MetricFamily};
 
 use super::super::View;
-use super::super::families::{counter, family, gauge, histogram, whole};
+use super::super::families::{counter, counters, gauge, gauges, histogram, histograms, whole};
 use crate::base::clock;
 use crate::base::jwt::Rejection;
 use crate::base::metrics::Counter;
@@ -28,7 +28,7 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
 fn tokens(shared: &SharedState) -> [MetricFamily; 4] {
     let tokens = shared.tokens();
     let fetches: Vec<_> = shared.key_sources().in_force().iter().filter_map(|source| source.fetches()).collect();
-    let gauges = |value: fn(&Fetches) -> u64| {
+    let of_each = |value: fn(&Fetches) -> u64| {
         fetches.iter().map(move |source| gauge(usize::try_from(value(source)).unwrap_or(0), &[("jwt", &source.name)]))
     };
     let results = |source: &Fetches| {
@@ -36,30 +36,22 @@ fn tokens(shared: &SharedState) -> [MetricFamily; 4] {
         [counter(source.fetched, &[name, ("result", "ok")]), counter(source.failed, &[name, ("result", "failed")])]
     };
     [
-        family(
+        counters(
             "gateway_jwt_tokens_total",
             "Tokens in requests on routes that use them: verified and cached (valid), missing, or why they were \
              not valid.",
-            MetricType::COUNTER,
             tokens.iter().flat_map(|token| found(token)),
         ),
-        family(
+        counters(
             "gateway_jwks_fetches_total",
             "Fetches of the keys of issuers, by result.",
-            MetricType::COUNTER,
             fetches.iter().flat_map(results),
         ),
-        family(
-            "gateway_jwks_keys",
-            "Keys of an issuer that are in use.",
-            MetricType::GAUGE,
-            gauges(|source| source.keys as u64),
-        ),
-        family(
+        gauges("gateway_jwks_keys", "Keys of an issuer that are in use.", of_each(|source| source.keys as u64)),
+        gauges(
             "gateway_jwks_last_success_timestamp_seconds",
             "When the keys of an issuer were fetched last, in seconds since 1970; 0 is never.",
-            MetricType::GAUGE,
-            gauges(|source| source.last_success),
+            of_each(|source| source.last_success),
         ),
     ]
 }
@@ -99,47 +91,40 @@ fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
         [gauge(known, &[limit, ("state", "known")]), gauge(absent, &[limit, ("state", "absent")])]
     };
     [
-        family(
+        counters(
             "gateway_quota_lookups_total",
             "Lookups of keys in sources of quotas: found, absent, unusable answers, failed because the source was away, \
              and skipped because too many were waiting.",
-            MetricType::COUNTER,
             sources.iter().flat_map(results),
         ),
-        family(
+        histograms(
             "gateway_quota_lookup_duration_seconds",
             "Time until a source of quotas has answered.",
-            MetricType::HISTOGRAM,
             each(&|source, limit| histogram(&[&source.counters().duration].into_iter().collect(), &[limit])),
         ),
-        family(
+        counters(
             "gateway_quota_waits_timed_out_total",
             "Requests that have waited for a source of quotas for as long as its timeout, and had other rates then.",
-            MetricType::COUNTER,
             each(&|source, limit| counter(source.timed_out(), &[limit])),
         ),
-        family(
+        gauges(
             "gateway_quota_cached_keys",
             "Keys whose quotas are cached: those that the source knows, and others.",
-            MetricType::GAUGE,
             sources.iter().flat_map(cached),
         ),
-        family(
+        gauges(
             "gateway_quota_max_cached_keys",
             "How many keys are cached at most.",
-            MetricType::GAUGE,
             each(&|source, limit| gauge(source.settings().max_cached, &[limit])),
         ),
-        family(
+        counters(
             "gateway_quota_evictions_total",
             "Keys that had to make room for others in the cache of a source of quotas.",
-            MetricType::COUNTER,
             each(&|source, limit| counter(source.evictions(), &[limit])),
         ),
-        family(
+        gauges(
             "gateway_quota_source_up",
             "1 if the source of quotas can be asked, as far as is known, and 0 while it is away.",
-            MetricType::GAUGE,
             each(&|source, limit| gauge(usize::from(!source.is_away()), &[limit])),
         ),
     ]
@@ -150,22 +135,19 @@ fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
     let failed = failed.map(|(kind, count)| counter(count, &[("result", kind.name())]));
     let (answered, unknown) = acme.challenges().counts();
     [
-        family(
+        counters(
             "gateway_acme_orders_total",
             "Orders of certificates: ok, or why they failed.",
-            MetricType::COUNTER,
             [counter(succeeded, &[("result", "ok")])].into_iter().chain(failed),
         ),
-        family(
+        gauges(
             "gateway_acme_overdue_seconds",
             "For how long there should have been a certificate, or a new one; 0 if there is.",
-            MetricType::GAUGE,
             [whole(acme.overdue(clock::now()).as_secs())],
         ),
-        family(
+        counters(
             "gateway_acme_challenges_total",
             "Challenges of authorities that were answered, and questions for answers that are not known.",
-            MetricType::COUNTER,
             [counter(answered, &[("result", "answered")]), counter(unknown, &[("result", "unknown")])],
         ),
     ]
@@ -174,11 +156,10 @@ fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
 fn spans(shared: &SharedState) -> MetricFamily {
     let SpanCounts { exported, no_room, refused, failed } = shared.exporters().counts();
     let results = [("exported", exported), ("no_room", no_room), ("refused", refused), ("failed", failed)];
-    family(
+    counters(
         "gateway_spans_total",
         "Spans of requests: exported to the collector, or dropped, because there was no room for more to wait, the \
          collector has refused them, or it was not there.",
-        MetricType::COUNTER,
         results.map(|(result, count)| counter(count.get(), &[("result", result)])),
     )
 }

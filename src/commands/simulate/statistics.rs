@@ -13,10 +13,10 @@ use crate::base::clock::{Time, micros};
 use crate::base::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, MAX_LOG, Rate, Strategy};
 
-const MAX_KEYS: usize = 1 << 20;
 /// The peak of a key for each rate of the limit: the smallest quota that would not have refused the key.
 pub(super) type Peaks = SmallVec<[u64; 2]>;
 
+const MAX_KEYS: usize = 1 << 20;
 /// In all exact logs of a limit together; each entry takes 16 bytes.
 const MAX_ENTRIES: usize = 1 << 24;
 

@@ -58,15 +58,9 @@ impl Terms {
 
     /// The terms of a limit that was read before; defaults for kinds of rates that the limit does not have.
     pub(super) fn of(limit: &Limit) -> Self {
-        let strategies = || limit.all_rates().map(Rate::strategy);
-        let strategy = strategies().find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
-        let calendar = strategies().find_map(|strategy| match strategy {
-            Strategy::Calendar(calendar) => Some(calendar.clone()),
-            _ => None,
-        });
         Self {
-            strategy: strategy.cloned().unwrap_or_default(),
-            calendar: calendar.unwrap_or(Calendar::utc(Unit::Day)),
+            strategy: limit.strategy().cloned().unwrap_or_default(),
+            calendar: limit.calendar().cloned().unwrap_or(Calendar::utc(Unit::Day)),
             uses_calendar: Cell::default(),
             uses_strategy: Cell::default(),
         }

@@ -196,13 +196,9 @@ pub(super) fn read_tls(
             (None, system.read().map_err(|why| servers.report(why, help)).ok())
         }
     };
-    match ConnectorTls::new(authorities?, identity) {
-        Ok(settings) => Some(UpstreamTls { ca, server_name, certificate, settings }),
-        Err(error) => {
-            servers.report(format!("cannot use TLS: {error}"), "");
-            None
-        }
-    }
+    let settings = ConnectorTls::new(authorities?, identity);
+    let settings = settings.map_err(|error| servers.report(format!("cannot use TLS: {error}"), "")).ok()?;
+    Some(UpstreamTls { ca, server_name, certificate, settings })
 }
 
 fn certificate(section: &Section<'_>) -> Option<(CertificateFiles, Identity)> {
