@@ -104,7 +104,7 @@ pub enum OwnFile {
 pub fn read_own(max: u64, path: &Path) -> io::Result<OwnFile> {
     let read = RegularFile::with_flags(OFlags::RDONLY | OFlags::NOFOLLOW, max, path).and_then(|mut file| {
         if !is_own(&file.file.metadata()?) {
-            return Ok(OwnFile::Wrong("other users can have written it"));
+            return Ok(OwnFile::Wrong("other users may have written it"));
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
@@ -167,7 +167,7 @@ impl<'a> NamedFile<'a> {
     }
 
     pub(super) fn unreadable(&self, error: &io::Error) {
-        let help = report::how_to_read(error.kind(), "its path starts at the folder of this file");
+        let help = report::how_to_read(error.kind(), "a relative path starts at the folder of this file");
         self.field.report(format!("cannot read {}: {error}", quoted(self.name)), help);
     }
 

@@ -145,7 +145,7 @@ impl ConfigSource {
             Self::Path(path) => Problems::unreadable(path, error),
             Self::Once(once) => {
                 let message = format!("cannot read the configuration: {error}");
-                Problems::without_text(&once.name(), message, "let the program that writes it come to its end")
+                Problems::without_text(&once.name(), message, "let the program that writes it finish")
             }
             Self::Remote(remote) => {
                 let help = "check that its server answers at this URL";
@@ -228,7 +228,7 @@ impl ReadOnce {
             None => read_standard_input(),
         };
         let bytes = read.map_err(|error| {
-            problem(format!("cannot read the configuration: {error}"), "let the program that writes it begin at once")
+            problem(format!("cannot read the configuration: {error}"), "let the program that writes it start at once")
         })?;
         *was_read = true;
         Ok(Document::one(&self.name(), bytes, Some(Path::new(""))))

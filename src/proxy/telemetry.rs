@@ -2,6 +2,7 @@
 //!
 //! A record ends when the body has been sent or the client has left, not when the head is sent.
 
+mod access_entry;
 mod access_line;
 mod access_log;
 mod observed_body;
@@ -27,7 +28,8 @@ use crate::request::decide::{ConcurrencyPermit, LimitMetrics};
 use crate::server::RequestGuard;
 use crate::upstream::DestinationAddress;
 
-pub use access_log::{AccessLogEntry, AccessLogOutput, AccessLogger};
+pub use access_entry::AccessLogEntry;
+pub use access_log::{AccessLogOutput, AccessLogger};
 pub use method_class::MethodClass;
 pub use observed_body::{ObservedBody, ResponseContent};
 pub use sampler::Sampler;

@@ -30,13 +30,13 @@ fn own(view: &View) -> [MetricFamily; 6] {
         ),
         gauges(
             "gateway_limit_fullest_key_ratio",
-            "The share of its quota that the fullest of the keys had used that were counted in the last 5 minutes: 1 \
-             is all of it, and further requests of that key are over the limit.",
+            "The share of its quota that the fullest key of the last 5 minutes has used: at 1, further requests of \
+             that key are over the limit.",
             limits.iter().map(|limit| real(limit.fullest(now), &[("limit", &limit.name)])),
         ),
         gauges(
             "gateway_limit_temporary_overrides",
-            "Overrides that the admin API has set and that have not ended, by limit.",
+            "Overrides that the admin API has set and that have not expired, by limit.",
             view.snapshot.load().limits.iter().map(|table| gauge(table.temporary_count(), &[("limit", table.name())])),
         ),
         counters(
@@ -49,10 +49,10 @@ fn own(view: &View) -> [MetricFamily; 6] {
         ),
         gauges(
             "gateway_banned_keys",
-            "Keys that are banned, by limit: those of which this gateway knows.",
+            "Banned keys that this gateway knows of, by limit.",
             banning(view).map(|limit| gauge(KnownBans::all(&limit.bans, now).len(), &[("limit", &limit.name)])),
         ),
-        gauged("gateway_requests_held", "Requests that limits hold.", view.shared.held()),
+        gauged("gateway_requests_held", "Requests that limits are holding.", view.shared.held()),
     ]
 }
 
@@ -91,27 +91,23 @@ fn tokens(view: &View) -> [MetricFamily; 6] {
         ),
         each(
             "gateway_token_cost_reserved_total",
-            "What requests were charged by a limit with a cost in tokens until their responses have ended.",
+            "What a limit with a cost in tokens charged requests before their responses ended.",
             |counts| counts.reserved,
         ),
-        each("gateway_token_cost_settled_total", "What the same requests have cost in the end.", |counts| {
-            counts.settled
-        }),
+        each("gateway_token_cost_settled_total", "What the same requests cost in the end.", |counts| counts.settled),
         each(
             "gateway_token_estimates_total",
-            "Responses whose tokens were estimated by their size, since they did not say them or broke off.",
+            "Responses whose tokens were estimated by their size, because they broke off or did not report them.",
             |counts| counts.estimated,
         ),
         each(
             "gateway_token_streams_cut_total",
-            "Streams that were ended because there was no room for more tokens.",
+            "Streams that were cut because there was no room for more tokens.",
             |counts| counts.cut,
         ),
-        each(
-            "gateway_token_counts_ignored_total",
-            "Numbers in responses that stood where a count of tokens should be, and could not be one.",
-            |counts| counts.ignored,
-        ),
+        each("gateway_token_counts_ignored_total", "Impossible counts of tokens in responses, such as -1.", |counts| {
+            counts.ignored
+        }),
     ]
 }
 

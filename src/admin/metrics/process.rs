@@ -21,12 +21,12 @@ fn own(view: &View) -> [MetricFamily; 10] {
     [
         gauges(
             "gateway_build_info",
-            "The version that runs; always 1.",
+            "The running version; always 1.",
             [gauge(1, &[("version", env!("CARGO_PKG_VERSION"))])],
         ),
         gauged(
             "gateway_ready",
-            "Whether load balancers shall send requests: 0 while it drains or stops, as /readyz says.",
+            "Whether load balancers should send requests, as /readyz says: 0 while the gateway drains or stops.",
             usize::from(view.state() == State::Ready),
         ),
         gauged(
@@ -42,27 +42,28 @@ fn own(view: &View) -> [MetricFamily; 10] {
         ),
         gauged(
             "gateway_config_last_reload_successful",
-            "Whether the latest configuration is in force: 0 if it was refused, so that the previous one is.",
+            "Whether the latest configuration is in force: 0 if it was refused, and the previous one stays in force.",
             usize::from(view.reloads_so_far.is_last_good()),
         ),
         gauges(
             "gateway_config_last_success_timestamp_seconds",
-            "When the configuration in force was put in force, in seconds since 1970.",
+            "Since when the configuration is in force, in seconds since 1970.",
             [whole(view.reloads_so_far.last_success().seconds())],
         ),
         counters(
             "gateway_tls_certificate_reloads_total",
-            "How often the files of the certificates have changed and were read again, by result.",
+            "How often changed files of certificates were read again, by result.",
             results(view.certificate_reloads.counts()),
         ),
         gauged(
             "gateway_tls_certificate_last_reload_successful",
-            "Whether the files of the certificates can be used: 0 if they were refused, so that the previous ones stay in use.",
+            "Whether the files of the certificates can be used: 0 if they were refused, and the previous ones stay in \
+             use.",
             usize::from(view.certificate_reloads.is_last_good()),
         ),
         counted(
             "gateway_log_dropped_total",
-            "Log lines that were dropped, because standard error was not read fast enough or could not be written.",
+            "Log lines that were dropped, because standard error did not take them fast enough, or at all.",
             view.dropped_lines.count(),
         ),
     ]
@@ -98,17 +99,17 @@ mod linux {
         Ok(vec![
             counters(
                 "process_cpu_seconds_total",
-                "Time of processors that the process has used, in its own code and in the system.",
+                "Processor time that the process has used, in its own code and in the system.",
                 [sum((stat.utime + stat.stime) as f64 / ticks, &[])],
             ),
             gauged(
                 "process_resident_memory_bytes",
-                "Memory that the process occupies.",
+                "Resident memory of the process.",
                 Some(stat.rss_bytes().get() as f64),
             ),
             gauged("process_virtual_memory_bytes", "Size of the address space.", Some(stat.vsize as f64)),
             gauged("process_open_fds", "Open file handles.", process.fd_count().ok().map(|open| open as f64)),
-            gauged("process_max_fds", "How many file handles may be open.", handles),
+            gauged("process_max_fds", "The maximum number of open file handles.", handles),
             gauged("process_threads", "Threads of the process.", Some(stat.num_threads as f64)),
             gauged("process_start_time_seconds", "When the process was started, in seconds since 1970.", started.ok()),
         ])

@@ -38,8 +38,8 @@ fn tokens(shared: &SharedState) -> [MetricFamily; 4] {
     [
         counters(
             "gateway_jwt_tokens_total",
-            "Tokens in requests on routes that use them: verified and cached (valid), missing, or why they were \
-             not valid.",
+            "JSON Web Tokens of requests on routes that use them: verified and cached (valid), missing, or why they \
+             were not valid.",
             tokens.iter().flat_map(|token| found(token)),
         ),
         counters(
@@ -47,10 +47,10 @@ fn tokens(shared: &SharedState) -> [MetricFamily; 4] {
             "Fetches of the keys of issuers, by result.",
             fetches.iter().flat_map(results),
         ),
-        gauges("gateway_jwks_keys", "Keys of an issuer that are in use.", of_each(|source| source.keys as u64)),
+        gauges("gateway_jwks_keys", "Keys of an issuer in use.", of_each(|source| source.keys as u64)),
         gauges(
             "gateway_jwks_last_success_timestamp_seconds",
-            "When the keys of an issuer were fetched last, in seconds since 1970; 0 is never.",
+            "When the keys of an issuer were last fetched, in seconds since 1970; 0 is never.",
             of_each(|source| source.last_success),
         ),
     ]
@@ -99,12 +99,12 @@ fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
         ),
         histograms(
             "gateway_quota_lookup_duration_seconds",
-            "Time until a source of quotas has answered.",
+            "Time until a source of quotas answered.",
             each(&|source, limit| histogram(&[&source.counters().duration].into_iter().collect(), &[limit])),
         ),
         counters(
             "gateway_quota_waits_timed_out_total",
-            "Requests that have waited for a source of quotas for as long as its timeout, and had other rates then.",
+            "Requests that waited for a source of quotas for its whole timeout, and then had other rates.",
             each(&|source, limit| counter(source.timed_out(), &[limit])),
         ),
         gauges(
@@ -114,7 +114,7 @@ fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
         ),
         gauges(
             "gateway_quota_max_cached_keys",
-            "How many keys are cached at most.",
+            "The maximum number of cached keys.",
             each(&|source, limit| gauge(source.settings().max_cached, &[limit])),
         ),
         counters(
@@ -124,7 +124,7 @@ fn quotas(shared: &SharedState) -> [MetricFamily; 7] {
         ),
         gauges(
             "gateway_quota_source_up",
-            "1 if the source of quotas can be asked, as far as is known, and 0 while it is away.",
+            "0 while the source of quotas is known to be away, otherwise 1.",
             each(&|source, limit| gauge(usize::from(!source.is_away()), &[limit])),
         ),
     ]
@@ -142,12 +142,12 @@ fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
         ),
         gauges(
             "gateway_acme_overdue_seconds",
-            "For how long there should have been a certificate, or a new one; 0 if there is.",
+            "How long an order of a certificate has been overdue; 0 if none is.",
             [whole(acme.overdue(clock::now()).as_secs())],
         ),
         counters(
             "gateway_acme_challenges_total",
-            "Challenges of authorities that were answered, and questions for answers that are not known.",
+            "ACME challenges, by result: answered, or unknown without an order under way.",
             [counter(answered, &[("result", "answered")]), counter(unknown, &[("result", "unknown")])],
         ),
     ]
@@ -158,8 +158,8 @@ fn spans(shared: &SharedState) -> MetricFamily {
     let results = [("exported", exported), ("no_room", no_room), ("refused", refused), ("failed", failed)];
     counters(
         "gateway_spans_total",
-        "Spans of requests: exported to the collector, or dropped, because there was no room for more to wait, the \
-         collector has refused them, or it was not there.",
+        "Spans of requests: exported to the collector, or dropped because too many were waiting, the collector refused \
+         them, or it did not answer.",
         results.map(|(result, count)| counter(count.get(), &[("result", result)])),
     )
 }

@@ -77,7 +77,7 @@ impl DescribedLimit<'_> {
         line(text, &format!("    cost     {cost}"));
         if let Some(pool) = self.limit.pool() {
             let instead = match extractor.is_of_strangers(counted, self.attributes) {
-                true => format!("{pool} does not stand in for what strangers share"),
+                true => format!("{pool} is not charged for requests that share a counter"),
                 false => format!("{pool} is charged instead, if that has room"),
             };
             line(text, &format!("    no room  {instead}"));
@@ -98,7 +98,7 @@ impl DescribedLimit<'_> {
         let name = self.attributes.body.and_then(InspectedBody::model);
         let of = cost.model(name).map_or_else(String::new, |model| format!(" of {}", model.pattern.0));
         let Weights { input: per_input, output: per_output, .. } = cost.weights(name);
-        let whole = if reserved == most { ", which is all that there may be" } else { "" };
+        let whole = if reserved == most { ", the most that the limit allows" } else { "" };
         format!(
             "{reserved} reserved{whole}: {input} tokens of input by its size, {output} of output; weights{of}: input \
              {per_input}, output {per_output}"
@@ -196,7 +196,7 @@ fn answer(asked: &AskedQuota) -> String {
     match asked {
         None => "not asked about this key".to_owned(),
         Some(Ok(None)) => "asked just now, and does not know the key".to_owned(),
-        Some(Err(why)) => format!("asked just now, without an answer that can be used: {why}"),
+        Some(Err(why)) => format!("asked just now, without a usable answer: {why}"),
         Some(Ok(Some(quota))) => {
             let granted = match &quota.granted {
                 GrantedQuota::Rates(_) => "names these rates".to_owned(),

@@ -51,7 +51,7 @@ pub(super) fn check_pools(draft: &Draft<'_>, source: &Source<'_>) {
             && cost > most
         {
             let message = format!("a request that costs {cost} can pass neither `{}` nor its pool", owner.text);
-            source.report(named.span.clone(), message, format!("the larger of both allows {most}"));
+            source.report(named.span.clone(), message, format!("the larger of the two allows {most}"));
         }
     }
 }
@@ -126,7 +126,8 @@ fn warn_of_holds(limit: &Limit, name: &Name<'_>, source: &Source<'_>) {
         let message =
             format!("`{}` holds calls, and a request passes if Envoy does not wait for the answer", name.text);
         let help = format!(
-            "a hold ends after three quarters of the `timeout` of Envoy's filter, 20 ms by default: for all of {} set a third more",
+            "a hold ends after three quarters of the `timeout` of Envoy's filter, 20 ms by default: to hold for all of \
+             {}, set a third more",
             spelled_duration(longest)
         );
         source.warn(name.span.clone(), message, help);

@@ -15,7 +15,7 @@ use crate::config::read::{Field, Section, tables};
 use crate::config::{content, values};
 use crate::limit::{MAX_LOG, MAX_WINDOW, MIN_WINDOW};
 
-const SLOW: &str = "write from when on and for how long: slow = { from = 0.8, up_to = \"2s\" }";
+const SLOW: &str = "write from which share on and for how long: slow = { from = 0.8, up_to = \"2s\" }";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLimit {

@@ -134,8 +134,8 @@ tables! {
 
     /// A model with weights of its own; absent ones are as in `cost`.
     model {
-        /// The model's name in the request or in the response, whichever is dearer; `*` stands for any text, and case does
-        /// not matter.
+        /// The model's name in the request or in the response, whichever costs more; `*` stands for any text, and case
+        /// does not matter.
         r#match: () = text().required() => "gpt-4o*";
         /// The cost of an input token.
         input: Weight = weight() => 2.5;
@@ -188,7 +188,7 @@ fn pointers(field: &Field<'_>) -> Option<UsagePointers> {
     let is_given = |key: &Setting<()>| table.field(key).is_some();
     let is_enough = is_given(&usage::total) || is_given(&usage::input) && is_given(&usage::output);
     if !is_enough {
-        field.report("`tokens` says neither both `input` and `output` nor `total`", USAGE);
+        field.report("`tokens` needs both `input` and `output`, or `total`", USAGE);
     }
     table.close();
     Some(UsagePointers { input, cached, output, total })

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use http::{HeaderValue, Method, StatusCode, Version};
 
 use super::Outcome;
-use super::access_log::AccessLogEntry;
+use super::access_entry::AccessLogEntry;
 use crate::base::clock::Time;
 use crate::base::printable::with_escapes;
 use crate::base::reason::Reason;
