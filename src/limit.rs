@@ -61,7 +61,6 @@
 
 mod calendar;
 mod rate;
-mod varint;
 mod log;
 mod low_water;
 mod extension;

@@ -17,8 +17,6 @@ mod stores;
 mod workers;
 
 use std::cell::RefCell;
-use std::fmt;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::pin::pin;
@@ -26,6 +24,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
+use std::{fmt, io};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -36,10 +35,10 @@ use tokio::time::sleep;
 
 use crate::admin::{self, Gatekeeper, KeyMask, RecentReloads, View};
 use crate::base::clock::{self, Time};
-use crate::base::local_runtime::local_runtime;
 use crate::base::metrics::{Counter, PerWorker};
 use crate::base::random::Random;
 use crate::base::readiness::Readiness;
+use crate::base::threads::local_runtime;
 use crate::config::{Config, ReloadError};
 use crate::net::Traffic;
 use crate::net::tls::ListenerTls;

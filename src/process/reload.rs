@@ -4,7 +4,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use crate::admin::{ReloadAnswer, ReloadResult};
-use crate::base::background::Background;
+use crate::base::threads::Background;
 use crate::config::overrides::Changes;
 use crate::config::{Recounted, ReloadError};
 

@@ -2,7 +2,6 @@
 
 pub mod heavy_hitters;
 mod key_activity;
-mod token_metrics;
 mod counters;
 mod temporary_overrides;
 mod rate_selector;
@@ -10,10 +9,8 @@ mod resolved_quotas;
 mod outcome;
 mod reservations;
 mod concurrency;
-mod wait_queues;
 mod preparation;
 mod bans;
-mod conclusion;
 mod delay;
 mod slow;
 mod first;
@@ -36,7 +33,10 @@ use crate::store::{Answer, Ask, Asks, Pooled, Reply, Store};
 
 pub use bans::{BanRule, KnownBan, KnownBans, Strikes};
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
-pub use counters::{DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics};
+pub use counters::{
+    DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics, OTHER_MODELS, TokenCounts, TokenMetrics,
+};
+pub use delay::WaitQueues;
 pub use first::{Stage, StageRange, charge_first, decide_first, refuse_first};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, binding, longest_refusal};
@@ -47,8 +47,6 @@ pub use reservations::{
 };
 pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quotas};
 pub use temporary_overrides::{LimitOverrides, ListedOverride, MAX_TEMPORARY, NotSet, TemporaryOverrides};
-pub use token_metrics::{OTHER_MODELS, TokenCounts, TokenMetrics};
-pub use wait_queues::WaitQueues;
 
 use bans::Refused;
 use preparation::RateCheck;
@@ -214,6 +212,11 @@ impl<'a> DecisionState<'a> {
 }
 
 impl DecisionInput<'_, '_> {
+    /// Whether all limits of the route are asked together.
+    fn asks_all(&self) -> bool {
+        self.part == StageRange::ALL
+    }
+
     /// How much room the request needs in the limit at this place, which allows `most` at once, and the first charge.
     fn initial_cost(&self, place: usize, most: u64) -> (u64, u64) {
         if let Some(descriptor) = self.attributes.descriptors.get(place) {

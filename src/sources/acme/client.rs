@@ -12,7 +12,7 @@ use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use parking_lot::Mutex;
 
 use crate::base::clock;
-use crate::base::http::retry_after::retry_after;
+use crate::base::http::retry_after;
 use crate::config::{Acme, document_url};
 use crate::net::fetch::{self, FetchError, Url};
 use crate::net::tls::ConnectorTls;

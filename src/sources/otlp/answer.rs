@@ -8,7 +8,7 @@ use prost::Message as _;
 
 use super::messages::ExportResponse;
 use crate::base::clock::Time;
-use crate::base::http::retry_after::retry_after;
+use crate::base::http::retry_after;
 
 /// The longest pause that a collector can ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);

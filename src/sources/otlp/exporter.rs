@@ -16,8 +16,8 @@ use super::answer::{self, ExportOutcome};
 use super::messages::ExportRequest;
 use crate::base::back_off::BackOff;
 use crate::base::clock;
-use crate::base::local_runtime::block_on;
 use crate::base::spans::{SpanCounts, Trace, TraceReceiver, TraceSender, trace_channel};
+use crate::base::threads::block_on;
 use crate::config::Collector;
 use crate::net::fetch::{self, FetchError};
 

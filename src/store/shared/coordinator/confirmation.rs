@@ -9,9 +9,9 @@ use crate::config::OnError;
 use crate::store::Reply;
 use crate::store::plan::Plan;
 use crate::store::shared::OwnedAsk;
+use crate::store::shared::cached_cell::{Confirmation, Standing, Standings};
 use crate::store::shared::cells::CellPlace;
-use crate::store::shared::message::PendingDecision;
-use crate::store::shared::provisional::{Confirmation, Standing, Standings};
+use crate::store::shared::mailbox::PendingDecision;
 
 impl Coordinator {
     /// The cell of bans was just read: if a decision is charged already and waits for that, notes whether its key is banned.
