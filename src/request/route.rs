@@ -199,7 +199,7 @@ pub fn mismatch(
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+    use http::{HeaderMap, HeaderValue, StatusCode};
     use proptest::prelude::*;
 
     use super::*;

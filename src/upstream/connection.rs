@@ -207,8 +207,6 @@ impl SpareBuffers {
 
 #[cfg(test)]
 mod tests {
-    use std::mem;
-
     use bytes::Bytes;
 
     use super::*;

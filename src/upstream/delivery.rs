@@ -84,14 +84,14 @@ impl Delivery<'_> {
     }
 
     /// Whether the endpoint is offered HTTP/2 for the request: an endpoint that has chosen HTTP/1.1 is not.
-    pub(super) fn is_offered_http2(self, endpoint: &Endpoint) -> bool {
+    fn is_offered_http2(self, endpoint: &Endpoint) -> bool {
         let RequestHead { asks_for_websocket, headers, .. } = self.request.head;
         endpoint.target.is_offered_http2(|| asks_for_websocket || has_credentials(headers))
             && !self.connections.pools.http2.chooses_http1(endpoint.id)
     }
 
     /// The client that is announced to servers. The connection can be used for no other.
-    pub(super) fn announced(self) -> Option<SocketAddr> {
+    fn announced(self) -> Option<SocketAddr> {
         self.upstream.proxy_protocol.and(self.request.address())
     }
 
@@ -166,10 +166,10 @@ pub(super) struct Attempts<'a> {
     /// How often the request was sent to another endpoint although one may have processed it.
     retries: u32,
     /// Whether a stale connection was replaced. That happens once, and from then on all connections are new.
-    pub(super) is_repeated: bool,
+    is_repeated: bool,
     /// Whether a server may have got a part of the request before the current attempt.
     was_begun: bool,
-    pub(super) body: BodySource,
+    body: BodySource,
 }
 
 impl<'a> Attempts<'a> {

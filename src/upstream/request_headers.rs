@@ -24,7 +24,7 @@ use crate::net::tls::ClientCertificate;
 pub(super) const MAX_NAMED: usize = 100;
 
 /// Headers that belong to the client's connection because Connection names them (RFC 9110, section 7.6.1), in any case.
-pub(super) type NamedHeaders<'a> = SmallVec<[&'a [u8]; 2]>;
+type NamedHeaders<'a> = SmallVec<[&'a [u8]; 2]>;
 
 /// Takes the headers of a request in the form of a protocol.
 pub(super) trait HeaderSink {
@@ -288,7 +288,6 @@ mod tests {
     use crate::base::http::request_id::RequestId;
     use crate::base::http::trace_context::{TRACEPARENT_HEADER, TraceContext};
     use crate::base::random::Random;
-    use crate::config::Scheme;
     use crate::request::identify::client::{client, scheme};
     use crate::upstream::request::{ForwardedHeader, Origin};
 

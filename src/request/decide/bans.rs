@@ -28,8 +28,8 @@ const MOST_BYTES: usize = 32 << 20;
 
 #[derive(Clone, Debug)]
 pub struct BanRule {
-    pub(super) limits: BanLimits,
-    pub(super) strikes: Arc<Strikes>,
+    limits: BanLimits,
+    strikes: Arc<Strikes>,
     pub respond: BanResponse,
 }
 
@@ -241,7 +241,7 @@ pub struct KnownBan {
 
 impl KnownBans {
     /// Notes that a key is banned. `text` is called only if the key is new.
-    pub(super) fn note(&self, key: Fingerprint, until: Time, times: u64, text: impl FnOnce() -> String) {
+    fn note(&self, key: Fingerprint, until: Time, times: u64, text: impl FnOnce() -> String) {
         let Some(mut keys) = self.keys.try_lock() else { return };
         if let Some(known) = keys.get_mut(&key) {
             (known.until, known.times) = (until, times);

@@ -269,7 +269,7 @@ impl Drop for QueueSlot {
 mod tests {
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use super::*;
 

@@ -231,7 +231,7 @@ fn is_of_name(byte: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderValue, header};
+    use http::HeaderValue;
     use proptest::prelude::*;
 
     use super::*;

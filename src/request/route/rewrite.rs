@@ -177,7 +177,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::{EscapedSlashes, PathMatching, PathRules};
+    use crate::config::PathMatching;
     use crate::request::route::path;
 
     const RULES: PathRules = PathRules { matching: PathMatching::Forgiving, escaped_slashes: EscapedSlashes::Reject };

@@ -148,14 +148,14 @@ impl Driver {
 const INPUT: usize = 64 << 10;
 
 /// The connection to one server. It alone owns the socket, connects, reads and writes.
-pub(super) enum Connection {
+enum Connection {
     Closed,
     Connecting(Pin<Box<dyn Future<Output = Result<Socket, LinkFailure>>>>),
     Open(Socket),
 }
 
 /// A socket to a server that has answered the greeting.
-pub(super) struct Socket {
+struct Socket {
     stream: TcpStream,
     /// The bytes to be written, and how many of them have been.
     output: Vec<u8>,
@@ -165,11 +165,11 @@ pub(super) struct Socket {
 
 impl Connection {
     /// [`Self::proceed`] makes the connection. The name is looked up each time, because its address may have changed.
-    pub(super) fn open(address: String, greeting: Greeting) -> Self {
+    fn open(address: String, greeting: Greeting) -> Self {
         Self::Connecting(Box::pin(Socket::open(address, greeting)))
     }
 
-    pub(super) fn write(&mut self, bytes: Vec<u8>) {
+    fn write(&mut self, bytes: Vec<u8>) {
         match self {
             Self::Open(Socket { output, .. }) if output.is_empty() => *output = bytes,
             Self::Open(Socket { output, .. }) => output.extend_from_slice(&bytes),
@@ -181,7 +181,7 @@ impl Connection {
     ///
     /// # Errors
     /// If the server cannot be connected to or does not answer as it should, or if the connection is closed or broken.
-    pub(super) async fn proceed(&mut self) -> Result<Option<&mut BytesMut>, LinkFailure> {
+    async fn proceed(&mut self) -> Result<Option<&mut BytesMut>, LinkFailure> {
         match self {
             Self::Closed => std::future::pending().await,
             Self::Connecting(connecting) => {

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::OwnedAsk;
 use super::batch::WORTHWHILE;
-use super::cached_cell::{Standing, Standings};
+use super::cached_cell::Standings;
 use super::cells::CellPlace;
 use crate::base::clock::{self, Time};
 use crate::base::fingerprint::Fingerprint;
@@ -273,10 +273,6 @@ impl PendingDecision {
         })
     }
 
-    pub(super) fn standing(&mut self, index: usize) -> Option<&mut Standing> {
-        self.standings.get_mut(index)
-    }
-
     pub(super) fn is_given_up(&self) -> bool {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
@@ -285,24 +281,16 @@ impl PendingDecision {
 #[cfg(test)]
 mod tests {
     use std::pin::{Pin, pin};
-    use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
     use std::task::{Context, Poll, Wake, Waker};
     use std::thread;
     use std::time::Duration;
 
-    use smallvec::SmallVec;
-    use tokio::sync::oneshot;
     use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
-    use crate::base::clock::Time;
-    use crate::base::fingerprint::Fingerprint;
-    use crate::limit::{Cell, Limit};
-    use crate::store::shared::OwnedAsk;
-    use crate::store::shared::mailbox::PendingDecision;
+    use crate::limit::Cell;
     use crate::store::shared::tests::ask;
-    use crate::store::{Reply, Reserved, Ticket};
 
     const NOW: Time = Time::from_micros(1);
 

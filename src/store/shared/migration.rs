@@ -34,7 +34,7 @@ impl Cells {
     }
 
     /// Forgets expired migrations. Returns the time until the last one expires, if any.
-    pub(super) fn expire_migrations(&mut self, now: Time) -> Option<Duration> {
+    fn expire_migrations(&mut self, now: Time) -> Option<Duration> {
         if let Some(rest) = self.reloads.expired(now) {
             self.reloads = rest;
         }
@@ -164,15 +164,11 @@ impl Sweep {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::base::fingerprint::Fingerprint;
     use crate::base::metrics::Counter;
-    use crate::limit::Limit;
+    use crate::store::Replaced;
     use crate::store::shared::cached_cell::ExchangeStage;
     use crate::store::shared::tests::ask;
-    use crate::store::{LimitChanges, Replaced};
 
     fn of_limit(cells: &mut Cells, name: &str) -> usize {
         let places = 0..u32::try_from(cells.len()).unwrap();

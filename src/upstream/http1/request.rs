@@ -221,7 +221,7 @@ impl RequestBody {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderMap, Method, Version};
+    use http::{HeaderMap, Version};
 
     use super::*;
     use crate::base::http::request_id::RequestId;

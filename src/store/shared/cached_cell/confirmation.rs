@@ -191,7 +191,7 @@ pub(in crate::store::shared) struct Provisional {
     /// With the admitting limit: limits of one shape share a cell, not a quota. A key that is reset gets another cell.
     pub(in crate::store::shared) ticket: Ticket,
     /// The moment of the charge. It must fit as of then: later, other counts may have left the window.
-    pub(in crate::store::shared) at: Time,
+    at: Time,
     /// Whether it is part of the exchange in flight.
     pub(in crate::store::shared) sent: bool,
     /// Its number as an attempt to charge the state that is kept as a whole, until the result is known.

@@ -38,14 +38,14 @@ pub(in crate::store::shared) const FAR: Duration = Duration::from_millis(5);
 /// A key is busy enough for a lease if it was charged at least this cost in the time of a lease.
 pub(in crate::store::shared) const BUSY: u64 = 4;
 /// A lease is at most one part in so many of what is left.
-pub(in crate::store::shared) const SHARE: u64 = 64;
+const SHARE: u64 = 64;
 
 #[derive(Debug)]
 pub(in crate::store::shared) struct Lease {
     /// The charge; the cost of its ticket is what is not spent yet.
     pub(in crate::store::shared) charge: Box<Provisional>,
     /// Requests that came before this moment may spend it.
-    pub(in crate::store::shared) until: Instant,
+    until: Instant,
 }
 
 /// How much this gateway charges a key in the time of a lease.
@@ -59,7 +59,7 @@ pub(in crate::store::shared) struct LeaseDemand {
 }
 
 impl LeaseDemand {
-    pub(in crate::store::shared) fn note(&mut self, cost: u64, asked: Instant) {
+    fn note(&mut self, cost: u64, asked: Instant) {
         let elapsed = asked.saturating_duration_since(*self.begun.get_or_insert(asked));
         if elapsed >= LEASE {
             self.before = if elapsed < 2 * LEASE { self.charged } else { 0 };
@@ -68,7 +68,7 @@ impl LeaseDemand {
         self.charged = self.charged.saturating_add(cost);
     }
 
-    pub(in crate::store::shared) fn most(&self) -> u64 {
+    fn most(&self) -> u64 {
         self.charged.max(self.before)
     }
 }

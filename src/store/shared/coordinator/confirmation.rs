@@ -27,7 +27,7 @@ impl Coordinator {
 
     pub(super) fn confirm(&mut self, cell: CellPlace, Confirmation { charge, is_confirmed }: Confirmation) {
         let number = charge.number;
-        match self.waiting.get_mut(number).and_then(|decision| decision.standing(charge.index)) {
+        match self.waiting.get_mut(number).and_then(|decision| decision.standings.get_mut(charge.index)) {
             Some(standing) => *standing = if is_confirmed { Standing::Confirmed(charge) } else { Standing::Rejected },
             // The request was refused meanwhile.
             None if is_confirmed => self.cells.at(cell).give_back(&charge),
@@ -112,7 +112,7 @@ impl Coordinator {
     pub(super) fn drop_provisional(&mut self, cell: CellPlace, is_unacknowledged: bool) {
         for charge in self.cells.at(cell).withdraw_all() {
             let number = charge.number;
-            match self.waiting.get_mut(number).and_then(|decision| decision.standing(charge.index)) {
+            match self.waiting.get_mut(number).and_then(|decision| decision.standings.get_mut(charge.index)) {
                 // An unacknowledged charge stays: giving back one that never arrived would admit too many requests.
                 Some(standing) if charge.sent && is_unacknowledged => *standing = Standing::Final(true),
                 Some(standing) => *standing = Standing::Confirmed(charge),

@@ -163,7 +163,7 @@ impl Coordinator {
 
     /// Whether a refusal that was remembered after the request came refuses it. While the server is asked about a key,
     /// nothing is remembered of it, and each request that comes meanwhile would ask again.
-    pub(super) fn is_refused_meanwhile(&self, decision: &mut PendingDecision) -> bool {
+    fn is_refused_meanwhile(&self, decision: &mut PendingDecision) -> bool {
         let asks: Asks<'_> = decision.asks.iter().map(OwnedAsk::borrowed).collect();
         let Some(reply) = self.refusals.find(&asks, decision.now, false) else { return false };
         self.health.remembered.of(decision.worker).one();

@@ -43,7 +43,7 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn abandon(&mut self, cell: CellPlace) {
+    fn abandon(&mut self, cell: CellPlace) {
         self.drop_provisional(cell, true);
         self.drop_inspections(cell);
         for number in std::mem::take(&mut self.cells.at(cell).waiting) {
@@ -68,7 +68,7 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn decide_from_memory(&mut self, decision: Box<PendingDecision>) {
+    fn decide_from_memory(&mut self, decision: Box<PendingDecision>) {
         self.health.local.one();
         if decision.standings.is_empty() {
             self.judge(decision, false);
@@ -127,7 +127,7 @@ impl DecisionQueue {
         self.slot(number)?.waiting.take().map(|(decision, _)| decision)
     }
 
-    pub(super) fn take_overdue(&mut self, now: Instant) -> Option<Box<PendingDecision>> {
+    fn take_overdue(&mut self, now: Instant) -> Option<Box<PendingDecision>> {
         self.deadline().filter(|deadline| *deadline <= now)?;
         self.take(self.first)
     }

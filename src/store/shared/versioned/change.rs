@@ -73,7 +73,7 @@ impl StateChange {
     }
 
     /// The sum of all charges, and the moment of the first of them.
-    pub(super) fn charged(&self) -> Option<(u64, Time)> {
+    fn charged(&self) -> Option<(u64, Time)> {
         let attempts =
             self.attempts.iter().map(|(_, attempt)| (attempt.cost.saturating_mul(attempt.times), attempt.since));
         let all = self.charge.iter().map(|charge| (charge.cost, charge.since)).chain(attempts);
@@ -207,7 +207,7 @@ impl StateChange {
     }
 
     /// Charges the same to a state in which nothing is counted.
-    pub(super) fn charge_to(&self, limit: &Limit, cell: &mut Cell, now: Time) {
+    fn charge_to(&self, limit: &Limit, cell: &mut Cell, now: Time) {
         if let Some((cost, since)) = self.charged() {
             limit.charge_whole(cell, now, cost, since);
         }

@@ -124,7 +124,7 @@ impl Cancelled {
     }
 
     /// Resets a stream that `sender` keeps open, now or later. Without a sender it is reset already.
-    pub(super) fn add(&self, sender: Option<SendStream<Bytes>>) {
+    fn add(&self, sender: Option<SendStream<Bytes>>) {
         match sender {
             Some(sender) if self.left.get() == 0 => self.later.borrow_mut().push(sender),
             _ => self.left.set(self.left.get().saturating_sub(1)),
