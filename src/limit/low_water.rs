@@ -107,7 +107,7 @@ impl LowWater {
     }
 
     /// Notes that so many units, which came at an unknown time, are taken from the bucket.
-    pub(super) fn lower(&mut self, given: u128) {
+    fn lower(&mut self, given: u128) {
         self.0.iter_mut().for_each(|mark| mark.least = mark.least.saturating_sub(given));
     }
 }
