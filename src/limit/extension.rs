@@ -3,6 +3,10 @@
 
 use super::log::AdmissionLog;
 
+/// The most moments of a bucket that are tracked one by one. Beyond that, neighbours are tracked together, by the least use
+/// since the first of them: their requests give back a little less, and never too much.
+const MOST_MARKS: usize = 4096;
+
 /// Only cells with logs or open reservations have one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extension {
@@ -35,10 +39,6 @@ impl Extension {
         [size_of::<Self>(), self.log.allocation(), low_water].into_iter().chain(lists)
     }
 }
-
-/// The most moments of a bucket that are tracked one by one. Beyond that, neighbours are tracked together, by the least use
-/// since the first of them: their requests give back a little less, and never too much.
-const MOST_MARKS: usize = 4096;
 
 /// Tells how much of a request's charge has not drained from a token bucket yet, for requests that may give it back.
 ///

@@ -18,6 +18,12 @@ use crate::base::fingerprint::Fingerprint;
 use crate::net::network_of;
 use crate::request::decide::{ConcurrencyLimiter, ConcurrencyPermit};
 
+/// The interval between two checks, and the shortest one if the limits of connections are short.
+pub(super) const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
+/// How many checks there are during the shortest limit.
+const CHECKS_PER_LIMIT: u32 = 8;
+
 pub(super) type Place = OwnedSemaphorePermit;
 
 #[derive(Debug)]
@@ -69,12 +75,6 @@ pub(super) fn are_taken(places: &Semaphore) -> bool {
 fn exhausted(why: &str) -> UpstreamError {
     UpstreamError::Exhausted(io::Error::other(why))
 }
-
-/// The interval between two checks, and the shortest one if the limits of connections are short.
-pub(super) const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
-/// How many checks there are during the shortest limit.
-const CHECKS_PER_LIMIT: u32 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {

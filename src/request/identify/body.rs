@@ -12,6 +12,9 @@ use crate::tokens::pointer::Pointer;
 use crate::tokens::request::{BodyPointers, Form, Inspected, Inspection, Patch, PointedTo, has_other_encoding};
 use crate::tokens::response as usage;
 
+/// The charsets that all servers read as the gateway does.
+const CHARSETS: [&[u8]; 4] = [b"utf-8", b"utf8", b"us-ascii", b"ascii"];
+
 /// What to read of the bodies of one route's requests.
 #[derive(Debug)]
 pub struct BodyInspector {
@@ -230,9 +233,6 @@ impl InspectedBody<'_> {
         self.said.output.tokens(without_maximum)
     }
 }
-
-/// The charsets that all servers read as the gateway does.
-const CHARSETS: [&[u8]; 4] = [b"utf-8", b"utf8", b"us-ascii", b"ascii"];
 
 fn is_compressed(headers: &HeaderMap) -> bool {
     headers.get_all(header::CONTENT_ENCODING).iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))

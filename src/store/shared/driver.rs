@@ -26,6 +26,8 @@ use crate::config;
 
 /// How often to check, before the process ends, whether everything is written.
 const LAST_CHECKS: Duration = Duration::from_millis(1);
+/// The bytes that are read from a server at once: in most cases the replies to a full exchange.
+const INPUT: usize = 64 << 10;
 
 /// The parts of the driver. They may be sent to the thread on which the driver will run.
 pub(super) struct Setup {
@@ -143,9 +145,6 @@ impl Driver {
         }
     }
 }
-
-/// Bytes per read: in most cases the replies to a full exchange.
-const INPUT: usize = 64 << 10;
 
 /// The connection to one server. It alone owns the socket, connects, reads and writes.
 enum Connection {

@@ -23,6 +23,9 @@ use commands::TextCommands;
 
 /// In seconds: to connect for statistics, and to wait for them.
 const TIMEOUT: u32 = 1;
+/// The longest time that a server may take to connect for a note, and to answer.
+const NOTE_TIMEOUT: Duration = Duration::from_secs(1);
+const LONGEST_NOTE: u64 = 4096;
 
 pub struct Memcached;
 
@@ -55,10 +58,6 @@ fn statistics(address: &str) -> Result<Statistics, MemcacheError> {
     let number = |name: &str| stats.get(name).and_then(|text| text.parse::<u64>().ok());
     Ok(Statistics { time: number("time"), evictions: number("evictions").unwrap_or(0) })
 }
-
-/// The longest time that a server may take to connect and to answer.
-const NOTE_TIMEOUT: Duration = Duration::from_secs(1);
-const LONGEST_NOTE: u64 = 4096;
 
 /// Short texts that gateways leave for each other, such as the answers to an authority's challenges.
 #[derive(Debug, PartialEq, Eq)]
