@@ -266,7 +266,7 @@ async fn admit<'a>(
     let config = view.config.load_full();
     let Some(admin) = &config.admin else {
         // A reload has removed the section, and with it the token. The connection is older.
-        let why = "This gateway has no admin listener any more.";
+        let why = "This gateway no longer has an admin listener.";
         return Err(respond::closing(respond::problem(StatusCode::SERVICE_UNAVAILABLE, why)));
     };
     let is_open = resource.is_some_and(Resource::is_open);

@@ -44,7 +44,7 @@ use crate::net::Traffic;
 use crate::net::tls::ListenerTls;
 use crate::proxy::log::{Logging, panic_text};
 use crate::proxy::snapshot::{SharedState, Snapshot};
-use crate::proxy::telemetry::AccessLogger;
+use crate::proxy::telemetry::{AccessLogOutput, AccessLogger};
 use crate::proxy::{BodyMemory, ConnectionContext, Worker, WorkerSnapshots};
 use crate::request::decide::TemporaryOverrides;
 use crate::server::{self, ConnectedClient, ListenerChange, Stage, TrafficLimits};
@@ -183,7 +183,7 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
 
-    let logger = AccessLogger::new(logging.access(), config.log.access_format);
+    let access_log = AccessLogOutput { writer: logging.access(), format: config.log.access_format };
     let (reload_requests, requested) = admin::reload_channel();
     let (override_requests, overrides_requested) = admin::override_channel();
     if let (Some(remote), Some(document)) = (source.remote(), &document) {
@@ -226,10 +226,10 @@ pub fn run(prepared: Prepared, start: Start, logging: &Logging) -> Result<Stoppe
     let heartbeats = Arc::new(PerWorker::new(workers));
     let (done, finished) = mpsc::unbounded_channel();
     for (index, (listeners, stores)) in changes.workers.into_iter().zip(opened).enumerate() {
-        let (tls, limits, stage, logger) = (tls.clone(), limits.clone(), staged.clone(), logger.clone());
+        let (tls, limits, stage, access_log) = (tls.clone(), limits.clone(), staged.clone(), access_log.clone());
         let (challenges, heartbeats) = (acme.challenges().clone(), heartbeats.clone());
         let readiness = in_force.view.readiness.clone();
-        let plan = Plan { index, listeners, stores, tls, challenges, limits, stage, logger, heartbeats, readiness };
+        let plan = Plan { index, listeners, stores, tls, challenges, limits, stage, access_log, heartbeats, readiness };
         start_worker(plan, gateway.clone(), done.clone())?;
     }
     drop(done);
@@ -266,7 +266,7 @@ fn connection_limits(config: &Config, workers: usize) -> (TrafficLimits, usize) 
     let limits = TrafficLimits::new(&config.server, auto);
     let max_connections = limits.of(Traffic::Requests).counts().most;
     let upstream_connections = all.saturating_sub(kinds * max_connections.min(auto));
-    tracing::info!(max_connections, upstream_connections, file_handles, "limits");
+    tracing::info!(max_connections, upstream_connections, file_handles, "connection limits");
     if max_connections > auto {
         let help = "raise the limit of file handles, or lower max_connections: a client may need two handles";
         tracing::warn!(max_connections, enough_for = auto, help, "there are too few file handles for max_connections");
@@ -305,7 +305,7 @@ struct Plan {
     challenges: Arc<Challenges>,
     limits: TrafficLimits,
     stage: watch::Receiver<Stage>,
-    logger: AccessLogger,
+    access_log: AccessLogOutput,
     heartbeats: Arc<PerWorker<Counter>>,
     readiness: Arc<Readiness>,
 }
@@ -317,7 +317,10 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::R
     let mut background = JoinSet::new();
     let (watched, in_force) = (pools.clone(), gateway.clone());
     background.spawn_local(async move { watched.watch(move || in_force.load().keeps()).await });
-    let snapshots = WorkerSnapshots::new(gateway, plan.index, plan.logger);
+    let logger = Rc::new(AccessLogger::new(plan.access_log));
+    let logging = logger.clone();
+    background.spawn_local(async move { logging.run().await });
+    let snapshots = WorkerSnapshots::new(gateway, plan.index, logger.clone());
     let sampler = snapshots.sampler().clone();
     let (tokens, random) = (RefCell::default(), Random::seeded()?);
     let (challenges, readiness) = (plan.challenges.clone(), plan.readiness);
@@ -343,6 +346,7 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::R
         () = &mut carrying => return Err(io::Error::other("its stores were closed")),
     };
     sampler.next_second();
+    logger.flush();
     served(Ok(ended));
     carrying.await;
     Ok(())

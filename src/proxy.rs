@@ -172,10 +172,11 @@ impl Handler for ConnectionContext {
         let entry = (gateway.access_log != AccessLog::Off)
             .then(|| AccessLogEntry { via: self.via(), ..AccessLogEntry::new(self.peer) });
         let (method, outcome) = (MethodClass::Other, Outcome::Refused);
-        let end = RequestEnd { method, outcome, reason: Some(reason), status: Some(status) };
+        let (now, micros) = (clock::now(), clock::micros(took));
+        let end = RequestEnd { method, outcome, reason: Some(reason), status: Some(status), at: now, micros };
         let id = RequestId::new(&self.worker.random);
-        gateway.recorder(None).close(end, clock::micros(took), &id, entry.as_ref());
-        respond::bad_head(status, reason, &id, clock::now())
+        gateway.recorder(None).close(end, &id, entry.as_ref());
+        respond::bad_head(status, reason, &id, now)
     }
 }
 

@@ -101,7 +101,7 @@ impl Events {
 }
 
 pub(super) fn too_many() -> LocalResponse {
-    let why = format!("{MAX_STREAMS} event streams are open already, which is the most. Close one of them.");
+    let why = format!("{MAX_STREAMS} event streams are open already, which is the maximum. Close one of them.");
     respond::problem(StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 

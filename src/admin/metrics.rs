@@ -99,13 +99,13 @@ fn acme(acme: &AcmeSources) -> [MetricFamily; 3] {
         ),
         family(
             "gateway_acme_overdue_seconds",
-            "For how long there should have been a certificate, or a new one; 0 if there is.",
+            "How long an order of a certificate has been overdue; 0 if none is.",
             MetricType::GAUGE,
             [whole(acme.overdue(clock::now()).as_secs())],
         ),
         family(
             "gateway_acme_challenges_total",
-            "Challenges of authorities that were answered, and questions for answers that are not known.",
+            "ACME challenges, by result: answered, or unknown without an order under way.",
             MetricType::COUNTER,
             [counter(answered, &[("result", "answered")]), counter(unknown, &[("result", "unknown")])],
         ),
@@ -117,8 +117,8 @@ fn spans(shared: &SharedState) -> MetricFamily {
     let results = [("exported", exported), ("no_room", no_room), ("refused", refused), ("failed", failed)];
     family(
         "gateway_spans_total",
-        "Spans of requests: exported to the collector, or dropped, because there was no room for more to wait, the \
-         collector has refused them, or it was not there.",
+        "Spans of requests: exported to the collector, or dropped because too many were waiting, the collector refused \
+         them, or it did not answer.",
         MetricType::COUNTER,
         results.map(|(result, count)| counter(count.get(), &[("result", result)])),
     )

@@ -26,7 +26,10 @@ pub fn channel() -> (mpsc::Sender<ReloadAnswer>, mpsc::Receiver<ReloadAnswer>) {
 pub(super) async fn reload(reloads: &mpsc::Sender<ReloadAnswer>) -> LocalResponse {
     let (answer, result) = oneshot::channel();
     if let Err(TrySendError::Full(_)) = reloads.try_send(answer) {
-        return respond::problem(StatusCode::SERVICE_UNAVAILABLE, "Too many requests for a reload wait already.");
+        return respond::problem(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "Too many requests for a reload are waiting already.",
+        );
     }
     match result.await {
         Ok(Ok(config)) => super::json(&json!({ "reloaded": true, "warnings": list(&config.warnings) })),

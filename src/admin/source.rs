@@ -83,7 +83,8 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
         ),
         gauged(
             "gateway_config_copy_in_force",
-            "Whether the configuration in force is the last good copy, because its server was away or wrong at the start.",
+            "Whether the last good copy of the configuration is in force, because its server was away or wrong at the \
+             start.",
             usize::from(copy_saved.is_some()),
         ),
         family(

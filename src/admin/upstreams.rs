@@ -81,20 +81,20 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
         ),
         family(
             "gateway_upstream_server_max_in_flight",
-            "How many requests may be in flight at a server: max_in_flight, or what `adaptive` has computed.",
+            "The maximum number of requests in flight at a server: max_in_flight, or what `adaptive` has computed.",
             MetricType::GAUGE,
             servers.iter().filter_map(|server| Some(server.gauge(server.most?))),
         ),
         family(
             "gateway_upstream_server_latency_seconds",
-            "Time from sending a request to a server to the head of its response, if that is no failure of the server and \
-             the body of the request was sent before.",
+            "Time from sending a request to a server until the head of its response, unless that is a failure of the \
+             server, or the body of the request was not sent by then.",
             MetricType::HISTOGRAM,
             servers.iter().map(|server| histogram(&server.latencies, &server.labels())),
         ),
         counted(
             "gateway_upstream_server_requests_total",
-            "Requests that a server got, repeated ones included.",
+            "Requests that a server got, including repeated ones.",
             |status| status.requests,
         ),
         counted(
@@ -122,7 +122,7 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
         ),
         family(
             "gateway_upstream_requests_waiting",
-            "Requests that wait because all servers have as many in flight as they may.",
+            "Requests that wait because every server has its maximum of requests in flight.",
             MetricType::GAUGE,
             upstreams.iter().map(|upstream| gauge(upstream.waiting(), &[("upstream", upstream.name())])),
         ),

@@ -14,7 +14,8 @@ use super::values;
 
 /// A reverse proxy that limits rates.
 ///
-/// For every request it finds the route and the client, checks all rates of that client, and forwards the request or answers
+/// For every request it finds the route and the client, checks all rates of that client, and forwards the request or
+/// answers
 /// 429.
 #[derive(Debug, Parser)]
 #[command(
@@ -24,21 +25,21 @@ use super::values;
     2 the configuration or the command line is not valid."
 )]
 pub(super) struct Cli {
-    /// The configuration: a file, a folder whose *.toml files are united, an https:// URL, or env:NAME for a variable that
-    /// has one of them [default: gateway.toml].
+    /// The configuration: a file, a folder of *.toml files, an https:// URL, or env:NAME for a variable that names one
+    /// of these [default: gateway.toml].
     #[arg(short, long, global = true, value_name = "SOURCE")]
     pub(super) config: Option<OsString>,
 
-    /// How often a URL is asked for a new configuration, 1s to 1d [default: 10s].
+    /// How often to ask a URL for a new configuration, 1s to 1d [default: 10s].
     #[arg(long, value_name = "DURATION", value_parser = values::every)]
     pub(super) config_every: Option<Duration>,
 
-    /// The folder for the last good configuration of a URL, which is used at a start while its server is away, and for
-    /// certificates that an authority issues [default: that of systemd, or ~/.local/state/gateway].
+    /// The folder for certificates that an authority issues, and for the last good configuration from a URL, for starts
+    /// while its server is away [default: that of systemd, or ~/.local/state/gateway].
     #[arg(long, global = true, value_name = "FOLDER")]
     pub(super) state_dir: Option<PathBuf>,
 
-    /// Read the configuration again when one of its files changes. SIGHUP does it at any time.
+    /// Read the configuration again when one of its files changes. SIGHUP does so at any time.
     #[arg(long)]
     pub(super) watch: bool,
 
@@ -51,7 +52,7 @@ pub(super) enum Command {
     /// Check the file and print its meaning: routes in the order they match, limits, the store.
     #[command(
         after_help = "--live asks /healthz of the admin listener, --ready asks /readyz, within 2 seconds and without a token.\n\
-        Exit codes: 0, 1 if the gateway does not answer yes, or 2 if the file has no [admin] that is valid."
+        Exit codes: 0, 1 if the gateway answers no or does not answer, or 2 if the file has no valid [admin]."
     )]
     Check {
         /// The same as --config.
@@ -76,16 +77,16 @@ pub(super) enum Command {
     Explain(Explain),
     /// Print what the limits would have done to the traffic of access logs.
     #[command(after_help = "Example: gateway simulate --config gateway.toml /var/log/nginx/access.log*\n\
-        It reads the Common and the Combined Log Format and JSON lines, also compressed by gzip, and asks no store.\n\
+        It reads the Common and the Combined Log Format and JSON lines, also gzipped, and uses no store.\n\
         Exit codes: 0, 1 if a log could not be read to its end, or 2 if the file, the command line or a log is not valid.")]
     Simulate(Simulate),
-    /// Print the JSON schema of the configuration, by which editors check and complete it.
+    /// Print the JSON schema of the configuration, with which editors check and complete it.
     #[command(after_help = "Example: gateway schema > gateway.schema.json, with this first line in gateway.toml:\n\
-        #:schema ./gateway.schema.json\nNo configuration is read.")]
+        #:schema ./gateway.schema.json\nIt reads no configuration.")]
     Schema,
     /// Show the limits, keys, upstreams and store of a running gateway in this terminal.
-    #[command(after_help = "q quits. While the gateway is away, the last numbers stay, and it is asked again.\n\
-        A token is read from GATEWAY_ADMIN_TOKEN or --token-file. NO_COLOR is respected. No configuration is read.\n\
+    #[command(after_help = "q quits. While the gateway does not answer, the last numbers stay, and top asks again.\n\
+        A token is read from GATEWAY_ADMIN_TOKEN or --token-file. NO_COLOR is respected. It reads no configuration.\n\
         Exit codes: 0, 1 if the gateway or the terminal cannot be used, or 2 if the command line is not valid.")]
     Top(Top),
 }
@@ -95,7 +96,7 @@ pub(super) struct Explain {
     /// The method [default: GET, or POST with --data].
     #[arg(short = 'X', long, value_name = "METHOD")]
     pub(super) request: Option<Method>,
-    /// The body, or @ and the file that has it; for limits that need it.
+    /// The body, or @FILE to read it from a file; for limits that need it.
     #[arg(short, long, value_name = "BODY", value_parser = values::body)]
     pub(super) data: Option<bytes::Bytes>,
     /// A header; can be repeated.
@@ -120,16 +121,16 @@ pub(super) struct Simulate {
     /// Write one page with charts, too.
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
-    /// Print sections with rates to paste, which would have touched few keys. With --json they are part of it.
+    /// Print sections to paste, with rates that would have touched few keys. With --json, they are part of the object.
     #[arg(long)]
     pub(super) suggest: bool,
-    /// The field of JSON lines that has the client, time, method, path, host, status, cost or header:NAME; can be repeated.
+    /// The field of JSON lines with the client, time, method, path, host, status, cost or header:NAME; can be repeated.
     #[arg(long, value_name = "NAME=FIELD")]
     pub(super) field: Vec<Field>,
-    /// How much later than others a line may be; later ones are skipped.
+    /// How far the time of a line may be behind the newest so far; lines further behind are skipped.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = values::reorder)]
     pub(super) reorder: Duration,
-    /// The host of requests whose line names none [default: the one that routes name, if there is only one].
+    /// The host of requests whose lines name none [default: that of the routes, if they have only one].
     #[arg(long, value_name = "HOST", value_parser = values::host)]
     pub(super) host: Option<String>,
     /// The logs, in any order; `-` is standard input.

@@ -48,7 +48,7 @@ impl fmt::Display for TopError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoTerminal => f.write_str(
-                "standard output is no terminal, and top needs one: programs can read /metrics and /api/events of the \
+                "standard output is not a terminal, and top needs one: programs can read /metrics and /api/events of the \
                  admin listener",
             ),
             Self::Terminal(error) => write!(f, "cannot use the terminal: {error}"),

@@ -133,7 +133,7 @@ fn retries(advised: &Advised<'_>) -> Vec<Advice> {
         let path: [&dyn Display; 3] = [&"upstreams", name, &"retries"];
         let is_alone = matches!(&upstream.servers[..], [server] if addresses::is_one(&server.address));
         if retries > 0 && is_alone && advised.written(&path).is_some() {
-            let message = format!("`{name}` has one server, and a request is sent again to another one only");
+            let message = format!("`{name}` has one server, and a request is sent again only to another one");
             all.push(Advice::new(&path, message, "add another server, or remove `retries`"));
         }
     }
@@ -187,7 +187,7 @@ fn checks_that_overlap(Advised { config, .. }: &Advised<'_>) -> Vec<Advice> {
     let overlapping = checked.filter(|(_, health)| health.timeout > health.interval);
     let advice = |(name, _): (&String, _)| {
         let message = format!("the `timeout` of the checks of `{name}` is longer than their `interval`");
-        let help = "make it shorter: a server that does not answer is checked less often than it says";
+        let help = "make it shorter: a server that does not answer is checked less often than `interval` says";
         Advice::new(&[&"upstreams", name, &"health", &"timeout"], message, help)
     };
     overlapping.map(advice).collect()

@@ -149,12 +149,11 @@ fn unseen(draft: &Draft<'_>, source: &Source<'_>) {
     }
     for (name, limit) in draft.limits.iter().filter_map(|(name, limit)| Some((name, limit.as_ref()?))) {
         if matches!(limit.cost, Cost::OnStatus(..) | Cost::ResponseHeader { .. } | Cost::Tokens(_)) {
-            let message =
-                format!("no response tells what a request costs `{}`: other proxies do not show any", name.text);
+            let message = format!("the cost in `{}` comes from responses, which other proxies do not show", name.text);
             source.warn(
                 name.span.clone(),
                 message,
-                "each request is charged what is reserved: use a cost that is known before",
+                "each request is charged what is reserved: use a cost that is known in advance",
             );
         }
         let is_hidden = |part: &&KeySource| matches!(part, KeySource::Json(_) | KeySource::ClientCert);

@@ -101,7 +101,7 @@ pub enum OwnFile {
 pub fn read_own(max: u64, path: &Path) -> io::Result<OwnFile> {
     let read = RegularFile::with_flags(OFlags::RDONLY | OFlags::NOFOLLOW, max, path).and_then(|mut file| {
         if !is_own(&file.file.metadata()?) {
-            return Ok(OwnFile::Wrong("other users can have written it"));
+            return Ok(OwnFile::Wrong("other users may have written it"));
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;

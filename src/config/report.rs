@@ -221,7 +221,7 @@ pub(super) fn all_syntax(text: &str, start: usize, errors: &[toml::de::Error]) -
     if let Some((span, line)) = is_broken.then(|| unclosed::array(text)).flatten() {
         // All other errors are about lines that the parser took for parts of the array.
         let help = Some(format!("add the ] that is missing: line {line} begins something else"));
-        return vec![shifted(Problem { span, message: "syntax error: this array has no end".to_owned(), help })];
+        return vec![shifted(Problem { span, message: "syntax error: this array is not closed".to_owned(), help })];
     }
     errors.iter().filter(is_reported).map(|error| shifted(syntax(text, error))).collect()
 }

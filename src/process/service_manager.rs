@@ -19,7 +19,7 @@ pub(super) fn ready() {
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::debug!(%error, "the service manager is not told of a reload"),
+        Err(error) => tracing::debug!(%error, "cannot tell the service manager about a reload"),
     }
 }
 
@@ -29,7 +29,7 @@ pub(super) fn stopping() {
 
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "the service manager is not told");
+        tracing::debug!(%error, "cannot notify the service manager");
     }
 }
 
@@ -57,7 +57,7 @@ impl Watchdog {
     pub(super) fn check(&mut self, heartbeats: &PerWorker<Counter>) {
         match self.hanging(heartbeats, Instant::now()) {
             None => tell(&[NotifyState::Watchdog]),
-            Some(worker) => tracing::error!(worker, "a worker hangs: the service manager is not told that all is well"),
+            Some(worker) => tracing::error!(worker, "a worker hangs: the service manager gets no sign of life"),
         }
     }
 

@@ -137,7 +137,7 @@ impl ConfigSource {
             Self::Path(path) => Problems::unreadable(path, error),
             Self::Once(once) => {
                 let message = format!("cannot read the configuration: {error}");
-                Problems::without_text(&once.name(), message, "let the program that writes it come to its end")
+                Problems::without_text(&once.name(), message, "let the program that writes it finish")
             }
             Self::Remote(remote) => {
                 let help = "check that its server answers at this URL";

@@ -159,7 +159,7 @@ impl UpstreamCall<'_> {
         let (begun, is_begun) = (progress.begun.get(), progress.is_begun.get());
         match with_handshake(key, sent, response.headers()) {
             Ok((status, mut body)) => {
-                record.responded(|| body.server(), begun);
+                record.responded(|| body.server().cloned(), begun);
                 *response.status_mut() = status;
                 response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
                 self.receive(&mut body, fields, response);

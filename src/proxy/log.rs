@@ -3,6 +3,7 @@
 //! If the reader of standard error stops, as in `gateway 2>&1 | less`, lines are dropped and counted, and no request waits.
 
 mod level;
+mod line_buffer;
 mod line_writer;
 mod panics;
 mod queue;
@@ -21,6 +22,7 @@ use crate::config::{Log, LogFormat};
 use queue::Queue;
 
 pub use level::LogLevel;
+pub use line_buffer::LineBuffer;
 pub use line_writer::LineWriter;
 pub use panics::text as panic_text;
 

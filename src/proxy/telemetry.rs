@@ -2,6 +2,8 @@
 //!
 //! A record ends when the body has been sent or the client has left, not when the head is sent.
 
+mod access_entry;
+mod access_line;
 mod access_log;
 mod observed_body;
 mod upstream_failures;
@@ -24,14 +26,16 @@ use crate::base::spans::{RequestEnding, RequestSpans};
 use crate::proxy::token_meter::TokenMeter;
 use crate::request::decide::{ConcurrencyPermit, LimitMetrics};
 use crate::server::RequestGuard;
+use crate::upstream::DestinationAddress;
 
-pub use access_log::{AccessLogEntry, AccessLogger};
+pub use access_entry::AccessLogEntry;
+pub use access_log::{AccessLogOutput, AccessLogger};
 pub use method_class::MethodClass;
 pub use observed_body::{ObservedBody, ResponseContent};
 pub use sampler::Sampler;
 pub use upstream_failures::{UpstreamFailure, UpstreamFailures};
 
-use access_log::AccessLine;
+use access_line::AccessLine;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -130,7 +134,7 @@ pub struct RouteRecorder {
     worker: usize,
     /// Chooses which refusals are logged; `None` if all are.
     sampler: Option<Rc<Sampler>>,
-    logger: AccessLogger,
+    logger: Rc<AccessLogger>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +143,9 @@ pub struct RequestEnd {
     pub outcome: Outcome,
     pub reason: Option<Reason>,
     pub status: Option<StatusCode>,
+    pub at: Time,
+    /// From the head of the request to its end.
+    pub micros: u64,
 }
 
 impl RouteRecorder {
@@ -148,19 +155,14 @@ impl RouteRecorder {
         upstream: Option<Arc<UpstreamFailures>>,
         worker: usize,
         sampler: Option<Rc<Sampler>>,
-        logger: AccessLogger,
+        logger: Rc<AccessLogger>,
     ) -> Self {
         Self { route, upstream, worker, sampler, logger }
     }
 
-    /// Counts the request `id` that ended after `micros` microseconds, and logs its entry if it has one.
-    pub fn close(
-        &self,
-        RequestEnd { method, outcome, reason, status }: RequestEnd,
-        micros: u64,
-        id: &RequestId,
-        entry: Option<&AccessLogEntry>,
-    ) {
+    /// Counts the request `id`, and logs its entry if it has one.
+    pub fn close(&self, end: RequestEnd, id: &RequestId, entry: Option<&AccessLogEntry>) {
+        let RequestEnd { method, outcome, reason, status, at, micros } = end;
         let Self { route, worker, sampler, logger, .. } = self;
         let requests = route.workers.of(*worker);
         let class = status.map_or(0, |status| usize::from(status.as_u16() / 100)).min(CLASSES.len() - 1);
@@ -174,7 +176,8 @@ impl RouteRecorder {
             _ => true,
         };
         if let Some(entry) = entry.filter(is_logged) {
-            logger.write(&AccessLine { entry, route: &route.name, outcome, reason, status, micros, id: id.as_str() });
+            let (route, id) = (&route.name, id.as_str());
+            logger.write(&AccessLine { entry, route, outcome, reason, status, at, micros, id });
         }
     }
 }
@@ -271,9 +274,9 @@ impl RequestRecord {
     }
 
     /// Records for the access log which server has responded. The request to it began at `begun`.
-    pub fn responded(&mut self, server: impl FnOnce() -> String, begun: Option<Monotonic>) {
+    pub fn responded(&mut self, server: impl FnOnce() -> Option<DestinationAddress>, begun: Option<Monotonic>) {
         if let Some(entry) = &mut self.entry {
-            entry.server = Some(server());
+            entry.server = server();
             entry.upstream_micros = begun.map(|begun| clock::monotonic().micros_since(begun));
         }
     }
@@ -357,8 +360,9 @@ impl Drop for RequestRecord {
         }
         let cut_off = || self.guard.cut_off().filter(|_| self.outcome == Outcome::Abandoned);
         let reason = self.reason.or_else(cut_off);
-        let end = RequestEnd { method: self.method, outcome: self.outcome, reason, status: self.status };
-        self.recorder.close(end, micros, &self.id, self.entry.as_deref());
+        let Self { method, outcome, status, .. } = *self;
+        let end = RequestEnd { method, outcome, reason, status, at: now, micros };
+        self.recorder.close(end, &self.id, self.entry.as_deref());
         if let Some(spans) = self.spans.take() {
             spans.end(&RequestEnding {
                 at: now,

@@ -22,7 +22,7 @@ pub struct WorkerSnapshots {
     newest: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
     held: RefCell<Rc<WorkerSnapshot>>,
     sampler: Rc<Sampler>,
-    logger: AccessLogger,
+    logger: Rc<AccessLogger>,
 }
 
 /// A snapshot with this worker's recorders for its routes.
@@ -44,7 +44,7 @@ const MOST_COMBINATIONS: usize = 64;
 
 impl WorkerSnapshots {
     /// Lines of the worker's access log go to `logger`.
-    pub fn new(shared: Arc<ArcSwap<Snapshot>>, worker: usize, logger: AccessLogger) -> Self {
+    pub fn new(shared: Arc<ArcSwap<Snapshot>>, worker: usize, logger: Rc<AccessLogger>) -> Self {
         let sampler = Rc::default();
         let held = RefCell::new(Rc::new(WorkerSnapshot::new(shared.load_full(), worker, &sampler, &logger)));
         Self { worker, newest: RefCell::new(Cache::new(shared)), held, sampler, logger }
@@ -67,7 +67,7 @@ impl WorkerSnapshots {
 }
 
 impl WorkerSnapshot {
-    fn new(gateway: Arc<Snapshot>, worker: usize, sampler: &Rc<Sampler>, logger: &AccessLogger) -> Self {
+    fn new(gateway: Arc<Snapshot>, worker: usize, sampler: &Rc<Sampler>, logger: &Rc<AccessLogger>) -> Self {
         let sampler = (gateway.access_log == AccessLog::Sampled).then_some(sampler);
         let recorder = |metrics: &Arc<RouteMetrics>, failures| {
             Rc::new(RouteRecorder::new(metrics.clone(), failures, worker, sampler.cloned(), logger.clone()))

@@ -43,9 +43,6 @@ pub(super) async fn serve<C, H>(
     C: Fn(&ConnectedClient) -> H + Clone + 'static,
     H: Handler,
 {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "cannot set TCP_NODELAY");
-    }
     let mut connection = Connection { stream: ClientStream::new(stream), client, state };
     if registration.place.expects_preamble
         && connection.read_preamble(&acceptor.limits, &mut registration.place).await.is_break()

@@ -218,7 +218,7 @@ impl<'a> Said<'a> {
     }
 
     #[inline(never)]
-    fn begin_at(&mut self, place: usize, kind: Kind, at: usize, depth: usize) {
+    fn begin_at(&mut self, place: usize, kind: Kind, at: usize, depth: u32) {
         let (known, is_wanted) = self.at(place);
         if place == 0 {
             self.is_structure = kind != Kind::String;

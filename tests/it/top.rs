@@ -305,7 +305,7 @@ fn it_speaks_tls_with_who_is_trusted() {
 #[test]
 fn wrong_command_lines_and_pipes_are_refused() {
     for (arguments, code, why) in [
-        (&["top"][..], 1, "standard output is no terminal"),
+        (&["top"][..], 1, "standard output is not a terminal"),
         (&["top", "--admin", "ftp://a"], 2, "is not the scheme"),
         (&["top", "--admin", "http://a/metrics"], 2, "without a path"),
         (&["top", "--config", "gateway.toml"], 2, "name the gateway with --admin"),

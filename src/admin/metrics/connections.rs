@@ -19,26 +19,26 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
 fn connections(counts: ConnectionCounts, decisions: ConnectionCounts) -> [MetricFamily; 10] {
     let of_both = |count: fn(&ConnectionCounts) -> u64| count(&counts) + count(&decisions);
     [
-        gauged("gateway_connections", "Connections of clients that are open.", counts.open),
+        gauged("gateway_connections", "Open connections of clients.", counts.open),
+        gauged("gateway_decision_connections", "Open connections of proxies that ask for decisions.", decisions.open),
         gauged(
-            "gateway_decision_connections",
-            "Connections of proxies that ask for decisions and are open.",
-            decisions.open,
+            "gateway_decision_connections_max",
+            "The maximum number of open connections of proxies that ask for decisions.",
+            decisions.most,
         ),
-        gauged("gateway_decision_connections_max", "How many of them may be open.", decisions.most),
         counted(
             "gateway_connections_accepted_total",
-            "Connections of clients, and of proxies that ask, that were accepted and got one of the places of max_connections.",
+            "Connections of clients, and of proxies that ask for decisions, that got a place of max_connections.",
             of_both(|counts| counts.accepted),
         ),
         gauged(
             "gateway_connections_max",
-            "How many may be open: max_connections, or what the limit of file handles allows.",
+            "The maximum number of open connections: max_connections, or what the limit of file handles allows.",
             counts.most,
         ),
         counted(
             "gateway_connections_refused_total",
-            "Connections that were closed at once, because their address had max_connections_per_ip.",
+            "Connections that were closed at once, because their address had max_connections_per_ip already.",
             of_both(|counts| counts.refused),
         ),
         counted(
@@ -53,7 +53,7 @@ fn connections(counts: ConnectionCounts, decisions: ConnectionCounts) -> [Metric
         ),
         counted(
             "gateway_connections_stalled_total",
-            "Connections that were ended because the client read nothing for body_timeout.",
+            "Connections that were closed because the client read nothing for body_timeout.",
             of_both(|counts| counts.stalled),
         ),
         counted(
@@ -69,7 +69,7 @@ fn http2_errors(errors: &Http2Errors) -> [MetricFamily; 3] {
     [
         family(
             "gateway_http2_connection_errors_total",
-            "Connections of HTTP/2 clients that were ended with an error (GOAWAY), by error.",
+            "Connections of HTTP/2 clients that ended with an error (GOAWAY), by error.",
             MetricType::COUNTER,
             errors.connections().map(by_error),
         ),
@@ -98,7 +98,7 @@ fn tls(view: &View) -> [MetricFamily; 2] {
     [
         family(
             "gateway_tls_handshakes_total",
-            "TLS handshakes with clients that have begun one, by result.",
+            "TLS handshakes that clients began, by result.",
             MetricType::COUNTER,
             [counter(shaken, &[("result", "ok")]), counter(failed, &[("result", "failed")])],
         ),

@@ -23,14 +23,14 @@ pub(super) fn families(view: &View) -> [MetricFamily; 6] {
         ),
         family(
             "gateway_limit_fullest_key_ratio",
-            "The share of its quota that the fullest of the keys had used that were counted in the last 5 minutes: 1 \
-             is all of it, and further requests of that key are over the limit.",
+            "The share of its quota that the fullest key of the last 5 minutes has used: at 1, further requests of \
+             that key are over the limit.",
             MetricType::GAUGE,
             limits.iter().map(|limit| real(limit.fullest(now), &[("limit", &limit.name)])),
         ),
         family(
             "gateway_limit_temporary_overrides",
-            "Overrides that the admin API has set and that have not ended, by limit.",
+            "Overrides that the admin API has set and that have not expired, by limit.",
             MetricType::GAUGE,
             view.snapshot.load().limits.iter().map(|table| gauge(table.temporary_count(), &[("limit", table.name())])),
         ),
@@ -45,11 +45,11 @@ pub(super) fn families(view: &View) -> [MetricFamily; 6] {
         ),
         family(
             "gateway_banned_keys",
-            "Keys that are banned, by limit: those of which this gateway knows.",
+            "Banned keys that this gateway knows of, by limit.",
             MetricType::GAUGE,
             banning(view).map(|limit| gauge(KnownBans::all(&limit.bans, now).len(), &[("limit", &limit.name)])),
         ),
-        gauged("gateway_requests_held", "Requests that limits hold.", view.shared.held()),
+        gauged("gateway_requests_held", "Requests that limits are holding.", view.shared.held()),
     ]
 }
 

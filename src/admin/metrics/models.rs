@@ -30,27 +30,23 @@ pub(super) fn families(view: &View) -> [MetricFamily; 6] {
         ),
         each(
             "gateway_token_cost_reserved_total",
-            "What requests were charged by a limit with a cost in tokens until their responses have ended.",
+            "What a limit with a cost in tokens charged requests before their responses ended.",
             |counts| counts.reserved,
         ),
-        each("gateway_token_cost_settled_total", "What the same requests have cost in the end.", |counts| {
-            counts.settled
-        }),
+        each("gateway_token_cost_settled_total", "What the same requests cost in the end.", |counts| counts.settled),
         each(
             "gateway_token_estimates_total",
-            "Responses whose tokens were estimated by their size, since they did not say them or broke off.",
+            "Responses whose tokens were estimated by their size, because they broke off or did not report them.",
             |counts| counts.estimated,
         ),
         each(
             "gateway_token_streams_cut_total",
-            "Streams that were ended because there was no room for more tokens.",
+            "Streams that were cut because there was no room for more tokens.",
             |counts| counts.cut,
         ),
-        each(
-            "gateway_token_counts_ignored_total",
-            "Numbers in responses that stood where a count of tokens should be, and could not be one.",
-            |counts| counts.ignored,
-        ),
+        each("gateway_token_counts_ignored_total", "Impossible counts of tokens in responses, such as -1.", |counts| {
+            counts.ignored
+        }),
     ]
 }
 

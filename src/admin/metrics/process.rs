@@ -12,13 +12,13 @@ pub(super) fn families(view: &View) -> [MetricFamily; 10] {
     [
         family(
             "gateway_build_info",
-            "The version that runs; always 1.",
+            "The running version; always 1.",
             MetricType::GAUGE,
             [gauge(1, &[("version", env!("CARGO_PKG_VERSION"))])],
         ),
         gauged(
             "gateway_ready",
-            "Whether load balancers shall send requests: 0 while it drains or stops, as /readyz says.",
+            "Whether load balancers should send requests, as /readyz says: 0 while the gateway drains or stops.",
             usize::from(view.state() == State::Ready),
         ),
         gauged(
@@ -35,29 +35,30 @@ pub(super) fn families(view: &View) -> [MetricFamily; 10] {
         ),
         gauged(
             "gateway_config_last_reload_successful",
-            "Whether the latest configuration is in force: 0 if it was refused, so that the previous one is.",
+            "Whether the latest configuration is in force: 0 if it was refused, and the previous one stays in force.",
             usize::from(view.reloads_so_far.is_last_good()),
         ),
         family(
             "gateway_config_last_success_timestamp_seconds",
-            "When the configuration in force was put in force, in seconds since 1970.",
+            "Since when the configuration is in force, in seconds since 1970.",
             MetricType::GAUGE,
             [whole(view.reloads_so_far.last_success().seconds())],
         ),
         family(
             "gateway_tls_certificate_reloads_total",
-            "How often the files of the certificates have changed and were read again, by result.",
+            "How often changed files of certificates were read again, by result.",
             MetricType::COUNTER,
             results(view.certificate_reloads.counts()),
         ),
         gauged(
             "gateway_tls_certificate_last_reload_successful",
-            "Whether the files of the certificates can be used: 0 if they were refused, so that the previous ones stay in use.",
+            "Whether the files of the certificates can be used: 0 if they were refused, and the previous ones stay in \
+             use.",
             usize::from(view.certificate_reloads.is_last_good()),
         ),
         counted(
             "gateway_log_dropped_total",
-            "Log lines that were dropped, because standard error was not read fast enough or could not be written.",
+            "Log lines that were dropped, because standard error did not take them fast enough, or at all.",
             view.dropped_lines.count(),
         ),
     ]

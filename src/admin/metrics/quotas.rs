@@ -39,13 +39,13 @@ pub(super) fn families(shared: &SharedState) -> [MetricFamily; 7] {
         ),
         family(
             "gateway_quota_lookup_duration_seconds",
-            "Time until a source of quotas has answered.",
+            "Time until a source of quotas answered.",
             MetricType::HISTOGRAM,
             each(&|source, limit| histogram(&[&source.counters().duration].into_iter().collect(), &[limit])),
         ),
         family(
             "gateway_quota_waits_timed_out_total",
-            "Requests that have waited for a source of quotas for as long as its timeout, and had other rates then.",
+            "Requests that waited for a source of quotas for its whole timeout, and then had other rates.",
             MetricType::COUNTER,
             each(&|source, limit| counter(source.timed_out(), &[limit])),
         ),
@@ -57,7 +57,7 @@ pub(super) fn families(shared: &SharedState) -> [MetricFamily; 7] {
         ),
         family(
             "gateway_quota_max_cached_keys",
-            "How many keys are cached at most.",
+            "The maximum number of cached keys.",
             MetricType::GAUGE,
             each(&|source, limit| gauge(source.settings().max_cached, &[limit])),
         ),
@@ -69,7 +69,7 @@ pub(super) fn families(shared: &SharedState) -> [MetricFamily; 7] {
         ),
         family(
             "gateway_quota_source_up",
-            "1 if the source of quotas can be asked, as far as is known, and 0 while it is away.",
+            "0 while the source of quotas is known to be away, otherwise 1.",
             MetricType::GAUGE,
             each(&|source, limit| gauge(usize::from(!source.is_away()), &[limit])),
         ),

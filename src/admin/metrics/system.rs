@@ -34,18 +34,18 @@ mod linux {
         Ok(vec![
             family(
                 "process_cpu_seconds_total",
-                "Time of processors that the process has used, in its own code and in the system.",
+                "Processor time that the process has used, in its own code and in the system.",
                 MetricType::COUNTER,
                 [sum((stat.utime + stat.stime) as f64 / ticks, &[])],
             ),
             gauged(
                 "process_resident_memory_bytes",
-                "Memory that the process occupies.",
+                "Resident memory of the process.",
                 Some(stat.rss_bytes().get() as f64),
             ),
             gauged("process_virtual_memory_bytes", "Size of the address space.", Some(stat.vsize as f64)),
             gauged("process_open_fds", "Open file handles.", process.fd_count().ok().map(|open| open as f64)),
-            gauged("process_max_fds", "How many file handles may be open.", handles),
+            gauged("process_max_fds", "The maximum number of open file handles.", handles),
             gauged("process_threads", "Threads of the process.", Some(stat.num_threads as f64)),
             gauged("process_start_time_seconds", "When the process was started, in seconds since 1970.", started.ok()),
         ])

@@ -22,8 +22,8 @@ pub(super) fn families(shared: &SharedState) -> [MetricFamily; 4] {
     [
         family(
             "gateway_jwt_tokens_total",
-            "Tokens in requests on routes that use them: verified and cached (valid), missing, or why they were \
-             not valid.",
+            "JSON Web Tokens of requests on routes that use them: verified and cached (valid), missing, or why they \
+             were not valid.",
             MetricType::COUNTER,
             tokens.iter().flat_map(|token| found(token)),
         ),
@@ -35,13 +35,13 @@ pub(super) fn families(shared: &SharedState) -> [MetricFamily; 4] {
         ),
         family(
             "gateway_jwks_keys",
-            "Keys of an issuer that are in use.",
+            "Keys of an issuer in use.",
             MetricType::GAUGE,
             gauges(|source| source.keys as u64),
         ),
         family(
             "gateway_jwks_last_success_timestamp_seconds",
-            "When the keys of an issuer were fetched last, in seconds since 1970; 0 is never.",
+            "When the keys of an issuer were last fetched, in seconds since 1970; 0 is never.",
             MetricType::GAUGE,
             gauges(|source| source.last_success),
         ),

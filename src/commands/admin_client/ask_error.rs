@@ -67,7 +67,7 @@ impl fmt::Display for AskError {
             Self::Closed(error) => write!(f, "the connection was closed: {error}"),
             Self::Unauthorized { sent: true } => f.write_str("the token is not that of its [admin]"),
             Self::Unauthorized { sent: false } => {
-                write!(f, "it wants the token of its [admin]: set {TOKEN_VARIABLE}, or use --token-file")
+                write!(f, "it needs the token of its [admin]: set {TOKEN_VARIABLE}, or use --token-file")
             }
             Self::Status(status, detail) if detail.is_empty() => write!(f, "it answers {}", status.as_u16()),
             Self::Status(status, detail) => write!(f, "it answers {}: {detail}", status.as_u16()),

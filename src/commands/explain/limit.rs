@@ -75,7 +75,7 @@ impl DescribedLimit<'_> {
         line(text, &format!("    cost     {cost}"));
         if let Some(pool) = self.limit.pool() {
             let instead = match extractor.is_of_strangers(counted, self.attributes) {
-                true => format!("{pool} does not stand in for what strangers share"),
+                true => format!("{pool} is not charged for requests that share a counter"),
                 false => format!("{pool} is charged instead, if that has room"),
             };
             line(text, &format!("    no room  {instead}"));
@@ -96,7 +96,7 @@ impl DescribedLimit<'_> {
         let name = self.attributes.body.and_then(InspectedBody::model);
         let of = cost.model(name).map_or_else(String::new, |model| format!(" of {}", model.pattern.0));
         let Weights { input: per_input, output: per_output, .. } = cost.weights(name);
-        let whole = if reserved == most { ", which is all that there may be" } else { "" };
+        let whole = if reserved == most { ", the most that the limit allows" } else { "" };
         format!(
             "{reserved} reserved{whole}: {input} tokens of input by its size, {output} of output; weights{of}: input \
              {per_input}, output {per_output}"

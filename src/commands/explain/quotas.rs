@@ -41,7 +41,7 @@ pub(super) fn answer(asked: &AskedQuota) -> String {
     match asked {
         None => "not asked about this key".to_owned(),
         Some(Ok(None)) => "asked just now, and does not know the key".to_owned(),
-        Some(Err(why)) => format!("asked just now, without an answer that can be used: {why}"),
+        Some(Err(why)) => format!("asked just now, without a usable answer: {why}"),
         Some(Ok(Some(quota))) => {
             let granted = match &quota.granted {
                 GrantedQuota::Rates(_) => "names these rates".to_owned(),

@@ -105,7 +105,7 @@ fn limit(limit: &LimitReport, is_json: bool) -> Markup {
                     @if limit.blocked > 0 { (fact("of blocked keys", limit.blocked)) }
                     @if let Some(bans) = &limit.bans {
                         (fact("banned keys", bans.keys))
-                        (fact("refused by bans besides", bans.refused))
+                        (fact("more refused by bans", bans.refused))
                     }
                     @if limit.keyless > 0 { (fact("without a key", limit.keyless)) }
                     @if limit.unfollowed > 0 { (fact("of keys that were not followed", limit.unfollowed)) }

@@ -57,7 +57,8 @@ fn warn_of_holds(limit: &Limit, name: &Name<'_>, source: &Source<'_>) {
         let message =
             format!("`{}` holds calls, and a request passes if Envoy does not wait for the answer", name.text);
         let help = format!(
-            "a hold ends after three quarters of the `timeout` of Envoy's filter, 20 ms by default: for all of {} set a third more",
+            "a hold ends after three quarters of the `timeout` of Envoy's filter, 20 ms by default: to hold for all of \
+             {}, set a third more",
             spelled_duration(longest)
         );
         source.warn(name.span.clone(), message, help);

@@ -42,7 +42,7 @@ pub(super) fn check(draft: &Draft<'_>, source: &Source<'_>) {
             && cost > most
         {
             let message = format!("a request that costs {cost} can pass neither `{}` nor its pool", owner.text);
-            source.report(named.span.clone(), message, format!("the larger of both allows {most}"));
+            source.report(named.span.clone(), message, format!("the larger of the two allows {most}"));
         }
     }
 }

@@ -75,7 +75,8 @@ pub(super) fn read<'a>(
 
 fn descriptor(section: Section<'_>) -> DescriptorDraft<'_> {
     let domain = section.required(&descriptor::domain, "add the one of Envoy's filter: domain = \"edge\"");
-    let entries = section.required(&descriptor::entries, "add which it has: entries = { remote_address = \"*\" }");
+    let entries =
+        section.required(&descriptor::entries, "add the entries to match: entries = { remote_address = \"*\" }");
     let limits = section.required(&descriptor::limits, "add what limits them: limits = [\"per-client\"]");
     let reports = section.read(&descriptor::reports);
     section.close();

@@ -31,7 +31,7 @@ use rates::Terms;
 
 const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
 
-const SLOW: &str = "write from when on and for how long: slow = { from = 0.8, up_to = \"2s\" }";
+const SLOW: &str = "write from which share on and for how long: slow = { from = 0.8, up_to = \"2s\" }";
 
 pub(in crate::config) struct Overflow<'a> {
     pub(in crate::config) limit: Name<'a>,

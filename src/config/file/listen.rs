@@ -33,7 +33,7 @@ pub(super) fn read(
         && !listeners.is_empty()
         && !listeners.iter().any(|listener| listener.tls)
     {
-        tls.warn("no listener speaks TLS", "say `tls = true` at one of `listen`, or remove [server.tls]");
+        tls.warn("no listener speaks TLS", "write `tls = true` at one of `listen`, or remove [server.tls]");
     }
     listeners
 }

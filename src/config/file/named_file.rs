@@ -30,7 +30,7 @@ impl<'a> NamedFile<'a> {
     }
 
     pub(super) fn unreadable(&self, error: &Error) {
-        let help = report::how_to_read(error.kind(), "its path starts at the folder of this file");
+        let help = report::how_to_read(error.kind(), "a relative path starts at the folder of this file");
         self.field.report(format!("cannot read {}: {error}", quoted(self.name)), help);
     }
 

@@ -80,7 +80,7 @@ fn check_query(text: &str, placed: &[Placed]) -> Result<(), Wrong> {
     let query = placed.iter().find(|(part, _)| *part == TemplatePart::Query);
     match query {
         Some((_, place)) if !text[..place.start].contains('?') => {
-            let help = "write it behind a question mark; without any, the query of the request is added anyway";
+            let help = "write it after a question mark; without one, the query of the request is added anyway";
             Err(Wrong::new("{query} is not in the query of the location", help).at(place.clone()))
         }
         _ => Ok(()),

@@ -76,7 +76,7 @@ fn file(field: &Field<'_>, path: &str, what: &str) -> Option<String> {
         }
         Ok(text) => Some(text.trim_ascii().to_owned()),
         Err(error) => {
-            let help = report::how_to_read(error.kind(), "its path starts at the folder of this file");
+            let help = report::how_to_read(error.kind(), "a relative path starts at the folder of this file");
             field.report(format!("cannot read the {what} from {}: {error}", quoted(path)), help);
             None
         }

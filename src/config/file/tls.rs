@@ -128,7 +128,7 @@ fn help(error: &PemError) -> &'static str {
             "a key is a PRIVATE KEY, RSA PRIVATE KEY or EC PRIVATE KEY section in PEM: RSA, ECDSA or Ed25519"
         }
         PemError::Encrypted => {
-            "remove the password, and let the file be read by the gateway's user only: openssl pkey -in OLD -out NEW"
+            "remove the password, and let only the gateway's user read the file: openssl pkey -in OLD -out NEW"
         }
         PemError::Mismatch => "the key has to be the one with which the first certificate of the file was made",
         PemError::Missing(_) | PemError::Pem(_) | PemError::Certificate(..) | PemError::TooMany => {

@@ -170,8 +170,8 @@ tables! {
 
     /// A model with weights of its own; absent ones are as in `cost`.
     model {
-        /// The model's name in the request or in the response, whichever is dearer; `*` stands for any text, and case does
-        /// not matter.
+        /// The model's name in the request or in the response, whichever costs more; `*` stands for any text, and case
+        /// does not matter.
         r#match: () = text().required() => "gpt-4o*";
         /// The cost of an input token.
         input: Weight = weight() => 2.5;

@@ -52,7 +52,7 @@ impl ReadOnce {
             None => read_standard_input(),
         };
         let bytes = read.map_err(|error| {
-            problem(format!("cannot read the configuration: {error}"), "let the program that writes it begin at once")
+            problem(format!("cannot read the configuration: {error}"), "let the program that writes it start at once")
         })?;
         *was_read = true;
         Ok(Document::one(&self.name(), bytes, Some(Path::new(""))))

@@ -42,10 +42,9 @@ impl LineWriter {
         Ok(Self { queue: Queue::start(file, report)?, reopens: Some(reopens) })
     }
 
-    /// Writes a line, which ends with a line feed.
-    pub fn write(&self, line: &[u8]) {
-        // Writing to the queue cannot fail: it accepts a line or drops it.
-        let _ = (&*self.queue).write_all(line);
+    /// Writes this number of lines, each of which ends with a line feed. All bytes are characters that no terminal obeys.
+    pub(super) fn write(&self, lines: &[u8], count: u64) {
+        self.queue.push(lines, count);
     }
 
     /// Makes the next line go to the file that has the path then. Returns whether there is a file.

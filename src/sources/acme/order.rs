@@ -50,9 +50,7 @@ async fn ordered(acme: &Acme, folder: &Folder, claim: &Claim, told: &RetryAfter)
             return Err(match (why, ready) {
                 (Some(why), _) => OrderFailure { retry_after: told.take(), ..OrderFailure::new(Kind::Refused, why) },
                 (None, Err(error)) => OrderFailure::of(&error, told),
-                (None, Ok(_)) => {
-                    OrderFailure::new(Kind::Refused, "the authority says no more than that the order is invalid")
-                }
+                (None, Ok(_)) => OrderFailure::new(Kind::Refused, "the authority says only that the order is invalid"),
             });
         }
     }
@@ -147,7 +145,7 @@ fn check(acme: &Acme, pem: &str) -> Result<(), OrderFailure> {
         return Err(unusable("has expired".to_owned()));
     }
     if issued.not_before > now.after(SKEW) {
-        return Err(unusable("is not valid yet: see whether the clock of this machine is right".to_owned()));
+        return Err(unusable("is not valid yet: check the clock of this machine".to_owned()));
     }
     Ok(())
 }

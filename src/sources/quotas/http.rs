@@ -119,7 +119,7 @@ impl Http {
     async fn exchange(&self, mut connection: Connection, key: &str) -> Result<Option<QuotaAnswer>, Failure> {
         let unusable = |why: &str| Failure::Other(LookupError::Unusable(why.to_owned()));
         let away = |why: String| Failure::Other(LookupError::Away(why));
-        let request = self.request(key).ok_or_else(|| unusable("the key makes no URL"))?;
+        let request = self.request(key).ok_or_else(|| unusable("the key cannot be part of a URL"))?;
         let sent = connection.send(request).await;
         let (head, body) =
             sent.map_err(|error| Failure::Broken(format!("the server does not answer: {error}")))?.into_parts();

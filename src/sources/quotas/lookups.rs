@@ -194,7 +194,7 @@ impl Driver {
                 tracing::warn!(
                     limit = self.source.limit(),
                     why,
-                    "a source of quotas is away: what is cached goes on holding"
+                    "a source of quotas is away: cached answers stay in use"
                 );
             }
             self.source.end(&lookup, result, clock::now());

@@ -40,8 +40,8 @@ impl AskedOutput {
 
 /// Counts the prompts of a body that has them in an array.
 pub(super) struct Prompts {
-    /// The depth of the prompts in arrays and objects; `usize::MAX` while the reader is not in their array.
-    depth: usize,
+    /// The depth of the prompts in arrays and objects; `u32::MAX` while the reader is not in their array.
+    depth: u32,
     /// The prompts of this array so far.
     count: u64,
     /// The most prompts in one array, at least one.
@@ -50,19 +50,19 @@ pub(super) struct Prompts {
 
 impl Default for Prompts {
     fn default() -> Self {
-        Self { depth: usize::MAX, count: 0, most: 1 }
+        Self { depth: u32::MAX, count: 0, most: 1 }
     }
 }
 
 impl Prompts {
     /// The array of prompts begins. Its items are at this depth.
-    pub(super) fn begin(&mut self, depth: usize) {
+    pub(super) fn begin(&mut self, depth: u32) {
         (self.depth, self.count) = (depth, 0);
     }
 
     /// A value begins at this depth of arrays and objects.
     #[inline]
-    pub(super) fn value(&mut self, depth: usize) {
+    pub(super) fn value(&mut self, depth: u32) {
         if depth == self.depth {
             self.count += 1;
         }
@@ -70,9 +70,9 @@ impl Prompts {
 
     /// A value ends at this depth of arrays and objects.
     #[inline]
-    pub(super) fn end(&mut self, kind: Kind, depth: usize) {
+    pub(super) fn end(&mut self, kind: Kind, depth: u32) {
         if kind == Kind::Array && depth + 1 == self.depth {
-            (self.depth, self.most) = (usize::MAX, self.most.max(self.count));
+            (self.depth, self.most) = (u32::MAX, self.most.max(self.count));
         }
     }
 

@@ -136,7 +136,7 @@ fn tls_of_file(field: &Field<'_>, path: &Path) -> Option<ConnectorTls> {
     let settings = read.and_then(|authorities| ConnectorTls::new(authorities, None).map_err(|error| error.to_string()));
     let report = |why| {
         let message = format!("the authorities in sslrootcert cannot be used: {why}");
-        field.report(message, "name a PEM file; its path starts at the folder of this file");
+        field.report(message, "name a PEM file; a relative path starts at the folder of this file");
     };
     settings.map_err(report).ok()
 }

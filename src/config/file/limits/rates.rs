@@ -10,8 +10,8 @@ use crate::config::report::{nearest, quoted};
 use crate::config::settings::{Counting, limit};
 use crate::limit::{Calendar, MAX_LOG, Rate, RateError, RateTextError, Strategy, Unit, zones};
 
-const RATE: &str = "a rate is N/PERIOD, where PERIOD is s, m, h, d or a duration, like \"10/s\" or \"3000/10m\", or day or \
-                    month of the calendar";
+const RATE: &str = "a rate is N/PERIOD, where PERIOD is s, m, h, d, a duration, or day or month of the calendar, like \
+                    \"10/s\", \"3000/10m\" or \"5000/day\"";
 
 /// Keys that only sliding windows have.
 fn of_sliding() -> [&'static str; 2] {

@@ -56,7 +56,7 @@ fn read(section: Section<'_>, limit: &Limit) -> Option<(Allowance, Duration)> {
 /// What is wrong with them. It may have a part of them in it, but no key.
 pub fn quota_rates(texts: &[String], limit: &Limit) -> Result<Vec<Rate>, String> {
     if texts.len() > values::MOST {
-        return Err(format!("there are {} rates, and allowed are at most {}", texts.len(), values::MOST));
+        return Err(format!("there are {} rates, and at most {} are allowed", texts.len(), values::MOST));
     }
     let terms = Terms::of(limit);
     let mut rates = Vec::new();

@@ -70,7 +70,7 @@ fn pointers(field: &Field<'_>) -> Option<UsagePointers> {
     let is_given = |key: &Setting<()>| table.field(key).is_some();
     let is_enough = is_given(&usage::total) || is_given(&usage::input) && is_given(&usage::output);
     if !is_enough {
-        field.report("`tokens` says neither both `input` and `output` nor `total`", USAGE);
+        field.report("`tokens` needs both `input` and `output`, or `total`", USAGE);
     }
     table.close();
     Some(UsagePointers { input, cached, output, total })

@@ -236,7 +236,7 @@ impl Session {
             let is_idle = self.places.available_permits() == MOST_IN_FLIGHT;
             let quiet = self.heard.get().elapsed();
             if !is_idle && quiet.min(self.busy_since.get().elapsed()) > SILENCE_LIMIT {
-                return format!("it says nothing for {}", humantime::format_duration(SILENCE_LIMIT));
+                return format!("it has sent nothing for {}", humantime::format_duration(SILENCE_LIMIT));
             }
             if is_idle && quiet > PROBE_AFTER {
                 let Ok(place) = self.place().await else { continue };
