@@ -21,8 +21,8 @@ use clap::{CommandFactory, Parser};
 use http::{Method, Request};
 
 use crate::admin::describe;
-use crate::base::background::Background;
 use crate::base::clock;
+use crate::base::threads::Background;
 use crate::config::{self, Config, Problems};
 use crate::process::{self, ConfigSource, Loaded, NoStart, Prepared, Start, Stopped};
 use crate::proxy::log;

@@ -28,8 +28,8 @@ use tokio::sync::{mpsc, watch};
 
 use crate::admin::{self, Gatekeeper, KeyMask, RecentReloads, View};
 use crate::base::clock::{self, Time};
-use crate::base::local_runtime::local_runtime;
 use crate::base::metrics::PerWorker;
+use crate::base::threads::local_runtime;
 use crate::config::{Config, ReloadError};
 use crate::net::Traffic;
 use crate::net::tls::ListenerTls;

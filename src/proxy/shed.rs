@@ -13,8 +13,7 @@ use crate::base::clock::Time;
 use crate::config::{self, Config, Shed};
 use crate::request::decide::RouteLimit;
 use crate::request::identify::{KeyCache, RequestAttributes};
-use crate::upstream::Upstream;
-use crate::upstream::overload::level;
+use crate::upstream::{Upstream, overload};
 
 pub use meter::Meter;
 pub use watch::ShedWatch;
@@ -74,6 +73,6 @@ impl RouteShedding {
     }
 
     pub fn admits(&self, priority: u8, attributes: &RequestAttributes<'_>, now: Time, worker: usize) -> bool {
-        self.meter.admits(level::rank(priority, attributes.client, now.seconds()), worker)
+        self.meter.admits(overload::rank(priority, attributes.client, now.seconds()), worker)
     }
 }

@@ -77,7 +77,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::base::local_runtime::block_on;
+    use crate::base::threads::block_on;
     use crate::proxy::log::queue::Queue;
 
     struct Writes(Sender<Vec<u8>>);

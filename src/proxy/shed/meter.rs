@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::base::metrics::{Counter, PerWorker};
 use crate::config::HIGHEST_PRIORITY;
-use crate::upstream::overload::level::{GROUPS, Level, RANKS};
+use crate::upstream::overload::{GROUPS, Level, RANKS};
 
 #[derive(Debug)]
 pub struct Meter {

@@ -10,8 +10,7 @@ use super::cpu::CpuUse;
 use super::meter::Meter;
 use crate::base::clock::{self, Monotonic};
 use crate::upstream::UpstreamLoad;
-use crate::upstream::overload::admission::{Admission, Window};
-use crate::upstream::overload::level::{Level, RANKS};
+use crate::upstream::overload::{Admission, Level, RANKS, Window};
 
 const WINDOW: Duration = Duration::from_millis(250);
 

@@ -17,7 +17,7 @@ use super::stream_body::StreamBody;
 use super::stream_tunnel::StreamTunnel;
 use super::streams::{InterimResponses, Stream, Upload};
 use crate::base::clock;
-use crate::base::content::has_no_content;
+use crate::base::http::has_no_content;
 use crate::base::http::header_rules::remove_hop_by_hop;
 use crate::server::connection_state::{ConnectionState, Flush};
 use crate::server::request_guard::RequestGuard;
