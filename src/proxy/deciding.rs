@@ -229,7 +229,8 @@ fn shed(
     }
     connection.key_cache.borrow_mut().shrink();
     let status = gateway.shedding.as_ref()?.settings.status;
-    let mut answer = respond::problem(status, "There is too much to do: requests of this priority are not served now.");
+    let mut answer =
+        respond::problem(status, "The service is overloaded: requests of this priority are not served now.");
     answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(fastrand::u16(1..=LATEST_RETRY)));
     Some(answer)
 }

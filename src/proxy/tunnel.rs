@@ -59,11 +59,11 @@ async fn run(client: TunnelStream, upstream: UpstreamTunnel, mut record: Request
             record.fail(Reason::TunnelIdleTimeout, &peer, &format_args!("nothing came for {limit:?}"));
         }
         TunnelEnd::Stalled(Side::Client, limit) => {
-            record.fail(Reason::BodyTimeout, &peer, &format_args!("the client was waited for {limit:?}"));
+            record.fail(Reason::BodyTimeout, &peer, &format_args!("a tunnel waited {limit:?} for the client"));
         }
         TunnelEnd::Stalled(Side::Upstream, limit) => {
             record.ended(Outcome::Failed);
-            record.fail(Reason::ReadTimeout, &peer, &format_args!("a tunnel waited for it {limit:?}"));
+            record.fail(Reason::ReadTimeout, &peer, &format_args!("a tunnel waited {limit:?} for it"));
         }
     }
 }

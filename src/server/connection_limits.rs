@@ -211,7 +211,7 @@ impl ConnectionLimits {
 
     pub(super) fn stalled(&self, peer: SocketAddr) {
         self.stalled.fetch_add(1, Ordering::Relaxed);
-        tracing::debug!(%peer, "the client does not read what is sent to it");
+        tracing::debug!(%peer, "the client does not read what it is sent");
     }
 
     pub(super) fn count_bad_preamble(&self, peer: SocketAddr, error: &PreambleError) {

@@ -34,7 +34,7 @@ impl Places {
     /// # Errors
     /// [`UpstreamError::Exhausted`] if all are taken.
     pub(super) fn take(&self) -> Result<Place, UpstreamError> {
-        self.all.clone().try_acquire_owned().map_err(|_| exhausted("it has as many connections to servers as it may"))
+        self.all.clone().try_acquire_owned().map_err(|_| exhausted("it has its maximum of connections to servers"))
     }
 
     pub(super) fn are_taken(&self) -> bool {
@@ -52,9 +52,7 @@ impl Places {
             IpAddr::V6(client) => client.octets(),
         };
         let acquired = self.in_flight.acquire(Fingerprint::from_bytes(bits), self.share);
-        acquired
-            .map(|(permit, _)| permit)
-            .ok_or_else(|| exhausted("the client has as many requests at servers as it may"))
+        acquired.map(|(permit, _)| permit).ok_or_else(|| exhausted("the client has its maximum of requests at servers"))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::tokens::response::{Parts, Provider};
 const EXCEEDED: &str = "rate_limit_exceeded";
 const RATE_LIMIT: &str = "rate_limit_error";
 
-const EXHAUSTED: &str = "The tokens that this client may use are used up.";
+const EXHAUSTED: &str = "This client has used up its tokens.";
 
 /// The last bytes of a stream that is cut because no tokens are left, after a whole part of it. `sequence_number` is that of
 /// its last event, if its events have numbers.

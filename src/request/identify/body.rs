@@ -66,12 +66,13 @@ impl fmt::Display for BodyProblem {
             Self::NotUtf8 => f.write_str("The body of the request must be in UTF-8."),
             Self::NotJson => f.write_str("The body of the request is not JSON, but its Content-Type says so."),
             Self::Ambiguous(pointer) => write!(f, "The body of the request has {pointer} more than once."),
-            Self::Trailing => f.write_str("The body of the request has something behind its JSON."),
+            Self::Trailing => f.write_str("The body of the request has something after its JSON."),
             Self::Background => {
                 f.write_str("The tokens of a response in the background cannot be counted. Leave out `background`.")
             }
             Self::Fields => f.write_str(
-                "The response must say how many tokens it has used. Leave out `fields`, or add `usageMetadata` to it.",
+                "The response must report how many tokens it has used. Leave out `fields`, or add `usageMetadata` to \
+                 it.",
             ),
         }
     }

@@ -104,7 +104,7 @@ impl Health {
         let Server { address, skew: before, evictions: evicted, .. } = &self.servers[server];
         evicted.store(evictions, Ordering::Relaxed);
         if before.swap(skew, Ordering::Relaxed) != skew && skew != 0 {
-            tracing::warn!(server = address, seconds = skew, "{}'s clock is ahead of or behind this one", self.name);
+            tracing::warn!(server = address, seconds = skew, "{}'s clock differs from that of this machine", self.name);
         }
     }
 

@@ -46,7 +46,7 @@ impl fmt::Display for LinkFailure {
             Self::Io(error) => error.fmt(f),
             Self::Closed => f.write_str("it closed the connection"),
             Self::Silent => f.write_str("it did not answer in time"),
-            Self::Garbage => f.write_str("its answer is not what its protocol says"),
+            Self::Garbage => f.write_str("its answer does not follow the protocol"),
             Self::Failed(answer) => write!(f, "it answered \"{answer}\""),
         }
     }
