@@ -1,5 +1,5 @@
 //! The state of one connection: its task and its requests record events in it, the timer checks its limits, and its task
-//! learns what to do next. [`lifecycle`](super::lifecycle) has the rules.
+//! learns what to do next while it drives the HTTP library. [`lifecycle`](super::lifecycle) has the rules.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::fmt::Debug;
@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use super::lifecycle::{Event, Lifecycle, Step};
+use super::lifecycle::{CloseReason, Event, Lifecycle, Step};
 use super::time_limits::{EXPECTED_FOR, SILENCE, TimeLimits, is_over};
 use super::worker_state::{Coarse, WorkerState};
 use crate::base::deadline::Deadline;
@@ -188,4 +188,51 @@ impl Drop for ConnectionState {
     fn drop(&mut self) {
         self.set_makes_room(false);
     }
+}
+
+#[derive(Debug)]
+pub(super) enum Ended<E> {
+    Closed,
+    Failed(E),
+    /// The gateway ends it.
+    Cut(CloseReason),
+    /// It stays open: no request is in flight, and none has come for a while.
+    Rests,
+}
+
+/// `poll` drives the library. Its argument is true once: when the library has to end after what has come. `is_unread` says
+/// whether bytes have come that the library has not read although it was just polled.
+pub(super) async fn drive<E>(
+    state: &ConnectionState,
+    is_unread: impl Fn() -> bool,
+    mut poll: impl FnMut(&mut Context<'_>, bool) -> Poll<Result<(), E>>,
+) -> Ended<E> {
+    let mut is_told = false;
+    poll_fn(|cx| {
+        let mut has_looked = false;
+        loop {
+            // The library reads and sends what it can before the connection may end.
+            let finishes = match state.step(cx, || !has_looked || is_unread()) {
+                Step::Close(reason) => return Poll::Ready(Ended::Cut(reason)),
+                Step::Rest => return Poll::Ready(Ended::Rests),
+                Step::Finish => !std::mem::replace(&mut is_told, true),
+                Step::GoOn => false,
+            };
+            if has_looked && !finishes {
+                return Poll::Pending;
+            }
+            match poll(cx, finishes) {
+                Poll::Ready(Ok(())) => return Poll::Ready(Ended::Closed),
+                Poll::Ready(Err(error)) => {
+                    state.record(Event::Broken);
+                    return Poll::Ready(Ended::Failed(error));
+                }
+                Poll::Pending => {
+                    has_looked = true;
+                    state.has_sent();
+                }
+            }
+        }
+    })
+    .await
 }

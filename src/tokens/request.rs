@@ -3,7 +3,6 @@
 //! A client must not choose how it is counted with a body that servers read in another way. So repeated members, under any
 //! spelling, are reported, and what servers read in several ways counts as the most that they read.
 
-mod amount;
 mod known;
 mod parts;
 mod size;
@@ -13,10 +12,9 @@ use std::ops::Range;
 
 use super::pointer::{Follower, Pointer};
 use crate::base::json::{Kind, MAX_WORD, Reader, Visit, is_number, normal};
-use amount::Amount;
 use known::Known;
 use parts::Parts;
-use size::Prompts;
+use size::{Amount, Prompts};
 use usage_asking::{Asking, UsageAsking};
 
 pub use known::BodyPointers;

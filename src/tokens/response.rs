@@ -3,9 +3,7 @@
 //! The usage may come in parts, so each of its members counts with its greatest value. An event or a line that is not JSON
 //! has no effect on the next one.
 
-mod ending;
 mod findings;
-mod kept;
 mod member;
 mod report;
 

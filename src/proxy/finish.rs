@@ -1,11 +1,49 @@
-//! Answers that the gateway itself gives to requests, in the form that the receivers understand.
+//! Finishes responses: the changes of a route to the headers of every response to one request (`response_headers`, then
+//! `cors`), and answers of the gateway itself in the form that their receivers understand.
 
 use http::request::Parts;
-use http::{Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
-use super::ResponseChanges;
+use crate::config::{HeaderChanges, Scheme};
+use crate::proxy::respond::cors::CorsHeaders;
 use crate::proxy::respond::{self, LocalResponse, grpc};
+use crate::proxy::snapshot::CompiledRoute;
 use crate::proxy::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseContent};
+use crate::request::route::{CurrentChanges, RouteConditions, TemplateInput};
+
+pub struct ResponseChanges<'r> {
+    headers: Option<CurrentChanges<'r>>,
+    cors: Option<CorsHeaders<'r>>,
+    is_over_tls: bool,
+}
+
+impl<'r> ResponseChanges<'r> {
+    pub fn new(route: &'r CompiledRoute, request: RouteConditions<'_>, input: &TemplateInput<'_>) -> Self {
+        Self {
+            headers: route.response_headers.as_ref().map(|changes| changes.of(input)),
+            cors: route.cors.as_ref().map(|cors| cors.headers(request.method, request.headers)),
+            is_over_tls: request.scheme == Scheme::Https,
+        }
+    }
+
+    pub fn headers(&self) -> Option<&HeaderChanges<HeaderValue>> {
+        self.headers.as_deref()
+    }
+
+    /// The answer of `cors` to a preflight, with all its headers of CORS.
+    pub fn preflight(&mut self, request: &HeaderMap) -> Option<LocalResponse> {
+        self.cors.take().map(|cors| cors.policy().preflight(request))
+    }
+
+    pub fn apply<B>(&self, response: &mut Response<B>) {
+        if let Some(changes) = &self.headers {
+            changes.apply(response.headers_mut(), self.is_over_tls);
+        }
+        if let Some(cors) = &self.cors {
+            cors.apply(response.headers_mut());
+        }
+    }
+}
 
 pub(super) fn fill(response: &mut Response<ObservedBody>, record: &RequestRecord, answer: LocalResponse) {
     let (head, body) = respond::finish(answer, record.request_id()).into_parts();
