@@ -43,8 +43,8 @@ pub(super) struct FrameCheck {
     frames: Frames,
     has_settings: bool,
     /// The highest stream that the client has opened, and how many it has opened.
-    last_stream: u32,
-    opened: u64,
+    pub(super) last_stream: u32,
+    pub(super) opened: u64,
     /// Whether the last frame has fields of a request or trailers, and whether more frames with them must follow.
     has_fields: bool,
     has_more_fields: bool,
@@ -73,14 +73,6 @@ impl FrameCheck {
             resetting: None,
             reset: Vec::new(),
         }
-    }
-
-    pub(super) fn last_stream(&self) -> u32 {
-        self.last_stream
-    }
-
-    pub(super) fn opened(&self) -> u64 {
-        self.opened
     }
 
     pub(super) fn take_reset(&mut self) -> impl Iterator<Item = u32> {
@@ -184,7 +176,7 @@ pub(crate) fn check(bytes: &[u8]) {
     let follow = |step: usize| {
         let mut check = FrameCheck::new(0, 1);
         bytes.chunks(step).try_for_each(|piece| check.follow(piece, 0))?;
-        Ok::<_, Violation>((check.is_in_head(), check.last_stream(), check.opened()))
+        Ok::<_, Violation>((check.is_in_head(), check.last_stream, check.opened))
     };
     let whole = follow(usize::MAX);
     for step in [1, 2, 7, 64] {
@@ -332,7 +324,7 @@ mod tests {
             check.follow(&next[next.len() - 1..], 0).unwrap();
             assert_eq!(check.is_in_head(), in_head, "{next:?}");
         }
-        assert_eq!((check.last_stream(), check.opened()), (9, 2));
+        assert_eq!((check.last_stream, check.opened), (9, 2));
     }
 
     /// How many of these frames may come before the connection must end.
